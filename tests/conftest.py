@@ -1,0 +1,41 @@
+"""What all tests share: the context, the slow mark and the place of the real data."""
+
+import os
+import pathlib
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the slow tests too")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: takes minutes; runs with --slow only")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--slow"):
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="slow: needs --slow"))
+
+
+@pytest.fixture(scope="session")
+def test_data() -> pathlib.Path:
+    """The folder of real data sets; tests that need it skip where there is none."""
+    folder = os.environ.get("TFF_FEDSS_TEST_DATA")
+    if not folder:
+        pytest.skip("needs real data: set TFF_FEDSS_TEST_DATA to its folder")
+    return pathlib.Path(folder)
+
+
+@pytest.fixture(scope="module")
+def native_context():
+    """Runs TFF computations in a worker that ends with the module's tests."""
+    # Imported here: tests that need no TFF should not pay seconds for it.
+    from tff_fedss import runtime
+
+    context = runtime.set_native_context()
+    yield context
+    context.close()

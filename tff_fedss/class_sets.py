@@ -1,0 +1,216 @@
+"""Class sets: which classes stand in a client's softmax, and with which weight.
+
+A client k whose labels are the positives P_k draws m negatives N_k uniformly without
+replacement from the other classes and asks the server for S_k = P_k u N_k (FedSS,
+Algorithm 1, lines 5-6). It needs its own labels and its own seed for this, nothing of
+the model and nothing of other clients.
+"""
+
+import abc
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tff_fedss import samplers
+
+LOGIT_CORRECTIONS = ("inclusion", "none")
+
+
+class ClassSet(NamedTuple):
+    """The classes S_k of one client, padded to a static length L.
+
+    `keys` are sorted: an order that put the positives first would tell the server which
+    of the classes the client holds, which section 3.3 means to hide.
+
+    Attributes:
+      keys: int32[L], the classes asked for, ascending. Entries beyond |S_k| repeat the
+        last class: they keep the length static and take part in nothing.
+      is_member: bool[L], false for the padding.
+      is_positive: bool[L], true for the classes in P_k, the client's own.
+      log_correction: float32[L], what is added to each class's logit.
+    """
+
+    keys: tf.Tensor
+    is_member: tf.Tensor
+    is_positive: tf.Tensor
+    log_correction: tf.Tensor
+
+
+class ClassSetBuilder(abc.ABC):
+    """How a client arrives at its class set.
+
+    Attributes:
+      num_classes: The number n of classes of the problem.
+      size: The static length L of a padded class set.
+      is_everything: Whether S_k = [n] for every client, so that W travels whole.
+    """
+
+    def __init__(self, num_classes: int, size: int, is_everything: bool):
+        self.num_classes = num_classes
+        self.size = size
+        self.is_everything = is_everything
+
+    @abc.abstractmethod
+    def build(self, labels: tf.Tensor, seed: tf.Tensor) -> ClassSet:
+        """Builds the class set of one client.
+
+        Args:
+          labels: int32[examples], the client's labels, each in [0, n).
+          seed: int32[2], of this client in this round.
+
+        Returns:
+          The client's `ClassSet`.
+        """
+
+
+class SampledClasses(ClassSetBuilder):
+    """S_k = P_k u N_k with m uniform negatives: FedSS, NegOnly and, at m = 0, PosOnly.
+
+    Every class of [n] without P_k is a negative with probability m / (n - |P_k|). With
+    `logit_correction="inclusion"` a negative's logit is raised by
+    log((n - |P_k|) / m), which makes the sampled partition sum an unbiased estimate of
+    the full one (Eq. 3 with q_j = 1 / (n - |P_k|)); positives are always in and are not
+    corrected. With "none" no logit is corrected, the other reading of Eq. 3, where one
+    constant shifts all classes alike.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_negatives: int,
+        max_positives: int,
+        logit_correction: str = "inclusion",
+    ):
+        """Creates the builder.
+
+        Args:
+          num_classes: n, the number of classes.
+          num_negatives: m, the number of negatives of each client and round.
+          max_positives: The largest |P_k| of any client: it fixes the padded length.
+          logit_correction: "inclusion" or "none".
+
+        Raises:
+          ValueError: If an argument is out of range.
+        """
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be positive, found {num_classes}.")
+        if not 1 <= max_positives <= num_classes:
+            raise ValueError(
+                f"max_positives must be in [1, {num_classes}], found {max_positives}."
+            )
+        if not 0 <= num_negatives <= num_classes - max_positives:
+            raise ValueError(
+                f"num_negatives (m) must be in [0, n - max |P_k|] = "
+                f"[0, {num_classes - max_positives}], found {num_negatives}."
+            )
+        if logit_correction not in LOGIT_CORRECTIONS:
+            raise ValueError(
+                f"logit_correction must be one of {LOGIT_CORRECTIONS}, "
+                f"found {logit_correction!r}."
+            )
+        super().__init__(num_classes, max_positives + num_negatives, False)
+        self._num_negatives = num_negatives
+        self._max_positives = max_positives
+        self._correct = logit_correction == "inclusion"
+
+    def build(self, labels: tf.Tensor, seed: tf.Tensor) -> ClassSet:
+        """See the base class; raises InvalidArgumentError where P_k does not fit."""
+        positives = tf.sort(tf.unique(labels).y)
+        num_positives = tf.size(positives)
+        with tf.control_dependencies(
+            [
+                tf.debugging.assert_less_equal(
+                    num_positives,
+                    self._max_positives,
+                    message="a client holds more classes than max_positives",
+                ),
+                tf.debugging.assert_non_negative(labels, "a label is negative"),
+                tf.debugging.assert_less(
+                    labels, self.num_classes, "a label is not below num_classes"
+                ),
+            ]
+        ):
+            others = self.num_classes - num_positives
+        negatives = _skip(
+            samplers.sample_without_replacement(self._num_negatives, others, seed),
+            positives,
+        )
+        members = tf.sort(tf.concat([positives, negatives], 0))
+        num_members = tf.size(members)
+        keys = tf.gather(
+            # A client without data has no class of its own to repeat.
+            tf.cond(num_members > 0, lambda: members, lambda: tf.zeros([1], tf.int32)),
+            tf.minimum(tf.range(self.size), tf.maximum(num_members - 1, 0)),
+        )
+        is_member = tf.range(self.size) < num_members
+        is_positive = is_member & contains(positives, keys)
+        correction = tf.zeros([self.size])
+        if self._correct and self._num_negatives:
+            weight = tf.cast(others, tf.float32) / self._num_negatives
+            correction = tf.where(is_positive, 0.0, tf.math.log(weight))
+        return ClassSet(keys, is_member, is_positive, correction)
+
+
+class AllClasses(ClassSetBuilder):
+    """S_k = [n] for every client: FullSoftmax (Eq. 2)."""
+
+    def __init__(self, num_classes: int):
+        """Creates the builder for n = `num_classes` classes."""
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be positive, found {num_classes}.")
+        super().__init__(num_classes, num_classes, True)
+
+    def build(self, labels: tf.Tensor, seed: tf.Tensor) -> ClassSet:
+        """See the base class; nothing is drawn."""
+        del seed
+        keys = tf.range(self.num_classes)
+        return ClassSet(
+            keys,
+            tf.ones([self.size], tf.bool),
+            contains(tf.sort(labels), keys),
+            tf.zeros([self.size]),
+        )
+
+
+def contains(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Tells which of the values stand in a sorted vector.
+
+    Args:
+      ascending: int32[a], sorted; may be empty.
+      values: int32[b].
+
+    Returns:
+      bool[b].
+    """
+    return tf.searchsorted(ascending, values, side="right") > tf.searchsorted(
+        ascending, values, side="left"
+    )
+
+
+def positions(class_set: ClassSet, labels: tf.Tensor) -> tf.Tensor:
+    """Turns classes into positions in S_k, where the loss looks for its targets.
+
+    Args:
+      class_set: The client's class set.
+      labels: int32[examples], each a member of the class set.
+
+    Returns:
+      int32[examples], in [0, |S_k|).
+    """
+    return tf.searchsorted(class_set.keys, labels, side="left")
+
+
+def _skip(ranks: tf.Tensor, excluded: tf.Tensor) -> tf.Tensor:
+    """Maps r to the r-th smallest non-negative integer that is not excluded.
+
+    Args:
+      ranks: int32[m].
+      excluded: int32[p], ascending and distinct.
+
+    Returns:
+      int32[m]: distinct ranks give distinct integers outside `excluded`.
+    """
+    # excluded[i] - i counts the integers below excluded[i] that are not excluded, so
+    # rank r stands above exactly those excluded values for which it is at most r.
+    gaps = excluded - tf.range(tf.size(excluded))
+    return ranks + tf.searchsorted(gaps, ranks, side="right")

@@ -1,0 +1,51 @@
+"""The classifier W, kept outside of the Keras model as one matrix [n, d].
+
+A row of W is a class (the paper writes classes as columns). Logits are cosines times a
+fixed scale (FedSS, A.2: scale 20, after NormFace), so that only directions matter.
+"""
+
+import tensorflow as tf
+
+# Added to squared norms: a zero vector then has cosine 0 with everything and a finite
+# gradient.
+_EPSILON = 1e-12
+
+
+def cosine_logits(
+    features: tf.Tensor, classifier: tf.Tensor, scale: float = 20.0
+) -> tf.Tensor:
+    """Scaled cosine similarity: o_ij = scale * cos(f_i, w_j), in [-scale, scale].
+
+    Args:
+      features: float32[examples, d], the outputs of the feature extractor.
+      classifier: float32[classes, d], rows of W.
+      scale: The fixed scale.
+
+    Returns:
+      float32[examples, classes].
+    """
+    features = tf.math.l2_normalize(features, axis=-1, epsilon=_EPSILON)
+    classifier = tf.math.l2_normalize(classifier, axis=-1, epsilon=_EPSILON)
+    return scale * tf.matmul(features, classifier, transpose_b=True)
+
+
+def initial_classifier(
+    num_classes: int, embedding_dim: int, seed: tf.Tensor
+) -> tf.Tensor:
+    """Draws a random W whose rows have a norm of about one.
+
+    Cosine logits ignore the length of a row but not the speed at which it turns: a step
+    turns a row by about learning rate / norm^2. Drawing N(0, 1/d) keeps that speed the
+    same for every n and d, where Glorot's rule would make it grow with n.
+
+    Args:
+      num_classes: n.
+      embedding_dim: d.
+      seed: int32[2], the key of the stateless generator.
+
+    Returns:
+      float32[n, d].
+    """
+    return tf.random.stateless_normal(
+        [num_classes, embedding_dim], seed, stddev=embedding_dim**-0.5, alg="philox"
+    )

@@ -1,0 +1,50 @@
+"""A small convolutional feature extractor for images of about 28x28."""
+
+import itertools
+
+import tensorflow as tf
+
+_WIDTHS = (32, 32, 64, 64)
+_GROUPS = 8
+
+
+def small_cnn(
+    image_shape: tuple[int, int, int], embedding_dim: int = 64, seed: int = 0
+) -> tf.keras.Model:
+    """Builds four convolution blocks and a dense embedding.
+
+    A block is a 3x3 convolution, GroupNorm with 8 groups (instead of BatchNorm, whose
+    statistics differ between clients: FedSS, A.2), ReLU and 2x2 max pooling, as far as
+    the image is large enough to halve. Widths are 32, 32, 64 and 64 channels.
+
+    Args:
+      image_shape: (height, width, channels).
+      embedding_dim: d, the length of the embedding.
+      seed: Of the initial weights: same seed, same weights.
+
+    Returns:
+      A Keras model from images [examples, height, width, channels] with values in
+      0..255 (any dtype that casts to float32) to float32[examples, d]. All of its
+      weights are trainable.
+    """
+    layer_seeds = itertools.count(seed * (len(_WIDTHS) + 1))
+    images = tf.keras.Input(image_shape)
+    x = tf.keras.layers.Rescaling(1.0 / 255.0)(images)
+    for width in _WIDTHS:
+        x = tf.keras.layers.Conv2D(
+            width,
+            3,
+            padding="same",
+            use_bias=False,
+            kernel_initializer=tf.keras.initializers.HeNormal(next(layer_seeds)),
+        )(x)
+        x = tf.keras.layers.GroupNormalization(_GROUPS)(x)
+        x = tf.keras.layers.ReLU()(x)
+        if min(x.shape[1:3]) > 1:
+            x = tf.keras.layers.MaxPooling2D(padding="same")(x)
+    x = tf.keras.layers.Flatten()(x)
+    embedding = tf.keras.layers.Dense(
+        embedding_dim,
+        kernel_initializer=tf.keras.initializers.GlorotUniform(next(layer_seeds)),
+    )(x)
+    return tf.keras.Model(images, embedding, name="small_cnn")

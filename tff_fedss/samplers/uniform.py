@@ -1,0 +1,96 @@
+"""Uniform sampling of negative classes without replacement (FedSS, section 3.3)."""
+
+from typing import Union
+
+import tensorflow as tf
+
+# Philox gives the same stream on every device; the default may differ by device.
+_RNG = "philox"
+
+
+def _iid_draws(
+    num_draws: Union[int, tf.Tensor], population: tf.Tensor, seed: tf.Tensor
+) -> tf.Tensor:
+    """Draws integers of [0, population), independent and uniform, as int32."""
+    # TensorFlow reduces the raw bits modulo `population`. With 64 bits the resulting
+    # bias is below 2**-32 for every int32 population; with 32 bits it would be visible.
+    return tf.cast(
+        tf.random.stateless_uniform(
+            [num_draws],
+            seed,
+            minval=tf.constant(0, tf.int64),
+            maxval=tf.cast(population, tf.int64),
+            dtype=tf.int64,
+            alg=_RNG,
+        ),
+        tf.int32,
+    )
+
+
+def sample_without_replacement(
+    num_samples: int, population: tf.Tensor, seed: tf.Tensor
+) -> tf.Tensor:
+    """Draws distinct integers of [0, population), every subset equally likely.
+
+    Time and memory are O(num_samples) whatever the population: a client that asks for
+    80 of a million classes never holds a list of a million. Discarding repeats from an
+    independent uniform stream and keeping the first `num_samples` distinct values is
+    exactly sampling without replacement. Where more than half of the population is
+    wanted, repeats would be many and a shuffle of all costs no more.
+
+    Args:
+      num_samples: How many to draw (m); a Python integer.
+      population: int32[], the size of the population.
+      seed: int32[2], the key of the stateless generator: same key, same sample.
+
+    Returns:
+      int32[num_samples], distinct, in random order.
+
+    Raises:
+      tf.errors.InvalidArgumentError: If `num_samples` exceeds `population`.
+    """
+    population = tf.convert_to_tensor(population, tf.int32)
+    seed = tf.convert_to_tensor(seed, tf.int32)
+    with tf.control_dependencies(
+        [
+            tf.debugging.assert_less_equal(
+                num_samples,
+                population,
+                message="more negatives (m) than classes to draw them from (n - |P_k|)",
+            )
+        ]
+    ):
+        population = tf.identity(population)
+
+    def shuffle_all() -> tf.Tensor:
+        everyone = tf.range(population)
+        shuffled = tf.random.experimental.stateless_shuffle(everyone, seed, alg=_RNG)
+        return shuffled[:num_samples]
+
+    def reject_repeats() -> tf.Tensor:
+        # At most half of the population is wanted, so 2 m draws nearly always hold m
+        # distinct values; the loop makes "nearly" into "always".
+        def too_few(distinct, _):
+            return tf.size(distinct) < num_samples
+
+        def draw_more(distinct, attempt):
+            fresh = _iid_draws(
+                2 * num_samples + 8,
+                population,
+                tf.random.experimental.stateless_fold_in(seed, attempt, alg=_RNG),
+            )
+            # tf.unique keeps the order of first occurrence.
+            return tf.unique(tf.concat([distinct, fresh], 0)).y, attempt + 1
+
+        distinct, _ = tf.while_loop(
+            too_few,
+            draw_more,
+            (tf.zeros([0], tf.int32), tf.constant(0, tf.int32)),
+            shape_invariants=(tf.TensorShape([None]), tf.TensorShape([])),
+        )
+        return distinct[:num_samples]
+
+    if num_samples == 0:
+        return tf.zeros([0], tf.int32)
+    sample = tf.cond(2 * num_samples > population, shuffle_all, reject_repeats)
+    return tf.ensure_shape(sample, [num_samples])
