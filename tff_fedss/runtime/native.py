@@ -1,0 +1,193 @@
+"""TFF's own C++ runtime, without its leaks.
+
+TFF starts its `worker_binary` as a child process and, in release 0.87, forgets it: the
+worker outlives Python, keeps 1-2 GB of memory and holds the inherited standard output,
+so that a pipe behind the program never closes. The context in this module runs the same
+worker and the same compiler, and owns the process: it ends with the program, whether
+that ends normally, by an exception, by Ctrl-C, SIGTERM or SIGKILL.
+"""
+
+import asyncio
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from typing import Any, Optional
+
+import grpc
+import portpicker
+import tensorflow_federated as tff
+
+_LAUNCHER = pathlib.Path(__file__).with_name("worker_launcher.py")
+_WORKER_BINARY = pathlib.Path(tff.__file__).parent / "data" / "worker_binary"
+_START_TIMEOUT_SECONDS = 120.0
+_UNLIMITED_MESSAGES = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+
+class WorkerError(RuntimeError):
+    """TFF's worker process could not be started, or died."""
+
+
+class _Worker:
+    """One worker process, started when first needed and again after `stop`."""
+
+    def __init__(self, max_concurrent_computation_calls: int):
+        self._max_concurrent_computation_calls = max_concurrent_computation_calls
+        self._lock = threading.Lock()
+        self._process: Optional[subprocess.Popen] = None
+        self._stub: Optional[tff.framework.RemoteExecutorGrpcStub] = None
+        self._log: Any = None
+
+    def executor(self, cardinalities) -> tff.framework.RemoteExecutor:
+        """Returns an executor for a round of these cardinalities."""
+        with self._lock:
+            if self._process is None:
+                self._start()
+            elif self._process.poll() is not None:
+                message = self._describe_death()
+                self._process = None  # The next call may try anew.
+                raise WorkerError(message)
+            stub = self._stub
+        cardinalities.setdefault(tff.CLIENTS, 0)
+        executor = tff.framework.RemoteExecutor(stub)
+        executor.set_cardinalities(cardinalities)
+        return executor
+
+    def stop(self) -> None:
+        """Ends the process, if there is one. The worker has no state worth saving."""
+        # No lock: this runs in exit handlers, where its holder may be frozen.
+        process, self._process, self._stub = self._process, None, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        # The worker's own messages go to a file without a name, not to our output: a
+        # pipe behind the program must close when the program ends.
+        self._log = tempfile.TemporaryFile()
+        port = portpicker.pick_unused_port()
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-I",
+                str(_LAUNCHER),
+                str(os.getpid()),
+                str(_WORKER_BINARY),
+                f"--port={port}",
+                "--max_concurrent_computation_calls="
+                f"{self._max_concurrent_computation_calls}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            # Ctrl-C in a terminal goes to the whole process group. The worker must not
+            # die of it under a program that wants to finish its work first.
+            start_new_session=True,
+        )
+        channel = grpc.insecure_channel(f"localhost:{port}", _UNLIMITED_MESSAGES)
+        self._stub = tff.framework.RemoteExecutorGrpcStub(channel)
+        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+        while not self._stub.is_ready:
+            if self._process.poll() is not None:
+                message = self._describe_death()
+                self._process = None
+                raise WorkerError(message)
+            if time.monotonic() > deadline:
+                self.stop()
+                raise WorkerError(
+                    "TFF's worker did not answer within "
+                    f"{_START_TIMEOUT_SECONDS:.0f} s of its start."
+                )
+            time.sleep(0.05)
+
+    def _describe_death(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        code = self._process.returncode
+        how = (
+            f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        )
+        hint = " (out of memory?)" if code == -9 else ""
+        return "\n".join([f"TFF's worker process {how}{hint}.", *lines[-5:]])
+
+
+def _shut_down(worker: _Worker, loop: asyncio.AbstractEventLoop) -> None:
+    worker.stop()
+    loop.call_soon_threadsafe(loop.stop)
+
+
+class NativeContext(tff.framework.SyncContext):
+    """A synchronous TFF context over a worker process that it owns.
+
+    Attributes:
+      close: Ends the worker for good; a no-argument function. Runs by itself when the
+        context is dropped and, at the latest, when the program exits.
+    """
+
+    def __init__(self, max_concurrent_computation_calls: int = -1):
+        """Creates the context; the worker starts with the first computation.
+
+        Args:
+          max_concurrent_computation_calls: How many clients may run at once in the
+            worker; not positive: no limit. Fewer need less memory.
+        """
+        self._worker = _Worker(max_concurrent_computation_calls)
+        self._context = tff.framework.AsyncExecutionContext(
+            executor_fn=tff.framework.ResourceManagingExecutorFactory(
+                self._worker.executor
+            ),
+            compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+            transform_args=tff.tensorflow.transform_args,
+            transform_result=tff.tensorflow.transform_result,
+        )
+        # TFF's executors are coroutines that block. They get a thread of their own, so
+        # that the caller's thread stays free to receive signals.
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self.close = weakref.finalize(self, _shut_down, self._worker, self._loop)
+
+    def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+        """Runs a computation; called by TFF.
+
+        Args:
+          comp: The computation.
+          arg: Its argument.
+
+        Returns:
+          Its result.
+
+        Raises:
+          WorkerError: If the worker died, with the last lines that it wrote.
+        """
+        future = asyncio.run_coroutine_threadsafe(
+            self._context.invoke(comp, arg), self._loop
+        )
+        try:
+            return future.result()
+        except (KeyboardInterrupt, SystemExit):
+            # Nobody waits for this call any more. Ending the worker frees the thread
+            # that is blocked on it, so that the program can end at once.
+            future.cancel()
+            self._worker.stop()
+            raise
+
+
+def set_native_context(max_concurrent_computation_calls: int = -1) -> NativeContext:
+    """Makes a `NativeContext` the default context of the calling thread.
+
+    Args:
+      max_concurrent_computation_calls: See `NativeContext`.
+
+    Returns:
+      The context.
+    """
+    context = NativeContext(max_concurrent_computation_calls)
+    tff.framework.set_default_context(context)
+    return context

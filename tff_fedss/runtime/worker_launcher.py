@@ -1,0 +1,28 @@
+"""Becomes TFF's worker binary, tied to the life of the program that started it.
+
+Run as `python worker_launcher.py PARENT_PID WORKER_BINARY [ARG ...]`. The kernel kills
+the worker as soon as its parent is gone, however it went: SIGKILL leaves no chance to
+clean up by other means. This is a program of its own because the request must be made
+in the child, and running Python code between fork and exec is unsafe in a parent that
+has threads, as every TensorFlow program has.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def main() -> None:
+    """Asks the kernel for the parent's death signal and becomes the worker."""
+    parent, command = int(sys.argv[1]), sys.argv[2:]
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It died before the request: nobody would tell us.
+        sys.exit(1)
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main()
