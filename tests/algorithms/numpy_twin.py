@@ -1,0 +1,105 @@
+"""Algorithm 1 of the FedSS paper, slow and obvious, in NumPy and float64.
+
+The twin of tff_fedss/algorithms/fedss.py. The feature extractor is one dense layer,
+f(x) = x A + b, so that all gradients fit on this page. The random draws (negatives and
+the order of the examples) are handed in; everything else is done from the paper.
+"""
+
+import numpy as np
+from scipy.special import logsumexp
+
+
+def normalize(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def normalize_gradient(rows, gradient):
+    """Pulls a gradient with respect to normalize(rows) back to rows."""
+    unit = normalize(rows)
+    radial = np.sum(unit * gradient, axis=1, keepdims=True)
+    return (gradient - unit * radial) / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def softmax_set(method, target, positives, negatives, num_classes):
+    """The classes in the softmax of one example (Eq. 2, 5, 7, 8)."""
+    return {
+        "fedss": sorted({*positives, *negatives}),
+        "neg_only": sorted({target, *negatives}),
+        "pos_only": sorted(positives),
+        "full_softmax": list(range(num_classes)),
+    }[method]
+
+
+def loss_and_gradients(
+    method, a, b, w, x, labels, positives, negatives, correct, scale
+):
+    """Mean loss over a batch, and its gradients by A, b and all of W."""
+    num_classes = len(w)
+    f = x @ a + b
+    o = scale * normalize(f) @ normalize(w).T
+    log_weight = np.zeros(num_classes)
+    if correct and len(negatives):
+        log_weight[negatives] = np.log((num_classes - len(positives)) / len(negatives))
+    o = o + log_weight
+    losses, d_o = [], np.zeros_like(o)
+    for i, t in enumerate(labels):
+        s = softmax_set(method, t, positives, negatives, num_classes)
+        losses.append(-o[i, t] + logsumexp(o[i, s]))
+        d_o[i, s] = np.exp(o[i, s] - logsumexp(o[i, s]))
+        d_o[i, t] -= 1.0
+    d_o /= len(labels)
+    d_f = normalize_gradient(f, scale * d_o @ normalize(w))
+    d_w = normalize_gradient(w, scale * d_o.T @ normalize(f))
+    return np.mean(losses), (x.T @ d_f, d_f.sum(0), d_w)
+
+
+def client_update(method, a, b, w, client, eta, batch_size, correct, scale):
+    """Lines 8-11: one epoch of SGD; returns theta_k - theta_0 and the summed loss."""
+    theta = [a.copy(), b.copy(), w.copy()]
+    positives = sorted(set(client["labels"]))
+    loss_sum = 0.0
+    for start in range(0, len(client["order"]), batch_size):
+        batch = client["order"][start : start + batch_size]
+        loss, gradients = loss_and_gradients(
+            method,
+            *theta,
+            client["x"][batch],
+            client["labels"][batch],
+            positives,
+            client["negatives"],
+            correct,
+            scale,
+        )
+        loss_sum += loss * len(batch)
+        theta = [p - eta * g for p, g in zip(theta, gradients)]
+    return [p - p0 for p, p0 in zip(theta, (a, b, w))], loss_sum
+
+
+def one_round(
+    method,
+    theta,
+    velocity,
+    clients,
+    *,
+    eta,
+    alpha=1.0,
+    momentum=0.9,
+    batch_size,
+    correct=True,
+    scale=20.0,
+):
+    """Lines 4-13, with server momentum; returns theta, velocity and the mean loss."""
+    total = sum(len(c["labels"]) for c in clients)
+    mean = [np.zeros_like(p) for p in theta]
+    loss_sum = 0.0
+    for client in clients:
+        delta, client_loss = client_update(
+            method, *theta, client, eta, batch_size, correct, scale
+        )
+        loss_sum += client_loss
+        for m, d in zip(mean, delta):
+            m += len(client["labels"]) / total * d  # line 12
+    # Line 13. Line 11 defines the delta as new minus old, so it is added: the paper's
+    # minus is a slip.
+    velocity = [momentum * v + m for v, m in zip(velocity, mean)]
+    return [p + alpha * v for p, v in zip(theta, velocity)], velocity, loss_sum / total

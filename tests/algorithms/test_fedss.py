@@ -1,0 +1,386 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.algorithms import numpy_twin
+from tff_fedss import class_sets
+from tff_fedss.algorithms import fedss
+
+NUM_CLASSES, MAX_POSITIVES, EMBEDDING_DIM, BATCH_SIZE = 13, 5, 3, 4
+IMAGE_SHAPE = (2, 2, 1)
+ETA = 0.05
+
+pytestmark = pytest.mark.usefixtures("native_context")
+
+
+def dense_features():
+    images = tf.keras.Input(IMAGE_SHAPE)
+    x = tf.keras.layers.Rescaling(1 / 255.0)(images)
+    x = tf.keras.layers.Flatten()(x)
+    initializer = tf.keras.initializers.RandomNormal(stddev=0.5, seed=1)
+    x = tf.keras.layers.Dense(EMBEDDING_DIM, kernel_initializer=initializer)(x)
+    return tf.keras.Model(images, x)
+
+
+# Building a TFF computation takes seconds: one of each kind serves all tests here.
+@functools.cache
+def build(method="fedss", m=4, **kwargs):
+    kwargs.setdefault("client_optimizer", tff.learning.optimizers.build_sgdm(ETA))
+    return fedss.build_fedss(
+        dense_features,
+        NUM_CLASSES,
+        MAX_POSITIVES,
+        method=method,
+        num_negatives=m if method in ("fedss", "neg_only") else 0,
+        batch_size=BATCH_SIZE,
+        **kwargs,
+    )
+
+
+def make_client(rng, num_examples, classes, shift=0):
+    """Unequal clients: `shift` makes the pixels of one differ from another's."""
+    labels = rng.choice(classes, num_examples)
+    labels[: len(classes)] = classes  # |P_k| is as asked for.
+    images = rng.integers(0, 200, (num_examples, *IMAGE_SHAPE)) + shift
+    return {
+        "image": images.astype(np.uint8),
+        "label": labels.astype(np.int32),
+        "seed": rng.integers(0, 2**31 - 1, 2).astype(np.int32),
+    }
+
+
+def make_cohort(seed=0):
+    """Three unequal clients: sizes, |P_k|, short last batches, padded keys."""
+    rng = np.random.default_rng(seed)
+    return [
+        make_client(rng, 7, [0, 1, 2, 3, 4]),
+        make_client(rng, 4, [3, 9], shift=20),
+        make_client(rng, 11, [5, 0, 11], shift=40),
+    ]
+
+
+def to_tff(cohort):
+    return [
+        {
+            "data": tf.data.Dataset.from_tensor_slices(
+                {"image": c["image"], "label": c["label"]}
+            ),
+            "seed": c["seed"],
+        }
+        for c in cohort
+    ]
+
+
+def to_twin(cohort, method, m):
+    """The same clients for the twin, with the draws that their seeds stand for."""
+
+    def twin(c):
+        builder = class_sets.SampledClasses(NUM_CLASSES, m, MAX_POSITIVES)
+        s = builder.build(
+            tf.constant(c["label"]), fedss._fold_in(c["seed"], fedss._NEGATIVES)
+        )
+        is_negative = (s.is_member & ~s.is_positive).numpy()
+        order_seed = fedss._fold_in(fedss._fold_in(c["seed"], fedss._ORDER), 0)
+        return {
+            "x": c["image"].reshape(len(c["label"]), -1) / 255.0,
+            "labels": c["label"],
+            "negatives": s.keys.numpy()[is_negative]
+            if method in ("fedss", "neg_only")
+            else [],
+            "order": tf.random.experimental.stateless_shuffle(
+                tf.range(len(c["label"])), order_seed, alg="philox"
+            ).numpy(),
+        }
+
+    return [twin(c) for c in cohort]
+
+
+def weights_of(state):
+    return [*state.feature_extractor, state.classifier]
+
+
+def same_bytes(a, b):
+    tf.nest.map_structure(np.testing.assert_array_equal, a, b)
+
+
+@pytest.mark.parametrize("method", fedss.METHODS)
+def test_three_rounds_equal_the_numpy_twin(method):
+    process = build(method)
+    state = process.initialize()
+    theta = [np.array(p, np.float64) for p in weights_of(state)]
+    velocity = [np.zeros_like(p) for p in theta]
+    for r in range(3):
+        cohort = make_cohort(seed=r)
+        state, metrics = process.next(state, to_tff(cohort))
+        theta, velocity, loss = numpy_twin.one_round(
+            method,
+            theta,
+            velocity,
+            to_twin(cohort, method, 4),
+            eta=ETA,
+            batch_size=BATCH_SIZE,
+        )
+        for ours, twins in zip(weights_of(state), theta):
+            np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
+        assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
+        assert metrics["num_examples"] == 22
+        assert metrics["num_clients"] == 3
+        assert metrics["rejected_clients"] == 0
+    assert state.round_num == 3
+
+
+def test_without_correction_the_twin_agrees_too():
+    process = build(logit_correction="none")
+    state = process.initialize()
+    theta = [np.array(p, np.float64) for p in weights_of(state)]
+    cohort = make_cohort()
+    state, _ = process.next(state, to_tff(cohort))
+    theta, _, _ = numpy_twin.one_round(
+        "fedss",
+        theta,
+        [np.zeros_like(p) for p in theta],
+        to_twin(cohort, "fedss", 4),
+        eta=ETA,
+        batch_size=BATCH_SIZE,
+        correct=False,
+    )
+    for ours, twins in zip(weights_of(state), theta):
+        np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
+
+
+def test_all_negatives_is_full_softmax():
+    rng = np.random.default_rng(5)
+    # m = n - |P_k| needs clients of the same |P_k|.
+    cohort = [
+        make_client(rng, 9, classes) for classes in ([0, 1, 2, 3, 4], range(5, 10))
+    ]
+    sampled, full = build(m=NUM_CLASSES - 5), build("full_softmax")
+    sampled_state, full_state = sampled.initialize(), full.initialize()
+    same_bytes(weights_of(sampled_state), weights_of(full_state))
+    for _ in range(3):
+        sampled_state, sampled_metrics = sampled.next(sampled_state, to_tff(cohort))
+        full_state, full_metrics = full.next(full_state, to_tff(cohort))
+        for a, b in zip(weights_of(sampled_state), weights_of(full_state)):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+        assert sampled_metrics["loss"] == pytest.approx(full_metrics["loss"], rel=1e-5)
+        assert sampled_metrics["accuracy"] == full_metrics["accuracy"]
+
+
+def test_same_seed_same_bytes():
+    process = build()
+    runs = []
+    for _ in range(2):
+        state = process.initialize()
+        for r in range(2):
+            state, metrics = process.next(state, to_tff(make_cohort(r)))
+        runs.append((state, metrics))
+    same_bytes(*runs)
+
+
+def test_another_seed_draws_other_negatives():
+    process = build()
+    cohort = make_cohort()
+    first, _ = process.next(process.initialize(), to_tff(cohort))
+    for client in cohort:
+        client["seed"] = client["seed"] + np.int32(1)
+    second, _ = process.next(process.initialize(), to_tff(cohort))
+    assert np.abs(first.classifier - second.classifier).max() > 1e-4
+
+
+def test_the_order_of_the_clients_changes_nothing():
+    process = build()
+    cohort = make_cohort()
+    forward, _ = process.next(process.initialize(), to_tff(cohort))
+    backward, _ = process.next(process.initialize(), to_tff(cohort[::-1]))
+    for a, b in zip(weights_of(forward), weights_of(backward)):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_a_class_in_nobodys_set_moves_by_momentum_only():
+    process = build("pos_only")
+    initial = process.initialize()
+    first, _ = process.next(initial, to_tff(make_cohort()))
+    unseen = [6, 7, 8, 10, 12]
+    np.testing.assert_array_equal(first.classifier[unseen], initial.classifier[unseen])
+    # Class 5 was seen in the first round only.
+    rng = np.random.default_rng(1)
+    second, _ = process.next(first, to_tff([make_client(rng, 5, [0, 1])]))
+    step = first.classifier[5] - initial.classifier[5]
+    assert np.abs(step).max() > 1e-3
+    np.testing.assert_allclose(
+        second.classifier[5] - first.classifier[5], 0.9 * step, rtol=1e-5, atol=1e-7
+    )
+
+
+def test_class_set_sizes_are_reported():
+    _, metrics = build().next(build().initialize(), to_tff(make_cohort()))
+    assert metrics["positives_per_client"] == pytest.approx((5 + 2 + 3) / 3)
+    assert metrics["classes_per_client"] == pytest.approx((5 + 2 + 3) / 3 + 4)
+    full = build("full_softmax")
+    _, metrics = full.next(full.initialize(), to_tff(make_cohort()))
+    assert metrics["classes_per_client"] == NUM_CLASSES
+
+
+def test_a_client_without_data_changes_nothing():
+    process = build()
+    cohort = make_cohort()
+    empty = {key: value[:0] for key, value in cohort[0].items() if key != "seed"}
+    empty["seed"] = np.array([1, 2], np.int32)
+    with_empty, metrics = process.next(process.initialize(), to_tff([*cohort, empty]))
+    without, _ = process.next(process.initialize(), to_tff(cohort))
+    same_bytes(weights_of(with_empty), weights_of(without))
+    assert metrics["num_clients"] == 4 and metrics["rejected_clients"] == 0
+
+
+def test_a_round_without_any_data_keeps_the_model():
+    process = build()
+    empty = {
+        "image": np.zeros((0, *IMAGE_SHAPE), np.uint8),
+        "label": np.zeros(0, np.int32),
+        "seed": np.array([1, 2], np.int32),
+    }
+    initial = process.initialize()
+    state, _ = process.next(initial, to_tff([empty]))
+    same_bytes(weights_of(state), weights_of(initial))
+
+
+def test_updates_that_are_not_finite_are_rejected_and_counted():
+    process = build(
+        client_optimizer=tff.learning.optimizers.build_sgdm(1e38),
+        server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+    )
+    initial = process.initialize()
+    state, metrics = process.next(initial, to_tff(make_cohort()))
+    assert metrics["rejected_clients"] >= 1
+    for weight in weights_of(state):
+        assert np.isfinite(weight).all()
+    if metrics["rejected_clients"] == 3:
+        same_bytes(weights_of(state), weights_of(initial))
+
+
+def test_a_client_with_too_many_classes_stops_the_round():
+    client = make_client(np.random.default_rng(0), 8, [0, 1, 2, 3, 4, 5])
+    with pytest.raises(Exception, match="more classes than max_positives"):
+        build().next(build().initialize(), to_tff([client]))
+
+
+def client_shapes(process):
+    """The shapes of all tensors placed at clients inside of a round's computation."""
+    proto = tff.framework.ConcreteComputation.get_proto(process.next)
+    shapes = set()
+
+    def parts(type_signature):
+        yield type_signature
+        for child in type_signature.children():
+            yield from parts(child)
+
+    def visit(node):
+        for part in parts(node.type_signature):
+            if isinstance(part, tff.FederatedType) and part.placement is tff.CLIENTS:
+                shapes.update(
+                    tuple(p.shape) for p in parts(part) if isinstance(p, tff.TensorType)
+                )
+        return node, False
+
+    tff.framework.transform_postorder(
+        tff.framework.ComputationBuildingBlock.from_proto(proto), visit
+    )
+    return shapes
+
+
+def test_no_client_value_has_the_length_of_w():
+    """W is never broadcast: no tensor at a client has a dimension n = 13."""
+    for method in ("fedss", "neg_only", "pos_only"):
+        shapes = client_shapes(build(method))
+        assert any(MAX_POSITIVES in shape or 9 in shape for shape in shapes)
+        assert not [shape for shape in shapes if NUM_CLASSES in shape]
+    # The check sees a broadcast where there is one.
+    assert (NUM_CLASSES, EMBEDDING_DIM) in client_shapes(build("full_softmax"))
+
+
+def test_weights_can_be_read_and_set():
+    process = build()
+    state = process.initialize()
+    weights = process.get_model_weights(state)
+    assert isinstance(weights, tff.learning.models.ModelWeights)
+    same_bytes(weights.trainable, weights_of(state))
+    doubled = tff.learning.models.ModelWeights([2 * w for w in weights.trainable], [])
+    state = process.set_model_weights(state, doubled)
+    same_bytes(weights_of(state), doubled.trainable)
+
+
+def test_the_classifier_starts_with_rows_of_norm_about_one():
+    # n d = 39 draws of N(0, 1/3): the mean square norm has deviation 0.23.
+    norms = np.linalg.norm(build().initialize().classifier, axis=1)
+    assert 0.4 < np.mean(norms**2) < 1.6
+
+
+def test_tff_runs_it_with_its_own_loop_and_managers(tmp_path):
+    process = build()
+    csv = tff.program.CSVFileReleaseManager(
+        tmp_path / "metrics.csv", key_fieldname="round"
+    )
+    memory = tff.program.MemoryReleaseManager()
+    state = tff.simulation.run_training_process(
+        process,
+        lambda round_num: to_tff(make_cohort(round_num)),
+        total_rounds=2,
+        program_state_manager=tff.program.FileProgramStateManager(tmp_path / "state"),
+        metrics_managers=[csv, memory],
+    )
+    assert state.round_num == 2
+    assert memory.values()[2]["num_examples"] == 22
+    assert (tmp_path / "metrics.csv").read_text().count("\n") >= 3
+    # A second call finds the state of the first and only runs what is missing.
+    state = tff.simulation.run_training_process(
+        process,
+        lambda round_num: to_tff(make_cohort(round_num)),
+        total_rounds=3,
+        program_state_manager=tff.program.FileProgramStateManager(tmp_path / "state"),
+    )
+    assert state.round_num == 3
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        tff.learning.optimizers.build_adam(0.01),
+        tff.learning.optimizers.build_yogi(0.01),
+        tff.learning.optimizers.build_sgdm(0.01, 0.5),
+    ],
+    ids=["adam", "yogi", "sgdm"],
+)
+def test_tff_optimizers_serve_clients_and_server(optimizer):
+    process = build(client_optimizer=optimizer, server_optimizer=optimizer)
+    initial = process.initialize()
+    state, _ = process.next(initial, to_tff(make_cohort()))
+    for before, after in zip(weights_of(initial), weights_of(state)):
+        assert np.isfinite(after).all() and np.abs(after - before).max() > 0
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        (dict(method="softmax"), "'softmax'"),
+        (dict(method="pos_only", num_negatives=3), "draws no negatives"),
+        (dict(method="neg_only"), "at least 1"),
+        (dict(num_negatives=9), r"\[0, 8\], found 9"),
+        (dict(batch_size=0), "batch_size"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        fedss.build_fedss(dense_features, NUM_CLASSES, MAX_POSITIVES, **kwargs)
+
+
+def test_batch_norm_is_refused():
+    def with_batch_norm():
+        images = tf.keras.Input(IMAGE_SHAPE)
+        x = tf.keras.layers.BatchNormalization()(images)
+        return tf.keras.Model(images, tf.keras.layers.Flatten()(x))
+
+    with pytest.raises(ValueError, match="GroupNorm"):
+        fedss.build_fedss(with_batch_norm, NUM_CLASSES, MAX_POSITIVES, num_negatives=2)
