@@ -5,6 +5,8 @@ import pathlib
 
 import pytest
 
+from tff_fedss import runtime
+
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the slow tests too")
@@ -30,12 +32,9 @@ def test_data() -> pathlib.Path:
     return pathlib.Path(folder)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session", autouse=True)
 def native_context():
-    """Runs TFF computations in a worker that ends with the module's tests."""
-    # Imported here: tests that need no TFF should not pay seconds for it.
-    from tff_fedss import runtime
-
+    """Runs TFF computations in a worker that ends with the tests."""
     context = runtime.set_native_context()
     yield context
     context.close()

@@ -23,11 +23,11 @@ class ClassSet(NamedTuple):
     of the classes the client holds, which section 3.3 means to hide.
 
     Attributes:
-      keys: int32[L], the classes asked for, ascending. Entries beyond |S_k| repeat the
-        last class: they keep the length static and take part in nothing.
-      is_member: bool[L], false for the padding.
-      is_positive: bool[L], true for the classes in P_k, the client's own.
-      log_correction: float32[L], what is added to each class's logit.
+        keys: int32[L], the classes asked for, ascending. Entries beyond |S_k| repeat
+            the last class: they keep the length static and take part in nothing.
+        is_member: bool[L], false for the padding.
+        is_positive: bool[L], true for the classes in P_k, the client's own.
+        log_correction: float32[L], what is added to each class's logit.
     """
 
     keys: tf.Tensor
@@ -40,9 +40,9 @@ class ClassSetBuilder(abc.ABC):
     """How a client arrives at its class set.
 
     Attributes:
-      num_classes: The number n of classes of the problem.
-      size: The static length L of a padded class set.
-      is_everything: Whether S_k = [n] for every client, so that W travels whole.
+        num_classes: The number n of classes of the problem.
+        size: The static length L of a padded class set.
+        is_everything: Whether S_k = [n] for every client, so that W travels whole.
     """
 
     def __init__(self, num_classes: int, size: int, is_everything: bool):
@@ -55,11 +55,11 @@ class ClassSetBuilder(abc.ABC):
         """Builds the class set of one client.
 
         Args:
-          labels: int32[examples], the client's labels, each in [0, n).
-          seed: int32[2], of this client in this round.
+            labels: int32[examples], the client's labels, each in [0, n).
+            seed: int32[2], of this client in this round.
 
         Returns:
-          The client's `ClassSet`.
+            The client's `ClassSet`.
         """
 
 
@@ -84,13 +84,13 @@ class SampledClasses(ClassSetBuilder):
         """Creates the builder.
 
         Args:
-          num_classes: n, the number of classes.
-          num_negatives: m, the number of negatives of each client and round.
-          max_positives: The largest |P_k| of any client: it fixes the padded length.
-          logit_correction: "inclusion" or "none".
+            num_classes: n, the number of classes.
+            num_negatives: m, the number of negatives of each client and round.
+            max_positives: The largest |P_k| of any client: it fixes the padded length.
+            logit_correction: "inclusion" or "none".
 
         Raises:
-          ValueError: If an argument is out of range.
+            ValueError: If an argument is out of range.
         """
         if num_classes < 1:
             raise ValueError(f"num_classes must be positive, found {num_classes}.")
@@ -176,11 +176,11 @@ def contains(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Tells which of the values stand in a sorted vector.
 
     Args:
-      ascending: int32[a], sorted; may be empty.
-      values: int32[b].
+        ascending: int32[a], sorted; may be empty.
+        values: int32[b].
 
     Returns:
-      bool[b].
+        bool[b].
     """
     return tf.searchsorted(ascending, values, side="right") > tf.searchsorted(
         ascending, values, side="left"
@@ -191,11 +191,11 @@ def positions(class_set: ClassSet, labels: tf.Tensor) -> tf.Tensor:
     """Turns classes into positions in S_k, where the loss looks for its targets.
 
     Args:
-      class_set: The client's class set.
-      labels: int32[examples], each a member of the class set.
+        class_set: The client's class set.
+        labels: int32[examples], each a member of the class set.
 
     Returns:
-      int32[examples], in [0, |S_k|).
+        int32[examples], in [0, |S_k|).
     """
     return tf.searchsorted(class_set.keys, labels, side="left")
 
@@ -204,11 +204,11 @@ def _skip(ranks: tf.Tensor, excluded: tf.Tensor) -> tf.Tensor:
     """Maps r to the r-th smallest non-negative integer that is not excluded.
 
     Args:
-      ranks: int32[m].
-      excluded: int32[p], ascending and distinct.
+        ranks: int32[m].
+        excluded: int32[p], ascending and distinct.
 
     Returns:
-      int32[m]: distinct ranks give distinct integers outside `excluded`.
+        int32[m]: distinct ranks give distinct integers outside `excluded`.
     """
     # excluded[i] - i counts the integers below excluded[i] that are not excluded, so
     # rank r stands above exactly those excluded values for which it is at most r.

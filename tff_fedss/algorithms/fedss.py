@@ -22,7 +22,7 @@ The slow and obvious twin of this file, in NumPy, is tests/algorithms/numpy_twin
 
 import collections
 from collections.abc import Callable
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -41,11 +41,11 @@ class ServerState(NamedTuple):
     """The state of the process between rounds.
 
     Attributes:
-      feature_extractor: phi, a tuple of float32 tensors in the order of the Keras
-        model's `trainable_variables`.
-      classifier: W, float32[n, d].
-      optimizer: The state of the server optimizer over (phi, W).
-      round_num: int32[], the number of rounds done.
+        feature_extractor: phi, a tuple of float32 tensors in the order of the Keras
+            model's `trainable_variables`.
+        classifier: W, float32[n, d].
+        optimizer: The state of the server optimizer over (phi, W).
+        round_num: int32[], the number of rounds done.
     """
 
     feature_extractor: tuple[Any, ...]
@@ -58,10 +58,10 @@ class _ClientTask(NamedTuple):
     """What a client holds after line 5: its class set and its data as tensors.
 
     Attributes:
-      class_set: S_k.
-      images: [examples, height, width, channels], in the dtype of the data.
-      labels: int32[examples].
-      seed: int32[2].
+        class_set: S_k.
+        images: [examples, height, width, channels], in the dtype of the data.
+        labels: int32[examples].
+        seed: int32[2].
     """
 
     class_set: class_sets_lib.ClassSet
@@ -74,11 +74,11 @@ class _ClientResult(NamedTuple):
     """What a client sends back (lines 11-12).
 
     Attributes:
-      feature_extractor_delta: theta_k - theta_0 of phi, a tuple of tensors.
-      keys: int32[L], S_k, padded.
-      classifier_delta: float32[L, d], theta_k - theta_0 of W_{S_k}; zero in padding.
-      weight: float32[], n_k, the number of examples; 0 if the update is rejected.
-      metrics: Sums to be added over the clients.
+        feature_extractor_delta: theta_k - theta_0 of phi, a tuple of tensors.
+        keys: int32[L], S_k, padded.
+        classifier_delta: float32[L, d], theta_k - theta_0 of W_{S_k}; zero in padding.
+        weight: float32[], n_k, the number of examples; 0 if the update is rejected.
+        metrics: Sums to be added over the clients.
     """
 
     feature_extractor_delta: tuple[Any, ...]
@@ -97,8 +97,8 @@ def build_fedss(
     num_negatives: int = 0,
     logit_correction: str = "inclusion",
     logit_scale: float = 20.0,
-    client_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
-    server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
+    client_optimizer: tff.learning.optimizers.Optimizer | None = None,
+    server_optimizer: tff.learning.optimizers.Optimizer | None = None,
     batch_size: int = 32,
     num_epochs: int = 1,
     image_dtype: tf.DType = tf.uint8,
@@ -116,38 +116,38 @@ def build_fedss(
     for every (round, client), for instance `tff_fedss.training.client_seed`.
 
     Args:
-      feature_extractor_fn: A no-argument function that builds phi, a Keras model from
-        images [examples, h, w, c] to float32[examples, d] without non-trainable
-        weights, and the same initial weights at every call (seeded initializers).
-      num_classes: n.
-      max_positives: The largest |P_k| of any client: class sets are padded to
-        max_positives + num_negatives.
-      method: One of `METHODS`.
-      num_negatives: m; must be 0 for "pos_only" and "full_softmax", which draw none.
-      logit_correction: "inclusion" or "none", see `class_sets.SampledClasses`.
-      logit_scale: The fixed scale of the cosine logits (A.2: 20).
-      client_optimizer: A `tff.learning.optimizers.Optimizer`; by default SGD with
-        learning rate 0.01 (A.2). Its state starts anew in every round.
-      server_optimizer: Likewise; by default learning rate 1.0 and momentum 0.9 (A.2).
-      batch_size: The local mini-batch (A.2: 32). A last short batch is a step too.
-      num_epochs: Passes over the local data (A.2: 1).
-      image_dtype: The dtype of the images in the data; the model gets float32.
-      seed: Of the initial W.
+        feature_extractor_fn: A no-argument function that builds phi, a Keras model from
+            images [examples, h, w, c] to float32[examples, d] without non-trainable
+            weights, and the same initial weights at every call (seeded initializers).
+        num_classes: n.
+        max_positives: The largest |P_k| of any client: class sets are padded to
+            max_positives + num_negatives.
+        method: One of `METHODS`.
+        num_negatives: m; must be 0 for "pos_only" and "full_softmax", which draw none.
+        logit_correction: "inclusion" or "none", see `class_sets.SampledClasses`.
+        logit_scale: The fixed scale of the cosine logits (A.2: 20).
+        client_optimizer: A `tff.learning.optimizers.Optimizer`; by default SGD with
+            learning rate 0.01 (A.2). Its state starts anew in every round.
+        server_optimizer: Likewise; by default learning rate 1.0 and momentum 0.9 (A.2).
+        batch_size: The local mini-batch (A.2: 32). A last short batch is a step too.
+        num_epochs: Passes over the local data (A.2: 1).
+        image_dtype: The dtype of the images in the data; the model gets float32.
+        seed: Of the initial W.
 
     Returns:
-      A `tff.learning.templates.LearningProcess` whose state is a `ServerState`, whose
-      model weights are a `tff.learning.models.ModelWeights` with
-      trainable = [*phi, W], and whose metrics are a flat mapping of scalars:
+        A `tff.learning.templates.LearningProcess` whose state is a `ServerState`, whose
+        model weights are a `tff.learning.models.ModelWeights` with
+        trainable = [*phi, W], and whose metrics are a flat mapping of scalars:
 
-      - loss, accuracy: means over all examples of the cohort, each taken just before
-        the example's step; accuracy is that of the classes in the example's softmax.
-      - num_examples, num_clients: sums over the cohort.
-      - classes_per_client, positives_per_client: means of |S_k| and |P_k|.
-      - rejected_clients: clients whose update was not finite. They count as if they
-        had not taken part.
+        - loss, accuracy: means over all examples of the cohort, each taken just before
+          the example's step; accuracy is among the classes of S_k.
+        - num_examples, num_clients: sums over the cohort.
+        - classes_per_client, positives_per_client: means of |S_k| and |P_k|.
+        - rejected_clients: clients whose update was not finite. They count as if they
+          had not taken part.
 
     Raises:
-      ValueError: If an argument is out of range or the model cannot serve as phi.
+        ValueError: If an argument is out of range or the model cannot serve as phi.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, found {method!r}.")
@@ -358,18 +358,18 @@ def _train_client(
     """Local optimization (lines 8-11): mini-batches over stacked tensors.
 
     Args:
-      model: phi's Keras model, whose variables serve as working memory.
-      phi: Its initial weights.
-      rows: float32[L, d], W_{S_k}.
-      task: The client's class set and data.
-      loss_fn: (logits, targets, class set) -> float32[examples].
-      logit_scale: Of the cosine logits.
-      optimizer: The client optimizer.
-      batch_size: The size of a mini-batch.
-      num_epochs: Passes over the data.
+        model: phi's Keras model, whose variables serve as working memory.
+        phi: Its initial weights.
+        rows: float32[L, d], W_{S_k}.
+        task: The client's class set and data.
+        loss_fn: (logits, targets, class set) -> float32[examples].
+        logit_scale: Of the cosine logits.
+        optimizer: The client optimizer.
+        batch_size: The size of a mini-batch.
+        num_epochs: Passes over the data.
 
     Returns:
-      The client's deltas, weight and metrics.
+        The client's deltas, weight and metrics.
     """
     variables = tuple(model.trainable_variables)
     class_set = task.class_set
@@ -378,7 +378,7 @@ def _train_client(
 
     @tf.function
     def run(phi, rows):
-        for variable, value in zip(variables, phi):
+        for variable, value in zip(variables, phi, strict=True):
             variable.assign(value)
         w = rows
         optimizer_state = optimizer.initialize(
@@ -409,11 +409,11 @@ def _train_client(
                 optimizer_state, (updated, w) = optimizer.next(
                     optimizer_state, weights, gradient
                 )
-                for variable, value in zip(variables, updated):
+                for variable, value in zip(variables, updated, strict=True):
                     variable.assign(value)
                 loss_sum += tf.reduce_sum(example_losses)
                 num_correct += _count_correct(logits, batch_targets, class_set)
-        phi_delta = tuple(v - value for v, value in zip(variables, phi))
+        phi_delta = tuple(v - value for v, value in zip(variables, phi, strict=True))
         # Padding is no part of S_k, whatever a client optimizer did to it.
         w_delta = tf.where(class_set.is_member[:, tf.newaxis], w - rows, 0.0)
         return phi_delta, w_delta, loss_sum, num_correct

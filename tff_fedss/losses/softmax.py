@@ -16,11 +16,11 @@ def softmax_loss(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Full softmax cross-entropy: -o_t + log sum_{j in [n]} exp(o_j) (FedSS, Eq. 2).
 
     Args:
-      logits: float32[examples, L].
-      targets: int32[examples], positions of the target classes.
+        logits: float32[examples, L].
+        targets: int32[examples], positions of the target classes.
 
     Returns:
-      float32[examples].
+        float32[examples].
     """
     return tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
 
@@ -34,13 +34,13 @@ def fedss_loss(
     """Federated sampled softmax: -o'_t + log sum_{j in S_k} exp(o'_j) (Eq. 5 and 6).
 
     Args:
-      logits: float32[examples, L], uncorrected.
-      targets: int32[examples], positions of the target classes.
-      is_member: bool[L], the columns of S_k = P_k u N_k.
-      log_correction: float32[L], with o' = o + log_correction (Eq. 3: -log(m q_j)).
+        logits: float32[examples, L], uncorrected.
+        targets: int32[examples], positions of the target classes.
+        is_member: bool[L], the columns of S_k = P_k u N_k.
+        log_correction: float32[L], with o' = o + log_correction (Eq. 3: -log(m q_j)).
 
     Returns:
-      float32[examples].
+        float32[examples].
     """
     return softmax_loss(
         tf.where(is_member, logits + log_correction, _LEFT_OUT), targets
@@ -59,13 +59,13 @@ def neg_only_loss(
     examples: a client's other positives do not push.
 
     Args:
-      logits: float32[examples, L], uncorrected.
-      targets: int32[examples], positions of the target classes.
-      is_negative: bool[L], the columns of N_k.
-      log_correction: float32[L], with o' = o + log_correction.
+        logits: float32[examples, L], uncorrected.
+        targets: int32[examples], positions of the target classes.
+        is_negative: bool[L], the columns of N_k.
+        log_correction: float32[L], with o' = o + log_correction.
 
     Returns:
-      float32[examples].
+        float32[examples].
     """
     is_target = tf.one_hot(targets, tf.shape(logits)[1], True, False, dtype=tf.bool)
     in_softmax = is_target | is_negative
@@ -80,12 +80,12 @@ def pos_only_loss(
     """Positives only: log(1 + sum_{j in P_k, j != t} exp(o_j - o_t)) (FedSS, Eq. 8).
 
     Args:
-      logits: float32[examples, L].
-      targets: int32[examples], positions of the target classes.
-      is_positive: bool[L], the columns of P_k. They are always in a client's class set,
-        so their logits need no correction.
+        logits: float32[examples, L].
+        targets: int32[examples], positions of the target classes.
+        is_positive: bool[L], the columns of P_k. They are always in a client's class
+            set, so their logits need no correction.
 
     Returns:
-      float32[examples].
+        float32[examples].
     """
     return softmax_loss(tf.where(is_positive, logits, _LEFT_OUT), targets)

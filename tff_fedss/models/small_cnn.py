@@ -18,14 +18,14 @@ def small_cnn(
     the image is large enough to halve. Widths are 32, 32, 64 and 64 channels.
 
     Args:
-      image_shape: (height, width, channels).
-      embedding_dim: d, the length of the embedding.
-      seed: Of the initial weights: same seed, same weights.
+        image_shape: (height, width, channels).
+        embedding_dim: d, the length of the embedding.
+        seed: Of the initial weights: same seed, same weights.
 
     Returns:
-      A Keras model from images [examples, height, width, channels] with values in
-      0..255 (any dtype that casts to float32) to float32[examples, d]. All of its
-      weights are trainable.
+        A Keras model from images [examples, height, width, channels] with values in
+        0..255 (any dtype that casts to float32) to float32[examples, d]. All of its
+        weights are trainable.
     """
     layer_seeds = itertools.count(seed * (len(_WIDTHS) + 1))
     images = tf.keras.Input(image_shape)

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import weakref
-from typing import Any, Optional
+from typing import Any
 
 import grpc
 import portpicker
@@ -41,8 +41,8 @@ class _Worker:
     def __init__(self, max_concurrent_computation_calls: int):
         self._max_concurrent_computation_calls = max_concurrent_computation_calls
         self._lock = threading.Lock()
-        self._process: Optional[subprocess.Popen] = None
-        self._stub: Optional[tff.framework.RemoteExecutorGrpcStub] = None
+        self._process: subprocess.Popen | None = None
+        self._stub: tff.framework.RemoteExecutorGrpcStub | None = None
         self._log: Any = None
 
     def executor(self, cardinalities) -> tff.framework.RemoteExecutor:
@@ -127,16 +127,16 @@ class NativeContext(tff.framework.SyncContext):
     """A synchronous TFF context over a worker process that it owns.
 
     Attributes:
-      close: Ends the worker for good; a no-argument function. Runs by itself when the
-        context is dropped and, at the latest, when the program exits.
+        close: Ends the worker for good; a no-argument function. Runs by itself when the
+            context is dropped and, at the latest, when the program exits.
     """
 
     def __init__(self, max_concurrent_computation_calls: int = -1):
         """Creates the context; the worker starts with the first computation.
 
         Args:
-          max_concurrent_computation_calls: How many clients may run at once in the
-            worker; not positive: no limit. Fewer need less memory.
+            max_concurrent_computation_calls: How many clients may run at once in the
+                worker; not positive: no limit. Fewer need less memory.
         """
         self._worker = _Worker(max_concurrent_computation_calls)
         self._context = tff.framework.AsyncExecutionContext(
@@ -157,14 +157,14 @@ class NativeContext(tff.framework.SyncContext):
         """Runs a computation; called by TFF.
 
         Args:
-          comp: The computation.
-          arg: Its argument.
+            comp: The computation.
+            arg: Its argument.
 
         Returns:
-          Its result.
+            Its result.
 
         Raises:
-          WorkerError: If the worker died, with the last lines that it wrote.
+            WorkerError: If the worker died, with the last lines that it wrote.
         """
         future = asyncio.run_coroutine_threadsafe(
             self._context.invoke(comp, arg), self._loop
@@ -183,10 +183,10 @@ def set_native_context(max_concurrent_computation_calls: int = -1) -> NativeCont
     """Makes a `NativeContext` the default context of the calling thread.
 
     Args:
-      max_concurrent_computation_calls: See `NativeContext`.
+        max_concurrent_computation_calls: See `NativeContext`.
 
     Returns:
-      The context.
+        The context.
     """
     context = NativeContext(max_concurrent_computation_calls)
     tff.framework.set_default_context(context)

@@ -1,7 +1,5 @@
 """Uniform sampling of negative classes without replacement (FedSS, section 3.3)."""
 
-from typing import Union
-
 import tensorflow as tf
 
 # Philox gives the same stream on every device; the default may differ by device.
@@ -9,7 +7,7 @@ _RNG = "philox"
 
 
 def _iid_draws(
-    num_draws: Union[int, tf.Tensor], population: tf.Tensor, seed: tf.Tensor
+    num_draws: int | tf.Tensor, population: tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
     """Draws integers of [0, population), independent and uniform, as int32."""
     # TensorFlow reduces the raw bits modulo `population`. With 64 bits the resulting
@@ -39,15 +37,15 @@ def sample_without_replacement(
     wanted, repeats would be many and a shuffle of all costs no more.
 
     Args:
-      num_samples: How many to draw (m); a Python integer.
-      population: int32[], the size of the population.
-      seed: int32[2], the key of the stateless generator: same key, same sample.
+        num_samples: How many to draw (m); a Python integer.
+        population: int32[], the size of the population.
+        seed: int32[2], the key of the stateless generator: same key, same sample.
 
     Returns:
-      int32[num_samples], distinct, in random order.
+        int32[num_samples], distinct, in random order.
 
     Raises:
-      tf.errors.InvalidArgumentError: If `num_samples` exceeds `population`.
+        tf.errors.InvalidArgumentError: If `num_samples` exceeds `population`.
     """
     population = tf.convert_to_tensor(population, tf.int32)
     seed = tf.convert_to_tensor(seed, tf.int32)

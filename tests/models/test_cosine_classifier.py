@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_fedss import models
+
+
+def test_logits_are_scaled_cosines():
+    rng = np.random.default_rng(0)
+    f, w = rng.normal(size=(5, 3)), rng.normal(size=(7, 3))
+    cosines = (f @ w.T) / np.outer(np.linalg.norm(f, axis=1), np.linalg.norm(w, axis=1))
+    logits = models.cosine_logits(tf.constant(f), tf.constant(w), scale=20.0)
+    np.testing.assert_allclose(logits, 20 * cosines, rtol=1e-9)
+
+
+def test_zero_vectors_have_cosine_zero_and_a_finite_gradient():
+    f, w = tf.zeros([2, 3]), tf.zeros([4, 3])
+    with tf.GradientTape() as tape:
+        tape.watch((f, w))
+        logits = models.cosine_logits(f, w)
+    np.testing.assert_array_equal(logits, 0.0)
+    for gradient in tape.gradient(logits, (f, w)):
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("num_classes, embedding_dim", [(2000, 64), (300, 1280)])
+def test_initial_rows_have_a_norm_of_about_a_third(num_classes, embedding_dim):
+    w = models.initial_classifier(num_classes, embedding_dim, [0, 0])
+    norms = np.linalg.norm(w, axis=1)
+    assert norms.mean() == pytest.approx(0.3, rel=0.02)
+    # The directions are unrelated: cosines have mean 0 and deviation 1 / sqrt(d).
+    cosines = models.cosine_logits(w, w, scale=1.0).numpy()
+    others = cosines[~np.eye(num_classes, dtype=bool)]
+    assert abs(others.mean()) < 1e-3
+    assert others.std() == pytest.approx(embedding_dim**-0.5, rel=0.02)
+
+
+def test_same_seed_same_classifier():
+    first, again, other = (
+        models.initial_classifier(10, 4, [seed, 0]).numpy() for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.01

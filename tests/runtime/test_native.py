@@ -1,0 +1,148 @@
+"""No worker survives the program that started it, however that ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+PRELUDE = """
+import sys
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from tff_fedss import runtime
+
+context = runtime.set_native_context()
+
+@tff.tensorflow.computation(np.int32)
+def add_one(x):
+    return x + 1
+
+@tff.tensorflow.computation(np.int64)
+def count_to(n):
+    start = tf.constant(0, tf.int64)
+    return tf.while_loop(lambda i: i < n, lambda i: (i + 1,), (start,))[0]
+
+assert add_one(1) == 2
+print("ready", flush=True)
+"""
+FOREVER = "count_to(10**15)\n"
+
+
+def start(program):
+    return subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_until_ready(process):
+    assert process.stdout.readline() == "ready\n", process.stderr.read()
+
+
+def worker_of(process):
+    (worker,) = (
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if os.path.basename(child.exe()) == "worker_binary"
+    )
+    return worker
+
+
+def assert_gone(worker):
+    deadline = time.monotonic() + 10
+    while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, f"{worker} survives"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "last_words, exit_code",
+    [("", 0), ("raise ValueError('oh no')", 1), ("sys.exit(3)", 3)],
+    ids=["normal end", "exception", "exit code"],
+)
+def test_worker_ends_with_the_program(last_words, exit_code):
+    with start("sys.stdin.readline()\n" + last_words) as process:
+        wait_until_ready(process)
+        worker = worker_of(process)
+        # Returns when nobody holds the program's output any more: TFF's own worker
+        # would keep a pipe open for ever.
+        process.communicate("go on\n", timeout=20)
+        assert process.returncode == exit_code
+        assert_gone(worker)
+
+
+@pytest.mark.parametrize(
+    "signal_number",
+    [signal.SIGINT, signal.SIGTERM, signal.SIGKILL],
+    ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
+)
+def test_worker_ends_with_a_program_that_is_stopped_in_a_computation(signal_number):
+    with start(FOREVER) as process:
+        wait_until_ready(process)
+        worker = worker_of(process)
+        time.sleep(1)  # Into the endless computation.
+        process.send_signal(signal_number)
+        process.communicate(timeout=20)
+        assert process.returncode == -signal_number
+        assert_gone(worker)
+
+
+def test_a_worker_that_dies_is_reported_and_replaced():
+    program = """
+import psutil
+(worker,) = psutil.Process().children()
+worker.kill()
+while worker.status() != psutil.STATUS_ZOMBIE:
+    pass
+try:
+    add_one(1)
+except runtime.WorkerError as error:
+    print(error)
+print(add_one(41))
+"""
+    with start(program) as process:
+        wait_until_ready(process)
+        output, errors = process.communicate(timeout=60)
+        assert "killed by signal 9 (out of memory?)" in output, errors
+        assert output.endswith("42\n")
+
+
+def test_an_error_in_a_computation_leaves_the_worker_usable():
+    program = """
+@tff.tensorflow.computation(np.int32)
+def fail(x):
+    check = tf.debugging.Assert(x < 0, ["not", "below", "zero"])
+    with tf.control_dependencies([check]):
+        return tf.identity(x)
+
+try:
+    fail(1)
+except Exception as error:
+    assert "below" in str(error), error
+print(add_one(41))
+"""
+    with start(program) as process:
+        wait_until_ready(process)
+        output, errors = process.communicate(timeout=60)
+        assert output == "42\n", errors
+
+
+def test_close_ends_the_worker():
+    program = """
+import psutil
+(worker,) = psutil.Process().children()
+context.close()
+print(worker.is_running())
+"""
+    with start(program) as process:
+        wait_until_ready(process)
+        output, errors = process.communicate(timeout=60)
+        assert output == "False\n", errors
