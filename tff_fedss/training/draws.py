@@ -1,0 +1,56 @@
+"""The random draws of a run, each a function of (seed, round, client id) alone.
+
+Nothing here has a state, so a resumed run draws what an uninterrupted one would have.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def _digest(*key: object) -> bytes:
+    """Hashes a key to 16 bytes that are independent for different keys."""
+    text = "\0".join(str(part) for part in key)
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def client_seed(seed: int, round_num: int, client_id: str) -> np.ndarray:
+    """Returns the seed of one client in one round.
+
+    Args:
+        seed: Of the run.
+        round_num: The round, from 1.
+        client_id: The client.
+
+    Returns:
+        int32[2], as `tff_fedss.algorithms.build_fedss` takes it.
+    """
+    return np.frombuffer(_digest("client", seed, round_num, client_id)[:8], np.int32)
+
+
+def cohort(
+    seed: int, round_num: int, client_ids: Sequence[str], cohort_size: int
+) -> list[str]:
+    """Selects K participating clients (FedSS, Algorithm 1, line 3).
+
+    Args:
+        seed: Of the run.
+        round_num: The round, from 1.
+        client_ids: All clients.
+        cohort_size: K.
+
+    Returns:
+        K distinct client ids, uniform without replacement.
+
+    Raises:
+        ValueError: If K exceeds the number of clients.
+    """
+    if not 1 <= cohort_size <= len(client_ids):
+        raise ValueError(
+            f"cohort_size must be in [1, {len(client_ids)}], found {cohort_size}."
+        )
+    key = int.from_bytes(_digest("cohort", seed, round_num), "little")
+    generator = np.random.Generator(np.random.Philox(key=key))
+    chosen = generator.choice(len(client_ids), cohort_size, replace=False)
+    return [client_ids[i] for i in chosen]

@@ -1,0 +1,117 @@
+"""One method in training: a process, its state and its task."""
+
+import collections
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_fedss import metrics
+from tff_fedss.tasks import Classification
+from tff_fedss.training import draws
+
+Metrics = collections.OrderedDict[str, Any]
+
+
+class FederatedRun:
+    """Runs the rounds of a learning process on the clients of a task.
+
+    Attributes:
+        name: What to call the run in tables and progress lines.
+        task: The task.
+        round_num: The number of rounds done.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        process: tff.learning.templates.LearningProcess,
+        task: Classification,
+        *,
+        cohort_size: int,
+        seed: int,
+        feature_extractor: list[np.ndarray] | None = None,
+    ):
+        """Initializes the state of the process.
+
+        Args:
+            name: What to call the run.
+            process: From `algorithms.build_fedss`.
+            task: The task.
+            cohort_size: K, the number of clients of a round.
+            seed: Of the cohorts and of the clients' draws.
+            feature_extractor: phi to start from, instead of the initial one.
+        """
+        self.name = name
+        self.task = task
+        self.round_num = 0
+        self._process = process
+        self._cohort_size = cohort_size
+        self._seed = seed
+        self._state = process.initialize()
+        if feature_extractor is not None:
+            initial = process.get_model_weights(self._state)
+            self._state = process.set_model_weights(
+                self._state,
+                tff.learning.models.ModelWeights(
+                    trainable=[*feature_extractor, initial.trainable[-1]],
+                    non_trainable=[],
+                ),
+            )
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The model, with trainable = [*phi, W]."""
+        return self._process.get_model_weights(self._state)
+
+    def run_round(self) -> Metrics:
+        """Runs one round.
+
+        Returns:
+            The metrics of the process as Python numbers, and `round_seconds`.
+        """
+        start = time.monotonic()
+        next_round = self.round_num + 1
+        clients = [
+            self.task.client(
+                client_id, draws.client_seed(self._seed, next_round, client_id)
+            )
+            for client_id in draws.cohort(
+                self._seed,
+                next_round,
+                self.task.dataset.train.client_ids,
+                self._cohort_size,
+            )
+        ]
+        self._state, round_metrics = self._process.next(self._state, clients)
+        self.round_num = next_round
+        result = collections.OrderedDict(
+            (key, np.asarray(value).item()) for key, value in round_metrics.items()
+        )
+        result["round_seconds"] = time.monotonic() - start
+        return result
+
+    def evaluate(self) -> Metrics:
+        """Evaluates the model on the held-out images of the task.
+
+        Returns:
+            The metrics of the task, and `evaluation_seconds`.
+        """
+        start = time.monotonic()
+        result = self.task.evaluate(self.weights)
+        result["evaluation_seconds"] = time.monotonic() - start
+        return result
+
+    def traffic(self, classes_per_client: float) -> metrics.ClassifierTraffic:
+        """Returns what the classifier costs a client on the wire in one round.
+
+        Args:
+            classes_per_client: The mean |S_k|, as `run_round` measures it.
+        """
+        num_classes, embedding_dim = self.weights.trainable[-1].shape
+        return metrics.classifier_traffic(
+            classes_per_client,
+            embedding_dim,
+            asks_by_id=classes_per_client < num_classes,
+        )

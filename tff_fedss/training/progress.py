@@ -1,0 +1,97 @@
+"""Live progress: bars on a terminal, plain lines in a log."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+import tqdm
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """One progress bar per name, with the latest metrics and the time to go.
+
+    Use as a context manager. It writes to standard error. Where that is not a terminal,
+    bars would fill a log with control characters: there, a line every ten seconds and
+    at every new evaluation says the same.
+    """
+
+    def __init__(self, names: Sequence[str], total: int, unit: str = "round"):
+        """Creates the bars.
+
+        Args:
+            names: What to show progress of.
+            total: How many units make each of them complete.
+            unit: What is counted.
+        """
+        self._total = total
+        self._unit = unit
+        self._start = time.monotonic()
+        self._last_line = self._start
+        self._done = dict.fromkeys(names, 0)
+        self._shown: dict[str, dict[str, str]] = {name: {} for name in names}
+        self._bars: dict[str, tqdm.tqdm] | None = None
+        self._width = max(map(len, names))
+        if sys.stderr.isatty():
+            self._bars = {
+                name: tqdm.tqdm(
+                    total=total,
+                    desc=name.ljust(self._width),
+                    unit=unit,
+                    position=position,
+                    dynamic_ncols=True,
+                )
+                for position, name in enumerate(names)
+            }
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._bars is not None:
+            for bar in self._bars.values():
+                bar.close()
+
+    def update(self, name: str, done: int, metrics: Mapping[str, float]) -> None:
+        """Shows where a name has got to.
+
+        Args:
+            name: One of the names.
+            done: How many of its units are done.
+            metrics: What is known by now; `loss` and `top1` or `accuracy` are shown,
+                and what is not in here keeps its last value on the screen.
+        """
+        shown = self._shown[name]
+        if "loss" in metrics:
+            shown["loss"] = f"{metrics['loss']:.3f}"
+        if "top1" in metrics:
+            shown["top-1"] = f"{100 * metrics['top1']:.1f} %"
+        elif "top-1" not in shown and "accuracy" in metrics:
+            shown["acc"] = f"{100 * metrics['accuracy']:.1f} %"
+        if "top-1" in shown:
+            shown.pop("acc", None)
+        self._done[name] = done
+        if self._bars is not None:
+            bar = self._bars[name]
+            bar.set_postfix(shown, refresh=False)
+            bar.update(done - bar.n)
+            return
+        now = time.monotonic()
+        is_news = "top1" in metrics or done == self._total
+        if is_news or now - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            values = "  ".join(f"{key} {value}" for key, value in shown.items())
+            print(
+                f"{name.ljust(self._width)}  {self._unit} {done}/{self._total}  "
+                f"{values}  ETA {self._eta(now)}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _eta(self, now: float) -> str:
+        done = sum(self._done.values())
+        if not done:
+            return "?"
+        remaining = self._total * len(self._done) - done
+        return tqdm.tqdm.format_interval((now - self._start) / done * remaining)
