@@ -1,0 +1,1 @@
+"""Programs: absl binaries, run as `./run.sh NAME [FLAGS]`."""

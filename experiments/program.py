@@ -1,0 +1,61 @@
+"""How every program here starts, and how it tells a user what went wrong."""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+from absl import app, flags
+
+from tff_fedss import runtime
+from tff_fedss.errors import InvalidInputError
+
+EXIT_BAD_INPUT = 2
+_EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
+_EXIT_TERMINATED = 143  # 128 + SIGTERM
+
+
+def run(main: Callable[[], None], argv: Sequence[str] | None = None) -> None:
+    """Sets the TFF context, parses the flags and calls `main`.
+
+    Bad input (a flag that does not parse, or an `InvalidInputError`) ends the program
+    with one line and exit code 2. SIGTERM unwinds the program like Ctrl-C does, so that
+    files are closed and the worker ends.
+
+    Args:
+        main: The program.
+        argv: Its name and flags; by default those of the command line.
+
+    Raises:
+        SystemExit: Always, with the exit code.
+    """
+
+    def guarded(_: Sequence[str]) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_EXIT_TERMINATED))
+        try:
+            main()
+        except InvalidInputError as error:
+            _fail(error)
+        except KeyboardInterrupt:
+            print("\nInterrupted.", file=sys.stderr)
+            sys.exit(_EXIT_INTERRUPTED)
+
+    # TFF's own default context complains when a program ends without having used it.
+    runtime.set_native_context()
+    app.run(guarded, argv, flags_parser=_parse_flags)
+
+
+def _parse_flags(argv: Sequence[str]) -> Sequence[str]:
+    try:
+        # Deprecated by name only; it is what `app.run` itself uses.
+        rest = flags.FLAGS(argv)
+    except flags.Error as error:
+        _fail(error)
+    if len(rest) > 1:
+        _fail(f"unexpected argument {rest[1]!r}; flags look like --name=value")
+    return rest
+
+
+def _fail(error: object) -> None:
+    line = " ".join(str(error).split())
+    print(f"error: {line}", file=sys.stderr)
+    sys.exit(EXIT_BAD_INPUT)

@@ -1,0 +1,149 @@
+"""Tables and pictures of what runs have measured."""
+
+import csv
+import io
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")  # No screen is needed, or opened.
+import matplotlib.pyplot as plt
+
+from tff_fedss import training
+
+# How the paper writes the methods.
+METHOD_TITLES = {
+    "fedss": "FedSS",
+    "neg_only": "NegOnly",
+    "pos_only": "PosOnly",
+    "full_softmax": "FullSoftmax",
+}
+
+
+class Outcome(NamedTuple):
+    """What came of one run; the fields are the columns of the table.
+
+    Attributes:
+        method: As the paper writes it.
+        top1_percent: Top-1 accuracy on the held-out images after the last round.
+        classes_percent: The mean |S_k| over all rounds, in percent of n.
+        classifier_parameters: Sent down to a client, and back up, per round; a mean.
+        classifier_bytes_down: Per client and round.
+        classifier_bytes_up: Per client and round, with the ids of the classes.
+    """
+
+    method: str
+    top1_percent: float
+    classes_percent: float
+    classifier_parameters: float
+    classifier_bytes_down: float
+    classifier_bytes_up: float
+
+
+def outcome(run: training.FederatedRun, rows: Sequence[training.Metrics]) -> Outcome:
+    """Sums up a finished run.
+
+    Args:
+        run: The run.
+        rows: What `training.train` released, of this run and of others.
+    """
+    own = [row for row in rows if row["method"] == run.name]
+    sizes = [row["classes_per_client"] for row in own if "classes_per_client" in row]
+    mean_size = sum(sizes) / len(sizes)
+    traffic = run.traffic(mean_size)
+    return Outcome(
+        METHOD_TITLES[run.name],
+        100 * own[-1]["top1"],
+        100 * mean_size / run.task.dataset.num_classes,
+        *traffic,
+    )
+
+
+def as_csv(outcomes: Sequence[Outcome]) -> str:
+    """Writes outcomes as CSV, a row per method."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Outcome._fields)
+    writer.writerows(outcomes)
+    return text.getvalue()
+
+
+def as_text(outcomes: Sequence[Outcome], num_classes: int) -> str:
+    """Writes outcomes as a table for the terminal.
+
+    Args:
+        outcomes: The rows.
+        num_classes: n, which says what guessing would reach.
+    """
+    header = (
+        "method",
+        "top-1 %",
+        "|S_k| % of n",
+        "parameters",
+        "bytes down",
+        "bytes up",
+    )
+    cells = [
+        header,
+        *(
+            (
+                o.method,
+                f"{o.top1_percent:.1f}",
+                f"{o.classes_percent:.1f}",
+                f"{o.classifier_parameters:,.0f}",
+                f"{o.classifier_bytes_down:,.0f}",
+                f"{o.classifier_bytes_up:,.0f}",
+            )
+            for o in outcomes
+        ),
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]
+    rule = "-" * len(lines[0])
+    caption = (
+        f"top-1: on held-out images, among n = {num_classes:,} classes "
+        f"(chance: {100 / num_classes:.2g} %).\n"
+        "parameters and bytes: of the classifier, per client and round; means."
+    )
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule, caption])
+
+
+def plot_learning_curves(rows: Sequence[training.Metrics], path: pathlib.Path) -> None:
+    """Draws loss and top-1 by round, a colour per method, as a PNG.
+
+    Args:
+        rows: What `training.train` released; nothing is drawn of nothing.
+        path: The file; replaced whole or not at all.
+    """
+    if not rows:
+        return
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    for name in dict.fromkeys(row["method"] for row in rows):
+        own = [row for row in rows if row["method"] == name]
+        losses = [(row["round"], row["loss"]) for row in own if "loss" in row]
+        top1 = [(row["round"], 100 * row["top1"]) for row in own if "top1" in row]
+        for axes, points, marker in ((left, top1, "o"), (right, losses, "")):
+            if points:
+                axes.plot(
+                    *zip(*points, strict=True), marker=marker, label=METHOD_TITLES[name]
+                )
+    left.set(xlabel="round", ylabel="top-1 on held-out images (%)")
+    left.set_ylim(bottom=0)
+    right.set(xlabel="round", ylabel="training loss (each method's own)")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend()
+    temporary = path.with_name(f".{path.name}.tmp")
+    figure.savefig(temporary, format="png", dpi=120)
+    plt.close(figure)
+    os.replace(temporary, path)

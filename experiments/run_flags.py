@@ -1,0 +1,287 @@
+"""The flags of one federated run, and the parts that they stand for."""
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import flags
+
+from experiments import report
+from tff_fedss import algorithms, models, tasks, training
+from tff_fedss.class_sets import LOGIT_CORRECTIONS
+from tff_fedss.datasets import omniglot, synthetic
+from tff_fedss.errors import InvalidInputError
+
+# Of the warm start: what learns fastest on small images.
+_WARM_START_BATCH = 64
+_WARM_START_LEARNING_RATE = 1e-3
+
+_DATASET = flags.DEFINE_enum(
+    "dataset",
+    "glyphs",
+    ["glyphs", "omniglot"],
+    "The data: `glyphs` are drawn by an embedded generator, nothing is downloaded; "
+    "`omniglot` has real handwriting (see --data_dir).",
+)
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir",
+    None,
+    "Where Omniglot's images are: a folder of PNGs, an archive of them, or a folder "
+    "with such an archive. Without it, TFDS downloads them.",
+)
+_NUM_CLASSES = flags.DEFINE_integer(
+    "num_classes", 500, "n, for glyphs: up to a million.", lower_bound=2
+)
+_PARTITION = flags.DEFINE_enum(
+    "partition",
+    "mixed",
+    ["mixed", "drawer"],
+    "Omniglot's clients: `mixed` have 20 characters with about 5 drawings of each; "
+    "`drawer` are natural, one drawer's hand in one alphabet.",
+)
+_NUM_NEGATIVES = flags.DEFINE_integer(
+    "num_negatives",
+    40,
+    "m, the negative classes that a client draws per round. Only fedss and neg_only "
+    "draw any.",
+    lower_bound=1,
+)
+_LOGIT_CORRECTION = flags.DEFINE_enum(
+    "logit_correction",
+    "inclusion",
+    list(LOGIT_CORRECTIONS),
+    "How the logits of sampled negatives are corrected: `inclusion` by the inverse of "
+    "their inclusion probability, `none` not at all.",
+)
+ROUNDS = flags.DEFINE_integer("rounds", 100, "How many rounds.", lower_bound=1)
+_CLIENTS_PER_ROUND = flags.DEFINE_integer(
+    "clients_per_round", 16, "K, the clients of a round.", lower_bound=1
+)
+_BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", 32, "The mini-batch on a client.", lower_bound=1
+)
+_CLIENT_LEARNING_RATE = flags.DEFINE_float(
+    "client_learning_rate", 0.1, "eta, of SGD on the clients.", lower_bound=0.0
+)
+_SERVER_LEARNING_RATE = flags.DEFINE_float(
+    "server_learning_rate", 1.0, "alpha, of the server.", lower_bound=0.0
+)
+_SERVER_MOMENTUM = flags.DEFINE_float(
+    "server_momentum", 0.9, "Of the server.", lower_bound=0.0, upper_bound=1.0
+)
+_EMBEDDING_DIM = flags.DEFINE_integer(
+    "embedding_dim", 64, "d, the length of an image's representation.", lower_bound=1
+)
+_WARM_START_EPOCHS = flags.DEFINE_integer(
+    "warm_start_epochs",
+    4,
+    "Before the rounds, train phi centrally for so many epochs on public classes, "
+    "which no client holds (the paper starts from ImageNet-1k). 0: from scratch.",
+    lower_bound=0,
+)
+ROUNDS_PER_EVALUATION = flags.DEFINE_integer(
+    "rounds_per_evaluation", 10, "How often to measure top-1.", lower_bound=1
+)
+_SEED = flags.DEFINE_integer(
+    "seed", 0, "Decides every random draw: same seed, same results.", lower_bound=0
+)
+RESULTS_DIR = flags.DEFINE_string(
+    "results_dir", None, "The folder for what the run leaves behind."
+)
+
+
+_DECIDE_RESULTS = (
+    _DATASET,
+    _DATA_DIR,
+    _NUM_CLASSES,
+    _PARTITION,
+    _NUM_NEGATIVES,
+    _LOGIT_CORRECTION,
+    ROUNDS,
+    _CLIENTS_PER_ROUND,
+    _BATCH_SIZE,
+    _CLIENT_LEARNING_RATE,
+    _SERVER_LEARNING_RATE,
+    _SERVER_MOMENTUM,
+    _EMBEDDING_DIM,
+    _WARM_START_EPOCHS,
+    ROUNDS_PER_EVALUATION,
+    _SEED,
+)
+
+
+def open_results_folder(*own_flags: flags.FlagHolder) -> training.ResultsFolder:
+    """Checks --results_dir against the flags of a program; writes nothing yet.
+
+    Args:
+        *own_flags: The flags of the program itself that decide its results.
+
+    Raises:
+        InvalidInputError: If the folder belongs to other flags, or to something else.
+    """
+    if not RESULTS_DIR.value:
+        raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
+    return training.ResultsFolder(
+        RESULTS_DIR.value,
+        {
+            flag.name: flags.FLAGS[flag.name].serialize().partition("=")[2]
+            for flag in (*own_flags, *_DECIDE_RESULTS)
+            if flag.value is not None
+        },
+    )
+
+
+def load_task(methods: Sequence[str]) -> tasks.Classification:
+    """Loads the data set and checks that the methods can be run on it.
+
+    Args:
+        methods: Names of `algorithms.METHODS`.
+
+    Raises:
+        InvalidInputError: If the data are not there, or damaged, or do not go with the
+            other flags.
+    """
+    if _DATASET.value == "omniglot":
+        dataset = omniglot.load(_DATA_DIR.value, partition=_PARTITION.value)
+    elif _DATA_DIR.value is not None:
+        raise InvalidInputError("--data_dir goes with --dataset=omniglot only.")
+    else:
+        dataset = synthetic.glyphs(_NUM_CLASSES.value)
+    if _CLIENTS_PER_ROUND.value > dataset.num_clients:
+        raise InvalidInputError(
+            f"--clients_per_round={_CLIENTS_PER_ROUND.value} is more than the "
+            f"{dataset.num_clients} clients of {dataset.name}."
+        )
+    most = dataset.num_classes - dataset.max_positives
+    if any(map(_draws_negatives, methods)) and _NUM_NEGATIVES.value > most:
+        raise InvalidInputError(
+            f"--num_negatives={_NUM_NEGATIVES.value} is more than n - |P_k| = "
+            f"{dataset.num_classes} - {dataset.max_positives} = {most}, for the client "
+            f"of {dataset.name} with the most classes."
+        )
+    if _WARM_START_EPOCHS.value and dataset.public is None:
+        raise InvalidInputError(
+            f"--warm_start_epochs={_WARM_START_EPOCHS.value} needs public classes, and "
+            f"{dataset.name} has none: use --warm_start_epochs=0."
+        )
+    return tasks.Classification(
+        dataset,
+        functools.partial(
+            models.small_cnn,
+            dataset.image_shape,
+            _EMBEDDING_DIM.value,
+            seed=_SEED.value,
+        ),
+    )
+
+
+def warm_start(task: tasks.Classification) -> list[np.ndarray] | None:
+    """Trains phi centrally on the public classes, as --warm_start_epochs asks for.
+
+    Args:
+        task: The task.
+
+    Returns:
+        The weights of phi, or None to start from its initial ones.
+    """
+    if not _WARM_START_EPOCHS.value:
+        return None
+    dataset = task.dataset
+    steps_per_epoch = -(-dataset.num_public_examples // _WARM_START_BATCH)
+    num_steps = _WARM_START_EPOCHS.value * steps_per_epoch
+    with training.Progress(["warm start"], num_steps, unit="step") as progress:
+        result = algorithms.train_centralized(
+            task.feature_extractor_fn(),
+            dataset.public,
+            dataset.num_public_examples,
+            dataset.num_public_classes,
+            optimizer=tf.keras.optimizers.Adam(_WARM_START_LEARNING_RATE),
+            num_epochs=_WARM_START_EPOCHS.value,
+            batch_size=_WARM_START_BATCH,
+            seed=_SEED.value,
+            on_step=lambda step, loss, accuracy: progress.update(
+                "warm start", step, {"loss": loss, "accuracy": accuracy}
+            ),
+        )
+    return result.feature_extractor
+
+
+def build_run(
+    method: str,
+    task: tasks.Classification,
+    feature_extractor: list[np.ndarray] | None,
+) -> training.FederatedRun:
+    """Builds the run of one method.
+
+    Args:
+        method: One of `algorithms.METHODS`.
+        task: The task.
+        feature_extractor: phi to start from, or None.
+    """
+    process = algorithms.build_fedss(
+        task.feature_extractor_fn,
+        task.dataset.num_classes,
+        task.dataset.max_positives,
+        method=method,
+        num_negatives=_NUM_NEGATIVES.value if _draws_negatives(method) else 0,
+        logit_correction=_LOGIT_CORRECTION.value,
+        client_optimizer=tff.learning.optimizers.build_sgdm(
+            _CLIENT_LEARNING_RATE.value
+        ),
+        server_optimizer=tff.learning.optimizers.build_sgdm(
+            _SERVER_LEARNING_RATE.value, _SERVER_MOMENTUM.value
+        ),
+        batch_size=_BATCH_SIZE.value,
+        seed=_SEED.value,
+    )
+    return training.FederatedRun(
+        method,
+        process,
+        task,
+        cohort_size=_CLIENTS_PER_ROUND.value,
+        seed=_SEED.value,
+        feature_extractor=feature_extractor,
+    )
+
+
+def train_methods(
+    methods: Sequence[str], folder: training.ResultsFolder
+) -> list[report.Outcome]:
+    """Runs methods side by side, from the data to the files in the folder.
+
+    Args:
+        methods: Names of `algorithms.METHODS`.
+        folder: From `open_results_folder`.
+
+    Returns:
+        The table of what came of each method, for the terminal.
+
+    Raises:
+        InvalidInputError: Before anything is written, if the flags or data are bad.
+    """
+    task = load_task(methods)
+    print(task.dataset.summary())
+    folder.open()
+    rows: list[training.Metrics] = []
+
+    def release(row):
+        folder.release(row)
+        rows.append(row)
+
+    feature_extractor = warm_start(task)
+    runs = [build_run(method, task, feature_extractor) for method in methods]
+    try:
+        training.train(runs, ROUNDS.value, ROUNDS_PER_EVALUATION.value, release)
+    finally:  # What was measured before Ctrl-C is worth a picture too.
+        report.plot_learning_curves(rows, folder.path / "curves.png")
+    for run in runs:
+        folder.write_weights(f"{run.name}.npz", run.weights)
+    outcomes = [report.outcome(run, rows) for run in runs]
+    folder.write_text("table.csv", report.as_csv(outcomes))
+    return report.as_text(outcomes, task.dataset.num_classes)
+
+
+def _draws_negatives(method: str) -> bool:
+    return method in ("fedss", "neg_only")

@@ -1,0 +1,29 @@
+"""Trains one method on one data set.
+
+    ./run.sh train --dataset=omniglot --data_dir=DIR --method=fedss --results_dir=DIR
+
+writes into the results folder: metrics.csv (a row per round), curves.png, table.csv,
+the weights METHOD.npz, flags.txt and versions.json. To repeat the run elsewhere, give
+--flagfile=flags.txt and another --results_dir.
+"""
+
+from absl import flags
+
+from experiments import program, run_flags
+from tff_fedss import algorithms
+
+_METHOD = flags.DEFINE_enum(
+    "method", "fedss", list(algorithms.METHODS), "What to train with."
+)
+
+
+def main() -> None:
+    """Trains and prints the table."""
+    folder = run_flags.open_results_folder(_METHOD)
+    table = run_flags.train_methods([_METHOD.value], folder)
+    print(table)
+    print(f"Written to {folder.path}/")
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,50 @@
+import csv
+import io
+
+import matplotlib.image
+import pytest
+
+from experiments import report
+
+OUTCOMES = [
+    report.Outcome("FedSS", 51.26, 8.38, 10_880, 43_520, 44_200),
+    report.Outcome("FullSoftmax", 56.8, 100.0, 129_792, 519_168, 519_168),
+]
+
+
+def test_csv_keeps_all_digits():
+    first, second = csv.DictReader(io.StringIO(report.as_csv(OUTCOMES)))
+    assert first["method"] == "FedSS" and first["top1_percent"] == "51.26"
+    assert second["classifier_bytes_down"] == "519168"
+
+
+def test_text_lines_up():
+    lines = report.as_text(OUTCOMES, num_classes=2028).splitlines()
+    assert len({len(line) for line in lines[:6]}) == 1
+    assert lines[3].split() == ["FedSS", "51.3", "8.4", "10,880", "43,520", "44,200"]
+    assert lines[4].split()[-1] == "519,168"
+    assert "chance: 0.049 %" in report.as_text(OUTCOMES, num_classes=2028)
+
+
+def row(method, round_num, **metrics):
+    return {"method": method, "round": round_num, **metrics}
+
+
+def test_curves_are_drawn(tmp_path):
+    rows = [
+        row("fedss", 0, top1=0.0),
+        row("full_softmax", 0, top1=0.0),
+        row("fedss", 1, loss=3.0),
+        row("full_softmax", 1, loss=2.0, top1=0.5),
+    ]
+    report.plot_learning_curves(rows, tmp_path / "curves.png")
+    image = matplotlib.image.imread(tmp_path / "curves.png")
+    assert image.shape[0] > 300 and image.shape[1] > 800
+    assert image[..., :3].std() > 0.05
+    assert [p.name for p in tmp_path.iterdir()] == ["curves.png"]
+
+
+@pytest.mark.parametrize("rows", [[], [row("fedss", 0, top1=0.0)]])
+def test_little_or_nothing_to_draw_is_no_error(tmp_path, rows):
+    report.plot_learning_curves(rows, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").exists() == bool(rows)

@@ -1,0 +1,158 @@
+import csv
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+from absl.testing import flagsaver
+
+from experiments import program, train
+
+SMALL = (
+    "--num_classes=40",
+    "--num_negatives=5",
+    "--clients_per_round=3",
+    "--warm_start_epochs=0",
+    "--rounds_per_evaluation=2",
+)
+
+
+@pytest.fixture
+def run_train(capsys):
+    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+
+    def run(*flags):
+        handler = signal.getsignal(signal.SIGTERM)
+        with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+            program.run(train.main, ["train", *flags])
+        signal.signal(signal.SIGTERM, handler)
+        return (end.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
+    folder = tmp_path / "run"
+    flags = (*SMALL, "--rounds=3", f"--results_dir={folder}")
+    code, output, errors = run_train(*flags)
+    assert code == 0, errors
+    assert "n=40 classes" in output and "chance: 2.5 %" in output
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "curves.png",
+        "fedss.npz",
+        "flags.txt",
+        "metrics.csv",
+        "table.csv",
+        "versions.json",
+    ]
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    assert [row["round"] for row in rows] == ["0", "1", "2", "3"]
+    assert [bool(row["top1"]) for row in rows] == [True, False, True, True]
+    assert [bool(row["loss"]) for row in rows] == [False, True, True, True]
+    (table,) = csv.DictReader((folder / "table.csv").open())
+    assert float(table["top1_percent"]) == 100 * float(rows[-1]["top1"])
+
+    # The flagfile alone repeats the run, to the same bytes.
+    again = tmp_path / "again"
+    code, _, errors = run_train(
+        f"--flagfile={folder / 'flags.txt'}", f"--results_dir={again}"
+    )
+    assert code == 0, errors
+    with np.load(folder / "fedss.npz") as a, np.load(again / "fedss.npz") as b:
+        assert sorted(a) == sorted(b)
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+    for mine, theirs in zip(rows, csv.DictReader((again / "metrics.csv").open())):
+        for column in mine:
+            if not column.endswith("_seconds"):
+                assert mine[column] == theirs[column]
+
+    # Other flags are refused, and the folder stays as it is.
+    before = (folder / "metrics.csv").read_bytes()
+    code, _, errors = run_train(*flags, "--seed=1")
+    assert code == 2
+    assert "other flags: --seed=0 there, --seed=1 here" in errors
+    assert (folder / "metrics.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--dataset=imagenet"], "--dataset=imagenet: value should be one of <glyphs|"),
+        (["--method=softmax"], "--method=softmax: value should be one of <fedss|"),
+        (["--rounds=many"], "--rounds=many"),
+        (["--no_such_flag"], "no_such_flag"),
+        (["stray"], "'stray'"),
+        (["--num_negatives=39"], "--num_negatives=39 is more than n - |P_k| = 40 - "),
+        (["--clients_per_round=9"], "--clients_per_round=9 is more than the 8 clients"),
+        (["--data_dir=."], "--data_dir goes with --dataset=omniglot"),
+        (
+            ["--dataset=omniglot", "--data_dir=/no/such/folder"],
+            "--data_dir=/no/such/folder",
+        ),
+        (["--flagfile=/no/such/flags.txt"], "/no/such/flags.txt"),
+    ],
+)
+def test_bad_input_is_one_clear_line(run_train, tmp_path, flags, message):
+    folder = tmp_path / "run"
+    code, output, errors = run_train(*SMALL, f"--results_dir={folder}", *flags)
+    assert code == 2, errors
+    assert output == ""
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert message in errors
+    assert not folder.exists()
+
+
+def test_a_results_folder_is_needed(run_train):
+    code, _, errors = run_train(*SMALL)
+    assert code == 2 and errors.startswith("error: --results_dir=DIR is needed")
+
+
+@pytest.mark.parametrize("damage", ["empty", "truncated"])
+def test_damaged_omniglot_is_one_clear_line(run_train, tmp_path, damage):
+    data = tmp_path / "data" / "omniglot" / "Alphabet" / "character01"
+    data.mkdir(parents=True)
+    if damage == "truncated":
+        (data / "0965_01.png").write_bytes(b"\x89PNG\r\n\x1a\n half of it")
+    code, _, errors = run_train(
+        "--dataset=omniglot",
+        f"--data_dir={tmp_path / 'data'}",
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    assert code == 2
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert str(tmp_path / "data") in errors
+    if damage == "truncated":
+        assert "0965_01.png" in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "signal_number, exit_code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_a_stopped_run_keeps_what_it_measured(tmp_path, signal_number, exit_code):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "experiments.train", *SMALL]
+    with subprocess.Popen(
+        [*command, "--rounds=100000", f"--results_dir={folder}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + 120
+        metrics = folder / "metrics.csv"
+        while not metrics.exists() or metrics.read_text().count("\n") < 5:
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        workers = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal_number)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == exit_code, errors
+        assert "Traceback" not in errors
+    assert workers and not any(worker.is_running() for worker in workers)
+    assert metrics.read_text().count("\n") >= 5
+    assert (folder / "curves.png").stat().st_size > 1000
