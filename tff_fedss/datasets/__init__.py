@@ -1,0 +1,1 @@
+"""Federated image data sets: client data, positives P_k, test and public images."""

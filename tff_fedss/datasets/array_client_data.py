@@ -1,0 +1,200 @@
+"""Client data that comes as one array of images and one of labels per client."""
+
+import abc
+import collections
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def to_element(image, label) -> collections.OrderedDict:
+    """Names the parts of an example (or of a stack of examples)."""
+    return collections.OrderedDict(image=image, label=label)
+
+
+def dataset_from_arrays(images: np.ndarray, labels: np.ndarray) -> tf.data.Dataset:
+    """Makes a dataset of unbatched examples from arrays held in memory.
+
+    Args:
+        images: uint8[N, h, w, c].
+        labels: int32[N].
+
+    Returns:
+        A dataset of N elements `OrderedDict(image=uint8[h, w, c], label=int32[])`.
+    """
+    return tf.data.Dataset.from_tensor_slices(to_element(images, labels))
+
+
+def dataset_from_chunks(
+    chunk: Callable[[int], Arrays],
+    num_chunks: int,
+    num_examples: int,
+    image_shape: tuple[int, int, int],
+) -> tf.data.Dataset:
+    """Makes a dataset whose arrays are only asked for when they are reached.
+
+    Args:
+        chunk: Maps a number in 0..num_chunks-1 to (uint8[N, h, w, c], int32[N]).
+        num_chunks: Number of chunks.
+        num_examples: The sum of N over all chunks.
+        image_shape: `(h, w, c)`.
+
+    Returns:
+        A dataset of num_examples elements
+        `OrderedDict(image=uint8[h, w, c], label=int32[])`, in the order of the chunks.
+        It calls back into this Python process, so it cannot be serialized.
+    """
+    dataset = tf.data.Dataset.range(num_chunks).flat_map(
+        lambda i: _dataset_in_graph(lambda j: chunk(int(j)), i, image_shape)
+    )
+    return dataset.apply(tf.data.experimental.assert_cardinality(num_examples))
+
+
+def _dataset_in_graph(
+    arrays_fn: Callable[..., Arrays],
+    argument: tf.Tensor,
+    image_shape: tuple[int, int, int],
+) -> tf.data.Dataset:
+    images, labels = tf.numpy_function(arrays_fn, [argument], [tf.uint8, tf.int32])
+    images.set_shape([None, *image_shape])
+    labels.set_shape([None])
+    return dataset_from_arrays(images, labels)
+
+
+class ArrayClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMeta):
+    """`ClientData` whose subclasses produce a client's examples as NumPy arrays.
+
+    `create_tf_dataset_for_client` is the way to a client's data and the cheap one: the
+    dataset holds the arrays as constants, so that TFF can send it to its worker.
+    `serializable_dataset_fn` calls back into this Python process. That serves
+    everything which stays in the process (`create_tf_dataset_from_all_clients`,
+    `preprocess`), but a worker cannot call back: `dataset_computation` says so.
+    """
+
+    def __init__(self, client_ids: Sequence[str], image_shape: tuple[int, int, int]):
+        """Sets what every client has in common.
+
+        Args:
+            client_ids: The clients, in the order in which they are to be listed.
+            image_shape: `(h, w, c)` of every image.
+        """
+        super().__init__()
+        self._client_ids = list(client_ids)
+        self._image_shape = tuple(image_shape)
+
+    @abc.abstractmethod
+    def client_arrays(self, client_id: str) -> Arrays:
+        """Returns the examples of one client.
+
+        Args:
+            client_id: One of `client_ids`.
+
+        Returns:
+            Images uint8[n_k, h, w, c] and labels int32[n_k].
+
+        Raises:
+            ValueError: If client_id is not one of `client_ids`.
+        """
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The ids of all clients, always in the same order."""
+        return self._client_ids
+
+    @property
+    def element_type_structure(self) -> collections.OrderedDict:
+        """The `tf.TensorSpec` of an example."""
+        return to_element(
+            tf.TensorSpec(self._image_shape, tf.uint8), tf.TensorSpec([], tf.int32)
+        )
+
+    def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
+        """Returns the examples of one client, unbatched, in a fixed order.
+
+        Args:
+            client_id: One of `client_ids`.
+
+        Returns:
+            A dataset that holds its examples as constants.
+
+        Raises:
+            ValueError: If client_id is not one of `client_ids`.
+        """
+        return dataset_from_arrays(*self.client_arrays(client_id))
+
+    @property
+    def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
+        """A function from client id to dataset, traceable inside this process only."""
+
+        def dataset_for_client(client_id):
+            return _dataset_in_graph(
+                lambda name: self.client_arrays(name.decode()),
+                tf.convert_to_tensor(client_id),
+                self._image_shape,
+            )
+
+        return dataset_for_client
+
+    @property
+    def dataset_computation(self):
+        """Not available: a TFF worker cannot call back into this process.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} makes its arrays in this Python process, which a "
+            "TFF worker cannot reach: pass create_tf_dataset_for_client(client_id) to "
+            "the computation instead of the client id."
+        )
+
+
+class InMemoryClientData(ArrayClientData):
+    """Client data that is held in memory."""
+
+    def __init__(self, clients: Mapping[str, Arrays]):
+        """Keeps the arrays, without a copy.
+
+        Args:
+            clients: For each client id, images uint8[n_k, h, w, c] and labels
+                int32[n_k], with n_k >= 1. Its order is the order of `client_ids`.
+        """
+        self._clients = dict(clients)
+        images, _ = next(iter(self._clients.values()))
+        super().__init__(list(self._clients), images.shape[1:])
+        self._positives = {
+            client_id: np.unique(labels) for client_id, (_, labels) in clients.items()
+        }
+
+    def client_arrays(self, client_id: str) -> Arrays:
+        """Returns the examples of one client; see the base class."""
+        self._check(client_id)
+        return self._clients[client_id]
+
+    def positives(self, client_id: str) -> np.ndarray:
+        """Returns P_k, the sorted distinct labels of a client, int32[|P_k|].
+
+        Args:
+            client_id: One of `client_ids`.
+
+        Returns:
+            The labels; the same array at every call.
+
+        Raises:
+            ValueError: If client_id is not one of `client_ids`.
+        """
+        self._check(client_id)
+        return self._positives[client_id]
+
+    @property
+    def max_positives(self) -> int:
+        """The largest |P_k|."""
+        return max(len(labels) for labels in self._positives.values())
+
+    def _check(self, client_id: str) -> None:
+        if client_id not in self._clients:
+            raise ValueError(f"{client_id!r} is not a client of this data set.")
