@@ -1,0 +1,570 @@
+"""Omniglot: every layout of its files, every way in which they can be wrong."""
+
+import functools
+import io
+import struct
+import tarfile
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tff_fedss import errors
+from tff_fedss.datasets import omniglot, omniglot_drawings
+
+# A miniature drawing has 5x5 pixels which spell out its number in binary, so that a
+# test can tell from an image alone which drawing it is.
+_SIDE = 5
+_BITS = 2 ** np.arange(_SIDE * _SIDE)
+
+
+def _number(character, drawer):
+    return (character - 1) * 20 + drawer - 1
+
+
+def _ink(number):
+    return ((number & _BITS) > 0).reshape(_SIDE, _SIDE)
+
+
+def _png(number, magnify=1):
+    image = Image.fromarray(~_ink(number).repeat(magnify, 0).repeat(magnify, 1))
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    return content.getvalue()
+
+
+def _path(character, drawer):
+    # 30 alphabets of background characters, then 20 of evaluation characters.
+    if character <= 964:
+        alphabet = (character - 1) * 30 // 964
+    else:
+        alphabet = 30 + (character - 965) * 20 // 659
+    return f"Alphabet_{alphabet:02}/character01/{character:04}_{drawer:02}.png"
+
+
+def _numbers(images):
+    assert set(np.unique(images)) <= {0, 255}
+    return (images.reshape(len(images), -1) > 0) @ _BITS
+
+
+def _miniature(num_drawers):
+    """The files of a miniature of Omniglot: path below its root -> content."""
+    keys = [(c, d) for c in range(1, 1624) for d in range(1, num_drawers + 1)]
+    return {_path(*key): _png(_number(*key)) for key in keys}
+
+
+@pytest.fixture(scope="module")
+def two_drawers():
+    return _miniature(2)
+
+
+@pytest.fixture
+def miniature(two_drawers, monkeypatch):
+    """Makes Omniglot a tenth of its size: what two of its twenty drawers drew."""
+    monkeypatch.setattr(omniglot_drawings, "NUM_DRAWERS", 2)
+    monkeypatch.setattr(omniglot_drawings, "NUM_DRAWINGS", 2 * 1623)
+    return two_drawers
+
+
+def _write_tar(path, files):
+    with tarfile.open(path, "w:" + path.suffix[1:], **_fast(path)) as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+
+def _fast(path):
+    return {"preset": 0} if path.suffix == ".xz" else {"compresslevel": 1}
+
+
+def _write_zip(path, files):
+    with zipfile.ZipFile(path, "w") as zipped:
+        for name, content in files.items():
+            zipped.writestr(name, content)
+
+
+def _write_folder(path, files):
+    for name, content in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(content)
+
+
+def _split(miniature):
+    background, evaluation = {}, {}
+    for name, content in miniature.items():
+        is_background = int(name[-11:-7]) <= 964
+        folder = "images_background" if is_background else "images_evaluation"
+        (background if is_background else evaluation)[f"{folder}/{name}"] = content
+    return background, evaluation
+
+
+def _assert_all_drawings(drawings, num_drawers):
+    keys = [(c, d) for c in range(1, 1624) for d in range(1, num_drawers + 1)]
+    characters, drawers = np.array(keys).T
+    np.testing.assert_array_equal(_numbers(drawings.images), _number(*np.array(keys).T))
+    np.testing.assert_array_equal(drawings.characters, characters)
+    np.testing.assert_array_equal(drawings.drawers, drawers)
+    alphabets = [_path(*key).split("/")[0] for key in keys]
+    np.testing.assert_array_equal(drawings.alphabets, alphabets)
+
+
+def _stack(dataset):
+    elements = list(dataset.as_numpy_iterator())
+    return (
+        np.stack([e["image"] for e in elements]),
+        np.array([e["label"] for e in elements]),
+    )
+
+
+# Layouts.
+
+
+def test_reads_an_archive_by_its_folder_and_by_its_own_path(miniature, tmp_path):
+    ignored = {
+        ".DS_Store": b"1",
+        "resize_images.py": b"2",
+        "Alphabet_03/character01/Thumbs.db": b"3",
+        "__MACOSX/Alphabet_03/character01/._0101_01.png": b"4",
+    }
+    files = {f"resized/{k}": v for k, v in {**ignored, **miniature}.items()}
+    path = tmp_path / "omniglot_resized.tar.gz"
+    _write_tar(path, files)
+    _assert_all_drawings(omniglot_drawings.read(tmp_path, _SIDE), 2)
+    _assert_all_drawings(omniglot_drawings.read(str(path), _SIDE), 2)
+
+
+def test_reads_the_split_layout_from_a_tar_xz(miniature, tmp_path):
+    background, evaluation = _split(miniature)
+    path = tmp_path / "omniglot.tar.xz"
+    files = {**evaluation, **background}
+    _write_tar(path, {f"Omniglot Dataset/{k}": v for k, v in files.items()})
+    _assert_all_drawings(omniglot_drawings.read(tmp_path, _SIDE), 2)
+
+
+def test_reads_the_original_zips_with_the_small_subsets(miniature, tmp_path):
+    background, evaluation = _split(miniature)
+    _write_zip(tmp_path / "images_background.zip", background)
+    _write_zip(tmp_path / "images_evaluation.zip", evaluation)
+    subset = {f"images_background_small1/{_path(5, 2)}": miniature[_path(5, 2)]}
+    _write_zip(tmp_path / "images_background_small1.zip", subset)
+    (tmp_path / "LICENSE").write_text("MIT")
+    _assert_all_drawings(omniglot_drawings.read(tmp_path, _SIDE), 2)
+
+
+def test_reads_a_folder_of_drawings_and_no_archive_beside_them(miniature, tmp_path):
+    _write_folder(tmp_path / "python" / "images", miniature)
+    (tmp_path / "old.zip").write_bytes(b"not read, as there are drawings")
+    _assert_all_drawings(omniglot_drawings.read(tmp_path, _SIDE), 2)
+
+
+def test_larger_drawings_are_averaged_over_areas():
+    collector = omniglot_drawings.Collector("test", 2)
+    pixels = np.full([4, 4], 255, np.uint8)
+    pixels[0, 0] = pixels[2:, 2:] = 0
+    collector.add("x", "A", 1, 1, Image.fromarray(pixels))
+    (image,) = collector._images.values()
+    np.testing.assert_allclose(image, [[255 / 4, 0], [0, 255]], atol=1)
+
+
+# Partitions.
+
+
+@pytest.fixture(scope="module")
+def all_drawings(tmp_path_factory):
+    """The full number of miniature drawings, as read from a zip."""
+    path = tmp_path_factory.mktemp("full") / "omniglot.zip"
+    _write_zip(path, _miniature(20))
+    return omniglot_drawings.read(path, _SIDE)
+
+
+@pytest.fixture
+def load(all_drawings, monkeypatch):
+    """`omniglot.load`, without reading the files again."""
+    monkeypatch.setattr(omniglot_drawings, "read", lambda *_: all_drawings)
+    return functools.partial(omniglot.load, "already read", image_size=_SIDE)
+
+
+@pytest.fixture
+def mixed(load):
+    return load()
+
+
+@pytest.mark.parametrize("partition", omniglot.PARTITIONS)
+def test_every_training_drawing_is_in_exactly_one_client(load, partition):
+    dataset = load(partition=partition)
+    numbers = []
+    for client in dataset.train.client_ids:
+        images, labels = _stack(dataset.train.create_tf_dataset_for_client(client))
+        numbers.append(_numbers(images))
+        np.testing.assert_array_equal(labels, numbers[-1] // 20 - 964)
+        np.testing.assert_array_equal(dataset.positives(client), np.unique(labels))
+        assert dataset.positives(client).dtype == np.int32
+    sizes = [len(dataset.positives(k)) for k in dataset.train.client_ids]
+    assert dataset.max_positives == max(sizes)
+    expected = [_number(c, d) for c in range(965, 1624) for d in range(1, 17)]
+    np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), expected)
+
+
+def test_mixed_clients_hold_twenty_classes_and_five_drawings_of_each(mixed):
+    assert mixed.num_clients == 99 and mixed.num_classes == 659
+    for client in mixed.train.client_ids:
+        images, labels = mixed.train.client_arrays(client)
+        _, counts = np.unique(labels, return_counts=True)
+        assert len(counts) in (19, 20) and set(counts) <= {5, 6}
+        assert (np.diff(labels) < 0).sum() > 20, "not sorted by class"
+    # Not IID, and not the same twenty classes again in another share.
+    first = mixed.positives("client_00")
+    overlaps = [len(np.intersect1d(first, mixed.positives(k))) for k in _others(mixed)]
+    assert max(overlaps) < 10
+
+
+def _others(dataset):
+    return dataset.train.client_ids[1:]
+
+
+def test_mixed_partition_is_deterministic_in_its_seed(load, mixed):
+    again = load()
+    other = load(seed=1)
+    client = "client_42"
+    images, labels = mixed.train.client_arrays(client)
+    np.testing.assert_array_equal(images, again.train.client_arrays(client)[0])
+    np.testing.assert_array_equal(labels, again.train.client_arrays(client)[1])
+    assert set(mixed.positives(client)) != set(other.positives(client))
+
+
+def test_drawer_clients_are_one_person_each(load):
+    dataset = load(partition="drawer")
+    assert dataset.num_clients == 20 * 16
+    for client in dataset.train.client_ids:
+        images, labels = dataset.train.client_arrays(client)
+        numbers = _numbers(images)
+        assert set(numbers % 20 + 1) == {int(client[-2:])}
+        alphabets = {_path(n // 20 + 1, 1).split("/")[0] for n in numbers}
+        assert client.startswith(alphabets.pop()) and not alphabets
+        assert len(np.unique(labels)) == len(labels)
+
+
+def test_test_drawers_are_held_out(load):
+    dataset = load(test_drawers=(3, 20))
+    images, labels = _stack(dataset.test)
+    numbers = _numbers(images)
+    assert set(numbers % 20 + 1) == {3, 20}
+    np.testing.assert_array_equal(labels, numbers // 20 - 964)
+    assert dataset.num_test_examples == len(numbers) == 659 * 2
+    for client in dataset.train.client_ids:
+        drawers = _numbers(dataset.train.client_arrays(client)[0]) % 20 + 1
+        assert not {3, 20} & set(drawers)
+
+
+def test_public_images_are_the_background_characters(mixed):
+    images, labels = _stack(mixed.public)
+    numbers = _numbers(images)
+    np.testing.assert_array_equal(np.sort(numbers), np.arange(964 * 20))
+    np.testing.assert_array_equal(labels, numbers // 20)
+    assert mixed.num_public_classes == 964
+    assert mixed.num_public_examples == 964 * 20
+
+
+def test_element_types(mixed):
+    client = mixed.train.create_tf_dataset_for_client("client_00")
+    spec = mixed.train.element_type_structure
+    assert client.element_spec == mixed.test.element_spec == spec
+    assert mixed.public.element_spec == spec
+    assert spec["image"].shape == mixed.image_shape == (_SIDE, _SIDE, 1)
+    with pytest.raises(ValueError, match="not a client"):
+        mixed.positives("client_99")
+
+
+# Bad input: one clear line, and nothing written.
+
+
+def _error(data_dir, **arguments):
+    root = data_dir if data_dir.is_dir() else data_dir.parent
+    before = sorted(root.rglob("*"))
+    with pytest.raises(errors.InvalidInputError) as error:
+        omniglot.load(
+            data_dir, **{"image_size": _SIDE, "test_drawers": (2,), **arguments}
+        )
+    assert sorted(root.rglob("*")) == before
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.startswith(f"--data_dir={data_dir}")
+    return message
+
+
+def test_missing_data_dir(tmp_path):
+    assert _error(tmp_path / "no").endswith("does not exist.")
+
+
+def test_empty_data_dir(tmp_path):
+    assert "found an empty folder; expected" in _error(tmp_path)
+
+
+def test_data_dir_with_other_things(tmp_path):
+    (tmp_path / "0001_01.png").write_bytes(_png(0))
+    (tmp_path / "notes.txt").write_text("hello")
+    message = _error(tmp_path)
+    assert "found 2 other entries; expected" in message
+    assert "<Alphabet>/characterNN/XXXX_YY.png" in message and ".tar.gz" in message
+
+
+def test_data_dir_is_a_file_of_another_kind(tmp_path):
+    (tmp_path / "omniglot.rar").write_bytes(b"Rar!")
+    message = _error(tmp_path / "omniglot.rar")
+    assert "omniglot.rar" in message and ".zip" in message
+
+
+def test_archive_of_other_things(tmp_path):
+    _write_zip(tmp_path / "images.zip", {"cat.png": _png(0)})
+    assert "images.zip holds no drawing" in _error(tmp_path)
+
+
+def test_too_few_characters(miniature, tmp_path):
+    background, _ = _split(miniature)
+    _write_zip(tmp_path / "images_background.zip", background)
+    message = _error(tmp_path)
+    assert "found 1,928 drawings of 964 characters" in message
+    assert "expected 3,246 of 1,623" in message and "0965_01.png" in message
+
+
+def test_one_drawing_missing(miniature, tmp_path):
+    files = {**miniature}
+    del files[_path(1200, 2)]
+    _write_zip(tmp_path / "omniglot.zip", files)
+    message = _error(tmp_path)
+    assert "found 3,245 drawings of 1,623 characters" in message
+    assert "1200_02.png" in message
+
+
+def test_number_that_omniglot_does_not_have(tmp_path):
+    _write_folder(tmp_path, {"Greek/character01/1624_01.png": _png(1)})
+    message = _error(tmp_path)
+    assert "1624_01.png" in message and "characters 1 to 1623" in message
+
+
+def test_two_different_drawings_under_one_number(tmp_path):
+    files = {"a/Greek/character01/0394_01.png": _png(1)}
+    files["b/Greek/character01/0394_01.png"] = _png(2)
+    _write_folder(tmp_path, files)
+    message = _error(tmp_path)
+    assert all(name in message for name in files) and "differ" in message
+
+
+def _flip_pixel_data(png):
+    at = png.index(b"IDAT") + 8
+    return png[:at] + bytes([png[at] ^ 0x55]) + png[at + 1 :]
+
+
+def _bad_pngs():
+    good = _png(31_999)
+    (length,) = struct.unpack(">I", good[33:37])
+    wrong_size = good[:29] + struct.pack(">I", zlib.crc32(b"x")) + good[33:]
+    return {
+        "empty": b"",
+        "half": good[: len(good) // 2],
+        "without its end": good[: 33 + 8 + length - 2],
+        "with a wrong header checksum": wrong_size,
+        "with flipped bits": _flip_pixel_data(good),
+        "text": b"<html>404: Not Found</html>",
+    }
+
+
+@pytest.mark.parametrize("kind", _bad_pngs())
+@pytest.mark.parametrize("container", ["folder", "zip", "tar.gz"])
+def test_damaged_png_is_named(miniature, tmp_path, container, kind):
+    bad = _path(2, 1)
+    files = {_path(2, d): miniature[_path(2, d)] for d in (1, 2)}
+    files[bad] = _bad_pngs()[kind]
+    if container == "folder":
+        _write_folder(tmp_path, files)
+    elif container == "zip":
+        _write_zip(tmp_path / "omniglot.zip", files)
+    else:
+        _write_tar(tmp_path / "omniglot.tar.gz", files)
+    message = _error(tmp_path)
+    assert bad in message and "is not a whole PNG" in message
+
+
+def test_image_of_another_kind_with_the_name_of_a_png(tmp_path):
+    content = io.BytesIO()
+    Image.new("L", (_SIDE, _SIDE)).save(content, "BMP")
+    _write_folder(tmp_path, {_path(1, 1): content.getvalue()})
+    assert "is not a whole PNG" in _error(tmp_path)
+
+
+def test_drawings_smaller_than_image_size(miniature, tmp_path):
+    _write_zip(tmp_path / "omniglot.zip", miniature)
+    message = _error(tmp_path, image_size=28)
+    assert _path(1, 1) in message
+    assert "5x5 pixels" in message and "image_size=28" in message
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.xz", ".zip"])
+def test_truncated_archive(miniature, tmp_path, keep, suffix):
+    path = tmp_path / f"omniglot{suffix}"
+    (_write_zip if suffix == ".zip" else _write_tar)(path, miniature)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content))])
+    assert f"omniglot{suffix} is unreadable or damaged" in _error(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar", ".tar.xz", ".tgz"])
+def test_archive_of_garbage(tmp_path, suffix):
+    path = tmp_path / f"omniglot{suffix}"
+    path.write_bytes(np.random.default_rng(0).bytes(5000))
+    assert f"omniglot{suffix} is unreadable or damaged" in _error(path)
+
+
+def test_damaged_member_of_a_zip(miniature, tmp_path):
+    path = tmp_path / "omniglot.zip"
+    _write_zip(path, {_path(1, d): miniature[_path(1, d)] for d in (1, 2)})
+    path.write_bytes(_flip_pixel_data(path.read_bytes()))
+    assert "omniglot.zip is unreadable or damaged" in _error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"partition": "iid"},
+        {"seed": -1},
+        {"image_size": 0},
+        {"test_drawers": ()},
+        {"test_drawers": (0, 5)},
+        {"test_drawers": tuple(range(1, 21))},
+        {"classes_per_client": 0},
+        {"drawings_per_class": 0},
+    ],
+)
+def test_arguments_out_of_range_before_any_file_is_read(tmp_path, arguments):
+    (name,) = arguments
+    with pytest.raises(errors.InvalidInputError, match=f"^{name}="):
+        omniglot.load(tmp_path / "no", **arguments)
+
+
+# TFDS, without a connection.
+
+
+@pytest.fixture
+def tfds_reader(monkeypatch):
+    import tensorflow_datasets as tfds
+
+    from tff_fedss.datasets import omniglot_tfds
+
+    gcs = tfds.core.utils.gcs_utils
+    monkeypatch.setattr(gcs, "_is_gcs_disabled", True)
+    return omniglot_tfds
+
+
+def _write_original_zips(folder, files):
+    """Writes files, path -> content, as the four zips that TFDS downloads."""
+    folder.mkdir(parents=True)
+    background, evaluation = _split(files)
+    _write_zip(folder / "images_background.zip", background)
+    _write_zip(folder / "images_evaluation.zip", evaluation)
+    first = next(iter(files))
+    for small in ("images_background_small1", "images_background_small2"):
+        _write_zip(folder / f"{small}.zip", {f"{small}/{first}": files[first]})
+
+
+def _unverified(folder):
+    import tensorflow_datasets as tfds
+
+    return tfds.download.DownloadConfig(manual_dir=folder)
+
+
+def test_tfds_builder_keeps_the_drawer(tfds_reader, miniature, tmp_path):
+    # 105x105 as TFDS expects; averaging squares of 21x21 restores the 5x5 pixels.
+    # TFDS calls a class by its alphabet and its number there, which must be unique.
+    keys = [(c, d) for c in range(1, 1624) for d in (1, 2)]
+    files = {
+        _path(c, d).replace("character01", f"character{c:04}"): _png(
+            _number(c, d), magnify=21
+        )
+        for c, d in keys
+    }
+    assert len(files) == len(miniature)
+    _write_original_zips(tmp_path / "zips", files)
+    drawings = tfds_reader.read(
+        _SIDE, str(tmp_path / "tfds"), _unverified(tmp_path / "zips")
+    )
+    _assert_all_drawings(drawings, 2)
+
+
+def test_tfds_refuses_files_with_other_checksums(tfds_reader, tmp_path):
+    files = {_path(*key): _png(0, magnify=21) for key in [(1, 1), (965, 1)]}
+    _write_original_zips(tmp_path / "downloads" / "manual", files)
+    with pytest.raises(errors.InvalidInputError, match="wrong checksum.*--data_dir"):
+        tfds_reader.read(_SIDE, str(tmp_path))
+
+
+def test_failed_download_names_the_other_way(tfds_reader, monkeypatch, tmp_path):
+    import requests
+
+    def fail(*_, **__):
+        raise requests.exceptions.ConnectionError("no route\nto host")
+
+    monkeypatch.setattr(requests.Session, "get", fail)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    with pytest.raises(errors.InvalidInputError, match="no route.*--data_dir") as error:
+        tfds_reader.read(_SIDE, str(tmp_path))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_tfds_gives_the_same_as_the_archive(tfds_reader, test_data, tmp_path):
+    path = test_data / "omniglot105" / "omniglot_105x105_png.tar.xz"
+    members = omniglot_drawings._tar_members(path)
+    files = {"/".join(name.split("/")[-3:]): content for name, content in members}
+    _write_original_zips(tmp_path / "zips", files)
+    theirs = tfds_reader.read(
+        28, str(tmp_path / "tfds"), _unverified(tmp_path / "zips")
+    )
+    ours = omniglot_drawings.read(path, 28)
+    for name in ("images", "characters", "drawers", "alphabets"):
+        np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name))
+
+
+# The real drawings.
+
+
+@pytest.fixture(scope="module")
+def real(test_data):
+    return {
+        name: omniglot.load(test_data / name) for name in ("omniglot28", "omniglot105")
+    }
+
+
+@pytest.mark.parametrize("name", ["omniglot28", "omniglot105"])
+def test_real_omniglot(real, name):
+    dataset = real[name]
+    assert dataset.num_classes == 659 and dataset.num_public_classes == 964
+    assert dataset.image_shape == (28, 28, 1)
+    clients = [dataset.train.client_arrays(k) for k in dataset.train.client_ids]
+    train_labels = np.concatenate([labels for _, labels in clients])
+    np.testing.assert_array_equal(np.bincount(train_labels), np.full(659, 16))
+    test_images, test_labels = _stack(dataset.test)
+    np.testing.assert_array_equal(np.bincount(test_labels), np.full(659, 4))
+    public_images, public_labels = _stack(dataset.public)
+    np.testing.assert_array_equal(np.bincount(public_labels), np.full(964, 20))
+    images = [test_images, public_images, *(images for images, _ in clients)]
+    assert sum(map(len, images)) == 32_460
+    # Ink is bright, and little.
+    ink = np.concatenate(images).mean(axis=(1, 2, 3)) / 255
+    assert ink.min() > 0.001 and ink.max() < 0.5 and 0.05 < ink.mean() < 0.2
+
+
+def test_both_real_archives_show_the_same_drawings(real):
+    """The two were made by different people: their numbering must be the same."""
+    coarse, fine = real["omniglot28"], real["omniglot105"]
+    assert coarse.train.client_ids == fine.train.client_ids
+    for client in coarse.train.client_ids[::10]:
+        a, labels = coarse.train.client_arrays(client)
+        b, same_labels = fine.train.client_arrays(client)
+        np.testing.assert_array_equal(labels, same_labels)
+        pairs = zip(a.reshape(len(a), -1), b.reshape(len(b), -1))
+        similar = [np.corrcoef(x, y)[0, 1] for x, y in pairs]
+        assert np.median(similar) > 0.8 and min(similar) > 0.4

@@ -1,0 +1,193 @@
+"""Omniglot as a federated data set: 659 handwritten characters (Lake et al., 2015)."""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tff_fedss import errors
+from tff_fedss.datasets import array_client_data, federated_dataset, omniglot_drawings
+
+PARTITIONS = ("mixed", "drawer")
+
+# Keeps the draws of this data set apart from others of the same seed.
+_PHILOX_STREAM = int.from_bytes(b"omniglot", "big")
+
+
+def load(
+    data_dir: os.PathLike | None = None,
+    *,
+    partition: str = "mixed",
+    seed: int = 0,
+    image_size: int = 28,
+    test_drawers: Sequence[int] = (17, 18, 19, 20),
+    classes_per_client: int = 20,
+    drawings_per_class: int = 5,
+) -> federated_dataset.FederatedDataset:
+    """Loads Omniglot, with the 659 characters of its evaluation set as the classes.
+
+    Every class was drawn once by each of 20 people. Some of these drawers are held out
+    for the test; the others' drawings are the clients'. The 964 characters of the
+    background set, of other alphabets and by other people, are the public images.
+
+    Args:
+        data_dir: A folder of drawings, a folder of archives of them or one archive; see
+            `omniglot_drawings.read`. If None, they are downloaded through TFDS.
+        partition: How the training drawings are split over clients. "mixed": clients
+            hold about classes_per_client characters and drawings_per_class drawings of
+            each, in the proportions of the paper's ImageNet-21k clients (Appendix A.4).
+            "drawer": a client is a person: one drawing of every character of an
+            alphabet.
+        seed: Which mixed partition, and in which order clients hold their examples;
+            0 <= seed < 2^63.
+        image_size: Height and width of an image in pixels, at most those of the
+            drawings (105 in the original).
+        test_drawers: Which of the drawers 1..20 are held out.
+        classes_per_client: For the mixed partition: mean number of characters.
+        drawings_per_class: For the mixed partition: mean number of drawings of each.
+
+    Returns:
+        The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0; the
+        label is the character's number minus 965 (public images: minus 1).
+
+    Raises:
+        errors.InvalidInputError: If an argument is out of range; if the download fails;
+            or if data_dir does not hold every drawing, whole.
+    """
+    _check(partition, seed, image_size, test_drawers)
+    _check_positive(
+        classes_per_client=classes_per_client, drawings_per_class=drawings_per_class
+    )
+    drawings = _read(data_dir, image_size)
+
+    public = drawings.characters <= omniglot_drawings.NUM_BACKGROUND_CHARACTERS
+    test = ~public & np.isin(drawings.drawers, test_drawers)
+    train = np.flatnonzero(~public & ~test)
+    labels = drawings.characters - 1
+    labels[~public] -= omniglot_drawings.NUM_BACKGROUND_CHARACTERS
+
+    rng = np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM]))
+    if partition == "mixed":
+        clients = _mixed_clients(
+            labels[train], classes_per_client, drawings_per_class, rng
+        )
+    else:
+        clients = _drawer_clients(drawings.alphabets[train], drawings.drawers[train])
+    client_data = array_client_data.InMemoryClientData(
+        {
+            # Not sorted by class: a local epoch takes the examples as they come.
+            client_id: _take(drawings.images, labels, train[rng.permutation(examples)])
+            for client_id, examples in clients
+        }
+    )
+    held_out = ", ".join(str(drawer) for drawer in sorted(set(test_drawers)))
+    return federated_dataset.FederatedDataset(
+        name="omniglot",
+        num_classes=int(labels[train].max()) + 1,
+        image_shape=drawings.images.shape[1:],
+        train=client_data,
+        positives=client_data.positives,
+        max_positives=client_data.max_positives,
+        test=array_client_data.dataset_from_arrays(drawings.images[test], labels[test]),
+        num_test_examples=int(test.sum()),
+        public=array_client_data.dataset_from_arrays(
+            drawings.images[public], labels[public]
+        ),
+        num_public_classes=omniglot_drawings.NUM_BACKGROUND_CHARACTERS,
+        num_public_examples=int(public.sum()),
+        note=f"test images by drawers {held_out}",
+    )
+
+
+def _check(
+    partition: str, seed: int, image_size: int, test_drawers: Sequence[int]
+) -> None:
+    if partition not in PARTITIONS:
+        raise errors.InvalidInputError(
+            f"partition={partition!r} must be one of {', '.join(PARTITIONS)}."
+        )
+    if not 0 <= seed < 2**63:
+        raise errors.InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
+    _check_positive(image_size=image_size)
+    drawers = set(range(1, omniglot_drawings.NUM_DRAWERS + 1))
+    if not test_drawers or not set(test_drawers) < drawers:
+        raise errors.InvalidInputError(
+            f"test_drawers={tuple(test_drawers)} must be some, but not all, of the "
+            f"drawers 1 to {len(drawers)}."
+        )
+
+
+def _check_positive(**arguments: int) -> None:
+    for name, value in arguments.items():
+        if value < 1:
+            raise errors.InvalidInputError(f"{name}={value} must be at least 1.")
+
+
+def _read(data_dir: os.PathLike | None, image_size: int) -> omniglot_drawings.Drawings:
+    if data_dir is not None:
+        return omniglot_drawings.read(data_dir, image_size)
+    # Imported here: it takes seconds, and a data_dir needs none of it.
+    from tff_fedss.datasets import omniglot_tfds
+
+    return omniglot_tfds.read(image_size)
+
+
+def _take(
+    images: np.ndarray, labels: np.ndarray, indices: np.ndarray
+) -> array_client_data.Arrays:
+    return images[indices], labels[indices]
+
+
+def _mixed_clients(
+    labels: np.ndarray,
+    classes_per_client: int,
+    drawings_per_class: int,
+    rng: np.random.Generator,
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Deals every class's drawings into shares, and every share's classes to clients.
+
+    Each share has its own grouping of the classes, so that two clients have few
+    classes in common.
+
+    Args:
+        labels: int32[N], as many of each class.
+        classes_per_client: Mean number of classes of a client.
+        drawings_per_class: Mean number of a class's drawings in a share.
+        rng: Where the draws come from.
+
+    Yields:
+        A client's id and its examples, indices into labels, int64[n_k].
+    """
+    num_classes = int(labels.max()) + 1
+    # of_class[c] are the examples of class c, shuffled.
+    of_class = rng.permuted(
+        np.argsort(labels, kind="stable").reshape(num_classes, -1), axis=1
+    )
+    num_drawings = of_class.shape[1]
+    num_shares = max(1, round(num_drawings / drawings_per_class))
+    groups_per_share = max(1, round(num_classes / classes_per_client))
+    shares = np.array_split(of_class, num_shares, axis=1)
+    digits = len(str(num_shares * groups_per_share - 1))
+    client = 0
+    for share in shares:
+        for group in np.array_split(rng.permutation(num_classes), groups_per_share):
+            yield f"client_{client:0{digits}}", share[group].reshape(-1)
+            client += 1
+
+
+def _drawer_clients(
+    alphabets: np.ndarray, drawers: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Gives every person what that person drew.
+
+    Args:
+        alphabets: str[N].
+        drawers: int32[N].
+
+    Yields:
+        A client's id and its examples, indices into the arguments, int64[n_k].
+    """
+    for alphabet in np.unique(alphabets):
+        for drawer in np.unique(drawers):
+            examples = np.flatnonzero((alphabets == alphabet) & (drawers == drawer))
+            yield f"{alphabet}_drawer{drawer:02}", examples
