@@ -21,9 +21,10 @@ flags.register_validator(
     lambda methods: methods and set(methods) <= set(algorithms.METHODS),
     f"value should be a list of <{'|'.join(algorithms.METHODS)}>",
 )
-flags.set_default(run_flags.ROUNDS, 40)
+flags.set_default(run_flags.ROUNDS, 60)
 flags.set_default(run_flags.ROUNDS_PER_EVALUATION, 5)
 flags.set_default(run_flags.RESULTS_DIR, "results/demo")
+flags.adopt_module_key_flags(run_flags)  # --help shows them.
 
 
 def main() -> None:

@@ -85,7 +85,11 @@ ROUNDS_PER_EVALUATION = flags.DEFINE_integer(
     "rounds_per_evaluation", 10, "How often to measure top-1.", lower_bound=1
 )
 _SEED = flags.DEFINE_integer(
-    "seed", 0, "Decides every random draw: same seed, same results.", lower_bound=0
+    "seed",
+    0,
+    "Decides every random draw: same seed, same results.",
+    lower_bound=0,
+    upper_bound=2**31 - 1,
 )
 RESULTS_DIR = flags.DEFINE_string(
     "results_dir", None, "The folder for what the run leaves behind."

@@ -15,6 +15,7 @@ from tff_fedss import algorithms
 _METHOD = flags.DEFINE_enum(
     "method", "fedss", list(algorithms.METHODS), "What to train with."
 )
+flags.adopt_module_key_flags(run_flags)  # --help shows them.
 
 
 def main() -> None:

@@ -106,6 +106,22 @@ def test_bad_input_is_one_clear_line(run_train, tmp_path, flags, message):
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("name", ["train", "demo"])
+def test_help_shows_the_flags(name):
+    command = [sys.executable, "-m", f"experiments.{name}", "--help"]
+    output = subprocess.run(command, capture_output=True, text=True).stdout
+    for flag in ("--method", "--num_negatives", "--logit_correction", "--results_dir"):
+        assert flag in output
+
+
+@pytest.mark.parametrize("seed", [1, 2**31 - 1])
+def test_every_seed_will_do(run_train, tmp_path, seed):
+    code, _, errors = run_train(
+        *SMALL, "--rounds=1", f"--seed={seed}", f"--results_dir={tmp_path / 'run'}"
+    )
+    assert code == 0, errors
+
+
 def test_a_results_folder_is_needed(run_train):
     code, _, errors = run_train(*SMALL)
     assert code == 2 and errors.startswith("error: --results_dir=DIR is needed")

@@ -31,6 +31,15 @@ def test_accuracy_is_shown_until_top1_is_known(capsys, monkeypatch):
     assert "top-1 25.0 %" in capsys.readouterr().err
 
 
+def test_rejected_clients_are_told(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    bars = Progress(["a"], 3)
+    bars.update("a", 1, {"loss": 1.0, "rejected_clients": 2})
+    assert "rejected clients 2" in capsys.readouterr().err
+    bars.update("a", 2, {"loss": 1.0, "rejected_clients": 0})
+    assert "rejected" not in capsys.readouterr().err
+
+
 def test_a_terminal_gets_bars(capsys, monkeypatch):
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
     with Progress(["fedss", "full_softmax"], 4) as bars:

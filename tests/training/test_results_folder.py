@@ -62,6 +62,12 @@ def test_a_file_is_refused(tmp_path):
         ResultsFolder(tmp_path / "run", FLAGS)
 
 
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInputError, match="cannot be created: Not a directory"):
+        ResultsFolder(tmp_path / "file" / "run", FLAGS).open()
+
+
 def test_weights_come_back(tmp_path):
     folder = ResultsFolder(tmp_path, FLAGS)
     folder.open()

@@ -2,6 +2,7 @@
 
 import collections
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,32 @@ from tff_fedss.tasks import Classification
 from tff_fedss.training import draws
 
 Metrics = collections.OrderedDict[str, Any]
+
+
+def client_selection_fn(
+    task: Classification, cohort_size: int, seed: int
+) -> Callable[[int], list[Any]]:
+    """Builds the function that `tff.simulation.run_training_process` calls each round.
+
+    Args:
+        task: The task.
+        cohort_size: K, the number of clients of a round.
+        seed: Of the run.
+
+    Returns:
+        A function from the round, counted from 1, to the client argument of
+        `algorithms.build_fedss`.
+    """
+
+    def select_clients(round_num: int) -> list[Any]:
+        return [
+            task.client(client_id, draws.client_seed(seed, round_num, client_id))
+            for client_id in draws.cohort(
+                seed, round_num, task.dataset.train.client_ids, cohort_size
+            )
+        ]
+
+    return select_clients
 
 
 class FederatedRun:
@@ -47,8 +74,7 @@ class FederatedRun:
         self.task = task
         self.round_num = 0
         self._process = process
-        self._cohort_size = cohort_size
-        self._seed = seed
+        self._select_clients = client_selection_fn(task, cohort_size, seed)
         self._state = process.initialize()
         if feature_extractor is not None:
             initial = process.get_model_weights(self._state)
@@ -72,20 +98,9 @@ class FederatedRun:
             The metrics of the process as Python numbers, and `round_seconds`.
         """
         start = time.monotonic()
-        next_round = self.round_num + 1
-        clients = [
-            self.task.client(
-                client_id, draws.client_seed(self._seed, next_round, client_id)
-            )
-            for client_id in draws.cohort(
-                self._seed,
-                next_round,
-                self.task.dataset.train.client_ids,
-                self._cohort_size,
-            )
-        ]
+        clients = self._select_clients(self.round_num + 1)
         self._state, round_metrics = self._process.next(self._state, clients)
-        self.round_num = next_round
+        self.round_num += 1
         result = collections.OrderedDict(
             (key, np.asarray(value).item()) for key, value in round_metrics.items()
         )

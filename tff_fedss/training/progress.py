@@ -71,6 +71,10 @@ class Progress:
             shown["acc"] = f"{100 * metrics['accuracy']:.1f} %"
         if "top-1" in shown:
             shown.pop("acc", None)
+        if metrics.get("rejected_clients"):
+            shown["rejected clients"] = str(metrics["rejected_clients"])
+        elif "loss" in metrics:
+            shown.pop("rejected clients", None)
         self._done[name] = done
         if self._bars is not None:
             bar = self._bars[name]

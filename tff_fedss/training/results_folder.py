@@ -83,8 +83,17 @@ class ResultsFolder:
             )
 
     def open(self) -> None:
-        """Creates the folder and starts its files anew."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """Creates the folder and starts its files anew.
+
+        Raises:
+            InvalidInputError: If the folder cannot be created.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInputError(
+                f"--results_dir={self.path} cannot be created: {error.strerror}."
+            ) from error
         self.write_text(
             _FLAGS,
             "".join(f"--{name}={value}\n" for name, value in self._flags.items()),
