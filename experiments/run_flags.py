@@ -266,7 +266,7 @@ def train_methods(
         InvalidInputError: Before anything is written, if the flags or data are bad.
     """
     task = load_task(methods)
-    print(task.dataset.summary())
+    print(task.dataset.summary(), flush=True)
     folder.open()
     rows: list[training.Metrics] = []
 

@@ -7,7 +7,7 @@ import tensorflow_federated as tff
 
 from tests.algorithms import numpy_twin
 from tff_fedss import class_sets
-from tff_fedss.algorithms import fedss
+from tff_fedss.algorithms import client_update, fedss
 
 NUM_CLASSES, MAX_POSITIVES, EMBEDDING_DIM, BATCH_SIZE = 13, 5, 3, 4
 IMAGE_SHAPE = (2, 2, 1)
@@ -78,18 +78,17 @@ def to_twin(cohort, method, m):
     def twin(c):
         builder = class_sets.SampledClasses(NUM_CLASSES, m, MAX_POSITIVES)
         s = builder.build(
-            tf.constant(c["label"]), fedss._fold_in(c["seed"], fedss._NEGATIVES)
+            tf.constant(c["label"]), client_update.negatives_seed(c["seed"])
         )
         is_negative = (s.is_member & ~s.is_positive).numpy()
-        order_seed = fedss._fold_in(fedss._fold_in(c["seed"], fedss._ORDER), 0)
         return {
             "x": c["image"].reshape(len(c["label"]), -1) / 255.0,
             "labels": c["label"],
             "negatives": s.keys.numpy()[is_negative]
             if method in ("fedss", "neg_only")
             else [],
-            "order": tf.random.experimental.stateless_shuffle(
-                tf.range(len(c["label"])), order_seed, alg="philox"
+            "order": client_update.example_order(
+                len(c["label"]), c["seed"], epoch=0
             ).numpy(),
         }
 

@@ -1,0 +1,222 @@
+"""What a client does in a round (FedSS, Algorithm 1, lines 5 and 8-11)."""
+
+import collections
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import class_sets, models
+
+# The fold-in constants that give each purpose its own stream of a client's seed.
+_NEGATIVES, _ORDER = 0, 1
+
+
+class ClientTask(NamedTuple):
+    """What a client holds after line 5: its class set and its data as tensors.
+
+    Attributes:
+        class_set: S_k.
+        images: [examples, height, width, channels], in the dtype of the data.
+        labels: int32[examples].
+        seed: int32[2].
+    """
+
+    class_set: class_sets.ClassSet
+    images: Any
+    labels: Any
+    seed: Any
+
+
+class ClientResult(NamedTuple):
+    """What a client sends back (lines 11-12).
+
+    Attributes:
+        feature_extractor_delta: theta_k - theta_0 of phi, a tuple of tensors.
+        keys: int32[L], S_k, padded.
+        classifier_delta: float32[L, d], theta_k - theta_0 of W_{S_k}; zero in padding.
+        weight: float32[], n_k, the number of examples; 0 if the update is rejected.
+        metrics: Sums to be added over the clients.
+    """
+
+    feature_extractor_delta: tuple[Any, ...]
+    keys: Any
+    classifier_delta: Any
+    weight: Any
+    metrics: Any
+
+
+def prepare(
+    client: Any,
+    class_set_builder: class_sets.ClassSetBuilder,
+    image_shape: tuple[int, ...],
+    image_dtype: tf.DType,
+) -> ClientTask:
+    """Reads a client's data and draws its class set (line 5).
+
+    Args:
+        client: {"data": a tf.data.Dataset of {"image", "label"}, "seed": int32[2]}.
+        class_set_builder: How to arrive at S_k.
+        image_shape: Of one image.
+        image_dtype: Of the images.
+
+    Returns:
+        The client's task.
+    """
+    images, labels = _stack(client["data"], image_shape, image_dtype)
+    class_set = class_set_builder.build(labels, negatives_seed(client["seed"]))
+    return ClientTask(class_set, images, labels, client["seed"])
+
+
+def negatives_seed(seed: tf.Tensor) -> tf.Tensor:
+    """Returns the seed, int32[2], of a client's negatives, from the client's seed."""
+    return _fold_in(seed, _NEGATIVES)
+
+
+def example_order(num_examples: tf.Tensor, seed: tf.Tensor, epoch: int) -> tf.Tensor:
+    """Shuffles a client's examples.
+
+    Args:
+        num_examples: n_k.
+        seed: int32[2], the client's seed.
+        epoch: Which local epoch, from 0.
+
+    Returns:
+        int32[n_k], a permutation.
+    """
+    return tf.random.experimental.stateless_shuffle(
+        tf.range(num_examples), _fold_in(_fold_in(seed, _ORDER), epoch), alg="philox"
+    )
+
+
+def train(
+    model: tf.keras.Model,
+    phi: tuple[tf.Tensor, ...],
+    rows: tf.Tensor,
+    task: ClientTask,
+    *,
+    loss_fn: Callable[..., tf.Tensor],
+    logit_scale: float,
+    optimizer: tff.learning.optimizers.Optimizer,
+    batch_size: int,
+    num_epochs: int,
+) -> ClientResult:
+    """Local optimization (lines 8-11): mini-batches over stacked tensors.
+
+    Args:
+        model: phi's Keras model, whose variables serve as working memory.
+        phi: Its initial weights.
+        rows: float32[L, d], W_{S_k}.
+        task: The client's class set and data.
+        loss_fn: (logits, targets, class set) -> float32[examples].
+        logit_scale: Of the cosine logits.
+        optimizer: The client optimizer.
+        batch_size: The size of a mini-batch.
+        num_epochs: Passes over the data.
+
+    Returns:
+        The client's deltas, weight and metrics.
+    """
+    variables = tuple(model.trainable_variables)
+    class_set = task.class_set
+    targets = class_sets.positions(class_set, task.labels)
+    num_examples = tf.size(targets)
+
+    @tf.function
+    def run(phi, rows):
+        for variable, value in zip(variables, phi, strict=True):
+            variable.assign(value)
+        w = rows
+        optimizer_state = optimizer.initialize(
+            tf.nest.map_structure(
+                lambda t: tf.TensorSpec(t.shape, t.dtype), (tuple(phi), rows)
+            )
+        )
+        loss_sum, num_correct = tf.constant(0.0), tf.constant(0)
+        for epoch in tf.range(num_epochs):
+            order = example_order(num_examples, task.seed, epoch)
+            for start in tf.range(0, num_examples, batch_size):
+                batch = order[start : start + batch_size]
+                images = tf.cast(tf.gather(task.images, batch), tf.float32)
+                batch_targets = tf.gather(targets, batch)
+                with tf.GradientTape(watch_accessed_variables=False) as tape:
+                    tape.watch((variables, w))
+                    logits = models.cosine_logits(
+                        model(images, training=True), w, logit_scale
+                    )
+                    example_losses = loss_fn(logits, batch_targets, class_set)
+                    loss = tf.reduce_mean(example_losses)
+                gradient = tape.gradient(loss, (variables, w))
+                weights = tuple(v.read_value() for v in variables), w
+                optimizer_state, (updated, w) = optimizer.next(
+                    optimizer_state, weights, gradient
+                )
+                for variable, value in zip(variables, updated, strict=True):
+                    variable.assign(value)
+                loss_sum += tf.reduce_sum(example_losses)
+                num_correct += _count_correct(logits, batch_targets, class_set)
+        phi_delta = tuple(v - value for v, value in zip(variables, phi, strict=True))
+        # Padding is no part of S_k, whatever a client optimizer did to it.
+        w_delta = tf.where(class_set.is_member[:, tf.newaxis], w - rows, 0.0)
+        return phi_delta, w_delta, loss_sum, num_correct
+
+    phi_delta, w_delta, loss_sum, num_correct = run(tuple(phi), rows)
+    is_finite = tf.reduce_all(
+        [tf.reduce_all(tf.math.is_finite(t)) for t in (*phi_delta, w_delta, loss_sum)]
+    )
+    # A rejected client counts as one that did not take part: zero deltas, zero weight.
+    phi_delta, w_delta, loss_sum = tf.nest.map_structure(
+        lambda t: tf.where(is_finite, t, tf.zeros_like(t)),
+        (phi_delta, w_delta, loss_sum),
+    )
+    count = tf.where(is_finite, num_examples, 0)
+    return ClientResult(
+        feature_extractor_delta=phi_delta,
+        keys=class_set.keys,
+        classifier_delta=w_delta,
+        weight=tf.cast(count, tf.float32),
+        metrics=collections.OrderedDict(
+            loss_sum=loss_sum,
+            num_correct=tf.where(is_finite, num_correct, 0),
+            num_examples=count,
+            num_clients=tf.constant(1),
+            num_classes=_count(class_set.is_member),
+            num_positives=_count(class_set.is_positive),
+            num_rejected=tf.where(is_finite, 0, 1),
+        ),
+    )
+
+
+def _count(mask: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(mask, tf.int32))
+
+
+def _count_correct(
+    logits: tf.Tensor, targets: tf.Tensor, class_set: class_sets.ClassSet
+) -> tf.Tensor:
+    """Counts the examples whose target has the largest logit in S_k: int32[]."""
+    logits = tf.where(class_set.is_member, logits, logits.dtype.min)
+    return _count(tf.argmax(logits, 1, tf.int32) == targets)
+
+
+def _fold_in(seed: tf.Tensor, purpose: int) -> tf.Tensor:
+    return tf.random.experimental.stateless_fold_in(seed, purpose, alg="philox")
+
+
+def _stack(
+    data: tf.data.Dataset, image_shape: tuple[int, ...], image_dtype: tf.DType
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Reads a client's whole data set into tensors, in one pass.
+
+    The training loop slices these. Iterating a tf.data.Dataset inside of a graph is
+    several times slower than the training step itself.
+    """
+    # A data set without elements has no single batch; one dummy element makes one.
+    dummy = tf.data.Dataset.from_tensors(
+        collections.OrderedDict(
+            image=tf.zeros(image_shape, image_dtype), label=tf.constant(0, tf.int32)
+        )
+    )
+    everything = data.concatenate(dummy).batch(tf.int32.max).get_single_element()
+    return everything["image"][:-1], everything["label"][:-1]

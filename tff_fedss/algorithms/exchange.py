@@ -1,0 +1,201 @@
+"""How phi and W travel between the server and the clients of a round.
+
+An exchange is a function (phi, W, clients) -> (mean delta of phi, mean delta of W,
+summed metrics) to be called inside of a `tff.federated_computation`. It sends the
+clients what they ask for, lets them train and takes the means (FedSS, Algorithm 1,
+lines 4-12).
+"""
+
+import collections
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+def type_of(specs: Any) -> tff.Type:
+    """Returns the TFF type of a structure of `tf.TensorSpec`s."""
+    return tff.to_type(
+        tf.nest.map_structure(
+            lambda s: tff.TensorType(s.dtype.as_numpy_dtype, s.shape), specs
+        )
+    )
+
+
+def select_rows(
+    prepare_client: tff.Computation,
+    train_client: Callable[..., Any],
+    phi_spec: Any,
+    w_spec: tf.TensorSpec,
+    size: int,
+) -> Callable[..., Any]:
+    """Builds the sparse exchange of Algorithm 1: rows out, sparse deltas back.
+
+    Args:
+        prepare_client: A TFF computation from a client's argument to its
+            `client_update.ClientTask`.
+        train_client: (phi, rows, task) -> `client_update.ClientResult`, in TensorFlow.
+        phi_spec: The `tf.TensorSpec`s of phi.
+        w_spec: That of W, [n, d].
+        size: The static length of a class set.
+
+    Returns:
+        The exchange.
+    """
+    num_classes, embedding_dim = w_spec.shape
+    row_type = tff.TensorType(np.float32, [embedding_dim])
+    task_type = prepare_client.type_signature.result
+
+    @tff.tensorflow.computation(task_type)
+    def keys_of(task):
+        return task.class_set.keys
+
+    @tff.tensorflow.computation(type_of(w_spec), np.int32)
+    def row_of(w, key):
+        return tf.gather(w, key)
+
+    @tff.tensorflow.computation(
+        type_of(phi_spec), tff.SequenceType(row_type), task_type
+    )
+    def train(phi, rows, task):
+        rows = rows.batch(size, drop_remainder=True).get_single_element()
+        return train_client(phi, rows, task)
+
+    scatter_mean = _build_scatter_mean(num_classes, embedding_dim, size)
+
+    def exchange(phi, w, clients):
+        tasks = tff.federated_map(prepare_client, clients)
+        # Lines 6-7: the clients ask, the server answers with a row per key.
+        rows = tff.federated_select(
+            tff.federated_map(keys_of, tasks),
+            tff.federated_value(num_classes - 1, tff.SERVER),
+            w,
+            row_of,
+        )
+        results = tff.federated_map(train, (tff.federated_broadcast(phi), rows, tasks))
+        return (
+            _weighted_mean(results.feature_extractor_delta, results.weight),
+            scatter_mean(results),
+            tff.federated_sum(results.metrics),
+        )
+
+    return exchange
+
+
+def broadcast_everything(
+    prepare_client: tff.Computation,
+    train_client: Callable[..., Any],
+    phi_spec: Any,
+    w_spec: tf.TensorSpec,
+) -> Callable[..., Any]:
+    """Builds the dense exchange of FullSoftmax: all of W out, a dense delta back.
+
+    Args:
+        prepare_client: See `select_rows`.
+        train_client: See `select_rows`.
+        phi_spec: See `select_rows`.
+        w_spec: See `select_rows`.
+
+    Returns:
+        The exchange.
+    """
+
+    @tff.tensorflow.computation(
+        type_of(phi_spec),
+        type_of(w_spec),
+        prepare_client.type_signature.result,
+    )
+    def train(phi, w, task):
+        return train_client(phi, w, task)
+
+    def exchange(phi, w, clients):
+        tasks = tff.federated_map(prepare_client, clients)
+        results = tff.federated_map(
+            train, (tff.federated_broadcast(phi), tff.federated_broadcast(w), tasks)
+        )
+        return (
+            _weighted_mean(results.feature_extractor_delta, results.weight),
+            _weighted_mean(results.classifier_delta, results.weight),
+            tff.federated_sum(results.metrics),
+        )
+
+    return exchange
+
+
+def _weighted_mean(value, weight):
+    """Line 12, dense: sum_k n_k delta_k / sum_k n_k, or zero where no weight is."""
+    process = tff.aggregators.MeanFactory(no_nan_division=True).create(
+        value.type_signature.member, weight.type_signature.member
+    )
+    return process.next(process.initialize(), value, weight).result
+
+
+def _build_scatter_mean(num_classes: int, embedding_dim: int, size: int):
+    """Line 12 for sparse deltas: the weighted mean over ALL clients of the round.
+
+    A client without a class counts as zero for it. The accumulator is a growing list of
+    (keys, weighted rows); the one tensor of shape [n, d] appears in `report`.
+    """
+
+    class Accumulator(NamedTuple):
+        keys: Any
+        rows: Any
+        weight: Any
+
+    @tff.tensorflow.computation
+    def zero():
+        # A constant would fix the length of the list at 0 in the accumulator's type.
+        length = tf.compat.v1.placeholder_with_default(0, [])
+        return Accumulator(
+            keys=tf.zeros([length], tf.int32),
+            rows=tf.zeros(tf.stack([length, embedding_dim])),
+            weight=tf.constant(0.0),
+        )
+
+    accumulator_type = zero.type_signature.result
+
+    @tff.tensorflow.computation(
+        accumulator_type,
+        collections.OrderedDict(
+            keys=tff.TensorType(np.int32, [size]),
+            rows=tff.TensorType(np.float32, [size, embedding_dim]),
+            weight=tff.TensorType(np.float32),
+        ),
+    )
+    def accumulate(total, update):
+        return Accumulator(
+            tf.concat([total.keys, update["keys"]], 0),
+            tf.concat([total.rows, update["weight"] * update["rows"]], 0),
+            total.weight + update["weight"],
+        )
+
+    @tff.tensorflow.computation(accumulator_type, accumulator_type)
+    def merge(a, b):
+        return Accumulator(
+            tf.concat([a.keys, b.keys], 0),
+            tf.concat([a.rows, b.rows], 0),
+            a.weight + b.weight,
+        )
+
+    @tff.tensorflow.computation(accumulator_type)
+    def report(total):
+        rows = tf.math.divide_no_nan(total.rows, total.weight)
+        return tf.scatter_nd(
+            total.keys[:, tf.newaxis], rows, [num_classes, embedding_dim]
+        )
+
+    @tff.federated_computation
+    def make_zero():
+        return zero()
+
+    def scatter_mean(results):
+        update = tff.federated_zip(
+            collections.OrderedDict(
+                keys=results.keys, rows=results.classifier_delta, weight=results.weight
+            )
+        )
+        return tff.federated_aggregate(update, make_zero(), accumulate, merge, report)
+
+    return scatter_mean
