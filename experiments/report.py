@@ -12,19 +12,23 @@ import matplotlib
 matplotlib.use("Agg")  # No screen is needed, or opened.
 import matplotlib.pyplot as plt
 
-from tff_fedss import training
+from tff_fedss import metrics, training
 
 # How the paper writes the methods.
 METHOD_TITLES = {
     "fedss": "FedSS",
     "neg_only": "NegOnly",
     "pos_only": "PosOnly",
+    "fedaws": "FedAwS",
     "full_softmax": "FullSoftmax",
+    "centralized": "Centralized",
 }
 
 
 class Outcome(NamedTuple):
     """What came of one run; the fields are the columns of the table.
+
+    Where there are no clients (Centralized), there is no traffic: None.
 
     Attributes:
         method: As the paper writes it.
@@ -37,13 +41,13 @@ class Outcome(NamedTuple):
 
     method: str
     top1_percent: float
-    classes_percent: float
-    classifier_parameters: float
-    classifier_bytes_down: float
-    classifier_bytes_up: float
+    classes_percent: float | None
+    classifier_parameters: float | None
+    classifier_bytes_down: float | None
+    classifier_bytes_up: float | None
 
 
-def outcome(run: training.FederatedRun, rows: Sequence[training.Metrics]) -> Outcome:
+def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
     """Sums up a finished run.
 
     Args:
@@ -51,15 +55,16 @@ def outcome(run: training.FederatedRun, rows: Sequence[training.Metrics]) -> Out
         rows: What `training.train` released, of this run and of others.
     """
     own = [row for row in rows if row["method"] == run.name]
+    title, top1_percent = METHOD_TITLES[run.name], 100 * own[-1]["top1"]
     sizes = [row["classes_per_client"] for row in own if "classes_per_client" in row]
+    if not sizes:
+        return Outcome(title, top1_percent, None, None, None, None)
     mean_size = sum(sizes) / len(sizes)
-    traffic = run.traffic(mean_size)
-    return Outcome(
-        METHOD_TITLES[run.name],
-        100 * own[-1]["top1"],
-        100 * mean_size / run.task.dataset.num_classes,
-        *traffic,
+    num_classes, embedding_dim = run.weights.trainable[-1].shape
+    traffic = metrics.classifier_traffic(
+        mean_size, embedding_dim, asks_by_id=run.name != "full_softmax"
     )
+    return Outcome(title, top1_percent, 100 * mean_size / num_classes, *traffic)
 
 
 def as_csv(outcomes: Sequence[Outcome]) -> str:
@@ -91,11 +96,11 @@ def as_text(outcomes: Sequence[Outcome], num_classes: int) -> str:
         *(
             (
                 o.method,
-                f"{o.top1_percent:.1f}",
-                f"{o.classes_percent:.1f}",
-                f"{o.classifier_parameters:,.0f}",
-                f"{o.classifier_bytes_down:,.0f}",
-                f"{o.classifier_bytes_up:,.0f}",
+                _number(o.top1_percent, ".1f"),
+                _number(o.classes_percent, ".1f"),
+                _number(o.classifier_parameters, ",.0f"),
+                _number(o.classifier_bytes_down, ",.0f"),
+                _number(o.classifier_bytes_up, ",.0f"),
             )
             for o in outcomes
         ),
@@ -115,6 +120,10 @@ def as_text(outcomes: Sequence[Outcome], num_classes: int) -> str:
         "parameters and bytes: of the classifier, per client and round; means."
     )
     return "\n".join([rule, lines[0], rule, *lines[1:], rule, caption])
+
+
+def _number(value: float | None, format_spec: str) -> str:
+    return "-" if value is None else format(value, format_spec)
 
 
 def plot_learning_curves(rows: Sequence[training.Metrics], path: pathlib.Path) -> None:

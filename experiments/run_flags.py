@@ -14,11 +14,17 @@ from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.datasets import omniglot, synthetic
 from tff_fedss.errors import InvalidInputError
 
-# Of the warm start: what learns fastest on small images.
-_WARM_START_BATCH = 64
-_WARM_START_LEARNING_RATE = 1e-3
+# In the order of the paper's tables.
+METHODS = (
+    "fedss",
+    "neg_only",
+    "pos_only",
+    "fedaws",
+    "full_softmax",
+    "centralized",
+)
 
-_DATASET = flags.DEFINE_enum(
+DATASET = flags.DEFINE_enum(
     "dataset",
     "glyphs",
     ["glyphs", "omniglot"],
@@ -41,7 +47,7 @@ _PARTITION = flags.DEFINE_enum(
     "Omniglot's clients: `mixed` have 20 characters with about 5 drawings of each; "
     "`drawer` are natural, one drawer's hand in one alphabet.",
 )
-_NUM_NEGATIVES = flags.DEFINE_integer(
+NUM_NEGATIVES = flags.DEFINE_integer(
     "num_negatives",
     40,
     "m, the negative classes that a client draws per round. Only fedss and neg_only "
@@ -55,6 +61,23 @@ _LOGIT_CORRECTION = flags.DEFINE_enum(
     "How the logits of sampled negatives are corrected: `inclusion` by the inverse of "
     "their inclusion probability, `none` not at all.",
 )
+_SPREADOUT_WEIGHT = flags.DEFINE_float(
+    "spreadout_weight", 0.01, "lambda, of fedaws' regularizer.", lower_bound=0.0
+)
+_SPREADOUT_MARGIN = flags.DEFINE_float(
+    "spreadout_margin",
+    1.0,
+    "nu, the distance on the unit sphere below which fedaws pushes classes apart.",
+    lower_bound=1e-6,
+    upper_bound=2.0,
+)
+_SPREADOUT_NEIGHBORS = flags.DEFINE_integer(
+    "spreadout_neighbors",
+    None,
+    "k: only the k nearest classes of each class push it (fedaws, for many classes). "
+    "By default all of them do.",
+    lower_bound=1,
+)
 ROUNDS = flags.DEFINE_integer("rounds", 100, "How many rounds.", lower_bound=1)
 _CLIENTS_PER_ROUND = flags.DEFINE_integer(
     "clients_per_round", 16, "K, the clients of a round.", lower_bound=1
@@ -63,7 +86,10 @@ _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", 32, "The mini-batch on a client.", lower_bound=1
 )
 _CLIENT_LEARNING_RATE = flags.DEFINE_float(
-    "client_learning_rate", 0.1, "eta, of SGD on the clients.", lower_bound=0.0
+    "client_learning_rate",
+    0.1,
+    "eta, of SGD on the clients (and of centralized SGD).",
+    lower_bound=0.0,
 )
 _SERVER_LEARNING_RATE = flags.DEFINE_float(
     "server_learning_rate", 1.0, "alpha, of the server.", lower_bound=0.0
@@ -97,12 +123,15 @@ RESULTS_DIR = flags.DEFINE_string(
 
 
 _DECIDE_RESULTS = (
-    _DATASET,
+    DATASET,
     _DATA_DIR,
     _NUM_CLASSES,
     _PARTITION,
-    _NUM_NEGATIVES,
+    NUM_NEGATIVES,
     _LOGIT_CORRECTION,
+    _SPREADOUT_WEIGHT,
+    _SPREADOUT_MARGIN,
+    _SPREADOUT_NEIGHBORS,
     ROUNDS,
     _CLIENTS_PER_ROUND,
     _BATCH_SIZE,
@@ -141,13 +170,13 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
     """Loads the data set and checks that the methods can be run on it.
 
     Args:
-        methods: Names of `algorithms.METHODS`.
+        methods: Of `METHODS`.
 
     Raises:
         InvalidInputError: If the data are not there, or damaged, or do not go with the
             other flags.
     """
-    if _DATASET.value == "omniglot":
+    if DATASET.value == "omniglot":
         dataset = omniglot.load(_DATA_DIR.value, partition=_PARTITION.value)
     elif _DATA_DIR.value is not None:
         raise InvalidInputError("--data_dir goes with --dataset=omniglot only.")
@@ -159,9 +188,9 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
             f"{dataset.num_clients} clients of {dataset.name}."
         )
     most = dataset.num_classes - dataset.max_positives
-    if any(map(_draws_negatives, methods)) and _NUM_NEGATIVES.value > most:
+    if any(map(_draws_negatives, methods)) and NUM_NEGATIVES.value > most:
         raise InvalidInputError(
-            f"--num_negatives={_NUM_NEGATIVES.value} is more than n - |P_k| = "
+            f"--num_negatives={NUM_NEGATIVES.value} is more than n - |P_k| = "
             f"{dataset.num_classes} - {dataset.max_positives} = {most}, for the client "
             f"of {dataset.name} with the most classes."
         )
@@ -169,6 +198,12 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
         raise InvalidInputError(
             f"--warm_start_epochs={_WARM_START_EPOCHS.value} needs public classes, and "
             f"{dataset.name} has none: use --warm_start_epochs=0."
+        )
+    neighbors = _SPREADOUT_NEIGHBORS.value
+    if "fedaws" in methods and neighbors and neighbors >= dataset.num_classes:
+        raise InvalidInputError(
+            f"--spreadout_neighbors={neighbors} is more than the n - 1 = "
+            f"{dataset.num_classes - 1} other classes of {dataset.name}."
         )
     return tasks.Classification(
         dataset,
@@ -181,56 +216,33 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
     )
 
 
-def warm_start(task: tasks.Classification) -> list[np.ndarray] | None:
-    """Trains phi centrally on the public classes, as --warm_start_epochs asks for.
-
-    Args:
-        task: The task.
-
-    Returns:
-        The weights of phi, or None to start from its initial ones.
-    """
-    if not _WARM_START_EPOCHS.value:
-        return None
-    dataset = task.dataset
-    steps_per_epoch = -(-dataset.num_public_examples // _WARM_START_BATCH)
-    num_steps = _WARM_START_EPOCHS.value * steps_per_epoch
-    with training.Progress(["warm start"], num_steps, unit="step") as progress:
-        result = algorithms.train_centralized(
-            task.feature_extractor_fn(),
-            dataset.public,
-            dataset.num_public_examples,
-            dataset.num_public_classes,
-            optimizer=tf.keras.optimizers.Adam(_WARM_START_LEARNING_RATE),
-            num_epochs=_WARM_START_EPOCHS.value,
-            batch_size=_WARM_START_BATCH,
-            seed=_SEED.value,
-            on_step=lambda step, loss, accuracy: progress.update(
-                "warm start", step, {"loss": loss, "accuracy": accuracy}
-            ),
-        )
-    return result.feature_extractor
-
-
 def build_run(
     method: str,
     task: tasks.Classification,
     feature_extractor: list[np.ndarray] | None,
-) -> training.FederatedRun:
+) -> training.Run:
     """Builds the run of one method.
 
     Args:
-        method: One of `algorithms.METHODS`.
+        method: One of `METHODS`.
         task: The task.
-        feature_extractor: phi to start from, or None.
+        feature_extractor: phi to start from, or None for its initial weights.
     """
-    process = algorithms.build_fedss(
+    if method == "centralized":
+        return training.CentralizedRun(
+            method,
+            task,
+            tf.keras.optimizers.SGD(_CLIENT_LEARNING_RATE.value),
+            cohort_size=_CLIENTS_PER_ROUND.value,
+            batch_size=_BATCH_SIZE.value,
+            seed=_SEED.value,
+            feature_extractor=feature_extractor,
+        )
+    build = functools.partial(
+        algorithms.build_fedaws if method == "fedaws" else algorithms.build_fedss,
         task.feature_extractor_fn,
         task.dataset.num_classes,
         task.dataset.max_positives,
-        method=method,
-        num_negatives=_NUM_NEGATIVES.value if _draws_negatives(method) else 0,
-        logit_correction=_LOGIT_CORRECTION.value,
         client_optimizer=tff.learning.optimizers.build_sgdm(
             _CLIENT_LEARNING_RATE.value
         ),
@@ -240,6 +252,18 @@ def build_run(
         batch_size=_BATCH_SIZE.value,
         seed=_SEED.value,
     )
+    if method == "fedaws":
+        process = build(
+            spreadout_weight=_SPREADOUT_WEIGHT.value,
+            spreadout_margin=_SPREADOUT_MARGIN.value,
+            spreadout_neighbors=_SPREADOUT_NEIGHBORS.value,
+        )
+    else:
+        process = build(
+            method=method,
+            num_negatives=NUM_NEGATIVES.value if _draws_negatives(method) else 0,
+            logit_correction=_LOGIT_CORRECTION.value,
+        )
     return training.FederatedRun(
         method,
         process,
@@ -256,7 +280,7 @@ def train_methods(
     """Runs methods side by side, from the data to the files in the folder.
 
     Args:
-        methods: Names of `algorithms.METHODS`.
+        methods: Of `METHODS`.
         folder: From `open_results_folder`.
 
     Returns:
@@ -274,7 +298,11 @@ def train_methods(
         folder.release(row)
         rows.append(row)
 
-    feature_extractor = warm_start(task)
+    feature_extractor = None
+    if _WARM_START_EPOCHS.value:
+        feature_extractor = training.warm_start(
+            task, _WARM_START_EPOCHS.value, _SEED.value
+        )
     runs = [build_run(method, task, feature_extractor) for method in methods]
     try:
         training.train(runs, ROUNDS.value, ROUNDS_PER_EVALUATION.value, release)

@@ -10,10 +10,9 @@ the weights METHOD.npz, flags.txt and versions.json. To repeat the run elsewhere
 from absl import flags
 
 from experiments import program, run_flags
-from tff_fedss import algorithms
 
 _METHOD = flags.DEFINE_enum(
-    "method", "fedss", list(algorithms.METHODS), "What to train with."
+    "method", "fedss", list(run_flags.METHODS), "What to train with."
 )
 flags.adopt_module_key_flags(run_flags)  # --help shows them.
 

@@ -75,6 +75,20 @@ def client_update(method, a, b, w, client, eta, batch_size, correct, scale):
     return [p - p0 for p, p0 in zip(theta, (a, b, w))], loss_sum
 
 
+def spreadout_gradient(w, margin):
+    """The gradient of sum_c sum_{c' != c} max(0, margin - |u_c - u_c'|)^2 by W."""
+    u = normalize(w)
+    d_u = np.zeros_like(u)
+    for c in range(len(u)):
+        for other in range(len(u)):
+            distance = np.linalg.norm(u[c] - u[other])
+            if other != c and distance < margin:
+                # Twice, because the pair stands in the sum in both orders.
+                slope = 2 * -2 * (margin - distance)
+                d_u[c] += slope * (u[c] - u[other]) / distance
+    return normalize_gradient(w, d_u)
+
+
 def one_round(
     method,
     theta,
@@ -87,6 +101,8 @@ def one_round(
     batch_size,
     correct=True,
     scale=20.0,
+    spreadout_weight=0.0,
+    spreadout_margin=1.0,
 ):
     """Lines 4-13, with server momentum; returns theta, velocity and the mean loss."""
     total = sum(len(c["labels"]) for c in clients)
@@ -102,4 +118,8 @@ def one_round(
     # Line 13. Line 11 defines the delta as new minus old, so it is added: the paper's
     # minus is a slip.
     velocity = [momentum * v + m for v, m in zip(velocity, mean)]
-    return [p + alpha * v for p, v in zip(theta, velocity)], velocity, loss_sum / total
+    theta = [p + alpha * v for p, v in zip(theta, velocity)]
+    if spreadout_weight:  # FedAwS
+        a, b, w = theta
+        theta = [a, b, w - spreadout_weight * spreadout_gradient(w, spreadout_margin)]
+    return theta, velocity, loss_sum / total

@@ -1,3 +1,4 @@
+import collections
 import functools
 
 import numpy as np
@@ -7,7 +8,7 @@ import tensorflow_federated as tff
 
 from tests.algorithms import numpy_twin
 from tff_fedss import class_sets
-from tff_fedss.algorithms import client_update, fedss
+from tff_fedss.algorithms import client_update, exchange, fedss
 
 NUM_CLASSES, MAX_POSITIVES, EMBEDDING_DIM, BATCH_SIZE = 13, 5, 3, 4
 IMAGE_SHAPE = (2, 2, 1)
@@ -194,6 +195,108 @@ def test_the_order_of_the_clients_changes_nothing():
     backward, _ = process.next(process.initialize(), to_tff(cohort[::-1]))
     for a, b in zip(weights_of(forward), weights_of(backward)):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_more_padding_changes_nothing():
+    """Padded keys are duplicates of a class in S_k, and take part in nothing."""
+    states = []
+    for max_positives in (MAX_POSITIVES, MAX_POSITIVES + 4):
+        process = fedss.build_fedss(
+            dense_features,
+            NUM_CLASSES,
+            max_positives,
+            num_negatives=4,
+            batch_size=BATCH_SIZE,
+            client_optimizer=tff.learning.optimizers.build_sgdm(ETA),
+        )
+        state, metrics = process.next(process.initialize(), to_tff(make_cohort()))
+        assert metrics["classes_per_client"] == pytest.approx(22 / 3)
+        states.append(state)
+    for a, b in zip(weights_of(states[0]), weights_of(states[1])):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_the_order_of_the_keys_changes_nothing():
+    """The sparse mean is that of dense matrices, whatever the keys' order."""
+    scatter_mean = exchange.build_scatter_mean(NUM_CLASSES, EMBEDDING_DIM, size=4)
+    update_type = collections.OrderedDict(
+        keys=tff.TensorType(np.int32, [4]),
+        classifier_delta=tff.TensorType(np.float32, [4, EMBEDDING_DIM]),
+        weight=tff.TensorType(np.float32),
+    )
+
+    @tff.federated_computation(tff.FederatedType(update_type, tff.CLIENTS))
+    def mean(updates):
+        return scatter_mean(updates)
+
+    rng = np.random.default_rng(0)
+    updates, total = [], np.zeros((NUM_CLASSES, EMBEDDING_DIM))
+    for weight in (3.0, 5.0):
+        keys = rng.choice(NUM_CLASSES, 4, replace=False).astype(np.int32)
+        rows = rng.normal(size=(4, EMBEDDING_DIM)).astype(np.float32)
+        total[keys] += weight * rows / 8.0
+        updates.append(
+            collections.OrderedDict(
+                keys=keys, classifier_delta=rows, weight=np.float32(weight)
+            )
+        )
+    np.testing.assert_allclose(mean(updates), total, rtol=1e-5, atol=1e-7)
+    for update in updates:
+        update["keys"] = update["keys"][::-1]
+        update["classifier_delta"] = update["classifier_delta"][::-1]
+    np.testing.assert_allclose(mean(updates), total, rtol=1e-5, atol=1e-7)
+
+
+class CosineHead(tf.keras.layers.Layer):
+    """A dense cosine classifier inside of a Keras model, for the comparison below."""
+
+    def build(self, _):
+        self.w = self.add_weight("w", (NUM_CLASSES, EMBEDDING_DIM))
+
+    def call(self, features):
+        w = tf.math.l2_normalize(self.w, axis=1)
+        return 20.0 * tf.math.l2_normalize(features, axis=1) @ tf.transpose(w)
+
+
+def test_full_softmax_is_tffs_own_fedavg():
+    def model_fn():
+        features = dense_features()
+        images = tf.keras.Input(IMAGE_SHAPE)
+        keras_model = tf.keras.Model(images, CosineHead()(features(images)))
+        return tff.learning.models.from_keras_model(
+            keras_model,
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            input_spec=(
+                tf.TensorSpec([None, *IMAGE_SHAPE], tf.float32),
+                tf.TensorSpec([None], tf.int32),
+            ),
+        )
+
+    fedavg = tff.learning.algorithms.build_weighted_fed_avg(
+        model_fn,
+        client_optimizer_fn=tff.learning.optimizers.build_sgdm(ETA),
+        server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0, 0.9),
+    )
+    ours = build("full_softmax")
+    our_state = ours.initialize()
+    their_state = fedavg.set_model_weights(
+        fedavg.initialize(), ours.get_model_weights(our_state)
+    )
+
+    def to_fedavg(client):
+        """The same examples in the order in which our client visits them."""
+        order = client_update.example_order(len(client["label"]), client["seed"], 0)
+        images = client["image"][order.numpy()].astype(np.float32)
+        labels = client["label"][order.numpy()]
+        return tf.data.Dataset.from_tensor_slices((images, labels)).batch(BATCH_SIZE)
+
+    for r in range(3):
+        cohort = make_cohort(r)
+        our_state, _ = ours.next(our_state, to_tff(cohort))
+        their_state, _ = fedavg.next(their_state, [to_fedavg(c) for c in cohort])
+        theirs = fedavg.get_model_weights(their_state).trainable
+        for a, b in zip(weights_of(our_state), theirs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 def test_a_class_in_nobodys_set_moves_by_momentum_only():

@@ -23,6 +23,15 @@ def test_zero_vectors_have_cosine_zero_and_a_finite_gradient():
         assert np.isfinite(gradient).all()
 
 
+def test_logits_never_exceed_the_scale():
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(500, 7)).astype(np.float32)
+    unit = f / np.linalg.norm(f, axis=1, keepdims=True)
+    assert (unit @ unit.T).max() > 1.0  # This is what rounding does.
+    assert models.cosine_logits(f, f, scale=20.0).numpy().max() == 20.0
+    assert models.cosine_logits(f, -f, scale=20.0).numpy().min() == -20.0
+
+
 @pytest.mark.parametrize("num_classes, embedding_dim", [(2000, 64), (300, 1280)])
 def test_initial_rows_have_a_norm_of_about_a_third(num_classes, embedding_dim):
     w = models.initial_classifier(num_classes, embedding_dim, [0, 0])

@@ -1,12 +1,14 @@
 """Learning processes, one file each."""
 
-from tff_fedss.algorithms.centralized import CentralizedResult, train_centralized
+from tff_fedss.algorithms.centralized import Centralized, iid_batches
+from tff_fedss.algorithms.fedaws import build_fedaws
 from tff_fedss.algorithms.fedss import METHODS, ServerState, build_fedss
 
 __all__ = [
     "METHODS",
-    "CentralizedResult",
+    "Centralized",
     "ServerState",
+    "build_fedaws",
     "build_fedss",
-    "train_centralized",
+    "iid_batches",
 ]

@@ -63,7 +63,7 @@ def select_rows(
         rows = rows.batch(size, drop_remainder=True).get_single_element()
         return train_client(phi, rows, task)
 
-    scatter_mean = _build_scatter_mean(num_classes, embedding_dim, size)
+    scatter_mean = build_scatter_mean(num_classes, embedding_dim, size)
 
     def exchange(phi, w, clients):
         tasks = tff.federated_map(prepare_client, clients)
@@ -132,11 +132,23 @@ def _weighted_mean(value, weight):
     return process.next(process.initialize(), value, weight).result
 
 
-def _build_scatter_mean(num_classes: int, embedding_dim: int, size: int):
+def build_scatter_mean(
+    num_classes: int, embedding_dim: int, size: int
+) -> Callable[[Any], Any]:
     """Line 12 for sparse deltas: the weighted mean over ALL clients of the round.
 
     A client without a class counts as zero for it. The accumulator is a growing list of
     (keys, weighted rows); the one tensor of shape [n, d] appears in `report`.
+
+    Args:
+        num_classes: n.
+        embedding_dim: d.
+        size: The static length of a class set.
+
+    Returns:
+        A function from clients' results (`keys` int32[size], `classifier_delta`
+        float32[size, d] and `weight` float32[]) to float32[n, d] at the server, to be
+        called inside of a `tff.federated_computation`.
     """
 
     class Accumulator(NamedTuple):

@@ -27,7 +27,9 @@ def cosine_logits(
     """
     features = tf.math.l2_normalize(features, axis=-1, epsilon=_EPSILON)
     classifier = tf.math.l2_normalize(classifier, axis=-1, epsilon=_EPSILON)
-    return scale * tf.matmul(features, classifier, transpose_b=True)
+    cosines = tf.matmul(features, classifier, transpose_b=True)
+    # Rounding takes a cosine of 1 a little beyond it.
+    return scale * tf.clip_by_value(cosines, -1.0, 1.0)
 
 
 def initial_classifier(

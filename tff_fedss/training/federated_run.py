@@ -1,18 +1,15 @@
 """One method in training: a process, its state and its task."""
 
 import collections
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_fedss import metrics
 from tff_fedss.tasks import Classification
 from tff_fedss.training import draws
-
-Metrics = collections.OrderedDict[str, Any]
+from tff_fedss.training.loop import Metrics
 
 
 def client_selection_fn(
@@ -95,38 +92,11 @@ class FederatedRun:
         """Runs one round.
 
         Returns:
-            The metrics of the process as Python numbers, and `round_seconds`.
+            The metrics of the process as Python numbers.
         """
-        start = time.monotonic()
         clients = self._select_clients(self.round_num + 1)
         self._state, round_metrics = self._process.next(self._state, clients)
         self.round_num += 1
-        result = collections.OrderedDict(
+        return collections.OrderedDict(
             (key, np.asarray(value).item()) for key, value in round_metrics.items()
-        )
-        result["round_seconds"] = time.monotonic() - start
-        return result
-
-    def evaluate(self) -> Metrics:
-        """Evaluates the model on the held-out images of the task.
-
-        Returns:
-            The metrics of the task, and `evaluation_seconds`.
-        """
-        start = time.monotonic()
-        result = self.task.evaluate(self.weights)
-        result["evaluation_seconds"] = time.monotonic() - start
-        return result
-
-    def traffic(self, classes_per_client: float) -> metrics.ClassifierTraffic:
-        """Returns what the classifier costs a client on the wire in one round.
-
-        Args:
-            classes_per_client: The mean |S_k|, as `run_round` measures it.
-        """
-        num_classes, embedding_dim = self.weights.trainable[-1].shape
-        return metrics.classifier_traffic(
-            classes_per_client,
-            embedding_dim,
-            asks_by_id=classes_per_client < num_classes,
         )

@@ -1,14 +1,41 @@
 """Training rounds, with evaluations in between, of one run or of several together."""
 
 import collections
+import time
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
-from tff_fedss.training.federated_run import FederatedRun, Metrics
+import tensorflow_federated as tff
+
+from tff_fedss.tasks import Classification
 from tff_fedss.training.progress import Progress
+
+Metrics = collections.OrderedDict[str, Any]
+
+
+class Run(Protocol):
+    """One method in training: a `FederatedRun` or a `CentralizedRun`.
+
+    Attributes:
+        name: What to call the run in tables and progress lines.
+        task: The task.
+        round_num: The number of rounds done.
+    """
+
+    name: str
+    task: Classification
+    round_num: int
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The model, with trainable = [*phi, W]."""
+
+    def run_round(self) -> Metrics:
+        """Runs one round and returns its metrics as Python numbers."""
 
 
 def train(
-    runs: Sequence[FederatedRun],
+    runs: Sequence[Run],
     num_rounds: int,
     rounds_per_evaluation: int,
     release: Callable[[Metrics], None],
@@ -23,17 +50,17 @@ def train(
         num_rounds: The round to train up to.
         rounds_per_evaluation: How often to evaluate.
         release: Called with the metrics of each run and round as soon as they are
-            there: "method", "round", then those of the round and of the evaluation, if
-            one is due.
+            there: "method", "round", those of the round with "round_seconds", and those
+            of the evaluation with "evaluation_seconds", if one is due.
     """
     with Progress([run.name for run in runs], num_rounds) as progress:
 
-        def report(run: FederatedRun, metrics: Metrics) -> None:
-            if (
-                run.round_num % rounds_per_evaluation == 0
-                or run.round_num == num_rounds
-            ):
-                metrics.update(run.evaluate())
+        def report(run: Run, metrics: Metrics) -> None:
+            is_due = run.round_num % rounds_per_evaluation == 0
+            if is_due or run.round_num == num_rounds:
+                start = time.monotonic()
+                metrics.update(run.task.evaluate(run.weights))
+                metrics["evaluation_seconds"] = time.monotonic() - start
             progress.update(run.name, run.round_num, metrics)
             release(
                 collections.OrderedDict(method=run.name, round=run.round_num, **metrics)
@@ -45,4 +72,7 @@ def train(
         while any(run.round_num < num_rounds for run in runs):
             for run in runs:
                 if run.round_num < num_rounds:
-                    report(run, run.run_round())
+                    start = time.monotonic()
+                    metrics = run.run_round()
+                    metrics["round_seconds"] = time.monotonic() - start
+                    report(run, metrics)

@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 import tff_fedss
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.training.federated_run import Metrics
+from tff_fedss.training.loop import Metrics
 
 _FLAGS = "flags.txt"
 

@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.algorithms import numpy_twin
+from tests.algorithms import test_fedss as toy
+from tff_fedss.algorithms import fedaws
+
+WEIGHT, MARGIN = 0.02, 1.2
+
+
+def build(**kwargs):
+    return fedaws.build_fedaws(
+        toy.dense_features,
+        toy.NUM_CLASSES,
+        toy.MAX_POSITIVES,
+        spreadout_margin=MARGIN,
+        batch_size=toy.BATCH_SIZE,
+        client_optimizer=tff.learning.optimizers.build_sgdm(toy.ETA),
+        **kwargs,
+    )
+
+
+@pytest.fixture(scope="module")
+def process():
+    return build(spreadout_weight=WEIGHT)
+
+
+def test_three_rounds_equal_the_numpy_twin(process):
+    state = process.initialize()
+    theta = [np.array(p, np.float64) for p in toy.weights_of(state)]
+    velocity = [np.zeros_like(p) for p in theta]
+    for r in range(3):
+        cohort = toy.make_cohort(seed=r)
+        before = state.classifier
+        state, metrics = process.next(state, toy.to_tff(cohort))
+        theta, velocity, loss = numpy_twin.one_round(
+            "pos_only",
+            theta,
+            velocity,
+            toy.to_twin(cohort, "pos_only", 0),
+            eta=toy.ETA,
+            batch_size=toy.BATCH_SIZE,
+            spreadout_weight=WEIGHT,
+            spreadout_margin=MARGIN,
+        )
+        for ours, twins in zip(toy.weights_of(state), theta):
+            np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
+        assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
+    # The regularizer did something: class 12 is in nobody's set.
+    assert np.abs(state.classifier[12] - before[12]).max() > 1e-4
+
+
+def test_without_weight_it_is_pos_only():
+    aws, pos_only = build(spreadout_weight=0.0), toy.build("pos_only")
+    cohort = toy.to_tff(toy.make_cohort())
+    ours, _ = aws.next(aws.initialize(), cohort)
+    theirs, _ = pos_only.next(pos_only.initialize(), cohort)
+    toy.same_bytes(toy.weights_of(ours), toy.weights_of(theirs))
+
+
+def test_all_neighbors_are_all_pairs(process):
+    nearest = build(spreadout_weight=WEIGHT, spreadout_neighbors=toy.NUM_CLASSES - 1)
+    cohort = toy.to_tff(toy.make_cohort())
+    a, _ = process.next(process.initialize(), cohort)
+    b, _ = nearest.next(nearest.initialize(), cohort)
+    for ours, theirs in zip(toy.weights_of(a), toy.weights_of(b)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        (dict(spreadout_weight=-1.0), "spreadout_weight"),
+        (dict(spreadout_weight=1.0, spreadout_neighbors=13), "num_neighbors"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        build(**kwargs)
