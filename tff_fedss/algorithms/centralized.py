@@ -14,7 +14,13 @@ _SHUFFLE_BUFFER = 50_000
 
 
 class Centralized:
-    """phi and a cosine classifier W, trained step by step on Eq. 2."""
+    """phi and a cosine classifier W, trained step by step on Eq. 2.
+
+    Attributes:
+        update: Does one step on a mini-batch: (images [examples, h, w, c],
+            labels int32[examples]) -> (summed loss float32[], number of correctly
+            classified examples int64[]), both from before the step.
+    """
 
     def __init__(
         self,
@@ -23,6 +29,7 @@ class Centralized:
         optimizer: tf.keras.optimizers.Optimizer,
         *,
         logit_scale: float = 20.0,
+        image_dtype: tf.DType = tf.uint8,
         seed: int = 0,
     ):
         """Draws the initial W.
@@ -33,6 +40,7 @@ class Centralized:
             num_classes: n.
             optimizer: A fresh Keras optimizer.
             logit_scale: The fixed scale of the cosine logits.
+            image_dtype: The dtype of the images in the data.
             seed: Of the initial W, which is that of `build_fedss` with the same seed.
         """
         self._model = model
@@ -43,21 +51,18 @@ class Centralized:
         )
         self._variables = [*model.trainable_variables, self._classifier]
         optimizer.build(self._variables)
+        # One graph for all batch sizes.
+        self.update = tf.function(
+            self._update,
+            input_signature=[
+                tf.TensorSpec([None, *model.input_shape[1:]], image_dtype),
+                tf.TensorSpec([None], tf.int32),
+            ],
+        )
 
-    @tf.function(reduce_retracing=True)
-    def update(
+    def _update(
         self, images: tf.Tensor, labels: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Does one step on a mini-batch.
-
-        Args:
-            images: [examples, h, w, c].
-            labels: int32[examples].
-
-        Returns:
-            The summed loss, float32[], and the number of examples that were classified
-            correctly, int64[], both from before the step.
-        """
         with tf.GradientTape() as tape:
             features = self._model(tf.cast(images, tf.float32), training=True)
             logits = models.cosine_logits(features, self._classifier, self._logit_scale)

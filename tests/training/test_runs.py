@@ -1,0 +1,170 @@
+"""The runs, the loop and the warm start, on a tiny task."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import algorithms, models, tasks, training
+from tff_fedss.datasets import synthetic
+
+
+@pytest.fixture(scope="module")
+def task():
+    dataset = synthetic.glyphs(
+        40,
+        mean_classes_per_client=6,
+        mean_examples_per_class=3,
+        num_public_classes=20,
+        public_examples_per_class=6,
+    )
+    return tasks.Classification(
+        dataset, functools.partial(models.small_cnn, dataset.image_shape, 16)
+    )
+
+
+@pytest.fixture(scope="module")
+def process(task):
+    return algorithms.build_fedss(
+        task.feature_extractor_fn,
+        task.dataset.num_classes,
+        task.dataset.max_positives,
+        num_negatives=5,
+        client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
+    )
+
+
+def federated(task, process, **kwargs):
+    return training.FederatedRun(
+        "fedss", process, task, cohort_size=3, seed=5, **kwargs
+    )
+
+
+def centralized(task, **kwargs):
+    return training.CentralizedRun(
+        "centralized",
+        task,
+        tf.keras.optimizers.SGD(0.1),
+        cohort_size=3,
+        batch_size=4,
+        seed=5,
+        **kwargs,
+    )
+
+
+def cohort_sizes(task, round_num):
+    return [
+        len(task.dataset.train.client_arrays(client_id)[1])
+        for client_id in training.cohort(5, round_num, task.dataset.train.client_ids, 3)
+    ]
+
+
+def test_a_federated_run_trains_the_cohorts_of_its_seed(task, process):
+    run = federated(task, process)
+    for round_num in (1, 2):
+        metrics = run.run_round()
+        assert metrics["num_examples"] == sum(cohort_sizes(task, round_num))
+        assert metrics["num_clients"] == 3
+        assert all(isinstance(value, int | float) for value in metrics.values())
+    assert run.round_num == 2
+
+
+def test_a_centralized_run_has_as_many_updates_as_the_federated_one(task):
+    run = centralized(task)
+    counted = 0
+    update = run._algorithm.update
+
+    def counting(images, labels):
+        nonlocal counted
+        counted += 1
+        return update(images, labels)
+
+    run._algorithm.update = counting
+    for round_num in (1, 2):
+        counted = 0
+        run.run_round()
+        assert counted == sum(-(-n // 4) for n in cohort_sizes(task, round_num))
+    assert run.round_num == 2
+
+
+def test_a_centralized_run_pools_all_clients(task):
+    run = centralized(task)
+    total = sum(
+        len(task.dataset.train.client_arrays(c)[1])
+        for c in task.dataset.train.client_ids
+    )
+    labels = np.concatenate(
+        [next(run._batches)["label"].numpy() for _ in range(-(-total // 4))]
+    )
+    pooled = np.concatenate(
+        [task.dataset.train.client_arrays(c)[1] for c in task.dataset.train.client_ids]
+    )
+    np.testing.assert_array_equal(np.sort(labels), np.sort(pooled))
+
+
+@pytest.mark.parametrize("kind", ["federated", "centralized"])
+def test_runs_start_from_a_given_feature_extractor(task, process, kind):
+    start = [w + 1.0 for w in models.small_cnn((28, 28, 1), 16).get_weights()]
+    if kind == "federated":
+        run = federated(task, process, feature_extractor=start)
+    else:
+        run = centralized(task, feature_extractor=start)
+    for ours, given in zip(run.weights.trainable[:-1], start, strict=True):
+        np.testing.assert_array_equal(ours, given)
+
+
+def test_evaluation_counts_the_nearest_classes(task):
+    model = task.feature_extractor_fn()
+    w = models.initial_classifier(40, 16, [1, 0]).numpy()
+    unit = w / np.linalg.norm(w, axis=1, keepdims=True)
+    correct = [
+        np.argmax(unit @ model(e["image"][None]).numpy()[0]) == e["label"]
+        for e in task.dataset.test.as_numpy_iterator()
+    ]
+    weights = tff.learning.models.ModelWeights([*model.get_weights(), w], [])
+    assert task.evaluate(weights)["top1"] == pytest.approx(np.mean(correct))
+
+
+def test_the_loop_interleaves_evaluates_and_releases(task):
+    class FakeRun:
+        def __init__(self, name):
+            self.name, self.round_num, self.task, self.weights = name, 0, self, None
+
+        def run_round(self):
+            self.round_num += 1
+            return {"loss": float(self.round_num)}
+
+        def evaluate(self, weights):
+            assert weights is None
+            return {"top1": self.round_num / 10}
+
+    rows = []
+    training.train([FakeRun("a"), FakeRun("b")], 3, 2, rows.append)
+    assert [(row["method"], row["round"]) for row in rows] == [
+        (name, round_num) for round_num in range(4) for name in "ab"
+    ]
+    # Before the first round, every second round and after the last.
+    assert [row.get("top1") for row in rows if row["method"] == "a"] == [
+        0.0,
+        None,
+        0.2,
+        0.3,
+    ]
+    assert [row.get("loss") for row in rows if row["method"] == "b"] == [
+        None,
+        1.0,
+        2.0,
+        3.0,
+    ]
+
+
+def test_the_warm_start_learns_the_public_classes(task):
+    first = training.warm_start(task, num_epochs=1, seed=0)
+    again = training.warm_start(task, num_epochs=1, seed=0)
+    initial = task.feature_extractor_fn().get_weights()
+    for a, b, start in zip(first, again, initial, strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.shape == start.shape
+    assert max(np.abs(a - b).max() for a, b in zip(first, initial)) > 1e-3
