@@ -33,13 +33,19 @@ def softmax_set(method, target, positives, negatives, num_classes):
 def loss_and_gradients(
     method, a, b, w, x, labels, positives, negatives, correct, scale
 ):
-    """Mean loss over a batch, and its gradients by A, b and all of W."""
+    """Mean loss over a batch, correct examples, gradients by A, b and all of W."""
     num_classes = len(w)
     f = x @ a + b
     o = scale * normalize(f) @ normalize(w).T
     log_weight = np.zeros(num_classes)
     if correct and len(negatives):
         log_weight[negatives] = np.log((num_classes - len(positives)) / len(negatives))
+    in_set = sorted({*positives, *negatives})
+    if method == "full_softmax":
+        in_set = list(range(num_classes))
+    num_correct = sum(
+        in_set[np.argmax(o[i, in_set])] == t for i, t in enumerate(labels)
+    )
     o = o + log_weight
     losses, d_o = [], np.zeros_like(o)
     for i, t in enumerate(labels):
@@ -50,17 +56,17 @@ def loss_and_gradients(
     d_o /= len(labels)
     d_f = normalize_gradient(f, scale * d_o @ normalize(w))
     d_w = normalize_gradient(w, scale * d_o.T @ normalize(f))
-    return np.mean(losses), (x.T @ d_f, d_f.sum(0), d_w)
+    return np.mean(losses), num_correct, (x.T @ d_f, d_f.sum(0), d_w)
 
 
 def client_update(method, a, b, w, client, eta, batch_size, correct, scale):
-    """Lines 8-11: one epoch of SGD; returns theta_k - theta_0 and the summed loss."""
+    """Lines 8-11: one epoch of SGD; returns theta_k - theta_0 and summed metrics."""
     theta = [a.copy(), b.copy(), w.copy()]
     positives = sorted(set(client["labels"]))
-    loss_sum = 0.0
+    loss_sum = correct_sum = 0.0
     for start in range(0, len(client["order"]), batch_size):
         batch = client["order"][start : start + batch_size]
-        loss, gradients = loss_and_gradients(
+        loss, num_correct, gradients = loss_and_gradients(
             method,
             *theta,
             client["x"][batch],
@@ -71,8 +77,9 @@ def client_update(method, a, b, w, client, eta, batch_size, correct, scale):
             scale,
         )
         loss_sum += loss * len(batch)
+        correct_sum += num_correct
         theta = [p - eta * g for p, g in zip(theta, gradients)]
-    return [p - p0 for p, p0 in zip(theta, (a, b, w))], loss_sum
+    return [p - p0 for p, p0 in zip(theta, (a, b, w))], (loss_sum, correct_sum)
 
 
 def spreadout_gradient(w, margin):
@@ -104,15 +111,15 @@ def one_round(
     spreadout_weight=0.0,
     spreadout_margin=1.0,
 ):
-    """Lines 4-13, with server momentum; returns theta, velocity and the mean loss."""
+    """Lines 4-13, with server momentum; returns theta, velocity, (loss, accuracy)."""
     total = sum(len(c["labels"]) for c in clients)
     mean = [np.zeros_like(p) for p in theta]
-    loss_sum = 0.0
+    metrics = np.zeros(2)
     for client in clients:
-        delta, client_loss = client_update(
+        delta, client_metrics = client_update(
             method, *theta, client, eta, batch_size, correct, scale
         )
-        loss_sum += client_loss
+        metrics += client_metrics
         for m, d in zip(mean, delta):
             m += len(client["labels"]) / total * d  # line 12
     # Line 13. Line 11 defines the delta as new minus old, so it is added: the paper's
@@ -122,4 +129,4 @@ def one_round(
     if spreadout_weight:  # FedAwS
         a, b, w = theta
         theta = [a, b, w - spreadout_weight * spreadout_gradient(w, spreadout_margin)]
-    return theta, velocity, loss_sum / total
+    return theta, velocity, metrics / total

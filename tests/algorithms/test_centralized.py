@@ -21,7 +21,7 @@ def test_steps_equal_the_numpy_twin():
         loss_sum, _ = algorithm.update(
             tf.constant(client["image"]), tf.constant(client["label"])
         )
-        loss, gradients = numpy_twin.loss_and_gradients(
+        loss, _, gradients = numpy_twin.loss_and_gradients(
             "full_softmax",
             *theta,
             client["image"].reshape(len(client["label"]), -1) / 255.0,

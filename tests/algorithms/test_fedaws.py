@@ -34,7 +34,7 @@ def test_three_rounds_equal_the_numpy_twin(process):
         cohort = toy.make_cohort(seed=r)
         before = state.classifier
         state, metrics = process.next(state, toy.to_tff(cohort))
-        theta, velocity, loss = numpy_twin.one_round(
+        theta, velocity, (loss, accuracy) = numpy_twin.one_round(
             "pos_only",
             theta,
             velocity,
@@ -47,6 +47,7 @@ def test_three_rounds_equal_the_numpy_twin(process):
         for ours, twins in zip(toy.weights_of(state), theta):
             np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
         assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
+        assert metrics["accuracy"] == pytest.approx(accuracy)
     # The regularizer did something: class 12 is in nobody's set.
     assert np.abs(state.classifier[12] - before[12]).max() > 1e-4
 

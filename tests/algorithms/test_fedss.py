@@ -113,7 +113,7 @@ def test_three_rounds_equal_the_numpy_twin(method):
     for r in range(3):
         cohort = make_cohort(seed=r)
         state, metrics = process.next(state, to_tff(cohort))
-        theta, velocity, loss = numpy_twin.one_round(
+        theta, velocity, (loss, accuracy) = numpy_twin.one_round(
             method,
             theta,
             velocity,
@@ -124,10 +124,12 @@ def test_three_rounds_equal_the_numpy_twin(method):
         for ours, twins in zip(weights_of(state), theta):
             np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
         assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
+        assert metrics["accuracy"] == pytest.approx(accuracy)
         assert metrics["num_examples"] == 22
         assert metrics["num_clients"] == 3
         assert metrics["rejected_clients"] == 0
     assert state.round_num == 3
+    assert 0 < metrics["accuracy"] < 1  # Or the comparison above would say little.
 
 
 def test_without_correction_the_twin_agrees_too():

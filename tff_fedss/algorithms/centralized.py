@@ -70,7 +70,7 @@ class Centralized:
             loss = tf.reduce_mean(example_losses)
         gradient = tape.gradient(loss, self._variables)
         self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
-        is_correct = tf.argmax(logits, 1, tf.int32) == labels
+        is_correct = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
         return tf.reduce_sum(example_losses), tf.math.count_nonzero(is_correct)
 
     @property

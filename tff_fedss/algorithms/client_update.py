@@ -197,7 +197,8 @@ def _count_correct(
 ) -> tf.Tensor:
     """Counts the examples whose target has the largest logit in S_k: int32[]."""
     logits = tf.where(class_set.is_member, logits, logits.dtype.min)
-    return _count(tf.argmax(logits, 1, tf.int32) == targets)
+    # Not `==`: in TFF's graphs it compares Python objects, and is always false.
+    return _count(tf.equal(tf.argmax(logits, 1, tf.int32), targets))
 
 
 def _fold_in(seed: tf.Tensor, purpose: int) -> tf.Tensor:

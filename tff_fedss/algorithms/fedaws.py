@@ -7,8 +7,8 @@ step of every round:
 
     W <- W - lambda * grad reg_sp(W)
 
-with reg_sp of `losses.spreadout`. Yu et al. write lambda * eta with the learning rate
-eta; only the product counts, and here it is called lambda.
+with reg_sp of `losses.spreadout_loss`. Yu et al. write lambda * eta with the learning
+rate eta; only the product counts, and here it is called lambda.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss import losses
 from tff_fedss.algorithms import fedss
-from tff_fedss.losses import spreadout
 
 
 def build_fedaws(
@@ -57,7 +57,7 @@ def build_fedaws(
         )
 
     def spread_out(w: tf.Tensor) -> tf.Tensor:
-        _, gradient = spreadout.spreadout_loss_and_gradient(
+        _, gradient = losses.spreadout_loss_and_gradient(
             w, spreadout_margin, spreadout_neighbors
         )
         return w - spreadout_weight * gradient

@@ -6,5 +6,13 @@ from tff_fedss.losses.softmax import (
     pos_only_loss,
     softmax_loss,
 )
+from tff_fedss.losses.spreadout import spreadout_loss, spreadout_loss_and_gradient
 
-__all__ = ["fedss_loss", "neg_only_loss", "pos_only_loss", "softmax_loss"]
+__all__ = [
+    "fedss_loss",
+    "neg_only_loss",
+    "pos_only_loss",
+    "softmax_loss",
+    "spreadout_loss",
+    "spreadout_loss_and_gradient",
+]

@@ -70,7 +70,7 @@ def spreadout_loss_and_gradient(
 
     The choice of the k nearest is exact up to float32 rounding of the cosines.
 
-    On 2 cores, n = 100,000, d = 64 and k = 10 take TIME and MEMORY.
+    On 2 busy cores, n = 100,000, d = 64 and k = 10 took 67 seconds and 630 MB.
 
     Args:
         classifier: As in `spreadout_loss`.

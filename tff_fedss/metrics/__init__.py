@@ -2,5 +2,17 @@
 
 from tff_fedss.metrics.accuracy import nearest_classes
 from tff_fedss.metrics.communication import ClassifierTraffic, classifier_traffic
+from tff_fedss.metrics.confusion import client_confusion_matrix
+from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
+from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
 
-__all__ = ["ClassifierTraffic", "classifier_traffic", "nearest_classes"]
+__all__ = [
+    "ClassifierTraffic",
+    "GradientNoise",
+    "average_precision_at_r",
+    "classifier_traffic",
+    "client_confusion_matrix",
+    "gradient_noise",
+    "map_at_r",
+    "nearest_classes",
+]

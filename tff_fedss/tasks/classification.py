@@ -52,7 +52,7 @@ class Classification:
         def count_correct(images, labels, classifier):
             features = self._model(tf.cast(images, tf.float32), training=False)
             predictions = metrics.nearest_classes(features, classifier)
-            return tf.math.count_nonzero(predictions == labels)
+            return tf.math.count_nonzero(tf.equal(predictions, labels))
 
         return count_correct
 

@@ -1,0 +1,140 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss.algorithms import fedss
+from tff_fedss.metrics.gradient_noise import _client_seed, gradient_noise
+
+NUM_CLASSES, NUM_POSITIVES, EMBEDDING_DIM = 13, 5, 3
+ALL_NEGATIVES = NUM_CLASSES - NUM_POSITIVES
+IMAGE_SHAPE = (2, 2, 1)
+
+
+def dense_features():
+    images = tf.keras.Input(IMAGE_SHAPE)
+    x = tf.keras.layers.Rescaling(1 / 255.0)(images)
+    x = tf.keras.layers.Flatten()(x)
+    initializer = tf.keras.initializers.RandomNormal(stddev=0.5, seed=1)
+    x = tf.keras.layers.Dense(EMBEDDING_DIM, kernel_initializer=initializer)(x)
+    return tf.keras.Model(images, x)
+
+
+# Building a TFF computation takes seconds: one of each kind serves all tests here.
+@functools.cache
+def build(m=None, momentum=0.0, seed=0):
+    """FedSS with m negatives; FullSoftmax for m = None."""
+    return fedss.build_fedss(
+        dense_features,
+        NUM_CLASSES,
+        NUM_POSITIVES,
+        method="full_softmax" if m is None else "fedss",
+        num_negatives=m or 0,
+        logit_scale=5.0,
+        client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
+        server_optimizer=tff.learning.optimizers.build_sgdm(1.0, momentum),
+        seed=seed,
+    )
+
+
+def make_batches(num_batches=3):
+    """Batches D of 32 examples with |P_k| classes each."""
+    rng = np.random.default_rng(0)
+    for _ in range(num_batches):
+        classes = rng.permutation(NUM_CLASSES)[:NUM_POSITIVES]
+        images = rng.integers(0, 256, (32, *IMAGE_SHAPE)).astype(np.uint8)
+        labels = np.resize(classes, 32).astype(np.int32)
+        yield tf.data.Dataset.from_tensor_slices({"image": images, "label": labels})
+
+
+def initial_weights():
+    process = build()
+    return process.get_model_weights(process.initialize())
+
+
+def noise(full, sampled, cohort_size=8, seed=0, num_batches=3):
+    return gradient_noise(
+        full, sampled, initial_weights(), make_batches(num_batches), cohort_size, seed
+    )
+
+
+def test_noise_falls_as_m_grows_and_ends_at_zero():
+    one, three = noise(build(), build(1)), noise(build(), build(3))
+    # All negatives, no noise: even though this process has another initial W and a
+    # server momentum, neither of which may matter.
+    everything = noise(build(), build(ALL_NEGATIVES, momentum=0.9, seed=5))
+    for part in ("model", "feature_extractor", "classifier"):
+        falling = [getattr(n, part) for n in (one, three, everything)]
+        assert all(x.shape == (3,) for x in falling)
+        assert falling[0].mean() > 1.3 * falling[1].mean() > 1e-4
+        assert falling[2].max() < 1e-6
+
+
+def test_it_is_the_mean_absolute_difference_of_the_aggregated_changes():
+    weights = initial_weights()
+    changes = []
+    for process in (build(), build(3)):
+        clients = [
+            {"data": data, "seed": _client_seed(4, 0, k)}
+            for data in make_batches(1)
+            for k in range(2)
+        ]
+        state, _ = process.next(
+            process.set_model_weights(process.initialize(), weights), clients
+        )
+        after = process.get_model_weights(state).trainable
+        changes.append([b - a for a, b in zip(weights.trainable, after)])
+    phi_kernel, phi_bias, w = (np.abs(a - b) for a, b in zip(*changes))
+    result = noise(build(), build(3), cohort_size=2, seed=4, num_batches=1)
+    phi = np.concatenate([phi_kernel.ravel(), phi_bias])
+    everything = np.concatenate([phi, w.ravel()])
+    close = dict(rtol=1e-3)
+    np.testing.assert_allclose(result.feature_extractor, [phi.mean()], **close)
+    np.testing.assert_allclose(result.classifier, [w.mean()], **close)
+    np.testing.assert_allclose(result.model, [everything.mean()], **close)
+    assert result.mean == result.model[0]
+
+
+def test_a_process_differs_from_itself_by_nothing():
+    result = noise(build(3), build(3))
+    for value in (result.model, result.feature_extractor, result.classifier):
+        np.testing.assert_array_equal(value, np.zeros(3))
+    assert result.mean == 0
+
+
+def test_clients_draw_different_negatives():
+    """The mean over clients is less noisy than one, unless all have the same N_k."""
+    one = noise(build(), build(1), cohort_size=1)
+    many = noise(build(), build(1), cohort_size=16)
+    assert many.mean < 0.85 * one.mean
+
+
+def test_the_seed_decides():
+    first, again, other = (
+        noise(build(), build(3), seed=seed, num_batches=2) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first.model, again.model)
+    assert np.all(first.model != other.model)
+    seeds = {
+        tuple(_client_seed(*key))
+        for key in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]
+    }
+    assert len(seeds) == 4
+
+
+def test_rejected_clients_are_an_error():
+    weights = initial_weights()
+    broken = tff.learning.models.ModelWeights(
+        [np.full_like(w, np.nan) for w in weights.trainable], []
+    )
+    with pytest.raises(ValueError, match="2 of 2 clients were rejected"):
+        gradient_noise(build(), build(3), broken, make_batches(1), 2, 0)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="found 0"):
+        noise(build(), build(3), cohort_size=0)
+    with pytest.raises(ValueError, match="empty"):
+        noise(build(), build(3), num_batches=0)

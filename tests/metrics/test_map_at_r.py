@@ -1,0 +1,192 @@
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
+
+
+def brute_force(features, labels, r):
+    """Eq. 9 in loops: (mean, per query). Distances equal to 9 digits are ties."""
+    unit = features.astype(np.float64)
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    per_query = []
+    for q in range(len(unit)):
+        others = [i for i in range(len(unit)) if i != q]
+        others.sort(key=lambda i: (round(np.linalg.norm(unit[q] - unit[i]), 9), i))
+        correct, total = 0, 0.0
+        for rank, i in enumerate(others[:r], start=1):
+            if labels[i] == labels[q]:
+                correct += 1
+                total += correct / rank
+        per_query.append(total / r)
+    return np.mean(per_query), per_query
+
+
+def at_angles(*degrees):
+    radians = np.deg2rad(degrees)
+    return np.stack([np.cos(radians), np.sin(radians)], 1)
+
+
+def random_images(num_images=90, num_classes=7, dim=6, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, num_classes, num_images)
+    centres = rng.normal(size=(num_classes, dim))
+    features = centres[labels] + rng.normal(size=(num_images, dim))
+    lengths = rng.uniform(0.1, 9, (num_images, 1))
+    return (features * lengths).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("r", [1, 3, 10, 89])
+def test_it_equals_brute_force(r):
+    features, labels = random_images()
+    mean, per_query = brute_force(features, labels, r)
+    assert 0.02 < mean < 0.98
+    np.testing.assert_allclose(
+        average_precision_at_r(features, labels, r), per_query, rtol=1e-12
+    )
+    assert map_at_r(features, labels, r) == pytest.approx(mean, rel=1e-12)
+
+
+def test_it_equals_brute_force_where_most_distances_are_ties():
+    rng = np.random.default_rng(1)
+    a, b, c = rng.uniform(0.1, 1, 3)
+    corners = [
+        np.multiply(signs, vector)
+        for vector in itertools.permutations([a, b, c])
+        for signs in itertools.product([1, -1], repeat=3)
+    ]
+    # Two of each, of other lengths, in any order.
+    features = rng.permutation(np.concatenate([corners, corners]))
+    features *= rng.uniform(0.5, 5, (len(features), 1))
+    labels = rng.integers(0, 4, len(features))
+    for r in (1, 5, 10, 40):
+        _, per_query = brute_force(features, labels, r)
+        np.testing.assert_allclose(
+            average_precision_at_r(features, labels, r), per_query, rtol=1e-12
+        )
+
+
+def test_by_hand():
+    features = at_angles(0, 10, 20, 180)
+    per_query = average_precision_at_r(features, np.array([7, 8, 7, 7]), r=2)
+    # 0: finds 10 (wrong), 20 (right, P(2) = 1/2). 10: is alone in its class.
+    # 20: finds 10 (wrong), 0 (tied with none). 180: finds 20 (P(1) = 1), 10 (wrong).
+    np.testing.assert_allclose(per_query, [0.25, 0, 0.25, 0.5])
+
+
+def test_among_equals_the_smallest_index_comes_first():
+    features = at_angles(60, 0, -60)
+    # The image at 0 has one neighbour to choose, between 60 and -60.
+    per_query = average_precision_at_r(features, np.array([0, 0, 1]), r=1)
+    assert per_query[1] == 1
+    per_query = average_precision_at_r(features, np.array([1, 0, 0]), r=1)
+    assert per_query[1] == 0
+
+
+def test_r_divides_even_if_fewer_images_are_relevant():
+    features = np.concatenate([at_angles(0, 1, 2), at_angles(*range(90, 99))])
+    labels = np.array([0] * 3 + [1] * 9)
+    per_query = average_precision_at_r(features, labels, r=10)
+    np.testing.assert_allclose(per_query, [2 / 10] * 3 + [8 / 10] * 9)
+
+
+def test_the_query_is_left_out_and_its_copy_is_not():
+    features = at_angles(0, 0, 90, 90)
+    per_query = average_precision_at_r(features, np.array([0, 1, 0, 0]), r=1)
+    np.testing.assert_array_equal(per_query, [0, 0, 1, 1])
+
+
+def test_copies_rank_by_index():
+    """All distances are 0: the first three others are retrieved."""
+    rng = np.random.default_rng(2)
+    features = np.tile(rng.normal(size=64).astype(np.float32), (101, 1))
+    labels = rng.integers(0, 2, 101)
+    labels[:4] = [0, 1, 0, 0]
+    expected = np.where(labels == 0, (1 + 2 / 3) / 3, (1 / 2) / 3)  # They find 0, 1, 2.
+    expected[:3] = [(1 / 2 + 2 / 3) / 3, 0, (1 + 2 / 3) / 3]  # 1 2 3; 0 2 3; 0 1 3.
+    for block_size in (1, 10, 1000):
+        per_query = average_precision_at_r(features, labels, 3, block_size)
+        np.testing.assert_allclose(per_query, expected)
+
+
+def test_lengths_do_not_matter():
+    features, labels = random_images()
+    per_query = average_precision_at_r(features, labels, 5)
+    for factor in (1e-30, 3.0, 1e30):
+        np.testing.assert_array_equal(
+            average_precision_at_r(features * np.float32(factor), labels, 5),
+            per_query,
+        )
+
+
+def test_collapsed_features_are_still_told_apart():
+    """Distances of 1e-4 and their order, which cosines in float32 cannot see."""
+    rng = np.random.default_rng(3)
+    features = np.ones((60, 16)) + 1e-4 * rng.normal(size=(60, 16))
+    labels = rng.integers(0, 3, 60)
+    _, per_query = brute_force(features, labels, 5)
+    np.testing.assert_allclose(
+        average_precision_at_r(features, labels, 5), per_query, atol=1e-12
+    )
+
+
+def test_zero_vectors_are_at_a_right_angle_to_everything():
+    features = np.concatenate([at_angles(0, 80, 100), np.zeros((2, 2))])
+    labels = np.array([0, 1, 2, 0, 1])
+    per_query = average_precision_at_r(features, labels, r=2)
+    # 0 finds 80 and then the first zero, at 90 degrees, before 100. To a zero vector
+    # all are equal: the first one finds 0 and 80, and so does the second.
+    np.testing.assert_allclose(per_query, [0.25, 0, 0, 0.5, 0.25])
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 7, 64, 89, 90, 10_000])
+def test_blocks_change_nothing(block_size):
+    features, labels = random_images()
+    features[40:60] = features[:20]
+    features[80] = 0
+    np.testing.assert_array_equal(
+        average_precision_at_r(features, labels, 10, block_size),
+        average_precision_at_r(features, labels, 10),
+    )
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(r=90), "more than 90 images, found 90"),
+        (dict(r=0), "positive, found 0 and"),
+        (dict(block_size=0), "positive, found 10 and 0"),
+        (dict(labels=np.zeros(89)), r"found \(90, 6\) and \(89,\)"),
+        (dict(features=np.full((90, 6), np.nan)), "finite"),
+    ],
+)
+def test_bad_arguments_are_refused(change, message):
+    features, labels = random_images()
+    with pytest.raises(ValueError, match=message):
+        map_at_r(**{"features": features, "labels": labels, **change})
+
+
+_MEASURE_MEMORY = """
+import resource
+import numpy as np
+from tff_fedss.metrics.map_at_r import map_at_r
+features = np.random.default_rng(0).normal(size=(20_000, 64)).astype(np.float32)
+labels = np.arange(20_000) // 5
+map_at_r(features[:2000], labels[:2000])  # TensorFlow's own start.
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+map_at_r(features, labels)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_square_of_the_images():
+    # A fresh process, because the peak of this one is not our own.
+    run = subprocess.run(
+        [sys.executable, "-c", _MEASURE_MEMORY], check=True, capture_output=True
+    )
+    # All distances at once would be 20,000^2 * 8 bytes = 3.2 GB.
+    assert int(run.stdout) < 300 * 1024

@@ -1,0 +1,54 @@
+"""What a client confuses with what among its own classes (FedSS, Fig. 7)."""
+
+import numpy as np
+import tensorflow as tf
+
+from tff_fedss.metrics import accuracy
+
+
+def client_confusion_matrix(
+    features: np.ndarray,
+    labels: np.ndarray,
+    classifier: np.ndarray,
+    positives: np.ndarray,
+) -> np.ndarray:
+    """Counts a client's predictions among its positives P_k.
+
+    The prediction is the class of P_k with the largest cosine; the rest of W takes no
+    part. A collapsed client (NegOnly) fills few columns, a good one the diagonal.
+
+    Args:
+        features: float32[examples, d], phi's outputs for the client's images.
+        labels: int[examples], their classes, all of P_k.
+        classifier: float32[n, d], W.
+        positives: int[|P_k|], distinct classes, in the order of the rows and columns.
+
+    Returns:
+        int64[|P_k|, |P_k|] of counts: rows are true classes, columns predictions. Among
+        equal cosines the prediction is the class that comes first in `positives`.
+        Dividing by `matrix.sum(1, keepdims=True)` gives the rates of Fig. 7.
+
+    Raises:
+        ValueError: If positives repeat or are no rows of W, or a label is not in P_k.
+    """
+    labels, positives = np.asarray(labels), np.asarray(positives)
+    order = np.argsort(positives)
+    ascending = positives[order]
+    if len(positives) == 0 or np.any(ascending[1:] == ascending[:-1]):
+        raise ValueError(
+            f"positives must be distinct classes, at least one, found {positives}."
+        )
+    if ascending[0] < 0 or ascending[-1] >= len(classifier):
+        raise ValueError(
+            f"positives must be in [0, {len(classifier)}), found {positives}."
+        )
+    if not np.isin(labels, positives).all():
+        strangers = np.setdiff1d(labels, positives)
+        raise ValueError(f"labels must be in positives, found {strangers} too.")
+    true = order[np.searchsorted(ascending, labels)]
+    predicted = accuracy.nearest_classes(
+        tf.convert_to_tensor(features), tf.gather(classifier, positives)
+    ).numpy()
+    matrix = np.zeros([len(positives), len(positives)], np.int64)
+    np.add.at(matrix, (true, predicted), 1)
+    return matrix

@@ -1,0 +1,120 @@
+"""The noise that sampled negatives bring into a round (FedSS, A.3 and Fig. 9)."""
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientNoise:
+    """Mean absolute differences |g_FedAvg - g_FedSS|, one per batch D.
+
+    Each is the sum of absolute differences over some parameters, divided by the number
+    of those parameters: a length that models of different sizes can be compared in.
+
+    Attributes:
+        model: float64[batches], over all parameters.
+        feature_extractor: float64[batches], over phi.
+        classifier: float64[batches], over all n * d entries of W.
+    """
+
+    model: np.ndarray
+    feature_extractor: np.ndarray
+    classifier: np.ndarray
+
+    @property
+    def mean(self) -> float:
+        """E(|g_FedAvg - g_FedSS|) over the batches and all parameters: Fig. 9."""
+        return float(np.mean(self.model))
+
+
+def gradient_noise(
+    full_process: tff.learning.templates.LearningProcess,
+    sampled_process: tff.learning.templates.LearningProcess,
+    weights: tff.learning.models.ModelWeights,
+    batches: Iterable[tf.data.Dataset],
+    cohort_size: int,
+    seed: int,
+) -> GradientNoise:
+    """Compares one round of FullSoftmax and of a sampled method, batch by batch.
+
+    A round has K clients that all hold the same data D and differ in their seeds, so
+    in their negatives. g is the round's change of the model: what the clients sent,
+    aggregated. Both processes start every round from the same weights, from a fresh
+    server state, with the same clients; nothing is carried over.
+
+    g is read off the weights before and after, so it has their rounding: in float32
+    about 1e-8 per parameter of size 0.3.
+
+    Args:
+        full_process: FullSoftmax, from `algorithms.build_fedss`. In both processes the
+            server's first step must add the aggregated change as it is: SGD with
+            learning rate 1, whatever its momentum. A.3 takes |D| = 32, which is one
+            local step at the default batch size.
+        sampled_process: FedSS, say, with the same model and optimizers.
+        weights: Where the rounds start, with trainable = [*phi, W].
+        batches: For each batch D its examples, one {"image", "label"} per element.
+        cohort_size: K.
+        seed: The clients' seeds are drawn from (seed, batch, client).
+
+    Returns:
+        The noise of each batch.
+
+    Raises:
+        ValueError: If cohort_size is not positive, there are no batches, or a round
+            rejected an update that was not finite.
+    """
+    if cohort_size < 1:
+        raise ValueError(f"cohort_size must be positive, found {cohort_size}.")
+    noises = []
+    for index, data in enumerate(batches):
+        cohort = [
+            {"data": data, "seed": _client_seed(seed, index, client)}
+            for client in range(cohort_size)
+        ]
+        full = _one_round(full_process, weights, cohort)
+        sampled = _one_round(sampled_process, weights, cohort)
+        # Equal starting points cancel: the changes differ as the results do.
+        differences = [
+            np.abs(a - b).astype(np.float64) for a, b in zip(full, sampled, strict=True)
+        ]
+        noises.append(_means(differences))
+    if not noises:
+        raise ValueError("The noise of no batches is undefined: batches is empty.")
+    return GradientNoise(*np.transpose(noises))
+
+
+def _client_seed(seed: int, batch: int, client: int) -> np.ndarray:
+    """Draws int32[2], independent for different arguments."""
+    words = np.random.SeedSequence([seed, batch, client]).generate_state(2)
+    return words.view(np.int32)
+
+
+def _one_round(
+    process: tff.learning.templates.LearningProcess,
+    weights: tff.learning.models.ModelWeights,
+    cohort: list,
+) -> list[np.ndarray]:
+    """Runs a round from the given weights; returns the trainable weights after it."""
+    state = process.set_model_weights(process.initialize(), weights)
+    state, metrics = process.next(state, cohort)
+    if metrics["rejected_clients"]:
+        raise ValueError(
+            f"{metrics['rejected_clients']} of {len(cohort)} clients were rejected: "
+            "their updates were not finite."
+        )
+    return [np.asarray(w) for w in process.get_model_weights(state).trainable]
+
+
+def _means(differences: list[np.ndarray]) -> tuple[float, float, float]:
+    """Averages the absolute differences of [*phi, W]: all of them, phi's and W's."""
+    *phi, w = differences
+    phi_sum, phi_size = sum(x.sum() for x in phi), sum(x.size for x in phi)
+    return (
+        (phi_sum + w.sum()) / (phi_size + w.size),
+        phi_sum / phi_size,
+        w.sum() / w.size,
+    )
