@@ -24,6 +24,12 @@ METHODS = (
     "centralized",
 )
 
+_MODELS = {
+    "small_cnn": models.small_cnn,
+    "mobilenet_v3_small": functools.partial(models.mobilenet_v3, size="small"),
+    "mobilenet_v3_large": functools.partial(models.mobilenet_v3, size="large"),
+}
+
 DATASET = flags.DEFINE_enum(
     "dataset",
     "glyphs",
@@ -36,6 +42,9 @@ _DATA_DIR = flags.DEFINE_string(
     None,
     "Where Omniglot's images are: a folder of PNGs, an archive of them, or a folder "
     "with such an archive. Without it, TFDS downloads them.",
+)
+_IMAGE_SIZE = flags.DEFINE_integer(
+    "image_size", 28, "Height and width of the images in pixels.", lower_bound=8
 )
 _NUM_CLASSES = flags.DEFINE_integer(
     "num_classes", 500, "n, for glyphs: up to a million.", lower_bound=2
@@ -97,6 +106,18 @@ _SERVER_LEARNING_RATE = flags.DEFINE_float(
 _SERVER_MOMENTUM = flags.DEFINE_float(
     "server_momentum", 0.9, "Of the server.", lower_bound=0.0, upper_bound=1.0
 )
+_MODEL = flags.DEFINE_enum(
+    "model",
+    "small_cnn",
+    list(_MODELS),
+    "phi, the feature extractor. MobileNetV3 needs --image_size of at least 32.",
+)
+_PRETRAINED = flags.DEFINE_string(
+    "pretrained",
+    None,
+    "Start phi from this Keras .h5 file or SavedModel, by the names of the layers: "
+    "from ImageNet weights of MobileNetV3, for instance.",
+)
 _EMBEDDING_DIM = flags.DEFINE_integer(
     "embedding_dim", 64, "d, the length of an image's representation.", lower_bound=1
 )
@@ -125,6 +146,7 @@ RESULTS_DIR = flags.DEFINE_string(
 _DECIDE_RESULTS = (
     DATASET,
     _DATA_DIR,
+    _IMAGE_SIZE,
     _NUM_CLASSES,
     _PARTITION,
     NUM_NEGATIVES,
@@ -138,6 +160,8 @@ _DECIDE_RESULTS = (
     _CLIENT_LEARNING_RATE,
     _SERVER_LEARNING_RATE,
     _SERVER_MOMENTUM,
+    _MODEL,
+    _PRETRAINED,
     _EMBEDDING_DIM,
     _WARM_START_EPOCHS,
     ROUNDS_PER_EVALUATION,
@@ -177,11 +201,13 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
             other flags.
     """
     if DATASET.value == "omniglot":
-        dataset = omniglot.load(_DATA_DIR.value, partition=_PARTITION.value)
+        dataset = omniglot.load(
+            _DATA_DIR.value, partition=_PARTITION.value, image_size=_IMAGE_SIZE.value
+        )
     elif _DATA_DIR.value is not None:
         raise InvalidInputError("--data_dir goes with --dataset=omniglot only.")
     else:
-        dataset = synthetic.glyphs(_NUM_CLASSES.value)
+        dataset = synthetic.glyphs(_NUM_CLASSES.value, image_size=_IMAGE_SIZE.value)
     if _CLIENTS_PER_ROUND.value > dataset.num_clients:
         raise InvalidInputError(
             f"--clients_per_round={_CLIENTS_PER_ROUND.value} is more than the "
@@ -199,6 +225,11 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
             f"--warm_start_epochs={_WARM_START_EPOCHS.value} needs public classes, and "
             f"{dataset.name} has none: use --warm_start_epochs=0."
         )
+    if _MODEL.value.startswith("mobilenet") and _IMAGE_SIZE.value < 32:
+        raise InvalidInputError(
+            f"--model={_MODEL.value} needs --image_size of at least 32, "
+            f"found {_IMAGE_SIZE.value}."
+        )
     neighbors = _SPREADOUT_NEIGHBORS.value
     if "fedaws" in methods and neighbors and neighbors >= dataset.num_classes:
         raise InvalidInputError(
@@ -208,7 +239,7 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
     return tasks.Classification(
         dataset,
         functools.partial(
-            models.small_cnn,
+            _MODELS[_MODEL.value],
             dataset.image_shape,
             _EMBEDDING_DIM.value,
             seed=_SEED.value,
@@ -219,14 +250,14 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
 def build_run(
     method: str,
     task: tasks.Classification,
-    feature_extractor: list[np.ndarray] | None,
+    feature_extractor: list[np.ndarray],
 ) -> training.Run:
     """Builds the run of one method.
 
     Args:
         method: One of `METHODS`.
         task: The task.
-        feature_extractor: phi to start from, or None for its initial weights.
+        feature_extractor: The weights of phi to start from.
     """
     if method == "centralized":
         return training.CentralizedRun(
@@ -290,7 +321,20 @@ def train_methods(
         InvalidInputError: Before anything is written, if the flags or data are bad.
     """
     task = load_task(methods)
-    print(task.dataset.summary(), flush=True)
+    model = task.feature_extractor_fn()
+    pretrained = ""
+    if _PRETRAINED.value:
+        pretrained = models.load_pretrained(model, _PRETRAINED.value)
+    num_w = task.dataset.num_classes * _EMBEDDING_DIM.value
+    share = models.last_layer_share(
+        model.count_params(), task.dataset.num_classes, _EMBEDDING_DIM.value
+    )
+    print(task.dataset.summary())
+    print(
+        f"phi: {_MODEL.value}, {model.count_params():,} parameters; W: {num_w:,} "
+        f"({100 * share:.1f} % of all). {pretrained}",
+        flush=True,
+    )
     folder.open()
     rows: list[training.Metrics] = []
 
@@ -298,11 +342,9 @@ def train_methods(
         folder.release(row)
         rows.append(row)
 
-    feature_extractor = None
     if _WARM_START_EPOCHS.value:
-        feature_extractor = training.warm_start(
-            task, _WARM_START_EPOCHS.value, _SEED.value
-        )
+        training.warm_start(model, task.dataset, _WARM_START_EPOCHS.value, _SEED.value)
+    feature_extractor = model.get_weights()
     runs = [build_run(method, task, feature_extractor) for method in methods]
     try:
         training.train(runs, ROUNDS.value, ROUNDS_PER_EVALUATION.value, release)

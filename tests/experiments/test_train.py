@@ -88,6 +88,12 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
         (["stray"], "'stray'"),
         (["--num_negatives=39"], "--num_negatives=39 is more than n - |P_k| = 40 - "),
         (["--clients_per_round=9"], "--clients_per_round=9 is more than the 8 clients"),
+        (["--model=mobilenet_v3_small"], "--image_size of at least 32, found 28"),
+        (["--pretrained=/no/such.h5"], "/no/such.h5"),
+        (
+            ["--method=fedaws", "--spreadout_neighbors=40"],
+            "--spreadout_neighbors=40 is more than the n - 1 = 39",
+        ),
         (["--data_dir=."], "--data_dir goes with --dataset=omniglot"),
         (
             ["--dataset=omniglot", "--data_dir=/no/such/folder"],

@@ -160,11 +160,13 @@ def test_the_loop_interleaves_evaluates_and_releases(task):
     ]
 
 
-def test_the_warm_start_learns_the_public_classes(task):
-    first = training.warm_start(task, num_epochs=1, seed=0)
-    again = training.warm_start(task, num_epochs=1, seed=0)
-    initial = task.feature_extractor_fn().get_weights()
-    for a, b, start in zip(first, again, initial, strict=True):
+def test_the_warm_start_trains_phi_in_place(task):
+    first, again, initial = (task.feature_extractor_fn() for _ in range(3))
+    for model in (first, again):
+        training.warm_start(model, task.dataset, num_epochs=1, seed=0)
+    for a, b in zip(first.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
-        assert a.shape == start.shape
-    assert max(np.abs(a - b).max() for a, b in zip(first, initial)) > 1e-3
+    moved = [
+        np.abs(a - b).max() for a, b in zip(first.get_weights(), initial.get_weights())
+    ]
+    assert min(moved) > 1e-4

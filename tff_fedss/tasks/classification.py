@@ -43,14 +43,19 @@ class Classification:
         )
 
     @functools.cached_property
-    def _model(self) -> tf.keras.Model:
-        return self.feature_extractor_fn()
+    def _model(self) -> tuple[tf.keras.Model, list[tf.Variable]]:
+        model = self.feature_extractor_fn()
+        # Listed now: once another model has been built in a graph, as TFF does, Keras
+        # may refuse to list the variables of this one.
+        return model, model.trainable_variables
 
     @functools.cached_property
     def _count_correct(self):
+        model, _ = self._model
+
         @tf.function
         def count_correct(images, labels, classifier):
-            features = self._model(tf.cast(images, tf.float32), training=False)
+            features = model(tf.cast(images, tf.float32), training=False)
             predictions = metrics.nearest_classes(features, classifier)
             return tf.math.count_nonzero(tf.equal(predictions, labels))
 
@@ -68,7 +73,8 @@ class Classification:
             {"top1": the share of test images whose nearest class is their own}.
         """
         *phi, classifier = weights.trainable
-        for variable, value in zip(self._model.trainable_variables, phi, strict=True):
+        _, variables = self._model
+        for variable, value in zip(variables, phi, strict=True):
             variable.assign(value)
         classifier = tf.convert_to_tensor(classifier)
         num_correct = sum(

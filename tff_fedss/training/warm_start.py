@@ -2,11 +2,10 @@
 
 import itertools
 
-import numpy as np
 import tensorflow as tf
 
 from tff_fedss import algorithms
-from tff_fedss.tasks import Classification
+from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.training.progress import Progress
 
 # What learns fastest on small images.
@@ -14,23 +13,21 @@ _BATCH_SIZE = 64
 _LEARNING_RATE = 1e-3
 
 
-def warm_start(task: Classification, num_epochs: int, seed: int) -> list[np.ndarray]:
-    """Trains phi with Adam on the public images of a task's data set.
+def warm_start(
+    model: tf.keras.Model, dataset: FederatedDataset, num_epochs: int, seed: int
+) -> None:
+    """Trains phi with Adam on the public images of a data set.
 
     From scratch, small federated runs stay at chance for long: the features collapse
     before they separate. The paper starts from ImageNet-1k (A.2); this is the same
     idea with classes of the same kind that no client holds.
 
     Args:
-        task: The task; its data set has public images.
+        model: phi; its weights are the start, and are trained in place.
+        dataset: With public images.
         num_epochs: Passes over them.
-        seed: Of the initial weights and the order of the images.
-
-    Returns:
-        The weights of phi, in the order of the model's `trainable_variables`.
+        seed: Of the classifier's initial weights and of the order of the images.
     """
-    dataset = task.dataset
-    model = task.feature_extractor_fn()
     algorithm = algorithms.Centralized(
         model,
         dataset.num_public_classes,
@@ -58,4 +55,3 @@ def warm_start(task: Classification, num_epochs: int, seed: int) -> list[np.ndar
                     step,
                     {"loss": loss_sum / num_seen, "accuracy": num_correct / num_seen},
                 )
-    return [v.numpy() for v in model.trainable_variables]

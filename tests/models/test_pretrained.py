@@ -1,0 +1,230 @@
+import functools
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_fedss import errors, models
+
+SHAPE, ALPHA = (32, 32, 3), 0.25
+
+
+@pytest.fixture(scope="module")
+def source():
+    """A MobileNetV3 with BatchNorm, as trained: no weight has its initial value."""
+    model = tf.keras.applications.MobileNetV3Small(
+        SHAPE, alpha=ALPHA, weights=None, classes=5
+    )
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.uniform(0.1, 1.0, w.shape) for w in model.get_weights()])
+    return model
+
+
+@pytest.fixture(scope="module")
+def weights_file(source, tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "imagenet.h5"
+    source.save_weights(path)
+    return path
+
+
+@functools.cache
+def _shared(embedding_dim, channels):
+    return models.mobilenet_v3(
+        (*SHAPE[:2], channels), embedding_dim, size="small", alpha=ALPHA
+    )
+
+
+@pytest.fixture
+def build():
+    """Models at their initial weights; they are put back after the test."""
+    used = []
+    # Keras is left in the mode of the model built last, maybe a graph's: mend that.
+    inputs = tf.keras.Input((1,))
+    tf.keras.Model(inputs, inputs)
+
+    def build(embedding_dim=8, channels=3):
+        model = _shared(embedding_dim, channels)
+        used.append((model, model.get_weights()))
+        return model
+
+    yield build
+    for model, weights in used:
+        model.set_weights(weights)
+
+
+def check_equal_to(source, model, report):
+    """Every weight of the loaded layers is the source's of that name."""
+    theirs = {v.name: v.numpy() for v in source.weights}
+    num_loaded = 0
+    for name in report.loaded:
+        for variable in model.get_layer(name).weights:
+            np.testing.assert_array_equal(variable.numpy(), theirs[variable.name])
+            num_loaded += variable.numpy().size
+    assert num_loaded == report.num_loaded > 0
+    assert report.num_parameters == model.count_params()
+
+
+def check_complete(model, report):
+    with_weights = {layer.name for layer in model.layers if layer.weights}
+    assert set(report.loaded) | report.not_loaded.keys() == with_weights
+    assert len(report.loaded) + len(report.not_loaded) == len(with_weights)
+
+
+def test_loads_all_but_the_embedding(source, weights_file, build):
+    model = build()
+    embedding = model.get_layer("embedding").get_weights()
+    report = models.load_pretrained(model, str(weights_file))
+    check_complete(model, report)
+    check_equal_to(source, model, report)
+    assert report.not_loaded == {"embedding": "not in the file"}
+    assert report.unused == ("Logits",)
+    for before, after in zip(embedding, model.get_layer("embedding").get_weights()):
+        np.testing.assert_array_equal(before, after)
+    # Gamma and beta are among them, for every norm.
+    assert sum(name.endswith("BatchNorm") for name in report.loaded) == 34
+    num_embedding = sum(w.size for w in embedding)
+    assert report.num_loaded == report.num_parameters - num_embedding
+    text = str(report)
+    assert "\n" not in text
+    assert f"loaded {len(report.loaded)} of {len(report.loaded) + 1} layers" in text
+    assert "embedding (not in the file)" in text and "not used: Logits" in text
+
+
+def test_the_loaded_network_computes_what_the_source_would_with_group_norm(
+    source, weights_file, build
+):
+    model = build(embedding_dim=1024)  # The features of Conv_2.
+    models.load_pretrained(model, str(weights_file))
+
+    def with_group_norm(layer):
+        if isinstance(layer, tf.keras.layers.BatchNormalization):
+            width = layer.gamma.shape[0]
+            return tf.keras.layers.GroupNormalization(
+                width // 8, epsilon=layer.epsilon, name=layer.name
+            )
+        return type(layer).from_config(layer.get_config())
+
+    features = tf.keras.Model(source.input, source.get_layer("Logits").input)
+    oracle = tf.keras.models.clone_model(features, clone_function=with_group_norm)
+    oracle.set_weights([v.numpy() for v in features.trainable_weights])
+    images = np.random.default_rng(1).uniform(0, 255, (2, *SHAPE)).astype(np.float32)
+    expected = oracle(images, training=False).numpy().reshape(2, 1024)
+    assert expected.std() > 0
+    np.testing.assert_allclose(model(images).numpy(), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["whole.h5", "model.keras", pytest.param("saved_model", marks=pytest.mark.slow)],
+)
+def test_loads_saved_models(name, source, tmp_path, build):
+    source.save(tmp_path / name)
+    model = build()
+    report = models.load_pretrained(model, str(tmp_path / name))
+    check_equal_to(source, model, report)
+    assert report.not_loaded == {"embedding": "not in the file"}
+    assert report.unused == ("Logits",)
+
+
+def test_loads_its_own_kind_completely(tmp_path, build):
+    model = build()
+    rng = np.random.default_rng(2)
+    values = [rng.normal(size=w.shape).astype(np.float32) for w in model.get_weights()]
+    model.set_weights(values)
+    model.save_weights(tmp_path / "phi.h5")
+    model.set_weights([np.zeros_like(w) for w in values])
+    report = models.load_pretrained(model, str(tmp_path / "phi.h5"))
+    assert not report.not_loaded and not report.unused
+    assert report.num_loaded == report.num_parameters
+    for a, b in zip(model.get_weights(), values, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_reads_attributes_that_keras_has_split(weights_file, source, tmp_path, build):
+    path = tmp_path / "split.h5"
+    shutil.copy(weights_file, path)
+    with h5py.File(path, "r+") as file:
+        names = file.attrs["layer_names"]
+        del file.attrs["layer_names"]
+        file.attrs["layer_names0"], file.attrs["layer_names1"] = names[:50], names[50:]
+    model = build()
+    report = models.load_pretrained(model, str(path))
+    check_equal_to(source, model, report)
+    assert list(report.not_loaded) == ["embedding"]
+
+
+def test_reports_what_does_not_fit(weights_file, tmp_path, build, source):
+    path = tmp_path / "odd.h5"
+    shutil.copy(weights_file, path)
+    with h5py.File(path, "r+") as file:
+        layer = file["expanded_conv/squeeze_excite/Conv"]
+        names = list(layer.attrs["weight_names"])
+        layer.attrs["weight_names"] = [n for n in names if "bias" not in str(n)]
+    model = build(channels=1)  # The first kernel is for three channels.
+    before = {layer.name: layer.get_weights() for layer in model.layers}
+    report = models.load_pretrained(model, str(path))
+    check_complete(model, report)
+    check_equal_to(source, model, report)
+    assert report.not_loaded == {
+        "Conv": "kernel is [3, 3, 3, 16] in the file, [3, 3, 1, 16] in the model",
+        "expanded_conv/squeeze_excite/Conv": "the file lacks its bias",
+        "embedding": "not in the file",
+    }
+    for name in report.not_loaded:  # Not even half loaded.
+        for a, b in zip(before[name], model.get_layer(name).get_weights()):
+            np.testing.assert_array_equal(a, b)
+
+
+def write_other_network(path):
+    images = tf.keras.Input((4,))
+    outputs = tf.keras.layers.Dense(2, name="other_layer")(images)
+    tf.keras.Model(images, outputs).save_weights(path)
+
+
+def write_other_hdf5(path):
+    with h5py.File(path, "w") as file:
+        file["pixels"] = np.zeros(3)
+
+
+def write_truncated(path):
+    write_other_network(path)
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+@pytest.mark.parametrize(
+    "write, message",
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.write_text("no weights"), "cannot be read as Keras"),
+        (lambda path: path.mkdir(), "cannot be read as Keras"),
+        (write_truncated, "cannot be read as Keras"),
+        (write_other_hdf5, "has no attribute layer_names"),
+        (write_other_network, "fits no layer of .* found other_layer"),
+    ],
+)
+def test_refuses_a_file(write, message, tmp_path, build):
+    path = tmp_path / "x.h5"
+    write(path)
+    model = build()
+    before = model.get_weights()
+    with pytest.raises(errors.InvalidInputError, match=message) as error:
+        models.load_pretrained(model, str(path))
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+    for a, b in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_loads_into_a_model_older_than_a_learning_process(weights_file, build):
+    model = build()
+    with tf.Graph().as_default():  # As `build_fedss` does.
+        models.mobilenet_v3(SHAPE, 8, size="small", alpha=ALPHA)
+    report = models.load_pretrained(model, str(weights_file))
+    assert list(report.not_loaded) == ["embedding"]
+
+
+def test_refuses_to_run_inside_a_graph(weights_file, build):
+    model = build()
+    with tf.Graph().as_default(), pytest.raises(ValueError, match="eagerly"):
+        models.load_pretrained(model, str(weights_file))
