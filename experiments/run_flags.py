@@ -27,6 +27,7 @@ METHODS = (
 _MODELS = {
     "small_cnn": models.small_cnn,
     "mobilenet_v3_small": functools.partial(models.mobilenet_v3, size="small"),
+    "mobilenet_v3_paper": models.paper_feature_extractor,
     "mobilenet_v3_large": functools.partial(models.mobilenet_v3, size="large"),
 }
 
@@ -71,7 +72,7 @@ _LOGIT_CORRECTION = flags.DEFINE_enum(
     "their inclusion probability, `none` not at all.",
 )
 _SPREADOUT_WEIGHT = flags.DEFINE_float(
-    "spreadout_weight", 0.01, "lambda, of fedaws' regularizer.", lower_bound=0.0
+    "spreadout_weight", 1.0, "lambda, of fedaws' regularizer.", lower_bound=0.0
 )
 _SPREADOUT_MARGIN = flags.DEFINE_float(
     "spreadout_margin",
@@ -110,7 +111,8 @@ _MODEL = flags.DEFINE_enum(
     "model",
     "small_cnn",
     list(_MODELS),
-    "phi, the feature extractor. MobileNetV3 needs --image_size of at least 32.",
+    "phi, the feature extractor. MobileNetV3 needs --image_size of at least 32; "
+    "`paper` meets the paper's shares of parameters, ImageNet weights fit `large`.",
 )
 _PRETRAINED = flags.DEFINE_string(
     "pretrained",

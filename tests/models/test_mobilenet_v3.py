@@ -21,7 +21,7 @@ def tiny(seed=0, embedding_dim=8, channels=3):
 
 @functools.cache
 def paper(embedding_dim):
-    return models.paper_feature_extractor(embedding_dim, image_size=32)
+    return models.paper_feature_extractor((32, 32, 3), embedding_dim)
 
 
 def group_norms(model):

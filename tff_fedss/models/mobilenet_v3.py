@@ -107,7 +107,10 @@ def mobilenet_v3(
 
 
 def paper_feature_extractor(
-    embedding_dim: int = 64, image_size: int = 224, *, seed: int = 0
+    image_shape: tuple[int, int, int] = (224, 224, 3),
+    embedding_dim: int = 64,
+    *,
+    seed: int = 0,
 ) -> tf.keras.Model:
     """Builds the MobileNetV3 that meets the four shares in the paper (4.3).
 
@@ -116,16 +119,14 @@ def paper_feature_extractor(
     `mobilenet_v3` with its defaults instead, above all a start from ImageNet weights.
 
     Args:
+        image_shape: (height, width, channels); the paper crops to 224x224.
         embedding_dim: d.
-        image_size: The side of the (square, RGB) images; the paper crops to 224.
         seed: Of the initial weights.
 
     Returns:
         See `mobilenet_v3`.
     """
-    return mobilenet_v3(
-        (image_size, image_size, 3), embedding_dim, size="large", alpha=0.9, seed=seed
-    )
+    return mobilenet_v3(image_shape, embedding_dim, size="large", alpha=0.9, seed=seed)
 
 
 def last_layer_share(
