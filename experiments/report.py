@@ -64,7 +64,14 @@ def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
     traffic = metrics.classifier_traffic(
         mean_size, embedding_dim, asks_by_id=run.name != "full_softmax"
     )
-    return Outcome(title, top1_percent, 100 * mean_size / num_classes, *traffic)
+    return Outcome(
+        title,
+        top1_percent,
+        100 * mean_size / num_classes,
+        traffic.parameters,
+        traffic.bytes_down,
+        traffic.bytes_up,
+    )
 
 
 def as_csv(outcomes: Sequence[Outcome]) -> str:

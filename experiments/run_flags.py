@@ -324,19 +324,18 @@ def train_methods(
     """
     task = load_task(methods)
     model = task.feature_extractor_fn()
-    pretrained = ""
-    if _PRETRAINED.value:
-        pretrained = models.load_pretrained(model, _PRETRAINED.value)
     num_w = task.dataset.num_classes * _EMBEDDING_DIM.value
     share = models.last_layer_share(
         model.count_params(), task.dataset.num_classes, _EMBEDDING_DIM.value
     )
-    print(task.dataset.summary())
-    print(
+    facts = [
+        task.dataset.summary(),
         f"phi: {_MODEL.value}, {model.count_params():,} parameters; W: {num_w:,} "
-        f"({100 * share:.1f} % of all). {pretrained}",
-        flush=True,
-    )
+        f"({100 * share:.1f} % of all)",
+    ]
+    if _PRETRAINED.value:
+        facts.append(str(models.load_pretrained(model, _PRETRAINED.value)))
+    print("\n".join(facts), flush=True)
     folder.open()
     rows: list[training.Metrics] = []
 

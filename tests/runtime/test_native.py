@@ -95,24 +95,45 @@ def test_worker_ends_with_a_program_that_is_stopped_in_a_computation(signal_numb
         assert_gone(worker)
 
 
-def test_a_worker_that_dies_is_reported_and_replaced():
-    program = """
+KILL = """
 import psutil
-(worker,) = psutil.Process().children()
-worker.kill()
-while worker.status() != psutil.STATUS_ZOMBIE:
-    pass
+
+def kill_workers():
+    for worker in psutil.Process().children():
+        worker.kill()
+        while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+            pass
+"""
+
+
+def test_a_worker_that_dies_is_replaced_and_its_work_done_again():
+    program = KILL + "kill_workers()\nprint(add_one(41))\n"
+    with start(program) as process:
+        wait_until_ready(process)
+        output, errors = process.communicate(timeout=60)
+        assert output == "42\n", errors
+        assert "killed by signal 9 (out of memory?). Doing this" in errors
+
+
+def test_a_worker_that_dies_again_and_again_is_an_error():
+    program = f"""{KILL}
+import threading
+
+def kill_for_ever():
+    while True:
+        kill_workers()
+
+threading.Thread(target=kill_for_ever, daemon=True).start()
 try:
-    add_one(1)
+    {FOREVER}
 except runtime.WorkerError as error:
     print(error)
-print(add_one(41))
 """
     with start(program) as process:
         wait_until_ready(process)
         output, errors = process.communicate(timeout=60)
-        assert "killed by signal 9 (out of memory?)" in output, errors
-        assert output.endswith("42\n")
+        assert "TFF's worker process was killed by signal 9" in output, errors
+        assert errors.count("Doing this computation again") == 2
 
 
 def test_an_error_in_a_computation_leaves_the_worker_usable():

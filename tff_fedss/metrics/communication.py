@@ -14,12 +14,14 @@ class ClassifierTraffic(NamedTuple):
     """Of one client in one round; means over clients may be fractions.
 
     Attributes:
-        parameters: Classifier parameters sent to the client, and as many back.
+        parameters: Classifier parameters sent to the client, and as many back (floats).
+        ids: Ids of classes that the client sends to ask for its columns.
         bytes_down: Server to client: the parameters.
         bytes_up: Client to server: the ids it asks for, and the update of its columns.
     """
 
     parameters: float
+    ids: float
     bytes_down: float
     bytes_up: float
 
@@ -42,6 +44,7 @@ def classifier_traffic(
     ids = classes_per_client if asks_by_id else 0
     return ClassifierTraffic(
         parameters=parameters,
+        ids=ids,
         bytes_down=_BYTES_PER_PARAMETER * parameters,
         bytes_up=_BYTES_PER_PARAMETER * parameters + _BYTES_PER_ID * ids,
     )

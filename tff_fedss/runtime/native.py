@@ -21,10 +21,12 @@ from typing import Any
 import grpc
 import portpicker
 import tensorflow_federated as tff
+from absl import logging
 
 _LAUNCHER = pathlib.Path(__file__).with_name("worker_launcher.py")
 _WORKER_BINARY = pathlib.Path(tff.__file__).parent / "data" / "worker_binary"
 _START_TIMEOUT_SECONDS = 120.0
+_MAX_ATTEMPTS = 3
 _UNLIMITED_MESSAGES = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -160,23 +162,33 @@ class NativeContext(tff.framework.SyncContext):
             comp: The computation.
             arg: Its argument.
 
+        If the worker dies (TFF's has a rare crash of its own), the computation is done
+        again in a new one: it is a function of its argument, so nothing is lost or
+        counted twice.
+
         Returns:
             Its result.
 
         Raises:
-            WorkerError: If the worker died, with the last lines that it wrote.
+            WorkerError: If the worker died at each attempt, with the last lines that it
+                wrote.
         """
-        future = asyncio.run_coroutine_threadsafe(
-            self._context.invoke(comp, arg), self._loop
-        )
-        try:
-            return future.result()
-        except (KeyboardInterrupt, SystemExit):
-            # Nobody waits for this call any more. Ending the worker frees the thread
-            # that is blocked on it, so that the program can end at once.
-            future.cancel()
-            self._worker.stop()
-            raise
+        for attempts_left in reversed(range(_MAX_ATTEMPTS)):
+            future = asyncio.run_coroutine_threadsafe(
+                self._context.invoke(comp, arg), self._loop
+            )
+            try:
+                return future.result()
+            except WorkerError as error:
+                if not attempts_left:
+                    raise
+                logging.warning("%s Doing this computation again.", error)
+            except (KeyboardInterrupt, SystemExit):
+                # Nobody waits for this call any more. Ending the worker frees the
+                # thread that is blocked on it, so that the program can end at once.
+                future.cancel()
+                self._worker.stop()
+                raise
 
 
 def set_native_context(max_concurrent_computation_calls: int = -1) -> NativeContext:
