@@ -157,8 +157,8 @@ def plot_learning_curves(rows: Sequence[training.Metrics], path: pathlib.Path) -
     right.set(xlabel="round", ylabel="training loss (each method's own)")
     for axes in (left, right):
         axes.grid(alpha=0.3)
-        if axes.lines:
-            axes.legend()
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=6, frameon=False)
     temporary = path.with_name(f".{path.name}.tmp")
     figure.savefig(temporary, format="png", dpi=120)
     plt.close(figure)
