@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms import numpy_twin
-from tests.algorithms import test_fedss as toy
+from tests.algorithms import numpy_twin, toy
 from tff_fedss import algorithms
 
 

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.algorithms import numpy_twin
-from tests.algorithms import test_fedss as toy
+from tests.algorithms import numpy_twin, toy
 from tff_fedss.algorithms import fedaws
 
 WEIGHT, MARGIN = 0.02, 1.2

@@ -1,5 +1,4 @@
 import collections
-import functools
 
 import numpy as np
 import pytest
@@ -7,101 +6,23 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms import numpy_twin
-from tff_fedss import class_sets
+from tests.algorithms.toy import (
+    BATCH_SIZE,
+    EMBEDDING_DIM,
+    ETA,
+    IMAGE_SHAPE,
+    MAX_POSITIVES,
+    NUM_CLASSES,
+    build,
+    dense_features,
+    make_client,
+    make_cohort,
+    same_bytes,
+    to_tff,
+    to_twin,
+    weights_of,
+)
 from tff_fedss.algorithms import client_update, exchange, fedss
-
-NUM_CLASSES, MAX_POSITIVES, EMBEDDING_DIM, BATCH_SIZE = 13, 5, 3, 4
-IMAGE_SHAPE = (2, 2, 1)
-ETA = 0.05
-
-
-def dense_features():
-    images = tf.keras.Input(IMAGE_SHAPE)
-    x = tf.keras.layers.Rescaling(1 / 255.0)(images)
-    x = tf.keras.layers.Flatten()(x)
-    initializer = tf.keras.initializers.RandomNormal(stddev=0.5, seed=1)
-    x = tf.keras.layers.Dense(EMBEDDING_DIM, kernel_initializer=initializer)(x)
-    return tf.keras.Model(images, x)
-
-
-# Building a TFF computation takes seconds: one of each kind serves all tests here.
-@functools.cache
-def build(method="fedss", m=4, **kwargs):
-    kwargs.setdefault("client_optimizer", tff.learning.optimizers.build_sgdm(ETA))
-    return fedss.build_fedss(
-        dense_features,
-        NUM_CLASSES,
-        MAX_POSITIVES,
-        method=method,
-        num_negatives=m if method in ("fedss", "neg_only") else 0,
-        batch_size=BATCH_SIZE,
-        **kwargs,
-    )
-
-
-def make_client(rng, num_examples, classes, shift=0):
-    """Unequal clients: `shift` makes the pixels of one differ from another's."""
-    labels = rng.choice(classes, num_examples)
-    labels[: len(classes)] = classes  # |P_k| is as asked for.
-    images = rng.integers(0, 200, (num_examples, *IMAGE_SHAPE)) + shift
-    return {
-        "image": images.astype(np.uint8),
-        "label": labels.astype(np.int32),
-        "seed": rng.integers(0, 2**31 - 1, 2).astype(np.int32),
-    }
-
-
-def make_cohort(seed=0):
-    """Three unequal clients: sizes, |P_k|, short last batches, padded keys."""
-    rng = np.random.default_rng(seed)
-    return [
-        make_client(rng, 7, [0, 1, 2, 3, 4]),
-        make_client(rng, 4, [3, 9], shift=20),
-        make_client(rng, 11, [5, 0, 11], shift=40),
-    ]
-
-
-def to_tff(cohort):
-    return [
-        {
-            "data": tf.data.Dataset.from_tensor_slices(
-                {"image": c["image"], "label": c["label"]}
-            ),
-            "seed": c["seed"],
-        }
-        for c in cohort
-    ]
-
-
-def to_twin(cohort, method, m):
-    """The same clients for the twin, with the draws that their seeds stand for."""
-
-    def twin(c):
-        builder = class_sets.SampledClasses(NUM_CLASSES, m, MAX_POSITIVES)
-        s = builder.build(
-            tf.constant(c["label"]), client_update.negatives_seed(c["seed"])
-        )
-        is_negative = (s.is_member & ~s.is_positive).numpy()
-        return {
-            "x": c["image"].reshape(len(c["label"]), -1) / 255.0,
-            "labels": c["label"],
-            "negatives": s.keys.numpy()[is_negative]
-            if method in ("fedss", "neg_only")
-            else [],
-            "order": client_update.example_order(
-                len(c["label"]), c["seed"], epoch=0
-            ).numpy(),
-        }
-
-    return [twin(c) for c in cohort]
-
-
-def weights_of(state):
-    return [*state.feature_extractor, state.classifier]
-
-
-def same_bytes(a, b):
-    tf.nest.map_structure(np.testing.assert_array_equal, a, b)
 
 
 @pytest.mark.parametrize("method", fedss.METHODS)

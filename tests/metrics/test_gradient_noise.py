@@ -5,21 +5,16 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.algorithms.toy import (
+    IMAGE_SHAPE,
+    NUM_CLASSES,
+    dense_features,
+)
 from tff_fedss.algorithms import fedss
 from tff_fedss.metrics.gradient_noise import _client_seed, gradient_noise
 
-NUM_CLASSES, NUM_POSITIVES, EMBEDDING_DIM = 13, 5, 3
+NUM_POSITIVES = 5
 ALL_NEGATIVES = NUM_CLASSES - NUM_POSITIVES
-IMAGE_SHAPE = (2, 2, 1)
-
-
-def dense_features():
-    images = tf.keras.Input(IMAGE_SHAPE)
-    x = tf.keras.layers.Rescaling(1 / 255.0)(images)
-    x = tf.keras.layers.Flatten()(x)
-    initializer = tf.keras.initializers.RandomNormal(stddev=0.5, seed=1)
-    x = tf.keras.layers.Dense(EMBEDDING_DIM, kernel_initializer=initializer)(x)
-    return tf.keras.Model(images, x)
 
 
 # Building a TFF computation takes seconds: one of each kind serves all tests here.
