@@ -1,5 +1,6 @@
 """No worker survives the program that started it, however that ends."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -33,14 +34,20 @@ print("ready", flush=True)
 FOREVER = "count_to(10**15)\n"
 
 
+@contextlib.contextmanager
 def start(program):
-    return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + program],
+    process = subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-c", PRELUDE + program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    try:
+        yield process
+    finally:
+        process.kill()  # A failed test must not leave, or wait for, its program.
+        process.communicate()
 
 
 def wait_until_ready(process):
@@ -96,13 +103,15 @@ def test_worker_ends_with_a_program_that_is_stopped_in_a_computation(signal_numb
 
 
 KILL = """
+import contextlib
 import psutil
 
 def kill_workers():
     for worker in psutil.Process().children():
-        worker.kill()
-        while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
-            pass
+        with contextlib.suppress(psutil.Error):  # It may be gone by now.
+            worker.kill()
+            while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
+                pass
 """
 
 

@@ -37,6 +37,23 @@ class WorkerError(RuntimeError):
     """TFF's worker process could not be started, or died."""
 
 
+class _UnwatchedChannel:
+    """A channel that tells nobody when its connection changes.
+
+    TFF's stub subscribes to that for good. The thread that would call back could still
+    be doing so while the interpreter shuts down, which crashes it.
+    """
+
+    def __init__(self, channel: grpc.Channel):
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
+        del callback, try_to_connect
+
+
 class _Worker:
     """One worker process, started when first needed and again after `stop`."""
 
@@ -94,20 +111,27 @@ class _Worker:
             start_new_session=True,
         )
         channel = grpc.insecure_channel(f"localhost:{port}", _UNLIMITED_MESSAGES)
-        self._stub = tff.framework.RemoteExecutorGrpcStub(channel)
+        ready = grpc.channel_ready_future(channel)
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-        while not self._stub.is_ready:
+        while True:
+            try:
+                ready.result(timeout=0.05)
+                break
+            except grpc.FutureTimeoutError:
+                pass
             if self._process.poll() is not None:
+                ready.cancel()
                 message = self._describe_death()
                 self._process = None
                 raise WorkerError(message)
             if time.monotonic() > deadline:
+                ready.cancel()
                 self.stop()
                 raise WorkerError(
                     "TFF's worker did not answer within "
                     f"{_START_TIMEOUT_SECONDS:.0f} s of its start."
                 )
-            time.sleep(0.05)
+        self._stub = tff.framework.RemoteExecutorGrpcStub(_UnwatchedChannel(channel))
 
     def _describe_death(self) -> str:
         self._log.seek(0)
