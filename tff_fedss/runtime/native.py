@@ -182,13 +182,13 @@ class NativeContext(tff.framework.SyncContext):
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         """Runs a computation; called by TFF.
 
-        Args:
-            comp: The computation.
-            arg: Its argument.
-
         If the worker dies (TFF's has a rare crash of its own), the computation is done
         again in a new one: it is a function of its argument, so nothing is lost or
         counted twice.
+
+        Args:
+            comp: The computation.
+            arg: Its argument.
 
         Returns:
             Its result.

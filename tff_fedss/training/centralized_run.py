@@ -61,7 +61,14 @@ class CentralizedRun:
             model, task.dataset.num_classes, optimizer, seed=seed
         )
         clients = task.dataset.train
-        num_examples = sum(map(self._num_examples, clients.client_ids))
+        # n_k of every client, read once: each round needs those of its cohort.
+        self._num_examples = {
+            client_id: int(
+                clients.create_tf_dataset_for_client(client_id).cardinality()
+            )
+            for client_id in clients.client_ids
+        }
+        num_examples = sum(self._num_examples.values())
         pooled = clients.create_tf_dataset_from_all_clients(seed)
         self._batches = iter(
             algorithms.iid_batches(pooled, num_examples, batch_size, seed)
@@ -86,7 +93,7 @@ class CentralizedRun:
             self._cohort_size,
         )
         num_updates = sum(
-            -(-self._num_examples(client_id) // self._batch_size)
+            -(-self._num_examples[client_id] // self._batch_size)
             for client_id in cohort
         )
         loss_sum = num_correct = num_examples = 0
@@ -103,7 +110,3 @@ class CentralizedRun:
             accuracy=num_correct / num_examples,
             num_examples=num_examples,
         )
-
-    def _num_examples(self, client_id: str) -> int:
-        dataset = self.task.dataset.train.create_tf_dataset_for_client(client_id)
-        return int(dataset.cardinality())
