@@ -4,13 +4,16 @@ An ordinary TensorFlow loop with a Keras optimizer over IID batches: the referen
 federated training is judged by, and the warm start of the feature extractor.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import losses, models
+from tff_fedss import losses, models, seeds
 
 # Beyond some size a full shuffle costs more memory than it is worth.
-_SHUFFLE_BUFFER = 50_000
+_SHUFFLE_BUFFER = 200_000
 
 
 class Centralized:
@@ -82,23 +85,39 @@ class Centralized:
 
 
 def iid_batches(
-    data: tf.data.Dataset, num_examples: int, batch_size: int, seed: int
+    data: tf.data.Dataset,
+    num_examples: int,
+    batch_size: int,
+    seed: int,
+    ready: Callable[[Any, tf.Tensor], Any] | None = None,
 ) -> tf.data.Dataset:
     """Shuffles data anew for every epoch, and repeats them without end.
 
     Args:
-        data: {"image": [h, w, c], "label": int32[]}, not batched.
+        data: Examples, not batched.
         num_examples: The number of elements of `data`.
         batch_size: The mini-batch. The last one of an epoch may be shorter.
-        seed: Of the order.
+        seed: Of the order, and of what `ready` draws. An epoch is a function of it and
+            of the number of the epoch.
+        ready: Maps an example and a seed, int32[2], to `{"image": [h, w, c], "label":
+            int32[]}`; it is applied after the shuffle, to several examples at a time.
+            None: the examples are that already.
 
     Returns:
         Batches. Epochs do not mix: ceil(num_examples / batch_size) batches are one.
     """
     buffer = min(num_examples, _SHUFFLE_BUFFER)
-    return (
-        data.shuffle(buffer, seed, reshuffle_each_iteration=True)
-        .batch(batch_size)
-        .repeat()
-        .prefetch(4)
-    )
+
+    def epoch(number):
+        epoch_seed = seeds.fold_in([seed, 0], number)
+        order_seed = tf.cast(seeds.fold_in(epoch_seed, 0)[0], tf.int64)
+        shuffled = data.shuffle(buffer, order_seed, reshuffle_each_iteration=False)
+        if ready is not None:
+            shuffled = shuffled.enumerate().map(
+                lambda i, example: ready(example, seeds.fold_in(epoch_seed, i + 1)),
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
+            )
+        return shuffled.batch(batch_size)
+
+    return tf.data.Dataset.range(tf.int64.max).flat_map(epoch).prefetch(4)

@@ -7,10 +7,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import class_sets, models
-
-# The fold-in constants that give each purpose its own stream of a client's seed.
-_NEGATIVES, _ORDER = 0, 1
+from tff_fedss import class_sets, models, seeds
 
 
 class ClientTask(NamedTuple):
@@ -71,7 +68,7 @@ def prepare(
 
 def negatives_seed(seed: tf.Tensor) -> tf.Tensor:
     """Returns the seed, int32[2], of a client's negatives, from the client's seed."""
-    return _fold_in(seed, _NEGATIVES)
+    return seeds.fold_in(seed, seeds.Stream.NEGATIVES)
 
 
 def example_order(num_examples: tf.Tensor, seed: tf.Tensor, epoch: int) -> tf.Tensor:
@@ -85,8 +82,9 @@ def example_order(num_examples: tf.Tensor, seed: tf.Tensor, epoch: int) -> tf.Te
     Returns:
         int32[n_k], a permutation.
     """
+    epoch_seed = seeds.fold_in(seeds.fold_in(seed, seeds.Stream.ORDER), epoch)
     return tf.random.experimental.stateless_shuffle(
-        tf.range(num_examples), _fold_in(_fold_in(seed, _ORDER), epoch), alg="philox"
+        tf.range(num_examples), epoch_seed, alg="philox"
     )
 
 
@@ -199,10 +197,6 @@ def _count_correct(
     logits = tf.where(class_set.is_member, logits, logits.dtype.min)
     # Not `==`: in TFF's graphs it compares Python objects, and is always false.
     return _count(tf.equal(tf.argmax(logits, 1, tf.int32), targets))
-
-
-def _fold_in(seed: tf.Tensor, purpose: int) -> tf.Tensor:
-    return tf.random.experimental.stateless_fold_in(seed, purpose, alg="philox")
 
 
 def _stack(

@@ -1,4 +1,7 @@
-"""Client data that comes as one array of images and one of labels per client."""
+"""Client data that comes as one array of images and one of labels per client.
+
+An array of images is uint8[N, h, w, c], or object[N] of the bytes of N image files.
+"""
 
 import abc
 import collections
@@ -20,11 +23,12 @@ def dataset_from_arrays(images: np.ndarray, labels: np.ndarray) -> tf.data.Datas
     """Makes a dataset of unbatched examples from arrays held in memory.
 
     Args:
-        images: uint8[N, h, w, c].
+        images: uint8[N, h, w, c], or object[N] of bytes.
         labels: int32[N].
 
     Returns:
-        A dataset of N elements `OrderedDict(image=uint8[h, w, c], label=int32[])`.
+        A dataset of N elements `OrderedDict(image=uint8[h, w, c], label=int32[])`, or
+        with image=string[].
     """
     return tf.data.Dataset.from_tensor_slices(to_element(images, labels))
 
@@ -49,7 +53,9 @@ def dataset_from_chunks(
         It calls back into this Python process, so it cannot be serialized.
     """
     dataset = tf.data.Dataset.range(num_chunks).flat_map(
-        lambda i: _dataset_in_graph(lambda j: chunk(int(j)), i, image_shape)
+        lambda i: _dataset_in_graph(
+            lambda j: chunk(int(j)), i, tf.TensorSpec(image_shape, tf.uint8)
+        )
     )
     return dataset.apply(tf.data.experimental.assert_cardinality(num_examples))
 
@@ -57,10 +63,12 @@ def dataset_from_chunks(
 def _dataset_in_graph(
     arrays_fn: Callable[..., Arrays],
     argument: tf.Tensor,
-    image_shape: tuple[int, int, int],
+    image_spec: tf.TensorSpec,
 ) -> tf.data.Dataset:
-    images, labels = tf.numpy_function(arrays_fn, [argument], [tf.uint8, tf.int32])
-    images.set_shape([None, *image_shape])
+    images, labels = tf.numpy_function(
+        arrays_fn, [argument], [image_spec.dtype, tf.int32]
+    )
+    images.set_shape([None, *image_spec.shape])
     labels.set_shape([None])
     return dataset_from_arrays(images, labels)
 
@@ -75,16 +83,22 @@ class ArrayClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMeta)
     `preprocess`), but a worker cannot call back: `dataset_computation` says so.
     """
 
-    def __init__(self, client_ids: Sequence[str], image_shape: tuple[int, int, int]):
+    def __init__(
+        self,
+        client_ids: Sequence[str],
+        image_shape: tuple[int, ...],
+        image_dtype: tf.DType = tf.uint8,
+    ):
         """Sets what every client has in common.
 
         Args:
             client_ids: The clients, in the order in which they are to be listed.
-            image_shape: `(h, w, c)` of every image.
+            image_shape: `(h, w, c)` of every image, or `()` for the bytes of a file.
+            image_dtype: uint8, or string for the bytes of a file.
         """
         super().__init__()
         self._client_ids = list(client_ids)
-        self._image_shape = tuple(image_shape)
+        self._image_spec = tf.TensorSpec(image_shape, image_dtype)
 
     @abc.abstractmethod
     def client_arrays(self, client_id: str) -> Arrays:
@@ -94,7 +108,8 @@ class ArrayClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMeta)
             client_id: One of `client_ids`.
 
         Returns:
-            Images uint8[n_k, h, w, c] and labels int32[n_k].
+            Images uint8[n_k, h, w, c], or object[n_k] of bytes, and labels
+            int32[n_k].
 
         Raises:
             ValueError: If client_id is not one of `client_ids`.
@@ -108,9 +123,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMeta)
     @property
     def element_type_structure(self) -> collections.OrderedDict:
         """The `tf.TensorSpec` of an example."""
-        return to_element(
-            tf.TensorSpec(self._image_shape, tf.uint8), tf.TensorSpec([], tf.int32)
-        )
+        return to_element(self._image_spec, tf.TensorSpec([], tf.int32))
 
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
         """Returns the examples of one client, unbatched, in a fixed order.
@@ -134,7 +147,7 @@ class ArrayClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMeta)
             return _dataset_in_graph(
                 lambda name: self.client_arrays(name.decode()),
                 tf.convert_to_tensor(client_id),
-                self._image_shape,
+                self._image_spec,
             )
 
         return dataset_for_client
@@ -160,12 +173,17 @@ class InMemoryClientData(ArrayClientData):
         """Keeps the arrays, without a copy.
 
         Args:
-            clients: For each client id, images uint8[n_k, h, w, c] and labels
-                int32[n_k], with n_k >= 1. Its order is the order of `client_ids`.
+            clients: For each client id, images uint8[n_k, h, w, c] or object[n_k] of
+                bytes, and labels int32[n_k], with n_k >= 1. Its order is the order of
+                `client_ids`.
         """
         self._clients = dict(clients)
         images, _ = next(iter(self._clients.values()))
-        super().__init__(list(self._clients), images.shape[1:])
+        super().__init__(
+            list(self._clients),
+            images.shape[1:],
+            tf.string if images.dtype == object else tf.uint8,
+        )
         self._positives = {
             client_id: np.unique(labels) for client_id, (_, labels) in clients.items()
         }
@@ -189,6 +207,29 @@ class InMemoryClientData(ArrayClientData):
         """
         self._check(client_id)
         return self._positives[client_id]
+
+    def num_examples(self, client_id: str) -> int:
+        """Returns n_k, the number of examples of a client.
+
+        Args:
+            client_id: One of `client_ids`.
+
+        Raises:
+            ValueError: If client_id is not one of `client_ids`.
+        """
+        return len(self.labels(client_id))
+
+    def labels(self, client_id: str) -> np.ndarray:
+        """Returns the label of every example of a client, int32[n_k].
+
+        Args:
+            client_id: One of `client_ids`.
+
+        Raises:
+            ValueError: If client_id is not one of `client_ids`.
+        """
+        _, labels = self.client_arrays(client_id)
+        return labels
 
     @property
     def max_positives(self) -> int:

@@ -1,5 +1,6 @@
 """The form in which every data set of this project is handed to a task."""
 
+import collections
 import dataclasses
 from collections.abc import Callable
 
@@ -7,28 +8,41 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss.datasets.preprocessing import Preprocessing
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FederatedDataset:
     """A labelled image data set split over clients, with its held-out images.
 
-    Elements of every `tf.data.Dataset` here are unbatched
-    `OrderedDict(image=uint8[h, w, c], label=int32[])`.
+    Stored examples are unbatched `OrderedDict(image=..., label=int32[])`. Without
+    `preprocessing`, their images are uint8[h, w, c], ready for the model; with it, they
+    are what its `read` takes: the bytes of a file, or where to find them.
+    `client_examples`, `pooled_examples` and `test_examples` give images that are ready,
+    uint8[h, w, c], in either case.
 
     Attributes:
         name: What to call the data set in tables and messages.
         num_classes: n, the number of classes; labels are 0..n-1.
-        image_shape: `(h, w, c)` of every image.
-        train: The clients' training images.
+        image_shape: `(h, w, c)` of every image that is ready for the model.
+        train: The clients' stored training examples.
+        num_examples: Maps a client id to n_k, the number of its examples. It reads no
+            image.
         positives: Maps a client id to its positives P_k (Section 3.1 of the FedSS
             paper): the sorted, distinct labels of that client, int32[|P_k|]. It reads
             no image, so that a client's class set costs nothing to find.
         max_positives: max_k |P_k|, the length to which positives are padded.
-        test: Labelled images, held out from every client, of the same n classes.
+        test: Stored labelled examples, held out from every client.
         num_test_examples: Number of elements of `test`.
-        public: Labelled images of other classes that no client holds, labels
-            0..num_public_classes-1, for a central warm start of the feature extractor
-            (the paper starts from ImageNet-1k, Appendix A.2). None if there are none.
+        test_is_unseen: Whether the labels of `test` stand for classes that no client
+            has, as for retrieval (Section 4.3); else they are those of the n classes.
+        preprocessing: From stored to ready images; None if they are stored ready.
+        pooled: Returns all stored training examples as one dataset that is cheap to
+            shuffle (small elements). None: the clients' examples, one after another.
+        public: Labelled images, uint8[h, w, c], of other classes that no client holds,
+            labels 0..num_public_classes-1, for a central warm start of the feature
+            extractor (the paper starts from ImageNet-1k, Appendix A.2). None if there
+            are none.
         num_public_classes: Number of classes of `public`.
         num_public_examples: Number of elements of `public`.
         note: What else a person should know about the split, for `summary`.
@@ -38,14 +52,64 @@ class FederatedDataset:
     num_classes: int
     image_shape: tuple[int, int, int]
     train: tff.simulation.datasets.ClientData
+    num_examples: Callable[[str], int]
     positives: Callable[[str], np.ndarray]
     max_positives: int
     test: tf.data.Dataset
     num_test_examples: int
+    test_is_unseen: bool = False
+    preprocessing: Preprocessing | None = None
+    pooled: Callable[[], tf.data.Dataset] | None = None
     public: tf.data.Dataset | None = None
     num_public_classes: int = 0
     num_public_examples: int = 0
     note: str = ""
+
+    def client_examples(self, client_id: str, seed: np.ndarray) -> tf.data.Dataset:
+        """Returns a client's examples for one round, as the model takes them.
+
+        Args:
+            client_id: One of the training clients.
+            seed: int32[2], which decides how images are cropped; see
+                `training.client_seed`.
+
+        Returns:
+            n_k unbatched elements, always in the same order. Images are read, decoded
+            and cropped as they are asked for, several at a time.
+        """
+        data = self.train.create_tf_dataset_for_client(client_id)
+        return (
+            data
+            if self.preprocessing is None
+            else self.preprocessing.training(data, seed)
+        )
+
+    def pooled_examples(self) -> tf.data.Dataset:
+        """Returns the stored training examples of all clients as one dataset.
+
+        Not yet ready for the model (see `ready`), because examples as they are stored
+        are cheaper to shuffle.
+        """
+        if self.pooled is not None:
+            return self.pooled()
+        return self.train.create_tf_dataset_from_all_clients(seed=0)
+
+    def ready(self, example, seed: tf.Tensor) -> collections.OrderedDict:
+        """Makes one stored training example ready for the model, in a graph.
+
+        Args:
+            example: An element of `pooled_examples`.
+            seed: int32[2], which decides the crop.
+        """
+        if self.preprocessing is None:
+            return example
+        return self.preprocessing.random_crop(example, seed)
+
+    def test_examples(self) -> tf.data.Dataset:
+        """Returns the test examples as the model takes them, unbatched."""
+        if self.preprocessing is None:
+            return self.test
+        return self.preprocessing.evaluation(self.test)
 
     @property
     def num_clients(self) -> int:
@@ -57,7 +121,8 @@ class FederatedDataset:
         parts = [
             f"n={self.num_classes:,} classes",
             f"{self.num_clients:,} clients of at most {self.max_positives:,} classes",
-            f"{self.num_test_examples:,} test images",
+            f"{self.num_test_examples:,} test images"
+            + (" of other classes" if self.test_is_unseen else ""),
         ]
         if self.public is not None:
             parts.append(

@@ -148,6 +148,7 @@ def glyphs(
         num_classes=num_classes,
         image_shape=(image_size, image_size, 1),
         train=train,
+        num_examples=train.num_examples,
         positives=train.positives,
         max_positives=train.partition.max_classes,
         test=test.dataset(),
@@ -248,17 +249,28 @@ class _GlyphClientData(array_client_data.ArrayClientData):
         """P_k, the sorted distinct labels of a client, int32[|P_k|]."""
         return self.partition.classes(self._index(client_id))
 
+    def num_examples(self, client_id: str) -> int:
+        """n_k, the number of a client's images; none of them is drawn."""
+        _, _, counts = self._counts(self._index(client_id))
+        return int(counts.sum())
+
     def client_arrays(self, client_id: str) -> array_client_data.Arrays:
         """Returns the examples of one client; see the base class."""
         client = self._index(client_id)
         return self._cache.get(("train", client), lambda: self._write(client))
 
-    def _write(self, client: int) -> array_client_data.Arrays:
+    def _counts(
+        self, client: int
+    ) -> tuple[np.random.Generator, np.ndarray, np.ndarray]:
+        """A client's random stream, classes and images of each, in drawing order."""
         rng = _rng(self._seed, _Purpose.TRAIN_EXAMPLES, client)
         classes = self.partition.classes(client)
         fewest = (self._mean_examples + 1) // 2
         most = 2 * self._mean_examples - fewest
-        counts = rng.integers(fewest, most, len(classes), endpoint=True)
+        return rng, classes, rng.integers(fewest, most, len(classes), endpoint=True)
+
+    def _write(self, client: int) -> array_client_data.Arrays:
+        rng, classes, counts = self._counts(client)
         # Not sorted by class: a local epoch takes the examples as they come.
         of_class = rng.permutation(np.repeat(np.arange(len(classes)), counts))
         drawn = glyph_drawing.draw_glyphs(_rngs(self._seed, _Purpose.GLYPH, classes))

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import algorithms
-from tff_fedss.tasks import Classification
+from tff_fedss.tasks import Task
 from tff_fedss.training import draws
 from tff_fedss.training.loop import Metrics
 
@@ -29,7 +29,7 @@ class CentralizedRun:
     def __init__(
         self,
         name: str,
-        task: Classification,
+        task: Task,
         optimizer: tf.keras.optimizers.Optimizer,
         *,
         cohort_size: int,
@@ -60,18 +60,15 @@ class CentralizedRun:
         self._algorithm = algorithms.Centralized(
             model, task.dataset.num_classes, optimizer, seed=seed
         )
-        clients = task.dataset.train
-        # n_k of every client, read once: each round needs those of its cohort.
-        self._num_examples = {
-            client_id: int(
-                clients.create_tf_dataset_for_client(client_id).cardinality()
-            )
-            for client_id in clients.client_ids
-        }
-        num_examples = sum(self._num_examples.values())
-        pooled = clients.create_tf_dataset_from_all_clients(seed)
+        dataset = task.dataset
         self._batches = iter(
-            algorithms.iid_batches(pooled, num_examples, batch_size, seed)
+            algorithms.iid_batches(
+                dataset.pooled_examples(),
+                sum(map(dataset.num_examples, dataset.train.client_ids)),
+                batch_size,
+                seed,
+                ready=None if dataset.preprocessing is None else dataset.ready,
+            )
         )
 
     @property
@@ -93,7 +90,7 @@ class CentralizedRun:
             self._cohort_size,
         )
         num_updates = sum(
-            -(-self._num_examples[client_id] // self._batch_size)
+            -(-self.task.dataset.num_examples(client_id) // self._batch_size)
             for client_id in cohort
         )
         loss_sum = num_correct = num_examples = 0

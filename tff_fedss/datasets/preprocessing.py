@@ -1,0 +1,139 @@
+"""From stored images to what the model sees (FedSS, Appendix A.2).
+
+"Input images are resized to 256x256 from which a random crop of size 224x224 is taken."
+In evaluation the crop is the centre. Everything happens in the input pipeline, several
+images at a time and in parallel with training; pixels stay uint8 until the training
+step.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_fedss import seeds
+from tff_fedss.errors import InvalidInputError
+
+# A.2: the resized image is to the crop as 256 is to 224.
+_RESIZE_OVER_CROP = 256 / 224
+
+
+def decode_image(encoded: tf.Tensor) -> tf.Tensor:
+    """Decodes a JPEG or PNG; grey images become RGB.
+
+    Args:
+        encoded: string[], the bytes of a file.
+
+    Returns:
+        uint8[height, width, 3].
+    """
+    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    image.set_shape([None, None, 3])
+    return image
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+    """Reads, resizes and crops images.
+
+    Attributes:
+        image_size: Height and width of the result in pixels; the paper's is 224.
+        resize_size: Height and width that images are brought to before the crop, by
+            bilinear interpolation with antialiasing, whatever their proportions. None:
+            image_size * 256/224, the paper's ratio. Equal to image_size: no crop.
+        read: Maps a stored image to uint8[height, width, 3]. The stored images may be
+            of any structure; the default takes the bytes of a JPEG or PNG.
+    """
+
+    image_size: int = 224
+    resize_size: int | None = None
+    read: Callable[[Any], tf.Tensor] = decode_image
+
+    def __post_init__(self):
+        """Fills in and checks the sizes.
+
+        Raises:
+            InvalidInputError: If the crop is larger than what it is taken from.
+        """
+        if self.resize_size is None:
+            size = round(self.image_size * _RESIZE_OVER_CROP)
+            object.__setattr__(self, "resize_size", size)
+        if not 1 <= self.image_size <= self.resize_size:
+            raise InvalidInputError(
+                f"image_size={self.image_size} must be in 1..resize_size="
+                f"{self.resize_size}: it is cut out of the resized image."
+            )
+
+    def training(self, data: tf.data.Dataset, seed: tf.Tensor) -> tf.data.Dataset:
+        """Takes a random crop of every image.
+
+        Args:
+            data: Of stored examples, `{"image": ..., "label": int32[]}`, in an order
+                that is always the same.
+            seed: int32[2]. The crop of an example is a function of it and of the
+                example's place in `data`: with a client's seed, of (seed, round,
+                client, example).
+
+        Returns:
+            A dataset of `OrderedDict(image=uint8[image_size, image_size, 3],
+            label=int32[])`, in the same order.
+        """
+        stream = seeds.fold_in(tf.constant(seed, tf.int32), seeds.Stream.CROP)
+
+        def random_crop(index, example):
+            return self.random_crop(example, seeds.fold_in(stream, index))
+
+        return data.enumerate().map(
+            random_crop, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
+
+    def evaluation(self, data: tf.data.Dataset) -> tf.data.Dataset:
+        """Takes the centre of every image.
+
+        Args:
+            data: Of stored examples.
+
+        Returns:
+            As `training`.
+        """
+        margin = (self.resize_size - self.image_size) // 2
+
+        def central_crop(example):
+            return self._crop(example, margin, margin)
+
+        return data.map(
+            central_crop, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
+
+    def random_crop(self, example: Any, seed: tf.Tensor) -> collections.OrderedDict:
+        """Reads one stored example and takes a random crop of its image.
+
+        Args:
+            example: `{"image": stored, "label": int32[]}`.
+            seed: int32[2], which decides the crop.
+
+        Returns:
+            `OrderedDict(image=uint8[image_size, image_size, 3], label=int32[])`.
+        """
+        top, left = tf.unstack(
+            tf.random.stateless_uniform(
+                [2],
+                seed,
+                maxval=self.resize_size - self.image_size + 1,
+                dtype=tf.int32,
+                alg="philox",
+            )
+        )
+        return self._crop(example, top, left)
+
+    def _crop(self, example: Any, top: Any, left: Any) -> collections.OrderedDict:
+        image = self.read(example["image"])
+        size = [self.resize_size, self.resize_size]
+        resized = tf.image.resize(image, size, antialias=True)
+        cropped = resized[top : top + self.image_size, left : left + self.image_size]
+        # Interpolation stays within the values of the image, up to rounding.
+        pixels = tf.saturate_cast(tf.round(cropped), tf.uint8)
+        pixels.set_shape([self.image_size, self.image_size, 3])
+        return collections.OrderedDict(image=pixels, label=example["label"])

@@ -1,0 +1,33 @@
+"""Independent random streams from one client's seed, without any state.
+
+A client has one seed per round, int32[2]. What it draws (its negatives, the order of
+its examples, the crops of its images) comes from a stream of that seed, so that no draw
+changes when another is added, and a resumed run draws what an uninterrupted one would.
+"""
+
+import enum
+
+import tensorflow as tf
+
+
+class Stream(enum.IntEnum):
+    """What a client draws for. The numbers decide results: never reuse one."""
+
+    NEGATIVES = 0
+    ORDER = 1
+    CROP = 2
+
+
+def fold_in(seed: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+    """Returns the seed of one stream, or of one item of a stream.
+
+    Args:
+        seed: int32[2].
+        number: A `Stream`, or the index of an item.
+
+    Returns:
+        int32[2]. The same on every device: the generator is Philox.
+    """
+    return tf.random.experimental.stateless_fold_in(
+        seed, tf.cast(number, tf.int32), alg="philox"
+    )
