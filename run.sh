@@ -10,16 +10,24 @@ readonly venv="$root/.venv" tmp="$root/.venv/.tmp"
 readonly python_version=3.11                   # the only one TFF 0.87 and the lock suit
 readonly uv_version=0.13.8 lock_date=2024-10-01 # for `./run.sh lock`
 
-is_program() { # is_program NAME: experiments/NAME.py can be run, not just imported
-  [[ $1 =~ ^[a-z][a-z0-9_]*$ ]] &&
-    grep -qs '^if __name__ == "__main__":' "$root/experiments/$1.py"
+# room_of NAME: the folder of the program NAME.py, which can be run, not just imported.
+room_of() {
+  local room
+  for room in experiments data; do
+    if [[ $1 =~ ^[a-z][a-z0-9_]*$ ]] &&
+      grep -qs '^if __name__ == "__main__":' "$root/$room/$1.py"; then
+      printf '%s' "$room"
+      return
+    fi
+  done
+  return 1
 }
 
 usage() {
   local file name names=()
-  for file in "$root"/experiments/*.py; do
+  for file in "$root"/experiments/*.py "$root"/data/*.py; do
     name=${file##*/} name=${name%.py}
-    if is_program "$name"; then names+=("$name"); fi
+    if room_of "$name" > /dev/null; then names+=("$name"); fi
   done
   cat <<END
 Usage: ./run.sh COMMAND [ARGS]
@@ -33,7 +41,8 @@ Usage: ./run.sh COMMAND [ARGS]
   help                  this text
   ANYTHING ELSE         runs inside .venv: ./run.sh python x.py, ./run.sh ruff check .
 
-Every program experiments/NAME.py is a command: ${names[*]:-none so far}.
+Every program experiments/NAME.py or data/NAME.py is a command:
+  ${names[*]:-none so far}.
 The first command makes .venv: 2-7 minutes, 3 GB. PYTHON=/path/to/python3.11 picks
 the Python that it is made with. To start afresh, delete .venv.
 END
@@ -332,11 +341,12 @@ case $command in
   bazel) run_bazel "$@" ;;
   *)
     enter_environment
-    if is_program "$command"; then
-      exec python -P -m "experiments.$command" "$@"
+    if room=$(room_of "$command"); then
+      exec python -P -m "$room.$command" "$@"
     fi
     command -v -- "$command" > /dev/null ||
-      die "no command '$command' and no program experiments/$command.py; see ./run.sh help"
+      die "no command '$command' and no program experiments/$command.py or" \
+        "data/$command.py; see ./run.sh help"
     exec "$command" "$@"
     ;;
 esac

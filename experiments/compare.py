@@ -32,5 +32,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     flags.set_default(run_flags.DATASET, "omniglot")
-    flags.set_default(run_flags.NUM_NEGATIVES, 80)
     program.run(main)

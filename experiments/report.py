@@ -12,7 +12,7 @@ import matplotlib
 matplotlib.use("Agg")  # No screen is needed, or opened.
 import matplotlib.pyplot as plt
 
-from tff_fedss import metrics, training
+from tff_fedss import metrics, tasks, training
 
 # How the paper writes the methods.
 METHOD_TITLES = {
@@ -28,11 +28,13 @@ METHOD_TITLES = {
 class Outcome(NamedTuple):
     """What came of one run; the fields are the columns of the table.
 
+    In the file, the metric of the task gives `percent` its name: `top1_percent`.
+
     Where there are no clients (Centralized), there is no traffic: None.
 
     Attributes:
         method: As the paper writes it.
-        top1_percent: Top-1 accuracy on the held-out images after the last round.
+        percent: The metric of the task after the last round.
         classes_percent: The mean |S_k| over all rounds, in percent of n.
         classifier_parameters: Sent down to a client, and back up, per round; a mean.
         classifier_bytes_down: Per client and round.
@@ -40,7 +42,7 @@ class Outcome(NamedTuple):
     """
 
     method: str
-    top1_percent: float
+    percent: float
     classes_percent: float | None
     classifier_parameters: float | None
     classifier_bytes_down: float | None
@@ -55,10 +57,10 @@ def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
         rows: What `training.train` released, of this run and of others.
     """
     own = [row for row in rows if row["method"] == run.name]
-    title, top1_percent = METHOD_TITLES[run.name], 100 * own[-1]["top1"]
+    title, percent = METHOD_TITLES[run.name], 100 * own[-1][run.task.metric]
     sizes = [row["classes_per_client"] for row in own if "classes_per_client" in row]
     if not sizes:
-        return Outcome(title, top1_percent, None, None, None, None)
+        return Outcome(title, percent, None, None, None, None)
     mean_size = sum(sizes) / len(sizes)
     num_classes, embedding_dim = run.weights.trainable[-1].shape
     traffic = metrics.classifier_traffic(
@@ -66,7 +68,7 @@ def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
     )
     return Outcome(
         title,
-        top1_percent,
+        percent,
         100 * mean_size / num_classes,
         traffic.parameters,
         traffic.bytes_down,
@@ -74,25 +76,36 @@ def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
     )
 
 
-def as_csv(outcomes: Sequence[Outcome]) -> str:
-    """Writes outcomes as CSV, a row per method."""
+def as_csv(outcomes: Sequence[Outcome], metric: str) -> str:
+    """Writes outcomes as CSV, a row per method.
+
+    Args:
+        outcomes: The rows.
+        metric: The metric of the task.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Outcome._fields)
+    writer.writerow(
+        f"{metric}_percent" if name == "percent" else name for name in Outcome._fields
+    )
     writer.writerows(outcomes)
     return text.getvalue()
 
 
-def as_text(outcomes: Sequence[Outcome], num_classes: int) -> str:
+def as_text(
+    outcomes: Sequence[Outcome], metric_title: str, num_classes: int, chance: float
+) -> str:
     """Writes outcomes as a table for the terminal.
 
     Args:
         outcomes: The rows.
-        num_classes: n, which says what guessing would reach.
+        metric_title: How to write the metric of the task.
+        num_classes: n.
+        chance: What guessing would reach, a share.
     """
     header = (
         "method",
-        "top-1 %",
+        f"{metric_title} %",
         "|S_k| % of n",
         "parameters",
         "bytes down",
@@ -103,7 +116,7 @@ def as_text(outcomes: Sequence[Outcome], num_classes: int) -> str:
         *(
             (
                 o.method,
-                _number(o.top1_percent, ".1f"),
+                _number(o.percent, ".1f"),
                 _number(o.classes_percent, ".1f"),
                 _number(o.classifier_parameters, ",.0f"),
                 _number(o.classifier_bytes_down, ",.0f"),
@@ -122,8 +135,8 @@ def as_text(outcomes: Sequence[Outcome], num_classes: int) -> str:
     ]
     rule = "-" * len(lines[0])
     caption = (
-        f"top-1: on held-out images, among n = {num_classes:,} classes "
-        f"(chance: {100 / num_classes:.2g} %).\n"
+        f"{metric_title}: on held-out images, trained on n = {num_classes:,} classes "
+        f"(chance: {100 * chance:.2g} %).\n"
         "parameters and bytes: of the classifier, per client and round; means."
     )
     return "\n".join([rule, lines[0], rule, *lines[1:], rule, caption])
@@ -133,11 +146,16 @@ def _number(value: float | None, format_spec: str) -> str:
     return "-" if value is None else format(value, format_spec)
 
 
-def plot_learning_curves(rows: Sequence[training.Metrics], path: pathlib.Path) -> None:
-    """Draws loss and top-1 by round, a colour per method, as a PNG.
+def plot_learning_curves(
+    rows: Sequence[training.Metrics],
+    task: type[tasks.Task] | tasks.Task,
+    path: pathlib.Path,
+) -> None:
+    """Draws loss and the task's metric by round, a colour per method, as a PNG.
 
     Args:
         rows: What `training.train` released; nothing is drawn of nothing.
+        task: The task, or its class.
         path: The file; replaced whole or not at all.
     """
     if not rows:
@@ -146,13 +164,15 @@ def plot_learning_curves(rows: Sequence[training.Metrics], path: pathlib.Path) -
     for name in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == name]
         losses = [(row["round"], row["loss"]) for row in own if "loss" in row]
-        top1 = [(row["round"], 100 * row["top1"]) for row in own if "top1" in row]
-        for axes, points, marker in ((left, top1, "o"), (right, losses, "")):
+        measured = [
+            (row["round"], 100 * row[task.metric]) for row in own if task.metric in row
+        ]
+        for axes, points, marker in ((left, measured, "o"), (right, losses, "")):
             if points:
                 axes.plot(
                     *zip(*points, strict=True), marker=marker, label=METHOD_TITLES[name]
                 )
-    left.set(xlabel="round", ylabel="top-1 on held-out images (%)")
+    left.set(xlabel="round", ylabel=f"{task.metric_title} on held-out images (%)")
     left.set_ylim(bottom=0)
     right.set(xlabel="round", ylabel="training loss (each method's own)")
     for axes in (left, right):

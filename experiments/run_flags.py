@@ -1,5 +1,6 @@
 """The flags of one federated run, and the parts that they stand for."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from absl import flags
 from experiments import report
 from tff_fedss import algorithms, models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
-from tff_fedss.datasets import omniglot, synthetic
+from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 # In the order of the paper's tables.
@@ -31,37 +32,93 @@ _MODELS = {
     "mobilenet_v3_large": functools.partial(models.mobilenet_v3, size="large"),
 }
 
+
+def _by_dataset(name: str) -> str:
+    """Says in --help what a flag's default is for each data set."""
+    values = {
+        key: getattr(next(iter(family.settings.values())), name)
+        for key, family in tasks.FAMILIES.items()
+    }
+    texts = [
+        f"{key} {_last(value):g}" if not isinstance(value, str) else f"{key} {value}"
+        for key, value in values.items()
+    ]
+    return f" Default: {', '.join(texts)}."
+
+
+def _last(value):
+    return value[-1] if isinstance(value, tuple) else value
+
+
 DATASET = flags.DEFINE_enum(
     "dataset",
     "glyphs",
-    ["glyphs", "omniglot"],
-    "The data: `glyphs` are drawn by an embedded generator, nothing is downloaded; "
-    "`omniglot` has real handwriting (see --data_dir).",
+    list(tasks.FAMILIES),
+    "The data, and with them the defaults of the flags below: `glyphs` are drawn by an "
+    "embedded generator, nothing is downloaded; data/README.md says how to get the "
+    "others.",
 )
 _DATA_DIR = flags.DEFINE_string(
     "data_dir",
     None,
-    "Where Omniglot's images are: a folder of PNGs, an archive of them, or a folder "
-    "with such an archive. Without it, TFDS downloads them.",
+    "Where the data set is: a folder or an archive, see data/README.md. Without it, "
+    "TFDS downloads Omniglot and SOP.",
+)
+_TASK = flags.DEFINE_enum(
+    "task",
+    None,
+    list(tasks.KINDS),
+    "What is asked of the held-out images. Default: `retrieval` (MAP@10, of classes "
+    "that no client has) for sop, `classification` (top-1) for the others; omniglot "
+    "knows both.",
+)
+_PARTITION = flags.DEFINE_string(
+    "partition",
+    None,
+    "How images are split over clients. omniglot: `mixed` (20 classes with about 5 "
+    "drawings of each; the default) or `drawer` (natural: one person's hand in one "
+    "alphabet). tiny_imagenet: `mixed` or `dirichlet`. The others know one way.",
+)
+_DIRICHLET_ALPHA = flags.DEFINE_float(
+    "dirichlet_alpha",
+    None,
+    "The concentration of --partition=dirichlet; less is more uneven. Default: 0.1.",
+    lower_bound=1e-6,
+)
+_NUM_CLIENTS = flags.DEFINE_integer(
+    "num_clients",
+    None,
+    "How many clients the partition makes. Default for imagenet21k: 25,691, the "
+    "paper's, scaled to the number of images.",
+    lower_bound=1,
+)
+_CLIENTS_CSV = flags.DEFINE_string(
+    "clients_csv",
+    None,
+    "For sop: which client has which image (user_id,image_id,class), as "
+    "data/partition_sop.py writes it. Default: the same partition, made anew.",
 )
 _IMAGE_SIZE = flags.DEFINE_integer(
-    "image_size", 28, "Height and width of the images in pixels.", lower_bound=8
+    "image_size",
+    None,
+    "Height and width of what the model sees, in pixels." + _by_dataset("image_size"),
+    lower_bound=8,
+)
+_RESIZE_SIZE = flags.DEFINE_integer(
+    "resize_size",
+    None,
+    "Photographs are resized to this height and width, from which the image is cut. "
+    "Default: 256/224 of --image_size.",
+    lower_bound=8,
 )
 _NUM_CLASSES = flags.DEFINE_integer(
-    "num_classes", 500, "n, for glyphs: up to a million.", lower_bound=2
-)
-_PARTITION = flags.DEFINE_enum(
-    "partition",
-    "mixed",
-    ["mixed", "drawer"],
-    "Omniglot's clients: `mixed` have 20 characters with about 5 drawings of each; "
-    "`drawer` are natural, one drawer's hand in one alphabet.",
+    "num_classes", None, "n, for glyphs: up to a million. Default: 500.", lower_bound=2
 )
 NUM_NEGATIVES = flags.DEFINE_integer(
     "num_negatives",
-    40,
+    None,
     "m, the negative classes that a client draws per round. Only fedss and neg_only "
-    "draw any.",
+    "draw any." + _by_dataset("num_negatives"),
     lower_bound=1,
 )
 _LOGIT_CORRECTION = flags.DEFINE_enum(
@@ -88,17 +145,23 @@ _SPREADOUT_NEIGHBORS = flags.DEFINE_integer(
     "By default all of them do.",
     lower_bound=1,
 )
-ROUNDS = flags.DEFINE_integer("rounds", 100, "How many rounds.", lower_bound=1)
+ROUNDS = flags.DEFINE_integer(
+    "rounds", None, "How many rounds." + _by_dataset("rounds"), lower_bound=1
+)
 _CLIENTS_PER_ROUND = flags.DEFINE_integer(
-    "clients_per_round", 16, "K, the clients of a round.", lower_bound=1
+    "clients_per_round",
+    None,
+    "K, the clients of a round." + _by_dataset("clients_per_round"),
+    lower_bound=1,
 )
 _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", 32, "The mini-batch on a client.", lower_bound=1
 )
 _CLIENT_LEARNING_RATE = flags.DEFINE_float(
     "client_learning_rate",
-    0.1,
-    "eta, of SGD on the clients (and of centralized SGD).",
+    None,
+    "eta, of SGD on the clients (and of centralized SGD)."
+    + _by_dataset("client_learning_rate"),
     lower_bound=0.0,
 )
 _SERVER_LEARNING_RATE = flags.DEFINE_float(
@@ -109,10 +172,11 @@ _SERVER_MOMENTUM = flags.DEFINE_float(
 )
 _MODEL = flags.DEFINE_enum(
     "model",
-    "small_cnn",
+    None,
     list(_MODELS),
     "phi, the feature extractor. MobileNetV3 needs --image_size of at least 32; "
-    "`paper` meets the paper's shares of parameters, ImageNet weights fit `large`.",
+    "`paper` meets the paper's shares of parameters, ImageNet weights fit `large`."
+    + _by_dataset("model"),
 )
 _PRETRAINED = flags.DEFINE_string(
     "pretrained",
@@ -125,13 +189,18 @@ _EMBEDDING_DIM = flags.DEFINE_integer(
 )
 _WARM_START_EPOCHS = flags.DEFINE_integer(
     "warm_start_epochs",
-    4,
+    None,
     "Before the rounds, train phi centrally for so many epochs on public classes, "
-    "which no client holds (the paper starts from ImageNet-1k). 0: from scratch.",
+    "which no client holds (the paper starts from ImageNet-1k). 0: from scratch."
+    + _by_dataset("warm_start_epochs"),
     lower_bound=0,
 )
 ROUNDS_PER_EVALUATION = flags.DEFINE_integer(
-    "rounds_per_evaluation", 10, "How often to measure top-1.", lower_bound=1
+    "rounds_per_evaluation",
+    None,
+    "How often to measure on the held-out images."
+    + _by_dataset("rounds_per_evaluation"),
+    lower_bound=1,
 )
 _SEED = flags.DEFINE_integer(
     "seed",
@@ -148,9 +217,14 @@ RESULTS_DIR = flags.DEFINE_string(
 _DECIDE_RESULTS = (
     DATASET,
     _DATA_DIR,
-    _IMAGE_SIZE,
-    _NUM_CLASSES,
+    _TASK,
     _PARTITION,
+    _DIRICHLET_ALPHA,
+    _NUM_CLIENTS,
+    _CLIENTS_CSV,
+    _IMAGE_SIZE,
+    _RESIZE_SIZE,
+    _NUM_CLASSES,
     NUM_NEGATIVES,
     _LOGIT_CORRECTION,
     _SPREADOUT_WEIGHT,
@@ -170,6 +244,63 @@ _DECIDE_RESULTS = (
     _SEED,
 )
 
+# These go with some data sets only (`Family.options`).
+_ONLY_FOR_SOME = (
+    _DATA_DIR,
+    _DIRICHLET_ALPHA,
+    _NUM_CLIENTS,
+    _CLIENTS_CSV,
+    _RESIZE_SIZE,
+    _NUM_CLASSES,
+)
+
+# Attributes of `tasks.Settings`.
+_BY_DATASET = (
+    _IMAGE_SIZE,
+    NUM_NEGATIVES,
+    ROUNDS,
+    _CLIENTS_PER_ROUND,
+    _CLIENT_LEARNING_RATE,
+    _MODEL,
+    _WARM_START_EPOCHS,
+    ROUNDS_PER_EVALUATION,
+)
+
+
+def take_defaults() -> tasks.Family:
+    """Gives the flags that were left open the values of the data set.
+
+    Returns:
+        What is known of the data set.
+
+    Raises:
+        InvalidInputError: If a flag does not go with the data set.
+    """
+    family = tasks.FAMILIES[DATASET.value]
+    for flag, offered in (
+        (_TASK, tuple(family.settings)),
+        (_PARTITION, family.partitions),
+    ):
+        if flag.value is None:
+            flags.set_default(flag, offered[0])
+        elif flag.value not in offered:
+            raise InvalidInputError(
+                f"--{flag.name}={flag.value} does not go with "
+                f"--dataset={DATASET.value}, which knows {' and '.join(offered)}."
+            )
+    for flag in _ONLY_FOR_SOME:
+        if flag.value is not None and flag.name not in family.options:
+            those = [k for k, f in tasks.FAMILIES.items() if flag.name in f.options]
+            raise InvalidInputError(
+                f"--{flag.name} goes with --dataset={' or '.join(those)} only, found "
+                f"--dataset={DATASET.value}."
+            )
+    settings = family.settings[_TASK.value]
+    for flag in _BY_DATASET:
+        if flag.value is None:
+            flags.set_default(flag, _last(getattr(settings, flag.name)))
+    return family
+
 
 def open_results_folder(*own_flags: flags.FlagHolder) -> training.ResultsFolder:
     """Checks --results_dir against the flags of a program; writes nothing yet.
@@ -178,10 +309,12 @@ def open_results_folder(*own_flags: flags.FlagHolder) -> training.ResultsFolder:
         *own_flags: The flags of the program itself that decide its results.
 
     Raises:
-        InvalidInputError: If the folder belongs to other flags, or to something else.
+        InvalidInputError: If the folder belongs to other flags, or to something else;
+            or if a flag does not go with the data set.
     """
     if not RESULTS_DIR.value:
         raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
+    take_defaults()
     return training.ResultsFolder(
         RESULTS_DIR.value,
         {
@@ -192,7 +325,30 @@ def open_results_folder(*own_flags: flags.FlagHolder) -> training.ResultsFolder:
     )
 
 
-def load_task(methods: Sequence[str]) -> tasks.Classification:
+def load_dataset() -> FederatedDataset:
+    """Loads the data set that the flags ask for.
+
+    Raises:
+        InvalidInputError: If the data are not there, or damaged, or do not go with the
+            other flags.
+    """
+    family = take_defaults()
+    options = tasks.DataOptions(
+        data_dir=_DATA_DIR.value,
+        kind=_TASK.value,
+        partition=_PARTITION.value,
+        image_size=_IMAGE_SIZE.value,
+        resize_size=_RESIZE_SIZE.value,
+        num_classes=_NUM_CLASSES.value,
+        num_clients=_NUM_CLIENTS.value,
+        clients_csv=_CLIENTS_CSV.value,
+    )
+    if _DIRICHLET_ALPHA.value is not None:
+        options = dataclasses.replace(options, dirichlet_alpha=_DIRICHLET_ALPHA.value)
+    return family.load(options)
+
+
+def load_task(methods: Sequence[str]) -> tasks.Task:
     """Loads the data set and checks that the methods can be run on it.
 
     Args:
@@ -202,14 +358,7 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
         InvalidInputError: If the data are not there, or damaged, or do not go with the
             other flags.
     """
-    if DATASET.value == "omniglot":
-        dataset = omniglot.load(
-            _DATA_DIR.value, partition=_PARTITION.value, image_size=_IMAGE_SIZE.value
-        )
-    elif _DATA_DIR.value is not None:
-        raise InvalidInputError("--data_dir goes with --dataset=omniglot only.")
-    else:
-        dataset = synthetic.glyphs(_NUM_CLASSES.value, image_size=_IMAGE_SIZE.value)
+    dataset = load_dataset()
     if _CLIENTS_PER_ROUND.value > dataset.num_clients:
         raise InvalidInputError(
             f"--clients_per_round={_CLIENTS_PER_ROUND.value} is more than the "
@@ -238,7 +387,7 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
             f"--spreadout_neighbors={neighbors} is more than the n - 1 = "
             f"{dataset.num_classes - 1} other classes of {dataset.name}."
         )
-    return tasks.Classification(
+    return tasks.KINDS[_TASK.value](
         dataset,
         functools.partial(
             _MODELS[_MODEL.value],
@@ -251,7 +400,7 @@ def load_task(methods: Sequence[str]) -> tasks.Classification:
 
 def build_run(
     method: str,
-    task: tasks.Classification,
+    task: tasks.Task,
     feature_extractor: list[np.ndarray],
 ) -> training.Run:
     """Builds the run of one method.
@@ -335,6 +484,11 @@ def train_methods(
     ]
     if _PRETRAINED.value:
         facts.append(str(models.load_pretrained(model, _PRETRAINED.value)))
+    elif tasks.FAMILIES[DATASET.value].settings[_TASK.value].starts_pretrained:
+        facts.append(
+            "Note: the paper starts phi from ImageNet-1k; without --pretrained this "
+            "run starts from scratch."
+        )
     print("\n".join(facts), flush=True)
     folder.open()
     rows: list[training.Metrics] = []
@@ -350,12 +504,14 @@ def train_methods(
     try:
         training.train(runs, ROUNDS.value, ROUNDS_PER_EVALUATION.value, release)
     finally:  # What was measured before Ctrl-C is worth a picture too.
-        report.plot_learning_curves(rows, folder.path / "curves.png")
+        report.plot_learning_curves(rows, task, folder.path / "curves.png")
     for run in runs:
         folder.write_weights(f"{run.name}.npz", run.weights)
     outcomes = [report.outcome(run, rows) for run in runs]
-    folder.write_text("table.csv", report.as_csv(outcomes))
-    return report.as_text(outcomes, task.dataset.num_classes)
+    folder.write_text("table.csv", report.as_csv(outcomes, task.metric))
+    return report.as_text(
+        outcomes, task.metric_title, task.dataset.num_classes, task.chance
+    )
 
 
 def _draws_negatives(method: str) -> bool:

@@ -5,6 +5,7 @@ import matplotlib.image
 import pytest
 
 from experiments import report
+from tff_fedss import tasks
 
 OUTCOMES = [
     report.Outcome("FedSS", 51.26, 8.38, 10_880, 43_520, 44_200),
@@ -13,17 +14,18 @@ OUTCOMES = [
 
 
 def test_csv_keeps_all_digits():
-    first, second = csv.DictReader(io.StringIO(report.as_csv(OUTCOMES)))
+    first, second = csv.DictReader(io.StringIO(report.as_csv(OUTCOMES, "top1")))
     assert first["method"] == "FedSS" and first["top1_percent"] == "51.26"
     assert second["classifier_bytes_down"] == "519168"
 
 
 def test_text_lines_up():
-    lines = report.as_text(OUTCOMES, num_classes=2028).splitlines()
+    text = report.as_text(OUTCOMES, "top-1", num_classes=2028, chance=1 / 2028)
+    lines = text.splitlines()
     assert len({len(line) for line in lines[:6]}) == 1
     assert lines[3].split() == ["FedSS", "51.3", "8.4", "10,880", "43,520", "44,200"]
     assert lines[4].split()[-1] == "519,168"
-    assert "chance: 0.049 %" in report.as_text(OUTCOMES, num_classes=2028)
+    assert "chance: 0.049 %" in text
 
 
 def row(method, round_num, **metrics):
@@ -37,7 +39,7 @@ def test_curves_are_drawn(tmp_path):
         row("fedss", 1, loss=3.0),
         row("full_softmax", 1, loss=2.0, top1=0.5),
     ]
-    report.plot_learning_curves(rows, tmp_path / "curves.png")
+    report.plot_learning_curves(rows, tasks.Classification, tmp_path / "curves.png")
     image = matplotlib.image.imread(tmp_path / "curves.png")
     assert image.shape[0] > 300 and image.shape[1] > 800
     assert image[..., :3].std() > 0.05
@@ -46,5 +48,5 @@ def test_curves_are_drawn(tmp_path):
 
 @pytest.mark.parametrize("rows", [[], [row("fedss", 0, top1=0.0)]])
 def test_little_or_nothing_to_draw_is_no_error(tmp_path, rows):
-    report.plot_learning_curves(rows, tmp_path / "curves.png")
+    report.plot_learning_curves(rows, tasks.Classification, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").exists() == bool(rows)

@@ -10,6 +10,7 @@ import pytest
 from absl.testing import flagsaver
 
 from experiments import program, train
+from tff_fedss import tasks
 
 SMALL = (
     "--num_classes=40",
@@ -96,9 +97,14 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
         ),
         (["--data_dir=."], "--data_dir goes with --dataset=omniglot"),
         (
-            ["--dataset=omniglot", "--data_dir=/no/such/folder"],
-            "--data_dir=/no/such/folder",
+            ["--dataset=omniglot"],
+            "--num_classes goes with --dataset=glyphs only, found --dataset=omniglot",
         ),
+        (
+            ["--task=retrieval"],
+            "--task=retrieval does not go with --dataset=glyphs, which knows classif",
+        ),
+        (["--partition=drawer"], "--partition=drawer does not go with"),
         (["--flagfile=/no/such/flags.txt"], "/no/such/flags.txt"),
     ],
 )
@@ -110,6 +116,19 @@ def test_bad_input_is_one_clear_line(run_train, tmp_path, flags, message):
     assert errors.startswith("error: ") and errors.count("\n") == 1
     assert message in errors
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("dataset", sorted(set(tasks.FAMILIES) - {"glyphs"}))
+def test_missing_data_are_named(run_train, tmp_path, dataset):
+    code, output, errors = run_train(
+        f"--dataset={dataset}",
+        "--data_dir=/no/such/folder",
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    assert code == 2, errors
+    assert output == "" and not (tmp_path / "run").exists()
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert "--data_dir=/no/such/folder" in errors
 
 
 @pytest.mark.parametrize("name", ["train", "demo"])

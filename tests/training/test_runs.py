@@ -129,6 +129,8 @@ def test_evaluation_counts_the_nearest_classes(task):
 
 def test_the_loop_interleaves_evaluates_and_releases(task):
     class FakeRun:
+        metric, metric_title = "top1", "top-1"
+
         def __init__(self, name):
             self.name, self.round_num, self.task, self.weights = name, 0, self, None
 

@@ -1,4 +1,4 @@
-"""Omniglot as a federated data set: 659 handwritten characters (Lake et al., 2015)."""
+"""Omniglot as a federated data set of handwritten characters (Lake et al., 2015)."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -6,12 +6,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tff_fedss import errors
-from tff_fedss.datasets import array_client_data, federated_dataset, omniglot_drawings
+from tff_fedss.datasets import (
+    array_client_data,
+    federated_dataset,
+    omniglot_drawings,
+    synthetic,
+)
 
 PARTITIONS = ("mixed", "drawer")
 
 # Keeps the draws of this data set apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"omniglot", "big")
+
+# As many classes as the paper's own start, ImageNet-1k, has.
+_NUM_GLYPHS = 1000
 
 
 def load(
@@ -28,7 +36,8 @@ def load(
 
     Every class was drawn once by each of 20 people. Some of these drawers are held out
     for the test; the others' drawings are the clients'. The 964 characters of the
-    background set, of other alphabets and by other people, are the public images.
+    background set, of other alphabets and by other people, are the public images. The
+    task is that of FedSS, section 4.2; for that of section 4.3, see `load_unseen`.
 
     Args:
         data_dir: A folder of drawings, a folder of archives of them or one archive; see
@@ -54,10 +63,13 @@ def load(
         errors.InvalidInputError: If an argument is out of range; if the download fails;
             or if data_dir does not hold every drawing, whole.
     """
-    _check(partition, seed, image_size, test_drawers)
-    _check_positive(
-        classes_per_client=classes_per_client, drawings_per_class=drawings_per_class
-    )
+    drawers = set(range(1, omniglot_drawings.NUM_DRAWERS + 1))
+    if not test_drawers or not set(test_drawers) < drawers:
+        raise errors.InvalidInputError(
+            f"test_drawers={tuple(test_drawers)} must be some, but not all, of the "
+            f"drawers 1 to {len(drawers)}."
+        )
+    _check(partition, seed, image_size, classes_per_client, drawings_per_class)
     drawings = _read(data_dir, image_size)
 
     public = drawings.characters <= omniglot_drawings.NUM_BACKGROUND_CHARACTERS
@@ -66,19 +78,8 @@ def load(
     labels = drawings.characters - 1
     labels[~public] -= omniglot_drawings.NUM_BACKGROUND_CHARACTERS
 
-    rng = np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM]))
-    if partition == "mixed":
-        clients = _mixed_clients(
-            labels[train], classes_per_client, drawings_per_class, rng
-        )
-    else:
-        clients = _drawer_clients(drawings.alphabets[train], drawings.drawers[train])
-    client_data = array_client_data.InMemoryClientData(
-        {
-            # Not sorted by class: a local epoch takes the examples as they come.
-            client_id: _take(drawings.images, labels, train[rng.permutation(examples)])
-            for client_id, examples in clients
-        }
+    client_data = _client_data(
+        drawings, labels, train, partition, seed, classes_per_client, drawings_per_class
     )
     held_out = ", ".join(str(drawer) for drawer in sorted(set(test_drawers)))
     return federated_dataset.FederatedDataset(
@@ -86,6 +87,7 @@ def load(
         num_classes=int(labels[train].max()) + 1,
         image_shape=drawings.images.shape[1:],
         train=client_data,
+        num_examples=client_data.num_examples,
         positives=client_data.positives,
         max_positives=client_data.max_positives,
         test=array_client_data.dataset_from_arrays(drawings.images[test], labels[test]),
@@ -99,8 +101,106 @@ def load(
     )
 
 
+def load_unseen(
+    data_dir: os.PathLike | None = None,
+    *,
+    partition: str = "mixed",
+    seed: int = 0,
+    image_size: int = 28,
+    classes_per_client: int = 20,
+    drawings_per_class: int = 5,
+) -> federated_dataset.FederatedDataset:
+    """Loads Omniglot for retrieval: train on some characters, test on unseen ones.
+
+    As Stanford Online Products in FedSS, section 4.3, where the classes of the train
+    and test splits do not overlap: the 964 characters of the background set are the n
+    classes, with all 20 drawings of each at the clients, and all drawings of the 659
+    characters of the evaluation set, of other alphabets, are the test images. No
+    character is left for a warm start, so the public images are glyphs of
+    `synthetic.glyphs`.
+
+    Args:
+        data_dir: As for `load`.
+        partition: As for `load`; "drawer" gives one client to every alphabet and
+            drawer of the background set, 600 of them.
+        seed: As for `load`.
+        image_size: As for `load`.
+        classes_per_client: As for `load`.
+        drawings_per_class: As for `load`.
+
+    Returns:
+        The data set. Images are as those of `load`; the label is the character's number
+        minus 1, for test images too (964..1622).
+
+    Raises:
+        errors.InvalidInputError: As for `load`.
+    """
+    _check(partition, seed, image_size, classes_per_client, drawings_per_class)
+    drawings = _read(data_dir, image_size)
+    labels = drawings.characters - 1
+    is_train = labels < omniglot_drawings.NUM_BACKGROUND_CHARACTERS
+    client_data = _client_data(
+        drawings,
+        labels,
+        np.flatnonzero(is_train),
+        partition,
+        seed,
+        classes_per_client,
+        drawings_per_class,
+    )
+    glyphs = synthetic.glyphs(2, image_size=image_size, num_public_classes=_NUM_GLYPHS)
+    return federated_dataset.FederatedDataset(
+        name="omniglot",
+        num_classes=omniglot_drawings.NUM_BACKGROUND_CHARACTERS,
+        image_shape=drawings.images.shape[1:],
+        train=client_data,
+        num_examples=client_data.num_examples,
+        positives=client_data.positives,
+        max_positives=client_data.max_positives,
+        test=array_client_data.dataset_from_arrays(
+            drawings.images[~is_train], labels[~is_train]
+        ),
+        num_test_examples=int((~is_train).sum()),
+        test_is_unseen=True,
+        public=glyphs.public,
+        num_public_classes=glyphs.num_public_classes,
+        num_public_examples=glyphs.num_public_examples,
+        note="public images are glyphs",
+    )
+
+
+def _client_data(
+    drawings: omniglot_drawings.Drawings,
+    labels: np.ndarray,
+    train: np.ndarray,
+    partition: str,
+    seed: int,
+    classes_per_client: int,
+    drawings_per_class: int,
+) -> array_client_data.InMemoryClientData:
+    """Splits the training drawings, int64[N] indices, over clients."""
+    rng = np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM]))
+    if partition == "mixed":
+        clients = _mixed_clients(
+            labels[train], classes_per_client, drawings_per_class, rng
+        )
+    else:
+        clients = _drawer_clients(drawings.alphabets[train], drawings.drawers[train])
+    return array_client_data.InMemoryClientData(
+        {
+            # Not sorted by class: a local epoch takes the examples as they come.
+            client_id: _take(drawings.images, labels, train[rng.permutation(examples)])
+            for client_id, examples in clients
+        }
+    )
+
+
 def _check(
-    partition: str, seed: int, image_size: int, test_drawers: Sequence[int]
+    partition: str,
+    seed: int,
+    image_size: int,
+    classes_per_client: int,
+    drawings_per_class: int,
 ) -> None:
     if partition not in PARTITIONS:
         raise errors.InvalidInputError(
@@ -108,17 +208,11 @@ def _check(
         )
     if not 0 <= seed < 2**63:
         raise errors.InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
-    _check_positive(image_size=image_size)
-    drawers = set(range(1, omniglot_drawings.NUM_DRAWERS + 1))
-    if not test_drawers or not set(test_drawers) < drawers:
-        raise errors.InvalidInputError(
-            f"test_drawers={tuple(test_drawers)} must be some, but not all, of the "
-            f"drawers 1 to {len(drawers)}."
-        )
-
-
-def _check_positive(**arguments: int) -> None:
-    for name, value in arguments.items():
+    for name, value in (
+        ("image_size", image_size),
+        ("classes_per_client", classes_per_client),
+        ("drawings_per_class", drawings_per_class),
+    ):
         if value < 1:
             raise errors.InvalidInputError(f"{name}={value} must be at least 1.")
 

@@ -1,5 +1,34 @@
-"""Tasks: the data, the model and the metric of one experiment family."""
+"""Tasks: a data set, a model and a metric each, with the paper's hyper-parameters."""
 
 from tff_fedss.tasks.classification import Classification
+from tff_fedss.tasks.family import KINDS, DataOptions, Family, Settings
+from tff_fedss.tasks.imagenet21k import IMAGENET21K
+from tff_fedss.tasks.landmarks import LANDMARKS_23K, LANDMARKS_160K
+from tff_fedss.tasks.omniglot import OMNIGLOT
+from tff_fedss.tasks.retrieval import Retrieval
+from tff_fedss.tasks.sop import SOP
+from tff_fedss.tasks.synthetic import GLYPHS
+from tff_fedss.tasks.task import Task
+from tff_fedss.tasks.tiny_imagenet import TINY_IMAGENET
 
-__all__ = ["Classification"]
+# By the name that a user gives the data set.
+FAMILIES = {
+    "glyphs": GLYPHS,
+    "omniglot": OMNIGLOT,
+    "tiny_imagenet": TINY_IMAGENET,
+    "landmarks": LANDMARKS_160K,
+    "landmarks_23k": LANDMARKS_23K,
+    "sop": SOP,
+    "imagenet21k": IMAGENET21K,
+}
+
+__all__ = [
+    "FAMILIES",
+    "KINDS",
+    "Classification",
+    "DataOptions",
+    "Family",
+    "Retrieval",
+    "Settings",
+    "Task",
+]

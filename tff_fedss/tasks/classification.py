@@ -1,65 +1,43 @@
 """Multi-class image classification (FedSS, section 4.2)."""
 
 import collections
-import functools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import metrics
 from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.tasks import task
 
-_EVALUATION_BATCH = 256
 
+class Classification(task.Task):
+    """Classify held-out images among all n classes; the metric is top-1 accuracy."""
 
-class Classification:
-    """Classify held-out images among all n classes; the metric is top-1 accuracy.
-
-    Attributes:
-        dataset: The data.
-        feature_extractor_fn: Builds phi, see `algorithms.build_fedss`.
-    """
+    metric = "top1"
+    metric_title = "top-1"
 
     def __init__(
         self,
         dataset: FederatedDataset,
         feature_extractor_fn: Callable[[], tf.keras.Model],
     ):
-        self.dataset = dataset
-        self.feature_extractor_fn = feature_extractor_fn
+        """See the base class.
 
-    def client(self, client_id: str, seed: np.ndarray) -> Mapping[str, Any]:
-        """Returns one element of the client argument of `algorithms.build_fedss`.
-
-        Args:
-            client_id: One of the data set's clients.
-            seed: int32[2], see `training.client_seed`.
+        Raises:
+            ValueError: If the test images are of other classes than the clients'.
         """
-        return collections.OrderedDict(
-            data=self.dataset.train.create_tf_dataset_for_client(client_id), seed=seed
-        )
+        if dataset.test_is_unseen:
+            raise ValueError(
+                f"{dataset.name} cannot be classified: its test images are of classes "
+                "that no client has. Use Retrieval."
+            )
+        super().__init__(dataset, feature_extractor_fn)
 
-    @functools.cached_property
-    def _model(self) -> tuple[tf.keras.Model, list[tf.Variable]]:
-        model = self.feature_extractor_fn()
-        # Listed now: once another model has been built in a graph, as TFF does, Keras
-        # may refuse to list the variables of this one.
-        return model, model.trainable_variables
-
-    @functools.cached_property
-    def _count_correct(self):
-        model, _ = self._model
-
-        @tf.function
-        def count_correct(images, labels, classifier):
-            features = model(tf.cast(images, tf.float32), training=False)
-            predictions = metrics.nearest_classes(features, classifier)
-            return tf.math.count_nonzero(tf.equal(predictions, labels))
-
-        return count_correct
+    @property
+    def chance(self) -> float:
+        """One of n."""
+        return 1 / self.dataset.num_classes
 
     def evaluate(
         self, weights: tff.learning.models.ModelWeights
@@ -72,15 +50,17 @@ class Classification:
         Returns:
             {"top1": the share of test images whose nearest class is their own}.
         """
-        *phi, classifier = weights.trainable
-        _, variables = self._model
-        for variable, value in zip(variables, phi, strict=True):
-            variable.assign(value)
-        classifier = tf.convert_to_tensor(classifier)
+        classifier = tf.convert_to_tensor(weights.trainable[-1])
         num_correct = sum(
-            int(self._count_correct(batch["image"], batch["label"], classifier))
-            for batch in self.dataset.test.batch(_EVALUATION_BATCH).prefetch(2)
+            int(_count_correct(features, labels, classifier))
+            for features, labels in self._test_features(weights)
         )
         return collections.OrderedDict(
             top1=num_correct / self.dataset.num_test_examples
         )
+
+
+@tf.function(reduce_retracing=True)
+def _count_correct(features, labels, classifier):
+    predictions = metrics.nearest_classes(features, classifier)
+    return tf.math.count_nonzero(tf.equal(predictions, labels))

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_fedss.tasks import Classification
+from tff_fedss.tasks import Task
 from tff_fedss.training import draws
 from tff_fedss.training.loop import Metrics
 
 
 def client_selection_fn(
-    task: Classification, cohort_size: int, seed: int
+    task: Task, cohort_size: int, seed: int
 ) -> Callable[[int], list[Any]]:
     """Builds the function that `tff.simulation.run_training_process` calls each round.
 
@@ -51,7 +51,7 @@ class FederatedRun:
         self,
         name: str,
         process: tff.learning.templates.LearningProcess,
-        task: Classification,
+        task: Task,
         *,
         cohort_size: int,
         seed: int,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import tensorflow_federated as tff
 
-from tff_fedss.tasks import Classification
+from tff_fedss.tasks import Task
 from tff_fedss.training.progress import Progress
 
 Metrics = collections.OrderedDict[str, Any]
@@ -23,7 +23,7 @@ class Run(Protocol):
     """
 
     name: str
-    task: Classification
+    task: Task
     round_num: int
 
     @property
@@ -46,14 +46,20 @@ def train(
     and after its last round.
 
     Args:
-        runs: The runs; each goes on from the round that it is at.
+        runs: The runs of one kind of task; each goes on from the round that it is at.
         num_rounds: The round to train up to.
         rounds_per_evaluation: How often to evaluate.
         release: Called with the metrics of each run and round as soon as they are
             there: "method", "round", those of the round with "round_seconds", and those
             of the evaluation with "evaluation_seconds", if one is due.
     """
-    with Progress([run.name for run in runs], num_rounds) as progress:
+    task = runs[0].task
+    with Progress(
+        [run.name for run in runs],
+        num_rounds,
+        metric=task.metric,
+        metric_title=task.metric_title,
+    ) as progress:
 
         def report(run: Run, metrics: Metrics) -> None:
             is_due = run.round_num % rounds_per_evaluation == 0

@@ -17,14 +17,24 @@ class Progress:
     at every new evaluation says the same.
     """
 
-    def __init__(self, names: Sequence[str], total: int, unit: str = "round"):
+    def __init__(
+        self,
+        names: Sequence[str],
+        total: int,
+        unit: str = "round",
+        metric: str = "top1",
+        metric_title: str = "top-1",
+    ):
         """Creates the bars.
 
         Args:
             names: What to show progress of.
             total: How many units make each of them complete.
             unit: What is counted.
+            metric: The key of what evaluations measure, a share.
+            metric_title: How to write it.
         """
+        self._metric, self._metric_title = metric, metric_title
         self._total = total
         self._unit = unit
         self._start = time.monotonic()
@@ -59,17 +69,18 @@ class Progress:
         Args:
             name: One of the names.
             done: How many of its units are done.
-            metrics: What is known by now; `loss` and `top1` or `accuracy` are shown,
-                and what is not in here keeps its last value on the screen.
+            metrics: What is known by now; `loss` and the metric of evaluations or
+                `accuracy` are shown, and what is not in here keeps its last value on
+                the screen.
         """
         shown = self._shown[name]
         if "loss" in metrics:
             shown["loss"] = f"{metrics['loss']:.3f}"
-        if "top1" in metrics:
-            shown["top-1"] = f"{100 * metrics['top1']:.1f} %"
-        elif "top-1" not in shown and "accuracy" in metrics:
+        if self._metric in metrics:
+            shown[self._metric_title] = f"{100 * metrics[self._metric]:.1f} %"
+        elif self._metric_title not in shown and "accuracy" in metrics:
             shown["acc"] = f"{100 * metrics['accuracy']:.1f} %"
-        if "top-1" in shown:
+        if self._metric_title in shown:
             shown.pop("acc", None)
         if metrics.get("rejected_clients"):
             shown["rejected clients"] = str(metrics["rejected_clients"])
@@ -82,7 +93,7 @@ class Progress:
             bar.update(done - bar.n)
             return
         now = time.monotonic()
-        is_news = "top1" in metrics or done == self._total
+        is_news = self._metric in metrics or done == self._total
         if is_news or now - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = now
             values = "  ".join(f"{key} {value}" for key, value in shown.items())

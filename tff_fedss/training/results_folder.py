@@ -26,6 +26,7 @@ _COLUMNS = (
     "loss",
     "accuracy",
     "top1",
+    "map_at_10",
     "num_examples",
     "num_clients",
     "classes_per_client",

@@ -1,0 +1,48 @@
+import pytest
+
+from tff_fedss import tasks
+
+# FedSS, sections 4.2, 4.3, A.2 and A.4 and Tables 1-3: rounds, K, eta, m.
+PAPER = {
+    "landmarks": (5000, 64, 0.01, (5, 10, 20, 40, 80), True),
+    "sop": (2000, 32, 0.01, (5, 10, 20, 40, 80), True),
+    "imagenet21k": (25_000, 64, 0.001, (50, 100, 200, 400, 800), False),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_settings(name):
+    (settings,) = tasks.FAMILIES[name].settings.values()
+    assert PAPER[name] == (
+        settings.rounds,
+        settings.clients_per_round,
+        settings.client_learning_rate,
+        settings.num_negatives,
+        settings.starts_pretrained,
+    )
+    assert settings.image_size == 224
+
+
+def test_omniglot_retrieves_unseen_characters(test_data):
+    family = tasks.FAMILIES["omniglot"]
+    for partition, num_clients, max_classes in (
+        ("mixed", 192, 21),
+        ("drawer", 600, 55),
+    ):
+        dataset = family.load(
+            tasks.DataOptions(
+                test_data / "omniglot28", "retrieval", partition, image_size=28
+            )
+        )
+        assert dataset.num_classes == 964
+        assert dataset.num_clients == num_clients
+        assert dataset.max_positives == max_classes
+        sizes = [dataset.num_examples(k) for k in dataset.train.client_ids]
+        assert sum(sizes) == 964 * 20
+        held = {int(c) for k in dataset.train.client_ids for c in dataset.positives(k)}
+        labels = {int(e["label"]) for e in dataset.test_examples()}
+        assert held == set(range(964)) and labels == set(range(964, 1623))
+        assert dataset.num_test_examples == 659 * 20
+    model = tasks.Retrieval(dataset, None)
+    # 19 of the 13,179 other drawings are of the same character.
+    assert model.chance == pytest.approx(19 / 13_179 * 0.2929, rel=5e-3)

@@ -1,0 +1,95 @@
+"""What every task has in common: data, a model to train on them, and a metric."""
+
+import abc
+import collections
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss.datasets.federated_dataset import FederatedDataset
+
+_EVALUATION_BATCH = 256
+
+
+class Task(abc.ABC):
+    """The triple of data, model and metric of one experiment.
+
+    Attributes:
+        metric: The key in the result of `evaluate` by which methods are compared.
+        metric_title: How to write the metric in tables.
+        dataset: The data.
+        feature_extractor_fn: Builds phi, see `algorithms.build_fedss`.
+    """
+
+    metric: ClassVar[str]
+    metric_title: ClassVar[str]
+
+    def __init__(
+        self,
+        dataset: FederatedDataset,
+        feature_extractor_fn: Callable[[], tf.keras.Model],
+    ):
+        self.dataset = dataset
+        self.feature_extractor_fn = feature_extractor_fn
+
+    def client(self, client_id: str, seed: np.ndarray) -> Mapping[str, Any]:
+        """Returns one element of the client argument of `algorithms.build_fedss`.
+
+        Args:
+            client_id: One of the data set's clients.
+            seed: int32[2], see `training.client_seed`.
+        """
+        return collections.OrderedDict(
+            data=self.dataset.client_examples(client_id, seed), seed=seed
+        )
+
+    @abc.abstractmethod
+    def evaluate(
+        self, weights: tff.learning.models.ModelWeights
+    ) -> "collections.OrderedDict[str, float]":
+        """Measures a model on the test split.
+
+        Args:
+            weights: With trainable = [*phi, W].
+
+        Returns:
+            Metrics by name, `metric` among them.
+        """
+
+    @property
+    @abc.abstractmethod
+    def chance(self) -> float:
+        """The value of the metric that a model without knowledge is expected to get."""
+
+    @functools.cached_property
+    def _model(self) -> tuple[tf.keras.Model, list[tf.Variable]]:
+        model = self.feature_extractor_fn()
+        # Listed now: once another model has been built in a graph, as TFF does, Keras
+        # may refuse to list the variables of this one.
+        return model, model.trainable_variables
+
+    @functools.cached_property
+    def _extract(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        model, _ = self._model
+
+        @tf.function(reduce_retracing=True)
+        def extract(images):
+            return model(tf.cast(images, tf.float32), training=False)
+
+        return extract
+
+    def _test_features(
+        self, weights: tff.learning.models.ModelWeights
+    ) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        """Yields features float32[batch, d] and labels int32[batch] of the test set."""
+        *phi, _ = weights.trainable
+        _, variables = self._model
+        for variable, value in zip(variables, phi, strict=True):
+            variable.assign(value)
+        test = self.dataset.test_examples().batch(_EVALUATION_BATCH)
+        for batch in test.prefetch(tf.data.AUTOTUNE):
+            yield self._extract(batch["image"]), batch["label"]
