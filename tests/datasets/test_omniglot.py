@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tff_fedss import errors
-from tff_fedss.datasets import omniglot, omniglot_drawings
+from tff_fedss.datasets import archives, omniglot, omniglot_drawings
 
 # A miniature drawing has 5x5 pixels which spell out its number in binary, so that a
 # test can tell from an image alone which drawing it is.
@@ -517,7 +517,7 @@ def test_failed_download_names_the_other_way(tfds_reader, monkeypatch, tmp_path)
 @pytest.mark.slow
 def test_tfds_gives_the_same_as_the_archive(tfds_reader, test_data, tmp_path):
     path = test_data / "omniglot105" / "omniglot_105x105_png.tar.xz"
-    members = omniglot_drawings._tar_members(path)
+    members = archives.members(path, "test", lambda name: name.endswith(".png"))
     files = {"/".join(name.split("/")[-3:]): content for name, content in members}
     _write_original_zips(tmp_path / "zips", files)
     theirs = tfds_reader.read(

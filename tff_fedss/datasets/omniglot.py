@@ -10,6 +10,7 @@ from tff_fedss.datasets import (
     array_client_data,
     federated_dataset,
     omniglot_drawings,
+    partitions,
     synthetic,
 )
 
@@ -181,15 +182,20 @@ def _client_data(
     """Splits the training drawings, int64[N] indices, over clients."""
     rng = np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM]))
     if partition == "mixed":
-        clients = _mixed_clients(
+        clients = partitions.grouped_shares(
             labels[train], classes_per_client, drawings_per_class, rng
-        )
+        ).items()
     else:
-        clients = _drawer_clients(drawings.alphabets[train], drawings.drawers[train])
+        clients = (
+            # Not sorted by class: a local epoch takes the examples as they come.
+            (client_id, rng.permutation(examples))
+            for client_id, examples in _drawer_clients(
+                drawings.alphabets[train], drawings.drawers[train]
+            )
+        )
     return array_client_data.InMemoryClientData(
         {
-            # Not sorted by class: a local epoch takes the examples as they come.
-            client_id: _take(drawings.images, labels, train[rng.permutation(examples)])
+            client_id: _take(drawings.images, labels, train[examples])
             for client_id, examples in clients
         }
     )
@@ -230,43 +236,6 @@ def _take(
     images: np.ndarray, labels: np.ndarray, indices: np.ndarray
 ) -> array_client_data.Arrays:
     return images[indices], labels[indices]
-
-
-def _mixed_clients(
-    labels: np.ndarray,
-    classes_per_client: int,
-    drawings_per_class: int,
-    rng: np.random.Generator,
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Deals every class's drawings into shares, and every share's classes to clients.
-
-    Each share has its own grouping of the classes, so that two clients have few
-    classes in common.
-
-    Args:
-        labels: int32[N], as many of each class.
-        classes_per_client: Mean number of classes of a client.
-        drawings_per_class: Mean number of a class's drawings in a share.
-        rng: Where the draws come from.
-
-    Yields:
-        A client's id and its examples, indices into labels, int64[n_k].
-    """
-    num_classes = int(labels.max()) + 1
-    # of_class[c] are the examples of class c, shuffled.
-    of_class = rng.permuted(
-        np.argsort(labels, kind="stable").reshape(num_classes, -1), axis=1
-    )
-    num_drawings = of_class.shape[1]
-    num_shares = max(1, round(num_drawings / drawings_per_class))
-    groups_per_share = max(1, round(num_classes / classes_per_client))
-    shares = np.array_split(of_class, num_shares, axis=1)
-    digits = len(str(num_shares * groups_per_share - 1))
-    client = 0
-    for share in shares:
-        for group in np.array_split(rng.permutation(num_classes), groups_per_share):
-            yield f"client_{client:0{digits}}", share[group].reshape(-1)
-            client += 1
 
 
 def _drawer_clients(

@@ -2,12 +2,9 @@
 
 import dataclasses
 import io
-import lzma
 import os
 import pathlib
 import re
-import tarfile
-import zipfile
 import zlib
 from collections.abc import Iterator
 
@@ -16,6 +13,7 @@ import tqdm
 from PIL import Image
 
 from tff_fedss import errors
+from tff_fedss.datasets import archives
 
 NUM_CHARACTERS = 1623
 # Characters 1..964 are the "background" set of 30 alphabets, 965..1623 the "evaluation"
@@ -26,18 +24,6 @@ NUM_DRAWINGS = NUM_CHARACTERS * NUM_DRAWERS
 
 _LAYOUT = "<Alphabet>/characterNN/XXXX_YY.png"
 _DRAWING = re.compile(r"(?:^|/)([^/]+)/character\d+/(\d{4})_(\d{2})\.png$")
-_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
-_ARCHIVE_SUFFIXES = (".zip", *_TAR_SUFFIXES)
-_ARCHIVE_ERRORS = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,  # includes gzip.BadGzipFile
-    NotImplementedError,  # a compression that zipfile does not know
-    RuntimeError,  # a zip with a password
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,14 +203,14 @@ def _files(path: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
             yield str(file.relative_to(path)), _read_file(file, source)
         return
     entries = sorted(path.iterdir())
-    archives = [file for file in entries if file.name.endswith(_ARCHIVE_SUFFIXES)]
-    if not archives:
+    archived = list(filter(archives.is_archive, entries))
+    if not archived:
         found = f"{len(entries)} other entries" if entries else "an empty folder"
         raise errors.InvalidInputError(
             f"{source}: found {found}; expected Omniglot's drawings ({_LAYOUT}) or an "
-            f"archive of them ({', '.join(_ARCHIVE_SUFFIXES)})."
+            f"archive of them ({', '.join(archives.SUFFIXES)})."
         )
-    for archive in archives:
+    for archive in archived:
         yield from _archived_files(archive, source)
 
 
@@ -238,43 +224,22 @@ def _read_file(file: pathlib.Path, source: str) -> bytes:
 
 
 def _archived_files(archive: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
-    if not archive.name.endswith(_ARCHIVE_SUFFIXES):
+    if not archives.is_archive(archive):
         raise errors.InvalidInputError(
             f"{source}: expected a folder or an archive "
-            f"({', '.join(_ARCHIVE_SUFFIXES)}), found the file {archive.name}."
+            f"({', '.join(archives.SUFFIXES)}), found the file {archive.name}."
         )
-    members = _zip_members if archive.name.endswith(".zip") else _tar_members
     found = False
-    try:
-        for name, content in members(archive):
-            found = True
-            yield name, content
-    except _ARCHIVE_ERRORS as e:
-        raise errors.InvalidInputError(
-            f"{source}: the archive {archive.name} is unreadable or damaged: {_line(e)}"
-        ) from e
+    for name, content in archives.members(
+        archive, source, lambda name: _DRAWING.search(name) is not None
+    ):
+        found = True
+        yield name, content
     if not found:
         raise errors.InvalidInputError(
             f"{source}: the archive {archive.name} holds no drawing of Omniglot's "
             f"({_LAYOUT})."
         )
-
-
-def _tar_members(archive: pathlib.Path) -> Iterator[tuple[str, bytes]]:
-    # Members in the order of the archive, each read when it is reached: going back in a
-    # compressed file would unpack it from the start again. (As a stream, "r|*", tarfile
-    # would take the end of a truncated file for the end of the archive.)
-    with tarfile.open(archive, "r:*") as tar:
-        for member in tar:
-            if member.isfile() and _DRAWING.search(member.name):
-                yield member.name, tar.extractfile(member).read()
-
-
-def _zip_members(archive: pathlib.Path) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(archive) as zipped:
-        for name in zipped.namelist():
-            if _DRAWING.search(name):
-                yield name, zipped.read(name)
 
 
 def _line(error: Exception) -> str:

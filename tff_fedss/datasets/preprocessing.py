@@ -8,6 +8,7 @@ step.
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -81,12 +82,11 @@ class Preprocessing:
             label=int32[])`, in the same order.
         """
         stream = seeds.fold_in(tf.constant(seed, tf.int32), seeds.Stream.CROP)
-
-        def random_crop(index, example):
-            return self.random_crop(example, seeds.fold_in(stream, index))
-
+        random_crop = self._random_crop_of_stream
         return data.enumerate().map(
-            random_crop, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            lambda index, example: random_crop(index, example, stream),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
         )
 
     def evaluation(self, data: tf.data.Dataset) -> tf.data.Dataset:
@@ -127,6 +127,15 @@ class Preprocessing:
             )
         )
         return self._crop(example, top, left)
+
+    @functools.cached_property
+    def _random_crop_of_stream(self) -> Callable[..., collections.OrderedDict]:
+        # Traced once: every client in every round makes a dataset of its own.
+        @tf.function
+        def random_crop(index, example, stream):
+            return self.random_crop(example, seeds.fold_in(stream, index))
+
+        return random_crop
 
     def _crop(self, example: Any, top: Any, left: Any) -> collections.OrderedDict:
         image = self.read(example["image"])

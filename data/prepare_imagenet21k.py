@@ -1,0 +1,138 @@
+"""Brings ImageNet-21k into the form that is trained on: TFRecord shards.
+
+    ./run.sh prepare_imagenet21k --archive=fall11_whole.tar --output_dir=DIR
+
+reads the class tars, splits every class 80-20 into training and test images (FedSS,
+Appendix A.4) and writes
+
+    DIR/imagenet21k/1.0.0/imagenet21k-{train,test}.tfrecord-*   a shard of each class
+    DIR/imagenet21k/1.0.0/{train,test}.index     where each record is, and its label
+    DIR/imagenet21k/1.0.0/class_sizes.csv        wnid,train,test: images of each class
+    DIR/imagenet21k/1.0.0/undecodable.csv        tar,member,reason: images left out
+    DIR/imagenet21k/1.0.0/*.json, *.txt          what TFDS wants to know
+
+which `--data_dir=DIR` of `./run.sh train` reads, and `tfds.load("imagenet21k",
+data_dir=DIR)` too. `--archive` is a folder of `<wnid>.tar`, one tar of them
+(fall 2011) or that gzipped (winter 2021).
+
+Expected, by what is reported of the two releases: fall 2011 has 21,841 classes and
+14,197,122 images, 1.31 TB; winter 2021 19,167 classes and 13,151,276 images, 1.1 TB.
+DIR takes as much disk as the images, 1.1 to 1.3 TB, and nothing beyond that but a few
+class tars. Every image is decoded once to check it; a few are known to be damaged.
+
+Time: 1 ms of one core for an image (500x375 pixels, 83 kB), so 2 hours on 2 cores, or
+as long as the disk needs to read and to write a terabyte. A gzipped tar has to be
+decompressed, on one core, at 250 MB/s, and twice: to know the classes, on which the
+labels depend, and to read them; 1.3 hours each. `--wnids=FILE`, a list of the classes,
+saves the first pass; `tar -xzf` beforehand saves both, for 1.1 TB more of disk.
+
+The program may be killed at any time. The same command goes on where it stopped (a
+gzipped tar has to be decompressed up to there), and ends with the same bytes. It exits
+with 0 if everything is written; with 1 if there are images that cannot be decoded,
+unless `--allow_undecodable`; and with 2 on any other bad input.
+"""
+
+import sys
+
+from absl import flags
+
+from experiments import program
+from tff_fedss.datasets import imagenet21k_shards
+from tff_fedss.errors import InvalidInputError
+
+_EXIT_UNDECODABLE = 1
+
+
+def _define_flags() -> None:
+    # Not at the import: other programs have flags of these names, and a test may
+    # import more than one of them.
+    flags.DEFINE_string(
+        "archive",
+        None,
+        "fall11_whole.tar, winter21_whole.tar.gz, or a folder of <wnid>.tar.",
+    )
+    flags.DEFINE_string(
+        "output_dir", None, "Where to write: the folder for imagenet21k/1.0.0."
+    )
+    flags.DEFINE_integer("seed", 0, "Which random 80-20 split.", 0)
+    flags.DEFINE_integer(
+        "workers", None, "How many classes to work on at a time; default: one per core."
+    )
+    flags.DEFINE_string(
+        "wnids",
+        None,
+        "A file with the wnids of all classes, one a line: saves the first pass "
+        "through a gzipped tar.",
+    )
+    flags.DEFINE_bool(
+        "allow_undecodable", False, "Leave out images that cannot be decoded."
+    )
+    flags.DEFINE_bool(
+        "verify",
+        False,
+        "Afterwards, read all shards again and compare their checksums.",
+    )
+
+
+def prepare(
+    archive: str | None,
+    output_dir: str | None,
+    *,
+    seed: int = 0,
+    workers: int | None = None,
+    wnids: str | None = None,
+    allow_undecodable: bool = False,
+    verify: bool = False,
+) -> None:
+    """Prepares the data set and says on stdout what there is; see the flags.
+
+    Raises:
+        InvalidInputError: If an argument or the archive cannot be used.
+        SystemExit: With code 1 if there are images that cannot be decoded, and they are
+            not allowed.
+    """
+    for name, value in {"archive": archive, "output_dir": output_dir}.items():
+        if not value:
+            raise InvalidInputError(f"--{name} must be given; see --help.")
+    # Imported here: it takes seconds, and bad flags need none of it.
+    from tff_fedss.datasets import imagenet21k_tfds
+
+    builder = imagenet21k_tfds.Imagenet21k(
+        data_dir=output_dir,
+        archive=archive,
+        seed=seed,
+        workers=workers,
+        wnids_file=wnids,
+        allow_undecodable=allow_undecodable,
+    )
+    try:
+        builder.download_and_prepare()
+    except imagenet21k_shards.UndecodableImagesError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(_EXIT_UNDECODABLE)
+    if verify:
+        imagenet21k_shards.verify(builder.data_dir)
+    splits = builder.info.splits
+    print(
+        f"{builder.data_dir} holds {splits['train'].num_examples:,} training and "
+        f"{splits['test'].num_examples:,} test images of "
+        f"{builder.info.features['label'].num_classes:,} classes."
+    )
+
+
+def main() -> None:
+    """Prepares the data set that the flags describe."""
+    prepare(
+        flags.FLAGS.archive,
+        flags.FLAGS.output_dir,
+        seed=flags.FLAGS.seed,
+        workers=flags.FLAGS.workers,
+        wnids=flags.FLAGS.wnids,
+        allow_undecodable=flags.FLAGS.allow_undecodable,
+        verify=flags.FLAGS.verify,
+    )
+
+
+if __name__ == "__main__":
+    _define_flags()
+    program.run(main)

@@ -1,0 +1,536 @@
+"""From class tars to TFRecord shards, in every layout and after every interruption."""
+
+import csv
+import fcntl
+import gzip
+import io
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from data import prepare_imagenet21k
+from tests import imagenet21k_archive
+from tff_fedss import errors
+from tff_fedss.datasets import image_files, imagenet21k_shards
+
+ROOT = pathlib.Path(__file__).parents[2]
+SIZES = [1, 2, 3, 7, 30, 10, 18]
+
+
+@pytest.fixture(scope="module")
+def classes():
+    return imagenet21k_archive.classes(SIZES)
+
+
+def _prepare(archive, output_dir, **arguments):
+    """Prepares, and returns the folder of the data set."""
+    prepare_imagenet21k.prepare(str(archive), str(output_dir), **arguments)
+    return output_dir / "imagenet21k" / "1.0.0"
+
+
+def _error(archive, tmp_path, **arguments):
+    """Prepares what cannot be prepared, and returns the message."""
+    with pytest.raises(errors.InvalidInputError) as error:
+        _prepare(archive, tmp_path / "out", **arguments)
+    assert not (tmp_path / "out" / "imagenet21k" / "1.0.0").exists()
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def _files(folder):
+    """Path -> content of everything below a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def _records(folder, split):
+    """Reads the shards as what they are: (wnid, file name, image) of every record."""
+    wnids = (folder / "label.labels.txt").read_text().split()
+    for path in sorted(folder.glob(f"imagenet21k-{split}.tfrecord-*")):
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            feature = tf.train.Example.FromString(record).features.feature
+            yield (
+                wnids[feature["label"].int64_list.value[0]],
+                feature["file_name"].bytes_list.value[0].decode(),
+                feature["image"].bytes_list.value[0],
+            )
+
+
+@pytest.fixture(scope="module")
+def folder_archive(classes, tmp_path_factory):
+    return imagenet21k_archive.write_folder(tmp_path_factory.mktemp("a") / "f", classes)
+
+
+@pytest.fixture(scope="module")
+def prepared(folder_archive, tmp_path_factory):
+    return _prepare(folder_archive, tmp_path_factory.mktemp("prepared"))
+
+
+# What is written.
+
+
+def test_every_image_is_in_one_split_unchanged(prepared, classes):
+    found = {split: list(_records(prepared, split)) for split in ("train", "test")}
+    for wnid, images in classes.items():
+        train, test = (
+            {name: image for w, name, image in found[split] if w == wnid}
+            for split in ("train", "test")
+        )
+        assert not train.keys() & test.keys()
+        assert images == {**train, **test}
+        assert len(test) == round(0.2 * len(images))
+    assert sum(map(len, found.values())) == sum(SIZES)
+    with open(prepared / "class_sizes.csv") as file:
+        rows = list(csv.reader(file))
+    assert rows == [
+        ["wnid", "train", "test"],
+        *(
+            [wnid, str(size - round(0.2 * size)), str(round(0.2 * size))]
+            for wnid, size in zip(sorted(classes), SIZES)
+        ),
+    ]
+    assert (prepared / "undecodable.csv").read_text() == "tar,member,reason\n"
+
+
+def test_tfds_reads_it_without_our_code(prepared, classes):
+    data_dir = prepared.parents[1]
+    for builder in (
+        tfds.builder_from_directory(prepared),
+        tfds.builder("imagenet21k", data_dir=data_dir),
+    ):
+        assert builder.info.features["label"].names == sorted(classes)
+        num = {name: split.num_examples for name, split in builder.info.splits.items()}
+        assert num == {"train": 57, "test": 14}
+    names = set()
+    for split in ("train", "test"):
+        data = builder.as_dataset(split=split, shuffle_files=True)
+        for example in data.as_numpy_iterator():
+            wnid = sorted(classes)[example["label"]]
+            name = example["file_name"].decode()
+            expected = Image.open(io.BytesIO(classes[wnid][name]))
+            # Two JPEG decoders, which round differently.
+            difference = example["image"].astype(int) - np.asarray(expected)
+            assert np.abs(difference).max() <= 3
+            names.add(name)
+    assert names == {name for images in classes.values() for name in images}
+
+
+def test_the_index_points_at_the_records(prepared):
+    for split in ("train", "test"):
+        index = imagenet21k_shards.open_index(prepared, split)
+        found = []
+        for file, offset, length, label in index.records.tolist():
+            with open(index.paths[file], "rb") as shard:
+                shard.seek(offset)
+                payload = shard.read(length)
+            feature = tf.train.Example.FromString(payload).features.feature
+            assert list(feature["label"].int64_list.value) == [label]
+            found.append(feature["image"].bytes_list.value[0])
+        assert found == [image for _, _, image in _records(prepared, split)]
+
+
+def test_the_split_is_a_random_fifth_that_depends_on_names_and_seed_only():
+    names = [f"n01440764_{i}.JPEG" for i in range(2000)]
+    first = imagenet21k_shards.is_test(0, names)
+    assert len(first) == 400 and first < set(names)
+    assert imagenet21k_shards.is_test(0, names[::-1]) == first
+    # Independent of another seed's: 80 of the 400 in common, +- 8.
+    second = imagenet21k_shards.is_test(1, names)
+    assert 48 < len(first & second) < 112
+    # No trend along the names: the mean place is 1000 +- 29.
+    assert 880 < np.mean([names.index(name) for name in first]) < 1120
+    # Without one image, at most one other changes sides.
+    assert len(first ^ imagenet21k_shards.is_test(0, names[1:])) <= 2
+
+
+# Layouts.
+
+
+def _shuffled(classes):
+    rng = np.random.default_rng(1)
+
+    def shuffle(mapping):
+        keys = list(mapping)
+        return {keys[i]: mapping[keys[i]] for i in rng.permutation(len(keys))}
+
+    return {wnid: shuffle(images) for wnid, images in shuffle(classes).items()}
+
+
+def test_all_layouts_give_the_same_bytes(prepared, classes, tmp_path, monkeypatch):
+    fall11 = imagenet21k_archive.write_fall11(tmp_path, _shuffled(classes))
+    winter21 = imagenet21k_archive.write_winter21(tmp_path, _shuffled(classes))
+    wnids = tmp_path / "wnids.txt"
+    wnids.write_text("\n".join(sorted(classes, reverse=True)) + "\n")
+    expected = _files(prepared)
+    assert len(expected) == 2 * len(SIZES) + 8
+    assert _files(_prepare(fall11, tmp_path / "1", workers=3)) == expected
+    assert _files(_prepare(winter21, tmp_path / "2", workers=1)) == expected
+    # With the list of the classes, a gzipped tar is decompressed only once.
+    monkeypatch.delattr("tff_fedss.datasets.imagenet21k_archive._gzip_listing")
+    assert _files(_prepare(winter21, tmp_path / "3", wnids=str(wnids))) == expected
+    assert _files(_prepare(fall11, tmp_path / "4", wnids=str(wnids))) == expected
+
+
+def test_another_seed_gives_another_split(prepared, folder_archive, tmp_path):
+    other = _prepare(folder_archive, tmp_path, seed=1)
+    assert (other / "class_sizes.csv").read_bytes() == (
+        prepared / "class_sizes.csv"
+    ).read_bytes()
+    tests = [{n for _, n, _ in _records(x, "test")} for x in (prepared, other)]
+    assert tests[0] != tests[1]
+
+
+# Images that cannot be decoded.
+
+
+@pytest.fixture
+def with_bad_images(classes):
+    """Some images of other kinds, and some that are none."""
+    images = {wnid: dict(members) for wnid, members in classes.items()}
+    wnids = sorted(images)
+    rng = np.random.default_rng(5)
+    good, bad = {}, {}
+    good[f"{wnids[4]}_90001.JPEG"] = imagenet21k_archive.png()
+    good[f"{wnids[4]}_90002.JPEG"] = imagenet21k_archive.jpeg(rng, mode="L")
+    good[f"{wnids[4]}_90003.JPEG"] = imagenet21k_archive.jpeg(rng, mode="CMYK")
+    bad[f"{wnids[4]}_90004.JPEG"] = b""
+    bad[f"{wnids[5]}_90005.JPEG"] = b"<html>This photo is no longer available</html>"
+    bad[f"{wnids[5]}_90006.JPEG"] = imagenet21k_archive.jpeg(rng)[:-200]
+    for name, content in {**good, **bad}.items():
+        images[name.partition("_")[0]][name] = content
+    # Nothing is left of a class.
+    images[wnids[0]] = {f"{wnids[0]}_1.JPEG": b"\xff\xd8\xff"}
+    return images, {*bad, f"{wnids[0]}_1.JPEG"}
+
+
+def test_undecodable_images_are_listed_and_need_permission(
+    with_bad_images, tmp_path, capsys
+):
+    images, bad = with_bad_images
+    archive = imagenet21k_archive.write_fall11(tmp_path, images)
+    with pytest.raises(SystemExit) as end:
+        _prepare(archive, tmp_path / "out")
+    assert end.value.code == 1
+    partial = tmp_path / "out" / "imagenet21k" / "1.0.0.partial"
+    message = capsys.readouterr().err
+    assert message.startswith("error: 4 of 77 images cannot be decoded")
+    assert str(partial / "undecodable.csv") in message
+    assert "--allow_undecodable" in message
+    with open(partial / "undecodable.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["member"] for row in rows} == bad
+    assert all(row["tar"] == f"{row['member'][:9]}.tar" for row in rows)
+    assert "is empty" in {row["reason"] for row in rows}
+
+    folder = _prepare(archive, tmp_path / "out", allow_undecodable=True)
+    names = [n for split in ("train", "test") for _, n, _ in _records(folder, split)]
+    everything = {name for members in images.values() for name in members}
+    assert sorted(names) == sorted(everything - bad)
+    wnid = min(images)
+    assert f"\n{wnid},0,0\n" in (folder / "class_sizes.csv").read_text()
+    assert tfds.builder_from_directory(folder).info.splits["train"].num_examples == 58
+    # What is left out does not depend on the way there.
+    again = _prepare(archive, tmp_path / "at_once", allow_undecodable=True)
+    assert _files(folder) == _files(again)
+
+
+# Archives that are not what they should be.
+
+
+LAYOUTS = {
+    "folder": lambda path, images: imagenet21k_archive.write_folder(path / "f", images),
+    "fall11": imagenet21k_archive.write_fall11,
+    "winter21": imagenet21k_archive.write_winter21,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("member", "problem"),
+    [
+        ("n01440838_x.JPEG", "is not an image of this class"),
+        ("n01440764_12.JPEG", "is not an image of this class"),
+        ("readme.txt", "is not an image of this class"),
+        ("sub/n01440838_7.JPEG", "is there twice"),
+    ],
+)
+def test_odd_member_of_a_class_tar(tmp_path, layout, member, problem):
+    images = imagenet21k_archive.classes([2, 2, 3])
+    image = next(iter(images["n01440838"].values()))
+    images["n01440838"]["n01440838_7.JPEG"] = image
+    images["n01440838"][member] = image
+    message = _error(LAYOUTS[layout](tmp_path, images), tmp_path)
+    assert "n01440838.tar: the member " in message
+    assert f"{member} {problem}" in message
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_class_tar_without_images(tmp_path, layout):
+    images = {**imagenet21k_archive.classes([2, 2]), "n09999999": {}}
+    message = _error(LAYOUTS[layout](tmp_path, images), tmp_path)
+    assert "n09999999.tar holds no image; expected n09999999_<number>.JPEG" in message
+
+
+@pytest.mark.parametrize("gzipped", [False, True])
+@pytest.mark.parametrize(
+    ("member", "problem"),
+    [
+        ("n01440764.jpg", "is not a class tar"),
+        ("train/bird.tar", "is not a class tar"),
+        ("again/n01440764.tar", "is there twice"),
+    ],
+)
+def test_odd_member_of_the_archive(tmp_path, gzipped, member, problem):
+    tars = imagenet21k_archive.class_tars(imagenet21k_archive.classes([2, 1]))
+    content = imagenet21k_archive.tar({**tars, member: tars["n01440764.tar"]})
+    path = tmp_path / "whole.tar"
+    path.write_bytes(gzip.compress(content) if gzipped else content)
+    message = _error(path, tmp_path)
+    assert message.startswith(f"{path}: the member {member} {problem}")
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.7, 0.999, "before the end mark"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_truncated_archive(tmp_path, layout, keep):
+    images = imagenet21k_archive.classes([4, 5, 3])
+    archive = path = LAYOUTS[layout](tmp_path, images)
+    if path.is_dir():
+        path = path / "n01440801.tar"
+    content = path.read_bytes()
+    if keep == "before the end mark":
+        # tarfile by itself takes this for a whole archive.
+        whole = gzip.decompress(content) if layout == "winter21" else content
+        whole = whole[: len(whole.rstrip(b"\0")) // 512 * 512 + 512]
+        content = gzip.compress(whole) if layout == "winter21" else whole
+    else:
+        # A tar may lose the zeros at its end.
+        content = content[: int(keep * len(content.rstrip(b"\0")))]
+    path.write_bytes(content)
+    message = _error(archive, tmp_path)
+    assert str(path) in message
+    assert "is unreadable or damaged" in message or "is cut off" in message
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_damaged_header_does_not_hide_the_rest(tmp_path, layout):
+    images = imagenet21k_archive.classes([4, 5, 3])
+    archive = path = LAYOUTS[layout](tmp_path, images)
+    if path.is_dir():
+        path = path / "n01440801.tar"
+    content = path.read_bytes()
+    whole = gzip.decompress(content) if layout == "winter21" else content
+    # The header of the second image of that class.
+    names = list(images["n01440801"])
+    at = whole.index(names[1].encode())
+    whole = whole[: at + 4] + b"?" + whole[at + 5 :]
+    path.write_bytes(gzip.compress(whole) if layout == "winter21" else whole)
+    message = _error(archive, tmp_path)
+    assert "n01440801.tar is unreadable or damaged: no valid header at byte" in message
+
+
+def test_two_archives_in_one_file(tmp_path):
+    images = imagenet21k_archive.classes([2, 2])
+    path = imagenet21k_archive.write_fall11(tmp_path, images)
+    path.write_bytes(2 * path.read_bytes())
+    assert "damaged: no valid header at byte" in _error(path, tmp_path)
+
+
+def test_things_that_are_no_archive(tmp_path):
+    assert "does not exist; expected" in _error(tmp_path / "no.tar", tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "has no class tar; expected a folder" in _error(tmp_path / "empty", tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "fall11.tar").write_bytes(b"")
+    assert "fall11.tar is not a class tar" in _error(other, tmp_path)
+    noise = tmp_path / "noise.tar"
+    noise.write_bytes(np.random.default_rng(0).bytes(3000))
+    assert "noise.tar is unreadable or damaged" in _error(noise, tmp_path)
+    nothing = tmp_path / "nothing.tar"
+    nothing.write_bytes(imagenet21k_archive.tar({}))
+    assert "nothing.tar has no class tar" in _error(nothing, tmp_path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("odd", ["n01440764", "n09999999"])
+def test_list_of_other_classes(tmp_path, layout, odd):
+    images = imagenet21k_archive.classes([2, 1, 1])
+    archive = LAYOUTS[layout](tmp_path, images)
+    wnids = tmp_path / "wnids.txt"
+    wnids.write_text("\n".join(set(images) ^ {odd}))
+    assert odd in _error(archive, tmp_path, wnids=str(wnids))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("n01440764\nn1\n", "line 2: 'n1' is not a wnid"),
+        ("n01440764\n\nn01440764\n", "line 3: 'n01440764' is there twice"),
+        ("\n", "names no class"),
+        (None, "cannot be read"),
+    ],
+)
+def test_bad_list_of_classes(folder_archive, tmp_path, text, problem):
+    path = tmp_path / "wnids.txt"
+    if text is not None:
+        path.write_text(text)
+    assert problem in _error(folder_archive, tmp_path, wnids=str(path))
+
+
+def test_arguments_out_of_range(folder_archive, tmp_path):
+    assert "seed=-1 must" in _error(folder_archive, tmp_path, seed=-1)
+    assert "workers=0 must" in _error(folder_archive, tmp_path, workers=0)
+    for missing in ("archive", "output_dir"):
+        arguments = {"archive": "x", "output_dir": "y", missing: None}
+        with pytest.raises(errors.InvalidInputError, match=f"--{missing} must be"):
+            prepare_imagenet21k.prepare(**arguments)
+
+
+# Interruptions.
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_interrupted_program_goes_on(
+    prepared, classes, tmp_path, monkeypatch, layout
+):
+    archive = LAYOUTS[layout](tmp_path, classes)
+    checked = []
+    check = image_files.check
+
+    def interrupt_at_30(content):
+        checked.append(content)
+        if len(checked) == 30:
+            raise KeyboardInterrupt
+        check(content)
+
+    monkeypatch.setattr(image_files, "check", interrupt_at_30)
+    with pytest.raises(KeyboardInterrupt):
+        _prepare(archive, tmp_path / "out", workers=1)
+    # A file that lost its end in a power failure.
+    partial = tmp_path / "out" / "imagenet21k" / "1.0.0.partial"
+    (partial / "imagenet21k-train.tfrecord-00002-of-00007").write_bytes(b"")
+    folder = _prepare(archive, tmp_path / "out", workers=1)
+    # The first three classes were done, of which one was damaged; then 24 were checked.
+    assert len(checked) == 30 + (sum(SIZES) - 1 - 2 - 7)
+    assert _files(folder) == _files(prepared)
+    assert [path.name for path in folder.parent.iterdir()] == ["1.0.0"]
+
+
+_KILLED = """
+import os, signal, sys
+from tff_fedss.datasets import image_files, imagenet21k_archive, imagenet21k_shards
+check, write = image_files.check, imagenet21k_shards._write_records
+calls = 0
+def write_half(path, payloads):
+    global calls
+    calls += 1
+    if calls == 8:
+        # In the middle of a shard.
+        path.write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(path, payloads)
+imagenet21k_shards._write_records = write_half
+folder = sys.argv[2]
+archive = imagenet21k_archive.open_archive(sys.argv[1], cache_dir=folder + "/progress")
+imagenet21k_shards.write(archive, folder, seed=0, workers=2, allow_undecodable=False)
+"""
+
+
+def test_a_killed_program_goes_on_to_the_same_bytes(prepared, classes, tmp_path):
+    archive = imagenet21k_archive.write_winter21(tmp_path, _shuffled(classes))
+    partial = tmp_path / "out" / "imagenet21k" / "1.0.0.partial"
+    arguments = [sys.executable, "-c", _KILLED, str(archive), str(partial)]
+    killed = subprocess.run(arguments, cwd=ROOT, capture_output=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert 1 < len(list((partial / "progress").glob("n*.json"))) < len(SIZES)
+    assert list((partial / "progress").glob("n*.tar"))
+    folder = _prepare(archive, tmp_path / "out")
+    assert _files(folder) == _files(prepared)
+
+
+def test_what_is_unfinished_is_not_mixed_with_others(folder_archive, classes, tmp_path):
+    partial = tmp_path / "out" / "imagenet21k" / "1.0.0.partial"
+    partial.mkdir(parents=True)
+    (partial / "preparation.json").write_text(
+        '{"format": 1, "seed": 3, "wnids": ["n01440764"]}'
+    )
+    message = _error(folder_archive, tmp_path)
+    assert str(partial) in message and "seed: 3, now 0" in message
+    message = _error(folder_archive, tmp_path, seed=3)
+    assert "other classes: 1 classes, now 7 classes" in message
+
+
+def test_only_one_program_writes(folder_archive, tmp_path):
+    partial = tmp_path / "out" / "imagenet21k" / "1.0.0.partial"
+    partial.mkdir(parents=True)
+    descriptor = os.open(partial, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    assert "Another program is writing to" in _error(folder_archive, tmp_path)
+    os.close(descriptor)
+    _prepare(folder_archive, tmp_path / "out")
+
+
+def test_what_is_finished_stays(folder_archive, tmp_path, capsys):
+    folder = _prepare(folder_archive, tmp_path)
+    before = _files(folder)
+    # Killed after it was finished, before it had cleaned up.
+    (folder / "progress").mkdir()
+    (folder / "progress" / "n01440764.json").write_text("{}")
+    capsys.readouterr()
+    _prepare("gone.tar", tmp_path)
+    assert "57 training and 14 test images of 7 classes" in capsys.readouterr().out
+    assert _files(folder) == before
+    with pytest.raises(errors.InvalidInputError, match=r"--seed=0, not 1"):
+        _prepare(folder_archive, tmp_path, seed=1)
+
+
+def test_a_folder_that_cannot_be_written(folder_archive, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(errors.InvalidInputError, match="cannot be written"):
+        _prepare(folder_archive, tmp_path / "out")
+
+
+# Afterwards.
+
+
+def test_verify_finds_flipped_bits(folder_archive, tmp_path):
+    folder = _prepare(folder_archive, tmp_path, verify=True)
+    shard = folder / "imagenet21k-test.tfrecord-00004-of-00007"
+    content = bytearray(shard.read_bytes())
+    content[-300] ^= 4
+    shard.write_bytes(content)
+    with pytest.raises(errors.InvalidInputError, match=shard.name):
+        _prepare(folder_archive, tmp_path, verify=True)
+
+
+def test_the_command_line(with_bad_images, tmp_path):
+    images, _ = with_bad_images
+    archive = imagenet21k_archive.write_fall11(tmp_path, images)
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "data.prepare_imagenet21k", "--seed=7"),
+            *(f"--archive={archive}", f"--output_dir={tmp_path / 'out'}"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: 4 of 77 images")
+    folder = _prepare(
+        archive, tmp_path / "out", seed=7, allow_undecodable=True, verify=True
+    )
+    assert len(list(_records(folder, "test"))) == 15

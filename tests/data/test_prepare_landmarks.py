@@ -1,0 +1,543 @@
+"""From CSV files and jpgs to TFF's cache layout, in one go or after a kill."""
+
+import csv
+import hashlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_federated.python.simulation.datasets import (
+    gldv2,
+    vision_datasets_utils,
+)
+
+from tests import landmarks_images
+from tests.landmarks_images import preparation_flags
+from tff_fedss.datasets import landmarks
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def miniature(tmp_path):
+    return landmarks_images.make(tmp_path / "source")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*flags):
+        return (landmarks_images.run_prepare(*flags), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def prepare(run, miniature, tmp_path):
+    """Prepares the miniature, with more flags, and returns as `run` does."""
+
+    def prepare(*flags):
+        return run(*preparation_flags(miniature, tmp_path / "out"), *flags)
+
+    return prepare
+
+
+def _files(folder):
+    """Path -> content of everything below a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def _records(path):
+    """Reads a file as TFF does: its decoded images' numbers, and its classes."""
+    dataset = vision_datasets_utils.load_tfrecord(str(path), "test")
+    images, classes = [], []
+    for element in dataset.as_numpy_iterator():
+        pixels = element["image/decoded"]
+        images.append(landmarks_images.number_of(np.broadcast_to(pixels, _rgb(pixels))))
+        classes.append(int(element["class"][0]))
+    return images, classes
+
+
+def _rgb(pixels):
+    return (*pixels.shape[:2], 3)
+
+
+def _assert_complete(folder, miniature):
+    assert {path.name for path in (folder / "train").iterdir()} == {"7", "12", "101"}
+    for client_id, image_ids in miniature.clients.items():
+        numbers, classes = _records(folder / "train" / client_id)
+        assert numbers == [miniature.numbers[i] for i in image_ids]
+        assert classes == [miniature.classes[i] for i in image_ids]
+    numbers, classes = _records(folder / "test.tfRecord")
+    assert numbers == [miniature.numbers[i] for i in miniature.test]
+    assert classes == [miniature.classes[i] for i in miniature.test]
+
+
+def test_writes_the_cache_of_tff(prepare, miniature, tmp_path):
+    code, out, err = prepare()
+    folder = tmp_path / "out" / "gld160k"
+    assert code == 0 and "12 images of 3 clients and 6 test images" in out
+    _assert_complete(folder, miniature)
+    names = {"train", "test.tfRecord", "federated_train.csv", "test.csv"}
+    assert {path.name for path in folder.iterdir()} == names | {"finished.csv"}
+    # It says what it is not.
+    assert "note: This is not the published Landmarks-User-160k" in err
+    assert "it has 3 clients, expected 1,262" in err
+    assert "it has 12 images of clients, expected 164,172" in err
+    assert "it has 6 test images, expected 19,526" in err
+
+
+def test_files_are_those_that_tff_writes(prepare, miniature, tmp_path):
+    assert prepare()[0] == 0
+    gldv2._create_train_data_files(
+        str(tmp_path / "tff"),
+        str(miniature.image_dir),
+        str(miniature.split_dir / "federated_train.csv"),
+    )
+    for client_id in miniature.clients:
+        ours, theirs = (
+            [tf.train.Example.FromString(r) for r in _raw(folder / client_id)]
+            for folder in (tmp_path / "out" / "gld160k" / "train", tmp_path / "tff")
+        )
+        assert ours == theirs and len(ours) == len(miniature.clients[client_id])
+
+
+def _raw(path):
+    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+
+
+def test_constants_are_those_of_tff():
+    full, mini = landmarks.SPLITS["160k"], landmarks.SPLITS["23k"]
+    assert full.folder == gldv2.FED_GLD_CACHE and mini.folder == gldv2.MINI_GLD_CACHE
+    assert full.zip_md5 == gldv2.FED_GLD_SPLIT_FILE_BUNDLE_MD5_CHECKSUM
+    assert full.train_csv == gldv2.FED_GLD_TRAIN_SPLIT_FILE
+    assert full.test_csv == gldv2.FED_GLD_TEST_SPLIT_FILE
+    assert mini.train_csv == gldv2.MINI_GLD_TRAIN_SPLIT_FILE
+    assert mini.test_csv == gldv2.MINI_GLD_TEST_SPLIT_FILE
+    assert mini.csv_md5s == (
+        gldv2.MINI_GLD_TRAIN_SPLIT_FILE_MD5_CHECKSUM,
+        gldv2.MINI_GLD_TEST_SPLIT_FILE_MD5_CHECKSUM,
+    )
+    assert landmarks.TRAIN_FOLDER == gldv2.TRAIN_SUB_DIR
+    assert landmarks.TEST_FILE == gldv2.TEST_FILE_NAME
+    counts = "233 clients and 23080", "2,028 classes, 1262 clients and 164,172"
+    assert all(count in gldv2.load_data.__doc__ for count in counts)
+
+
+# Where images and CSV files may come from.
+
+
+def test_reads_the_tree_of_the_original_archives(run, miniature, tmp_path):
+    tree = tmp_path / "tree"
+    for path in miniature.image_dir.iterdir():
+        folder = tree / path.name[0] / path.name[1] / path.name[2]
+        folder.mkdir(parents=True, exist_ok=True)
+        path.rename(folder / path.name)
+    miniature.image_dir = tree
+    assert run(*preparation_flags(miniature, tmp_path / "out"))[0] == 0
+    _assert_complete(tmp_path / "out" / "gld160k", miniature)
+
+
+def _make_shards(miniature, folder):
+    folder.mkdir()
+    for number in range(3):
+        with tarfile.open(folder / f"images_{number:03}.tar", "w") as tar:
+            for path in sorted(miniature.image_dir.iterdir())[number::3]:
+                tar.add(path, f"{'/'.join(path.name[:3])}/{path.name}")
+            extra = miniature.image_dir.parent / "landmarks-user-160k" / "test.csv"
+            tar.add(extra, "0/0/0/0000000000000000.jpg")  # of no client
+    return folder
+
+
+@pytest.fixture
+def shards(miniature, tmp_path):
+    return _make_shards(miniature, tmp_path / "shards")
+
+
+def _shard_flags(miniature, shards, tmp_path):
+    split_dir, _, *others = preparation_flags(miniature, tmp_path / "out")
+    return split_dir, f"--shard_dir={shards}", *others
+
+
+def test_reads_the_original_archives(run, miniature, shards, tmp_path):
+    flags = _shard_flags(miniature, shards, tmp_path)
+    assert run(*flags)[0] == 0
+    _assert_complete(tmp_path / "out" / "gld160k", miniature)
+    assert not [p for p in (tmp_path / "out" / "gld160k").iterdir() if p.name[0] == "."]
+
+
+def test_archives_that_were_not_there_at_first(run, miniature, shards, tmp_path):
+    missing, changed = shards / "images_001.tar", shards / "images_002.tar"
+    missing.rename(tmp_path / "missing.tar")
+    changed.rename(tmp_path / "changed.tar")
+    tarfile.open(changed, "w").close()
+    flags = _shard_flags(miniature, shards, tmp_path)
+    code, _, err = run(*flags)
+    assert code == 1 and "12 of 18 images" in err and "in none of the 2 shards" in err
+    (tmp_path / "missing.tar").rename(missing)
+    (tmp_path / "changed.tar").rename(changed)
+    assert run(*flags)[0] == 0
+    _assert_complete(tmp_path / "out" / "gld160k", miniature)
+
+
+@pytest.mark.parametrize("kept", ["in a member", "between members", "header only"])
+def test_truncated_archive_is_named(run, miniature, shards, tmp_path, kept):
+    shard = shards / "images_002.tar"
+    with tarfile.open(shard) as tar:
+        second = tar.getmembers()[1]
+    size = {
+        "in a member": second.offset_data + 5,
+        "between members": second.offset,
+        "header only": second.offset + 100,
+    }[kept]
+    os.truncate(shard, size)
+    code, _, err = run(*_shard_flags(miniature, shards, tmp_path))
+    assert code == 2 and f"{shard}: not a whole tar archive" in err
+
+
+def test_reads_the_split_from_its_zip(run, miniature, tmp_path):
+    path = tmp_path / "landmarks-user-160k.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name in ("federated_train.csv", "test.csv"):
+            zipped.write(miniature.split_dir / name, f"landmarks-user-160k/{name}")
+        zipped.writestr("__MACOSX/landmarks-user-160k/test.csv", b"\0")
+    flags = (
+        f"--split_dir={path}",
+        *preparation_flags(miniature, tmp_path / "out")[1:],
+    )
+    code, _, err = run(*flags)
+    assert code == 0
+    md5 = hashlib.md5(path.read_bytes()).hexdigest()
+    assert f"has the MD5 {md5}, expected 53c36bd7d5fc12f927af2820b7e4a57c" in err
+    _assert_complete(tmp_path / "out" / "gld160k", miniature)
+
+    path.write_bytes(path.read_bytes()[:-30])
+    code, _, err = run(*flags)
+    assert code == 2 and "damaged" in err
+
+
+def test_names_the_csv_files_one_by_one(run, miniature, tmp_path):
+    train, test = tmp_path / "a.csv", tmp_path / "b.csv"
+    (miniature.split_dir / "federated_train.csv").rename(train)
+    (miniature.split_dir / "test.csv").rename(test)
+    others = preparation_flags(miniature, tmp_path / "out")[1:]
+    assert run(f"--train_csv={train}", f"--test_csv={test}", *others)[0] == 0
+    _assert_complete(tmp_path / "out" / "gld160k", miniature)
+    code, _, err = run(f"--train_csv={train}", *others)
+    assert code == 2 and "give both --train_csv and --test_csv" in err
+
+
+# The published split.
+
+
+def _publish(monkeypatch, split, **known):
+    published = landmarks.SPLITS[split]
+    known = {
+        "num_clients": 3,
+        "num_classes": 7,
+        "num_train_images": 12,
+        "num_test_images": 6,
+        **known,
+    }
+    values = {**vars(published), **known}
+    monkeypatch.setitem(landmarks.SPLITS, split, landmarks.Published(**values))
+
+
+def test_split_with_the_published_numbers(run, miniature, tmp_path, monkeypatch):
+    _publish(monkeypatch, "160k")
+    flags = preparation_flags(miniature, tmp_path / "out")[:-1]
+    code, out, err = run(*flags)
+    assert code == 0 and "has the numbers of the published" in out
+    assert "note" not in err
+    _publish(monkeypatch, "160k", num_clients=4)
+    code, _, err = run(*flags)
+    assert code == 2 and "3 clients, expected 4. If that is intended, give" in err
+
+
+def test_mini_split_by_its_checksums(run, miniature, tmp_path, monkeypatch):
+    names = ("mini_gld_train_split.csv", "mini_gld_test.csv")
+    sums = []
+    for old, new in zip(("federated_train.csv", "test.csv"), names):
+        (miniature.split_dir / old).rename(miniature.split_dir / new)
+        content = (miniature.split_dir / new).read_bytes()
+        sums.append(hashlib.md5(content).hexdigest())
+    flags = (
+        "--split=23k",
+        *preparation_flags(miniature, tmp_path / "out")[:-1],
+    )
+    code, _, err = run(*flags)
+    assert (
+        code == 2 and f"mini_gld_test.csv has the MD5 {sums[1]}, expected 298e" in err
+    )
+    assert not (tmp_path / "out").exists()
+    _publish(monkeypatch, "23k", csv_md5s=tuple(sums))
+    code, out, _ = run(*flags)
+    assert code == 0 and "is the published Landmarks-User-23k, by its MD5" in out
+    _assert_complete(tmp_path / "out" / "gld23k", miniature)
+    assert {*names} < {path.name for path in (tmp_path / "out" / "gld23k").iterdir()}
+
+
+def test_test_images_that_clients_have_are_pointed_out(prepare, miniature):
+    shared = miniature.clients["7"][0]
+    path = miniature.split_dir / "test.csv"
+    path.write_text(path.read_text() + f"{shared},{miniature.classes[shared]}\n")
+    code, _, err = prepare()
+    assert code == 0 and "1 test images are clients' images too" in err
+
+
+# Images that are missing or damaged.
+
+
+@pytest.fixture
+def damaged(miniature):
+    """Takes one image of client 12 and of the test away, cuts one of client 7 off."""
+    gone, gone_test = miniature.clients["12"][1], miniature.test[2]
+    cut = miniature.clients["7"][3]
+    removed = {}
+    for image_id in (gone, gone_test, cut):
+        path = miniature.image_dir / f"{image_id}.jpg"
+        removed[path] = path.read_bytes()
+        path.unlink()
+    path.write_bytes(removed[path][:-60])
+    return {"gone": gone, "gone_test": gone_test, "cut": cut, "removed": removed}
+
+
+def _rejected(folder):
+    with (folder / "rejected.csv").open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_missing_and_damaged_images_are_listed(prepare, miniature, damaged, tmp_path):
+    folder = tmp_path / "out" / "gld160k"
+    code, out, err = prepare()
+    assert code == 1 and not out.endswith("test images.\n")
+    assert "3 of 18 images are missing or damaged" in err
+    assert "3 files that need them were not written" in err and "rejected.csv" in err
+    assert [path.name for path in (folder / "train").iterdir()] == ["101"]
+    assert not (folder / "test.tfRecord").exists()
+    by_id = {row["image_id"]: row for row in _rejected(folder)}
+    assert list(by_id) == [damaged["cut"], damaged["gone"], damaged["gone_test"]]
+    cut, gone, gone_test = by_id.values()
+    assert (cut["user_id"], gone["user_id"], gone_test["user_id"]) == (
+        "7",
+        "12",
+        "test",
+    )
+    assert gone["reason"] == "is missing" and "cut off" in cut["reason"]
+    assert cut["path"] == str(miniature.image_dir / f"{damaged['cut']}.jpg")
+
+    # The same command again, once they are there.
+    for path, content in damaged["removed"].items():
+        path.write_bytes(content)
+    assert prepare()[0] == 0
+    _assert_complete(folder, miniature)
+    assert not (folder / "rejected.csv").exists()
+
+
+def test_allow_missing_leaves_them_out(prepare, miniature, damaged, tmp_path):
+    folder = tmp_path / "out" / "gld160k"
+    code, out, err = prepare("--allow_missing")
+    assert code == 0 and "note: 3 of 18 images are missing or damaged" in err
+    assert "10 images of 3 clients and 5 test images" in out
+    assert len(_rejected(folder)) == 3
+    for owner, image_ids in (*miniature.clients.items(), ("test", miniature.test)):
+        path = folder / ("test.tfRecord" if owner == "test" else f"train/{owner}")
+        left = [i for i in image_ids if i not in damaged.values()]
+        assert _records(path)[0] == [miniature.numbers[i] for i in left]
+    before = _files(folder)
+    assert prepare("--allow_missing")[0] == 0
+    assert _files(folder) == before
+    # Images that have turned up since are taken in.
+    for path, content in damaged["removed"].items():
+        path.write_bytes(content)
+    assert prepare("--allow_missing")[0] == 0
+    _assert_complete(folder, miniature)
+
+
+@pytest.mark.parametrize("flag", ["--allow_missing", "--noallow_missing"])
+@pytest.mark.parametrize("owner", ["101", "test"])
+def test_nothing_left_of_a_client(prepare, miniature, tmp_path, flag, owner):
+    for image_id in {**miniature.clients, "test": miniature.test}[owner]:
+        (miniature.image_dir / f"{image_id}.jpg").unlink()
+    code, _, err = prepare(flag)
+    assert code == 1 and f"Not one image is left of: {owner}." in err
+    folder = tmp_path / "out" / "gld160k"
+    assert not (folder / "train" / "101").exists() or owner == "test"
+    assert not (folder / "test.tfRecord").exists() or owner == "101"
+
+
+def test_unreadable_image(prepare, miniature, tmp_path):
+    path = miniature.image_dir / f"{miniature.test[0]}.jpg"
+    path.unlink()
+    path.mkdir()
+    assert prepare()[0] == 1
+    (row,) = _rejected(tmp_path / "out" / "gld160k")
+    assert row["reason"] == "cannot be read: Is a directory"
+
+
+# Again, and after a kill.
+
+
+def test_second_run_reads_no_image_and_changes_nothing(prepare, miniature, tmp_path):
+    assert prepare()[0] == 0
+    before = _files(tmp_path / "out")
+    for path in miniature.image_dir.iterdir():
+        path.unlink()
+    assert prepare()[0] == 0
+    assert _files(tmp_path / "out") == before
+
+
+def test_file_that_was_cut_off_since_is_written_again(prepare, miniature, tmp_path):
+    assert prepare()[0] == 0
+    folder = tmp_path / "out" / "gld160k"
+    os.truncate(folder / "train" / "12", 100)
+    (folder / "test.tfRecord").unlink()
+    assert prepare()[0] == 0
+    _assert_complete(folder, miniature)
+
+
+def test_kill_loses_nothing(prepare, miniature, tmp_path, monkeypatch):
+    assert prepare()[0] == 0
+    folder = tmp_path / "out" / "gld160k"
+    expected = _files(folder)
+
+    # A pipe in the place of an image holds up the worker that reads it, in the middle
+    # of a client, until the program is killed.
+    stuck = miniature.image_dir / f"{miniature.clients['12'][1]}.jpg"
+    content = stuck.read_bytes()
+    stuck.unlink()
+    os.mkfifo(stuck)
+    other = tmp_path / "killed"
+    flags = (*preparation_flags(miniature, other), "--workers=2")
+    command = [sys.executable, "-m", "data.prepare_landmarks", *flags]
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        killed = other / "gld160k"
+        _wait_for(lambda: len(_lines(killed / "finished.csv")) == 4, process)
+        assert prepare(f"--output_dir={other}")[0] == 2, "locked"
+    finally:
+        process.kill()
+        process.wait()
+    # The header, two clients, and the part of the test file.
+    kept = {path: path.stat().st_ino for path in (killed / "train").iterdir()}
+    assert {path.name for path in kept} == {"7", "101"}
+    assert list((killed / ".unfinished").iterdir()), "it was in the middle of a file"
+    with (killed / "finished.csv").open("a") as lines:
+        lines.write("train/12,3")  # as if killed while it was writing a line
+
+    stuck.unlink()
+    stuck.write_bytes(content)
+    assert prepare(f"--output_dir={other}")[0] == 0
+    assert _files(killed) == expected
+    assert {path: path.stat().st_ino for path in kept} == kept, "not written again"
+
+
+def _lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _wait_for(condition, process):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# Bad input: one line, exit code 2, no file of the output changed.
+
+
+def _replace(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("federated_train.csv", "user_id", "user", "line 1: .* no column 'user_id'"),
+        ("test.csv", "class", "label", "line 1: the header has no column 'class'"),
+        ("federated_train.csv", ",3\n", ",2028\n", r"line 3: .* not in 0\.\.2027"),
+        ("federated_train.csv", "\n7,", "\n,", "line 2: the user_id ''"),
+        ("federated_train.csv", "\n7,", "\ntest,", "no client may be called 'test'"),
+        ("federated_train.csv", "\n7,", "\n7,../../x", "is no id of Google Landmarks"),
+    ],
+)
+def test_bad_csv(prepare, miniature, tmp_path, name, old, new, message):
+    path = miniature.split_dir / name
+    _replace(path, old, new)
+    code, _, err = prepare()
+    assert code == 2 and not (tmp_path / "out").exists()
+    assert err.startswith(f"error: {path}") and err.count("\n") == 1
+    assert re.search(message, err)
+
+
+def test_duplicate_image(prepare, miniature):
+    path = miniature.split_dir / "federated_train.csv"
+    last = path.read_text().splitlines()[-1]
+    path.write_text(path.read_text() + last + "\n")
+    code, _, err = prepare()
+    assert code == 2 and "line 14: image_id" in err and "already on line 13" in err
+
+
+def test_output_of_another_split(prepare, miniature, tmp_path):
+    assert prepare()[0] == 0
+    before = _files(tmp_path / "out")
+    _replace(miniature.split_dir / "federated_train.csv", ",3\n", ",4\n")
+    code, _, err = prepare()
+    assert code == 2 and "the folder is of another split" in err
+    assert _files(tmp_path / "out") == before
+
+
+def test_stray_file_among_the_clients(prepare, tmp_path):
+    train = tmp_path / "out" / "gld160k" / "train"
+    train.mkdir(parents=True)
+    (train / "notes.txt").write_text("x")
+    code, _, err = prepare()
+    assert code == 2 and f"{train / 'notes.txt'} is of no client" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--split_dir=/none"], "/none/federated_train.csv: cannot be read"),
+        (["--split_dir=/none.zip"], "/none.zip: cannot be read: No such file"),
+        (["--image_dir=/none"], "--image_dir=/none is no folder; expected one with"),
+        (["--shard_dir=/none"], "exactly one of --image_dir"),
+        (["--train_csv=x"], "leave out --train_csv"),
+        (["--workers=0"], "--workers"),
+        (["--output_dir=/dev/null/x"], "--output_dir: cannot write to"),
+    ],
+)
+def test_bad_flags(prepare, flags, message):
+    code, _, err = prepare(*flags)
+    assert code == 2 and message in err and err.splitlines()[-1].startswith("error: ")
+
+
+def test_missing_flags(run, tmp_path):
+    assert "--output_dir must say where" in run()[2]
+    code, _, err = run(f"--output_dir={tmp_path / 'out'}", "--image_dir=.")
+    assert code == 2 and "--split_dir must name the folder or the zip" in err
+    code, _, err = run(
+        f"--output_dir={tmp_path / 'out'}", f"--shard_dir={tmp_path}", "--split_dir=."
+    )
+    assert code == 2 and "federated_train.csv: cannot be read" in err
+
+
+def test_no_archive(run, miniature, tmp_path):
+    code, _, err = run(*_shard_flags(miniature, tmp_path / "source", tmp_path))
+    assert code == 2 and "found no images_NNN.tar" in err

@@ -1,0 +1,118 @@
+"""Archives: every file comes out, or an error says why not."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+
+from tests.datasets import archive_files
+from tff_fedss import errors
+from tff_fedss.datasets import archives
+
+_FILES = {
+    "a/": b"",
+    "a/first.bin": np.random.default_rng(0).bytes(1500),
+    "a/empty.bin": b"",
+    "b/second.bin": np.random.default_rng(1).bytes(700),
+    "b/skipped.txt": b"not wanted",
+}
+_WANTED = {name: content for name, content in _FILES.items() if ".txt" not in name}
+
+
+def _write(path):
+    write = (
+        archive_files.write_zip if path.suffix == ".zip" else archive_files.write_tar
+    )
+    write(path, _FILES)
+
+
+def _read(path):
+    is_wanted = lambda name: not name.endswith(".txt")  # noqa: E731
+    return list(archives.members(path, "--data_dir=x", is_wanted))
+
+
+@pytest.mark.parametrize("suffix", archives.SUFFIXES)
+def test_reads_what_is_wanted(tmp_path, suffix):
+    path = tmp_path / f"files{suffix}"
+    _write(path)
+    assert archives.is_archive(path)
+    assert _read(path) == list(_WANTED.items())
+
+
+@pytest.mark.parametrize("suffix", archives.SUFFIXES)
+def test_cut_off_anywhere(tmp_path, suffix):
+    path = tmp_path / f"files{suffix}"
+    _write(path)
+    content = path.read_bytes()
+    if suffix == ".tar":
+        # Two blocks of zeros end a tar, and more fill its last record.
+        content = content[: len(content.rstrip(b"\0")) // 512 * 512 + 512]
+    for length in [0, *np.linspace(1, len(content) - 1, 60).astype(int)]:
+        path.write_bytes(content[:length])
+        with pytest.raises(errors.InvalidInputError) as error:
+            _read(path)
+        message = str(error.value)
+        assert message.startswith(
+            f"--data_dir=x: the archive files{suffix} is unreadable or damaged: "
+        )
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize("at", [512, 1024 + 2048])
+def test_tar_cut_off_between_two_members(tmp_path, at):
+    """What tarfile itself takes for the end of the archive."""
+    path = tmp_path / "files.tar"
+    _write(path)
+    path.write_bytes(path.read_bytes()[:at])
+    with tarfile.open(path) as tar:
+        assert tar.getnames()  # no complaint
+    with pytest.raises(errors.InvalidInputError, match=f"at byte {at:,}"):
+        _read(path)
+
+
+def test_damaged_header_in_a_tar(tmp_path):
+    path = tmp_path / "files.tar"
+    _write(path)
+    content = bytearray(path.read_bytes())
+    content[512 + 3] ^= 1  # in the name of the second member
+    path.write_bytes(content)
+    with pytest.raises(errors.InvalidInputError, match="at byte 512"):
+        _read(path)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz", ".tar.xz", ".tar.bz2"])
+def test_flipped_bit(tmp_path, suffix):
+    path = tmp_path / f"files{suffix}"
+    _write(path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 16
+    path.write_bytes(content)
+    with pytest.raises(errors.InvalidInputError, match="unreadable or damaged"):
+        _read(path)
+
+
+def test_wrong_checksum_at_the_end_of_a_gzip(tmp_path):
+    path = tmp_path / "files.tgz"
+    _write(path)
+    content = bytearray(path.read_bytes())
+    content[-6] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(errors.InvalidInputError, match="CRC"):
+        _read(path)
+
+
+def test_wanted_link_is_refused(tmp_path):
+    path = tmp_path / "files.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.addfile(tarfile.TarInfo("a"), io.BytesIO())
+        link = tarfile.TarInfo("b")
+        link.type, link.linkname = tarfile.SYMTYPE, "a"
+        tar.addfile(link)
+    with pytest.raises(errors.InvalidInputError, match="b in files.tar is a link"):
+        _read(path)
+
+
+def test_other_names_are_no_archives(tmp_path):
+    for name in ("images.rar", "tar", "images.gz", "zip"):
+        assert not archives.is_archive(tmp_path / name)

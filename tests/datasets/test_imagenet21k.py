@@ -1,0 +1,289 @@
+"""ImageNet-21k from its shards: clients, test images, and shards that are damaged."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import imagenet21k_archive
+from tff_fedss import errors
+from tff_fedss.datasets import imagenet21k, imagenet21k_shards, partitions
+
+# 25 classes, 150 images, 125 of them for training.
+SIZES = [1, 2, 3, 4, 5, *[6, 7] * 8, 2, 8, 9, 12]
+
+
+@pytest.fixture(scope="module")
+def classes():
+    return imagenet21k_archive.classes(SIZES)
+
+
+@pytest.fixture(scope="module")
+def prepared(classes, tmp_path_factory):
+    from tff_fedss.datasets import imagenet21k_tfds
+
+    root = tmp_path_factory.mktemp("imagenet21k")
+    archive = imagenet21k_archive.write_folder(root / "tars", classes)
+    builder = imagenet21k_tfds.Imagenet21k(data_dir=root / "out", archive=archive)
+    builder.download_and_prepare()
+    return root / "out"
+
+
+@pytest.fixture
+def data_dir(prepared, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copytree(prepared, tmp_path / "data")
+
+
+@pytest.fixture(scope="module")
+def numbers(classes):
+    """The image that a color stands for: label and file name."""
+    result = {}
+    for label, wnid in enumerate(sorted(classes)):
+        for name, image in classes[wnid].items():
+            result[_color(tf.io.decode_jpeg(image).numpy())] = label, name
+    assert len(result) == sum(SIZES), "two images of the same color"
+    return result
+
+
+def _color(image):
+    return tuple(image[0, 0].tolist())
+
+
+def _load(data_dir, **arguments):
+    return imagenet21k.load(
+        data_dir, **{"image_size": 8, "classes_per_client": 5, **arguments}
+    )
+
+
+def _names(dataset, data, numbers):
+    """Names the images of stored examples, whose labels must be right."""
+    result = []
+    for example in data:
+        image = dataset.preprocessing.read(example["image"]).numpy()
+        label, name = numbers[_color(image)]
+        assert label == example["label"]
+        result.append(name)
+    return result
+
+
+# The clients.
+
+
+def test_every_training_image_is_in_exactly_one_client(prepared, classes, numbers):
+    dataset = _load(prepared, num_clients=6)
+    assert dataset.num_classes == 25 and dataset.num_clients == 6
+    names = []
+    for client in dataset.train.client_ids:
+        data = dataset.train.create_tf_dataset_for_client(client)
+        found = _names(dataset, data, numbers)
+        names += found
+        assert dataset.num_examples(client) == len(found)
+        wnids = sorted({name.partition("_")[0] for name in found})
+        labels = [sorted(classes).index(wnid) for wnid in wnids]
+        assert len(labels) == 5 == dataset.max_positives
+        np.testing.assert_array_equal(dataset.positives(client), labels)
+    test = _names(dataset, dataset.test, numbers)
+    assert len(test) == dataset.num_test_examples == sum(round(0.2 * n) for n in SIZES)
+    everything = [name for images in classes.values() for name in images]
+    assert sorted(names + test) == sorted(everything)
+    assert sorted(_names(dataset, dataset.pooled(), numbers)) == sorted(names)
+    # In random order: the first ones are not of the first classes.
+    assert test != sorted(test) and len({name[:9] for name in test[:10]}) > 5
+
+
+def test_images_that_are_ready(prepared):
+    dataset = _load(prepared, image_size=12, resize_size=16)
+    assert dataset.image_shape == (12, 12, 3)
+    client = dataset.train.client_ids[0]
+    for data, count in (
+        (dataset.client_examples(client, [1, 2]), dataset.num_examples(client)),
+        (dataset.test_examples(), dataset.num_test_examples),
+    ):
+        examples = list(data.as_numpy_iterator())
+        assert len(examples) == count
+        for example in examples:
+            assert example["image"].shape == (12, 12, 3)
+            assert example["image"].dtype == np.uint8
+
+
+def test_the_clients_are_a_function_of_the_seed(prepared, monkeypatch):
+    def rows(dataset):
+        client = dataset.train.client_ids[2]
+        data = dataset.train.create_tf_dataset_for_client(client)
+        return [
+            (e["image"]["path"], e["image"]["offset"]) for e in data.as_numpy_iterator()
+        ]
+
+    first, other = _load(prepared, seed=3), _load(prepared, seed=4)
+    assert rows(first) != rows(other)
+    # The second time they are only looked up.
+    monkeypatch.delattr(partitions, "class_slots")
+    assert rows(_load(prepared, seed=3)) == rows(first)
+    with pytest.raises(AttributeError):
+        _load(prepared, seed=3, num_clients=7)
+
+
+def test_the_folder_of_the_shards_will_do(prepared):
+    dataset = _load(prepared / "imagenet21k" / "1.0.0")
+    assert dataset.num_test_examples == _load(prepared).num_test_examples
+    assert "about 25 images a client" in dataset.summary()
+
+
+def test_no_image_is_read_before_it_is_needed(data_dir):
+    expected = _load(data_dir, num_clients=9)
+    for shard in data_dir.rglob("*.tfrecord-*"):
+        shard.write_bytes(b"\0" * shard.stat().st_size)
+    for path in data_dir.rglob("clients-*"):
+        path.unlink()
+    dataset = _load(data_dir, num_clients=9)
+    assert dataset.train.client_ids == expected.train.client_ids
+    for client in dataset.train.client_ids:
+        np.testing.assert_array_equal(
+            dataset.positives(client), expected.positives(client)
+        )
+    # And nothing per image is in memory.
+    for index in (dataset.train._index.records, dataset.train._rows_of(0)):
+        assert isinstance(index, np.memmap)
+    with pytest.raises(tf.errors.OpError):
+        next(iter(dataset.test_examples()))
+
+
+def test_clients_of_a_read_only_folder(data_dir, tmp_path, monkeypatch, capsys):
+    def refuse(path, array):
+        if data_dir in path.parents:
+            raise PermissionError(13, "Permission denied")
+        save(path, array)
+
+    save = imagenet21k._save
+    monkeypatch.setattr(imagenet21k, "_save", refuse)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for path in data_dir.rglob("clients-*"):
+        path.unlink()
+    first = _load(data_dir)
+    message = capsys.readouterr().err
+    assert str(tmp_path / "cache" / "tff_fedss") in message
+    assert "Permission denied" in message and message.count("\n") == 1
+    monkeypatch.delattr(partitions, "class_slots")
+    assert _load(data_dir).train.client_ids == first.train.client_ids
+    assert not capsys.readouterr().err
+
+
+def test_the_paper_s_clients_from_the_sizes_of_the_classes():
+    # As many classes and images as are reported of the fall 2011 release, of sizes as
+    # uneven as its.
+    num_classes, num_images, largest = 21_841, 14_197_122, 3_047
+    rng = np.random.default_rng(0)
+    sizes = rng.lognormal(6.3, 1.2, num_classes).astype(np.int64).clip(1, largest)
+    while difference := num_images - sizes.sum():
+        some = rng.permutation(num_classes)[: abs(difference)]
+        sizes[some] = (sizes[some] + np.sign(difference)).clip(1, largest)
+    partition = imagenet21k.client_partition(sizes)
+    assert partition.num_clients == 25_691
+    assert 440 < partition.sizes.mean() < 444
+    assert partition.sizes.min() > 350 and partition.sizes.max() < 500
+    labels = imagenet21k.training_labels(sizes)
+    train = np.array([n - round(0.2 * n) for n in sizes.tolist()])
+    np.testing.assert_array_equal(np.bincount(labels), train)
+    seen = np.zeros(len(labels), bool)
+    seen[partition.order] = True
+    assert seen.all() and len(seen) == len(partition.order)
+    for k in range(0, partition.num_clients, 50):
+        assert len(np.unique(labels[partition.examples(k)])) == 20
+
+
+def test_the_number_of_clients_follows_the_number_of_images():
+    winter21 = np.full(19_167, 13_151_276 // 19_167)
+    assert imagenet21k.default_num_clients(winter21) == pytest.approx(23_790, abs=20)
+    # Every class finds a place: 45 classes need three clients of 20.
+    assert imagenet21k.default_num_clients(np.full(45, 10)) == 3
+
+
+def test_a_class_without_images_is_no_obstacle():
+    partition = imagenet21k.client_partition([5, 0, 5, 5], classes_per_client=3)
+    assert partition.num_clients == 1 and len(partition.order) == 12
+
+
+# Bad input.
+
+
+def _error(data_dir, **arguments):
+    with pytest.raises(errors.InvalidInputError) as error:
+        _load(data_dir, **arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_no_data_set(tmp_path):
+    assert "found no such folder; expected" in _error(tmp_path / "no")
+    message = _error(tmp_path)
+    assert message.startswith(f"--data_dir={tmp_path}: found a folder without it")
+    assert "prepare_imagenet21k" in message
+    (tmp_path / "imagenet21k" / "1.0.0.partial").mkdir(parents=True)
+    assert "1.0.0.partial, which is not finished" in _error(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"seed": -1}, "seed=-1 must"),
+        ({"classes_per_client": 0}, "classes_per_client=0 must"),
+        (
+            {"classes_per_client": 26},
+            "classes_per_client=26 is more than the 25 classes",
+        ),
+        ({"num_clients": 0}, "num_clients=0 must"),
+        ({"num_clients": 4}, "each of 25 classes needs at least one"),
+        ({"num_clients": 100}, "fill at most"),
+        ({"image_size": 20, "resize_size": 10}, "image_size=20 must"),
+    ],
+)
+def test_arguments_out_of_range(prepared, arguments, problem):
+    assert problem in _error(prepared, **arguments)
+
+
+def test_damaged_shards_and_index(data_dir):
+    folder = data_dir / "imagenet21k" / "1.0.0"
+    shard = folder / imagenet21k_shards.shard_name("test", 7, 25)
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1])
+    message = _error(data_dir)
+    assert str(shard) in message and f"expected {len(content):,}: it is cut" in message
+    shard.unlink()
+    assert f"{shard} is missing" in _error(data_dir)
+    shard.write_bytes(content)
+    index = folder / "train.index"
+    index.write_bytes(index.read_bytes()[:-24])
+    assert f"{index} has" in _error(data_dir)
+    index.unlink()
+    assert f"{index} has None bytes" in _error(data_dir)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("wnid,train,test", "wnid,train", "line 1: expected the columns"),
+        ("n01440838,2,1", "n01440838,2", "line 4: found 'n01440838,2'"),
+        ("n01440838,2,1", "n01440838,x,1", "line 4: found 'n01440838,x,1'"),
+        ("n01440838,2,1", "n01440838,1,2", "line 4: 2 of 3 images are for the test"),
+    ],
+)
+def test_damaged_class_sizes(data_dir, old, new, problem):
+    path = data_dir / "imagenet21k" / "1.0.0" / "class_sizes.csv"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    message = _error(data_dir)
+    assert str(path) in message and problem in message
+
+
+def test_damaged_record_names_its_checksum(data_dir):
+    folder = data_dir / "imagenet21k" / "1.0.0"
+    shard = folder / imagenet21k_shards.shard_name("train", 0, 25)
+    content = bytearray(shard.read_bytes())
+    content[60] ^= 1
+    shard.write_bytes(content)
+    dataset = _load(data_dir)
+    with pytest.raises(tf.errors.DataLossError):
+        for client in dataset.train.client_ids:
+            list(dataset.client_examples(client, [0, 0]))

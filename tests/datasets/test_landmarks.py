@@ -1,0 +1,348 @@
+"""Landmarks: from prepared files to clients, and every way to get these files wrong."""
+
+import collections
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.simulation.datasets import gldv2
+
+from tests import landmarks_images
+from tff_fedss.datasets import landmarks
+from tff_fedss.errors import InvalidInputError
+
+SEED = np.array([1, 2], np.int32)
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory):
+    return landmarks_images.make(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(scope="module")
+def prepared(miniature, tmp_path_factory):
+    """What `data.prepare_landmarks` writes; not to be changed."""
+    folder = tmp_path_factory.mktemp("prepared")
+    assert landmarks_images.prepare(miniature, folder) == 0
+    return folder
+
+
+@pytest.fixture
+def cache(prepared, tmp_path):
+    """A copy of what was prepared, to be damaged."""
+    return shutil.copytree(prepared, tmp_path / "cache") / "gld160k"
+
+
+@pytest.fixture(scope="module")
+def dataset(prepared):
+    return landmarks.load(prepared, image_size=60, resize_size=60)
+
+
+def _numbers(examples):
+    return [landmarks_images.number_of(e["image"]) for e in examples]
+
+
+# What is loaded.
+
+
+def test_clients_hold_what_the_split_says(dataset, miniature):
+    assert sorted(dataset.train.client_ids) == ["101", "12", "7"]
+    for client_id, image_ids in miniature.clients.items():
+        stored = dataset.train.create_tf_dataset_for_client(client_id)
+        stored = list(stored.as_numpy_iterator())
+        assert [e["image"] for e in stored] == [miniature.encoded(i) for i in image_ids]
+        labels = [miniature.classes[i] for i in image_ids]
+        assert [e["label"] for e in stored] == labels
+        assert dataset.num_examples(client_id) == len(image_ids)
+        positives = dataset.positives(client_id)
+        assert positives.dtype == np.int32 and positives.tolist() == sorted({*labels})
+    assert dataset.max_positives == 5
+    assert dataset.num_classes == 2028 and not dataset.test_is_unseen
+
+
+def test_images_are_the_source_pixels(dataset, miniature):
+    examples = list(dataset.client_examples("7", SEED).as_numpy_iterator())
+    for example, image_id in zip(examples, miniature.clients["7"], strict=True):
+        pixels, label = example["image"], example["label"]
+        assert pixels.shape == dataset.image_shape == (60, 60, 3)
+        assert landmarks_images.number_of(pixels) == miniature.numbers[image_id]
+        assert label.dtype == np.int32 and label == miniature.classes[image_id]
+
+
+def test_test_images(dataset, miniature):
+    examples = list(dataset.test_examples().as_numpy_iterator())
+    assert _numbers(examples) == [miniature.numbers[i] for i in miniature.test]
+    labels = [miniature.classes[i] for i in miniature.test]
+    assert [e["label"] for e in examples] == labels
+    assert dataset.num_test_examples == len(labels) == 6
+
+
+def test_pooled_examples_are_those_of_all_clients(dataset, miniature):
+    pooled = dataset.pooled_examples()
+    assert int(pooled.cardinality()) == 12
+    ready = pooled.map(lambda example: dataset.ready(example, SEED))
+    found = [
+        (landmarks_images.number_of(e["image"]), e["label"])
+        for e in ready.as_numpy_iterator()
+    ]
+    ids = [i for image_ids in miniature.clients.values() for i in image_ids]
+    expected = [(miniature.numbers[i], miniature.classes[i]) for i in ids]
+    assert sorted(found) == sorted(expected)
+
+
+def _sum(data):
+    """Decodes, and sums (1, label, mean pixel) over the examples."""
+
+    def add(total, example):
+        pixels = tf.io.decode_image(example["image"], 3, expand_animations=False)
+        mean = tf.reduce_mean(tf.cast(pixels, tf.float32))
+        label = tf.cast(example["label"], tf.float32)
+        return total + tf.stack([1.0, label, mean])
+
+    return data.reduce(tf.zeros([3]), add)
+
+
+def test_tff_worker_reads_a_client(dataset, miniature):
+    ids = miniature.clients["12"]
+    means = [255 / 5 * bin(miniature.numbers[i]).count("1") for i in ids]
+    expected = [len(ids), sum(miniature.classes[i] for i in ids), sum(means)]
+    element = collections.OrderedDict(image=np.str_, label=np.int32)
+    sum_examples = tff.tensorflow.computation(_sum, tff.SequenceType(element))
+    by_dataset = sum_examples(dataset.train.create_tf_dataset_for_client("12"))
+    np.testing.assert_allclose(by_dataset, expected, atol=3)
+    # And by its id alone, TFF's way for workers that are elsewhere.
+    in_worker = tff.tensorflow.computation(
+        lambda client_id: _sum(dataset.train.serializable_dataset_fn(client_id)),
+        np.str_,
+    )
+    np.testing.assert_allclose(in_worker("12"), by_dataset)
+
+
+def test_summary_says_what_is_not_as_published(dataset):
+    assert "12 training images (published: 164,172 of 1,262 clients)" in dataset.note
+    assert "3 clients of at most 5 classes, 6 test images" in dataset.summary()
+
+
+def test_data_dir_may_be_the_folder_itself(prepared, monkeypatch):
+    monkeypatch.chdir(prepared)
+    direct = landmarks.load("gld160k", image_size=8)
+    stored = direct.train.create_tf_dataset_for_client("7")
+    monkeypatch.chdir("/")
+    assert len(list(stored)) == 5, "paths do not depend on the working directory"
+
+
+def test_cache_that_tff_made(miniature, tmp_path):
+    names = ("federated_train.csv", "test.csv")
+    train_csv, test_csv = (str(miniature.split_dir / name) for name in names)
+    images = str(miniature.image_dir)
+    folder = tmp_path / "gld160k"
+    gldv2._create_train_data_files(str(folder / "train"), images, train_csv)
+    gldv2._create_test_data_file(str(folder), images, test_csv)
+    dataset = landmarks.load(tmp_path, image_size=60, resize_size=60)
+    for client_id, image_ids in miniature.clients.items():
+        examples = dataset.client_examples(client_id, SEED).as_numpy_iterator()
+        assert _numbers(examples) == [miniature.numbers[i] for i in image_ids]
+    assert dataset.num_test_examples == 6
+
+
+def test_mini_split(cache):
+    mini = cache.rename(cache.parent / "gld23k")
+    for old, new in (
+        ("federated_train.csv", "mini_gld_train_split.csv"),
+        ("test.csv", "mini_gld_test.csv"),
+    ):
+        (mini / old).rename(mini / new)
+    for data_dir in (cache.parent, mini):
+        dataset = landmarks.load(data_dir, split="23k", image_size=8)
+        assert dataset.num_classes == 203 and dataset.num_clients == 3
+
+
+def test_images_left_out_knowingly(tmp_path):
+    source = landmarks_images.make(tmp_path / "source")
+    gone, gone_test = source.clients["7"][1], source.test[0]
+    for image_id in (gone, gone_test):
+        (source.image_dir / f"{image_id}.jpg").unlink()
+    assert landmarks_images.prepare(source, tmp_path, "--allow_missing") == 0
+    dataset = landmarks.load(tmp_path, image_size=8)
+    assert dataset.num_examples("7") == 4 and dataset.num_test_examples == 5
+    # Without the list of what is missing, the difference is an error.
+    (tmp_path / "gld160k" / "rejected.csv").unlink()
+    message = _error(tmp_path)
+    assert "train/7: holds 4 images; expected 5, by federated_train.csv" in message
+
+
+# Bad input: one clear line.
+
+
+def _error(data_dir, **arguments):
+    with pytest.raises(InvalidInputError) as error:
+        landmarks.load(data_dir, **{"image_size": 8, **arguments})
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def _records(path):
+    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+
+
+def _write(path, records):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def test_truncated_file(cache):
+    path = cache / "train" / "12"
+    os.truncate(path, path.stat().st_size - 7)
+    assert f"{path}, record 2 (" in _error(cache)
+
+
+def test_flipped_bit(cache):
+    path = cache / "test.tfRecord"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    message = _error(cache)
+    assert message.startswith(f"{path}, record ") and "damaged" in message
+
+
+def test_corrupt_jpeg(cache, miniature):
+    path = cache / "train" / "7"
+    records = _records(path)
+    encoded = miniature.encoded(miniature.clients["7"][1])
+    records[1] = landmarks.to_record(encoded[:-40], 3)
+    _write(path, records)
+    message = _error(cache)
+    assert message.startswith(f"{path}, record 1 (") and "cut off or damaged" in message
+
+
+@pytest.mark.parametrize("label", [-1, 2028])
+def test_label_out_of_range(cache, label):
+    path = cache / "test.tfRecord"
+    _write(
+        path, [*_records(path), landmarks.to_record(landmarks_images.jpeg(3), label)]
+    )
+    message = _error(cache)
+    assert message.startswith(f"{path}, record 6 (")
+    assert f"class={label}, which is not in 0..2027" in message
+
+
+@pytest.mark.parametrize("name", ["image/encoded_jpeg", "class"])
+def test_record_without_a_feature(cache, name):
+    path = cache / "train" / "101"
+    example = tf.train.Example.FromString(_records(path)[0])
+    del example.features.feature[name]
+    _write(path, [example.SerializeToString()])
+    message = _error(cache)
+    assert message.startswith(f"{path}, record 0 (") and repr(name) in message
+
+
+@pytest.mark.parametrize("file", ["train/12", "test.tfRecord"])
+def test_empty_file(cache, file):
+    (cache / file).write_bytes(b"")
+    assert _error(cache).startswith(f"{cache / file}: found no record")
+
+
+def test_duplicate_image_in_the_csv(cache):
+    path = cache / "federated_train.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[4]]) + "\n")
+    assert f"{path}, line 14: image_id" in _error(cache)
+
+
+@pytest.mark.parametrize("name", ["federated_train.csv", "test.csv"])
+def test_csv_with_a_missing_column(cache, name):
+    path = cache / name
+    path.write_text(path.read_text().replace("class", "label", 1))
+    message = _error(cache)
+    assert message.startswith(f"{path}, line 1: the header has no column 'class'")
+
+
+def test_class_of_the_csv_out_of_range(cache):
+    path = cache / "federated_train.csv"
+    path.write_text(path.read_text().replace(",3\n", ",3000\n", 1))
+    assert f"{path}, line 3: the class 3000 is not in 0..2027" in _error(cache)
+
+
+def test_labels_that_are_not_those_of_the_csv(cache):
+    path = cache / "train" / "7"
+    records = _records(path)
+    _write(path, records[::-1])
+    assert f"{path}: record 0 is of class " in _error(cache)
+    _write(path, [*records, records[0]])
+    assert f"{path}: holds 6 images; expected 5, by federated_train" in _error(cache)
+    _write(path, records)
+    _write(cache / "test.tfRecord", _records(cache / "test.tfRecord")[:-1])
+    assert "test.tfRecord: holds 5 images; expected 6, by test.csv" in _error(cache)
+
+
+def test_clients_that_are_not_prepared_yet(cache):
+    (cache / "train" / "101").unlink()
+    message = _error(cache)
+    assert "1 of the 3 clients of federated_train.csv have no file" in message
+    assert "'101'" in message and "prepare_landmarks" in message
+
+
+def test_missing_test_file(cache):
+    (cache / "test.tfRecord").unlink()
+    message = _error(cache)
+    assert f"{cache} has no test.tfRecord" in message
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".7.swp"])
+def test_stray_file_among_the_clients(cache, name):
+    (cache / "train" / name).write_text("x")
+    assert str(cache / "train" / name) in _error(cache)
+    assert "remove it" in _error(cache)
+
+
+def test_stray_folder_among_the_clients(cache):
+    (cache / "train" / "0").mkdir()
+    assert f"{cache / 'train' / '0'}: not a client's file" in _error(cache)
+
+
+def test_stray_file_where_tff_made_the_cache(cache):
+    for name in ("federated_train.csv", "test.csv"):
+        (cache / name).unlink()
+    (cache / "train" / "notes.txt").write_text("not a TFRecord file at all")
+    assert _error(cache).startswith(f"{cache / 'train' / 'notes.txt'}, record 0 (")
+
+
+def test_no_client(cache):
+    shutil.rmtree(cache / "train")
+    (cache / "train").mkdir()
+    (cache / "federated_train.csv").unlink()
+    assert "found no file; expected one per client, 1,262 in all" in _error(cache)
+
+
+def test_rejected_csv_of_another_kind(cache):
+    path = cache / "rejected.csv"
+    path.write_text("image,why\n")
+    assert _error(cache).startswith(f"{path}, line 1: expected the header image_id,")
+    path.write_text("image_id,user_id,reason,path\n0a,7\n")
+    assert "found the row '0a,7'" in _error(cache)
+
+
+def test_wrong_folder(cache, miniature, tmp_path):
+    layout = "expected gld160k/train/<user_id> and gld160k/test.tfRecord"
+    message = _error(miniature.split_dir)
+    assert message.startswith(f"--data_dir={miniature.split_dir}: {layout}")
+    assert "found federated_train.csv, test.csv." in message
+    (tmp_path / "empty").mkdir()
+    assert "found an empty folder" in _error(tmp_path / "empty")
+    assert "is no folder; expected one with gld160k/train" in _error(tmp_path / "no")
+    assert "is no folder" in _error(cache / "test.csv")
+    assert "needs --data_dir" in _error(None)
+
+
+def test_folder_of_the_other_split(cache):
+    assert "found gld160k." in _error(cache.parent, split="23k")
+    assert "expected gld23k/train/<user_id>" in _error(cache, split="23k")
+
+
+def test_bad_arguments(prepared):
+    assert "split='80k' must be one of 160k, 23k" in _error(prepared, split="80k")
+    assert "image_size=9" in _error(prepared, image_size=9, resize_size=8)

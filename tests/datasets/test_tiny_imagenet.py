@@ -1,0 +1,509 @@
+"""Tiny-ImageNet: its layouts, its partitions, every way in which it can be wrong."""
+
+import collections
+import functools
+import hashlib
+import io
+import itertools
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from PIL import Image
+
+from tests.datasets import archive_files
+from tff_fedss import errors
+from tff_fedss.datasets import tiny_imagenet
+
+_ROOT = "tiny-imagenet-200/"
+# In the order of wnids.txt, which is not the sorted one.
+_WNIDS = ("n02124075", "n01443537", "n04067472", "n01629819", "n07749582", "n09256479")
+_TRAIN_PER_CLASS, _VAL_PER_CLASS = 8, 2
+_SIDE = 16
+_ANNOTATIONS = _ROOT + "val/val_annotations.txt"
+_SPLITS = {"classes_per_client": 2, "images_per_class": 4}
+
+
+@functools.cache
+def _jpeg(number, mode="RGB"):
+    """A JPEG that no other number has: grey levels below `number` mod 256."""
+    levels = np.full([_SIDE, _SIDE], number % 256, np.uint8)
+    levels[: _SIDE // 2] = number // 256 * 40
+    content = io.BytesIO()
+    Image.fromarray(levels).convert(mode).save(content, "JPEG", quality=95)
+    return content.getvalue()
+
+
+def _train_files():
+    for c, wnid in enumerate(_WNIDS):
+        for i in range(_TRAIN_PER_CLASS):
+            mode = "L" if i == 3 else "RGB"
+            name = f"{_ROOT}train/{wnid}/images/{wnid}_{i}.JPEG"
+            yield name, _jpeg(c * 20 + i, mode)
+
+
+def _val_files():
+    for i in range(_VAL_PER_CLASS * len(_WNIDS)):
+        yield f"{_ROOT}val/images/val_{i}.JPEG", _jpeg(256 + i)
+
+
+def _annotation_lines():
+    """val_0 and val_6 are of the first class, and so on."""
+    for i in range(_VAL_PER_CLASS * len(_WNIDS)):
+        yield f"val_{i}.JPEG\t{_WNIDS[i % len(_WNIDS)]}\t0\t32\t44\t62\n"
+
+
+def _miniature():
+    """The files of a miniature, path -> content, with those that are not used."""
+    boxes = {
+        f"{_ROOT}train/{wnid}/{wnid}_boxes.txt": b"n0_0.JPEG\t0\t10\t63\t58"
+        for wnid in _WNIDS
+    }
+    return {
+        "README.md": b"# Tiny",
+        **dict(_train_files()),
+        **boxes,
+        f"{_ROOT}val/images/.DS_Store": b"of another system",
+        **dict(_val_files()),
+        _ANNOTATIONS: "".join(_annotation_lines()).encode(),
+        f"{_ROOT}wnids.txt": "".join(f"{wnid}\n" for wnid in _WNIDS).encode(),
+        f"{_ROOT}words.txt": b"n00001740\tentity",
+        f"{_ROOT}test/images/test_0.JPEG": b"never read",
+    }
+
+
+@pytest.fixture
+def miniature():
+    return _miniature()
+
+
+def _load(path, **arguments):
+    return tiny_imagenet.load(path, **{**_SPLITS, "image_size": 14, **arguments})
+
+
+def _stored(dataset):
+    """Pairs of stored image and label."""
+    return [(e["image"], int(e["label"])) for e in dataset.as_numpy_iterator()]
+
+
+def _clients(dataset):
+    return {
+        client_id: _stored(dataset.train.create_tf_dataset_for_client(client_id))
+        for client_id in dataset.train.client_ids
+    }
+
+
+def _digest(dataset):
+    parts = [*_clients(dataset).items(), ("test", _stored(dataset.test))]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tiny")
+    archive_files.write_folder(path, _miniature())
+    return path
+
+
+@pytest.fixture(scope="module")
+def dataset(folder):
+    return _load(folder)
+
+
+# Layouts.
+
+
+def test_folder_and_its_parent(folder, dataset):
+    assert _digest(_load(folder / _ROOT)) == _digest(dataset)
+    assert _digest(_load(str(folder))) == _digest(dataset)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz", ".tar"])
+def test_archive_and_its_folder(miniature, dataset, tmp_path, suffix):
+    path = tmp_path / f"tiny-imagenet-200{suffix}"
+    write = archive_files.write_zip if suffix == ".zip" else archive_files.write_tar
+    # In another order, with folders.
+    folders = {f"{_ROOT}train/{wnid}/images/": b"" for wnid in _WNIDS}
+    write(path, {**folders, **dict(reversed(miniature.items()))})
+    (tmp_path / "README.md").write_text("not read")
+    assert _digest(_load(path)) == _digest(dataset)
+    assert _digest(_load(tmp_path)) == _digest(dataset)
+
+
+def test_archive_made_on_a_mac_inside_another_folder(miniature, dataset, tmp_path):
+    path = tmp_path / "tiny.zip"
+    foreign = {f"__MACOSX/{_ROOT}train/n00000001/images/x.JPEG": b"resource fork"}
+    foreign[f"my data/{_ROOT}train/{_WNIDS[0]}/images/._x.JPEG"] = b"resource fork"
+    archive_files.write_zip(
+        path, {**foreign, **{f"my data/{k}": v for k, v in miniature.items()}}
+    )
+    assert _digest(_load(path)) == _digest(dataset)
+
+
+def test_without_wnids_the_classes_are_the_folders(miniature, dataset, tmp_path):
+    del miniature[f"{_ROOT}wnids.txt"]
+    archive_files.write_folder(tmp_path, miniature)
+    assert _digest(_load(tmp_path)) == _digest(dataset)
+
+
+# What is in it.
+
+
+def _label(wnid):
+    return sorted(_WNIDS).index(wnid)
+
+
+def test_every_training_image_is_in_one_client_with_its_class(dataset):
+    expected = [
+        (content, _label(name.split("/")[2])) for name, content in _train_files()
+    ]
+    clients = _clients(dataset)
+    assert sorted(itertools.chain(*clients.values())) == sorted(expected)
+    assert sorted(_stored(dataset.pooled_examples())) == sorted(expected)
+    assert dataset.num_classes == 6
+    # 6 / 2 groups of classes, 8 / 4 shares of their images.
+    assert len(clients) == dataset.num_clients == 6
+    for client_id, examples in clients.items():
+        counts = collections.Counter(label for _, label in examples)
+        assert dict(counts) == dict.fromkeys(dataset.positives(client_id), 4)
+        assert dataset.num_examples(client_id) == 8
+    assert dataset.max_positives == 2
+
+
+def test_validation_images_are_the_test(dataset):
+    expected = [
+        (content, _label(_WNIDS[i % 6])) for i, (_, content) in enumerate(_val_files())
+    ]
+    assert sorted(_stored(dataset.test)) == sorted(expected)
+    assert dataset.num_test_examples == 12
+    assert not dataset.test_is_unseen
+
+
+def test_dirichlet_partition(folder):
+    dataset = _load(folder, partition="dirichlet", num_clients=5, alpha=0.01)
+    sizes = [dataset.num_examples(k) for k in dataset.train.client_ids]
+    assert sizes == [10, 10, 10, 9, 9]
+    expected = sorted(content for content, _ in map(tuple, _stored(dataset.pooled())))
+    assert sorted(c for v in _clients(dataset).values() for c, _ in v) == expected
+    # A class has 8 images, so a client of 10 needs two of them; hardly more.
+    assert len(dataset.positives("client_0")) == 2
+    # As many clients as with the other partition, if nobody says.
+    assert _load(folder, partition="dirichlet").num_clients == 6
+
+
+def test_partition_is_decided_by_the_seed(folder, dataset):
+    assert _digest(_load(folder, seed=0)) == _digest(dataset)
+    other = _load(folder, seed=1)
+    assert _stored(other.test) == _stored(dataset.test)
+    assert _digest(other) != _digest(dataset)
+
+
+# On the way to the model.
+
+
+def test_images_are_decoded_resized_and_cropped(dataset):
+    assert dataset.image_shape == (14, 14, 3)
+    assert dataset.preprocessing.resize_size == 16
+    stored = _stored(dataset.train.create_tf_dataset_for_client("client_2"))
+    ready = list(dataset.client_examples("client_2", np.array([1, 2], np.int32)))
+    assert len(ready) == 8
+    for (encoded, label), example in zip(stored, ready, strict=True):
+        assert example["image"].shape == (14, 14, 3)
+        assert example["image"].dtype == tf.uint8 and example["label"] == label
+        # Constant in each half: the last row is of the lower one, wherever the crop is.
+        pixels = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
+        np.testing.assert_allclose(example["image"][-1, 0], pixels[-1, 0], atol=3)
+
+
+def test_grey_images_become_rgb(dataset):
+    grey = {c for _, c in _train_files() if Image.open(io.BytesIO(c)).mode == "L"}
+    assert len(grey) == 6
+    stored = dataset.pooled().filter(
+        lambda example: tf.reduce_any(example["image"] == tf.constant(list(grey)))
+    )
+    ready = list(dataset.preprocessing.evaluation(stored))
+    assert [example["image"].shape for example in ready] == [(14, 14, 3)] * 6
+
+
+def test_the_default_sizes_have_the_papers_ratio(folder):
+    dataset = tiny_imagenet.load(folder)
+    assert dataset.image_shape == (64, 64, 3)
+    assert dataset.preprocessing.resize_size == 73
+
+
+def test_a_worker_decodes_the_images(dataset):
+    element = tff.types.tensorflow_to_type(dataset.train.element_type_structure)
+
+    @tff.tensorflow.computation(tff.SequenceType(element))
+    def brightness_and_labels(examples):
+        ready = dataset.preprocessing.evaluation(examples)
+        return ready.reduce(
+            (0, 0),
+            lambda total, example: (
+                total[0] + tf.reduce_sum(tf.cast(example["image"], tf.int32)),
+                total[1] + example["label"],
+            ),
+        )
+
+    client = dataset.train.create_tf_dataset_for_client("client_4")
+    total, labels = brightness_and_labels(client)
+    local = list(dataset.preprocessing.evaluation(client))
+    assert total == sum(int(np.sum(e["image"], dtype=int)) for e in local) > 0
+    assert labels == sum(int(e["label"]) for e in local)
+
+
+def test_client_data_of_bytes(dataset):
+    spec = dataset.train.element_type_structure
+    assert spec["image"] == tf.TensorSpec([], tf.string)
+    client = dataset.train.create_tf_dataset_for_client("client_0")
+    assert client.element_spec == dataset.test.element_spec == spec
+    everything = dataset.train.create_tf_dataset_from_all_clients(seed=0)
+    assert everything.element_spec == spec
+    assert sorted(_stored(everything)) == sorted(_stored(dataset.pooled()))
+    labels = [label for _, label in _stored(client)]
+    np.testing.assert_array_equal(dataset.train.labels("client_0"), labels)
+    for method in (dataset.positives, dataset.num_examples, dataset.train.labels):
+        with pytest.raises(ValueError, match="'client_7' is not a client"):
+            method("client_7")
+
+
+# Bad input: one clear line.
+
+
+def _error(data_dir, **arguments):
+    with pytest.raises(errors.InvalidInputError) as error:
+        _load(data_dir, **arguments)
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.startswith(f"--data_dir={data_dir}")
+    return message.removeprefix(f"--data_dir={data_dir}")
+
+
+@pytest.fixture
+def error_of(miniature, tmp_path):
+    """Loads a miniature in which some files are replaced, or missing (None)."""
+
+    def load(changes):
+        files = {k: v for k, v in {**miniature, **changes}.items() if v is not None}
+        archive_files.write_folder(tmp_path / "folder", files)
+        archive_files.write_zip(tmp_path / "tiny.zip", files)
+        from_folder = _error(tmp_path / "folder")
+        # In the folder, names in messages start below the root.
+        assert _error(tmp_path / "tiny.zip").replace(_ROOT, "") == from_folder
+        return from_folder
+
+    return load
+
+
+_IMAGE = f"train/{_WNIDS[2]}/images/{_WNIDS[2]}_5.JPEG"
+_VAL_IMAGE = "val/images/val_7.JPEG"
+
+
+@pytest.mark.parametrize("name", [_IMAGE, _VAL_IMAGE])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (_jpeg(1)[:-40], "is cut off or damaged"),
+        (_jpeg(1)[: len(_jpeg(1)) // 2], "is cut off or damaged"),
+        (b"<html>404: Not Found</html>", "neither a JPEG nor a PNG"),
+    ],
+)
+def test_corrupt_image(error_of, name, content, reason):
+    message = error_of({_ROOT + name: content})
+    assert f": {name} " in message and reason in message
+
+
+def test_a_file_that_is_no_image_is_not_passed_over(error_of):
+    name = f"train/{_WNIDS[0]}/images/Thumbs.db"
+    assert f"{name} is neither a JPEG" in error_of({_ROOT + name: b"thumbnails"})
+
+
+def test_missing_annotations(error_of):
+    message = error_of({_ANNOTATIONS: None})
+    assert "val/val_annotations.txt is missing" in message
+    assert "12 validation images" in message
+
+
+def _with_line(number, line):
+    lines = list(_annotation_lines())
+    lines[number - 1] = line
+    return {_ANNOTATIONS: "".join(lines).encode()}
+
+
+@pytest.mark.parametrize(
+    ("number", "line", "reason"),
+    [
+        (3, "val_2.JPEG\tn99999999\t0\n", "val_2.JPEG has the class 'n99999999'"),
+        (3, "val_77.JPEG\tn01443537\t0\n", "there is no val/images/val_77.JPEG"),
+        (3, "val_2.JPEG n01443537\n", "found 'val_2.JPEG n01443537'; expected a file"),
+        (3, "val_1.JPEG\tn01443537\n", "val_1.JPEG already has a class in val/"),
+        (12, "val_0.JPEG\tn02124075", "a class in val/val_annotations.txt:1"),
+    ],
+)
+def test_annotation_that_does_not_fit(error_of, number, line, reason):
+    message = error_of(_with_line(number, line))
+    assert message.startswith(f": val/val_annotations.txt:{number}: ")
+    assert reason in message
+
+
+def test_image_without_annotation(error_of):
+    message = error_of(_with_line(8, "\n"))
+    assert f"{_VAL_IMAGE} has no line in val/val_annotations.txt" in message
+
+
+def test_annotations_in_another_encoding(error_of):
+    message = error_of({_ANNOTATIONS: "val_0.JPEG\tn02124075\té".encode("latin-1")})
+    assert "val/val_annotations.txt is not a text in UTF-8" in message
+
+
+def test_no_test_images(error_of):
+    changes = {name: None for name, _ in _val_files()}
+    message = error_of({**changes, _ANNOTATIONS: b""})
+    assert "there are no test images" in message
+
+
+def test_empty_class_folder(error_of):
+    wnid = _WNIDS[4]
+    changes = {name: None for name, _ in _train_files() if wnid in name}
+    with_folder = {**changes, f"{_ROOT}train/{wnid}/images/": b""}
+    assert f"class folder train/{wnid} holds no image" in error_of(with_folder)
+
+
+def test_class_folder_with_bounding_boxes_only(error_of):
+    changes = {name: None for name, _ in _train_files() if _WNIDS[4] in name}
+    assert f"class folder train/{_WNIDS[4]} holds no image" in error_of(changes)
+
+
+def test_listed_class_without_folder(error_of):
+    wnids = "".join(f"{wnid}\n" for wnid in (*_WNIDS, "n11111111"))
+    message = error_of({f"{_ROOT}wnids.txt": wnids.encode()})
+    assert message.startswith(": wnids.txt:7: the class n11111111 has no folder")
+
+
+def test_class_listed_twice(error_of):
+    wnids = "".join(f"{wnid}\n" for wnid in (*_WNIDS, _WNIDS[1]))
+    message = error_of({f"{_ROOT}wnids.txt": wnids.encode()})
+    assert message.startswith(f": wnids.txt:7: the class {_WNIDS[1]} is already in ")
+    assert "wnids.txt:2" in message
+
+
+def test_folder_of_a_class_that_is_not_listed(error_of):
+    wnids = "".join(f"{wnid}\n" for wnid in _WNIDS[:-1])
+    message = error_of({f"{_ROOT}wnids.txt": wnids.encode()})
+    assert f"class folder train/{_WNIDS[-1]} is not one of the 5 classes" in message
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar", ".tar.gz"])
+@pytest.mark.parametrize("keep", [0.3, 0.9])
+def test_truncated_archive(miniature, tmp_path, suffix, keep):
+    path = tmp_path / f"tiny{suffix}"
+    write = archive_files.write_zip if suffix == ".zip" else archive_files.write_tar
+    write(path, miniature)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content))])
+    assert f"tiny{suffix} is unreadable or damaged" in _error(path)
+
+
+def test_archive_with_an_image_twice(miniature, tmp_path):
+    archive_files.write_zip(tmp_path / "tiny.zip", miniature)
+    with (
+        zipfile.ZipFile(tmp_path / "tiny.zip", "a") as zipped,
+        pytest.warns(UserWarning, match="Duplicate name"),
+    ):
+        zipped.writestr(_ROOT + _IMAGE, _jpeg(9))
+    assert f"{_ROOT}{_IMAGE} is there twice" in _error(tmp_path / "tiny.zip")
+
+
+def test_archive_with_two_copies(miniature, tmp_path):
+    copies = {**miniature, **{f"backup/{k}": v for k, v in miniature.items()}}
+    archive_files.write_zip(tmp_path / "tiny.zip", copies)
+    message = _error(tmp_path / "tiny.zip")
+    assert "tiny-imagenet-200/train and backup/tiny-imagenet-200/train" in message
+
+
+def test_wrong_folders(tmp_path):
+    assert _error(tmp_path / "no") == " does not exist."
+    assert ": found an empty folder; expected train/<wnid>/images" in _error(tmp_path)
+    (tmp_path / "photo.jpg").write_bytes(_jpeg(0))
+    assert ": found 1 other entries; expected train/<wnid>" in _error(tmp_path)
+    assert ": found the file photo.jpg; expected" in _error(tmp_path / "photo.jpg")
+    (tmp_path / "train" / "cats").mkdir(parents=True)
+    (tmp_path / "train" / "photo.jpg").write_bytes(_jpeg(0))
+    assert "the class folder train/cats holds no image" in _error(tmp_path)
+    (tmp_path / "train" / "cats").rmdir()
+    assert ": found no class with training images; expected" in _error(tmp_path)
+
+
+def test_archive_of_other_things(tmp_path):
+    archive_files.write_zip(tmp_path / "photos.zip", {"cat.jpg": _jpeg(0)})
+    assert ": found no class with training images; expected" in _error(tmp_path)
+    archive_files.write_zip(tmp_path / "more.zip", {"cat.jpg": _jpeg(0)})
+    assert ": found 2 archives (more.zip, photos.zip); expected" in _error(tmp_path)
+
+
+def test_no_data_dir():
+    with pytest.raises(errors.InvalidInputError, match="needs --data_dir; expected"):
+        tiny_imagenet.load(None)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"partition": "iid"},
+        {"seed": -1},
+        {"seed": 2**63},
+        {"image_size": 0},
+        {"classes_per_client": 0},
+        {"images_per_class": 0},
+        {"num_clients": 3},  # with the mixed partition
+        {"num_clients": 0, "partition": "dirichlet"},
+    ],
+)
+def test_arguments_out_of_range_before_any_file_is_read(tmp_path, arguments):
+    name = next(iter(arguments))
+    with pytest.raises(errors.InvalidInputError, match=f"^{name}="):
+        tiny_imagenet.load(tmp_path / "no", **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"alpha": 0.0}, {"num_clients": 1000}], ids=["alpha", "clients"]
+)
+def test_dirichlet_arguments_out_of_range(folder, arguments):
+    (name,) = arguments
+    with pytest.raises(errors.InvalidInputError, match=f"{name}="):
+        tiny_imagenet.load(folder, partition="dirichlet", **arguments)
+
+
+# The real images.
+
+
+@pytest.fixture(scope="module")
+def real(test_data):
+    return tiny_imagenet.load(test_data / "tiny-imagenet-sub")
+
+
+def test_real_archive(real):
+    assert real.num_classes == 200 and real.num_test_examples == 10_000
+    # 100 images of each class in 20 shares of 5, 200 classes in 10 groups of 20.
+    assert real.num_clients == 200
+    for client in real.train.client_ids:
+        assert real.num_examples(client) == 100
+        assert len(real.positives(client)) == 20
+    labels = np.concatenate([real.train.labels(k) for k in real.train.client_ids])
+    np.testing.assert_array_equal(np.bincount(labels), [100] * 200)
+    test_labels = [label for _, label in _stored(real.test)]
+    np.testing.assert_array_equal(np.bincount(test_labels), [50] * 200)
+
+
+def test_real_images_are_as_published(real):
+    stored = [c for c, _ in [*_stored(real.pooled()), *_stored(real.test)]]
+    headers = [Image.open(io.BytesIO(content)) for content in stored]
+    assert collections.Counter(h.mode for h in headers) == {"L": 548, "RGB": 29_452}
+    assert {h.size for h in headers} == {(64, 64)}
+    batch = next(iter(real.test_examples().batch(500)))
+    assert batch["image"].shape == (500, 64, 64, 3)
+    # The middle grey of photographs, with much contrast.
+    assert 90 < np.mean(batch["image"]) < 140 and np.std(batch["image"]) > 50

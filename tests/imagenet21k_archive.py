@@ -1,0 +1,89 @@
+"""Miniatures of ImageNet-21k's archives, in their layout and with their file names."""
+
+import gzip
+import io
+import os
+import pathlib
+import tarfile
+from collections.abc import Mapping
+
+import numpy as np
+from PIL import Image
+
+Classes = Mapping[str, Mapping[str, bytes]]
+
+
+def jpeg(rng: np.random.Generator, size: tuple[int, int] = (40, 30), mode: str = "RGB"):
+    """Returns a small JPEG of one random color, other bytes for other draws."""
+    color = tuple(
+        int(x) for x in rng.integers(0, 256, len(Image.new(mode, (1, 1)).getbands()))
+    )
+    content = io.BytesIO()
+    Image.new(mode, size, color if len(color) > 1 else color[0]).save(content, "JPEG")
+    return content.getvalue()
+
+
+def png(size: tuple[int, int] = (40, 30)) -> bytes:
+    """Returns a PNG, as some of ImageNet's .JPEG files are."""
+    content = io.BytesIO()
+    Image.new("RGB", size, (10, 200, 30)).save(content, "PNG")
+    return content.getvalue()
+
+
+def classes(num_images: list[int], seed: int = 0) -> dict[str, dict[str, bytes]]:
+    """Draws classes: wnid -> name -> image.
+
+    Args:
+        num_images: How many images each class has; the wnids ascend.
+        seed: Which images.
+    """
+    rng = np.random.default_rng(seed)
+    result = {}
+    for i, count in enumerate(num_images):
+        wnid = f"n{1440764 + 37 * i:08}"
+        # The numbers of ImageNet's files have gaps and no leading zeros.
+        numbers = np.sort(rng.choice(20 * count + 20, count, replace=False))
+        result[wnid] = {f"{wnid}_{number}.JPEG": jpeg(rng) for number in numbers}
+    return result
+
+
+def tar(members: Mapping[str, bytes]) -> bytes:
+    """Makes a tar, in the order of the members."""
+    content = io.BytesIO()
+    # As GNU tar writes them.
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.GNU_FORMAT) as file:
+        for name, member in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(member)
+            file.addfile(info, io.BytesIO(member))
+    return content.getvalue()
+
+
+def class_tars(images: Classes) -> dict[str, bytes]:
+    """Makes the tar of every class: `<wnid>.tar` -> content."""
+    return {f"{wnid}.tar": tar(members) for wnid, members in images.items()}
+
+
+def write_folder(path: pathlib.Path, images: Classes) -> pathlib.Path:
+    """Writes a folder of class tars."""
+    path.mkdir(parents=True)
+    for name, content in class_tars(images).items():
+        (path / name).write_bytes(content)
+    return path
+
+
+def write_fall11(path: pathlib.Path, images: Classes) -> pathlib.Path:
+    """Writes `fall11_whole.tar` into a folder: class tars at its top."""
+    os.makedirs(path, exist_ok=True)
+    path = path / "fall11_whole.tar"
+    path.write_bytes(tar(class_tars(images)))
+    return path
+
+
+def write_winter21(path: pathlib.Path, images: Classes) -> pathlib.Path:
+    """Writes `winter21_whole.tar.gz` into a folder: class tars below a folder."""
+    os.makedirs(path, exist_ok=True)
+    path = path / "winter21_whole.tar.gz"
+    tars = {f"winter21_whole/{name}": c for name, c in class_tars(images).items()}
+    path.write_bytes(gzip.compress(tar(tars), compresslevel=1))
+    return path

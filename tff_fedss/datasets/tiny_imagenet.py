@@ -1,0 +1,382 @@
+"""Tiny-ImageNet as a federated data set: 200 classes of 64x64 photographs.
+
+It is a cut of ImageNet (Deng et al., 2009) made for a course (CS231N, Stanford): 500
+images of each class for training, 50 for validation, and 10,000 without labels, which
+are not used here.
+"""
+
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import tqdm
+
+from tff_fedss import errors
+from tff_fedss.datasets import (
+    archives,
+    array_client_data,
+    federated_dataset,
+    image_files,
+    partitions,
+)
+from tff_fedss.datasets.preprocessing import Preprocessing
+
+PARTITIONS = ("mixed", "dirichlet")
+
+# Keeps the draws of this data set apart from others of the same seed.
+_PHILOX_STREAM = int.from_bytes(b"tiny-img", "big")
+
+_ROOT = "tiny-imagenet-200"
+_LAYOUT = (
+    "train/<wnid>/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt, in a "
+    f"folder {_ROOT} or an archive of it ({', '.join(archives.SUFFIXES)})"
+)
+_ANNOTATIONS = "val/val_annotations.txt"
+_CLASSES = "wnids.txt"
+# Every file in a folder `images` counts as an image, whatever its name, except hidden
+# ones. What is here but not named, such as bounding boxes, is not used.
+_USED = re.compile(
+    r"(?P<root>(?:[^/]+/)*?)"
+    r"(?P<path>"
+    r"train/(?P<wnid>[^/.][^/]*)/(?:images/|[^/]+_boxes\.txt)?"
+    r"|train/(?P<train_wnid>[^/.][^/]*)/images/[^/.][^/]*"
+    r"|val/images/(?P<val>[^/.][^/]*)"
+    rf"|{re.escape(_ANNOTATIONS)}"
+    rf"|{re.escape(_CLASSES)}"
+    r")"
+)
+# Folders of other systems' own files, at any depth.
+_FOREIGN = "__MACOSX/"
+
+
+def load(
+    data_dir: os.PathLike | None,
+    *,
+    partition: str = "mixed",
+    seed: int = 0,
+    image_size: int = 64,
+    resize_size: int | None = None,
+    classes_per_client: int = 20,
+    images_per_class: int = 5,
+    num_clients: int | None = None,
+    alpha: float = 10.0,
+) -> federated_dataset.FederatedDataset:
+    """Loads Tiny-ImageNet, or a part of it in the same layout.
+
+    Every image is read and decoded once, to see that it is whole; then its encoded
+    bytes are kept in memory (about 2 KB an image), and the input pipeline decodes them.
+
+    Args:
+        data_dir: The folder tiny-imagenet-200, a folder with it or with an archive of
+            it, or the path of such an archive; the original is tiny-imagenet-200.zip.
+            None is refused with a message: nothing is downloaded.
+        partition: How the training images are split over clients. "mixed": clients
+            hold about classes_per_client classes and images_per_class images of each,
+            in the proportions of the paper's ImageNet-21k clients (Appendix A.4).
+            "dirichlet": num_clients clients with as many images each, of classes drawn
+            from a Dirichlet distribution; see `partitions.dirichlet`.
+        seed: Which partition; 0 <= seed < 2^63.
+        image_size: Height and width in pixels of what the model sees: a crop.
+        resize_size: Height and width in pixels that images are brought to first. By
+            default image_size * 256/224, as in the paper (Appendix A.2): 73 for 64.
+        classes_per_client: For "mixed": mean number of classes of a client.
+        images_per_class: For "mixed": mean number of images of each.
+        num_clients: For "dirichlet". By default there are about as many clients as
+            with the other partition.
+        alpha: For "dirichlet": the concentration. The default gives clients of 100
+            images about 20 of the 200 classes.
+
+    Returns:
+        The data set. Classes are numbered in the order of their sorted wnids. Stored
+        images are string[], the bytes of a JPEG. The test images are those of the
+        validation set.
+
+    Raises:
+        errors.InvalidInputError: If an argument is out of range, or if data_dir does
+            not hold the data set, whole and with one label to an image.
+    """
+    if partition not in PARTITIONS:
+        raise errors.InvalidInputError(
+            f"partition={partition!r} must be one of {', '.join(PARTITIONS)}."
+        )
+    if not 0 <= seed < 2**63:
+        raise errors.InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
+    for name, value in (
+        ("classes_per_client", classes_per_client),
+        ("images_per_class", images_per_class),
+        ("num_clients", num_clients),
+    ):
+        if value is not None and value < 1:
+            raise errors.InvalidInputError(f"{name}={value} must be at least 1.")
+    if num_clients is not None and partition != "dirichlet":
+        raise errors.InvalidInputError(
+            f"num_clients={num_clients} goes with partition='dirichlet' only."
+        )
+    preprocessing = Preprocessing(image_size, resize_size)
+    if data_dir is None:
+        raise errors.InvalidInputError(
+            f"Tiny-ImageNet needs --data_dir; expected there: {_LAYOUT}."
+        )
+    files = _Files(data_dir)
+    (images, labels), (test_images, test_labels) = files.train(), files.test()
+
+    rng = np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM]))
+    if partition == "mixed":
+        split = partitions.grouped_shares(
+            labels, classes_per_client, images_per_class, rng
+        )
+    else:
+        if num_clients is None:
+            mean_size = classes_per_client * images_per_class
+            num_clients = max(1, round(len(labels) / mean_size))
+        split = partitions.dirichlet(labels, num_clients, alpha, rng)
+    client_data = array_client_data.InMemoryClientData(
+        {
+            client_id: (images[examples], labels[examples])
+            for client_id, examples in split.items()
+        }
+    )
+    return federated_dataset.FederatedDataset(
+        name="tiny_imagenet",
+        num_classes=len(files.wnids),
+        image_shape=(image_size, image_size, 3),
+        train=client_data,
+        num_examples=client_data.num_examples,
+        positives=client_data.positives,
+        max_positives=client_data.max_positives,
+        test=array_client_data.dataset_from_arrays(test_images, test_labels),
+        num_test_examples=len(test_labels),
+        preprocessing=preprocessing,
+        pooled=lambda: array_client_data.dataset_from_arrays(images, labels),
+        note="test images are those of the validation set",
+    )
+
+
+class _Files:
+    """The files of Tiny-ImageNet, checked.
+
+    Attributes:
+        wnids: The names of the classes, sorted; a label is a position here.
+    """
+
+    def __init__(self, data_dir: os.PathLike):
+        """Reads them.
+
+        Args:
+            data_dir: See `load`.
+
+        Raises:
+            errors.InvalidInputError: If something is missing or damaged.
+        """
+        self._source = f"--data_dir={os.fspath(data_dir)}"
+        # By path below the root, images only.
+        self._train: dict[str, bytes] = {}
+        self._val: dict[str, bytes] = {}
+        self._texts: dict[str, str] = {}
+        # By wnid, the paths of its images.
+        self._of_class: dict[str, list[str]] = {}
+        self._root: str | None = None
+        for name, content in _progress(_files(pathlib.Path(data_dir), self._source)):
+            self._add(name, content)
+        if not self._of_class:
+            self._fail(f"found no class with training images; expected {_LAYOUT}.")
+        self._check_classes()
+        self.wnids = sorted(self._of_class)
+
+    def train(self) -> array_client_data.Arrays:
+        """The training images, object[N] of bytes, and labels int32[N], by class."""
+        paths = [path for wnid in self.wnids for path in sorted(self._of_class[wnid])]
+        sizes = [len(self._of_class[wnid]) for wnid in self.wnids]
+        labels = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        return _objects([self._train[path] for path in paths]), labels
+
+    def test(self) -> array_client_data.Arrays:
+        """The validation images and labels, likewise, by the name of the file."""
+        labels = self._annotations()
+        names = sorted(self._val)
+        return (
+            _objects([self._val[name] for name in names]),
+            np.array([labels[name] for name in names], np.int32),
+        )
+
+    def _add(self, name: str, content: bytes) -> None:
+        found = _USED.fullmatch(name)
+        root, path = found["root"], found["path"]
+        if self._root not in (None, root):
+            self._fail(
+                f"found {self._root or './'}train and {root or './'}train; expected "
+                "one copy of the data set."
+            )
+        self._root = root
+        if found["wnid"]:
+            self._of_class.setdefault(found["wnid"], [])
+            return
+        if path in (_ANNOTATIONS, _CLASSES):
+            self._once(self._texts, path, name, self._decoded(name, content))
+            return
+        try:
+            image_files.check(content)
+        except ValueError as e:
+            self._fail(f"{name} {e}.")
+        if found["val"]:
+            self._once(self._val, found["val"], name, content)
+        else:
+            self._once(self._train, path, name, content)
+            self._of_class.setdefault(found["train_wnid"], []).append(path)
+
+    def _once(self, files: dict, key: str, name: str, content) -> None:
+        if key in files:
+            self._fail(f"{name} is there twice.")
+        files[key] = content
+
+    def _decoded(self, name: str, content: bytes) -> str:
+        try:
+            return content.decode()
+        except UnicodeDecodeError as e:
+            self._fail(f"{name} is not a text in UTF-8: {e}.")
+
+    def _lines(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yields `<path>:<number>` and the line, for lines that are not blank."""
+        for number, line in enumerate(self._texts[path].split("\n"), start=1):
+            if line.strip():
+                yield f"{self._root}{path}:{number}", line.strip()
+
+    def _check_classes(self) -> None:
+        """Checks that classes have images and are those of wnids.txt, if there."""
+        for wnid, paths in sorted(self._of_class.items()):
+            if not paths:
+                self._fail(
+                    f"the class folder {self._root}train/{wnid} holds no image; "
+                    f"expected {self._root}train/{wnid}/images/*.JPEG."
+                )
+        if _CLASSES not in self._texts:
+            return
+        listed = {}
+        for where, wnid in self._lines(_CLASSES):
+            if wnid in listed:
+                self._fail(f"{where}: the class {wnid} is already in {listed[wnid]}.")
+            listed[wnid] = where
+            if wnid not in self._of_class:
+                self._fail(
+                    f"{where}: the class {wnid} has no folder "
+                    f"{self._root}train/{wnid}/images."
+                )
+        for wnid in sorted(self._of_class):
+            if wnid not in listed:
+                self._fail(
+                    f"the class folder {self._root}train/{wnid} is not one of the "
+                    f"{len(listed):,} classes in {self._root}{_CLASSES}."
+                )
+
+    def _annotations(self) -> dict[str, int]:
+        """The label of every validation image, by the name of its file."""
+        if _ANNOTATIONS not in self._texts:
+            self._fail(
+                f"{self._root}{_ANNOTATIONS} is missing, which has the labels of the "
+                f"{len(self._val):,} validation images."
+            )
+        label_of = {wnid: label for label, wnid in enumerate(self.wnids)}
+        labels, lines = {}, {}
+        for where, line in self._lines(_ANNOTATIONS):
+            columns = line.split("\t")
+            if len(columns) < 2:
+                self._fail(
+                    f"{where}: found {line!r}; expected a file name and a class, "
+                    "separated by tabs."
+                )
+            name, wnid = columns[:2]
+            if name in lines:
+                self._fail(f"{where}: {name} already has a class in {lines[name]}.")
+            if wnid not in label_of:
+                self._fail(
+                    f"{where}: {name} has the class {wnid!r}, which is none of the "
+                    f"{len(label_of):,} classes in {self._root}train."
+                )
+            if name not in self._val:
+                self._fail(f"{where}: there is no {self._root}val/images/{name}.")
+            labels[name], lines[name] = label_of[wnid], where
+        for name in sorted(self._val):
+            if name not in labels:
+                self._fail(
+                    f"{self._root}val/images/{name} has no line in "
+                    f"{self._root}{_ANNOTATIONS}."
+                )
+        if not labels:
+            self._fail(
+                f"{self._root}{_ANNOTATIONS} is empty: there are no test images."
+            )
+        return labels
+
+    def _fail(self, message: str) -> None:
+        raise errors.InvalidInputError(f"{self._source}: {message}")
+
+
+def _objects(contents: list[bytes]) -> np.ndarray:
+    """An array of bytes objects, object[N]; NumPy's own bytes lose zeros at the end."""
+    array = np.empty(len(contents), object)
+    array[:] = contents
+    return array
+
+
+def _progress(files: Iterator) -> Iterator:
+    """Shows a bar on a terminal if going through the files takes over 2 seconds."""
+    return tqdm.tqdm(
+        files, desc="Reading Tiny-ImageNet", unit=" files", delay=2, disable=None
+    )
+
+
+def _is_used(name: str) -> bool:
+    return not name.startswith(_FOREIGN) and _USED.fullmatch(name) is not None
+
+
+def _files(path: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
+    """Yields the name and content of every file to use; b"" for a class folder."""
+    if not path.exists():
+        raise errors.InvalidInputError(f"{source} does not exist.")
+    if not path.is_dir():
+        if not archives.is_archive(path):
+            raise errors.InvalidInputError(
+                f"{source}: found the file {path.name}; expected {_LAYOUT}."
+            )
+        yield from archives.members(path, source, _is_used)
+        return
+    for root in (path, path / _ROOT):
+        if (root / "train").is_dir():
+            yield from _files_below(root, source)
+            return
+    entries = sorted(path.iterdir())
+    found = [file for file in entries if archives.is_archive(file)]
+    if len(found) == 1:
+        yield from archives.members(found[0], source, _is_used)
+        return
+    if found:
+        names = ", ".join(file.name for file in found[:3])
+        what = f"{len(found)} archives ({names}{', ...' * (len(found) > 3)})"
+    else:
+        what = f"{len(entries)} other entries" if entries else "an empty folder"
+    raise errors.InvalidInputError(f"{source}: found {what}; expected {_LAYOUT}.")
+
+
+def _files_below(root: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
+    def names(folder: pathlib.Path) -> Iterator[str]:
+        for entry in sorted(folder.iterdir()):
+            name = entry.relative_to(root).as_posix()
+            if entry.is_dir():
+                yield f"{name}/"
+                yield from names(entry)
+            else:
+                yield name
+
+    try:
+        for top in ("train", "val"):
+            if (root / top).is_dir():
+                for name in filter(_is_used, names(root / top)):
+                    content = b"" if name.endswith("/") else (root / name).read_bytes()
+                    yield name, content
+        if (root / _CLASSES).exists():
+            yield _CLASSES, (root / _CLASSES).read_bytes()
+    except OSError as e:
+        reason = " ".join(str(e).split())
+        raise errors.InvalidInputError(f"{source}: cannot read: {reason}") from e
