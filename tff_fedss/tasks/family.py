@@ -67,7 +67,7 @@ class DataOptions:
     resize_size: int | None = None
     num_classes: int | None = None
     num_clients: int | None = None
-    dirichlet_alpha: float = 0.1
+    dirichlet_alpha: float = 10.0
     clients_csv: str | None = None
 
 

@@ -1,0 +1,1 @@
+"""Programs that measure speed and memory, two things side by side in one run."""
