@@ -1,5 +1,6 @@
 """How every program here starts, and how it tells a user what went wrong."""
 
+import functools
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,12 @@ _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _EXIT_TERMINATED = 143  # 128 + SIGTERM
 
 
-def run(main: Callable[[], None], argv: Sequence[str] | None = None) -> None:
+def run(
+    main: Callable[..., None],
+    argv: Sequence[str] | None = None,
+    *,
+    takes_arguments: bool = False,
+) -> None:
     """Sets the TFF context, parses the flags and calls `main`.
 
     Bad input (a flag that does not parse, or an `InvalidInputError`) ends the program
@@ -24,15 +30,17 @@ def run(main: Callable[[], None], argv: Sequence[str] | None = None) -> None:
     Args:
         main: The program.
         argv: Its name and flags; by default those of the command line.
+        takes_arguments: Whether `main` takes a list of what else is on the command
+            line, such as everything after `--`. Else there must be nothing else.
 
     Raises:
         SystemExit: Always, with the exit code.
     """
 
-    def guarded(_: Sequence[str]) -> None:
+    def guarded(arguments: Sequence[str]) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(_EXIT_TERMINATED))
         try:
-            main()
+            main(*([list(arguments[1:])] if takes_arguments else []))
         except InvalidInputError as error:
             _fail(error)
         except KeyboardInterrupt:
@@ -41,16 +49,20 @@ def run(main: Callable[[], None], argv: Sequence[str] | None = None) -> None:
 
     # TFF's own default context complains when a program ends without having used it.
     runtime.set_native_context()
-    app.run(guarded, argv, flags_parser=_parse_flags)
+    app.run(
+        guarded,
+        argv,
+        flags_parser=functools.partial(_parse_flags, takes_arguments=takes_arguments),
+    )
 
 
-def _parse_flags(argv: Sequence[str]) -> Sequence[str]:
+def _parse_flags(argv: Sequence[str], takes_arguments: bool) -> Sequence[str]:
     try:
         # Deprecated by name only; it is what `app.run` itself uses.
         rest = flags.FLAGS(argv)
     except flags.Error as error:
         _fail(error)
-    if len(rest) > 1:
+    if len(rest) > 1 and not takes_arguments:
         _fail(f"unexpected argument {rest[1]!r}; flags look like --name=value")
     return rest
 

@@ -82,7 +82,7 @@ _PARTITION = flags.DEFINE_string(
 _DIRICHLET_ALPHA = flags.DEFINE_float(
     "dirichlet_alpha",
     None,
-    "The concentration of --partition=dirichlet; less is more uneven. Default: 0.1.",
+    "The concentration of --partition=dirichlet; less is more uneven. Default: 10.",
     lower_bound=1e-6,
 )
 _NUM_CLIENTS = flags.DEFINE_integer(
@@ -210,7 +210,21 @@ _SEED = flags.DEFINE_integer(
     upper_bound=2**31 - 1,
 )
 RESULTS_DIR = flags.DEFINE_string(
-    "results_dir", None, "The folder for what the run leaves behind."
+    "results_dir",
+    None,
+    "The folder for what the run leaves behind. A run that was stopped or killed goes "
+    "on when it is given the same folder and flags again.",
+)
+_ROUNDS_PER_CHECKPOINT = flags.DEFINE_integer(
+    "rounds_per_checkpoint",
+    25,
+    "How often to save what a killed run goes on from.",
+    lower_bound=1,
+)
+_WARM_START_CACHE = flags.DEFINE_string(
+    "warm_start_cache",
+    None,
+    "A folder that keeps warm starts, for other runs that begin with the same.",
 )
 
 
@@ -241,6 +255,19 @@ _DECIDE_RESULTS = (
     _EMBEDDING_DIM,
     _WARM_START_EPOCHS,
     ROUNDS_PER_EVALUATION,
+    _SEED,
+)
+
+_DECIDE_WARM_START = (
+    DATASET,
+    _DATA_DIR,
+    _TASK,
+    _IMAGE_SIZE,
+    _NUM_CLASSES,
+    _MODEL,
+    _PRETRAINED,
+    _EMBEDDING_DIM,
+    _WARM_START_EPOCHS,
     _SEED,
 )
 
@@ -398,17 +425,12 @@ def load_task(methods: Sequence[str]) -> tasks.Task:
     )
 
 
-def build_run(
-    method: str,
-    task: tasks.Task,
-    feature_extractor: list[np.ndarray],
-) -> training.Run:
+def build_run(method: str, task: tasks.Task) -> training.Run:
     """Builds the run of one method.
 
     Args:
         method: One of `METHODS`.
         task: The task.
-        feature_extractor: The weights of phi to start from.
     """
     if method == "centralized":
         return training.CentralizedRun(
@@ -418,7 +440,6 @@ def build_run(
             cohort_size=_CLIENTS_PER_ROUND.value,
             batch_size=_BATCH_SIZE.value,
             seed=_SEED.value,
-            feature_extractor=feature_extractor,
         )
     build = functools.partial(
         algorithms.build_fedaws if method == "fedaws" else algorithms.build_fedss,
@@ -452,14 +473,15 @@ def build_run(
         task,
         cohort_size=_CLIENTS_PER_ROUND.value,
         seed=_SEED.value,
-        feature_extractor=feature_extractor,
+        asks_by_id=method != "full_softmax",
     )
 
 
-def train_methods(
-    methods: Sequence[str], folder: training.ResultsFolder
-) -> list[report.Outcome]:
+def train_methods(methods: Sequence[str], folder: training.ResultsFolder) -> str:
     """Runs methods side by side, from the data to the files in the folder.
+
+    Goes on from the folder's checkpoints, if there are any. If the folder is of a
+    finished run, nothing is run again.
 
     Args:
         methods: Of `METHODS`.
@@ -471,8 +493,10 @@ def train_methods(
     Raises:
         InvalidInputError: Before anything is written, if the flags or data are bad.
     """
+    if folder.result is not None:
+        return f"Done before, nothing to run.\n{folder.result['table']}"
     task = load_task(methods)
-    model = task.feature_extractor_fn()
+    model, loaded = _initial_feature_extractor(task)
     num_w = task.dataset.num_classes * _EMBEDDING_DIM.value
     share = models.last_layer_share(
         model.count_params(), task.dataset.num_classes, _EMBEDDING_DIM.value
@@ -482,8 +506,8 @@ def train_methods(
         f"phi: {_MODEL.value}, {model.count_params():,} parameters; W: {num_w:,} "
         f"({100 * share:.1f} % of all)",
     ]
-    if _PRETRAINED.value:
-        facts.append(str(models.load_pretrained(model, _PRETRAINED.value)))
+    if loaded:
+        facts.append(str(loaded))
     elif tasks.FAMILIES[DATASET.value].settings[_TASK.value].starts_pretrained:
         facts.append(
             "Note: the paper starts phi from ImageNet-1k; without --pretrained this "
@@ -491,27 +515,76 @@ def train_methods(
         )
     print("\n".join(facts), flush=True)
     folder.open()
-    rows: list[training.Metrics] = []
-
-    def release(row):
-        folder.release(row)
-        rows.append(row)
-
-    if _WARM_START_EPOCHS.value:
-        training.warm_start(model, task.dataset, _WARM_START_EPOCHS.value, _SEED.value)
-    feature_extractor = model.get_weights()
-    runs = [build_run(method, task, feature_extractor) for method in methods]
+    runs = [build_run(method, task) for method in methods]
+    checkpoints = {method: folder.checkpoints(method) for method in methods}
+    for run in runs:
+        restored = checkpoints[run.name].restore(run.state)
+        if restored is not None:
+            run.resume(*restored)
+            print(f"{run.name}: goes on after round {run.round_num}.", flush=True)
+    folder.start({run.name: run.round_num for run in runs if run.round_num})
+    if not all(run.round_num for run in runs):
+        phi = _starting_feature_extractor(task)
+        for run in runs:
+            if not run.round_num:
+                run.set_feature_extractor(phi)
     try:
-        training.train(runs, ROUNDS.value, ROUNDS_PER_EVALUATION.value, release)
+        training.train(
+            runs,
+            ROUNDS.value,
+            ROUNDS_PER_EVALUATION.value,
+            folder.release,
+            checkpoints,
+            _ROUNDS_PER_CHECKPOINT.value,
+        )
     finally:  # What was measured before Ctrl-C is worth a picture too.
-        report.plot_learning_curves(rows, task, folder.path / "curves.png")
+        report.plot_learning_curves(folder.rows, task, folder.path / "curves.png")
     for run in runs:
         folder.write_weights(f"{run.name}.npz", run.weights)
-    outcomes = [report.outcome(run, rows) for run in runs]
+    outcomes = [report.outcome(run, folder.rows) for run in runs]
     folder.write_text("table.csv", report.as_csv(outcomes, task.metric))
-    return report.as_text(
+    table = report.as_text(
         outcomes, task.metric_title, task.dataset.num_classes, task.chance
     )
+    folder.finish(
+        {
+            "table": table,
+            "metric": task.metric,
+            "num_classes": task.dataset.num_classes,
+            "outcomes": {
+                run.name: o._asdict() for run, o in zip(runs, outcomes, strict=True)
+            },
+        }
+    )
+    return table
+
+
+def _initial_feature_extractor(
+    task: tasks.Task,
+) -> tuple[tf.keras.Model, models.LoadReport | None]:
+    model = task.feature_extractor_fn()
+    if not _PRETRAINED.value:
+        return model, None
+    return model, models.load_pretrained(model, _PRETRAINED.value)
+
+
+def _starting_feature_extractor(task: tasks.Task) -> list[np.ndarray]:
+    """Trains phi on public classes, or takes what --warm_start_cache has of that."""
+    # A new model: once others have been built in graphs, as TFF does, Keras may refuse
+    # to list the variables of an earlier one.
+    model, _ = _initial_feature_extractor(task)
+    epochs, seed = _WARM_START_EPOCHS.value, _SEED.value
+    if epochs:
+        train = functools.partial(
+            training.warm_start, model, task.dataset, epochs, seed
+        )
+        if _WARM_START_CACHE.value:
+            deciding = {flag.name: flag.value for flag in _DECIDE_WARM_START}
+            cache = training.WarmStartCache(_WARM_START_CACHE.value, deciding)
+            cache.fill(model, train)
+        else:
+            train()
+    return model.get_weights()
 
 
 def _draws_negatives(method: str) -> bool:

@@ -1,4 +1,5 @@
 import csv
+import fcntl
 import signal
 import subprocess
 import sys
@@ -7,9 +8,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from absl.testing import flagsaver
 
-from experiments import program, train
 from tff_fedss import tasks
 
 SMALL = (
@@ -21,20 +20,6 @@ SMALL = (
 )
 
 
-@pytest.fixture
-def run_train(capsys):
-    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
-
-    def run(*flags):
-        handler = signal.getsignal(signal.SIGTERM)
-        with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
-            program.run(train.main, ["train", *flags])
-        signal.signal(signal.SIGTERM, handler)
-        return (end.value.code or 0, *capsys.readouterr())
-
-    return run
-
-
 def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
     folder = tmp_path / "run"
     flags = (*SMALL, "--rounds=3", f"--results_dir={folder}")
@@ -42,12 +27,16 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
     assert code == 0, errors
     assert "n=40 classes" in output and "chance: 2.5 %" in output
     assert sorted(path.name for path in folder.iterdir()) == [
+        ".lock",
         "curves.png",
+        "done.json",
         "fedss.npz",
         "flags.txt",
         "metrics.csv",
+        "run.json",
+        "speed.csv",
         "table.csv",
-        "versions.json",
+        "tensorboard",
     ]
     rows = list(csv.DictReader((folder / "metrics.csv").open()))
     assert [row["round"] for row in rows] == ["0", "1", "2", "3"]
@@ -66,17 +55,62 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
         assert sorted(a) == sorted(b)
         for name in a:
             np.testing.assert_array_equal(a[name], b[name])
-    for mine, theirs in zip(rows, csv.DictReader((again / "metrics.csv").open())):
-        for column in mine:
-            if not column.endswith("_seconds"):
-                assert mine[column] == theirs[column]
+    metrics = (folder / "metrics.csv").read_bytes()
+    assert (again / "metrics.csv").read_bytes() == metrics
+
+    # The same flags in the same folder find it done.
+    code, output, errors = run_train(*flags)
+    assert code == 0 and "Done before, nothing to run." in output
+    assert (folder / "metrics.csv").read_bytes() == metrics
 
     # Other flags are refused, and the folder stays as it is.
-    before = (folder / "metrics.csv").read_bytes()
     code, _, errors = run_train(*flags, "--seed=1")
     assert code == 2
     assert "other flags: --seed=0 there, --seed=1 here" in errors
-    assert (folder / "metrics.csv").read_bytes() == before
+    assert (folder / "metrics.csv").read_bytes() == metrics
+
+
+@pytest.mark.parametrize("method", ["fedss", "centralized"])
+def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, method):
+    flags = (*SMALL, f"--method={method}", "--rounds=9", "--rounds_per_checkpoint=2")
+    code, _, errors = run_train(*flags, f"--results_dir={tmp_path / 'whole'}")
+    assert code == 0, errors
+
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "experiments.train", *flags]
+    with subprocess.Popen([*command, f"--results_dir={folder}"]) as process:
+        deadline = time.monotonic() + 120
+        while not list(folder.glob(f"checkpoints/{method}/round_?")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+    assert not (folder / "done.json").exists()
+    # What a kill in the middle of a write leaves.
+    with (folder / "metrics.csv").open("a") as metrics:
+        metrics.write(f"{method},99,0.1")
+    (folder / "checkpoints" / method / "round_98_temp1234").mkdir()
+
+    code, output, errors = run_train(*flags, f"--results_dir={folder}")
+    assert code == 0, errors
+    assert f"{method}: goes on after round" in output
+    for name in ("metrics.csv", f"{method}.npz", "table.csv"):
+        assert (folder / name).read_bytes() == (
+            tmp_path / "whole" / name
+        ).read_bytes(), name
+    assert not (folder / "checkpoints").exists()
+
+
+def test_two_processes_do_not_share_a_folder(run_train, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    # What the other process has written first.
+    code, _, errors = run_train(*SMALL, "--rounds=1", f"--results_dir={folder}")
+    assert code == 0, errors
+    (folder / "done.json").unlink()
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, errors = run_train(*SMALL, "--rounds=1", f"--results_dir={folder}")
+    assert code == 2 and "in use by another process" in errors
 
 
 @pytest.mark.parametrize(

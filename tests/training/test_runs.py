@@ -96,7 +96,7 @@ def test_a_centralized_run_pools_all_clients(task):
         for c in task.dataset.train.client_ids
     )
     labels = np.concatenate(
-        [next(run._batches)["label"].numpy() for _ in range(-(-total // 4))]
+        [batch["label"].numpy() for batch in run._next_batches(-(-total // 4))]
     )
     pooled = np.concatenate(
         [task.dataset.train.client_arrays(c)[1] for c in task.dataset.train.client_ids]
@@ -108,9 +108,12 @@ def test_a_centralized_run_pools_all_clients(task):
 def test_runs_start_from_a_given_feature_extractor(task, process, kind):
     start = [w + 1.0 for w in models.small_cnn((28, 28, 1), 16).get_weights()]
     if kind == "federated":
-        run = federated(task, process, feature_extractor=start)
+        run = federated(task, process)
     else:
-        run = centralized(task, feature_extractor=start)
+        run = centralized(task)
+    classifier = run.weights.trainable[-1]
+    run.set_feature_extractor(start)
+    np.testing.assert_array_equal(run.weights.trainable[-1], classifier)
     for ours, given in zip(run.weights.trainable[:-1], start, strict=True):
         np.testing.assert_array_equal(ours, given)
 
@@ -136,14 +139,21 @@ def test_the_loop_interleaves_evaluates_and_releases(task):
 
         def run_round(self):
             self.round_num += 1
-            return {"loss": float(self.round_num)}
+            return {"loss": float(self.round_num), "num_examples": 8}
 
         def evaluate(self, weights):
             assert weights is None
             return {"top1": self.round_num / 10}
 
-    rows = []
-    training.train([FakeRun("a"), FakeRun("b")], 3, 2, rows.append)
+    rows, speeds = [], []
+
+    def release(metrics, speed):
+        rows.append(metrics)
+        speeds.append(speed)
+
+    training.train([FakeRun("a"), FakeRun("b")], 3, 2, release)
+    assert [row["method"] for row in rows] == [speed["method"] for speed in speeds]
+    assert all("images_per_second" in speed for speed in speeds[2:])
     assert [(row["method"], row["round"]) for row in rows] == [
         (name, round_num) for round_num in range(4) for name in "ab"
     ]

@@ -4,9 +4,10 @@ An ordinary TensorFlow loop with a Keras optimizer over IID batches: the referen
 federated training is judged by, and the warm start of the feature extractor.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -77,6 +78,21 @@ class Centralized:
         return tf.reduce_sum(example_losses), tf.math.count_nonzero(is_correct)
 
     @property
+    def state(self) -> list[np.ndarray]:
+        """phi, W and what the optimizer remembers, as arrays."""
+        return [v.numpy() for v in (*self._variables, *self._optimizer.variables)]
+
+    def set_state(self, state: Sequence[np.ndarray]) -> None:
+        """Goes back to a state.
+
+        Args:
+            state: As `state` was then.
+        """
+        variables = (*self._variables, *self._optimizer.variables)
+        for variable, value in zip(variables, state, strict=True):
+            variable.assign(value)
+
+    @property
     def weights(self) -> tff.learning.models.ModelWeights:
         """The model, with trainable = [*phi, W] as NumPy arrays."""
         return tff.learning.models.ModelWeights(
@@ -90,6 +106,7 @@ def iid_batches(
     batch_size: int,
     seed: int,
     ready: Callable[[Any, tf.Tensor], Any] | None = None,
+    num_done: int = 0,
 ) -> tf.data.Dataset:
     """Shuffles data anew for every epoch, and repeats them without end.
 
@@ -102,6 +119,7 @@ def iid_batches(
         ready: Maps an example and a seed, int32[2], to `{"image": [h, w, c], "label":
             int32[]}`; it is applied after the shuffle, to several examples at a time.
             None: the examples are that already.
+        num_done: How many batches to leave out, because they have been used before.
 
     Returns:
         Batches. Epochs do not mix: ceil(num_examples / batch_size) batches are one.
@@ -120,4 +138,10 @@ def iid_batches(
             )
         return shuffled.batch(batch_size)
 
-    return tf.data.Dataset.range(tf.int64.max).flat_map(epoch).prefetch(4)
+    epochs_done, batches_done = divmod(num_done, -(-num_examples // batch_size))
+    return (
+        tf.data.Dataset.range(epochs_done, tf.int64.max)
+        .flat_map(epoch)
+        .skip(batches_done)
+        .prefetch(4)
+    )

@@ -1,12 +1,17 @@
 """What is measured of a model and of a round."""
 
 from tff_fedss.metrics.accuracy import nearest_classes
-from tff_fedss.metrics.communication import ClassifierTraffic, classifier_traffic
+from tff_fedss.metrics.communication import (
+    BYTES_PER_PARAMETER,
+    ClassifierTraffic,
+    classifier_traffic,
+)
 from tff_fedss.metrics.confusion import client_confusion_matrix
 from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
 from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
 
 __all__ = [
+    "BYTES_PER_PARAMETER",
     "ClassifierTraffic",
     "GradientNoise",
     "average_precision_at_r",

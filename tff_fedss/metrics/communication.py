@@ -6,7 +6,7 @@ simulation, not of the method, and costs nothing here.
 
 from typing import NamedTuple
 
-_BYTES_PER_PARAMETER = 4  # float32
+BYTES_PER_PARAMETER = 4  # float32
 _BYTES_PER_ID = 4  # int32
 
 
@@ -45,6 +45,6 @@ def classifier_traffic(
     return ClassifierTraffic(
         parameters=parameters,
         ids=ids,
-        bytes_down=_BYTES_PER_PARAMETER * parameters,
-        bytes_up=_BYTES_PER_PARAMETER * parameters + _BYTES_PER_ID * ids,
+        bytes_down=BYTES_PER_PARAMETER * parameters,
+        bytes_up=BYTES_PER_PARAMETER * parameters + _BYTES_PER_ID * ids,
     )

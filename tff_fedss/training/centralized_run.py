@@ -2,6 +2,8 @@
 
 import collections
 import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +37,6 @@ class CentralizedRun:
         cohort_size: int,
         batch_size: int,
         seed: int,
-        feature_extractor: list[np.ndarray] | None = None,
     ):
         """Pools the clients' data.
 
@@ -46,7 +47,6 @@ class CentralizedRun:
             cohort_size: K of the federated run.
             batch_size: The mini-batch.
             seed: Of the initial W, the cohorts and the order of the examples.
-            feature_extractor: phi to start from, instead of the initial one.
         """
         self.name = name
         self.task = task
@@ -54,22 +54,52 @@ class CentralizedRun:
         self._cohort_size = cohort_size
         self._batch_size = batch_size
         self._seed = seed
-        model = task.feature_extractor_fn()
-        if feature_extractor is not None:
-            model.set_weights(feature_extractor)
         self._algorithm = algorithms.Centralized(
-            model, task.dataset.num_classes, optimizer, seed=seed
+            task.feature_extractor_fn(), task.dataset.num_classes, optimizer, seed=seed
         )
-        dataset = task.dataset
-        self._batches = iter(
-            algorithms.iid_batches(
-                dataset.pooled_examples(),
-                sum(map(dataset.num_examples, dataset.train.client_ids)),
-                batch_size,
-                seed,
-                ready=None if dataset.preprocessing is None else dataset.ready,
+        self._num_updates = 0
+        self._batches: Iterator[Any] | None = None
+
+    def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
+        """Replaces phi, to start from another than the initial one.
+
+        Args:
+            phi: Its weights, in the order of the Keras model's `trainable_variables`.
+        """
+        self._algorithm.set_state([*phi, *self._algorithm.state[len(phi) :]])
+
+    @property
+    def state(self) -> list[np.ndarray]:
+        """Everything that the next rounds depend on, beside `round_num`."""
+        return [np.asarray(self._num_updates), *self._algorithm.state]
+
+    def resume(self, state: list[np.ndarray], round_num: int) -> None:
+        """Goes on from the state after a round.
+
+        Args:
+            state: As `state` was then.
+            round_num: The number of rounds done.
+        """
+        num_updates, *algorithm_state = state
+        self._algorithm.set_state(algorithm_state)
+        self._num_updates, self.round_num = int(num_updates), round_num
+        self._batches = None
+
+    def _next_batches(self, num_updates: int) -> Iterator[Any]:
+        if self._batches is None:
+            dataset = self.task.dataset
+            self._batches = iter(
+                algorithms.iid_batches(
+                    dataset.pooled_examples(),
+                    sum(map(dataset.num_examples, dataset.train.client_ids)),
+                    self._batch_size,
+                    self._seed,
+                    ready=None if dataset.preprocessing is None else dataset.ready,
+                    num_done=self._num_updates,
+                )
             )
-        )
+        self._num_updates += num_updates
+        return itertools.islice(self._batches, num_updates)
 
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
@@ -94,7 +124,7 @@ class CentralizedRun:
             for client_id in cohort
         )
         loss_sum = num_correct = num_examples = 0
-        for batch in itertools.islice(self._batches, num_updates):
+        for batch in self._next_batches(num_updates):
             batch_loss, batch_correct = self._algorithm.update(
                 batch["image"], batch["label"]
             )

@@ -1,12 +1,15 @@
 """One method in training: a process, its state and its task."""
 
 import collections
-from collections.abc import Callable
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_fedss import metrics
 from tff_fedss.tasks import Task
 from tff_fedss.training import draws
 from tff_fedss.training.loop import Metrics
@@ -55,7 +58,7 @@ class FederatedRun:
         *,
         cohort_size: int,
         seed: int,
-        feature_extractor: list[np.ndarray] | None = None,
+        asks_by_id: bool = True,
     ):
         """Initializes the state of the process.
 
@@ -65,23 +68,42 @@ class FederatedRun:
             task: The task.
             cohort_size: K, the number of clients of a round.
             seed: Of the cohorts and of the clients' draws.
-            feature_extractor: phi to start from, instead of the initial one.
+            asks_by_id: Whether clients name the classes that they want, which costs
+                bytes; those of FullSoftmax get all of them unasked.
         """
         self.name = name
         self.task = task
         self.round_num = 0
         self._process = process
+        self._asks_by_id = asks_by_id
         self._select_clients = client_selection_fn(task, cohort_size, seed)
         self._state = process.initialize()
-        if feature_extractor is not None:
-            initial = process.get_model_weights(self._state)
-            self._state = process.set_model_weights(
-                self._state,
-                tff.learning.models.ModelWeights(
-                    trainable=[*feature_extractor, initial.trainable[-1]],
-                    non_trainable=[],
-                ),
-            )
+
+    def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
+        """Replaces phi, to start from another than the initial one.
+
+        Args:
+            phi: Its weights, in the order of the Keras model's `trainable_variables`.
+        """
+        classifier = self.weights.trainable[-1]
+        self._state = self._process.set_model_weights(
+            self._state,
+            tff.learning.models.ModelWeights([*phi, classifier], non_trainable=[]),
+        )
+
+    @property
+    def state(self) -> Any:
+        """Everything that the next rounds depend on, beside `round_num`."""
+        return self._state
+
+    def resume(self, state: Any, round_num: int) -> None:
+        """Goes on from the state after a round.
+
+        Args:
+            state: As `state` was then.
+            round_num: The number of rounds done.
+        """
+        self._state, self.round_num = state, round_num
 
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
@@ -92,11 +114,26 @@ class FederatedRun:
         """Runs one round.
 
         Returns:
-            The metrics of the process as Python numbers.
+            The metrics of the process as Python numbers; and `bytes_down` and
+            `bytes_up`, what the whole model costs on the wire, a client's mean.
         """
         clients = self._select_clients(self.round_num + 1)
-        self._state, round_metrics = self._process.next(self._state, clients)
-        self.round_num += 1
-        return collections.OrderedDict(
+        state, round_metrics = self._process.next(self._state, clients)
+        measured = collections.OrderedDict(
             (key, np.asarray(value).item()) for key, value in round_metrics.items()
         )
+        *phi, classifier = self._parameter_shapes
+        traffic = metrics.classifier_traffic(
+            measured["classes_per_client"], classifier[1], self._asks_by_id
+        )
+        phi_bytes = metrics.BYTES_PER_PARAMETER * sum(map(math.prod, phi))
+        measured["bytes_down"] = phi_bytes + traffic.bytes_down
+        measured["bytes_up"] = phi_bytes + traffic.bytes_up
+        # Both at once, so that an interrupt finds a state and its number.
+        self._state, self.round_num = state, self.round_num + 1
+        return measured
+
+    @functools.cached_property
+    def _parameter_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of [*phi, W]."""
+        return [np.shape(value) for value in self.weights.trainable]

@@ -2,12 +2,14 @@
 
 import collections
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_fedss.tasks import Task
+from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.progress import Progress
 
 Metrics = collections.OrderedDict[str, Any]
@@ -30,6 +32,16 @@ class Run(Protocol):
     def weights(self) -> tff.learning.models.ModelWeights:
         """The model, with trainable = [*phi, W]."""
 
+    @property
+    def state(self) -> Any:
+        """Everything that the next rounds depend on, beside `round_num`."""
+
+    def resume(self, state: Any, round_num: int) -> None:
+        """Goes on from the state after a round."""
+
+    def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
+        """Replaces phi, to start from another than the initial one."""
+
     def run_round(self) -> Metrics:
         """Runs one round and returns its metrics as Python numbers."""
 
@@ -38,7 +50,9 @@ def train(
     runs: Sequence[Run],
     num_rounds: int,
     rounds_per_evaluation: int,
-    release: Callable[[Metrics], None],
+    release: Callable[[Metrics, Metrics], None],
+    checkpoints: Mapping[str, Checkpoints] | None = None,
+    rounds_per_checkpoint: int = 25,
 ) -> None:
     """Trains the runs side by side: round 1 of each, then round 2 of each, and so on.
 
@@ -49,11 +63,24 @@ def train(
         runs: The runs of one kind of task; each goes on from the round that it is at.
         num_rounds: The round to train up to.
         rounds_per_evaluation: How often to evaluate.
-        release: Called with the metrics of each run and round as soon as they are
-            there: "method", "round", those of the round with "round_seconds", and those
-            of the evaluation with "evaluation_seconds", if one is due.
+        release: Called for each run and round as soon as it is done, with what it
+            measured ("method", "round", the metrics of the round, and those of the
+            evaluation if one is due), which is the same whenever the run is repeated,
+            and with how fast it was ("method", "round", "round_seconds",
+            "images_per_second", "evaluation_seconds"), which is not.
+        checkpoints: By the name of the run, where its state is saved: every
+            `rounds_per_checkpoint` rounds, after the last one, and when training ends
+            early for whatever reason, with the last whole round. A round's release
+            comes before its checkpoint.
+        rounds_per_checkpoint: How often to save.
     """
     task = runs[0].task
+    checkpoints = checkpoints or {}
+
+    def save(run: Run) -> None:
+        if run.name in checkpoints and run.round_num:
+            checkpoints[run.name].save(run.state, run.round_num)
+
     with Progress(
         [run.name for run in runs],
         num_rounds,
@@ -61,24 +88,37 @@ def train(
         metric_title=task.metric_title,
     ) as progress:
 
-        def report(run: Run, metrics: Metrics) -> None:
+        def report(run: Run, metrics: Metrics, speed: Metrics) -> None:
             is_due = run.round_num % rounds_per_evaluation == 0
             if is_due or run.round_num == num_rounds:
                 start = time.monotonic()
                 metrics.update(run.task.evaluate(run.weights))
-                metrics["evaluation_seconds"] = time.monotonic() - start
+                speed["evaluation_seconds"] = time.monotonic() - start
             progress.update(run.name, run.round_num, metrics)
-            release(
-                collections.OrderedDict(method=run.name, round=run.round_num, **metrics)
-            )
+            which = {"method": run.name, "round": run.round_num}
+            release(Metrics(**which, **metrics), Metrics(**which, **speed))
 
         for run in runs:
             if run.round_num == 0:
-                report(run, collections.OrderedDict())
-        while any(run.round_num < num_rounds for run in runs):
+                report(run, Metrics(), Metrics())
+        released = {run.name: run.round_num for run in runs}
+        try:
+            while any(run.round_num < num_rounds for run in runs):
+                for run in runs:
+                    if run.round_num < num_rounds:
+                        start = time.monotonic()
+                        metrics = run.run_round()
+                        seconds = time.monotonic() - start
+                        speed = Metrics(
+                            round_seconds=seconds,
+                            images_per_second=metrics["num_examples"] / seconds,
+                        )
+                        report(run, metrics, speed)
+                        released[run.name] = run.round_num
+                        if run.round_num % rounds_per_checkpoint == 0:
+                            save(run)
+        finally:
             for run in runs:
-                if run.round_num < num_rounds:
-                    start = time.monotonic()
-                    metrics = run.run_round()
-                    metrics["round_seconds"] = time.monotonic() - start
-                    report(run, metrics)
+                # Not a round whose metrics are lost: that one is done again.
+                if run.round_num == released[run.name]:
+                    save(run)

@@ -1,7 +1,14 @@
 """A feature extractor to start from, trained centrally on public classes."""
 
+import hashlib
 import itertools
+import json
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tff_fedss import algorithms
@@ -55,3 +62,37 @@ def warm_start(
                     step,
                     {"loss": loss_sum / num_seen, "accuracy": num_correct / num_seen},
                 )
+
+
+class WarmStartCache:
+    """Keeps warm starts in files, for runs that begin with the same one."""
+
+    def __init__(self, folder: str | os.PathLike, deciding: Mapping[str, Any]):
+        """Chooses the file.
+
+        Args:
+            folder: Where the files are; created if need be.
+            deciding: Everything that a warm start depends on, by name, for JSON.
+        """
+        text = json.dumps(dict(deciding), sort_keys=True)
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._path = pathlib.Path(folder) / f"{name}.npz"
+
+    def fill(self, model: tf.keras.Model, train: Callable[[], None]) -> None:
+        """Gives the model the weights in the file; trains and writes them if need be.
+
+        Args:
+            model: phi.
+            train: Trains it in place. Two processes may do so at once: both get the
+                same weights, and the file is replaced whole.
+        """
+        if self._path.exists():
+            with np.load(self._path) as saved:
+                model.set_weights([saved[f"phi_{i:03d}"] for i in range(len(saved))])
+            return
+        train()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp.npz")
+        weights = model.get_weights()
+        np.savez(temporary, **{f"phi_{i:03d}": w for i, w in enumerate(weights)})
+        os.replace(temporary, self._path)

@@ -1,0 +1,20 @@
+import signal
+
+import pytest
+from absl.testing import flagsaver
+
+from experiments import program, train
+
+
+@pytest.fixture
+def run_train(capsys):
+    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+
+    def run(*flags):
+        handler = signal.getsignal(signal.SIGTERM)
+        with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
+            program.run(train.main, ["train", *flags])
+        signal.signal(signal.SIGTERM, handler)
+        return (end.value.code or 0, *capsys.readouterr())
+
+    return run
