@@ -1,11 +1,12 @@
 """How every program here starts, and how it tells a user what went wrong."""
 
 import functools
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
@@ -13,6 +14,7 @@ from tff_fedss.errors import InvalidInputError
 EXIT_BAD_INPUT = 2
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _EXIT_TERMINATED = 143  # 128 + SIGTERM
+_EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 def run(
@@ -39,10 +41,17 @@ def run(
 
     def guarded(arguments: Sequence[str]) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(_EXIT_TERMINATED))
+        if not flags.FLAGS["verbosity"].present:
+            # TFF and TensorFlow report every file that they write.
+            logging.set_verbosity(logging.WARNING)
         try:
             main(*([list(arguments[1:])] if takes_arguments else []))
         except InvalidInputError as error:
             _fail(error)
+        except BrokenPipeError:  # `| head` has seen enough.
+            # Python would complain about it once more when it closes stdout.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(_EXIT_BROKEN_PIPE)
         except KeyboardInterrupt:
             print("\nInterrupted.", file=sys.stderr)
             sys.exit(_EXIT_INTERRUPTED)

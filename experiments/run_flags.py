@@ -202,6 +202,12 @@ ROUNDS_PER_EVALUATION = flags.DEFINE_integer(
     + _by_dataset("rounds_per_evaluation"),
     lower_bound=1,
 )
+_TRAIN_TOP1 = flags.DEFINE_bool(
+    "train_top1",
+    False,
+    "Measure after the last round how well the training images are classified, too "
+    "(Table 4).",
+)
 _SEED = flags.DEFINE_integer(
     "seed",
     0,
@@ -255,6 +261,7 @@ _DECIDE_RESULTS = (
     _EMBEDDING_DIM,
     _WARM_START_EPOCHS,
     ROUNDS_PER_EVALUATION,
+    _TRAIN_TOP1,
     _SEED,
 )
 
@@ -345,11 +352,18 @@ def open_results_folder(*own_flags: flags.FlagHolder) -> training.ResultsFolder:
     return training.ResultsFolder(
         RESULTS_DIR.value,
         {
-            flag.name: flags.FLAGS[flag.name].serialize().partition("=")[2]
+            flag.name: _as_text(flag)
             for flag in (*own_flags, *_DECIDE_RESULTS)
             if flag.value is not None
         },
     )
+
+
+def _as_text(flag: flags.FlagHolder) -> str:
+    """Writes the value of a flag as a flagfile takes it."""
+    if isinstance(flag.value, bool):  # Serialized as --flag or --noflag.
+        return str(flag.value).lower()
+    return flags.FLAGS[flag.name].serialize().partition("=")[2]
 
 
 def load_dataset() -> FederatedDataset:
@@ -536,6 +550,7 @@ def train_methods(methods: Sequence[str], folder: training.ResultsFolder) -> str
             folder.release,
             checkpoints,
             _ROUNDS_PER_CHECKPOINT.value,
+            _TRAIN_TOP1.value,
         )
     finally:  # What was measured before Ctrl-C is worth a picture too.
         report.plot_learning_curves(folder.rows, task, folder.path / "curves.png")

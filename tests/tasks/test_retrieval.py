@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -74,6 +75,22 @@ def test_chance_is_what_random_features_get():
     error = np.std(trials) / np.sqrt(len(trials))
     assert abs(task.chance - np.mean(trials)) < 4 * error
     assert error < 0.1 * task.chance
+
+
+def test_training_images_are_classified_among_the_n_classes():
+    dataset = unseen_dataset(np.zeros([len(LABELS), 4, 4, 1], np.uint8))
+    images = np.zeros([3, 4, 4, 1], np.uint8)
+    images[:, 0, 0, 0] = 1, 1, 200  # Near classes 0, 0 and 1; the labels are 0, 1, 1.
+    images[:, 1, 0, 0] = 255, 255, 10
+    clients = array_client_data.InMemoryClientData(
+        {"a": (images, np.array([0, 1, 1], np.int32))}
+    )
+    task = tasks.Retrieval(dataclasses.replace(dataset, train=clients), flatten)
+    w = np.zeros([2, 16])
+    w[0, 4], w[1, 0] = 3.0, 1.0
+    assert task.train_top1(
+        tff.learning.models.ModelWeights([np.eye(16), w.astype(np.float32)], [])
+    ) == pytest.approx(2 / 3)
 
 
 def test_unseen_classes_cannot_be_classified():

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import metrics
 from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.tasks import task
 
@@ -52,15 +51,11 @@ class Classification(task.Task):
         """
         classifier = tf.convert_to_tensor(weights.trainable[-1])
         num_correct = sum(
-            int(_count_correct(features, labels, classifier))
-            for features, labels in self._test_features(weights)
+            int(task.count_correct(features, labels, classifier))
+            for features, labels in self._features(
+                weights, self.dataset.test_examples()
+            )
         )
         return collections.OrderedDict(
             top1=num_correct / self.dataset.num_test_examples
         )
-
-
-@tf.function(reduce_retracing=True)
-def _count_correct(features, labels, classifier):
-    predictions = metrics.nearest_classes(features, classifier)
-    return tf.math.count_nonzero(tf.equal(predictions, labels))

@@ -53,7 +53,9 @@ class Retrieval(task.Task):
         Returns:
             {"map_at_10": see `metrics.map_at_r`}.
         """
-        features, labels = zip(*self._test_features(weights), strict=True)
+        features, labels = zip(
+            *self._features(weights, self.dataset.test_examples()), strict=True
+        )
         return collections.OrderedDict(
             map_at_10=metrics.map_at_r(
                 np.concatenate(features), np.concatenate(labels), _R

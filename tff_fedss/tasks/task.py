@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss import metrics
 from tff_fedss.datasets.federated_dataset import FederatedDataset
 
 _EVALUATION_BATCH = 256
@@ -60,6 +61,25 @@ class Task(abc.ABC):
             Metrics by name, `metric` among them.
         """
 
+    def train_top1(self, weights: tff.learning.models.ModelWeights) -> float:
+        """Measures how well the training images are classified (FedSS, A.5, Table 4).
+
+        Args:
+            weights: With trainable = [*phi, W].
+
+        Returns:
+            The share of all clients' images whose nearest class is their own.
+        """
+        data = self.dataset.pooled_examples()
+        if self.dataset.preprocessing is not None:
+            data = self.dataset.preprocessing.evaluation(data)
+        classifier = tf.convert_to_tensor(weights.trainable[-1])
+        num_correct = num_examples = 0
+        for features, labels in self._features(weights, data):
+            num_correct += int(count_correct(features, labels, classifier))
+            num_examples += len(labels)
+        return num_correct / num_examples
+
     @property
     @abc.abstractmethod
     def chance(self) -> float:
@@ -82,14 +102,31 @@ class Task(abc.ABC):
 
         return extract
 
-    def _test_features(
-        self, weights: tff.learning.models.ModelWeights
+    def _features(
+        self, weights: tff.learning.models.ModelWeights, data: tf.data.Dataset
     ) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Yields features float32[batch, d] and labels int32[batch] of the test set."""
+        """Yields features float32[batch, d] and labels int32[batch] of examples."""
         *phi, _ = weights.trainable
         _, variables = self._model
         for variable, value in zip(variables, phi, strict=True):
             variable.assign(value)
-        test = self.dataset.test_examples().batch(_EVALUATION_BATCH)
-        for batch in test.prefetch(tf.data.AUTOTUNE):
+        for batch in data.batch(_EVALUATION_BATCH).prefetch(tf.data.AUTOTUNE):
             yield self._extract(batch["image"]), batch["label"]
+
+
+@tf.function(reduce_retracing=True)
+def count_correct(
+    features: tf.Tensor, labels: tf.Tensor, classifier: tf.Tensor
+) -> tf.Tensor:
+    """Counts the features whose nearest class is their own.
+
+    Args:
+        features: float32[examples, d].
+        labels: int32[examples].
+        classifier: float32[n, d], W.
+
+    Returns:
+        int64[].
+    """
+    predictions = metrics.nearest_classes(features, classifier)
+    return tf.math.count_nonzero(tf.equal(predictions, labels))

@@ -53,6 +53,7 @@ def train(
     release: Callable[[Metrics, Metrics], None],
     checkpoints: Mapping[str, Checkpoints] | None = None,
     rounds_per_checkpoint: int = 25,
+    measures_train: bool = False,
 ) -> None:
     """Trains the runs side by side: round 1 of each, then round 2 of each, and so on.
 
@@ -73,6 +74,7 @@ def train(
             early for whatever reason, with the last whole round. A round's release
             comes before its checkpoint.
         rounds_per_checkpoint: How often to save.
+        measures_train: Whether the last evaluation has "train_top1" too.
     """
     task = runs[0].task
     checkpoints = checkpoints or {}
@@ -92,7 +94,10 @@ def train(
             is_due = run.round_num % rounds_per_evaluation == 0
             if is_due or run.round_num == num_rounds:
                 start = time.monotonic()
-                metrics.update(run.task.evaluate(run.weights))
+                weights = run.weights
+                metrics.update(run.task.evaluate(weights))
+                if measures_train and run.round_num == num_rounds:
+                    metrics["train_top1"] = run.task.train_top1(weights)
                 speed["evaluation_seconds"] = time.monotonic() - start
             progress.update(run.name, run.round_num, metrics)
             which = {"method": run.name, "round": run.round_num}

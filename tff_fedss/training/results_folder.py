@@ -40,6 +40,7 @@ _COLUMNS = {
         "accuracy",
         "top1",
         "map_at_10",
+        "train_top1",
         "num_examples",
         "num_clients",
         "classes_per_client",
