@@ -34,6 +34,7 @@ Usage: ./run.sh COMMAND [ARGS]
 
   demo [FLAGS]          train FedSS and FullSoftmax side by side (about 5 minutes)
   train [FLAGS]         one run; --flagfile=experiments/... repeats a published one
+  table N [FLAGS]       all runs of the paper's table N, and the table
   test [PYTEST ARGS]    the fast tests; --slow adds the slow ones
   bazel test //tests/...  the same tests under Bazel (optional)
   setup [--gpu]         only make .venv; --gpu adds the CUDA libraries (for good)
@@ -339,6 +340,10 @@ case $command in
   lock) relock ;;
   test) run_tests "$@" ;;
   bazel) run_bazel "$@" ;;
+  table)
+    enter_environment
+    exec python -P -m experiments.run_table "$@"
+    ;;
   *)
     enter_environment
     if room=$(room_of "$command"); then
