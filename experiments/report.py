@@ -1,4 +1,17 @@
-"""Tables and pictures of what runs have measured."""
+"""Tables and pictures of what runs have measured.
+
+    ./run.sh report --table=1 --scale=mini --results_dir=results/table1_mini
+
+reads the runs that `./run.sh table 1 --scale=mini` has left, finished or not, and
+writes table1.md and table1.csv, in the shape of the paper's table with its numbers
+beside ours, and the figures that go with it. It takes seconds and changes no run.
+
+    ./run.sh report --table=1 --scale=mini --figures=3,4,5,7 --output_dir=DIR
+    ./run.sh report --figures=8
+
+Figures 7 and 9 look at the data of the runs, so they must still be where they were, or
+at --data_dir. Figure 8 is computed from the network alone.
+"""
 
 import csv
 import io
@@ -7,22 +20,18 @@ import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import matplotlib
+from absl import flags
 
-matplotlib.use("Agg")  # No screen is needed, or opened.
-import matplotlib.pyplot as plt
-
+from experiments import figures as figures_lib
+from experiments import paper_table, paper_values, program, table_results
+from experiments.table_results import METHOD_TITLES
 from tff_fedss import metrics, tasks, training
+from tff_fedss.errors import InvalidInputError
 
-# How the paper writes the methods.
-METHOD_TITLES = {
-    "fedss": "FedSS",
-    "neg_only": "NegOnly",
-    "pos_only": "PosOnly",
-    "fedaws": "FedAwS",
-    "full_softmax": "FullSoftmax",
-    "centralized": "Centralized",
-}
+SCALES = ("mini", "paper")
+NUM_SEEDS = 3  # Section 4.1: three independent runs.
+_DEFAULT_FIGURES = {1: (3, 4, 5), 2: (3, 4, 5), 3: (3, 4, 10), 4: ()}
+_EXPERIMENTS = pathlib.Path(__file__).parent
 
 
 class Outcome(NamedTuple):
@@ -160,26 +169,326 @@ def plot_learning_curves(
     """
     if not rows:
         return
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
-    for name in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == name]
-        losses = [(row["round"], row["loss"]) for row in own if "loss" in row]
-        measured = [
-            (row["round"], 100 * row[task.metric]) for row in own if task.metric in row
-        ]
-        for axes, points, marker in ((left, measured, "o"), (right, losses, "")):
-            if points:
-                axes.plot(
-                    *zip(*points, strict=True), marker=marker, label=METHOD_TITLES[name]
-                )
-    left.set(xlabel="round", ylabel=f"{task.metric_title} on held-out images (%)")
-    left.set_ylim(bottom=0)
-    right.set(xlabel="round", ylabel="training loss (each method's own)")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=6, frameon=False)
+    with figures_lib.png(path, 1, 2, figsize=(9, 3.5)) as (figure, (left, right)):
+        for name in dict.fromkeys(row["method"] for row in rows):
+            own = [row for row in rows if row["method"] == name]
+            losses = [(row["round"], row["loss"]) for row in own if "loss" in row]
+            measured = [
+                (row["round"], 100 * row[task.metric])
+                for row in own
+                if task.metric in row
+            ]
+            for axes, points, marker in ((left, measured, "o"), (right, losses, "")):
+                if points:
+                    axes.plot(
+                        *zip(*points, strict=True),
+                        marker=marker,
+                        color=figures_lib.METHOD_COLORS[name],
+                        label=METHOD_TITLES[name],
+                    )
+        left.set(xlabel="round", ylabel=f"{task.metric_title} on held-out images (%)")
+        left.set_ylim(bottom=0)
+        right.set(xlabel="round", ylabel="training loss (each method's own)")
+        for axes in (left, right):
+            axes.grid(alpha=0.3)
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(
+            handles, labels, loc="outside upper center", ncols=6, frameon=False
+        )
+
+
+# --- The tables of the paper ------------------------------------------------------
+
+
+def write(
+    results_dir: str | os.PathLike,
+    table: int,
+    scale: str,
+    *,
+    figures: Sequence[int] | None = None,
+    output_dir: str | os.PathLike | None = None,
+    more_results_dirs: Sequence[str | os.PathLike] = (),
+    cells_dir: str | os.PathLike | None = None,
+    num_seeds: int = NUM_SEEDS,
+    load_task: figures_lib.LoadTask | None = None,
+) -> str:
+    """Writes a table of the paper from our runs: tableN.md, tableN.csv and figures.
+
+    Files are replaced whole or not at all. Unfinished cells are `-`.
+
+    Args:
+        results_dir: Holds CELL/seedK/, the folders of the runs.
+        table: 1 to 4.
+        scale: One of `SCALES`: which cells there are to be.
+        figures: The figures to draw; None: those that need the runs of this table
+            alone (3, 4 and 5 or 10; 6 if there are cells for it).
+        output_dir: Where to write; by default the results_dir.
+        more_results_dirs: Folders like results_dir with more cells for the figures.
+        cells_dir: The folder of flagfiles, one per cell; by default
+            experiments/tableN/SCALE.
+        num_seeds: How many seeds a cell is to have.
+        load_task: For figures 7 and 9, see `figures.draw`.
+
+    Returns:
+        The text of tableN.md.
+
+    Raises:
+        InvalidInputError: If there is no run, or a file of one is damaged, or the files
+            cannot be written.
+    """
+    paper = paper_values.TABLES[table]
+    results = table_results.read(results_dir)
+    pool = (
+        table_results.read(results_dir, *more_results_dirs)
+        if more_results_dirs
+        else results
+    )
+    folder = _output_folder(output_dir or results_dir)
+    expected = paper_table.expected_cells(
+        pathlib.Path(cells_dir or _EXPERIMENTS / f"table{table}" / scale)
+    )
+    if figures is None:
+        figures = _DEFAULT_FIGURES[table]
+        if table in (1, 2) and figures_lib.compositions(pool):
+            figures = (*figures, 6)
+    lines = paper_table.lines_of(results, paper, expected, num_seeds)
+    pictures = [
+        _figure_text(number, folder, pool, load_task, in_markdown=True)
+        for number in figures
+    ]
+    text = "\n".join([paper_table.as_markdown(results, paper, scale, lines), *pictures])
+    text = text.rstrip("\n") + "\n"
+    _write_text(folder / f"table{table}.csv", paper_table.as_csv(results, paper, lines))
+    _write_text(folder / f"table{table}.md", text)
+    return text
+
+
+def write_figure(
+    results_dir: str | os.PathLike | None,
+    number: int,
+    *,
+    output_dir: str | os.PathLike | None = None,
+    more_results_dirs: Sequence[str | os.PathLike] = (),
+    load_task: figures_lib.LoadTask | None = None,
+) -> str:
+    """Draws one figure of the paper from our runs: figureN.png.
+
+    Args:
+        results_dir: Holds CELL/seedK/, the folders of the runs; figure 8 needs none.
+        number: As the paper counts them, 3 to 10.
+        output_dir: Where to write; by default the results_dir.
+        more_results_dirs: Folders like results_dir with more cells.
+        load_task: For figures 7 and 9, see `figures.draw`.
+
+    Returns:
+        A line that says where the figure is, or why it is not drawn; for figure 6 a
+        line for each pair of bars too.
+
+    Raises:
+        InvalidInputError: If there is no run, or a file of one is damaged, or the
+            figure cannot be written.
+    """
+    results = None
+    if results_dir is not None and number != 8:
+        results = table_results.read(results_dir, *more_results_dirs)
+    folder = _output_folder(output_dir or results_dir)
+    text = _figure_text(number, folder, results, load_task, in_markdown=False)
+    if number == 6 and results is not None:
+        for pair in figures_lib.compositions(results):
+            lines = [
+                paper_table.line_of(results, c.setting, c.name, None, NUM_SEEDS)
+                for c in pair
+            ]
+            text += "\n  " + "; ".join(f"{x.setting}: {x} %" for x in lines)
+    return text
+
+
+def _figure_text(
+    number: int,
+    folder: pathlib.Path,
+    results: table_results.Results | None,
+    load_task: figures_lib.LoadTask | None,
+    in_markdown: bool,
+) -> str:
+    if number not in figures_lib.CAPTIONS:
+        known = ", ".join(map(str, figures_lib.CAPTIONS))
+        raise InvalidInputError(f"--figures={number} must be of {known}.")
+    path = folder / f"figure{number}.png"
+    try:
+        figures_lib.draw(number, path, results, load_task)
+    except figures_lib.NothingToDraw as reason:
+        text = f"Figure {number} is not drawn: {reason}."
+    except OSError as error:
+        raise InvalidInputError(
+            f"{path} cannot be written: {error.strerror}."
+        ) from error
+    else:
+        caption = f"Figure {number}: {figures_lib.CAPTIONS[number]}"
+        if not in_markdown:
+            return f"{caption}: {path}"
+        text = f"![{caption}]({path.name})"
+    return f"{text}\n" if in_markdown else text
+
+
+def _output_folder(path: str | os.PathLike) -> pathlib.Path:
+    folder = pathlib.Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError(
+            f"--output_dir={folder} cannot be created: {error.strerror}."
+        ) from error
+    return folder
+
+
+def _write_text(path: pathlib.Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    figure.savefig(temporary, format="png", dpi=120)
-    plt.close(figure)
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, "utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InvalidInputError(
+            f"{path} cannot be written: {error.strerror}."
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# --- The program ------------------------------------------------------------------
+
+
+def _define_flags() -> None:
+    """Defines the flags of the program.
+
+    In a function, because this module is imported by programs with flags of their own.
+    """
+    flags.DEFINE_enum(
+        "table", None, [str(n) for n in paper_values.TABLES], "The paper's table."
+    )
+    flags.DEFINE_enum(
+        "scale", "mini", list(SCALES), "Which cells it has, see ./run.sh table."
+    )
+    flags.DEFINE_string(
+        "results_dir",
+        None,
+        "Where the runs are: CELL/seedK/. Default: results/tableN_SCALE.",
+    )
+    flags.DEFINE_list(
+        "more_results_dirs",
+        [],
+        "More folders with runs for the figures: results/figure6_mini for figure 6.",
+    )
+    flags.DEFINE_list(
+        "figures",
+        None,
+        "Numbers of the figures to draw, of 3 to 10. Default: those that need the runs "
+        "of the table alone.",
+    )
+    flags.DEFINE_string(
+        "output_dir",
+        None,
+        "Where to write. Default: --results_dir, or results/figures if there is none.",
+    )
+    flags.DEFINE_string(
+        "data_dir",
+        None,
+        "For figures 7 and 9: where the data set is now. Default: where the runs had "
+        "it.",
+    )
+
+
+def make(
+    table: int | None,
+    scale: str,
+    *,
+    results_dir: str | None = None,
+    more_results_dirs: Sequence[str] = (),
+    figures: Sequence[str] | None = None,
+    output_dir: str | None = None,
+    data_dir: str | None = None,
+) -> str:
+    """Does what the flags of the program ask for.
+
+    Args:
+        table: 1 to 4; None: figures only.
+        scale: One of `SCALES`.
+        results_dir: See the flag.
+        more_results_dirs: See the flag.
+        figures: See the flag.
+        output_dir: See the flag.
+        data_dir: See the flag.
+
+    Returns:
+        The text for the terminal.
+
+    Raises:
+        InvalidInputError: If the flags make no sense, there is no run, or a file of one
+            is damaged.
+    """
+    numbers = None if figures is None else [_figure_number(text) for text in figures]
+    load_task: figures_lib.LoadTask | None = None
+    if data_dir is not None:
+
+        def load_task(run_flags):
+            return figures_lib.load_task_of_flags({**run_flags, "data_dir": data_dir})
+
+    if table is not None:
+        results_dir = results_dir or f"results/table{table}_{scale}"
+        text = write(
+            results_dir,
+            table,
+            scale,
+            figures=numbers,
+            output_dir=output_dir,
+            more_results_dirs=more_results_dirs,
+            load_task=load_task,
+        )
+        return f"{text}\nWritten to {output_dir or results_dir}/"
+    if not numbers:
+        raise InvalidInputError(
+            "say what to report: --table=1 with --results_dir=DIR, or --figures=8."
+        )
+    if results_dir is None and set(numbers) != {8}:
+        raise InvalidInputError(
+            f"--figures={','.join(map(str, numbers))} need --results_dir=DIR or "
+            "--table=N; only figure 8 needs no runs."
+        )
+    output_dir = output_dir or results_dir or "results/figures"
+    return "\n".join(
+        write_figure(
+            results_dir,
+            number,
+            output_dir=output_dir,
+            more_results_dirs=more_results_dirs,
+            load_task=load_task,
+        )
+        for number in numbers
+    )
+
+
+def _figure_number(text: str) -> int:
+    if text.isdecimal() and int(text) in figures_lib.CAPTIONS:
+        return int(text)
+    known = ", ".join(map(str, figures_lib.CAPTIONS))
+    raise InvalidInputError(f"--figures has {text!r}, expected numbers of {known}.")
+
+
+def main() -> None:
+    """Writes what is asked for and prints the table."""
+    values = flags.FLAGS
+    print(
+        make(
+            values.table and int(values.table),
+            values.scale,
+            results_dir=values.results_dir,
+            more_results_dirs=values.more_results_dirs,
+            figures=values.figures,
+            output_dir=values.output_dir,
+            data_dir=values.data_dir,
+        )
+    )
+
+
+if __name__ == "__main__":
+    _define_flags()
+    program.run(main)

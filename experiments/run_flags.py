@@ -25,13 +25,6 @@ METHODS = (
     "centralized",
 )
 
-_MODELS = {
-    "small_cnn": models.small_cnn,
-    "mobilenet_v3_small": functools.partial(models.mobilenet_v3, size="small"),
-    "mobilenet_v3_paper": models.paper_feature_extractor,
-    "mobilenet_v3_large": functools.partial(models.mobilenet_v3, size="large"),
-}
-
 
 def _by_dataset(name: str) -> str:
     """Says in --help what a flag's default is for each data set."""
@@ -173,7 +166,7 @@ _SERVER_MOMENTUM = flags.DEFINE_float(
 _MODEL = flags.DEFINE_enum(
     "model",
     None,
-    list(_MODELS),
+    list(models.FEATURE_EXTRACTORS),
     "phi, the feature extractor. MobileNetV3 needs --image_size of at least 32; "
     "`paper` meets the paper's shares of parameters, ImageNet weights fit `large`."
     + _by_dataset("model"),
@@ -431,7 +424,7 @@ def load_task(methods: Sequence[str]) -> tasks.Task:
     return tasks.KINDS[_TASK.value](
         dataset,
         functools.partial(
-            _MODELS[_MODEL.value],
+            models.FEATURE_EXTRACTORS[_MODEL.value],
             dataset.image_shape,
             _EMBEDDING_DIM.value,
             seed=_SEED.value,

@@ -25,6 +25,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import tqdm
 from absl import flags
@@ -38,47 +39,6 @@ _TABLES = ("table1", "table2", "table3", "table4", "figure6", "learning_rate")
 _SAME_FOLDER = {"table4": "table2", "figure6": "table1"}
 _SECONDS_BETWEEN_LINES = 60.0
 _PR_SET_PDEATHSIG = 1
-
-_SCALE = flags.DEFINE_enum(
-    "scale",
-    "mini",
-    ["mini", "paper"],
-    "`paper`: the paper's data sets and settings. `mini`: Omniglot, on 2 cores.",
-)
-_DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "Where the data set is, as for ./run.sh train."
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    None,
-    "Where the runs are. Default: results/TABLE_SCALE. Table 4 shares the runs of "
-    "Table 2, and Figure 6 stands beside those of Table 1.",
-)
-_FLAGFILES = flags.DEFINE_string(
-    "flagfiles",
-    None,
-    "A folder of flagfiles to take for the cells. Default: experiments/TABLE/SCALE.",
-)
-_CELLS = flags.DEFINE_list(
-    "cells",
-    None,
-    "Only cells with these names; `*` stands for anything. Default: all of the table.",
-)
-_SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "The seeds of each cell.")
-_WORKERS = flags.DEFINE_integer(
-    "workers",
-    None,
-    "How many runs at once. Each gets its share of the cores. Default: one for each "
-    "of --gpus, else one for each core.",
-    lower_bound=1,
-)
-_GPUS = flags.DEFINE_list(
-    "gpus", [], "Numbers of the GPUs to use: every run at work gets one."
-)
-_PRETRAINED = flags.DEFINE_string(
-    "pretrained", None, "As for ./run.sh train, for all runs: ImageNet-1k weights."
-)
-_STATUS = flags.DEFINE_bool("status", False, "Only say how far everything is.")
 
 
 @dataclasses.dataclass
@@ -132,22 +92,74 @@ class _Job:
         return lines[-1][:300] if lines else "its log is empty"
 
 
+def _define_flags() -> None:
+    # Not at the import: other programs have flags of these names, and a test may
+    # import more than one of them.
+    flags.DEFINE_enum(
+        "scale",
+        "mini",
+        ["mini", "paper"],
+        "`paper`: the paper's data sets and settings. `mini`: Omniglot, on 2 cores.",
+    )
+    flags.DEFINE_string(
+        "data_dir", None, "Where the data set is, as for ./run.sh train."
+    )
+    flags.DEFINE_string(
+        "results_dir",
+        None,
+        "Where the runs are. Default: results/TABLE_SCALE. Table 4 shares the runs of "
+        "Table 2, and Figure 6 stands beside those of Table 1.",
+    )
+    flags.DEFINE_string(
+        "flagfiles",
+        None,
+        "A folder of flagfiles to take for the cells. Default: "
+        "experiments/TABLE/SCALE.",
+    )
+    flags.DEFINE_list(
+        "cells",
+        None,
+        "Only cells with these names; `*` stands for anything. Default: all of them.",
+    )
+    flags.DEFINE_list("seeds", ["0", "1", "2"], "The seeds of each cell.")
+    flags.DEFINE_integer(
+        "workers",
+        None,
+        "How many runs at once. Each gets its share of the cores. Default: one for "
+        "each of --gpus, else one for each core.",
+        lower_bound=1,
+    )
+    flags.DEFINE_list(
+        "gpus", [], "Numbers of the GPUs to use: every run at work gets one."
+    )
+    flags.DEFINE_string(
+        "pretrained", None, "As for ./run.sh train, for all runs: ImageNet-1k weights."
+    )
+    flags.DEFINE_bool("status", False, "Only say how far everything is.")
+
+
 def main(arguments: list[str]) -> None:
     """Runs the jobs and writes the report."""
     table = _table(arguments)
     results_dir = pathlib.Path(
-        _RESULTS_DIR.value or f"results/{_SAME_FOLDER.get(table, table)}_{_SCALE.value}"
+        flags.FLAGS.results_dir
+        or f"results/{_SAME_FOLDER.get(table, table)}_{flags.FLAGS.scale}"
     )
-    jobs = _jobs(table, results_dir)
-    if not _STATUS.value:
+    folder = pathlib.Path(flags.FLAGS.flagfiles or _HERE / table / flags.FLAGS.scale)
+    jobs = _jobs(folder, flags.FLAGS.cells, flags.FLAGS.seeds, results_dir)
+    if not flags.FLAGS.status:
         try:
             _run_all(jobs)
         finally:
             print(_status(jobs), flush=True)
     else:
         print(_status(jobs))
-    if table.startswith("table") and any(job.is_done for job in jobs):
-        print(report.write(results_dir, int(table[len("table") :]), _SCALE.value))
+    if any(job.is_done for job in jobs):
+        if table.startswith("table"):
+            number = int(table.removeprefix("table"))
+            print(report.write(results_dir, number, flags.FLAGS.scale))
+        elif table == "figure6":
+            print(report.write_figure(results_dir, 6))
         print(f"Written to {results_dir}/")
     failed = [job for job in jobs if job.exit_code]
     for job in failed:
@@ -166,36 +178,32 @@ def _table(arguments: list[str]) -> str:
     )
 
 
-def _jobs(table: str, results_dir: pathlib.Path) -> list[_Job]:
+def _jobs(
+    folder: pathlib.Path,
+    patterns: Sequence[str] | None,
+    seeds: Sequence[str],
+    results_dir: pathlib.Path,
+) -> list[_Job]:
     """Lists the runs: the first seed of every cell, then the second, and so on."""
-    folder = pathlib.Path(_FLAGFILES.value or _HERE / table / _SCALE.value)
     flagfiles = sorted(folder.glob("*.flags"), key=_by_name_and_number)
     if not flagfiles:
-        if _FLAGFILES.value:
-            raise InvalidInputError(f"--flagfiles={folder} has no *.flags.")
-        raise InvalidInputError(f"{table} has no cells at --scale={_SCALE.value}.")
-    if _CELLS.value:
-        chosen = [
-            path
-            for path in flagfiles
-            if any(fnmatch.fnmatch(path.stem, pattern) for pattern in _CELLS.value)
-        ]
-        if not chosen:
-            raise InvalidInputError(
-                f"--cells={','.join(_CELLS.value)} matches none of "
-                f"{', '.join(path.stem for path in flagfiles)}."
-            )
-        flagfiles = chosen
-    try:
-        seeds = [int(seed) for seed in _SEEDS.value]
-    except ValueError as error:
-        raise InvalidInputError(
-            f"--seeds={','.join(_SEEDS.value)} must be whole numbers."
-        ) from error
-    return [
-        _Job(path.stem, seed, path, results_dir / path.stem / f"seed{seed}")
-        for seed in seeds
+        raise InvalidInputError(f"there are no flagfiles of cells in {folder}.")
+    chosen = [
+        path
         for path in flagfiles
+        if not patterns or any(fnmatch.fnmatch(path.stem, p) for p in patterns)
+    ]
+    if not chosen:
+        raise InvalidInputError(
+            f"--cells={','.join(patterns)} matches none of "
+            f"{', '.join(path.stem for path in flagfiles)}."
+        )
+    if not seeds or not all(seed.isdecimal() for seed in seeds):
+        raise InvalidInputError(f"--seeds={','.join(seeds)} must be whole numbers.")
+    return [
+        _Job(path.stem, int(seed), path, results_dir / path.stem / f"seed{int(seed)}")
+        for seed in seeds
+        for path in chosen
     ]
 
 
@@ -209,8 +217,8 @@ def _by_name_and_number(path: pathlib.Path) -> list[str | int]:
 
 def _run_all(jobs: list[_Job]) -> None:
     """Keeps all slots at work until every job is done or has failed."""
-    slots = len(_GPUS.value) or len(os.sched_getaffinity(0))
-    free = list(range(_WORKERS.value or slots))
+    slots = len(flags.FLAGS.gpus) or len(os.sched_getaffinity(0))
+    free = list(range(flags.FLAGS.workers or slots))
     num_slots = len(free)
     waiting = [job for job in jobs if not job.is_done]
     running: list[_Job] = []
@@ -250,12 +258,12 @@ def _start(job: _Job, num_slots: int) -> None:
         f"--results_dir={job.folder}",
         f"--warm_start_cache={job.folder.parent.parent / 'warm_starts'}",
     ]
-    for flag in (_DATA_DIR, _PRETRAINED):
-        if flag.value is not None:
-            command.append(f"--{flag.name}={flag.value}")
+    for name in ("data_dir", "pretrained"):
+        if flags.FLAGS[name].value is not None:
+            command.append(f"--{name}={flags.FLAGS[name].value}")
     environment = dict(os.environ)
-    if _GPUS.value:
-        gpu = _GPUS.value[job.slot % len(_GPUS.value)]
+    if flags.FLAGS.gpus:
+        gpu = flags.FLAGS.gpus[job.slot % len(flags.FLAGS.gpus)]
         environment["CUDA_VISIBLE_DEVICES"] = gpu
     cores = sorted(os.sched_getaffinity(0))
     share = cores[job.slot % len(cores) :: num_slots]
@@ -356,4 +364,5 @@ def _status(jobs: list[_Job]) -> str:
 
 
 if __name__ == "__main__":
+    _define_flags()
     program.run(main, takes_arguments=True)

@@ -3,7 +3,7 @@
     ./run.sh train --dataset=omniglot --data_dir=DIR --method=fedss --results_dir=DIR
 
 writes into the results folder: metrics.csv (a row per round), curves.png, table.csv,
-the weights METHOD.npz, flags.txt and versions.json. To repeat the run elsewhere, give
+the weights METHOD.npz, flags.txt and run.json. To repeat the run elsewhere, give
 --flagfile=flags.txt and another --results_dir.
 """
 

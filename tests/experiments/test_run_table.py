@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -9,6 +10,9 @@ import time
 
 import psutil
 import pytest
+
+from experiments import run_table
+from tff_fedss.errors import InvalidInputError
 
 COMMON = """--dataset=glyphs
 --num_classes=40
@@ -90,7 +94,10 @@ def test_status_runs_nothing(flagfiles, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
+)
 def test_a_killed_table_leaves_runs_that_go_on(flagfiles, tmp_path, number):
     long = tmp_path / "flagfiles"
     long.mkdir()
@@ -114,22 +121,67 @@ def test_a_killed_table_leaves_runs_that_go_on(flagfiles, tmp_path, number):
     assert status.startswith("0 of 1 runs are done.\n  long seed 0: round ")
 
 
+@pytest.mark.parametrize("arguments", [["5"], [], ["1", "2"]])
+def test_which_table_must_be_said(arguments):
+    with pytest.raises(InvalidInputError, match="one of 1, 2, 3, 4, figure6, learning"):
+        run_table._table(arguments)
+
+
 @pytest.mark.parametrize(
-    "arguments, message",
+    "patterns, seeds, message",
     [
-        (["5"], "say which table, one of 1, 2, 3, 4, figure6, learning_rate; found 5"),
-        ([], "found none"),
-        (["1", "--cells=nothing*"], "--cells=nothing* matches none of omniglot_cent"),
-        (["1", "--seeds=a"], "--seeds=a must be whole numbers"),
-        (["3", "--scale=mini"], "table3 has no cells at --scale=mini"),
-        (["1", "--flagfiles=/no/such"], "--flagfiles=/no/such has no *.flags"),
+        (["nothing*"], ["0"], "nothing\\* matches none of glyphs_fedss_m5, glyphs_fe"),
+        (None, ["0", "a"], "--seeds=0,a must be whole numbers"),
+        (None, [], "--seeds= must be"),
     ],
 )
-def test_bad_input(arguments, message):
-    outcome = subprocess.run(
-        [sys.executable, "-P", "-m", "experiments.run_table", *arguments],
-        capture_output=True,
-        text=True,
-    )
-    assert outcome.returncode == 2
-    assert message in outcome.stderr and outcome.stderr.startswith("error: ")
+def test_bad_cells_and_seeds(flagfiles, tmp_path, patterns, seeds, message):
+    with pytest.raises(InvalidInputError, match=message):
+        run_table._jobs(flagfiles, patterns, seeds, tmp_path)
+
+
+def test_a_folder_without_cells(tmp_path):
+    with pytest.raises(InvalidInputError, match=f"no flagfiles of cells in {tmp_path}"):
+        run_table._jobs(tmp_path, None, ["0"], tmp_path)
+
+
+def test_every_cell_of_the_paper_has_a_flagfile(tmp_path):
+    here = pathlib.Path(run_table.__file__).parent
+    for table, scale, dataset, ms in (
+        ("table1", "paper", "landmarks", (5, 10, 20, 40, 80)),
+        ("table1", "mini", "omniglot", (5, 10, 20, 40, 80)),
+        ("table2", "paper", "sop", (5, 10, 20, 40, 80)),
+        ("table2", "mini", "omniglot", (5, 10, 20, 40, 80)),
+        ("table3", "paper", "imagenet21k", (50, 100, 200, 400, 800)),
+    ):
+        jobs = run_table._jobs(here / table / scale, None, ["0"], tmp_path)
+        sampled = [f"fedss_m{m}" for m in ms] + [f"neg_only_m{m}" for m in ms]
+        others = ["pos_only", "fedaws", "full_softmax", "centralized"]
+        uncorrected = [f"fedss_m{m}_uncorrected" for m in ms]
+        assert sorted(job.cell for job in jobs) == sorted(
+            f"{dataset}_{name}" for name in (*sampled, *others, *uncorrected)
+        )
+        for job in jobs:
+            flags = dict(
+                line[2:].split("=")
+                for line in job.flagfile.read_text().splitlines()
+                if line.startswith("--")
+            )
+            assert flags["dataset"] == dataset
+            method, _, rest = job.cell.removeprefix(f"{dataset}_").partition("_m")
+            assert flags["method"] == method
+            if rest:
+                assert flags["num_negatives"] == rest.removesuffix("_uncorrected")
+            is_uncorrected = job.cell.endswith("_uncorrected")
+            assert flags.get("logit_correction", "inclusion") == (
+                "none" if is_uncorrected else "inclusion"
+            )
+
+
+def test_table_4_shares_the_runs_of_table_2():
+    here = pathlib.Path(run_table.__file__).parent
+    for scale in ("mini", "paper"):
+        for flagfile in (here / "table4" / scale).glob("*.flags"):
+            same = here / "table2" / scale / flagfile.name
+            assert flagfile.read_text() == same.read_text()
+            assert "--train_top1=true" in flagfile.read_text()

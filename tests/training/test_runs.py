@@ -107,10 +107,7 @@ def test_a_centralized_run_pools_all_clients(task):
 @pytest.mark.parametrize("kind", ["federated", "centralized"])
 def test_runs_start_from_a_given_feature_extractor(task, process, kind):
     start = [w + 1.0 for w in models.small_cnn((28, 28, 1), 16).get_weights()]
-    if kind == "federated":
-        run = federated(task, process)
-    else:
-        run = centralized(task)
+    run = federated(task, process) if kind == "federated" else centralized(task)
     classifier = run.weights.trainable[-1]
     run.set_feature_extractor(start)
     np.testing.assert_array_equal(run.weights.trainable[-1], classifier)

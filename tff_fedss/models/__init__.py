@@ -1,5 +1,7 @@
 """Feature extractors phi and the cosine classifier W."""
 
+import functools
+
 from tff_fedss.models.cosine_classifier import cosine_logits, initial_classifier
 from tff_fedss.models.mobilenet_v3 import (
     communication_saving,
@@ -10,7 +12,16 @@ from tff_fedss.models.mobilenet_v3 import (
 from tff_fedss.models.pretrained import LoadReport, load_pretrained
 from tff_fedss.models.small_cnn import small_cnn
 
+# By the name that a user gives them: (image shape, d, seed=...) -> phi.
+FEATURE_EXTRACTORS = {
+    "small_cnn": small_cnn,
+    "mobilenet_v3_small": functools.partial(mobilenet_v3, size="small"),
+    "mobilenet_v3_paper": paper_feature_extractor,
+    "mobilenet_v3_large": functools.partial(mobilenet_v3, size="large"),
+}
+
 __all__ = [
+    "FEATURE_EXTRACTORS",
     "LoadReport",
     "communication_saving",
     "cosine_logits",

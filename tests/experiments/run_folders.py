@@ -1,0 +1,183 @@
+"""Makes run folders as `./run.sh train` leaves them, with any numbers."""
+
+import csv
+import io
+import json
+import pathlib
+
+NUM_CLASSES = 659
+POSITIVES = 19.6  # the mean |P_k|; it rounds to 20
+EMBEDDING_DIM = 64
+PHI_PARAMETERS = 50_000
+
+_METRICS = (
+    "method round loss accuracy top1 map_at_10 train_top1 num_examples num_clients "
+    "classes_per_client positives_per_client rejected_clients bytes_down bytes_up"
+).split()
+_SPEED = "method round round_seconds images_per_second evaluation_seconds".split()
+
+
+def write_run(
+    results_dir,
+    cell,
+    seed,
+    percent,
+    *,
+    method=None,
+    m=None,
+    correction="inclusion",
+    metric="top1",
+    rounds=4,
+    rounds_done=None,
+    rounds_per_evaluation=2,
+    train_top1=None,
+    round_seconds=1.5,
+    num_classes=NUM_CLASSES,
+    flags=None,
+) -> pathlib.Path:
+    """Writes one run.
+
+    Args:
+        results_dir: The folder of the table.
+        cell: The name of the cell, such as omniglot_fedss_m5.
+        seed: The seed.
+        percent: The metric after the last round; it grows towards it round by round.
+        method: By default what the cell's name says; so also m and the correction.
+        m: The number of negatives.
+        correction: --logit_correction.
+        metric: `top1` or `map_at_10`.
+        rounds: How many the run is to have.
+        rounds_done: How many it has; fewer means that it is not finished.
+        rounds_per_evaluation: How often the metric is measured.
+        train_top1: In percent, after the last round.
+        round_seconds: The time of each round; an evaluation takes half a second.
+        num_classes: n.
+        flags: More flags.
+
+    Returns:
+        The folder.
+    """
+    stem, _, rest = cell.partition("_m")
+    if stem.endswith("_uncorrected") or rest.endswith("_uncorrected"):
+        correction = "none"
+    if method is None:
+        (method,) = (x for x in METHODS if f"_{x}" in stem)
+    if m is None and rest:
+        m = int(rest.removesuffix("_uncorrected"))
+    rounds_done = rounds if rounds_done is None else rounds_done
+    folder = pathlib.Path(results_dir) / cell / f"seed{seed}"
+    folder.mkdir(parents=True)
+    all_flags = {
+        "method": method,
+        "dataset": "omniglot",
+        "task": "classification" if metric == "top1" else "retrieval",
+        "partition": "mixed",
+        "image_size": 28,
+        "num_negatives": 80 if m is None else m,
+        "logit_correction": correction,
+        "rounds": rounds,
+        "client_learning_rate": 0.1,
+        "model": "small_cnn",
+        "embedding_dim": EMBEDDING_DIM,
+        "seed": seed,
+        **(flags or {}),
+    }
+    (folder / "flags.txt").write_text(
+        "".join(f"--{k}={v}\n" for k, v in all_flags.items())
+    )
+    (folder / "run.json").write_text(
+        json.dumps(
+            {
+                "command": ["/somewhere/train.py"],
+                "versions": {
+                    "tff_fedss": "0.1.0",
+                    "git_commit": "c0ffee",
+                    "tensorflow": "2.15.1",
+                },
+                "machine": {
+                    "processor": "Abacus 3000",
+                    "cpus": 2,
+                    "memory_gib": 23.5,
+                    "gpus": [],
+                },
+            }
+        )
+    )
+    classes = {
+        "fedss": POSITIVES + (m or 0),
+        "neg_only": POSITIVES + (m or 0),
+        "full_softmax": num_classes,
+    }.get(method, POSITIVES)
+    rows, speed = [], []
+    for number in range(rounds_done + 1):
+        row = {"method": method, "round": number}
+        time = {"method": method, "round": number}
+        if number:
+            row |= {"loss": 1 / number, "num_examples": 100}
+            time |= {"round_seconds": round_seconds}
+            if method != "centralized":
+                row |= {
+                    "num_clients": 3,
+                    "classes_per_client": classes,
+                    "positives_per_client": POSITIVES,
+                    "bytes_down": 4 * (PHI_PARAMETERS + classes * EMBEDDING_DIM),
+                }
+        if number % rounds_per_evaluation == 0 or number == rounds:
+            row[metric] = percent / 100 * number / rounds
+            time["evaluation_seconds"] = 0.5
+            if number == rounds and train_top1 is not None:
+                row["train_top1"] = train_top1 / 100
+        rows.append(row)
+        speed.append(time)
+    (folder / "metrics.csv").write_text(_as_csv(_METRICS, rows))
+    (folder / "speed.csv").write_text(_as_csv(_SPEED, speed))
+    if rounds_done == rounds:
+        (folder / "done.json").write_text(
+            json.dumps(
+                {
+                    "metric": metric,
+                    "num_classes": num_classes,
+                    "outcomes": {method: {"percent": percent}},
+                },
+                indent=2,
+            )
+        )
+    return folder
+
+
+METHODS = ("fedss", "neg_only", "pos_only", "fedaws", "full_softmax", "centralized")
+
+# Finished cells of a Table 1 in the paper's order, three seeds each.
+PERCENTS = {
+    "omniglot_fedss_m5": (50.0, 52.0, 54.0),
+    "omniglot_fedss_m20": (55.0, 55.5, 57.0),
+    "omniglot_fedss_m80": (58.0, 58.5, 59.0),
+    "omniglot_neg_only_m5": (7.0, 11.0, 4.0),
+    "omniglot_neg_only_m20": (21.0, 22.0, 23.0),
+    "omniglot_neg_only_m80": (26.0, 26.0, 26.0),
+    "omniglot_pos_only": (40.0, 41.0, 43.0),
+    "omniglot_fedaws": (42.0, 41.0, 45.0),
+    "omniglot_full_softmax": (60.0, 61.5, 61.0),
+    "omniglot_centralized": (65.0, 64.0, 63.0),
+}
+
+
+def write_table(results_dir, percents=None, **options) -> None:
+    """Writes a table of finished runs.
+
+    Args:
+        results_dir: Where.
+        percents: For each cell the metric by seed; by default `PERCENTS`.
+        **options: For `write_run`.
+    """
+    for cell, values in (PERCENTS if percents is None else percents).items():
+        for seed, percent in enumerate(values):
+            write_run(results_dir, cell, seed, percent, **options)
+
+
+def _as_csv(columns, rows) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
