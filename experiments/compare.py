@@ -32,4 +32,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     flags.set_default(run_flags.DATASET, "omniglot")
-    program.run(main)
+    program.run(main, groups=run_flags.GROUPS)

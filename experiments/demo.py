@@ -17,4 +17,4 @@ if __name__ == "__main__":
     flags.set_default(run_flags.ROUNDS, 60)
     flags.set_default(run_flags.ROUNDS_PER_EVALUATION, 5)
     flags.set_default(run_flags.RESULTS_DIR, "results/demo")
-    program.run(compare.main)
+    program.run(compare.main, groups=run_flags.GROUPS)

@@ -1,10 +1,12 @@
 """How every program here starts, and how it tells a user what went wrong."""
 
 import functools
+import itertools
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 
 from absl import app, flags, logging
 
@@ -12,6 +14,7 @@ from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
 
 EXIT_BAD_INPUT = 2
+_HELP = frozenset({"--help", "-help", "-h", "--helpshort"})
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _EXIT_TERMINATED = 143  # 128 + SIGTERM
 _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -22,6 +25,7 @@ def run(
     argv: Sequence[str] | None = None,
     *,
     takes_arguments: bool = False,
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Sets the TFF context, parses the flags and calls `main`.
 
@@ -34,6 +38,8 @@ def run(
         argv: Its name and flags; by default those of the command line.
         takes_arguments: Whether `main` takes a list of what else is on the command
             line, such as everything after `--`. Else there must be nothing else.
+        groups: How `--help` orders the flags: names of flags, by topic. Flags of the
+            program that are in no group come first.
 
     Raises:
         SystemExit: Always, with the exit code.
@@ -58,11 +64,38 @@ def run(
 
     # TFF's own default context complains when a program ends without having used it.
     runtime.set_native_context()
+    arguments = sys.argv if argv is None else argv
+    if _HELP & set(itertools.takewhile(lambda a: a != "--", arguments[1:])):
+        print(_help(groups or {}))
+        sys.exit(0)
     app.run(
         guarded,
         argv,
         flags_parser=functools.partial(_parse_flags, takes_arguments=takes_arguments),
     )
+
+
+def _help(groups: Mapping[str, Sequence[str]]) -> str:
+    """The docstring of the program and its flags, by topic."""
+    own = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])}
+    grouped = {name for names in groups.values() for name in names}
+    parts = [(sys.modules["__main__"].__doc__ or "").strip()]
+    for topic, names in {"Flags": sorted(own - grouped), **groups}.items():
+        texts = [_help_of(flags.FLAGS[name]) for name in names if name in own]
+        if texts:
+            parts.append("\n".join([f"{topic}:", *texts]))
+    return "\n\n".join(parts)
+
+
+def _help_of(flag: flags.Flag) -> str:
+    choices = getattr(flag.parser, "enum_values", None)
+    value = "|".join(choices) if choices else flag.flag_type().split()[-1].upper()
+    names = f"--[no]{flag.name}" if flag.boolean else f"--{flag.name}={value}"
+    text = flag.help.removeprefix(f"<{'|'.join(choices or [])}>: ")
+    if flag.default is not None and not flag.boolean:
+        text += f" Default: {flag.default_as_str.strip(chr(39))}."
+    wrapped = textwrap.wrap(text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join([*textwrap.wrap(names, 86, initial_indent="  "), *wrapped])
 
 
 def _parse_flags(argv: Sequence[str], takes_arguments: bool) -> Sequence[str]:

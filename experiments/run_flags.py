@@ -227,6 +227,48 @@ _WARM_START_CACHE = flags.DEFINE_string(
 )
 
 
+# By topic, for --help. A run needs those of the first line; the others have defaults.
+GROUPS = {
+    "The run": ("method", "methods", "dataset", "data_dir", "results_dir", "seed"),
+    "Data": (
+        "task",
+        "partition",
+        "num_clients",
+        "dirichlet_alpha",
+        "clients_csv",
+        "num_classes",
+        "image_size",
+        "resize_size",
+    ),
+    "Method": (
+        "num_negatives",
+        "logit_correction",
+        "spreadout_weight",
+        "spreadout_margin",
+        "spreadout_neighbors",
+    ),
+    "Optimization": (
+        "rounds",
+        "clients_per_round",
+        "batch_size",
+        "client_learning_rate",
+        "server_learning_rate",
+        "server_momentum",
+    ),
+    "Model": (
+        "model",
+        "embedding_dim",
+        "pretrained",
+        "warm_start_epochs",
+        "warm_start_cache",
+    ),
+    "Evaluation and checkpoints": (
+        "rounds_per_evaluation",
+        "train_top1",
+        "rounds_per_checkpoint",
+    ),
+}
+
 _DECIDE_RESULTS = (
     DATASET,
     _DATA_DIR,

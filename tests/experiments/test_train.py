@@ -168,7 +168,13 @@ def test_missing_data_are_named(run_train, tmp_path, dataset):
 @pytest.mark.parametrize("name", ["train", "demo"])
 def test_help_shows_the_flags(name):
     command = [sys.executable, "-m", f"experiments.{name}", "--help"]
-    output = subprocess.run(command, capture_output=True, text=True).stdout
+    outcome = subprocess.run(command, capture_output=True, text=True)
+    assert outcome.returncode == 0 and "Traceback" not in outcome.stderr
+    output = outcome.stdout
+    assert f"./run.sh {name}" in output
+    topics = ["The run:", "Data:", "Method:", "Optimization:", "Model:"]
+    places = [output.index(f"\n{topic}\n") for topic in topics]
+    assert places == sorted(places)
     for flag in ("--method", "--num_negatives", "--logit_correction", "--results_dir"):
         assert flag in output
 
