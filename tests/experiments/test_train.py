@@ -222,6 +222,8 @@ def test_a_stopped_run_keeps_what_it_measured(tmp_path, signal_number, exit_code
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell starts what runs in the background with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         deadline = time.monotonic() + 120
         metrics = folder / "metrics.csv"
