@@ -1,3 +1,4 @@
+import asyncio
 import collections
 import pathlib
 
@@ -43,6 +44,13 @@ def test_only_the_newest_are_kept(saved):
     folder = Checkpoints(saved, keep=2)
     folder.save(state_after(4), 4)
     assert sorted(path.name for path in saved.iterdir()) == ["round_3", "round_4"]
+
+
+def test_the_event_loop_of_the_thread_stays(saved):
+    # `tff.simulation.run_training_process`, for one, asks for it.
+    loop = asyncio.get_event_loop_policy().get_event_loop()
+    Checkpoints(saved).save(state_after(4), 4)
+    assert asyncio.get_event_loop_policy().get_event_loop() is loop
 
 
 def test_nothing_to_restore(tmp_path):

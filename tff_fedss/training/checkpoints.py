@@ -7,7 +7,8 @@ import os
 import pathlib
 import shutil
 import sys
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,8 @@ import tensorflow_federated as tff
 
 _PREFIX = "round_"
 _DAMAGED = "damaged_"
+
+_T = TypeVar("_T")
 
 
 class Checkpoints:
@@ -52,7 +55,7 @@ class Checkpoints:
         saved = [*values, _digest(values)]
         # A signal can come between the end of a save and the note of it.
         with contextlib.suppress(tff.program.ProgramStateExistsError):
-            asyncio.run(self._manager().save(saved, round_num))
+            wait_for(self._manager().save(saved, round_num))
         self._newest = round_num
 
     def restore(self, structure: Any) -> tuple[Any, int] | None:
@@ -72,10 +75,10 @@ class Checkpoints:
             return None
         manager = self._manager()
         expected = tf.nest.flatten(structure)
-        for round_num in reversed(asyncio.run(manager.get_versions()) or []):
+        for round_num in reversed(wait_for(manager.get_versions()) or []):
             path = self._folder / f"{_PREFIX}{round_num}"
             try:
-                *values, digest = asyncio.run(
+                *values, digest = wait_for(
                     manager.load(round_num, [0] * (len(expected) + 1))
                 )
                 values = [np.asarray(value) for value in values]
@@ -110,6 +113,20 @@ class Checkpoints:
             "the one before.",
             file=sys.stderr,
         )
+
+
+def wait_for(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Runs one of TFF's coroutines to its end and returns its result.
+
+    `asyncio.run` would leave the thread without an event loop, and TFF's synchronous
+    functions ask for the one of the thread.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
 
 
 def _digest(values: list[np.ndarray]) -> np.ndarray:

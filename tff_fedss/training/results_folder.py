@@ -1,6 +1,5 @@
 """The folder that a run leaves behind, and that explains it years later."""
 
-import asyncio
 import csv
 import fcntl
 import hashlib
@@ -22,7 +21,7 @@ import tensorflow_federated as tff
 
 import tff_fedss
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.training.checkpoints import Checkpoints
+from tff_fedss.training.checkpoints import Checkpoints, wait_for
 from tff_fedss.training.loop import Metrics
 
 _FLAGS = "flags.txt"
@@ -193,7 +192,7 @@ class ResultsFolder:
             for key, value in {**metrics, **speed}.items()
             if key not in ("method", "round")
         }
-        asyncio.run(self._boards[method].release(scalars, round_num))
+        wait_for(self._boards[method].release(scalars, round_num))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes down that the run is done, and what came of it.
