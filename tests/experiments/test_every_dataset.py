@@ -73,7 +73,9 @@ def test_imagenet21k(train_on, tmp_path):
     assert float(rows[1]["positives_per_client"]) == 20
 
 
-@pytest.mark.parametrize("partition", ["mixed", "dirichlet"])
+@pytest.mark.parametrize(
+    "partition", ["mixed", pytest.param("dirichlet", marks=pytest.mark.slow)]
+)
 def test_tiny_imagenet(train_on, test_data, tmp_path, partition):
     output, rows = train_on(
         "--dataset=tiny_imagenet",
@@ -86,7 +88,9 @@ def test_tiny_imagenet(train_on, test_data, tmp_path, partition):
     assert rows[1]["num_examples"] == "200"
 
 
-@pytest.mark.parametrize("partition", ["mixed", "drawer"])
+@pytest.mark.parametrize(
+    "partition", ["mixed", pytest.param("drawer", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("task", ["classification", "retrieval"])
 def test_omniglot(train_on, test_data, task, partition):
     output, rows = train_on(
