@@ -1,0 +1,368 @@
+"""Measures rounds in both runtimes beside a plain TensorFlow loop.
+
+    ./run.sh python -m experiments.benchmarks.runtimes --output_dir=DIR
+
+First, training: a FedSS round over 8 clients of 96 images, with the small CNN at 28x28
+and with MobileNetV3 (small) at 96x96, in the native runtime, in the in-process one, and
+as a plain loop: one tf.function step per batch, called from Python, for the same
+clients, weights, rows of W and mean. The loop is the limit of what a round can reach.
+The three take turns, so that other load on the machine meets all of them, and the
+number to look at is the ratio, round by round, to the plain loop.
+
+Then, what a round costs beside the training: K = 64 clients select 170 rows of W
+(n = 2 k to 1 M, d = 64), their sparse deltas are aggregated, and the server takes a
+step with momentum. The same sums in one TensorFlow graph stand beside it.
+
+Prints tables and writes runtimes.csv. About 10 minutes on 2 quiet cores.
+"""
+
+import collections
+import csv
+import functools
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import flags
+
+from experiments import program
+from tff_fedss import class_sets, losses, models, runtime
+from tff_fedss.algorithms import client_update, exchange, fedss
+
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", "results/benchmarks", "Where to write runtimes.csv."
+)
+_REPEATS = flags.DEFINE_integer("repeats", 7, "Rounds to measure.", lower_bound=1)
+_MODELS = flags.DEFINE_list(
+    "models", ["small_cnn", "mobilenet_v3"], "Which models to train."
+)
+_CLASSES = flags.DEFINE_list(
+    "classes", ["2000", "20000", "200000", "1000000"], "n, in the second part."
+)
+_CLIENTS_PER_DEVICE = flags.DEFINE_integer(
+    "clients_per_device", 1, "Of the in-process runtime.", lower_bound=1
+)
+_NATIVE = flags.DEFINE_bool("native", True, "Measure the native runtime, too.")
+
+_NUM_CLIENTS, _NUM_IMAGES, _BATCH_SIZE = 8, 96, 32
+_NUM_CLASSES, _MAX_POSITIVES, _NUM_NEGATIVES = 2000, 20, 80
+_LEARNING_RATE, _LOGIT_SCALE = 0.01, 20.0
+# The second part: K clients with |S_k| classes each.
+_COHORT, _KEYS, _EMBEDDING_DIM = 64, 170, 64
+
+
+def main() -> None:
+    """Measures and prints."""
+    output_dir = pathlib.Path(_OUTPUT_DIR.value)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    contexts = {"in_process": runtime.InProcessContext(None, _CLIENTS_PER_DEVICE.value)}
+    if _NATIVE.value:
+        contexts["native"] = runtime.NativeContext()
+    rows = []
+    for name in _MODELS.value:
+        rows += _training(name, contexts)
+    for num_classes in map(int, _CLASSES.value):
+        rows += _exchange(num_classes, contexts)
+    with open(output_dir / "runtimes.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _training(name: str, contexts: dict[str, Any]) -> list[dict[str, Any]]:
+    image_shape, model_fn = {
+        "small_cnn": ((28, 28, 1), models.small_cnn),
+        "mobilenet_v3": (
+            (96, 96, 3),
+            functools.partial(models.mobilenet_v3, size="small"),
+        ),
+    }[name]
+    feature_extractor_fn = functools.partial(model_fn, image_shape)
+    clients = _clients(image_shape)
+    process = fedss.build_fedss(
+        feature_extractor_fn,
+        _NUM_CLASSES,
+        _MAX_POSITIVES,
+        num_negatives=_NUM_NEGATIVES,
+        client_optimizer=tff.learning.optimizers.build_sgdm(_LEARNING_RATE),
+        batch_size=_BATCH_SIZE,
+    )
+    tff_clients = [
+        {
+            "data": tf.data.Dataset.from_tensor_slices(
+                {"image": c["image"], "label": c["label"]}
+            ),
+            "seed": c["seed"],
+        }
+        for c in clients
+    ]
+    rounds: dict[str, Callable[[], None]] = {
+        "plain": _plain_round(feature_extractor_fn, clients)
+    }
+    for runtime_name, context in contexts.items():
+        rounds[runtime_name] = _federated_round(process, context, tff_clients)
+    seconds, first = _measure(rounds)
+    images = _NUM_CLIENTS * _NUM_IMAGES
+    print(f"\n{name}, {image_shape[0]}x{image_shape[1]}: images/s, of the plain loop")
+    rows = []
+    for runtime_name, times in seconds.items():
+        ratio = statistics.median(
+            plain / t for plain, t in zip(seconds["plain"], times, strict=True)
+        )
+        rate = images / statistics.median(times)
+        print(
+            f"  {runtime_name:12} {rate:8.1f}  {ratio:5.2f}  "
+            f"(first round {first[runtime_name]:.1f} s)",
+            flush=True,
+        )
+        rows.append(_row(name, runtime_name, times, first[runtime_name], ratio))
+    return rows
+
+
+def _clients(image_shape: tuple[int, ...]) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    clients = []
+    for _ in range(_NUM_CLIENTS):
+        classes = rng.choice(_NUM_CLASSES, _MAX_POSITIVES, replace=False)
+        clients.append(
+            {
+                "image": rng.integers(0, 256, (_NUM_IMAGES, *image_shape), np.uint8),
+                "label": rng.choice(classes, _NUM_IMAGES).astype(np.int32),
+                "seed": rng.integers(0, 2**31 - 1, 2).astype(np.int32),
+            }
+        )
+    return clients
+
+
+def _federated_round(process, context, clients) -> Callable[[], None]:
+    stack = tff.framework.get_context_stack()
+    with stack.install(context):
+        state = process.initialize()
+
+    def one_round():
+        nonlocal state
+        with stack.install(context):
+            state, _ = process.next(state, clients)
+
+    return one_round
+
+
+def _plain_round(
+    feature_extractor_fn: Callable[[], tf.keras.Model], clients: Sequence[Any]
+) -> Callable[[], None]:
+    """FedSS without TFF, as fast as a Python loop over batches goes."""
+    model = feature_extractor_fn()
+    variables = model.trainable_variables
+    server_w = tf.Variable(
+        models.initial_classifier(_NUM_CLASSES, _EMBEDDING_DIM, seed=[0, 0])
+    )
+    server_phi = [tf.Variable(v) for v in variables]
+    velocity = [tf.Variable(tf.zeros_like(v)) for v in (*server_phi, server_w)]
+    builder = class_sets.SampledClasses(_NUM_CLASSES, _NUM_NEGATIVES, _MAX_POSITIVES)
+    size = _MAX_POSITIVES + _NUM_NEGATIVES
+    rows = tf.Variable(tf.zeros([size, _EMBEDDING_DIM]))
+    make_class_set = tf.function(
+        lambda labels, seed: builder.build(labels, client_update.negatives_seed(seed))
+    )
+
+    @tf.function
+    def step(images, targets, class_set):
+        with tf.GradientTape() as tape:
+            logits = models.cosine_logits(
+                model(tf.cast(images, tf.float32), training=True), rows, _LOGIT_SCALE
+            )
+            loss = tf.reduce_mean(
+                losses.fedss_loss(
+                    logits, targets, class_set.is_member, class_set.log_correction
+                )
+            )
+        parameters = [*variables, rows]
+        for v, g in zip(parameters, tape.gradient(loss, parameters), strict=True):
+            v.assign_sub(_LEARNING_RATE * g)
+
+    @tf.function
+    def begin(keys):
+        for v, value in zip(variables, server_phi, strict=True):
+            v.assign(value)
+        rows.assign(tf.gather(server_w, keys))
+
+    @tf.function
+    def end(keys, sums, w_sum, weight):
+        sums = [
+            s + weight * (v - value)
+            for s, v, value in zip(sums, variables, server_phi, strict=True)
+        ]
+        delta = weight * (rows - tf.gather(server_w, keys))
+        return sums, tf.tensor_scatter_nd_add(w_sum, keys[:, tf.newaxis], delta)
+
+    @tf.function
+    def update(sums, w_sum, weight):
+        for p, m, s in zip(
+            (*server_phi, server_w), velocity, (*sums, w_sum), strict=True
+        ):
+            m.assign(0.9 * m + s / weight)
+            p.assign_add(m)
+
+    def one_round():
+        sums = [tf.zeros_like(v) for v in server_phi]
+        w_sum, total = tf.zeros_like(server_w), 0.0
+        for client in clients:
+            class_set = make_class_set(client["label"], client["seed"])
+            targets = class_sets.positions(class_set, tf.constant(client["label"]))
+            order = client_update.example_order(_NUM_IMAGES, client["seed"], 0).numpy()
+            begin(class_set.keys)
+            for start in range(0, _NUM_IMAGES, _BATCH_SIZE):
+                batch = order[start : start + _BATCH_SIZE]
+                step(client["image"][batch], tf.gather(targets, batch), class_set)
+            weight = float(_NUM_IMAGES)
+            sums, w_sum = end(class_set.keys, sums, w_sum, weight)
+            total += weight
+        update(sums, w_sum, total)
+
+    return one_round
+
+
+class _ServerState(collections.namedtuple("_ServerState", ["w", "optimizer"])):
+    pass
+
+
+def _exchange(num_classes: int, contexts: dict[str, Any]) -> list[dict[str, Any]]:
+    w_spec = tf.TensorSpec([num_classes, _EMBEDDING_DIM])
+    optimizer = tff.learning.optimizers.build_sgdm(1.0, 0.9)
+    scatter_mean = exchange.build_scatter_mean(num_classes, _EMBEDDING_DIM, _KEYS)
+    row_type = tff.TensorType(np.float32, [_EMBEDDING_DIM])
+    keys_type = tff.TensorType(np.int32, [_KEYS])
+
+    @tff.tensorflow.computation
+    def initial_state():
+        return _ServerState(
+            tf.random.stateless_normal(w_spec.shape, [0, 1]),
+            optimizer.initialize(w_spec),
+        )
+
+    @tff.tensorflow.computation(exchange.type_of(w_spec), np.int32)
+    def row_of(w, key):
+        return tf.gather(w, key)
+
+    @tff.tensorflow.computation(tff.SequenceType(row_type), keys_type)
+    def train(rows, keys):
+        rows = rows.batch(_KEYS, drop_remainder=True).get_single_element()
+        return collections.OrderedDict(
+            keys=keys, classifier_delta=-0.1 * rows, weight=tf.constant(1.0)
+        )
+
+    state_type = initial_state.type_signature.result
+
+    @tff.tensorflow.computation(state_type, exchange.type_of(w_spec))
+    def update(state, delta):
+        optimizer_state, w = optimizer.next(state.optimizer, state.w, -delta)
+        return _ServerState(w, optimizer_state)
+
+    @tff.federated_computation(
+        tff.FederatedType(state_type, tff.SERVER),
+        tff.FederatedType(keys_type, tff.CLIENTS),
+    )
+    def next_round(state, keys):
+        rows = tff.federated_select(
+            keys, tff.federated_value(num_classes - 1, tff.SERVER), state.w, row_of
+        )
+        results = tff.federated_map(train, (rows, keys))
+        return tff.federated_map(update, (state, scatter_mean(results)))
+
+    rng = np.random.default_rng(0)
+    keys = [
+        rng.choice(num_classes, _KEYS, replace=False).astype(np.int32)
+        for _ in range(_COHORT)
+    ]
+    stack = tff.framework.get_context_stack()
+
+    def make_round(context):
+        with stack.install(context):
+            state = initial_state()
+
+        def one_round():
+            nonlocal state
+            with stack.install(context):
+                state = next_round(state, keys)
+
+        return one_round
+
+    rounds = {"plain": _plain_exchange(num_classes, keys)}
+    for name, context in contexts.items():
+        rounds[name] = make_round(context)
+    seconds, first = _measure(rounds)
+    print(
+        f"\nselect + aggregate + server step, n = {num_classes}, d = {_EMBEDDING_DIM}, "
+        f"K = {_COHORT}, |S| = {_KEYS}: s per round"
+    )
+    rows = []
+    for name, times in seconds.items():
+        print(
+            f"  {name:12} {statistics.median(times):8.3f}  (of {min(times):.3f} to "
+            f"{max(times):.3f}, first {first[name]:.1f})",
+            flush=True,
+        )
+        rows.append(_row(f"n={num_classes}", name, times, first[name], ""))
+    return rows
+
+
+def _plain_exchange(num_classes: int, keys: Sequence[np.ndarray]) -> Callable:
+    """The same sums in one graph over variables: what the hardware can do."""
+    w = tf.Variable(tf.random.stateless_normal([num_classes, _EMBEDDING_DIM], [0, 1]))
+    velocity = tf.Variable(tf.zeros_like(w))
+    keys = tf.constant(np.stack(keys))
+
+    @tf.function
+    def one_round():
+        rows = -0.1 * tf.gather(w, keys)
+        mean = tf.scatter_nd(
+            tf.reshape(keys, [-1, 1]),
+            tf.reshape(rows, [-1, _EMBEDDING_DIM]) / _COHORT,
+            w.shape,
+        )
+        velocity.assign(0.9 * velocity + mean)
+        w.assign_add(velocity)
+
+    return one_round
+
+
+def _measure(
+    rounds: dict[str, Callable[[], None]],
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Returns the seconds of each round after the first two, and of the first."""
+    first = {}
+    for name, one_round in rounds.items():
+        first[name] = _seconds(one_round)
+        one_round()
+    seconds = {name: [] for name in rounds}
+    for _ in range(_REPEATS.value):
+        for name, one_round in rounds.items():
+            seconds[name].append(_seconds(one_round))
+    return seconds, first
+
+
+def _seconds(function: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def _row(what, runtime_name, times, first, ratio) -> dict[str, Any]:
+    return {
+        "what": what,
+        "runtime": runtime_name,
+        "seconds_median": statistics.median(times),
+        "seconds_min": min(times),
+        "seconds_max": max(times),
+        "seconds_first": first,
+        "of_plain": ratio,
+    }
+
+
+if __name__ == "__main__":
+    program.run(main)

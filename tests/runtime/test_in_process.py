@@ -1,0 +1,306 @@
+"""Devices, failures and limits of the in-process runtime."""
+
+import collections
+import gc
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import runtime
+
+FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
+
+
+@pytest.fixture(scope="module")
+def context():
+    return runtime.InProcessContext(clients_per_device=3)
+
+
+@pytest.fixture
+def installed(context):
+    with tff.framework.get_context_stack().install(context):
+        yield context
+
+
+def own_threads():
+    return {t for t in threading.enumerate() if t.name == "tff_fedss in_process"}
+
+
+@tff.tensorflow.computation(np.float32)
+def root(x):
+    check = tf.debugging.Assert(x >= 0, ["no root of", x])
+    with tf.control_dependencies([check]):
+        return tf.sqrt(x)
+
+
+@tff.federated_computation(FLOATS)
+def roots(values):
+    return tff.federated_map(root, values)
+
+
+def test_set_in_process_context_makes_it_the_default(native_context):
+    context = runtime.set_in_process_context()
+    try:
+        assert root(4.0) == 2.0
+        assert context.devices == (tf.zeros([]).device,)
+        assert context.server_device == context.devices[0]
+    finally:
+        tff.framework.set_default_context(native_context)
+
+
+def test_a_failing_client_is_named(installed):
+    values = [np.float32(k) for k in range(12)]
+    values[7] = np.float32(-49)
+    with pytest.raises(
+        runtime.ClientError, match="Client 7 of 12 failed: .*no root of"
+    ) as e:
+        roots(values)
+    assert e.value.client == 7 and "-49" in str(e.value)
+    assert isinstance(e.value.__cause__, tf.errors.InvalidArgumentError)
+    # The context is as good as before.
+    assert roots([np.float32(9)] * 12) == [3.0] * 12
+
+
+def test_threads_are_used_again_and_end_with_the_context():
+    before = own_threads()
+    context = runtime.InProcessContext(clients_per_device=3)
+    with tff.framework.get_context_stack().install(context):
+        for _ in range(20):
+            roots([np.float32(k) for k in range(9)])
+            with pytest.raises(runtime.ClientError):
+                roots([np.float32(-k) for k in range(9)])
+    threads = own_threads() - before
+    assert 1 <= len(threads) <= 3
+    del context
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_failing_client_stops_the_others(installed):
+    @tff.tensorflow.computation(np.float32)
+    def fail_or_count_for_minutes(x):
+        def count():
+            start = tf.constant(0, tf.int64)
+            loop = tf.while_loop(lambda i: i < 10**9, lambda i: (i + 1,), (start,))
+            return tf.cast(loop[0], tf.float32)
+
+        def fail():
+            with tf.control_dependencies([tf.debugging.Assert(x > 0, ["too small"])]):
+                return tf.identity(x)
+
+        return tf.cond(x > 0, count, fail)
+
+    @tff.federated_computation(FLOATS)
+    def everywhere(values):
+        return tff.federated_map(fail_or_count_for_minutes, values)
+
+    with pytest.raises(runtime.ClientError, match="Client 1 of 2 failed: .*too small"):
+        # TensorFlow has a thread per core: with more clients that count, the one that
+        # fails would have to wait for its turn.
+        everywhere([1.0, 0.0])
+
+
+def test_a_failing_server_raises_tensorflows_error(installed):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no root of"):
+        root(-1.0)
+
+
+def test_an_unsupported_intrinsic_is_named(installed):
+    intrinsic = tff.framework.Intrinsic(
+        "federated_teleport",
+        tff.FunctionType(FLOATS, tff.FederatedType(np.float32, tff.SERVER)),
+    )
+    value = tff.framework.Reference("x", FLOATS)
+    block = tff.framework.Lambda("x", FLOATS, tff.framework.Call(intrinsic, value))
+    teleport = tff.framework.ConcreteComputation.from_building_block(block)
+    with pytest.raises(NotImplementedError, match="'federated_teleport'"):
+        teleport([1.0])
+
+
+def test_data_is_refused_by_name():
+    from tff_fedss.runtime import program
+
+    with pytest.raises(NotImplementedError, match="Data"):
+        program.Builder().build(tff.framework.Data(b"x", tff.TensorType(np.int32)))
+
+
+def test_lists_of_different_lengths_are_refused(installed):
+    @tff.federated_computation(FLOATS, FLOATS)
+    def both(a, b):
+        return tff.federated_zip((a, b))
+
+    with pytest.raises(ValueError, match=r"lists of \[1, 2\]"):
+        both([1.0], [1.0, 2.0])
+    with pytest.raises(TypeError, match="list with one value per client"):
+        both(1.0, [1.0])
+
+
+def test_a_value_of_the_wrong_name_is_refused(installed):
+    point = collections.OrderedDict(x=np.float32, y=np.float32)
+    norm = tff.tensorflow.computation(lambda p: p["x"] + 10 * p["y"], point)
+
+    @tff.federated_computation(tff.FederatedType(point, tff.CLIENTS))
+    def norms(points):
+        return tff.federated_map(norm, points)
+
+    assert norms([{"x": 1.0, "y": 2.0}]) == [21.0]
+    with pytest.raises(TypeError, match="'x'.*found 'y'"):
+        norms([{"y": 2.0, "x": 1.0}])
+
+
+def test_devices_that_are_not_there_are_refused():
+    with pytest.raises(ValueError, match="no device 'GPU:7'"):
+        runtime.InProcessContext(["GPU:7"])
+    with pytest.raises(ValueError, match="at least 1, found 0"):
+        runtime.InProcessContext(clients_per_device=0)
+
+
+def test_the_state_of_a_round_is_not_copied(installed):
+    add_one = tff.tensorflow.computation(
+        lambda x: x + 1.0, tff.TensorType(np.float32, [300, 300])
+    )
+    state = add_one(np.zeros([300, 300], np.float32))
+    with pytest.raises(ValueError, match="read-only"):
+        state[0, 0] = 5.0
+    taken = []
+    border = installed._border
+    original = border._take_tensor
+    border._take_tensor = lambda *args: taken.append(original(*args)) or taken[-1]
+    try:
+        after = add_one(state)
+        assert np.shares_memory(memoryview(taken[0]), state)
+        # A part of it, or a copy that was changed, is a value of its own.
+        changed = state.copy()
+        changed[0] = 7.0
+        assert add_one(changed)[0, 0] == 8.0
+        np.testing.assert_array_equal(add_one(state[::-1]), after[::-1])
+        np.testing.assert_array_equal(add_one(state.T), after.T)
+    finally:
+        del border._take_tensor
+    taken.clear()
+    del state, after
+    assert not border._given
+
+
+def test_an_argument_may_change_after_the_call(installed):
+    identity = tff.tensorflow.computation(
+        lambda x: tf.identity(x), tff.TensorType(np.float32, [300, 300])
+    )
+    argument = np.zeros([300, 300], np.float32)
+    result = identity(argument)
+    argument[:] = 1.0
+    assert result.max() == 0.0
+
+
+def run_program(program, *, wait=True):
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if not wait:
+        return process
+    try:
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    return output
+
+
+FOUR_DEVICES = """
+    import hashlib
+    import tensorflow as tf
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * 4,
+    )
+    tf.debugging.set_log_device_placement(True)
+    import numpy as np
+    import tensorflow_federated as tff
+    from tests.algorithms import toy
+    from tff_fedss import runtime
+
+    rng = np.random.default_rng(0)
+    cohort = [toy.make_client(rng, 6 + k, [k, k + 1]) for k in range(10)]
+    process = toy.build("fedss")
+
+    def two_rounds(context):
+        with tff.framework.get_context_stack().install(context):
+            state = process.initialize()
+            for _ in range(2):
+                state, metrics = process.next(state, toy.to_tff(cohort))
+        values = [*toy.weights_of(state), *metrics.values()]
+        return hashlib.sha256(b"".join(v.tobytes() for v in values)).hexdigest()
+
+    print(two_rounds(runtime.InProcessContext(["CPU:0"])), flush=True)
+    two_of_four = runtime.InProcessContext(["CPU:3", "CPU:1"], 2, "CPU:2")
+    print(two_rounds(two_of_four), flush=True)
+    print("all devices:", flush=True)
+    print(two_rounds(runtime.InProcessContext()), flush=True)
+"""
+
+
+def test_clients_run_on_all_devices_and_give_the_same_bytes():
+    output = run_program(FOUR_DEVICES)
+    digests = re.findall(r"^[0-9a-f]{64}$", output, re.MULTILINE)
+    assert len(digests) == 3 and len(set(digests)) == 1
+    # TensorFlow's own log of the training's operations, which only clients run.
+    log = output.partition("all devices:")[2]
+    trained = re.findall(r"MatMul\): /job.*/device:(CPU:\d)", log)
+    assert set(trained) == {"CPU:0", "CPU:1", "CPU:2", "CPU:3"}
+
+
+ENDLESS = """
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow_federated as tff
+    from tff_fedss import runtime
+
+    runtime.set_in_process_context(clients_per_device=2)
+
+    @tff.tensorflow.computation(np.int64)
+    def count_to(n):
+        start = tf.constant(0, tf.int64)
+        return tf.while_loop(lambda i: i < n, lambda i: (i + 1,), (start,))[0]
+
+    @tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
+    def everywhere(values):
+        return tff.federated_map(count_to, values)
+
+    assert everywhere([3, 4]) == [3, 4]
+    print("ready", flush=True)
+    try:
+        everywhere([10**15] * 4)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    assert everywhere([5]) == [5]
+"""
+
+
+def test_ctrl_c_ends_a_computation_at_once():
+    process = run_program(ENDLESS, wait=False)
+    try:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        time.sleep(1)  # Into the endless computation.
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=20)
+        assert time.monotonic() - start < 8
+        assert output == "interrupted\n", errors
+        assert process.returncode == 0, errors
+    finally:
+        process.kill()

@@ -1,0 +1,417 @@
+"""An execution context that runs TFF computations with TensorFlow in this process.
+
+TFF's wheels start a worker program without GPU support. This context compiles with
+TFF's own compiler and evaluates the result here, so that everything TensorFlow can do
+in this process, TFF can: use GPUs above all. Nothing is serialized, nothing crosses
+gRPC, and no second process has to be started, found or killed.
+
+Clients go to the devices through a queue. Results are put together in the order of the
+clients, so that they do not depend on how many devices there are or which was quicker.
+"""
+
+import collections
+import functools
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import logging
+from tensorflow.python.eager import cancellation
+from tensorflow.python.eager import context as eager_context
+
+from tff_fedss.runtime import program, values
+
+# How many compiled computations are kept: a training needs a handful.
+_MAX_COMPILED = 128
+# How long a stopped computation may take to notice it.
+_STOP_SECONDS = 5.0
+
+
+class ClientError(RuntimeError):
+    """A client's computation failed.
+
+    Attributes:
+        client: The client's index in the round, from 0.
+    """
+
+    def __init__(self, client: int, num_clients: int, cause: BaseException):
+        super().__init__(f"Client {client} of {num_clients} failed: {_message(cause)}")
+        self.client = client
+
+
+# What TensorFlow says around the message of an error in a graph.
+_NO_NEWS = ("Graph execution error:", "Detected at node", "<stack traces unavailable>")
+
+
+def _message(error: BaseException) -> str:
+    text = error.message if isinstance(error, tf.errors.OpError) else str(error)
+    lines = [line.strip() for line in text.splitlines()]
+    news = " ".join(line for line in lines if line and not line.startswith(_NO_NEWS))
+    return f"{news} [{type(error).__name__}]"
+
+
+class _Threads:
+    """Threads that wait for work and are used again.
+
+    TensorFlow keeps some memory for good for every thread that has ever called it.
+    """
+
+    def __init__(self):
+        self._idle: list[queue.SimpleQueue] = []
+        self._closed = threading.Event()
+
+    def start(self, work: Callable[[], None]) -> threading.Event:
+        """Does some work in a thread.
+
+        Args:
+            work: What to do; must not raise.
+
+        Returns:
+            An event that is set when it is done.
+        """
+        try:
+            inbox = self._idle.pop()
+        except IndexError:
+            inbox = queue.SimpleQueue()
+            threading.Thread(
+                target=_serve,
+                args=(inbox, self._idle, self._closed),
+                name="tff_fedss in_process",
+                daemon=True,
+            ).start()
+        done = threading.Event()
+        inbox.put((work, done))
+        return done
+
+    def close(self) -> None:
+        """Ends the threads; those that are busy, after their work."""
+        self._closed.set()
+        while self._idle:
+            self._idle.pop().put(None)
+
+
+def _serve(
+    inbox: queue.SimpleQueue,
+    idle: list[queue.SimpleQueue],
+    closed: threading.Event,
+) -> None:
+    while (order := inbox.get()) is not None:
+        work, done = order
+        work()
+        del order, work  # They hold the values of a round.
+        if not closed.is_set():
+            idle.append(inbox)
+        done.set()
+        if closed.is_set():
+            return
+
+
+class _Place:
+    """A device in one invocation: where a computation runs.
+
+    Attributes:
+        device: Its full name.
+        num_clients: How many clients the invocation has.
+    """
+
+    def __init__(self, invocation: "_Invocation", device: str):
+        self._invocation = invocation
+        self._moves_everything = "CPU" in device
+        self.device = device
+        self.num_clients = invocation.num_clients
+
+    def bring(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the tensors, or copies of them, on this device."""
+        return [t if t.device == self.device else self._copy(t) for t in tensors]
+
+    def _copy(self, tensor: tf.Tensor) -> tf.Tensor:
+        # TensorFlow keeps data sets, strings and small integers in the host's memory.
+        if tensor.dtype in (tf.variant, tf.resource, tf.string) or (
+            tensor.dtype == tf.int32 and not self._moves_everything
+        ):
+            return tensor
+        if tensor.device != self._invocation.server.device:
+            return _copy_to(tensor, self.device)
+        # What the server sends to all clients goes to each device once.
+        copies, key = self._invocation.copies, (id(tensor), self.device)
+        if key not in copies:
+            copies[key] = tensor, _copy_to(tensor, self.device)
+        return copies[key][1]
+
+    def for_each_client(self, function: Callable[[int, "_Place"], Any]) -> list[Any]:
+        """See `_Invocation.for_each_client`."""
+        return self._invocation.for_each_client(function)
+
+
+def _copy_to(tensor: tf.Tensor, device: str) -> tf.Tensor:
+    with tf.device(device):
+        return tf.identity(tensor)
+
+
+class _Invocation:
+    """One run of one computation."""
+
+    def __init__(
+        self,
+        num_clients: int,
+        slots: Sequence[str],
+        server_device: str,
+        threads: _Threads,
+    ):
+        """Creates it.
+
+        Args:
+            num_clients: How many clients take part.
+            slots: A device per client that may run at the same time.
+            server_device: The device of the server's work.
+            threads: Where to get threads from.
+        """
+        self.num_clients = num_clients
+        self.copies: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = {}
+        self.server = _Place(self, server_device)
+        self._slots = slots
+        self._threads = threads
+        self._stopped = threading.Event()
+        self._canceller = cancellation.CancellationManager()
+
+    def run(self, node: program.Node, argument: Any) -> Any:
+        """Evaluates a program in a thread of its own.
+
+        The caller's thread only waits, so that it can receive signals meanwhile.
+
+        Args:
+            node: The program.
+            argument: Its argument, as the runtime's value.
+
+        Returns:
+            Its result, likewise.
+        """
+        outcome: dict[str, Any] = {}
+
+        def evaluate():
+            try:
+                function = node({}, self.server)
+                outcome["result"] = function(argument, self.server)
+            except BaseException as error:  # To be raised by the caller's thread.
+                outcome["error"] = error
+
+        with cancellation.CancellationManagerContext(self._canceller):
+            done = self._threads.start(evaluate)
+            try:
+                done.wait()
+            except BaseException:  # Ctrl-C: nobody waits for this result any more.
+                self.stop()
+                done.wait(_STOP_SECONDS)
+                raise
+        if "error" in outcome:
+            raise outcome["error"]
+        return outcome["result"]
+
+    def stop(self) -> None:
+        """Ends everything that runs."""
+        self._stopped.set()
+        self._canceller.start_cancel()
+
+    def for_each_client(self, function: Callable[[int, _Place], Any]) -> list[Any]:
+        """Calls a function for each client, on all devices.
+
+        Args:
+            function: (client index, place) -> what the client computes.
+
+        Returns:
+            The results in the order of the clients.
+
+        Raises:
+            ClientError: If a client failed; the others are stopped.
+        """
+        results: list[Any] = [None] * self.num_clients
+        failures: list[tuple[int, BaseException]] = []
+        waiting = iter(range(self.num_clients))  # Each next() of it is atomic.
+
+        def work(device: str) -> None:
+            place = _Place(self, device)
+            for k in waiting:
+                if self._stopped.is_set():
+                    return
+                try:
+                    results[k] = function(k, place)
+                except BaseException as error:  # To be raised by the first thread.
+                    failures.append((k, error))
+                    self.stop()
+
+        here, *elsewhere = self._slots[: max(1, self.num_clients)]
+        others = [
+            self._threads.start(functools.partial(work, device)) for device in elsewhere
+        ]
+        work(here)
+        for done in others:
+            done.wait()
+        if failures:
+            # The others may be clients that were stopped on account of the first one.
+            client, error = next(
+                (f for f in failures if not isinstance(f[1], tf.errors.CancelledError)),
+                failures[0],
+            )
+            raise ClientError(client, self.num_clients, error) from error
+        return results
+
+
+class InProcessContext(tff.framework.SyncContext):
+    """A synchronous TFF context that computes with TensorFlow in this process.
+
+    Attributes:
+        devices: The names of the devices of the clients.
+        server_device: The name of the device of the server.
+        close: Ends the threads of the context; a no-argument function. Runs by itself
+            when the context is dropped.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        clients_per_device: int = 1,
+        server_device: str | None = None,
+    ):
+        """Creates the context.
+
+        Args:
+            devices: Names of logical TensorFlow devices, such as "GPU:0", for the
+                clients; by default all GPUs or, where there are none, all CPU devices.
+            clients_per_device: How many clients may run on a device at once. More use
+                a GPU better and need more of its memory.
+            server_device: Where the server's work is done; by default on the first of
+                `devices`.
+
+        Raises:
+            ValueError: If there is no such device, or clients_per_device is not
+                positive.
+        """
+        if clients_per_device < 1:
+            raise ValueError(
+                f"clients_per_device must be at least 1, found {clients_per_device}."
+            )
+        _let_gpu_memory_grow()
+        if devices is None:
+            found = tf.config.list_logical_devices("GPU")
+            found = found or tf.config.list_logical_devices("CPU")
+            devices = [device.name for device in found]
+        if not devices:
+            raise ValueError("There must be at least one device for the clients.")
+        self.devices = tuple(_full_name(device) for device in devices)
+        self.server_device = (
+            self.devices[0] if server_device is None else _full_name(server_device)
+        )
+        # All first slots before all second ones: few clients spread over all devices.
+        self._slots = self.devices * clients_per_device
+        self._builder = program.Builder()
+        self._border = values.Border()
+        self._compiled: collections.OrderedDict[Any, program.Node] = (
+            collections.OrderedDict()
+        )
+        self._lock = threading.RLock()
+        self._threads = _Threads()
+        self.close = weakref.finalize(self, self._threads.close)
+
+    def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+        """Runs a computation; called by TFF.
+
+        Args:
+            comp: The computation.
+            arg: Its argument.
+
+        Returns:
+            Its result: NumPy arrays (read-only) and data sets in the containers of the
+            computation's result type.
+
+        Raises:
+            ClientError: If a client's computation failed.
+            NotImplementedError: If the computation has a part that this runtime does
+                not have; the message names it.
+            TypeError: If the argument does not fit the computation's type.
+        """
+        parameter_type, result_type = (
+            comp.type_signature.parameter,
+            comp.type_signature.result,
+        )
+        with eager_context.eager_mode():
+            node = self._compile(comp)
+            num_clients = values.count_clients(arg, parameter_type) or 0
+            argument = (
+                None
+                if parameter_type is None
+                else self._border.take(arg, parameter_type, num_clients)
+            )
+            invocation = _Invocation(
+                num_clients, self._slots, self.server_device, self._threads
+            )
+            result = invocation.run(node, argument)
+            return self._border.give(result, result_type)
+
+    def _compile(self, comp: tff.framework.ConcreteComputation) -> program.Node:
+        # By identity: hashing a computation means to serialize it.
+        with self._lock:
+            found = self._compiled.get(id(comp))
+            if found is None:
+                # TFF's own tests run secure aggregation like this: the same result,
+                # without the protocol.
+                compiled = tff.backends.native.desugar_and_transform_to_native(
+                    tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
+                )
+                node = self._builder.build(compiled.to_building_block())
+                # The computation is kept, too, so that its id stays its own.
+                found = self._compiled[id(comp)] = comp, node
+                if len(self._compiled) > _MAX_COMPILED:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(id(comp))
+        return found[1]
+
+
+def _let_gpu_memory_grow() -> None:
+    """Keeps TensorFlow from taking all memory of all GPUs at once."""
+    for gpu in tf.config.list_physical_devices("GPU"):
+        if not tf.config.experimental.get_memory_growth(gpu):
+            try:
+                tf.config.experimental.set_memory_growth(gpu, True)
+            except RuntimeError as error:  # TensorFlow uses the GPU already.
+                logging.warning("The memory of %s cannot grow: %s", gpu.name, error)
+
+
+def _full_name(device: str) -> str:
+    """Returns the full name of a logical device: "/job:localhost/.../device:CPU:0"."""
+    spec = tf.DeviceSpec.from_string(
+        device if device.startswith("/") else f"/device:{device}"
+    )
+    known = [d.name for d in tf.config.list_logical_devices()]
+    for name in known:
+        other = tf.DeviceSpec.from_string(name)
+        if (other.device_type, other.device_index) == (
+            spec.device_type,
+            spec.device_index or 0,
+        ):
+            with tf.device(name):
+                return tf.zeros([]).device
+    raise ValueError(f"There is no device '{device}'. TensorFlow sees {known}.")
+
+
+def set_in_process_context(
+    devices: Sequence[str] | None = None,
+    clients_per_device: int = 1,
+    server_device: str | None = None,
+) -> InProcessContext:
+    """Makes an `InProcessContext` the default context of the calling thread.
+
+    Args:
+        devices: See `InProcessContext`.
+        clients_per_device: See `InProcessContext`.
+        server_device: See `InProcessContext`.
+
+    Returns:
+        The context.
+    """
+    context = InProcessContext(devices, clients_per_device, server_device)
+    tff.framework.set_default_context(context)
+    return context

@@ -1,0 +1,325 @@
+"""TFF's intrinsics over the runtime's values (see `values`), in this process.
+
+Each one is a function (argument, place) -> value. What the server computes runs at the
+place that is handed in; what the clients compute goes through `place.for_each_client`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss.runtime import leaf, values
+
+Intrinsic = Callable[[Any, Any], Any]
+
+
+def find(block: tff.framework.Intrinsic) -> Intrinsic:
+    """Returns the implementation of an intrinsic.
+
+    Args:
+        block: The intrinsic with its concrete type.
+
+    Returns:
+        A function (argument, place) -> value.
+
+    Raises:
+        NotImplementedError: If there is none. The message names the intrinsic.
+    """
+    if block.uri in _BY_URI:
+        return _BY_URI[block.uri]
+    if block.uri in _BY_TYPE:
+        return _BY_TYPE[block.uri](block.type_signature)
+    raise NotImplementedError(
+        f"The in-process runtime does not have the intrinsic '{block.uri}' of type "
+        f"{block.type_signature.compact_representation()[:500]}. TFF's native runtime "
+        "may have it."
+    )
+
+
+def _value_at_server(value, place):
+    return value
+
+
+def _value_at_clients(value, place):
+    return [_bring(value, place)] * place.num_clients
+
+
+def _bring(value, place):
+    if isinstance(value, tuple):
+        return tuple(_bring(part, place) for part in value)
+    return place.bring([value])[0] if isinstance(value, tf.Tensor) else value
+
+
+def _eval_at_server(function, place):
+    return function(None, place)
+
+
+def _eval_at_clients(function, place):
+    return place.for_each_client(lambda k, client: function(None, client))
+
+
+def _map(argument, place):
+    function, value = argument
+    if isinstance(value, list):
+        return place.for_each_client(lambda k, client: function(value[k], client))
+    return function(value, place)
+
+
+def _map_all_equal(argument, place):
+    function, value = argument
+    return [function(value[0], place)] * len(value) if value else []
+
+
+def _zip_at_server(value, place):
+    return value
+
+
+def _zip_at_clients(value, place):
+    if isinstance(value, list):
+        return value
+    parts = [_zip_at_clients(part, place) for part in value]
+    if not parts:
+        return [()] * place.num_clients
+    return list(zip(*parts, strict=True))
+
+
+def _aggregate(argument, place):
+    value, total, accumulate, _, report = argument
+    # In the order of the clients, whichever was ready first: the sum of floats depends
+    # on the order.
+    for client_value in value:
+        total = accumulate((total, client_value), place)
+    return report(total, place)
+
+
+class _Select:
+    """federated_select: the rows of a client in one call of one graph.
+
+    TFF's runtime calls the select function once per key. Here TensorFlow maps it over
+    all keys of a client at once, so that asking for rows costs what gathering them
+    from a copy of the whole would.
+    """
+
+    def __init__(self, type_signature: tff.FunctionType):
+        # Takes <{int32[N]}@CLIENTS, int32@SERVER, T@SERVER, (<T, int32> -> U)>.
+        self._row_type = type_signature.parameter[3].result
+        _check_names_are_sorted(self._row_type)
+        self._rows_fn: Callable[..., tf.Tensor] | None = None
+        self._select_fn: Any = None
+
+    def __call__(self, argument, place):
+        keys, max_key, server_value, select_fn = argument
+        if not keys:
+            return []
+        max_key = int(max_key)
+        for k, client_keys in enumerate(keys):
+            _check_keys(client_keys.numpy(), max_key, k)
+        if getattr(select_fn, "is_closed", False) and _is_static(self._row_type):
+            if self._select_fn is not select_fn:
+                self._select_fn = select_fn
+                self._rows_fn = self._trace_rows(select_fn, server_value)
+            try:
+                flat = place.bring(leaf.flatten(server_value))
+                with tf.device(place.device):
+                    rows = [
+                        self._rows_fn(client_keys, *flat)
+                        for client_keys in place.bring(keys)
+                    ]
+                return [leaf.SequenceValue(_slices(r)) for r in rows]
+            except leaf.NotTraceableError:
+                pass
+        return [
+            self._rows_one_by_one(client_keys, server_value, select_fn, place)
+            for client_keys in keys
+        ]
+
+    def _trace_rows(self, select_fn, server_value):
+        """Returns a function (keys, *server values) -> rows, a tensor per column."""
+        template = tf.nest.map_structure(lambda _: None, server_value)
+        specs = tf.nest.flatten(
+            tf.nest.map_structure(
+                lambda s: tf.TensorSpec(s.shape, s.dtype),
+                values.element_structure(self._row_type),
+            )
+        )
+
+        @tf.function(autograph=False)
+        def rows(keys, *flat):
+            value = tf.nest.pack_sequence_as(template, flat)
+
+            def row(key, place):
+                result = select_fn((value, key), place)
+                return tf.nest.flatten(_pack(result, self._row_type))
+
+            if keys.shape[0] == 0:
+                return [tf.zeros([0, *s.shape], s.dtype) for s in specs]
+            try:
+                return tf.vectorized_map(lambda k: row(k, leaf.VECTORIZING), keys)
+            except (leaf.NotVectorizableError, ValueError, NotImplementedError):
+                return tf.map_fn(
+                    lambda k: row(k, leaf.TRACING), keys, fn_output_signature=specs
+                )
+
+        return rows
+
+    def _rows_one_by_one(self, keys, server_value, select_fn, place):
+        rows = [
+            tf.nest.flatten(
+                _pack(select_fn((server_value, key), place), self._row_type)
+            )
+            for key in tf.unstack(keys)
+        ]
+        if not rows:
+            specs = tf.nest.flatten(values.element_structure(self._row_type))
+            stacked = [
+                tf.zeros([0, *(d or 0 for d in s.shape)], s.dtype) for s in specs
+            ]
+        else:
+            stacked = [tf.stack(column) for column in zip(*rows, strict=True)]
+        return leaf.SequenceValue(_slices(stacked))
+
+
+def _check_keys(keys, max_key, k):
+    if keys.size and (keys.min() < 0 or keys.max() > max_key):
+        bad = keys[(keys < 0) | (keys > max_key)]
+        raise ValueError(
+            f"federated_select: client {k} asked for key {bad[0]}, which is not in "
+            f"0..max_key = 0..{max_key} ({bad.size} of its {keys.size} keys are not)."
+        )
+
+
+def _check_names_are_sorted(type_spec: tff.Type) -> None:
+    """TensorFlow sorts the names of mappings, but not those of named tuples.
+
+    A compiled computation does not say which of the two its rows are, so that with
+    other names the columns of the rows could be confused.
+    """
+    if isinstance(type_spec, tff.StructType):
+        names = tff.structure.name_list(type_spec)
+        if names != sorted(names):
+            raise NotImplementedError(
+                "The in-process runtime needs the rows of federated_select to have "
+                f"their names in alphabetical order: found {names}."
+            )
+        for _, element in tff.structure.iter_elements(type_spec):
+            _check_names_are_sorted(element)
+
+
+def _is_static(type_spec: tff.Type) -> bool:
+    """Whether all tensors of the type have one shape, so that they can be stacked."""
+    return all(
+        s.shape.is_fully_defined()
+        for s in tf.nest.flatten(values.element_structure(type_spec))
+    )
+
+
+def _slices(stacked: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the sequence of the slices of stacked tensors, as a variant tensor."""
+    with tf.device("/device:CPU:0"):
+        return tf.raw_ops.TensorSliceDataset(
+            components=stacked, output_shapes=[t.shape[1:] for t in stacked]
+        )
+
+
+def _pack(value: Any, type_spec: tff.Type) -> Any:
+    """Puts the runtime's value into the containers that a sequence's elements have."""
+    if not isinstance(type_spec, tff.StructType):
+        return value
+    return values.pack(
+        [
+            (name, _pack(element, element_type))
+            for element, (name, element_type) in zip(
+                value, tff.structure.iter_elements(type_spec), strict=True
+            )
+        ]
+    )
+
+
+def _unpack(element: Any, type_spec: tff.Type) -> Any:
+    """The inverse of `_pack`."""
+    if not isinstance(type_spec, tff.StructType):
+        return element
+    return tuple(
+        _unpack(part, part_type)
+        for (_, part), (_, part_type) in zip(
+            tff.structure.iter_elements(tff.structure.from_container(element)),
+            tff.structure.iter_elements(type_spec),
+            strict=True,
+        )
+    )
+
+
+def _dataset(sequence: leaf.SequenceValue, element_type: tff.Type) -> tf.data.Dataset:
+    return tf.data.experimental.from_variant(
+        sequence.variant, values.element_structure(element_type)
+    )
+
+
+def _sequence_reduce(type_signature: tff.FunctionType) -> Intrinsic:
+    element_type = type_signature.parameter[0].element
+
+    def reduce(argument, place):
+        sequence, total, function = argument
+        for element in _dataset(sequence, element_type):
+            total = function((total, _unpack(element, element_type)), place)
+        return total
+
+    return reduce
+
+
+def _sequence_sum(type_signature: tff.FunctionType) -> Intrinsic:
+    element_type = type_signature.parameter.element
+
+    def total(sequence, place):
+        sums = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype),
+            values.element_structure(element_type),
+        )
+        for element in _dataset(sequence, element_type):
+            sums = tf.nest.map_structure(tf.add, sums, element)
+        return _unpack(sums, element_type)
+
+    return total
+
+
+def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
+    element_type = type_signature.parameter[1].element
+    result_type = type_signature.result.element
+
+    def mapped(argument, place):
+        function, sequence = argument
+
+        def of_element(*element):
+            element = element[0] if len(element) == 1 else element
+            result = function(_unpack(element, element_type), leaf.TRACING)
+            return _pack(result, result_type)
+
+        dataset = _dataset(sequence, element_type).map(of_element)
+        return leaf.SequenceValue(
+            tf.data.experimental.to_variant(dataset), (dataset, sequence.owners)
+        )
+
+    return mapped
+
+
+_BY_URI: dict[str, Intrinsic] = {
+    "federated_aggregate": _aggregate,
+    "federated_apply": _map,
+    "federated_broadcast": _value_at_clients,
+    "federated_eval_at_clients": _eval_at_clients,
+    "federated_eval_at_server": _eval_at_server,
+    "federated_map": _map,
+    "federated_map_all_equal": _map_all_equal,
+    "federated_value_at_clients": _value_at_clients,
+    "federated_value_at_server": _value_at_server,
+    "federated_zip_at_clients": _zip_at_clients,
+    "federated_zip_at_server": _zip_at_server,
+}
+_BY_TYPE: dict[str, Callable[[tff.FunctionType], Intrinsic]] = {
+    "federated_select": _Select,
+    "sequence_map": _sequence_map,
+    "sequence_reduce": _sequence_reduce,
+    "sequence_sum": _sequence_sum,
+}

@@ -1,0 +1,191 @@
+"""TFF's building blocks as Python functions over the runtime's values.
+
+A compiled TFF computation is a small tree: blocks of calls to intrinsics and to
+TensorFlow leaves. `build` turns it once into nested Python functions, which a round
+then only has to call.
+
+Every node is a function (environment, place) -> value, where the environment maps the
+names in scope to values and the place says where to compute. The value of a functional
+type is a function (argument, place) -> value.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow.python.eager import context as eager_context
+
+from tff_fedss.runtime import intrinsics, leaf
+
+Node = Callable[[Mapping[str, Any], Any], Any]
+
+
+class Builder:
+    """Builds programs; equal TensorFlow computations of all of them are one leaf."""
+
+    def __init__(self):
+        self._leaves: weakref.WeakValueDictionary[str, leaf.Leaf] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def build(self, block: tff.framework.ComputationBuildingBlock) -> Node:
+        """Turns a building block into a node.
+
+        Args:
+            block: The root of a compiled computation.
+
+        Returns:
+            The node.
+
+        Raises:
+            NotImplementedError: If there is a building block or an intrinsic that this
+                runtime does not have. The message names it.
+        """
+        if isinstance(block, tff.framework.Reference):
+            name = block.name
+            return lambda environment, place: environment[name]
+        if isinstance(block, tff.framework.Selection):
+            return self._selection(block)
+        if isinstance(block, tff.framework.Struct):
+            nodes = [self.build(e) for _, e in tff.structure.iter_elements(block)]
+            return lambda environment, place: tuple(
+                node(environment, place) for node in nodes
+            )
+        if isinstance(block, tff.framework.Call):
+            return self._call(block)
+        if isinstance(block, tff.framework.Block):
+            return self._block(block)
+        if isinstance(block, tff.framework.Lambda):
+            return self._lambda(block)
+        if isinstance(block, tff.framework.CompiledComputation):
+            compiled = self._leaf(block)
+            return lambda environment, place: compiled
+        if isinstance(block, tff.framework.Intrinsic):
+            intrinsic = intrinsics.find(block)
+            return lambda environment, place: intrinsic
+        if isinstance(block, tff.framework.Literal):
+            with eager_context.eager_mode(), tf.device("/device:CPU:0"):
+                constant = tf.constant(
+                    block.value, tf.as_dtype(block.type_signature.dtype)
+                )
+            return lambda environment, place: constant
+        if isinstance(block, tff.framework.Placement):
+            literal = block.uri
+            return lambda environment, place: literal
+        raise NotImplementedError(
+            f"The in-process runtime has no {type(block).__name__} building blocks: "
+            f"{block.compact_representation()[:200]}"
+        )
+
+    def _leaf(self, block: tff.framework.CompiledComputation) -> leaf.Leaf:
+        proto = block.proto
+        if proto.WhichOneof("computation") != "tensorflow":
+            raise NotImplementedError(
+                "The in-process runtime runs TensorFlow computations only: found one "
+                f"for {proto.WhichOneof('computation')}."
+            )
+        key = leaf.content_key(proto.tensorflow)
+        found = self._leaves.get(key)
+        if found is None:
+            found = self._leaves[key] = leaf.Leaf(proto.tensorflow)
+        return found
+
+    def _selection(self, block: tff.framework.Selection) -> Node:
+        source = self.build(block.source)
+        index = block.index
+        if index is None:
+            index = tff.structure.name_to_index_map(block.source.type_signature)[
+                block.name
+            ]
+        if isinstance(block.source.type_signature, tff.FederatedType):
+            raise NotImplementedError(
+                "The in-process runtime selects from structs, not from federated "
+                f"values: {block.compact_representation()[:200]}"
+            )
+        return lambda environment, place: source(environment, place)[index]
+
+    def _call(self, block: tff.framework.Call) -> Node:
+        function = self.build(block.function)
+        if block.argument is None:
+            return lambda environment, place: function(environment, place)(None, place)
+        argument = self.build(block.argument)
+        return lambda environment, place: function(environment, place)(
+            argument(environment, place), place
+        )
+
+    def _lambda(self, block: tff.framework.Lambda) -> Node:
+        body, parameter = self.build(block.result), block.parameter_name
+
+        def close_over(environment):
+            def function(argument, place):
+                inner = dict(environment)
+                if parameter is not None:
+                    inner[parameter] = argument
+                return body(inner, place)
+
+            return function
+
+        if _free_names(block):
+            return lambda environment, place: close_over(environment)
+        function = close_over({})
+        function.is_closed = True
+        return lambda environment, place: function
+
+    def _block(self, block: tff.framework.Block) -> Node:
+        nodes = [(name, self.build(value)) for name, value in block.locals]
+        result = self.build(block.result)
+        # A value is let go after its last use: the values of all clients of a round may
+        # be large. `dying[i]` lists the names that nothing after step i reads.
+        last_use: dict[str, int] = {}
+        for step, (name, value) in enumerate(block.locals):
+            last_use[name] = step
+            for used in _names(value):
+                if used in last_use:
+                    last_use[used] = step
+        for used in _names(block.result):
+            last_use.pop(used, None)
+        dying: list[list[str]] = [[] for _ in nodes]
+        redefined = len({name for name, _ in nodes}) < len(nodes)
+        if not redefined:
+            for name, step in last_use.items():
+                dying[step].append(name)
+
+        def run(environment, place):
+            environment = dict(environment)
+            for (name, node), names in zip(nodes, dying, strict=False):
+                environment[name] = node(environment, place)
+                for dead in names:
+                    del environment[dead]
+            return result(environment, place)
+
+        return run
+
+
+def _names(block: tff.framework.ComputationBuildingBlock) -> set[str]:
+    """Returns all names that a building block refers to."""
+    names = set()
+
+    def visit(part):
+        if isinstance(part, tff.framework.Reference):
+            names.add(part.name)
+        return part, False
+
+    tff.framework.transform_postorder(block, visit)
+    return names
+
+
+def _free_names(block: tff.framework.Lambda) -> set[str]:
+    """Returns names that a function takes from outside (or, to be safe, more)."""
+    bound = {block.parameter_name}
+
+    def visit(part):
+        if isinstance(part, tff.framework.Block):
+            bound.update(name for name, _ in part.locals)
+        elif isinstance(part, tff.framework.Lambda):
+            bound.add(part.parameter_name)
+        return part, False
+
+    tff.framework.transform_postorder(block.result, visit)
+    return _names(block.result) - bound

@@ -1,0 +1,325 @@
+"""Values on their way into and out of the in-process runtime.
+
+Inside, a struct is a tuple, a tensor is an eager tensor, a sequence is a
+`leaf.SequenceValue`, a value at the server is that value, and a value at the clients is
+a list with one value per client. Names and Python containers live in the types only.
+"""
+
+import collections
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.core.impl.compiler import array
+from tensorflow_federated.python.core.impl.types import computation_types
+from tensorflow_federated.python.core.impl.utils import tensorflow_utils
+
+from tff_fedss.runtime import leaf
+
+# Smaller arrays are not worth remembering.
+_REMEMBERED_BYTES = 1 << 16
+# The kinds of arrays that can show a tensor's memory without a copy.
+_VIEWABLE = frozenset("biuf")
+
+
+def count_clients(value: Any, type_spec: tff.Type | None) -> int | None:
+    """Returns the number of clients that an argument speaks of, or None.
+
+    Args:
+        value: The argument of a computation.
+        type_spec: Its type.
+
+    Returns:
+        The length of its lists of client values.
+
+    Raises:
+        TypeError: If a value at the clients is no list.
+        ValueError: If the lists have several lengths.
+    """
+    lengths = set(_client_lengths(value, type_spec))
+    if len(lengths) > 1:
+        raise ValueError(
+            "Conflicting cardinalities for CLIENTS: the argument holds lists of "
+            f"{sorted(lengths)} client values."
+        )
+    return lengths.pop() if lengths else None
+
+
+def _client_lengths(value: Any, type_spec: tff.Type | None) -> Iterator[int]:
+    if isinstance(type_spec, tff.FederatedType):
+        if type_spec.placement is tff.CLIENTS and not type_spec.all_equal:
+            if not isinstance(value, list | tuple):
+                raise TypeError(
+                    "Expected a list with one value per client for the type "
+                    f"{type_spec}, found a {type(value).__name__}."
+                )
+            yield len(value)
+    elif isinstance(type_spec, tff.StructType):
+        for element, (_, element_type) in zip(
+            _elements(value, type_spec),
+            tff.structure.iter_elements(type_spec),
+            strict=False,
+        ):
+            yield from _client_lengths(element, element_type)
+
+
+class Border:
+    """Converts between Python's values and the runtime's.
+
+    An array that it gave out and gets back unchanged, such as the state between two
+    rounds, is not copied: it is the same tensor again.
+    """
+
+    def __init__(self):
+        self._given: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
+
+    def take(self, value: Any, type_spec: tff.Type, num_clients: int) -> Any:
+        """Converts an argument of a computation.
+
+        Args:
+            value: The argument, as TFF hands it over.
+            type_spec: Its type.
+            num_clients: How many clients there are.
+
+        Returns:
+            The runtime's value.
+
+        Raises:
+            TypeError: If the argument does not fit its type.
+        """
+        if isinstance(type_spec, tff.FederatedType):
+            if type_spec.placement is not tff.CLIENTS:
+                return self.take(value, type_spec.member, num_clients)
+            if type_spec.all_equal:
+                return [self.take(value, type_spec.member, num_clients)] * num_clients
+            return [self.take(v, type_spec.member, num_clients) for v in value]
+        if isinstance(type_spec, tff.StructType):
+            return tuple(
+                self.take(element, element_type, num_clients)
+                for element, (_, element_type) in zip(
+                    _elements(value, type_spec),
+                    tff.structure.iter_elements(type_spec),
+                    strict=False,
+                )
+            )
+        if isinstance(type_spec, tff.SequenceType):
+            return _take_sequence(value, type_spec)
+        if isinstance(type_spec, tff.TensorType):
+            return self._take_tensor(value, type_spec)
+        raise TypeError(
+            f"A computation cannot take an argument of type {type_spec} here."
+        )
+
+    def _take_tensor(self, value: Any, type_spec: tff.TensorType) -> tf.Tensor:
+        dtype = type_spec.dtype.type
+        if isinstance(value, tf.Variable):
+            value = value.read_value()
+        if isinstance(value, tf.Tensor):
+            shape, found = value.shape, value.dtype.as_numpy_dtype
+            if value.dtype == tf.string:
+                found = np.str_
+            fits = tf.TensorShape(type_spec.shape).is_compatible_with(shape)
+            _check(fits, "shape", shape, type_spec.shape)
+            _check(found is dtype, "dtype", found, dtype)
+            return value
+        given = self._given.get(id(value))
+        if given is not None and given[0]() is value:
+            return given[1]
+        if isinstance(value, list | tuple):
+            flat = tf.nest.flatten(value)
+            fits = all(array.is_compatible_dtype(v, dtype) for v in flat)
+            _check(fits, "dtype", {type(v) for v in flat}, dtype)
+            value = np.asarray(value, None if dtype is np.str_ else dtype)
+        elif not isinstance(
+            value, np.ndarray | np.generic | bool | int | float | complex | str | bytes
+        ):
+            raise TypeError(
+                f"Expected a value of type {type_spec}, found a "
+                f"{type(value).__name__}."
+            )
+        shape = value.shape if isinstance(value, np.ndarray | np.generic) else ()
+        fits = array.is_compatible_shape(value, type_spec.shape)
+        _check(fits, "shape", shape, type_spec.shape)
+        found = (
+            value.dtype.type
+            if isinstance(value, np.ndarray | np.generic)
+            else type(value)
+        )
+        fits = array.is_compatible_dtype(value, dtype)
+        _check(fits, "dtype", found, dtype)
+        # The caller may change his array later: this copies it.
+        with tf.device("/device:CPU:0"):
+            return tf.constant(value, tf.string if dtype is np.str_ else dtype)
+
+    def give(self, value: Any, type_spec: tff.Type) -> Any:
+        """Converts a result of a computation.
+
+        Args:
+            value: The runtime's value.
+            type_spec: Its type, with Python containers.
+
+        Returns:
+            What TFF's own runtime would return: NumPy arrays (read-only), datasets, and
+            lists of clients' values in the containers of the type.
+        """
+        if isinstance(type_spec, tff.FederatedType):
+            if type_spec.placement is not tff.CLIENTS:
+                return self.give(value, type_spec.member)
+            if not type_spec.all_equal:
+                return [self.give(v, type_spec.member) for v in value]
+            if not value:
+                raise ValueError(
+                    "A value that is equal at all clients is not known without any "
+                    "client."
+                )
+            return self.give(value[0], type_spec.member)
+        if isinstance(type_spec, tff.StructType):
+            return pack(
+                [
+                    (name, self.give(element, element_type))
+                    for element, (name, element_type) in zip(
+                        value, tff.structure.iter_elements(type_spec), strict=False
+                    )
+                ],
+                type_spec.python_container,
+            )
+        if isinstance(type_spec, tff.SequenceType):
+            return _give_sequence(value, type_spec)
+        return self._give_tensor(value)
+
+    def _give_tensor(self, tensor: Any) -> Any:
+        if not isinstance(tensor, tf.Tensor):
+            return tensor
+        if not tensor.shape.rank or tensor.dtype.as_numpy_dtype is object:
+            return tensor.numpy()
+        if np.dtype(tensor.dtype.as_numpy_dtype).kind in _VIEWABLE and _on_cpu(tensor):
+            result = np.asarray(memoryview(tensor))  # No copy.
+        else:
+            result = tensor.numpy()
+        result.flags.writeable = False
+        if result.nbytes >= _REMEMBERED_BYTES:
+            key, given = id(result), self._given
+            forget = weakref.ref(result, lambda _: given.pop(key, None))
+            given[key] = forget, tensor
+        return result
+
+
+def _on_cpu(tensor: tf.Tensor) -> bool:
+    return "CPU" in tensor.backing_device
+
+
+def _check(fits: bool, what: str, found: Any, expected: Any) -> None:
+    if not fits:
+        raise TypeError(f"Expected a value of {what} {expected}, found {what} {found}.")
+
+
+def _elements(value: Any, type_spec: tff.StructType) -> list[Any]:
+    """Returns the elements of a Python container, in the order of its type."""
+    elements = tff.structure.to_elements(
+        value
+        if isinstance(value, tff.structure.Struct)
+        else tff.structure.from_container(value)
+    )
+    if len(elements) != len(type_spec):
+        raise TypeError(
+            f"Expected {len(type_spec)} elements for the type {type_spec}, found "
+            f"{len(elements)}."
+        )
+    for (found, _), (expected, _) in zip(
+        elements, tff.structure.iter_elements(type_spec), strict=False
+    ):
+        if found is not None and expected is not None and found != expected:
+            raise TypeError(
+                f"Expected an element named '{expected}' for the type {type_spec}, "
+                f"found '{found}'."
+            )
+    return [element for _, element in elements]
+
+
+def pack(
+    elements: list[tuple[str | None, Any]], container: type[Any] | None = None
+) -> Any:
+    """Puts (name, element) pairs into a Python container.
+
+    Args:
+        elements: The pairs; all names or none are None.
+        container: Its type; by default an OrderedDict or a tuple.
+
+    Returns:
+        The container.
+    """
+    names = [name for name, _ in elements]
+    named = bool(elements) and names[0] is not None
+    if len({name is None for name in names}) > 1:
+        raise ValueError(f"No Python container has some elements without name: {names}")
+    if container is None:
+        container = collections.OrderedDict if named else tuple
+    if hasattr(container, "_fields") or attrs.has(container):
+        return container(**dict(elements))
+    if named and issubclass(container, list | tuple):
+        raise ValueError(f"A {container.__name__} has no names: {names}.")
+    if issubclass(container, Mapping) or named:
+        return container(elements)
+    return container(element for _, element in elements)
+
+
+def _take_sequence(value: Any, type_spec: tff.SequenceType) -> leaf.SequenceValue:
+    if isinstance(value, list):
+        value = tensorflow_utils.make_data_set_from_elements(
+            None, value, type_spec.element
+        )
+    if not isinstance(value, tf.data.Dataset):
+        raise TypeError(
+            f"Expected a tf.data.Dataset for the type {type_spec}, found a "
+            f"{type(value).__name__}."
+        )
+    found = computation_types.tensorflow_to_type(tf.data.DatasetSpec.from_value(value))
+    if not type_spec.is_assignable_from(found):
+        raise TypeError(
+            f"Expected a tf.data.Dataset for the type {type_spec}, found one of type "
+            f"{found}."
+        )
+    return leaf.SequenceValue(tf.data.experimental.to_variant(value), value)
+
+
+def _give_sequence(
+    value: leaf.SequenceValue, type_spec: tff.SequenceType
+) -> tf.data.Dataset:
+    dataset = tf.data.experimental.from_variant(
+        value.variant, element_structure(type_spec.element)
+    )
+    dataset._tff_fedss_owners = value.owners  # They live as long as the dataset.
+    return tensorflow_utils.coerce_dataset_elements_to_tff_type_spec(
+        dataset, _without_containers(type_spec.element)
+    )
+
+
+def _without_containers(type_spec: tff.Type) -> tff.Type:
+    """A sequence's elements come out of TFF's own runtime in plain containers."""
+    if not isinstance(type_spec, tff.StructType):
+        return type_spec
+    return tff.StructType(
+        [
+            _without_containers(element)
+            if name is None
+            else (name, _without_containers(element))
+            for name, element in tff.structure.iter_elements(type_spec)
+        ]
+    )
+
+
+def element_structure(type_spec: tff.Type) -> Any:
+    """Returns the `tf.TensorSpec`s of a sequence's elements in plain containers."""
+    if isinstance(type_spec, tff.TensorType):
+        dtype = tf.string if type_spec.dtype.type is np.str_ else type_spec.dtype
+        return tf.TensorSpec(type_spec.shape, dtype)
+    return pack(
+        [
+            (name, element_structure(element))
+            for name, element in tff.structure.iter_elements(type_spec)
+        ]
+    )
