@@ -12,7 +12,8 @@ from tff_fedss import errors
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
 SUFFIXES = (".zip", *_TAR_SUFFIXES)
 
-_DAMAGED = (
+# What reading a damaged archive raises.
+DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
@@ -50,7 +51,7 @@ def members(
     read = _zip_members if path.name.endswith(".zip") else _tar_members
     try:
         yield from read(path, source, is_wanted)
-    except _DAMAGED as e:
+    except DAMAGED as e:
         reason = " ".join(str(e).split()) or type(e).__name__
         raise errors.InvalidInputError(
             f"{source}: the archive {path.name} is unreadable or damaged: {reason}"

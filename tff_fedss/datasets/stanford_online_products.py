@@ -30,14 +30,13 @@ import sys
 import tempfile
 import threading
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tqdm
 
-from tff_fedss.datasets import image_files, partitions, records, split_csv
+from tff_fedss.datasets import archives, image_files, partitions, records, split_csv
 from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.datasets.preprocessing import Preprocessing
 from tff_fedss.errors import InvalidInputError
@@ -62,15 +61,6 @@ _INTEGER = re.compile(r"[0-9]{1,9}")
 
 # Keeps the draws of this data set apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"products", "big")
-
-_ARCHIVE_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    OSError,
-    NotImplementedError,  # a compression that zipfile does not know
-    RuntimeError,  # a password
-)
 
 
 class Listing(NamedTuple):
@@ -358,7 +348,7 @@ class _Files:
             raise ValueError(_NO_FILE)
         try:
             return self._read(path)
-        except _ARCHIVE_ERRORS as e:
+        except archives.DAMAGED as e:
             raise ValueError(f"cannot be read: {_line(e)}") from e
 
 
@@ -373,7 +363,7 @@ def _open(place: _Place) -> Iterator[_Files]:
         return
     try:
         zipped = zipfile.ZipFile(place.archive)
-    except _ARCHIVE_ERRORS as e:
+    except archives.DAMAGED as e:
         raise InvalidInputError(
             f"{place.source}: {place.archive.name} is not a whole zip: {_line(e)} (it "
             f"has {place.archive.stat().st_size:,} bytes)."

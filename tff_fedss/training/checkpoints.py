@@ -93,11 +93,6 @@ class Checkpoints:
             return tf.nest.pack_sequence_as(structure, values), round_num
         return None
 
-    def remove(self) -> None:
-        """Removes all checkpoints: the run is done, and its weights are elsewhere."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._newest = None
-
     def _manager(self) -> tff.program.FileProgramStateManager:
         return tff.program.FileProgramStateManager(
             self._folder, _PREFIX, keep_total=self._keep, keep_first=False
