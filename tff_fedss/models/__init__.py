@@ -3,6 +3,7 @@
 import functools
 
 from tff_fedss.models.cosine_classifier import cosine_logits, initial_classifier
+from tff_fedss.models.group_normalization import GroupNormalization
 from tff_fedss.models.mobilenet_v3 import (
     communication_saving,
     last_layer_share,
@@ -22,6 +23,7 @@ FEATURE_EXTRACTORS = {
 
 __all__ = [
     "FEATURE_EXTRACTORS",
+    "GroupNormalization",
     "LoadReport",
     "communication_saving",
     "cosine_logits",

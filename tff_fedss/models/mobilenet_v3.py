@@ -31,6 +31,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_fedss.models.group_normalization import GroupNormalization
+
 _ARCHITECTURES = {
     "large": tf.keras.applications.MobileNetV3Large,
     "small": tf.keras.applications.MobileNetV3Small,
@@ -98,6 +100,9 @@ def mobilenet_v3(
         _architecture(tuple(image_shape), embedding_dim, size, alpha)
     )
     for layer in config["layers"]:
+        # Keras would build such a layer ahead of its call, and its weights would lack
+        # the layer's name.
+        layer.pop("build_config", None)
         for key, value in layer["config"].items():
             if key.endswith("_initializer") and "seed" in value["config"]:
                 # By the layer's name, not its place: d changes no other layer's draw.
@@ -208,7 +213,7 @@ def _architecture(
 def _with_group_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
     """Copies a layer without its weights, or makes the GroupNorm for a BatchNorm."""
     if isinstance(layer, tf.keras.layers.BatchNormalization):
-        return tf.keras.layers.GroupNormalization(
+        return GroupNormalization(
             layer.gamma.shape[0] // _CHANNELS_PER_GROUP,
             epsilon=layer.epsilon,
             name=layer.name,

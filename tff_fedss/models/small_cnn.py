@@ -4,6 +4,8 @@ import itertools
 
 import tensorflow as tf
 
+from tff_fedss.models.group_normalization import GroupNormalization
+
 _WIDTHS = (32, 32, 64, 64)
 _GROUPS = 8
 
@@ -38,7 +40,7 @@ def small_cnn(
             use_bias=False,
             kernel_initializer=tf.keras.initializers.HeNormal(next(layer_seeds)),
         )(x)
-        x = tf.keras.layers.GroupNormalization(_GROUPS)(x)
+        x = GroupNormalization(_GROUPS)(x)
         x = tf.keras.layers.ReLU()(x)
         if min(x.shape[1:3]) > 1:
             x = tf.keras.layers.MaxPooling2D(padding="same")(x)
