@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 
-from experiments import report
+from experiments import report, runtime_flags
 from tff_fedss import algorithms, models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.datasets.federated_dataset import FederatedDataset
@@ -267,6 +267,7 @@ GROUPS = {
         "train_top1",
         "rounds_per_checkpoint",
     ),
+    "Where it runs": runtime_flags.NAMES,
 }
 
 _DECIDE_RESULTS = (
@@ -298,6 +299,8 @@ _DECIDE_RESULTS = (
     ROUNDS_PER_EVALUATION,
     _TRAIN_TOP1,
     _SEED,
+    # The order of sums differs.
+    runtime_flags.RUNTIME,
 )
 
 _DECIDE_WARM_START = (
@@ -322,6 +325,8 @@ _ONLY_FOR_SOME = (
     _RESIZE_SIZE,
     _NUM_CLASSES,
 )
+
+flags.adopt_module_key_flags(runtime_flags)
 
 # Attributes of `tasks.Settings`.
 _BY_DATASET = (
@@ -384,6 +389,7 @@ def open_results_folder(*own_flags: flags.FlagHolder) -> training.ResultsFolder:
     if not RESULTS_DIR.value:
         raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
     take_defaults()
+    runtime_flags.take_defaults()
     return training.ResultsFolder(
         RESULTS_DIR.value,
         {
@@ -544,6 +550,7 @@ def train_methods(methods: Sequence[str], folder: training.ResultsFolder) -> str
     """
     if folder.result is not None:
         return f"Done before, nothing to run.\n{folder.result['table']}"
+    check_placement = runtime_flags.install()
     task = load_task(methods)
     model, loaded = _initial_feature_extractor(task)
     num_w = task.dataset.num_classes * _EMBEDDING_DIM.value
@@ -577,12 +584,18 @@ def train_methods(methods: Sequence[str], folder: training.ResultsFolder) -> str
         for run in runs:
             if not run.round_num:
                 run.set_feature_extractor(phi)
+
+    def release(metrics: training.Metrics, speed: training.Metrics) -> None:
+        if metrics["round"] and metrics["method"] != "centralized":
+            check_placement()
+        folder.release(metrics, speed)
+
     try:
         training.train(
             runs,
             ROUNDS.value,
             ROUNDS_PER_EVALUATION.value,
-            folder.release,
+            release,
             checkpoints,
             _ROUNDS_PER_CHECKPOINT.value,
             _TRAIN_TOP1.value,

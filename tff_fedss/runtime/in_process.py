@@ -23,7 +23,7 @@ from absl import logging
 from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context as eager_context
 
-from tff_fedss.runtime import program, values
+from tff_fedss.runtime import leaf, program, values
 
 # How many compiled computations are kept: a training needs a handful.
 _MAX_COMPILED = 128
@@ -175,6 +175,7 @@ class _Invocation:
         self.server = _Place(self, server_device)
         self._slots = slots
         self._threads = threads
+        self.client_devices: set[str] = set()
         self._stopped = threading.Event()
         self._canceller = cancellation.CancellationManager()
 
@@ -239,6 +240,7 @@ class _Invocation:
                     return
                 try:
                     results[k] = function(k, place)
+                    self.client_devices.update(_devices_of(results[k]))
                 except BaseException as error:  # To be raised by the first thread.
                     failures.append((k, error))
                     self.stop()
@@ -260,12 +262,26 @@ class _Invocation:
         return results
 
 
+def _devices_of(value: Any) -> set[str]:
+    """Returns the devices that hold the floats of a value, and so have made them.
+
+    Other tensors may be in the host's memory, whatever computed them.
+    """
+    return {
+        part.backing_device
+        for part in leaf.flatten(value)
+        if isinstance(part, tf.Tensor) and part.dtype.is_floating
+    }
+
+
 class InProcessContext(tff.framework.SyncContext):
     """A synchronous TFF context that computes with TensorFlow in this process.
 
     Attributes:
         devices: The names of the devices of the clients.
         server_device: The name of the device of the server.
+        client_devices: The names of the devices that have computed floats for clients,
+            whatever they were asked to do.
         close: Ends the threads of the context; a no-argument function. Runs by itself
             when the context is dropped.
     """
@@ -305,6 +321,7 @@ class InProcessContext(tff.framework.SyncContext):
         self.server_device = (
             self.devices[0] if server_device is None else _full_name(server_device)
         )
+        self.client_devices: set[str] = set()
         # All first slots before all second ones: few clients spread over all devices.
         self._slots = self.devices * clients_per_device
         self._builder = program.Builder()
@@ -349,6 +366,7 @@ class InProcessContext(tff.framework.SyncContext):
                 num_clients, self._slots, self.server_device, self._threads
             )
             result = invocation.run(node, argument)
+            self.client_devices |= invocation.client_devices
             return self._border.give(result, result_type)
 
     def _compile(self, comp: tff.framework.ConcreteComputation) -> program.Node:

@@ -1,0 +1,95 @@
+"""The flags that say where TFF computations run."""
+
+import os
+from collections.abc import Callable
+
+import tensorflow as tf
+from absl import flags
+
+from tff_fedss import runtime
+from tff_fedss.errors import InvalidInputError
+
+RUNTIME = flags.DEFINE_enum(
+    "runtime",
+    "auto",
+    ["auto", "native", "in_process"],
+    "What runs the rounds. `native`: TFF's own runtime, on CPUs. `in_process`: this "
+    "process, on its GPUs, or on its CPU cores with a client on each. `auto`: "
+    "in_process if TensorFlow sees a GPU, else native.",
+)
+_NUM_GPUS = flags.DEFINE_integer(
+    "num_gpus",
+    None,
+    "How many GPUs to use. Default: all that TensorFlow sees.",
+    lower_bound=0,
+)
+_CLIENTS_PER_GPU = flags.DEFINE_integer(
+    "clients_per_gpu",
+    1,
+    "How many clients train on a GPU at once: more keep it busier and need more of its "
+    "memory.",
+    lower_bound=1,
+)
+
+NAMES = ("runtime", "num_gpus", "clients_per_gpu")
+
+
+def take_defaults() -> None:
+    """Gives --runtime=auto its meaning on this machine.
+
+    Raises:
+        InvalidInputError: If the flags do not go with each other, or not with this
+            machine.
+    """
+    num_gpus = _num_gpus()
+    if RUNTIME.value == "auto":
+        flags.FLAGS.runtime = "in_process" if num_gpus else "native"
+    if RUNTIME.value == "native" and _NUM_GPUS.value:
+        raise InvalidInputError(
+            f"--num_gpus={_NUM_GPUS.value} needs --runtime=in_process: TFF's own "
+            "runtime (--runtime=native) cannot use GPUs."
+        )
+
+
+def install() -> Callable[[], None]:
+    """Makes the runtime the default context. Call it before TensorFlow is used.
+
+    Returns:
+        What to call after the first round: it raises a RuntimeError if GPUs are in use
+        and clients did not train on them.
+
+    Raises:
+        InvalidInputError: As `take_defaults`.
+    """
+    take_defaults()
+    if RUNTIME.value == "native":
+        return lambda: None  # `program.run` has made it the default.
+    gpus = tf.config.list_physical_devices("GPU")[: _num_gpus()]
+    tf.config.set_visible_devices(gpus, "GPU")
+    context = runtime.set_in_process_context(
+        clients_per_device=(
+            _CLIENTS_PER_GPU.value if gpus else len(os.sched_getaffinity(0))
+        )
+    )
+
+    def check() -> None:
+        used = sorted(context.client_devices)
+        if gpus and not any("GPU" in device for device in used):
+            raise RuntimeError(
+                f"Clients should have trained on {', '.join(context.devices)}, but "
+                f"their results come from {', '.join(used) or 'nowhere'}."
+            )
+
+    return check
+
+
+def _num_gpus() -> int:
+    seen = len(tf.config.list_physical_devices("GPU"))
+    if _NUM_GPUS.value is None:
+        return seen
+    if _NUM_GPUS.value > seen:
+        raise InvalidInputError(
+            f"--num_gpus={_NUM_GPUS.value}, but TensorFlow sees {seen}. (README.md, "
+            '"GPUs", says what TensorFlow needs to see them.)'
+        )
+    return _NUM_GPUS.value
