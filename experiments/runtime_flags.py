@@ -65,7 +65,8 @@ def install() -> Callable[[], None]:
     if RUNTIME.value == "native":
         return lambda: None  # `program.run` has made it the default.
     gpus = tf.config.list_physical_devices("GPU")[: _num_gpus()]
-    tf.config.set_visible_devices(gpus, "GPU")
+    if gpus != tf.config.get_visible_devices("GPU"):
+        tf.config.set_visible_devices(gpus, "GPU")
     context = runtime.set_in_process_context(
         clients_per_device=(
             _CLIENTS_PER_GPU.value if gpus else len(os.sched_getaffinity(0))

@@ -70,9 +70,18 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
     assert (folder / "metrics.csv").read_bytes() == metrics
 
 
-@pytest.mark.parametrize("method", ["fedss", "centralized"])
-def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, method):
-    flags = (*SMALL, f"--method={method}", "--rounds=9", "--rounds_per_checkpoint=2")
+@pytest.mark.parametrize(
+    "method, runtime",
+    [("fedss", "native"), ("fedss", "in_process"), ("centralized", "native")],
+)
+def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, method, runtime):
+    flags = (
+        *SMALL,
+        f"--method={method}",
+        f"--runtime={runtime}",
+        "--rounds=9",
+        "--rounds_per_checkpoint=2",
+    )
     code, _, errors = run_train(*flags, f"--results_dir={tmp_path / 'whole'}")
     assert code == 0, errors
 
@@ -139,6 +148,7 @@ def test_two_processes_do_not_share_a_folder(run_train, tmp_path):
             "--task=retrieval does not go with --dataset=glyphs, which knows classif",
         ),
         (["--partition=drawer"], "--partition=drawer does not go with"),
+        (["--num_gpus=99"], "--num_gpus=99, but TensorFlow sees "),
         (["--flagfile=/no/such/flags.txt"], "/no/such/flags.txt"),
     ],
 )

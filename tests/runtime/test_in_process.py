@@ -255,6 +255,7 @@ FOUR_DEVICES = """
     say(two_rounds(runtime.InProcessContext(["CPU:0"])))
     two_of_four = runtime.InProcessContext(["CPU:3", "CPU:1"], 2, "CPU:2")
     say(two_rounds(two_of_four))
+    assert {name[-5:] for name in two_of_four.client_devices} == {"CPU:1", "CPU:3"}
     say("all devices:")
     say(two_rounds(runtime.InProcessContext()))
 """
