@@ -148,6 +148,8 @@ def load_task_of_flags(flags: Mapping[str, str]) -> tasks.Task:
     }
     if "dirichlet_alpha" in flags:
         options["dirichlet_alpha"] = float(flags["dirichlet_alpha"])
+    if "num_public_classes" in flags:
+        options["num_public_classes"] = integer("num_public_classes")
     try:
         dataset = tasks.FAMILIES[flags["dataset"]].load(tasks.DataOptions(**options))
     except InvalidInputError as error:

@@ -107,6 +107,13 @@ _RESIZE_SIZE = flags.DEFINE_integer(
 _NUM_CLASSES = flags.DEFINE_integer(
     "num_classes", None, "n, for glyphs: up to a million. Default: 500.", lower_bound=2
 )
+_NUM_PUBLIC_CLASSES = flags.DEFINE_integer(
+    "num_public_classes",
+    None,
+    "For tiny_imagenet: so many classes, drawn at random, are kept from the clients, "
+    "for --warm_start_epochs. Default: 0.",
+    lower_bound=0,
+)
 NUM_NEGATIVES = flags.DEFINE_integer(
     "num_negatives",
     None,
@@ -237,6 +244,7 @@ GROUPS = {
         "dirichlet_alpha",
         "clients_csv",
         "num_classes",
+        "num_public_classes",
         "image_size",
         "resize_size",
     ),
@@ -281,6 +289,7 @@ _DECIDE_RESULTS = (
     _IMAGE_SIZE,
     _RESIZE_SIZE,
     _NUM_CLASSES,
+    _NUM_PUBLIC_CLASSES,
     NUM_NEGATIVES,
     _LOGIT_CORRECTION,
     _SPREADOUT_WEIGHT,
@@ -309,6 +318,7 @@ _DECIDE_WARM_START = (
     _TASK,
     _IMAGE_SIZE,
     _NUM_CLASSES,
+    _NUM_PUBLIC_CLASSES,
     _MODEL,
     _PRETRAINED,
     _EMBEDDING_DIM,
@@ -324,6 +334,7 @@ _ONLY_FOR_SOME = (
     _CLIENTS_CSV,
     _RESIZE_SIZE,
     _NUM_CLASSES,
+    _NUM_PUBLIC_CLASSES,
 )
 
 flags.adopt_module_key_flags(runtime_flags)
@@ -425,8 +436,9 @@ def load_dataset() -> FederatedDataset:
         num_clients=_NUM_CLIENTS.value,
         clients_csv=_CLIENTS_CSV.value,
     )
-    if _DIRICHLET_ALPHA.value is not None:
-        options = dataclasses.replace(options, dirichlet_alpha=_DIRICHLET_ALPHA.value)
+    for flag in (_DIRICHLET_ALPHA, _NUM_PUBLIC_CLASSES):
+        if flag.value is not None:
+            options = dataclasses.replace(options, **{flag.name: flag.value})
     return family.load(options)
 
 
@@ -456,7 +468,12 @@ def load_task(methods: Sequence[str]) -> tasks.Task:
     if _WARM_START_EPOCHS.value and dataset.public is None:
         raise InvalidInputError(
             f"--warm_start_epochs={_WARM_START_EPOCHS.value} needs public classes, and "
-            f"{dataset.name} has none: use --warm_start_epochs=0."
+            f"{dataset.name} has none: use --warm_start_epochs=0"
+            + (
+                ", or give it some by --num_public_classes."
+                if _NUM_PUBLIC_CLASSES.name in tasks.FAMILIES[DATASET.value].options
+                else "."
+            )
         )
     if _MODEL.value.startswith("mobilenet") and _IMAGE_SIZE.value < 32:
         raise InvalidInputError(

@@ -193,6 +193,36 @@ def test_dirichlet_partition(folder):
     assert _load(folder, partition="dirichlet").num_clients == 6
 
 
+def _pooled(dataset):
+    return _stored(dataset.pooled_examples())
+
+
+def test_public_classes_are_held_by_no_client(folder, dataset):
+    some = _load(folder, num_public_classes=1)
+    assert some.num_classes + 1 == dataset.num_classes
+    assert some.num_public_classes == 1 and dataset.public is None
+    images = [image for image, _ in _pooled(dataset)]
+    kept = [image for image, _ in _pooled(some)]
+    assert set(kept) < set(images)
+    assert some.num_public_examples == len(images) - len(kept) > 0
+    # The classes that are left have the labels 0, 1, ... in the same order.
+    old, new = dict(_pooled(dataset)), dict(_pooled(some))
+    pairs = sorted({(old[image], new[image]) for image in kept})
+    assert [b for _, b in pairs] == list(range(some.num_classes))
+    # The test images are those of the same classes, under the same labels.
+    old_of = {b: a for a, b in pairs}
+    test = {e["image"].numpy(): int(e["label"]) for e in some.test}
+    all_test = {e["image"].numpy(): int(e["label"]) for e in dataset.test}
+    assert test and some.num_test_examples == len(test)
+    for image, label in test.items():
+        assert all_test[image] == old_of[label]
+    (public,) = some.public.batch(100)
+    assert public["image"].shape == (some.num_public_examples, *some.image_shape)
+    assert public["image"].dtype == "uint8" and not public["label"].numpy().any()
+    other = [_load(folder, num_public_classes=1, seed=s) for s in range(1, 9)]
+    assert any(dict(_pooled(o)).keys() != new.keys() for o in other)
+
+
 def test_partition_is_decided_by_the_seed(folder, dataset):
     assert _digest(_load(folder, seed=0)) == _digest(dataset)
     other = _load(folder, seed=1)

@@ -62,6 +62,7 @@ def load(
     images_per_class: int = 5,
     num_clients: int | None = None,
     alpha: float = 10.0,
+    num_public_classes: int = 0,
 ) -> federated_dataset.FederatedDataset:
     """Loads Tiny-ImageNet, or a part of it in the same layout.
 
@@ -87,11 +88,15 @@ def load(
             with the other partition.
         alpha: For "dirichlet": the concentration. The default gives clients of 100
             images about 20 of the 200 classes.
+        num_public_classes: So many classes, drawn at random, are given to no client:
+            their training images are the public ones, for a warm start, and n is that
+            many less. A small network does not learn these photographs from nothing on
+            clients.
 
     Returns:
         The data set. Classes are numbered in the order of their sorted wnids. Stored
         images are string[], the bytes of a JPEG. The test images are those of the
-        validation set.
+        validation set, of the classes that clients have.
 
     Raises:
         errors.InvalidInputError: If an argument is out of range, or if data_dir does
@@ -120,9 +125,20 @@ def load(
             f"Tiny-ImageNet needs --data_dir; expected there: {_LAYOUT}."
         )
     files = _Files(data_dir)
-    (images, labels), (test_images, test_labels) = files.train(), files.test()
-
+    if not 0 <= num_public_classes < len(files.wnids):
+        raise errors.InvalidInputError(
+            f"num_public_classes={num_public_classes} must leave some of the "
+            f"{len(files.wnids)} classes to the clients."
+        )
     rng = np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM]))
+    # Without public classes nothing is drawn: partitions stay what they were.
+    is_public = np.zeros(len(files.wnids), bool)
+    if num_public_classes:
+        is_public[rng.choice(len(is_public), num_public_classes, replace=False)] = True
+    public_images, public_labels = _of_classes(files.train(), is_public)
+    images, labels = _of_classes(files.train(), ~is_public)
+    test_images, test_labels = _of_classes(files.test(), ~is_public)
+
     if partition == "mixed":
         split = partitions.grouped_shares(
             labels, classes_per_client, images_per_class, rng
@@ -140,7 +156,7 @@ def load(
     )
     return federated_dataset.FederatedDataset(
         name="tiny_imagenet",
-        num_classes=len(files.wnids),
+        num_classes=len(files.wnids) - num_public_classes,
         image_shape=(image_size, image_size, 3),
         train=client_data,
         num_examples=client_data.num_examples,
@@ -150,8 +166,27 @@ def load(
         num_test_examples=len(test_labels),
         preprocessing=preprocessing,
         pooled=lambda: array_client_data.dataset_from_arrays(images, labels),
+        public=(
+            preprocessing.evaluation(
+                array_client_data.dataset_from_arrays(public_images, public_labels)
+            )
+            if num_public_classes
+            else None
+        ),
+        num_public_classes=num_public_classes,
+        num_public_examples=len(public_labels),
         note="test images are those of the validation set",
     )
+
+
+def _of_classes(
+    arrays: array_client_data.Arrays, is_wanted: np.ndarray
+) -> array_client_data.Arrays:
+    """The images of some classes, which are numbered anew, in the same order."""
+    images, labels = arrays
+    chosen = is_wanted[labels]
+    new_labels = np.cumsum(is_wanted, dtype=np.int32) - 1
+    return images[chosen], new_labels[labels[chosen]]
 
 
 class _Files:

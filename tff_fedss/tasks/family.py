@@ -58,6 +58,8 @@ class DataOptions:
         num_clients: How many clients, where that is free; None: the default.
         dirichlet_alpha: The concentration of a Dirichlet partition.
         clients_csv: A file that says which client has which image; else None.
+        num_public_classes: How many classes are kept from the clients, for the warm
+            start, where that is free.
     """
 
     data_dir: str | os.PathLike | None
@@ -69,6 +71,7 @@ class DataOptions:
     num_clients: int | None = None
     dirichlet_alpha: float = 10.0
     clients_csv: str | None = None
+    num_public_classes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

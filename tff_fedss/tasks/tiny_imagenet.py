@@ -14,6 +14,7 @@ def _load(options: DataOptions) -> FederatedDataset:
         resize_size=options.resize_size,
         num_clients=options.num_clients,
         alpha=options.dirichlet_alpha,
+        num_public_classes=options.num_public_classes,
     )
 
 
@@ -32,5 +33,13 @@ TINY_IMAGENET = Family(
     },
     partitions=("mixed", "dirichlet"),
     load=_load,
-    options=frozenset({"data_dir", "resize_size", "num_clients", "dirichlet_alpha"}),
+    options=frozenset(
+        {
+            "data_dir",
+            "resize_size",
+            "num_clients",
+            "dirichlet_alpha",
+            "num_public_classes",
+        }
+    ),
 )
