@@ -8,9 +8,9 @@ gRPC, and no second process has to be started, found or killed.
 Clients go to the devices through a queue. Results are put together in the order of the
 clients, so that they do not depend on how many devices there are or which was quicker.
 
-Memory is flat over the rounds but for what TensorFlow keeps itself: with Python 3.11, 32
-bytes of every tensor that Python ever saw (tensorflow issue 62551), some 13 KiB for a
-round of 8 clients with a small network (experiments/benchmarks/memory.py).
+Memory is flat over the rounds but for what TensorFlow keeps itself: with Python 3.11,
+32 bytes of every tensor that Python ever saw (tensorflow issue 62551), some 13 KiB for
+a round of 8 clients with a small network (experiments/benchmarks/memory.py).
 """
 
 import collections
