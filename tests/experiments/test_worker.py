@@ -118,6 +118,7 @@ def test_bad_flags_of_a_worker_are_one_clear_line(flags, message):
         (["--workers=http://host:80"], "found 'http://host:80'"),
         (["--workers=a:1,b:1,a:1"], "--workers names a:1 more than once"),
         (["--workers=a:1", "--runtime=in_process"], "--workers needs --runtime=native"),
+        (["--workers=a:1", "--num_gpus=1"], "--num_gpus=1 does not go with --workers"),
     ],
 )
 def test_bad_workers_are_one_clear_line(run_train, tmp_path, flags, message):

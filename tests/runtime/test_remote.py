@@ -198,13 +198,17 @@ def test_a_round_of_fedss_survives_a_kill_to_the_same_bytes(expected_round):
     tf.nest.map_structure(np.testing.assert_array_equal, found, whole)
 
 
-def test_a_worker_that_hangs_is_replaced_by_another(monkeypatch, expected_round):
+def test_a_worker_that_hangs_is_replaced_by_another(
+    monkeypatch, caplog, expected_round
+):
     monkeypatch.setattr(remote, "_HEARTBEAT_SECONDS", 0.5)
     monkeypatch.setattr(remote, "_HEARTBEAT_TIMEOUT_SECONDS", 5.0)
     with running(2) as workers, over(workers):
         # As if its machine had vanished: nobody closes the connection.
         workers[0].process.send_signal(signal.SIGSTOP)
         assert_close(two_rounds("fedss", toy.make_cohort()), expected_round)
+    lost = f"Lost worker {workers[0].address} (no answer within 5 s)"
+    assert lost in caplog.text
 
 
 def test_a_worker_that_is_not_there_at_the_start_is_left_out(

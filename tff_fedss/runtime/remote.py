@@ -74,7 +74,12 @@ class _LosableChannel(worker_service.Channel):
     """A channel that tells a worker that was lost from a computation that failed.
 
     TFF's executors would call a lost worker again for ever.
+
+    Attributes:
+        why_closed: Why the channel was closed, if gRPC does not know.
     """
+
+    why_closed: str | None = None
 
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
         call = self._channel.unary_unary(method, *args, **kwargs)
@@ -86,9 +91,11 @@ class _LosableChannel(worker_service.Channel):
             except grpc.RpcError as error:
                 if error.code() not in _LOST:
                     raise
-                lost = _LostError(f"{error.code().name}: {error.details()}")
+                lost = _LostError(
+                    self.why_closed or f"{error.code().name}: {error.details()}"
+                )
             except ValueError as error:  # gRPC's, of a channel that is closed.
-                lost = _LostError(str(error))
+                lost = _LostError(self.why_closed or str(error))
             if is_farewell:  # Of values that went with the worker.
                 return None
             raise lost
@@ -122,6 +129,9 @@ class _Connection:
 
         def close_if_not(is_there: bool) -> None:
             if not is_there:
+                self._channel.why_closed = (
+                    f"no answer within {_HEARTBEAT_TIMEOUT_SECONDS:.0f} s"
+                )
                 # gRPC waits in `close` for the thread that calls this.
                 threading.Thread(target=self._channel.close, daemon=True).start()
 
