@@ -14,6 +14,7 @@ from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
 
 EXIT_BAD_INPUT = 2
+_EXIT_NO_WORKER = 1
 _HELP = frozenset({"--help", "-help", "-h", "--helpshort"})
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _EXIT_TERMINATED = 143  # 128 + SIGTERM
@@ -30,8 +31,9 @@ def run(
     """Sets the TFF context, parses the flags and calls `main`.
 
     Bad input (a flag that does not parse, or an `InvalidInputError`) ends the program
-    with one line and exit code 2. SIGTERM unwinds the program like Ctrl-C does, so that
-    files are closed and the worker ends.
+    with one line and exit code 2; a `WorkerError`, when no worker is left to compute
+    on, with one line and exit code 1. SIGTERM unwinds the program like Ctrl-C does, so
+    that files are closed and the worker ends.
 
     Args:
         main: The program.
@@ -54,6 +56,8 @@ def run(
             main(*([list(arguments[1:])] if takes_arguments else []))
         except InvalidInputError as error:
             _fail(error)
+        except runtime.WorkerError as error:
+            _fail(error, _EXIT_NO_WORKER)
         except BrokenPipeError:  # `| head` has seen enough.
             # Python would complain about it once more when it closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -109,7 +113,7 @@ def _parse_flags(argv: Sequence[str], takes_arguments: bool) -> Sequence[str]:
     return rest
 
 
-def _fail(error: object) -> None:
+def _fail(error: object, code: int = EXIT_BAD_INPUT) -> None:
     line = " ".join(str(error).split())
     print(f"error: {line}", file=sys.stderr)
-    sys.exit(EXIT_BAD_INPUT)
+    sys.exit(code)

@@ -1,6 +1,8 @@
 """The flags that say where TFF computations run."""
 
+import collections
 import os
+import re
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -31,7 +33,18 @@ _CLIENTS_PER_GPU = flags.DEFINE_integer(
     lower_bound=1,
 )
 
-NAMES = ("runtime", "num_gpus", "clients_per_gpu")
+_WORKERS = flags.DEFINE_list(
+    "workers",
+    None,
+    "host:port,...: the machines that the clients train on, each with a worker "
+    "(`./run.sh worker --port=P`), inside a trusted network. Default: this machine, "
+    "with a worker of its own.",
+)
+
+NAMES = ("runtime", "num_gpus", "clients_per_gpu", "workers")
+
+# A name, an IPv4 address or an IPv6 address in brackets.
+_HOST = re.compile(r"[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
 
 
 def take_defaults() -> None:
@@ -41,9 +54,12 @@ def take_defaults() -> None:
         InvalidInputError: If the flags do not go with each other, or not with this
             machine.
     """
+    if _WORKERS.value is not None:
+        _check_workers()
     num_gpus = _num_gpus()
     if RUNTIME.value == "auto":
-        flags.FLAGS.runtime = "in_process" if num_gpus else "native"
+        on_gpus = num_gpus and not _WORKERS.value
+        flags.FLAGS.runtime = "in_process" if on_gpus else "native"
     if RUNTIME.value == "native" and _NUM_GPUS.value:
         raise InvalidInputError(
             f"--num_gpus={_NUM_GPUS.value} needs --runtime=in_process: TFF's own "
@@ -62,8 +78,10 @@ def install() -> Callable[[], None]:
         InvalidInputError: As `take_defaults`.
     """
     take_defaults()
+    if _WORKERS.value:
+        runtime.set_remote_context(_WORKERS.value)
     if RUNTIME.value == "native":
-        return lambda: None  # `program.run` has made it the default.
+        return lambda: None  # If not remote, `program.run` has made it the default.
     gpus = tf.config.list_physical_devices("GPU")[: _num_gpus()]
     if gpus != tf.config.get_visible_devices("GPU"):
         tf.config.set_visible_devices(gpus, "GPU")
@@ -82,6 +100,29 @@ def install() -> Callable[[], None]:
             )
 
     return check
+
+
+def _check_workers() -> None:
+    for worker in _WORKERS.value or [""]:
+        host, _, port = worker.rpartition(":")
+        if not (_HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536):
+            raise InvalidInputError(
+                "--workers takes host:port,..., such as 10.0.0.5:8000,10.0.0.6:8000, "
+                f"found '{worker}'."
+            )
+    twice = [w for w, n in collections.Counter(_WORKERS.value).items() if n > 1]
+    if twice:
+        raise InvalidInputError(f"--workers names {twice[0]} more than once.")
+    if RUNTIME.value == "in_process":
+        raise InvalidInputError(
+            "--workers needs --runtime=native: --runtime=in_process is for this "
+            "machine alone."
+        )
+    if _NUM_GPUS.value:
+        raise InvalidInputError(
+            f"--num_gpus={_NUM_GPUS.value} does not go with --workers: TFF's worker "
+            "cannot use GPUs."
+        )
 
 
 def _num_gpus() -> int:

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import algorithms, models, tasks, training
+from tff_fedss import algorithms, models, runtime, tasks, training
 from tff_fedss.datasets import synthetic
 
 
@@ -133,6 +133,7 @@ def test_the_loop_interleaves_evaluates_and_releases(task):
 
         def __init__(self, name):
             self.name, self.round_num, self.task, self.weights = name, 0, self, None
+            self.state = None
 
         def run_round(self):
             self.round_num += 1
@@ -167,6 +168,23 @@ def test_the_loop_interleaves_evaluates_and_releases(task):
         2.0,
         3.0,
     ]
+
+
+def test_an_evaluation_that_fails_costs_its_own_round_only(task, process, tmp_path):
+    run = federated(task, process)
+    states = []
+
+    def release(metrics, speed):
+        states.append(run.state)
+        if metrics["round"] == 2:
+            raise runtime.WorkerError("No worker is left.")
+
+    checkpoints = training.Checkpoints(tmp_path)
+    with pytest.raises(runtime.WorkerError):
+        training.train([run], 3, 1, release, {"fedss": checkpoints})
+    state, round_num = training.Checkpoints(tmp_path).restore(run.state)
+    assert round_num == 1
+    tf.nest.map_structure(np.testing.assert_array_equal, state, states[1])
 
 
 def test_the_warm_start_trains_phi_in_place(task):

@@ -7,51 +7,22 @@ worker and the same compiler, and owns the process: it ends with the program, wh
 that ends normally, by an exception, by Ctrl-C, SIGTERM or SIGKILL.
 """
 
-import asyncio
-import os
-import pathlib
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 import weakref
 from typing import Any
 
-import grpc
 import portpicker
 import tensorflow_federated as tff
 from absl import logging
 
-_LAUNCHER = pathlib.Path(__file__).with_name("worker_launcher.py")
-_WORKER_BINARY = pathlib.Path(tff.__file__).parent / "data" / "worker_binary"
+from tff_fedss.runtime import worker_service
+from tff_fedss.runtime.worker_service import WorkerError
+
 _START_TIMEOUT_SECONDS = 120.0
 _MAX_ATTEMPTS = 3
-_UNLIMITED_MESSAGES = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-)
-
-
-class WorkerError(RuntimeError):
-    """TFF's worker process could not be started, or died."""
-
-
-class _UnwatchedChannel:
-    """A channel that tells nobody when its connection changes.
-
-    TFF's stub subscribes to that for good. The thread that would call back could still
-    be doing so while the interpreter shuts down, which crashes it.
-    """
-
-    def __init__(self, channel: grpc.Channel):
-        self._channel = channel
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
-
-    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        del callback, try_to_connect
 
 
 class _Worker:
@@ -61,7 +32,7 @@ class _Worker:
         self._max_concurrent_computation_calls = max_concurrent_computation_calls
         self._lock = threading.Lock()
         self._process: subprocess.Popen | None = None
-        self._stub: tff.framework.RemoteExecutorGrpcStub | None = None
+        self._channel: worker_service.Channel | None = None
         self._log: Any = None
 
     def executor(self, cardinalities) -> tff.framework.RemoteExecutor:
@@ -73,16 +44,13 @@ class _Worker:
                 message = self._describe_death()
                 self._process = None  # The next call may try anew.
                 raise WorkerError(message)
-            stub = self._stub
-        cardinalities.setdefault(tff.CLIENTS, 0)
-        executor = tff.framework.RemoteExecutor(stub)
-        executor.set_cardinalities(cardinalities)
-        return executor
+            channel = self._channel
+        return worker_service.create_executor(channel, cardinalities)
 
     def stop(self) -> None:
         """Ends the process, if there is one. The worker has no state worth saving."""
         # No lock: this runs in exit handlers, where its holder may be frozen.
-        process, self._process, self._stub = self._process, None, None
+        process, self._process, self._channel = self._process, None, None
         if process is not None:
             process.kill()
             process.wait()
@@ -92,61 +60,37 @@ class _Worker:
         # pipe behind the program must close when the program ends.
         self._log = tempfile.TemporaryFile()
         port = portpicker.pick_unused_port()
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                str(_LAUNCHER),
-                str(os.getpid()),
-                str(_WORKER_BINARY),
-                f"--port={port}",
-                "--max_concurrent_computation_calls="
-                f"{self._max_concurrent_computation_calls}",
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            # Ctrl-C in a terminal goes to the whole process group. The worker must not
-            # die of it under a program that wants to finish its work first.
-            start_new_session=True,
+        self._process = worker_service.start_process(
+            port, self._max_concurrent_computation_calls, self._log
         )
-        channel = grpc.insecure_channel(f"localhost:{port}", _UNLIMITED_MESSAGES)
-        ready = grpc.channel_ready_future(channel)
+        channel = worker_service.Channel(f"localhost:{port}")
+        answered = threading.Event()
+        channel.ask(lambda is_there: is_there and answered.set(), wait_for_ready=True)
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-        while True:
-            try:
-                ready.result(timeout=0.05)
-                break
-            except grpc.FutureTimeoutError:
-                pass
+        while not answered.wait(0.05):
             if self._process.poll() is not None:
-                ready.cancel()
+                channel.close()
                 message = self._describe_death()
                 self._process = None
                 raise WorkerError(message)
             if time.monotonic() > deadline:
-                ready.cancel()
+                channel.close()
                 self.stop()
                 raise WorkerError(
                     "TFF's worker did not answer within "
                     f"{_START_TIMEOUT_SECONDS:.0f} s of its start."
                 )
-        self._stub = tff.framework.RemoteExecutorGrpcStub(_UnwatchedChannel(channel))
+        self._channel = channel
 
     def _describe_death(self) -> str:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        code = self._process.returncode
-        how = (
-            f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-        )
-        hint = " (out of memory?)" if code == -9 else ""
-        return "\n".join([f"TFF's worker process {how}{hint}.", *lines[-5:]])
+        return "\n".join([worker_service.describe_death(self._process), *lines[-5:]])
 
 
-def _shut_down(worker: _Worker, loop: asyncio.AbstractEventLoop) -> None:
+def _shut_down(worker: _Worker, invoker: worker_service.Invoker) -> None:
     worker.stop()
-    loop.call_soon_threadsafe(loop.stop)
+    invoker.stop()
 
 
 class NativeContext(tff.framework.SyncContext):
@@ -165,19 +109,8 @@ class NativeContext(tff.framework.SyncContext):
                 worker; not positive: no limit. Fewer need less memory.
         """
         self._worker = _Worker(max_concurrent_computation_calls)
-        self._context = tff.framework.AsyncExecutionContext(
-            executor_fn=tff.framework.ResourceManagingExecutorFactory(
-                self._worker.executor
-            ),
-            compiler_fn=tff.backends.native.desugar_and_transform_to_native,
-            transform_args=tff.tensorflow.transform_args,
-            transform_result=tff.tensorflow.transform_result,
-        )
-        # TFF's executors are coroutines that block. They get a thread of their own, so
-        # that the caller's thread stays free to receive signals.
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self.close = weakref.finalize(self, _shut_down, self._worker, self._loop)
+        self._invoker = worker_service.Invoker(self._worker.executor)
+        self.close = weakref.finalize(self, _shut_down, self._worker, self._invoker)
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         """Runs a computation; called by TFF.
@@ -198,9 +131,7 @@ class NativeContext(tff.framework.SyncContext):
                 wrote.
         """
         for attempts_left in reversed(range(_MAX_ATTEMPTS)):
-            future = asyncio.run_coroutine_threadsafe(
-                self._context.invoke(comp, arg), self._loop
-            )
+            future = self._invoker.submit(comp, arg)
             try:
                 return future.result()
             except WorkerError as error:

@@ -60,7 +60,7 @@ def _client_lengths(value: Any, type_spec: tff.Type | None) -> Iterator[int]:
             yield len(value)
     elif isinstance(type_spec, tff.StructType):
         for element, (_, element_type) in zip(
-            _elements(value, type_spec),
+            elements(value, type_spec),
             tff.structure.iter_elements(type_spec),
             strict=False,
         ):
@@ -101,7 +101,7 @@ class Border:
             return tuple(
                 self.take(element, element_type, num_clients)
                 for element, (_, element_type) in zip(
-                    _elements(value, type_spec),
+                    elements(value, type_spec),
                     tff.structure.iter_elements(type_spec),
                     strict=False,
                 )
@@ -217,27 +217,35 @@ def _check(fits: bool, what: str, found: Any, expected: Any) -> None:
         raise TypeError(f"Expected a value of {what} {expected}, found {what} {found}.")
 
 
-def _elements(value: Any, type_spec: tff.StructType) -> list[Any]:
-    """Returns the elements of a Python container, in the order of its type."""
-    elements = tff.structure.to_elements(
+def elements(value: Any, type_spec: tff.StructType) -> list[Any]:
+    """Returns the elements of a Python container, in the order of its type.
+
+    Args:
+        value: The container.
+        type_spec: Its type.
+
+    Raises:
+        TypeError: If the container has other elements than the type.
+    """
+    found = tff.structure.to_elements(
         value
         if isinstance(value, tff.structure.Struct)
         else tff.structure.from_container(value)
     )
-    if len(elements) != len(type_spec):
+    if len(found) != len(type_spec):
         raise TypeError(
             f"Expected {len(type_spec)} elements for the type {type_spec}, found "
-            f"{len(elements)}."
+            f"{len(found)}."
         )
-    for (found, _), (expected, _) in zip(
-        elements, tff.structure.iter_elements(type_spec), strict=False
+    for (name, _), (expected, _) in zip(
+        found, tff.structure.iter_elements(type_spec), strict=False
     ):
-        if found is not None and expected is not None and found != expected:
+        if name is not None and expected is not None and name != expected:
             raise TypeError(
                 f"Expected an element named '{expected}' for the type {type_spec}, "
-                f"found '{found}'."
+                f"found '{name}'."
             )
-    return [element for _, element in elements]
+    return [element for _, element in found]
 
 
 def pack(

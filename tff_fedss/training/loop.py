@@ -80,8 +80,9 @@ def train(
     checkpoints = checkpoints or {}
 
     def save(run: Run) -> None:
-        if run.name in checkpoints and run.round_num:
-            checkpoints[run.name].save(run.state, run.round_num)
+        state, round_num = released[run.name]
+        if run.name in checkpoints and round_num:
+            checkpoints[run.name].save(state, round_num)
 
     with Progress(
         [run.name for run in runs],
@@ -106,7 +107,7 @@ def train(
         for run in runs:
             if run.round_num == 0:
                 report(run, Metrics(), Metrics())
-        released = {run.name: run.round_num for run in runs}
+        released = {run.name: (run.state, run.round_num) for run in runs}
         try:
             while any(run.round_num < num_rounds for run in runs):
                 for run in runs:
@@ -119,11 +120,10 @@ def train(
                             images_per_second=metrics["num_examples"] / seconds,
                         )
                         report(run, metrics, speed)
-                        released[run.name] = run.round_num
+                        released[run.name] = run.state, run.round_num
                         if run.round_num % rounds_per_checkpoint == 0:
                             save(run)
         finally:
+            # Not a round whose metrics are lost: that one is done again.
             for run in runs:
-                # Not a round whose metrics are lost: that one is done again.
-                if run.round_num == released[run.name]:
-                    save(run)
+                save(run)
