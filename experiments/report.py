@@ -28,7 +28,7 @@ from experiments.table_results import METHOD_TITLES
 from tff_fedss import metrics, tasks, training
 from tff_fedss.errors import InvalidInputError
 
-SCALES = ("mini", "paper")
+SCALES = ("mini", "tiny_imagenet", "paper")
 NUM_SEEDS = 3  # Section 4.1: three independent runs.
 _DEFAULT_FIGURES = {1: (3, 4, 5), 2: (3, 4, 5), 3: (3, 4, 10), 4: ()}
 _EXPERIMENTS = pathlib.Path(__file__).parent

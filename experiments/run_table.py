@@ -98,8 +98,9 @@ def _define_flags() -> None:
     flags.DEFINE_enum(
         "scale",
         "mini",
-        ["mini", "paper"],
-        "`paper`: the paper's data sets and settings. `mini`: Omniglot, on 2 cores.",
+        list(report.SCALES),
+        "`paper`: the paper's data sets and settings. `mini`: Omniglot, on 2 cores. "
+        "`tiny_imagenet`: Table 1 on photographs, on 2 cores.",
     )
     flags.DEFINE_string(
         "data_dir", None, "Where the data set is, as for ./run.sh train."
