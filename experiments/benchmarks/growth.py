@@ -1,0 +1,322 @@
+"""Measures how a round grows with the number of classes, with d and with the cohort.
+
+    ./run.sh python -m experiments.benchmarks.growth
+
+runs rounds of FedSS with training (the small CNN at 28x28; clients of 96 images, 90
+positives, 80 sampled negatives; in-process runtime): for n from 2 k to 1 M at d = 64,
+from 2 k to 200 k at d = 1280 (where W of a million classes and its momentum would need
+more than 20 GB), and for K from 8 to 128. FullSoftmax stands beside it up to 200 k
+classes. Every case is a process of its own, which waits while another is at work; they
+take turns, so that other load meets all of them.
+
+Prints tables and writes growth.csv, growth.md and growth.png. About 15 minutes on 2
+quiet cores, up to 10 GB of memory at a time.
+"""
+
+import csv
+import dataclasses
+import functools
+import itertools
+import multiprocessing
+import os
+import pathlib
+import statistics
+import time
+from multiprocessing import connection
+from typing import Any
+
+import matplotlib.figure
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from absl import flags
+
+from experiments import program
+from tff_fedss import metrics, models, runtime
+from tff_fedss.algorithms import fedss
+from tff_fedss.errors import InvalidInputError
+
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", "results/benchmarks", "Where to write growth.csv, .md and .png."
+)
+_REPEATS = flags.DEFINE_integer(
+    "repeats", 5, "Rounds of each case that count, after the first two.", lower_bound=1
+)
+_SERIES = flags.DEFINE_list(
+    "series",
+    ["n_d64", "n_d1280", "cohort", "full_softmax"],
+    "What to vary: n at d = 64 or at d = 1280, K, or n of FullSoftmax.",
+)
+
+_IMAGE_SHAPE = (28, 28, 1)
+_NUM_IMAGES, _BATCH_SIZE = 96, 32
+_NUM_POSITIVES, _NUM_NEGATIVES = 90, 80
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is measured in one process.
+
+    Attributes:
+        method: "fedss" or "full_softmax".
+        num_classes: n.
+        embedding_dim: d.
+        cohort_size: K.
+    """
+
+    method: str = "fedss"
+    num_classes: int = 20_000
+    embedding_dim: int = 64
+    cohort_size: int = 64
+
+    @property
+    def classifier_mib(self) -> float:
+        """The size of W."""
+        return 4 * self.num_classes * self.embedding_dim / 2**20
+
+
+_CASES = {
+    "n_d64": [Case(num_classes=n) for n in (2_000, 20_000, 200_000, 1_000_000)],
+    "n_d1280": [
+        Case(num_classes=n, embedding_dim=1280) for n in (2_000, 20_000, 200_000)
+    ],
+    "cohort": [Case(cohort_size=k) for k in (8, 16, 32, 64, 128)],
+    "full_softmax": [
+        Case("full_softmax", num_classes=n) for n in (2_000, 20_000, 200_000)
+    ],
+}
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    if unknown := set(_SERIES.value) - set(_CASES):
+        raise InvalidInputError(
+            f"--series={unknown.pop()}: expected some of {', '.join(_CASES)}."
+        )
+    output_dir = pathlib.Path(_OUTPUT_DIR.value)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for series in _SERIES.value:
+        print(f"{series}:", flush=True)
+        rows += _measure(series, _CASES[series])
+        with open(output_dir / "growth.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        text = _as_markdown(rows)
+        (output_dir / "growth.md").write_text(text)
+        _plot(rows, output_dir / "growth.png")
+    print(f"\n{text}\nWritten to {output_dir}/growth.csv, .md and .png")
+
+
+def _measure(series: str, cases: list[Case]) -> list[dict[str, Any]]:
+    """Runs the cases of a series, in turns."""
+    # Not forked: TensorFlow's threads would not be there.
+    context = multiprocessing.get_context("spawn")
+    ours, theirs, processes = [], [], []
+    for case in cases:
+        here, there = context.Pipe()
+        process = context.Process(target=_serve, args=(case, there), daemon=True)
+        process.start()
+        there.close()
+        ours.append(case)
+        theirs.append(here)
+        processes.append(process)
+    rows = []
+    try:
+        reports = [_ask(pipe, "start") for pipe in theirs]
+        seconds: list[list[float]] = [[] for _ in cases]
+        for _ in range(_REPEATS.value):
+            for times, pipe in zip(seconds, theirs, strict=True):
+                times.append(_ask(pipe, "round"))
+        for case, pipe, report, times in zip(
+            ours, theirs, reports, seconds, strict=True
+        ):
+            median = statistics.median(times)
+            rows.append(
+                {
+                    "series": series,
+                    **dataclasses.asdict(case),
+                    "classifier_mib": case.classifier_mib,
+                    "seconds": median,
+                    "seconds_min": min(times),
+                    "seconds_max": max(times),
+                    "images_per_second": case.cohort_size * _NUM_IMAGES / median,
+                    "build_seconds": report["build"],
+                    "first_seconds": report["first"],
+                    "peak_mib": _ask(pipe, "peak"),
+                    "bytes_down": report["bytes_down"],
+                    "bytes_up": report["bytes_up"],
+                }
+            )
+            print(
+                f"  {case.method} n={case.num_classes:,} d={case.embedding_dim} "
+                f"K={case.cohort_size}: {median:.2f} s a round",
+                flush=True,
+            )
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    return rows
+
+
+def _ask(pipe: connection.Connection, question: str) -> Any:
+    pipe.send(question)
+    try:
+        return pipe.recv()
+    except EOFError as error:
+        raise RuntimeError(
+            "The process of a case has died (out of memory?); its message is above."
+        ) from error
+
+
+def _serve(case: Case, pipe: connection.Connection) -> None:
+    """Answers questions about a case: the other side of `_ask`."""
+    runtime.set_in_process_context(clients_per_device=len(os.sched_getaffinity(0)))
+    clients = _clients(case)
+    state = process = None
+    while True:
+        question = pipe.recv()
+        begin = time.perf_counter()
+        if question == "start":
+            process = _process(case)
+            state = process.initialize()
+            built = time.perf_counter()
+            state, round_metrics = process.next(state, clients)
+            first = time.perf_counter() - built
+            state, _ = process.next(state, clients)
+            traffic = metrics.classifier_traffic(
+                float(round_metrics["classes_per_client"]),
+                case.embedding_dim,
+                case.method == "fedss",
+            )
+            pipe.send(
+                {
+                    "build": built - begin,
+                    "first": first,
+                    "bytes_down": traffic.bytes_down,
+                    "bytes_up": traffic.bytes_up,
+                }
+            )
+        elif question == "round":
+            state, _ = process.next(state, clients)
+            pipe.send(time.perf_counter() - begin)
+        else:
+            pipe.send(_peak_mib())
+
+
+def _process(case: Case) -> tff.learning.templates.LearningProcess:
+    return fedss.build_fedss(
+        functools.partial(models.small_cnn, _IMAGE_SHAPE, case.embedding_dim),
+        case.num_classes,
+        _NUM_POSITIVES,
+        method=case.method,
+        num_negatives=_NUM_NEGATIVES if case.method == "fedss" else 0,
+        client_optimizer=tff.learning.optimizers.build_sgdm(0.01),
+        batch_size=_BATCH_SIZE,
+    )
+
+
+def _clients(case: Case) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    clients = []
+    for _ in range(case.cohort_size):
+        classes = rng.choice(case.num_classes, _NUM_POSITIVES, replace=False)
+        data = {
+            "image": rng.integers(0, 256, (_NUM_IMAGES, *_IMAGE_SHAPE), np.uint8),
+            "label": np.resize(classes, _NUM_IMAGES).astype(np.int32),
+        }
+        clients.append(
+            {
+                "data": tf.data.Dataset.from_tensor_slices(data),
+                "seed": rng.integers(0, 2**31 - 1, 2).astype(np.int32),
+            }
+        )
+    return clients
+
+
+def _peak_mib() -> float:
+    # Not getrusage: its peak counts the memory of the process that started this one.
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def _by_series(rows: list[dict[str, Any]]):
+    for series, group in itertools.groupby(rows, lambda row: row["series"]):
+        yield series, list(group)
+
+
+def _as_markdown(rows: list[dict[str, Any]]) -> str:
+    """The tables, a series each, with what its first row is to the others."""
+    parts = [
+        "# Growth of a round",
+        "FedSS in the in-process runtime, training included: the small CNN at 28x28, "
+        f"{_NUM_IMAGES} images a client, batches of {_BATCH_SIZE}, {_NUM_POSITIVES} "
+        f"positives and {_NUM_NEGATIVES} sampled negatives. Medians of "
+        f"{_REPEATS.value} rounds, the cases of a table in turns, on "
+        f"{os.cpu_count()} CPU cores. Memory over W: what the process needs at its "
+        "peak beyond that of the first row, in bytes of W (likewise). Bytes are those "
+        "of the classifier, per client and round.",
+    ]
+    columns = (
+        "method|n|d|K|s a round|of the first row|images/s|first round, s|of the median"
+        "|W, MiB|peak, MiB|memory over W|bytes down|bytes up"
+    )
+    for series, group in _by_series(rows):
+        lines = [f"## {series}", "", f"|{columns}|", "|---" * 14 + "|"]
+        first = group[0]
+        for row in group:
+            larger = row["classifier_mib"] - first["classifier_mib"]
+            needs = row["peak_mib"] - first["peak_mib"]
+            cells = (
+                row["method"],
+                f"{row['num_classes']:,}",
+                row["embedding_dim"],
+                row["cohort_size"],
+                f"{row['seconds']:.2f}",
+                f"{row['seconds'] / first['seconds']:.2f}",
+                f"{row['images_per_second']:,.0f}",
+                f"{row['first_seconds']:.1f}",
+                f"{row['first_seconds'] / row['seconds']:.1f}",
+                f"{row['classifier_mib']:,.1f}",
+                f"{row['peak_mib']:,.0f}",
+                f"{needs / larger:.2f}" if larger else "",
+                f"{row['bytes_down']:,.0f}",
+                f"{row['bytes_up']:,.0f}",
+            )
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """Seconds of a round and peak memory by n, and seconds by K."""
+    figure = matplotlib.figure.Figure((13, 4), layout="constrained")
+    by_n, memory, by_cohort = figure.subplots(1, 3)
+    for series, group in _by_series(rows):
+        seconds = [row["seconds"] for row in group]
+        if series == "cohort":
+            by_cohort.plot([row["cohort_size"] for row in group], seconds, "o-")
+            continue
+        label = f"{group[0]['method']}, d = {group[0]['embedding_dim']}"
+        num_classes = [row["num_classes"] for row in group]
+        by_n.plot(num_classes, seconds, "o-", label=label)
+        memory.plot(num_classes, [row["peak_mib"] for row in group], "o-", label=label)
+    for axes, x, y in (
+        (by_n, "classes n", "seconds a round"),
+        (memory, "classes n", "peak memory, MiB"),
+        (by_cohort, "clients a round K", "seconds a round"),
+    ):
+        axes.set(xlabel=x, ylabel=y)
+        axes.grid(alpha=0.3)
+    for axes in (by_n, memory):
+        axes.set(xscale="log", yscale="log")
+        if axes.lines:
+            axes.legend()
+    by_cohort.set_ylim(bottom=0)
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    program.run(main)
