@@ -22,6 +22,7 @@ import os
 import pathlib
 import statistics
 import time
+from collections.abc import Sequence
 from multiprocessing import connection
 from typing import Any
 
@@ -35,18 +36,6 @@ from experiments import program
 from tff_fedss import metrics, models, runtime
 from tff_fedss.algorithms import fedss
 from tff_fedss.errors import InvalidInputError
-
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", "results/benchmarks", "Where to write growth.csv, .md and .png."
-)
-_REPEATS = flags.DEFINE_integer(
-    "repeats", 5, "Rounds of each case that count, after the first two.", lower_bound=1
-)
-_SERIES = flags.DEFINE_list(
-    "series",
-    ["n_d64", "n_d1280", "cohort", "full_softmax"],
-    "What to vary: n at d = 64 or at d = 1280, K, or n of FullSoftmax.",
-)
 
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_IMAGES, _BATCH_SIZE = 96, 32
@@ -87,29 +76,59 @@ _CASES = {
 }
 
 
+def _define_flags() -> None:
+    # Not at the import: other programs have flags of these names, and a test may
+    # import more than one of them.
+    flags.DEFINE_string(
+        "output_dir", "results/benchmarks", "Where growth.csv, .md and .png go."
+    )
+    flags.DEFINE_integer(
+        "repeats",
+        5,
+        "Rounds of each case that count, after the first two.",
+        lower_bound=1,
+    )
+    flags.DEFINE_list(
+        "series",
+        list(_CASES),
+        "What to vary: n at d = 64 or at d = 1280, K, or n of FullSoftmax.",
+    )
+
+
 def main() -> None:
-    """Measures, prints and writes."""
-    if unknown := set(_SERIES.value) - set(_CASES):
+    """Runs the program as the flags say."""
+    if unknown := set(flags.FLAGS.series) - set(_CASES):
         raise InvalidInputError(
             f"--series={unknown.pop()}: expected some of {', '.join(_CASES)}."
         )
-    output_dir = pathlib.Path(_OUTPUT_DIR.value)
+    measure(flags.FLAGS.series, flags.FLAGS.repeats, flags.FLAGS.output_dir)
+
+
+def measure(all_series: Sequence[str], repeats: int, folder: str) -> None:
+    """Measures, prints and writes.
+
+    Args:
+        all_series: What to vary, of `_CASES`.
+        repeats: Rounds of each case that count.
+        folder: Where the files go.
+    """
+    output_dir = pathlib.Path(folder)
     output_dir.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    for series in _SERIES.value:
+    for series in all_series:
         print(f"{series}:", flush=True)
-        rows += _measure(series, _CASES[series])
+        rows += _measure(series, _CASES[series], repeats)
         with open(output_dir / "growth.csv", "w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        text = _as_markdown(rows)
+        text = _as_markdown(rows, repeats)
         (output_dir / "growth.md").write_text(text)
         _plot(rows, output_dir / "growth.png")
     print(f"\n{text}\nWritten to {output_dir}/growth.csv, .md and .png")
 
 
-def _measure(series: str, cases: list[Case]) -> list[dict[str, Any]]:
+def _measure(series: str, cases: list[Case], repeats: int) -> list[dict[str, Any]]:
     """Runs the cases of a series, in turns."""
     # Not forked: TensorFlow's threads would not be there.
     context = multiprocessing.get_context("spawn")
@@ -126,7 +145,7 @@ def _measure(series: str, cases: list[Case]) -> list[dict[str, Any]]:
     try:
         reports = [_ask(pipe, "start") for pipe in theirs]
         seconds: list[list[float]] = [[] for _ in cases]
-        for _ in range(_REPEATS.value):
+        for _ in range(repeats):
             for times, pipe in zip(seconds, theirs, strict=True):
                 times.append(_ask(pipe, "round"))
         for case, pipe, report, times in zip(
@@ -247,14 +266,14 @@ def _by_series(rows: list[dict[str, Any]]):
         yield series, list(group)
 
 
-def _as_markdown(rows: list[dict[str, Any]]) -> str:
+def _as_markdown(rows: list[dict[str, Any]], repeats: int) -> str:
     """The tables, a series each, with what its first row is to the others."""
     parts = [
         "# Growth of a round",
         "FedSS in the in-process runtime, training included: the small CNN at 28x28, "
         f"{_NUM_IMAGES} images a client, batches of {_BATCH_SIZE}, {_NUM_POSITIVES} "
         f"positives and {_NUM_NEGATIVES} sampled negatives. Medians of "
-        f"{_REPEATS.value} rounds, the cases of a table in turns, on "
+        f"{repeats} rounds, the cases of a table in turns, on "
         f"{os.cpu_count()} CPU cores. Memory over W: what the process needs at its "
         "peak beyond that of the first row, in bytes of W (likewise). Bytes are those "
         "of the classifier, per client and round.",
@@ -319,4 +338,5 @@ def _plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
+    _define_flags()
     program.run(main)
