@@ -6,6 +6,8 @@ Options:
     threads: Of PyTorch; by default its own choice, the number of cores.
 """
 
+import asyncio
+
 import numpy as np
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
@@ -72,6 +74,7 @@ class PflResearch(protocol.Contender):
         self._turns.start()
 
     def _run(self) -> None:
+        asyncio.set_event_loop(asyncio.new_event_loop())  # pfl asks for the thread's.
         data, workload = self._data, self._workload
         dataset = FederatedDataset(
             lambda k: Dataset(data[k], user_id=str(k)),
