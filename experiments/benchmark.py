@@ -56,7 +56,7 @@ _CONTENDERS = flags.DEFINE_list(
     list(contest.CONTENDERS),
     "Who takes part, each as name or name:option=value. plain_tensorflow always does.",
 )
-_WORKLOADS_FLAG = flags.DEFINE_list("workloads", _WORKLOADS, "What they compute.")
+_WORKLOADS_FLAG = flags.DEFINE_list("workloads", list(_WORKLOADS), "What they compute.")
 _NUM_CLIENTS = flags.DEFINE_list("num_clients", ["8", "64"], "K, clients in a round.")
 _REPEATS = flags.DEFINE_integer(
     "repeats", 7, "Rounds that count, after the first.", lower_bound=1

@@ -83,8 +83,8 @@ class Result:
         build_seconds: Making the learning process.
         first_seconds: The first round.
         seconds: The rounds that count, in order.
-        weights_difference: |w - w'| / |w - w_0| of all weights together after the first
-            round, where w' are the contender's, w the reference's, w_0 the initial ones.
+        weights_difference: |w - w'| / |w - w_0| of all weights together after the
+            first round: w' the contender's, w the reference's, w_0 the initial ones.
         loss_difference: Of the global model over all clients' data, relative.
         peak_mib: The sum of the peaks of its processes' resident memory.
     """
@@ -205,15 +205,19 @@ class Process:
 
     def quit(self) -> None:
         """Asks it to end, and ends what is left of it."""
+        pids = _tree(self._process.pid)
         with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
             self._process.stdin.write("quit\n")
             self._process.stdin.close()
             self._process.wait(_QUIT_SECONDS)
-        self.kill()
+        self._end(pids)
 
     def kill(self) -> None:
-        """Ends it and all that it has started and not yet lost."""
-        for pid in reversed(_tree(self._process.pid)):
+        """Ends it and all that it has started."""
+        self._end(_tree(self._process.pid))
+
+    def _end(self, pids: Sequence[int]) -> None:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
@@ -311,9 +315,11 @@ def run(
             say(f"  round {i + 1} of {repeats} done by all")
         for name, process in processes.items():
             results[name].peak_mib = process.peak_mib()
-    finally:
+        while processes:
+            processes.popitem()[1].quit()
+    finally:  # There are some left after an exception only, such as Ctrl-C.
         for process in processes.values():
-            process.quit()
+            process.kill()
     return list(results.values())
 
 

@@ -195,7 +195,7 @@ def _cell(text: str) -> str:
 
 
 def _claims(group: Sequence[Result]) -> Iterable[str]:
-    """What is said of this project: ratios, round by round, of rounds that are right."""
+    """What follows for this project, from the contenders that are right."""
     right = [r for r in group if r.status == "ok" and r.seconds]
     peers = [r for r in right if r.contender.split(":")[0] in _PEERS]
     best = max(peers, key=lambda r: r.images_per_second, default=None)

@@ -3,10 +3,10 @@
 This module needs NumPy and nothing else, so that every peer's virtual environment can
 import it. Everything follows from the workload's own values: no files, no downloads.
 
-A round is FedAvg (McMahan et al. 2017, Algorithm 1) or FedSS over all clients: one local
-epoch of plain SGD in batches of 32, in the order of the arrays (no shuffling), and the
-mean of the clients' deltas, weighted by their numbers of examples, added to the server's
-weights (server learning rate 1, no momentum).
+A round is FedAvg (McMahan et al. 2017, Algorithm 1) or FedSS over all clients: one
+local epoch of plain SGD in batches of 32, in the order of the arrays (no shuffling),
+and the mean of the clients' deltas, weighted by their numbers of examples, added to the
+server's weights (server learning rate 1, no momentum).
 
 The model is a feature extractor phi, from uint8 images to d features, and a classifier
 W without bias: logits = 20 cos(f, w_j), where a vector x is normalised to

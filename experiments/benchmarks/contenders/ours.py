@@ -1,7 +1,7 @@
 """This project, in either of its runtimes.
 
-FedAvg is `build_fedss(method="full_softmax")` without server momentum: every client gets
-the whole model and gives its delta back.
+FedAvg is `build_fedss(method="full_softmax")` without server momentum: every client
+gets the whole model and gives its delta back.
 
 Options:
     runtime: "in_process" or "native".
@@ -49,7 +49,6 @@ class Ours(protocol.Contender):
             self.settings = "TFF's C++ runtime, all clients at once"
         else:
             raise ValueError(f"No such runtime: {runtime!r}, {clients=}.")
-        tff.framework.get_context_stack().set_default_context(self._context)
         self._workload = workload
         self._clients = workload.clients()
         self._data = [
@@ -79,16 +78,18 @@ class Ours(protocol.Contender):
             server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
             batch_size=BATCH_SIZE,
         )
-        self._state = self._process.set_model_weights(
-            self._process.initialize(),
-            tff.learning.models.ModelWeights(
-                tf_model.initial_weights(workload, self._model), []
-            ),
-        )
+        with self._here():
+            self._state = self._process.set_model_weights(
+                self._process.initialize(),
+                tff.learning.models.ModelWeights(
+                    tf_model.initial_weights(workload, self._model), []
+                ),
+            )
 
     def one_round(self) -> None:
         """See base class."""
-        self._state, _ = self._process.next(self._state, self._data)
+        with self._here():
+            self._state, _ = self._process.next(self._state, self._data)
 
     def weights(self) -> dict[str, np.ndarray]:
         """See base class."""
@@ -99,7 +100,15 @@ class Ours(protocol.Contender):
         return tf_model.mean_loss(self._workload, self._trainable(), self._clients)
 
     def _trainable(self):
-        return self._process.get_model_weights(self._state).trainable
+        with self._here():
+            return self._process.get_model_weights(self._state).trainable
+
+    def _here(self):
+        return tff.framework.get_context_stack().install(self._context)
+
+    def close(self) -> None:
+        """See base class."""
+        self._context.close()
 
 
 def _unshuffled(client) -> np.ndarray:
