@@ -88,7 +88,7 @@ class Turns:
     def _wait(self) -> None:
         self._paused.acquire()
         if self._error is not None:
-            raise RuntimeError("The framework failed.") from self._error
+            raise self._error
 
     def _guarded(self, run: Callable[[], None]) -> None:
         try:

@@ -111,7 +111,9 @@ def test_the_workload_is_the_same_wherever_it_is_made():
         np.testing.assert_array_equal(value, weights[name])
 
 
-@pytest.mark.parametrize("model", ["cnn", "mobilenet_v3_small"])
+@pytest.mark.parametrize(
+    "model", ["cnn", pytest.param("mobilenet_v3_small", marks=pytest.mark.slow)]
+)
 def test_the_weights_are_those_of_the_models_here(model):
     from experiments.benchmarks.contenders import tf_model
 
