@@ -3,8 +3,8 @@
     ./run.sh benchmark --setup_peers
     ./run.sh benchmark
 
-The first command makes the peers' virtual environments (.venv-peers: 7 GB to fetch and
-on disk, about 5 minutes; without them their rows say so). The second runs rounds of
+The first command makes the peers' virtual environments (.venv-peers: 3 GB to fetch,
+6 GB on disk, about 5 minutes; without them their rows say so). The second runs rounds of
 FedAvg and FedSS (experiments/benchmarks/workload.py: data, models and hyperparameters)
 in every contender:
 
@@ -19,11 +19,11 @@ in every contender:
 
 Each is a process of its own and may use all cores as it likes best; the settings are in
 the table, and `--contenders=fedjax:backend=pmap` tries others (the options are in
-experiments/benchmarks/contenders/*.py). After its first round each must hold the same
-weights as plain_tensorflow and give the same loss on the same data; a contender that
-does not is reported as WRONG. Then they take turns, a round each, so that other load
-meets all alike. A contender that fails is reported with its reason; its output is in
-OUTPUT_DIR/logs.
+experiments/benchmarks/contenders/*.py). After the first round and after the last, each
+must hold the same weights as plain_tensorflow and give the same loss on the same data;
+a contender that does not is reported as WRONG. In between they take turns, a round
+each, so that other load meets all alike. A contender that fails is reported with its
+reason; its output is in OUTPUT_DIR/logs.
 
 Writes benchmark.csv, benchmark_rounds.csv (every round's time), benchmark.md and
 benchmark.png, after each workload anew.
@@ -70,8 +70,8 @@ _OUTPUT_DIR = flags.DEFINE_string(
 _WEIGHTS_TOLERANCE = flags.DEFINE_float(
     "weights_tolerance",
     1e-3,
-    "How far a contender's weights may be from plain_tensorflow's after the first "
-    "round, as a part of the way that plain_tensorflow's went.",
+    "How far a contender's weights may be from plain_tensorflow's after a round, "
+    "as a part of the way that plain_tensorflow's went.",
     lower_bound=0,
 )
 _LOSS_TOLERANCE = flags.DEFINE_float(

@@ -3,7 +3,7 @@
 Each contender is a process (see `experiments.benchmarks.protocol`). For a workload, all
 are started, do their first round and are checked, one after the other. Then they take
 turns, round by round, so that whatever else the machine does meets all alike; while one
-works, the others wait.
+works, the others wait. At the end they are checked again.
 """
 
 import contextlib
@@ -83,8 +83,9 @@ class Result:
         build_seconds: Making the learning process.
         first_seconds: The first round.
         seconds: The rounds that count, in order.
-        weights_difference: |w - w'| / |w - w_0| of all weights together after the
-            first round: w' the contender's, w the reference's, w_0 the initial ones.
+        weights_difference: |w - w'| / |w - w_0| of all weights together, after the
+            first round or after the last, whichever is larger: w' the contender's, w
+            the reference's, w_0 the initial ones.
         loss_difference: Of the global model over all clients' data, relative.
         peak_mib: The sum of the peaks of its processes' resident memory.
     """
@@ -258,63 +259,47 @@ def run(
     contenders = CONTENDERS if contenders is None else contenders
     results = {name: Result(name, workload) for name in names}
     processes: dict[str, Process] = {}
-    reference: tuple[dict[str, np.ndarray], float] | None = None
+    check = _Check(weights_tolerance, loss_tolerance)
 
-    def failed(name: str, error: Exception) -> None:
-        results[name].status, results[name].note = "failed", str(error)
-        say(f"  {name}: failed: {error}")
-        if name in processes:
-            processes.pop(name).kill()
+    @contextlib.contextmanager
+    def reporting(name: str):
+        try:
+            yield
+        except ContenderError as error:
+            results[name].status, results[name].note = "failed", str(error)
+            say(f"  {name}: failed: {error}")
+            if name in processes:
+                processes.pop(name).kill()
 
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            for i, name in enumerate(names):
-                result = results[name]
-                entry, options = parse_name(name, contenders)
-                if workload.algorithm not in entry.algorithms:
-                    result.status, result.note = "none", "not implemented"
-                    continue
+        for name in names:
+            result = results[name]
+            entry, options = parse_name(name, contenders)
+            if workload.algorithm not in entry.algorithms:
+                result.status, result.note = "none", "not implemented"
+                continue
+            with reporting(name):
                 log = log_dir / f"{_file_name(workload, name)}.log"
-                try:
-                    process = Process(entry, workload, options, log, timeout)
-                    processes[name] = process
-                    reply = process.ask("build")
-                    result.build_seconds = reply["seconds"]
-                    result.note = reply["settings"]
-                    result.first_seconds = process.ask("round")["seconds"]
-                    path = os.path.join(folder, f"{i}.npz")
-                    loss = process.ask(f"weights {path}")["loss"]
-                    with np.load(path) as file:
-                        weights = dict(file)
-                except ContenderError as error:
-                    failed(name, error)
-                    continue
-                if i == 0:
-                    reference = weights, loss
-                if reference is None:
-                    result.status = "WRONG"
-                    result.note = f"not checked: no {names[0]}. {result.note}"
-                else:
-                    _check(
-                        result,
-                        weights,
-                        loss,
-                        reference,
-                        weights_tolerance,
-                        loss_tolerance,
-                    )
+                process = Process(entry, workload, options, log, timeout)
+                processes[name] = process
+                reply = process.ask("build")
+                result.build_seconds = reply["seconds"]
+                result.note = reply["settings"]
+                result.first_seconds = process.ask("round")["seconds"]
+                check(result, process, is_reference=name == names[0])
                 say(f"  {name}: {_checked(result)}")
         for i in range(repeats):
             for name in list(processes):
-                try:
-                    results[name].seconds.append(
-                        processes[name].ask("round")["seconds"]
-                    )
-                except ContenderError as error:
-                    failed(name, error)
+                with reporting(name):
+                    seconds = processes[name].ask("round")["seconds"]
+                    results[name].seconds.append(seconds)
             say(f"  round {i + 1} of {repeats} done by all")
-        for name, process in processes.items():
-            results[name].peak_mib = process.peak_mib()
+        for name in list(processes):
+            with reporting(name):
+                check(results[name], processes[name], is_reference=name == names[0])
+                results[name].peak_mib = processes[name].peak_mib()
+                if results[name].status != "ok":
+                    say(f"  {name}: {_checked(results[name])}")
         while processes:
             processes.popitem()[1].quit()
     finally:  # There are some left after an exception only, such as Ctrl-C.
@@ -341,24 +326,44 @@ def parse_name(
     return contenders[base], dict(option.split("=", 1) for option in options)
 
 
-def _check(result, weights, loss, reference, weights_tolerance, loss_tolerance) -> None:
-    """Compares a contender's model with the reference's."""
-    expected, expected_loss = reference
-    initial = result.workload.initial_weights()
-    shapes = {name: value.shape for name, value in initial.items()}
-    if {name: value.shape for name, value in weights.items()} != shapes:
-        result.status, result.note = "WRONG", "other weights or shapes"
-        return
-    result.weights_difference = _distance(expected, weights) / _distance(
-        expected, initial
-    )
-    result.loss_difference = abs(loss - expected_loss) / abs(expected_loss)
-    # Not `>`: NaN is wrong, too.
-    if not (
-        result.weights_difference <= weights_tolerance
-        and result.loss_difference <= loss_tolerance
-    ):
-        result.status = "WRONG"
+class _Check:
+    """Compares contenders' models with the reference's, which must come first."""
+
+    def __init__(self, weights_tolerance: float, loss_tolerance: float):
+        self._tolerances = weights_tolerance, loss_tolerance
+        self._reference: tuple[dict[str, np.ndarray], float] | None = None
+
+    def __call__(self, result: Result, process: Process, is_reference: bool) -> None:
+        """Asks a contender for its model, and says in `result` how far it is off."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "weights.npz")
+            loss = process.ask(f"weights {path}")["loss"]
+            with np.load(path) as file:
+                weights = dict(file)
+        if is_reference:
+            self._reference = weights, loss
+        if self._reference is None:
+            result.status = "WRONG"
+            result.note = f"not checked, as the reference failed. {result.note}"
+            return
+        initial = result.workload.initial_weights()
+        shapes = {name: value.shape for name, value in initial.items()}
+        if {name: value.shape for name, value in weights.items()} != shapes:
+            result.status, result.note = "WRONG", "other weights or shapes"
+            return
+        expected, expected_loss = self._reference
+        differences = (
+            _distance(expected, weights) / _distance(expected, initial),
+            abs(loss - expected_loss) / abs(expected_loss),
+        )
+        # Not `>`, and not max(): NaN is wrong, too.
+        if not all(d <= t for d, t in zip(differences, self._tolerances, strict=True)):
+            result.status = "WRONG"
+        before = result.weights_difference, result.loss_difference
+        result.weights_difference, result.loss_difference = (
+            new if old is None or not new <= old else old
+            for old, new in zip(before, differences, strict=True)
+        )
 
 
 def _distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:

@@ -24,8 +24,9 @@ class Fake(protocol.Contender):
         self._num_rounds += 1
         with open(self._diary, "a") as file:
             file.write(self._name)
-        for value in self._weights.values():
-            value *= 0.9
+        if self._how != "stops" or self._num_rounds == 1:
+            for value in self._weights.values():
+                value *= 0.9
         if self._how == "dies" and self._num_rounds == 2:
             print("out of cheese", file=sys.stderr, flush=True)
             os._exit(3)
