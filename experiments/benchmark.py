@@ -4,9 +4,9 @@
     ./run.sh benchmark
 
 The first command makes the peers' virtual environments (.venv-peers: 3 GB to fetch,
-6 GB on disk, about 5 minutes; without them their rows say so). The second runs rounds of
-FedAvg and FedSS (experiments/benchmarks/workload.py: data, models and hyperparameters)
-in every contender:
+5 GB on disk, some minutes; without them their rows say so). The second runs rounds of
+FedAvg and FedSS (experiments/benchmarks/workload.py: data, models and
+hyperparameters) in every contender:
 
     plain_tensorflow   a tf.function step per batch, called from Python: the limit
     ours_in_process    this project, in its in-process runtime
