@@ -52,7 +52,7 @@ def _cnn(w, images):
     for name in ("conv1", "conv2"):
         x = _convolve(x, w[f"{name}/kernel"], padding="VALID") + w[f"{name}/bias"]
         x = jax.nn.relu(x)
-    # The same maximum as reduce_window's, whose gradient is slow on CPUs.
+    # Windows of 2x2 that do not overlap: a maximum over two axes.
     n, h, width, c = x.shape
     x = x.reshape(n, h // 2, 2, width // 2, 2, c).max((2, 4)).reshape(n, -1)
     return jax.nn.relu(x @ w["dense/kernel"] + w["dense/bias"])
