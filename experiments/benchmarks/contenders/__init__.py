@@ -1,0 +1,5 @@
+"""The contenders of the benchmark: programs that do rounds when they are told to.
+
+Each is a process of its own, in a virtual environment of its own, and answers the
+driver (`experiments.benchmarks.contest`) through `experiments.benchmarks.protocol`.
+"""

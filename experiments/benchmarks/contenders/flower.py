@@ -1,0 +1,144 @@
+"""Flower's simulation engine (Ray), with clients in PyTorch.
+
+Options:
+    clients: Clients at once, each a Ray actor with its share of the cores as PyTorch
+        threads; by default one for each core.
+"""
+
+import os
+
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # Flower reads it when it is imported.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import functools
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+
+from experiments.benchmarks import protocol
+from experiments.benchmarks.contenders import torch_model
+from experiments.benchmarks.workload import BATCH_SIZE, LEARNING_RATE, Workload
+
+_MANY_ROUNDS = 10**6
+
+
+# What an actor keeps between its clients, as a user would.
+@functools.cache
+def _model(workload: Workload) -> torch_model.Model:
+    return torch_model.Model(workload)
+
+
+@functools.cache
+def _data(workload: Workload, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    client = workload.client(k)
+    return torch_model.images(client.images), torch_model.labels(client.labels)
+
+
+def _client_app(workload: Workload, threads: int) -> ClientApp:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        # Imported here: what Ray sends to the actors must not hold this module, which
+        # is __main__ in this process only.
+        from experiments.benchmarks.contenders import flower
+
+        return flower.train_client(workload, threads, message, context)
+
+    return app
+
+
+def train_client(
+    workload: Workload, threads: int, message: Message, context: Context
+) -> Message:
+    """What a client does with the server's message."""
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    model = _model(workload)
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    images, labels = _data(workload, int(context.node_config["partition-id"]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    for start in range(0, len(labels), BATCH_SIZE):
+        batch = slice(start, start + BATCH_SIZE)
+        optimizer.zero_grad()
+        model.mean_loss(images[batch], labels[batch]).backward()
+        optimizer.step()
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord(model.state_dict()),
+            "metrics": MetricRecord({"num-examples": len(labels)}),
+        }
+    )
+    return Message(content=content, reply_to=message)
+
+
+class Flower(protocol.Contender):
+    """Flower's FedAvg strategy over its simulation engine."""
+
+    def __init__(self, workload: Workload, clients: str | None = None):
+        if workload.algorithm != "fedavg":
+            raise ValueError(f"Flower has no {workload.algorithm}.")
+        cores = len(os.sched_getaffinity(0))
+        at_once = int(clients or cores)
+        self._threads = max(1, cores // at_once)
+        self._resources = {"num_cpus": cores / at_once, "num_gpus": 0.0}
+        self.settings = f"{at_once} Ray actors with {self._threads} threads each"
+        self._workload = workload
+        self._cores = cores
+        self._turns = protocol.Turns(self._run)
+
+    def build(self) -> None:
+        """See base class."""
+        self._model = torch_model.Model(self._workload)
+        self._turns.start()
+
+    def _run(self) -> None:
+        server_app = ServerApp()
+
+        @server_app.main()
+        def main(grid: Grid, context: Context) -> None:
+            del context
+            strategy = FedAvg(fraction_evaluate=0.0)
+            strategy.start(
+                grid,
+                ArrayRecord(self._model.state_dict()),
+                num_rounds=_MANY_ROUNDS,
+                # Called before the first round and after each.
+                evaluate_fn=self._pause,
+            )
+
+        run_simulation(
+            server_app,
+            _client_app(self._workload, self._threads),
+            num_supernodes=self._workload.num_clients,
+            backend_config={
+                "client_resources": self._resources,
+                "init_args": {"num_cpus": self._cores, "include_dashboard": False},
+            },
+        )
+
+    def _pause(self, server_round: int, arrays: ArrayRecord) -> None:
+        del server_round
+        self._model.load_state_dict(arrays.to_torch_state_dict())
+        self._turns.pause()
+
+    def one_round(self) -> None:
+        """See base class."""
+        self._turns.one_round()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See base class."""
+        return self._model.arrays()
+
+    def loss(self) -> float:
+        """See base class."""
+        return torch_model.evaluate(self._model, self._workload)
+
+
+if __name__ == "__main__":
+    protocol.serve(Flower)

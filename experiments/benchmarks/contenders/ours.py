@@ -1,0 +1,121 @@
+"""This project, in either of its runtimes.
+
+FedAvg is `build_fedss(method="full_softmax")` without server momentum: every client
+gets the whole model and gives its delta back.
+
+Options:
+    runtime: "in_process" or "native".
+    clients: Clients at once, of the in-process runtime; by default one for each core.
+    intra_op_threads: Of TensorFlow in this process (the native worker keeps its own).
+"""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from experiments.benchmarks import protocol
+from experiments.benchmarks.contenders import tf_model
+from experiments.benchmarks.workload import (
+    BATCH_SIZE,
+    LEARNING_RATE,
+    LOGIT_SCALE,
+    MAX_POSITIVES,
+    NUM_NEGATIVES,
+    Workload,
+)
+from tff_fedss import runtime as runtimes
+from tff_fedss.algorithms import client_update, fedss
+
+
+class Ours(protocol.Contender):
+    """The learning process of this project."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        runtime: str = "in_process",
+        clients: str | None = None,
+        intra_op_threads: str | None = None,
+    ):
+        threads = tf_model.set_threads(intra_op_threads)
+        if runtime == "in_process":
+            at_once = int(clients or len(os.sched_getaffinity(0)))
+            self._context = runtimes.InProcessContext(None, at_once)
+            self.settings = f"in-process runtime, {at_once} clients at once, {threads}"
+        elif runtime == "native" and clients is None:
+            self._context = runtimes.NativeContext()
+            self.settings = "TFF's C++ runtime, all clients at once"
+        else:
+            raise ValueError(f"No such runtime: {runtime!r}, {clients=}.")
+        self._workload = workload
+        self._clients = workload.clients()
+        self._data = [
+            {
+                "data": tf.data.Dataset.from_tensor_slices(
+                    {"image": client.images[order], "label": client.labels[order]}
+                ),
+                "seed": client.seed,
+            }
+            for client in self._clients
+            for order in [_unshuffled(client)]
+        ]
+        self._model = tf_model.feature_extractor(workload)
+
+    def build(self) -> None:
+        """See base class."""
+        workload = self._workload
+        is_fedss = workload.algorithm == "fedss"
+        self._process = fedss.build_fedss(
+            lambda: tf_model.feature_extractor(workload),
+            workload.num_classes,
+            MAX_POSITIVES,
+            method="fedss" if is_fedss else "full_softmax",
+            num_negatives=NUM_NEGATIVES if is_fedss else 0,
+            logit_scale=LOGIT_SCALE,
+            client_optimizer=tff.learning.optimizers.build_sgdm(LEARNING_RATE),
+            server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+            batch_size=BATCH_SIZE,
+        )
+        with self._here():
+            self._state = self._process.set_model_weights(
+                self._process.initialize(),
+                tff.learning.models.ModelWeights(
+                    tf_model.initial_weights(workload, self._model), []
+                ),
+            )
+
+    def one_round(self) -> None:
+        """See base class."""
+        with self._here():
+            self._state, _ = self._process.next(self._state, self._data)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See base class."""
+        return tf_model.named(self._model, self._trainable())
+
+    def loss(self) -> float:
+        """See base class."""
+        return tf_model.mean_loss(self._workload, self._trainable(), self._clients)
+
+    def _trainable(self):
+        with self._here():
+            return self._process.get_model_weights(self._state).trainable
+
+    def _here(self):
+        return tff.framework.get_context_stack().install(self._context)
+
+    def close(self) -> None:
+        """See base class."""
+        self._context.close()
+
+
+def _unshuffled(client) -> np.ndarray:
+    """The order that the shuffling of a round turns into the workload's own order."""
+    order = client_update.example_order(len(client.labels), client.seed, 0)
+    return np.argsort(order.numpy())
+
+
+if __name__ == "__main__":
+    protocol.serve(Ours)

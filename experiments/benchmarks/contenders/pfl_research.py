@@ -1,0 +1,118 @@
+"""pfl-research (Apple), its simulated backend with PyTorch.
+
+One process, as its backend does one client after the other in each.
+
+Options:
+    threads: Of PyTorch; by default its own choice, the number of cores.
+"""
+
+import asyncio
+
+import numpy as np
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.aggregate.weighting import WeightByDatapoints
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.dataset import Dataset
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam import NNTrainHyperParams
+from pfl.metrics import Metrics
+from pfl.model.pytorch import PyTorchModel
+
+from experiments.benchmarks import protocol
+from experiments.benchmarks.contenders import torch_model
+from experiments.benchmarks.workload import BATCH_SIZE, LEARNING_RATE, Workload
+
+_MANY_ROUNDS = 10**6
+
+
+class _Module(torch_model.Model):
+    """The model as pfl wants to have it."""
+
+    def loss(self, images, labels):
+        return self.mean_loss(images, labels)
+
+    def metrics(self, images, labels):
+        return {}  # pfl asks for some in the first round, whatever it is told.
+
+
+class _Pause(TrainingProcessCallback):
+    def __init__(self, turns: protocol.Turns):
+        self._turns = turns
+
+    def on_train_begin(self, *, model):
+        self._turns.pause()
+        return Metrics()
+
+    def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
+        self._turns.pause()
+        return False, Metrics()
+
+
+class PflResearch(protocol.Contender):
+    """pfl's FederatedAveraging."""
+
+    def __init__(self, workload: Workload, threads: str | None = None):
+        if workload.algorithm != "fedavg":
+            raise ValueError(f"pfl-research has no {workload.algorithm}.")
+        if threads is not None:
+            torch.set_num_threads(int(threads))
+        self.settings = f"one process, {torch.get_num_threads()} threads"
+        self._workload = workload
+        self._data = [
+            (torch_model.images(c.images), torch_model.labels(c.labels))
+            for c in workload.clients()
+        ]
+        self._turns = protocol.Turns(self._run)
+
+    def build(self) -> None:
+        """See base class."""
+        self._module = _Module(self._workload)
+        self._turns.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(asyncio.new_event_loop())  # pfl asks for the thread's.
+        data, workload = self._data, self._workload
+        dataset = FederatedDataset(
+            lambda k: Dataset(data[k], user_id=str(k)),
+            get_user_sampler("minimize_reuse", list(range(len(data)))),
+        )
+        FederatedAveraging().run(
+            NNAlgorithmParams(
+                central_num_iterations=_MANY_ROUNDS,
+                evaluation_frequency=_MANY_ROUNDS,
+                train_cohort_size=workload.num_clients,
+                val_cohort_size=0,
+            ),
+            SimulatedBackend(dataset, dataset, postprocessors=[WeightByDatapoints()]),
+            PyTorchModel(
+                self._module,
+                torch.optim.SGD,
+                torch.optim.SGD(self._module.parameters(), lr=1.0),
+            ),
+            NNTrainHyperParams(
+                local_num_epochs=1,
+                local_learning_rate=LEARNING_RATE,
+                local_batch_size=BATCH_SIZE,
+            ),
+            callbacks=[_Pause(self._turns)],
+        )
+
+    def one_round(self) -> None:
+        """See base class."""
+        self._turns.one_round()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See base class."""
+        return self._module.arrays()
+
+    def loss(self) -> float:
+        """See base class."""
+        return torch_model.evaluate(self._module, self._workload)
+
+
+if __name__ == "__main__":
+    protocol.serve(PflResearch)

@@ -1,0 +1,124 @@
+"""FedAvg and FedSS in plain TensorFlow: the limit of what TensorFlow can do.
+
+One tf.function step per batch, called from Python, one client after the other; every
+operation may use all cores. All contenders are checked against this one.
+
+Options:
+    intra_op_threads: Of TensorFlow.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.benchmarks import protocol
+from experiments.benchmarks.contenders import tf_model
+from experiments.benchmarks.workload import (
+    BATCH_SIZE,
+    LEARNING_RATE,
+    LOGIT_SCALE,
+    MAX_POSITIVES,
+    NUM_NEGATIVES,
+    Workload,
+)
+from tff_fedss import class_sets, losses, models
+from tff_fedss.algorithms import client_update
+
+
+class PlainTensorFlow(protocol.Contender):
+    """A loop over clients and batches."""
+
+    def __init__(self, workload: Workload, intra_op_threads: str | None = None):
+        threads = tf_model.set_threads(intra_op_threads)
+        self.settings = f"one client at a time, {threads}"
+        self._workload = workload
+        self._clients = workload.clients()
+        self._model = tf_model.feature_extractor(workload)
+
+    def build(self) -> None:
+        """See base class."""
+        model, workload = self._model, self._workload
+        if workload.algorithm == "fedss":
+            sets = class_sets.SampledClasses(
+                workload.num_classes, NUM_NEGATIVES, MAX_POSITIVES
+            )
+            loss_fn = losses.fedss_loss
+        else:
+            sets = class_sets.AllClasses(workload.num_classes)
+
+            def loss_fn(logits, targets, is_member, log_correction):
+                del is_member, log_correction
+                return losses.softmax_loss(logits, targets)
+
+        initial = tf_model.initial_weights(workload, model)
+        self._server = [tf.Variable(value) for value in initial]
+        *server_phi, server_w = self._server
+        rows = tf.Variable(tf.zeros([sets.size, workload.embedding_dim]))
+        parameters = [*model.trainable_variables, rows]
+
+        @tf.function
+        def begin(labels, seed):
+            class_set = sets.build(labels, client_update.negatives_seed(seed))
+            for v, value in zip(parameters, server_phi, strict=False):
+                v.assign(value)
+            rows.assign(tf.gather(server_w, class_set.keys))
+            return class_set, class_sets.positions(class_set, labels)
+
+        @tf.function
+        def step(images, targets, class_set):
+            with tf.GradientTape() as tape:
+                logits = models.cosine_logits(
+                    model(tf.cast(images, tf.float32), training=True), rows, LOGIT_SCALE
+                )
+                loss = tf.reduce_mean(
+                    loss_fn(
+                        logits, targets, class_set.is_member, class_set.log_correction
+                    )
+                )
+            gradient = tape.gradient(loss, parameters)
+            for v, g in zip(parameters, gradient, strict=True):
+                v.assign_sub(LEARNING_RATE * g)
+
+        @tf.function
+        def end(keys, sums, weight):
+            *phi_sums, w_sum = sums
+            phi_sums = [
+                s + weight * (v - value)
+                for s, v, value in zip(phi_sums, parameters, server_phi, strict=False)
+            ]
+            delta = weight * (rows - tf.gather(server_w, keys))
+            return *phi_sums, tf.tensor_scatter_nd_add(w_sum, keys[:, None], delta)
+
+        @tf.function
+        def update(sums, weight):
+            for v, s in zip(self._server, sums, strict=True):
+                v.assign_add(s / weight)
+
+        self._functions = begin, step, end, update
+
+    def one_round(self) -> None:
+        """See base class."""
+        begin, step, end, update = self._functions
+        sums, total = tuple(tf.zeros_like(v) for v in self._server), 0.0
+        for client in self._clients:
+            class_set, targets = begin(client.labels, client.seed)
+            for start in range(0, len(client.labels), BATCH_SIZE):
+                batch = slice(start, start + BATCH_SIZE)
+                step(client.images[batch], targets[batch], class_set)
+            weight = float(len(client.labels))
+            sums = end(class_set.keys, sums, tf.constant(weight))
+            total += weight
+        update(sums, tf.constant(total))
+        self._server[-1].numpy()  # Waits until it is done.
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """See base class."""
+        return tf_model.named(self._model, [v.numpy() for v in self._server])
+
+    def loss(self) -> float:
+        """See base class."""
+        weights = [v.numpy() for v in self._server]
+        return tf_model.mean_loss(self._workload, weights, self._clients)
+
+
+if __name__ == "__main__":
+    protocol.serve(PlainTensorFlow)

@@ -1,0 +1,418 @@
+"""Runs contenders beside each other: the driver's side of the benchmark.
+
+Each contender is a process (see `experiments.benchmarks.protocol`). For a workload, all
+are started, do their first round and are checked, one after the other. Then they take
+turns, round by round, so that whatever else the machine does meets all alike; while one
+works, the others wait. At the end they are checked again.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from experiments.benchmarks.workload import Workload
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PEERS = ROOT / ".venv-peers"
+_PACKAGE = "experiments.benchmarks.contenders"
+_QUIT_SECONDS = 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """How to start a contender.
+
+    Attributes:
+        module: A program, as `python -m` takes it.
+        environment: Its virtual environment under `PEERS`, or None for ours.
+        options: Its fixed options.
+        algorithms: What it can do.
+    """
+
+    module: str
+    environment: str | None = None
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    algorithms: tuple[str, ...] = ("fedavg",)
+
+    @property
+    def python(self) -> pathlib.Path:
+        """The interpreter."""
+        if self.environment is None:
+            return pathlib.Path(sys.executable)
+        return PEERS / self.environment / "bin" / "python"
+
+
+_BOTH = ("fedavg", "fedss")
+REFERENCE = "plain_tensorflow"
+CONTENDERS = {
+    REFERENCE: Entry(f"{_PACKAGE}.plain_tensorflow", algorithms=_BOTH),
+    "ours_in_process": Entry(
+        f"{_PACKAGE}.ours", None, {"runtime": "in_process"}, _BOTH
+    ),
+    "ours_native": Entry(f"{_PACKAGE}.ours", None, {"runtime": "native"}, _BOTH),
+    "tff_fed_avg": Entry(f"{_PACKAGE}.tff_fed_avg"),
+    "plain_pytorch": Entry(f"{_PACKAGE}.plain_pytorch", "pfl"),
+    "fedjax": Entry(f"{_PACKAGE}.fedjax", "fedjax"),
+    "pfl_research": Entry(f"{_PACKAGE}.pfl_research", "pfl"),
+    "flower": Entry(f"{_PACKAGE}.flower", "flower"),
+}
+
+
+@dataclasses.dataclass
+class Result:
+    """What is known of one contender on one workload.
+
+    Attributes:
+        contender: Its name, with options as the user gave them.
+        workload: What it computed.
+        status: "ok", "WRONG", "failed" or "none" (it does not implement the workload).
+        note: Its configuration, or the reason of another status.
+        build_seconds: Making the learning process.
+        first_seconds: The first round.
+        seconds: The rounds that count, in order.
+        weights_difference: |w - w'| / |w - w_0| of all weights together, after the
+            first round or after the last, whichever is larger: w' the contender's, w
+            the reference's, w_0 the initial ones.
+        loss_difference: Of the global model over all clients' data, relative.
+        peak_mib: The sum of the peaks of its processes' resident memory.
+    """
+
+    contender: str
+    workload: Workload
+    status: str = "ok"
+    note: str = ""
+    build_seconds: float | None = None
+    first_seconds: float | None = None
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    weights_difference: float | None = None
+    loss_difference: float | None = None
+    peak_mib: float | None = None
+
+    @property
+    def images_per_second(self) -> float | None:
+        """Of the median round."""
+        if not self.seconds:
+            return None
+        return self.workload.images_per_round / statistics.median(self.seconds)
+
+
+class ContenderError(RuntimeError):
+    """A contender said that it failed, died, or did not answer in time."""
+
+
+class Process:
+    """A contender's process."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        workload: Workload,
+        options: Mapping[str, str],
+        log: pathlib.Path,
+        timeout: float,
+    ):
+        """Starts it and waits until it has its data."""
+        self._log, self._timeout = log, timeout
+        if not entry.python.exists():
+            raise ContenderError(
+                f"no {entry.python.relative_to(ROOT)}: run ./run.sh benchmark "
+                "--setup_peers"
+            )
+        read, write = os.pipe()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "w") as file:
+            self._process = subprocess.Popen(
+                [
+                    str(entry.python),
+                    "-P",
+                    "-m",
+                    entry.module,
+                    f"--workload={workload.to_json()}",
+                    f"--options={json.dumps({**entry.options, **options})}",
+                    f"--reply_fd={write}",
+                ],
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                pass_fds=[write],
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                # All that it starts can be ended with it.
+                start_new_session=True,
+            )
+        os.close(write)
+        self._replies, self._rest = read, b""
+        try:
+            self._reply()
+        except BaseException:
+            self.kill()
+            raise
+
+    def ask(self, command: str) -> dict:
+        """Sends a command and returns the reply.
+
+        Raises:
+            ContenderError: If it fails, with its last words.
+        """
+        try:
+            self._process.stdin.write(command + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # The reply says more.
+        return self._reply()
+
+    def _reply(self) -> dict:
+        deadline = time.monotonic() + self._timeout
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._replies], [], [], 0.2)
+            if ready:
+                content = os.read(self._replies, 1 << 16)
+                if not content:
+                    raise ContenderError(f"died: {self._last_words()}")
+                self._rest += content
+            elif self._process.poll() is not None:
+                # Its children may hold the pipe open for longer than it lives.
+                raise ContenderError(f"died: {self._last_words()}")
+            elif time.monotonic() > deadline:
+                raise ContenderError(f"no answer in {self._timeout:.0f} s")
+        line, _, self._rest = self._rest.partition(b"\n")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise ContenderError(_last_line(reply["error"]))
+        return reply
+
+    def _last_words(self) -> str:
+        return _last_line(self._log.read_text(errors="replace"))
+
+    def peak_mib(self) -> float:
+        """The sum of the peaks of the living processes of its tree, in MiB.
+
+        Memory that they share counts for each of them.
+        """
+        return sum(map(_peak_kib, _tree(self._process.pid))) / 1024
+
+    def quit(self) -> None:
+        """Asks it to end, and ends what is left of it."""
+        pids = _tree(self._process.pid)
+        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+            self._process.stdin.write("quit\n")
+            self._process.stdin.close()
+            self._process.wait(_QUIT_SECONDS)
+        self._end(pids)
+
+    def kill(self) -> None:
+        """Ends it and all that it has started."""
+        self._end(_tree(self._process.pid))
+
+    def _end(self, pids: Sequence[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        with contextlib.suppress(OSError):
+            os.close(self._replies)
+        self._replies = -1
+
+
+def run(
+    workload: Workload,
+    names: Sequence[str],
+    *,
+    repeats: int,
+    weights_tolerance: float,
+    loss_tolerance: float,
+    timeout: float,
+    log_dir: pathlib.Path,
+    say: Callable[[str], None] = print,
+    contenders: Mapping[str, Entry] | None = None,
+) -> list[Result]:
+    """Measures contenders on one workload.
+
+    Args:
+        workload: What they compute.
+        names: Who takes part: "name" or "name:option=value:option=value". The first
+            is the reference that the others are checked against.
+        repeats: Rounds that count, of each.
+        weights_tolerance: The largest `Result.weights_difference` that is not wrong.
+        loss_tolerance: Likewise of `loss_difference`.
+        timeout: Seconds that one answer may take.
+        log_dir: Where the contenders' own output goes.
+        say: Takes a line of progress.
+        contenders: By name; by default `CONTENDERS`.
+
+    Returns:
+        A result for each name, in their order.
+    """
+    contenders = CONTENDERS if contenders is None else contenders
+    results = {name: Result(name, workload) for name in names}
+    processes: dict[str, Process] = {}
+    check = _Check(weights_tolerance, loss_tolerance)
+
+    @contextlib.contextmanager
+    def reporting(name: str):
+        try:
+            yield
+        except ContenderError as error:
+            results[name].status, results[name].note = "failed", str(error)
+            say(f"  {name}: failed: {error}")
+            if name in processes:
+                processes.pop(name).kill()
+
+    try:
+        for name in names:
+            result = results[name]
+            entry, options = parse_name(name, contenders)
+            if workload.algorithm not in entry.algorithms:
+                result.status, result.note = "none", "not implemented"
+                continue
+            with reporting(name):
+                log = log_dir / f"{_file_name(workload, name)}.log"
+                process = Process(entry, workload, options, log, timeout)
+                processes[name] = process
+                reply = process.ask("build")
+                result.build_seconds = reply["seconds"]
+                result.note = reply["settings"]
+                result.first_seconds = process.ask("round")["seconds"]
+                check(result, process, is_reference=name == names[0])
+                say(f"  {name}: {_checked(result)}")
+        for i in range(repeats):
+            for name in list(processes):
+                with reporting(name):
+                    seconds = processes[name].ask("round")["seconds"]
+                    results[name].seconds.append(seconds)
+            say(f"  round {i + 1} of {repeats} done by all")
+        for name in list(processes):
+            with reporting(name):
+                check(results[name], processes[name], is_reference=name == names[0])
+                results[name].peak_mib = processes[name].peak_mib()
+                if results[name].status != "ok":
+                    say(f"  {name}: {_checked(results[name])}")
+        while processes:
+            processes.popitem()[1].quit()
+    finally:  # There are some left after an exception only, such as Ctrl-C.
+        for process in processes.values():
+            process.kill()
+    return list(results.values())
+
+
+def parse_name(
+    name: str, contenders: Mapping[str, Entry]
+) -> tuple[Entry, dict[str, str]]:
+    """Splits "name:option=value:..." and looks the name up.
+
+    Raises:
+        ValueError: If there is no such contender or an option has no value.
+    """
+    base, *options = name.split(":")
+    if base not in contenders:
+        raise ValueError(
+            f"no contender {base!r}: expected one of {', '.join(contenders)}"
+        )
+    if any("=" not in option for option in options):
+        raise ValueError(f"options look like {base}:name=value, found {name!r}")
+    return contenders[base], dict(option.split("=", 1) for option in options)
+
+
+class _Check:
+    """Compares contenders' models with the reference's, which must come first."""
+
+    def __init__(self, weights_tolerance: float, loss_tolerance: float):
+        self._tolerances = weights_tolerance, loss_tolerance
+        self._reference: tuple[dict[str, np.ndarray], float] | None = None
+
+    def __call__(self, result: Result, process: Process, is_reference: bool) -> None:
+        """Asks a contender for its model, and says in `result` how far it is off."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "weights.npz")
+            loss = process.ask(f"weights {path}")["loss"]
+            with np.load(path) as file:
+                weights = dict(file)
+        if is_reference:
+            self._reference = weights, loss
+        if self._reference is None:
+            result.status = "WRONG"
+            result.note = f"not checked, as the reference failed. {result.note}"
+            return
+        initial = result.workload.initial_weights()
+        shapes = {name: value.shape for name, value in initial.items()}
+        if {name: value.shape for name, value in weights.items()} != shapes:
+            result.status, result.note = "WRONG", "other weights or shapes"
+            return
+        expected, expected_loss = self._reference
+        differences = (
+            _distance(expected, weights) / _distance(expected, initial),
+            abs(loss - expected_loss) / abs(expected_loss),
+        )
+        # Not `>`, and not max(): NaN is wrong, too.
+        if not all(d <= t for d, t in zip(differences, self._tolerances, strict=True)):
+            result.status = "WRONG"
+        before = result.weights_difference, result.loss_difference
+        result.weights_difference, result.loss_difference = (
+            new if old is None or not new <= old else old
+            for old, new in zip(before, differences, strict=True)
+        )
+
+
+def _distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
+    return float(
+        np.sqrt(sum(np.sum(np.square(a[k] - b[k], dtype=np.float64)) for k in a))
+    )
+
+
+def _checked(result: Result) -> str:
+    if result.weights_difference is None:
+        differences = result.note
+    else:
+        differences = (
+            f"weights differ by {result.weights_difference:.1e} of the update, "
+            f"loss by {result.loss_difference:.1e}"
+        )
+    return (
+        f"{result.status}, {differences}; built in {result.build_seconds:.1f} s, "
+        f"first round {result.first_seconds:.1f} s"
+    )
+
+
+def _file_name(workload: Workload, name: str) -> str:
+    text = f"{workload.name}_{workload.num_clients}_{name}"
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", text)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "without a word"
+
+
+def _tree(root: int) -> list[int]:
+    """Returns a process and its descendants, parents first."""
+    children: dict[int, list[int]] = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name in parentheses may hold anything.
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    tree = [root]
+    for pid in tree:  # It grows while we go.
+        tree += children.get(pid, [])
+    return tree
+
+
+def _peak_kib(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        if match := re.search(r"VmHWM:\s+(\d+) kB", status):
+            return int(match.group(1))
+    return 0

@@ -1,0 +1,266 @@
+"""The benchmark's results as CSV, Markdown and a plot."""
+
+import csv
+import dataclasses
+import datetime
+import io
+import itertools
+import os
+import pathlib
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import matplotlib.figure
+import matplotlib.ticker
+
+from experiments.benchmarks import contest
+from experiments.benchmarks.contest import Result
+
+_OURS = ("ours_in_process", "ours_native")
+_TFF = "tff_fed_avg"
+# Frameworks for federated learning; the plain loops are limits, not peers.
+_PEERS = (_TFF, "fedjax", "pfl_research", "flower")
+_COLOURS = {"ours": "tab:blue", "plain": "0.6", "peer": "tab:orange"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Where and when the numbers were measured.
+
+    Attributes:
+        processor: Its name.
+        cores: How many the processes may use.
+        load: The load average of the last minute when the benchmark began.
+        begun: When.
+    """
+
+    processor: str
+    cores: int
+    load: float
+    begun: str
+
+    @classmethod
+    def here(cls) -> "Machine":
+        """Looks at this machine."""
+        info = pathlib.Path("/proc/cpuinfo").read_text()
+        name = re.search(r"^model name\s*:\s*(.*)$", info, re.M)
+        return cls(
+            processor=name.group(1) if name else "unknown processor",
+            cores=len(os.sched_getaffinity(0)),
+            load=os.getloadavg()[0],
+            begun=datetime.datetime.now().isoformat(" ", "minutes"),
+        )
+
+    def __str__(self) -> str:
+        """One line."""
+        return (
+            f"{self.processor}, {self.cores} cores, load average {self.load:.1f} "
+            f"before the first process, {self.begun}."
+        )
+
+
+def write(
+    output_dir: pathlib.Path, results: Sequence[Result], machine: Machine, check: str
+) -> None:
+    """Writes benchmark.csv, benchmark_rounds.csv, benchmark.md and benchmark.png.
+
+    Args:
+        output_dir: Where to.
+        results: Of all workloads so far, workload by workload.
+        machine: Where they were measured.
+        check: The tolerances, in words.
+    """
+    groups = [list(g) for _, g in itertools.groupby(results, lambda r: r.workload)]
+    rows = [_row(result, group) for group in groups for result in group]
+    _write(output_dir / "benchmark.csv", _csv(rows))
+    _write(output_dir / "benchmark_rounds.csv", _csv(list(_rounds(results))))
+    _write(output_dir / "benchmark.md", markdown(groups, machine, check))
+    path = output_dir / "benchmark.png"
+    _plot(groups).savefig(f"{path}.new", format="png", dpi=150)
+    os.replace(f"{path}.new", path)
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    os.replace(new, path)
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _row(result: Result, group: Sequence[Result]) -> dict[str, Any]:
+    seconds = result.seconds
+    return {
+        "workload": result.workload.name,
+        "num_clients": result.workload.num_clients,
+        "contender": result.contender,
+        "status": result.status,
+        "images_per_second": result.images_per_second,
+        "of_plain_tensorflow": _of(result, _named(group, contest.REFERENCE)),
+        "seconds_median": statistics.median(seconds) if seconds else None,
+        "seconds_min": min(seconds, default=None),
+        "seconds_max": max(seconds, default=None),
+        "build_seconds": result.build_seconds,
+        "first_round_seconds": result.first_seconds,
+        "peak_mib": result.peak_mib,
+        "weights_difference": result.weights_difference,
+        "loss_difference": result.loss_difference,
+        "note": result.note,
+    }
+
+
+def _rounds(results: Iterable[Result]) -> Iterable[dict[str, Any]]:
+    for result in results:
+        times = [("build", result.build_seconds), ("first", result.first_seconds)]
+        for what, seconds in [*times, *enumerate(result.seconds, 1)]:
+            yield {
+                "workload": result.workload.name,
+                "num_clients": result.workload.num_clients,
+                "contender": result.contender,
+                "status": result.status,
+                "round": what,
+                "seconds": seconds,
+            }
+
+
+def markdown(groups: Sequence[Sequence[Result]], machine: Machine, check: str) -> str:
+    """Returns the tables.
+
+    Args:
+        groups: The results of each workload.
+        machine: Where they were measured.
+        check: The tolerances, in words.
+
+    Returns:
+        Markdown: a table for each workload, and what follows from it for this project.
+    """
+    parts = [f"# Benchmark\n\n{machine}\n\nEqual to plain_tensorflow means: {check}."]
+    for group in groups:
+        w = group[0].workload
+        parts.append(
+            f"## {w.name}, {w.num_clients} clients of {w.num_examples} images\n\n"
+            "| contender | images/s | of plain TensorFlow | s a round (min-max) | "
+            "build, s | first round, s | peak MiB | weights, loss differ | settings |\n"
+            "|---|---|---|---|---|---|---|---|---|\n"
+            + "\n".join(_line(result, group) for result in group)
+        )
+        if claims := list(_claims(group)):
+            parts.append("\n".join(f"- {claim}" for claim in claims))
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(result: Result, group: Sequence[Result]) -> str:
+    if result.status in ("failed", "none"):
+        return f"| {result.contender} | {result.status}: {_cell(result.note)} |" + (
+            " |" * 7
+        )
+    name = result.contender
+    if result.status != "ok":
+        name += f" **{result.status}**"
+    rate, ratio = (
+        result.images_per_second,
+        _of(result, _named(group, contest.REFERENCE)),
+    )
+    s = result.seconds
+    spread = f"{statistics.median(s):.2f} ({min(s):.2f}-{max(s):.2f})" if s else "none"
+    differences = (
+        "unknown"
+        if result.weights_difference is None
+        else f"{result.weights_difference:.1e}, {result.loss_difference:.1e}"
+    )
+    cells = [
+        name,
+        "" if rate is None else f"{rate:,.0f}",
+        "" if ratio is None else f"{ratio:.2f}",
+        spread,
+        f"{result.build_seconds:.1f}",
+        f"{result.first_seconds:.1f}",
+        "" if result.peak_mib is None else f"{result.peak_mib:,.0f}",
+        differences,
+        _cell(result.note),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _claims(group: Sequence[Result]) -> Iterable[str]:
+    """What follows for this project, from the contenders that are right."""
+    right = [r for r in group if r.status == "ok" and r.seconds]
+    peers = [r for r in right if r.contender.split(":")[0] in _PEERS]
+    best = max(peers, key=lambda r: r.images_per_second, default=None)
+    for ours in right:
+        if ours.contender.split(":")[0] not in _OURS:
+            continue
+        words = []
+        for other, what in (
+            (_named(right, contest.REFERENCE), "plain TensorFlow"),
+            (_named(right, _TFF), "TFF's FedAvg"),
+            (best, f"the best peer ({best.contender})" if best else ""),
+        ):
+            if (ratio := _of(ours, other)) is not None:
+                words.append(f"{ratio:.2f} of {what}")
+        first = ours.first_seconds / statistics.median(ours.seconds)
+        words.append(f"first round {first:.1f} of the median")
+        yield f"{ours.contender}: {', '.join(words)}."
+
+
+def _named(group: Sequence[Result], name: str) -> Result | None:
+    return next((r for r in group if r.contender == name), None)
+
+
+def _of(result: Result, other: Result | None) -> float | None:
+    """The median of how often as fast it was as another, turn by turn."""
+    if other is None or not result.seconds or not other.seconds:
+        return None
+    return statistics.median(
+        b / a for a, b in zip(result.seconds, other.seconds, strict=False)
+    )
+
+
+def _plot(groups: Sequence[Sequence[Result]]) -> matplotlib.figure.Figure:
+    """Bars of images/s, a panel for each workload."""
+    drawn = [[r for r in group if r.seconds] for group in groups]
+    height = 0.7 * len(drawn) + 0.3 * sum(map(len, drawn)) + 0.3
+    figure = matplotlib.figure.Figure((8, height), layout="constrained")
+    axes = figure.subplots(
+        len(drawn), 1, squeeze=False, height_ratios=[1 + len(d) for d in drawn]
+    )[:, 0]
+    for ax, group, all_of_it in zip(axes, drawn, groups, strict=True):
+        w = all_of_it[0].workload
+        ax.set_title(f"{w.name}, {w.num_clients} clients", loc="left", fontsize=9)
+        ax.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
+        for i, result in enumerate(group):
+            rate, images = result.images_per_second, w.images_per_round
+            kind = result.contender.split("_")[0]
+            wrong = result.status != "ok"
+            ax.barh(
+                i,
+                rate,
+                color=_COLOURS.get(kind, _COLOURS["peer"]),
+                alpha=0.3 if wrong else 1,
+                xerr=[
+                    [rate - images / max(result.seconds)],
+                    [images / min(result.seconds) - rate],
+                ],
+            )
+            ax.text(0, i, f" {rate:,.0f}", va="center", fontsize=8)
+        ax.set_yticks(
+            range(len(group)),
+            [r.contender + (" WRONG" if r.status != "ok" else "") for r in group],
+            fontsize=8,
+        )
+        ax.invert_yaxis()
+        ax.tick_params(axis="x", labelsize=8)
+    axes[-1].set_xlabel("images/s: median, slowest and fastest round")
+    return figure
