@@ -1,8 +1,9 @@
 """Full and sampled softmax cross-entropy losses (FedSS, Eq. 2 and 4-8; RF-softmax).
 
 All return a loss per example. All but `sampled_softmax_loss` take logits o of shape
-[examples, L] over the L columns that a client holds, and targets as positions in [0, L). A column that is left
-out of an example's softmax gets weight exactly zero, in the loss and in its gradient.
+[examples, L] over the L columns that a client holds, and targets as positions in
+[0, L). A column that is left out of an example's softmax gets weight exactly zero, in
+the loss and in its gradient.
 """
 
 import tensorflow as tf

@@ -79,8 +79,8 @@ class Kernel(abc.ABC):
 class QuadraticKernel(Kernel):
     """K(h, c) = alpha (h.c)^2 + 1 (Blanc and Steffen, ICML 2018).
 
-    The poster's phi(z) = [sqrt(alpha) z (x) z, 1] has every product z_i z_j twice; once,
-    and sqrt(2) times, gives the same kernel with d (d + 1) / 2 + 1 features.
+    The poster's phi(z) = [sqrt(alpha) z (x) z, 1] has every product z_i z_j twice. To
+    have it once, times sqrt(2), gives the same kernel with d (d + 1) / 2 + 1 features.
     """
 
     lower_bound = 1.0
