@@ -94,7 +94,8 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
     def _evaluation(self):
         encoder = self.encoder()
 
-        @tf.function(reduce_retracing=True)
+        # Traced twice: the last part is shorter, and the LSTM is unrolled.
+        @tf.function
         def loss_sum(tokens, labels, classifier, carry):
             inputs = {"tokens": tokens, "keep": tf.constant(1.0)}
             features, carry = encoder(inputs, carry, training=False)
