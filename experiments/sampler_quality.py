@@ -35,12 +35,12 @@ _IMAGES = flags.DEFINE_string(
     "images", None, "A gzipped IDX file of images, for Table 1 on real vectors."
 )
 _NUM_DRAWS = flags.DEFINE_integer(
-    "num_draws", 20_000, "Sampled gradients for each mean.", lower_bound=100
+    "num_draws", 10_000, "Sampled gradients for each mean.", lower_bound=100
 )
 
 # The bias is measured here; logits are as wide as those of a model in training.
-_CLASSES, _DIM, _SCALE, _EXAMPLES = 500, 32, 10.0, 8
-_NUM_NEGATIVES = (5, 10, 20, 50, 100)
+_CLASSES, _DIM, _SCALE, _EXAMPLES = 500, 32, 10.0, 4
+_NUM_NEGATIVES = (5, 20, 80)
 _NU = 4.0
 _FREQUENCIES = (50, 200, 1000, 4000)
 _COLORS = (

@@ -129,8 +129,8 @@ class SampledSoftmax:
             changed, _ = tf.unique(tf.concat([labels, tf.reshape(ids, [-1])], 0))
             # A graph runs what has effects in the order in which it is written.
             tf.numpy_function(
-                self.sampler.update,
-                [changed, _unit(tf.gather(self._classifier, changed))],
+                lambda ids, rows: self.sampler.update(ids, _unit_rows(rows)),
+                [changed, tf.gather(self._classifier, changed)],
                 [],
             )
         return tf.reduce_sum(example_losses), next_carry
@@ -151,7 +151,7 @@ class SampledSoftmax:
 
     def _rebuild_sampler(self) -> None:
         if self.sampler is not None:
-            self.sampler.rebuild(_unit(self._classifier).numpy())
+            self.sampler.rebuild(_unit_rows(self._classifier.numpy()))
 
     @property
     def state(self) -> list[np.ndarray]:
@@ -181,6 +181,19 @@ class SampledSoftmax:
         )
 
 
+# Added to squared norms, as in `models.cosine_logits`.
+_EPSILON = 1e-12
+
+
 def _unit(vectors: tf.Tensor) -> tf.Tensor:
-    # As in models.cosine_logits.
-    return tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-12)
+    return tf.math.l2_normalize(vectors, axis=-1, epsilon=_EPSILON)
+
+
+def _unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Brings rows of W to length 1 for the sampler.
+
+    TensorFlow may round a row differently by its place among others. Here it has the
+    same bits alone and in the whole W, so that a resumed run draws what it would have.
+    """
+    squares = np.square(rows, dtype=np.float64).sum(1, keepdims=True)
+    return (rows / np.sqrt(np.maximum(squares, _EPSILON))).astype(np.float32)
