@@ -1,15 +1,12 @@
 import csv
 import json
-import signal
+import pathlib
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
-from absl.testing import flagsaver
-
-from experiments import program, rf_softmax
 
 SMALL_TEXT = (
     "--task=ptb",
@@ -24,18 +21,23 @@ SMALL_TEXT = (
 )
 
 
-@pytest.fixture
-def run(capsys):
-    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+@pytest.fixture(scope="module")
+def run():
+    """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
+    server_path = pathlib.Path(__file__).with_name("program_server.py")
+    with subprocess.Popen(
+        [sys.executable, server_path, "experiments.rf_softmax"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
 
-    def run(*flags):
-        handler = signal.getsignal(signal.SIGTERM)
-        with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
-            program.run(rf_softmax.main, ["rf_softmax", *flags])
-        signal.signal(signal.SIGTERM, handler)
-        return (end.value.code or 0, *capsys.readouterr())
+        def run(*flags):
+            print(json.dumps(flags), file=server.stdin, flush=True)
+            return json.loads(server.stdout.readline())
 
-    return run
+        yield run
+        server.stdin.close()
 
 
 @pytest.fixture

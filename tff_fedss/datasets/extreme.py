@@ -9,12 +9,13 @@ Reads two text formats, told apart by the name of the file:
   begin with `TAG_` if there is no such file.
 """
 
+import array
 import dataclasses
 import os
 import pathlib
 import re
 import xml.etree.ElementTree
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -133,48 +134,67 @@ def read(path: os.PathLike) -> tuple[SparseRows, int, int]:
 
 
 class _Rows:
-    """Rows while they are read."""
+    """Rows while they are read. They are checked all together in the end."""
 
     def __init__(self, path: pathlib.Path, num_features: int, num_labels: int):
         self._path = path
         self._limits = {"feature": num_features, "label": num_labels}
-        self._ids: dict[str, list[np.ndarray]] = {"feature": [], "label": []}
-        self._values: list[np.ndarray] = []
+        self._ids = {kind: array.array("q") for kind in self._limits}
+        self._ends = {kind: array.array("q", [0]) for kind in self._limits}
+        self._values = array.array("f")
+        self._line_numbers = array.array("q")
 
     def add(
         self,
         number: int,
-        features: Sequence[int],
-        values: Sequence[float],
-        labels: Sequence[int],
+        features: Iterable[int],
+        values: Iterable[float],
+        labels: Iterable[int],
     ) -> None:
+        self._line_numbers.append(number)
+        self._values.extend(values)
         for kind, ids in (("feature", features), ("label", labels)):
-            ids = np.array(ids, np.int64)
-            limit = self._limits[kind]
-            outside = ids[(ids < 0) | (ids >= limit)]
-            if len(outside):
-                raise _error(
-                    self._path, number, f"{kind} {outside[0]} is not in 0..{limit - 1}"
-                )
-            if len(np.unique(ids)) < len(ids):
-                raise _error(self._path, number, f"a {kind} is there twice")
-            self._ids[kind].append(ids.astype(np.int32))
-        values = np.array(values, np.float32)
-        if not np.isfinite(values).all():
-            raise _error(self._path, number, "a value is not a finite number")
-        self._values.append(values)
+            self._ids[kind].extend(ids)
+            self._ends[kind].append(len(self._ids[kind]))
+
+    def __len__(self) -> int:
+        return len(self._line_numbers)
 
     def finish(self) -> SparseRows:
-        if not self._values:
+        if not self._line_numbers:
             raise errors.InvalidInputError(f"{self._path} has no rows.")
-        ends = {kind: np.cumsum([0, *map(len, ids)]) for kind, ids in self._ids.items()}
+        values = np.array(self._values, np.float32)
+        ids = {kind: np.array(i, np.int64) for kind, i in self._ids.items()}
+        ends = {kind: np.array(e, np.int64) for kind, e in self._ends.items()}
+        for kind, limit in self._limits.items():
+            is_outside = (ids[kind] < 0) | (ids[kind] >= limit)
+            if is_outside.any():
+                place = int(is_outside.argmax())
+                reason = f"{kind} {ids[kind][place]} is not in 0..{limit - 1}"
+                raise self._error_at(ends[kind], place, reason)
+            row_of = np.repeat(np.arange(len(self)), np.diff(ends[kind]))
+            order = np.lexsort((ids[kind], row_of))
+            is_same = (np.diff(ids[kind][order]) == 0) & (np.diff(row_of[order]) == 0)
+            if is_same.any():
+                place = int(order[is_same.argmax()])
+                raise self._error_at(ends[kind], place, f"a {kind} is there twice")
+        is_bad = ~np.isfinite(values)
+        if is_bad.any():
+            reason = "a value is not a finite number"
+            raise self._error_at(ends["feature"], int(is_bad.argmax()), reason)
         return SparseRows(
-            np.concatenate(self._ids["feature"]),
-            np.concatenate(self._values),
+            ids["feature"].astype(np.int32),
+            values,
             ends["feature"],
-            np.concatenate(self._ids["label"]),
+            ids["label"].astype(np.int32),
             ends["label"],
         )
+
+    def _error_at(
+        self, ends: np.ndarray, place: int, reason: str
+    ) -> errors.InvalidInputError:
+        row = int(np.searchsorted(ends, place, "right")) - 1
+        return _error(self._path, self._line_numbers[row], reason)
 
 
 def _error(path: pathlib.Path, number: int, reason: str) -> errors.InvalidInputError:
@@ -192,12 +212,13 @@ def _read_xmc(
         num_rows, num_features, num_labels = map(int, header.split())
     except ValueError:
         num_rows = -1
-    if num_rows < 0 or not 0 < max(num_features, num_labels) <= _MAX_COUNT:
+    if num_rows < 0 or not all(
+        0 < count <= _MAX_COUNT for count in (num_features, num_labels)
+    ):
         raise _error(
             path, number, f"expected 'rows features labels', found {header.strip()!r}"
         )
     rows = _Rows(path, num_features, num_labels)
-    count = 0
     for number, line in lines:
         # A row without labels begins with a space.
         labels, _, features = line.rstrip("\n").partition(" ")
@@ -211,8 +232,6 @@ def _read_xmc(
                 [float(value) for _, _, value in pairs],
                 [int(label) for label in labels.split(",") if label],
             )
-        except errors.InvalidInputError:
-            raise
         except (ValueError, OverflowError) as error:
             raise _error(
                 path,
@@ -220,10 +239,9 @@ def _read_xmc(
                 "expected 'label,label feature:value feature:value', found "
                 f"{line.strip()[:60]!r}",
             ) from error
-        count += 1
-    if count != num_rows:
+    if len(rows) != num_rows:
         raise errors.InvalidInputError(
-            f"{path} has {count} rows, but its first line says {num_rows}."
+            f"{path} has {len(rows)} rows, but its first line says {num_rows}."
         )
     return rows.finish(), num_features, num_labels
 
@@ -254,6 +272,7 @@ def _read_arff(
     # From the number of an attribute to that of the feature or label.
     place = np.where(is_label, np.cumsum(is_label), np.cumsum(~is_label)) - 1
     num_labels = int(is_label.sum())
+    place, is_label = place.tolist(), is_label.tolist()  # faster one by one
     rows = _Rows(path, len(names) - num_labels, num_labels)
     for number, line in lines:
         line = line.strip()
@@ -271,12 +290,13 @@ def _read_arff(
             ) from error
         if ids and not 0 <= min(ids) <= max(ids) < len(names):
             raise _error(path, number, f"an index is not in 0..{len(names) - 1}")
-        present = [(i, value) for i, value in zip(ids, values, strict=True) if value]
+        cells = [(i, value) for i, value in zip(ids, values, strict=True) if value]
+        features = [(place[i], value) for i, value in cells if not is_label[i]]
         rows.add(
             number,
-            [place[i] for i, _ in present if not is_label[i]],
-            [value for i, value in present if not is_label[i]],
-            [place[i] for i, _ in present if is_label[i]],
+            [i for i, _ in features],
+            [value for _, value in features],
+            [place[i] for i, _ in cells if is_label[i]],
         )
     return rows.finish(), len(names) - num_labels, num_labels
 

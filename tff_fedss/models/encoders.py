@@ -68,7 +68,7 @@ class LstmEncoder:
         del training
         tokens = inputs["tokens"]
         embedded = tf.unstack(tf.gather(self._words, tokens), axis=1)
-        state = [inputs["keep"] * part for part in carry]
+        state = [inputs["keep"] * tf.convert_to_tensor(part) for part in carry]
         outputs = []
         for x in embedded:
             output, state = self._cell(x, state)
