@@ -34,19 +34,17 @@ class LstmEncoder:
             num_units: The width of the word embedding and of the LSTM.
             seed: Of the weights.
         """
-        glorot, orthogonal = (
-            tf.keras.initializers.GlorotUniform,
-            tf.keras.initializers.Orthogonal,
-        )
+        glorot = tf.keras.initializers.GlorotUniform
         self._words = tf.Variable(
             tf.random.stateless_uniform(
-                [vocabulary_size, num_units], [seed, 1], -0.1, 0.1
+                [vocabulary_size, num_units], [seed, 1], -0.1, 0.1, alg="philox"
             )
         )
         self._cell = tf.keras.layers.LSTMCell(
             num_units,
             kernel_initializer=glorot(seed),
-            recurrent_initializer=orthogonal(seed + 1),
+            # Keras' usual one, Orthogonal, differs from call to call for all its seed.
+            recurrent_initializer=glorot(seed + 1),
         )
         self._projection = tf.keras.layers.Dense(
             embedding_dim, kernel_initializer=glorot(seed + 2)
