@@ -11,11 +11,31 @@ import contextlib
 import importlib
 import io
 import json
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 from absl.testing import flagsaver
 
 from experiments import program
+
+
+@contextlib.contextmanager
+def serve(module: str) -> Iterator[Callable[..., list]]:
+    """Starts a server; yields a function: flags -> [exit code, stdout, stderr]."""
+    with subprocess.Popen(
+        [sys.executable, __file__, module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+
+        def run(*flags: str) -> list:
+            print(json.dumps(flags), file=server.stdin, flush=True)
+            return json.loads(server.stdout.readline())
+
+        yield run
+        server.stdin.close()
 
 
 def main() -> None:

@@ -1,12 +1,13 @@
 import csv
 import json
-import pathlib
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+
+from tests.experiments import program_server
 
 SMALL_TEXT = (
     "--task=ptb",
@@ -24,20 +25,8 @@ SMALL_TEXT = (
 @pytest.fixture(scope="module")
 def run():
     """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
-    server_path = pathlib.Path(__file__).with_name("program_server.py")
-    with subprocess.Popen(
-        [sys.executable, server_path, "experiments.rf_softmax"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
-
-        def run(*flags):
-            print(json.dumps(flags), file=server.stdin, flush=True)
-            return json.loads(server.stdout.readline())
-
+    with program_server.serve("experiments.rf_softmax") as run:
         yield run
-        server.stdin.close()
 
 
 @pytest.fixture
