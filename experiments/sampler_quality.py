@@ -41,8 +41,8 @@ _NUM_DRAWS = flags.DEFINE_integer(
 # The bias is measured here; logits are as wide as those of a model in training.
 _CLASSES, _DIM, _SCALE, _EXAMPLES = 500, 32, 10.0, 4
 _NUM_NEGATIVES = (5, 20, 80)
-_NU = 4.0
-_FREQUENCIES = (50, 200, 1000, 4000)
+# D and nu.
+_FEATURES = ((50, 4.0), (200, 4.0), (1000, 4.0), (4000, 4.0), (200, 1.0))
 _COLORS = (
     "#D55E00",
     "#E69F00",
@@ -51,6 +51,7 @@ _COLORS = (
     "#0072B2",
     "#004165",
     "#999999",
+    "#8B4513",
     "#CC79A7",
 )
 
@@ -97,13 +98,15 @@ def _write(folder: pathlib.Path, name: str, rows: Sequence[dict], text: str) -> 
 
 
 def _samplers_to_compare() -> Iterator[tuple[str, samplers.ClassSampler]]:
-    options = samplers.SamplerOptions(_CLASSES, _DIM, _SCALE, nu=_NU)
+    options = samplers.SamplerOptions(_CLASSES, _DIM, _SCALE)
     for name in ("uniform", "log_uniform", "quadratic"):
         yield name, samplers.SAMPLERS[name](options)
-    for frequencies in _FREQUENCIES:
+    for frequencies, nu in _FEATURES:
         yield (
-            f"rff, D = {frequencies:,}",
-            samplers.SAMPLERS["rff"](options._replace(num_frequencies=frequencies)),
+            f"rff, D = {frequencies:,}, nu = {nu:g}",
+            samplers.SAMPLERS["rff"](
+                options._replace(num_frequencies=frequencies, nu=nu)
+            ),
         )
     yield "exp", samplers.SAMPLERS["exp"](options)
 
@@ -139,7 +142,7 @@ def _bias(folder: pathlib.Path) -> None:
             )
     names = list(dict.fromkeys(row["sampler"] for row in rows))
     lines = [
-        f"n = {_CLASSES}, d = {_DIM}, tau = {_SCALE:g}, nu = {_NU:g}; the mean over "
+        f"n = {_CLASSES}, d = {_DIM}, tau = {_SCALE:g}; the mean over "
         f"{_EXAMPLES} examples of |mean of {_NUM_DRAWS.value:,} sampled gradients - "
         "full gradient|_1, in the logits. In brackets: what of it the noise of the "
         "measurement alone would give.",
@@ -149,7 +152,7 @@ def _bias(folder: pathlib.Path) -> None:
         + " | clipped |",
         "|---" * (len(_NUM_NEGATIVES) + 2) + "|",
     ]
-    with figures.png(folder / "bias.png") as (_, axes):
+    with figures.png(folder / "bias.png", figsize=(6, 5)) as (figure, axes):
         for name, color in zip(names, _COLORS, strict=True):
             own = [row for row in rows if row["sampler"] == name]
             cells = [f"{row['bias']:.4f} ({row['noise']:.4f})" for row in own]
@@ -163,7 +166,9 @@ def _bias(folder: pathlib.Path) -> None:
         axes.loglog(_NUM_NEGATIVES, noise, "k:", label="noise (exp)")
         axes.set(xlabel="m", ylabel="bias of the gradient, $L_1$")
         axes.grid(alpha=0.3, which="both")
-        axes.legend(fontsize="small", ncols=2)
+        figure.legend(
+            loc="outside upper center", ncols=3, fontsize="small", frameon=False
+        )
     _write(folder, "bias", rows, "\n".join(lines) + "\n")
 
 
