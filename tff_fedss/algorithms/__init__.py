@@ -3,10 +3,13 @@
 from tff_fedss.algorithms.centralized import Centralized, iid_batches
 from tff_fedss.algorithms.fedaws import build_fedaws
 from tff_fedss.algorithms.fedss import METHODS, ServerState, build_fedss
+from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
 
 __all__ = [
     "METHODS",
     "Centralized",
+    "Encoder",
+    "SampledSoftmax",
     "ServerState",
     "build_fedaws",
     "build_fedss",

@@ -4,6 +4,7 @@ from tff_fedss.losses.softmax import (
     fedss_loss,
     neg_only_loss,
     pos_only_loss,
+    sampled_softmax_loss,
     softmax_loss,
 )
 from tff_fedss.losses.spreadout import spreadout_loss, spreadout_loss_and_gradient
@@ -12,6 +13,7 @@ __all__ = [
     "fedss_loss",
     "neg_only_loss",
     "pos_only_loss",
+    "sampled_softmax_loss",
     "softmax_loss",
     "spreadout_loss",
     "spreadout_loss_and_gradient",

@@ -1,8 +1,9 @@
-"""Full and sampled softmax cross-entropy losses (FedSS, Eq. 2 and 4-8).
+"""Full and sampled softmax cross-entropy losses (FedSS, Eq. 2 and 4-8; RF-softmax).
 
-All take logits o of shape [examples, L] over the L columns that a client holds, and
-targets as positions in [0, L). They return a loss per example. A column that is left
-out of an example's softmax gets weight exactly zero, in the loss and in its gradient.
+All return a loss per example. All but `sampled_softmax_loss` take logits o of shape
+[examples, L] over the L columns that a client holds, and targets as positions in
+[0, L). A column that is left out of an example's softmax gets weight exactly zero, in
+the loss and in its gradient.
 """
 
 import tensorflow as tf
@@ -89,3 +90,25 @@ def pos_only_loss(
         float32[examples].
     """
     return softmax_loss(tf.where(is_positive, logits, _LEFT_OUT), targets)
+
+
+def sampled_softmax_loss(
+    target_logits: tf.Tensor, negative_logits: tf.Tensor, log_q: tf.Tensor
+) -> tf.Tensor:
+    """Sampled softmax: -o_t + log Z' (Bengio and Senécal, 2008; RF-softmax).
+
+    Z' = exp(o_t) + sum_i exp(o_{s_i} - log(m q_{s_i})), over m negatives s_i of each
+    example's own, drawn with replacement: E[Z'] = Z.
+
+    Args:
+        target_logits: float32[examples].
+        negative_logits: float32[examples, m].
+        log_q: float32[examples, m], of each draw, over the classes without the target.
+
+    Returns:
+        float32[examples].
+    """
+    num_samples = tf.cast(tf.shape(negative_logits)[1], log_q.dtype)
+    corrected = negative_logits - log_q - tf.math.log(num_samples)
+    logits = tf.concat([target_logits[:, tf.newaxis], corrected], 1)
+    return tf.reduce_logsumexp(logits, 1) - target_logits

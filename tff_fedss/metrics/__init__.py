@@ -9,6 +9,7 @@ from tff_fedss.metrics.communication import (
 from tff_fedss.metrics.confusion import client_confusion_matrix
 from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
 from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
+from tff_fedss.metrics.precision import precision_at_k
 
 __all__ = [
     "BYTES_PER_PARAMETER",
@@ -20,4 +21,5 @@ __all__ = [
     "gradient_noise",
     "map_at_r",
     "nearest_classes",
+    "precision_at_k",
 ]

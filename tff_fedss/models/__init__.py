@@ -3,6 +3,7 @@
 import functools
 
 from tff_fedss.models.cosine_classifier import cosine_logits, initial_classifier
+from tff_fedss.models.encoders import ImageEncoder, LstmEncoder, SparseEncoder
 from tff_fedss.models.group_normalization import GroupNormalization
 from tff_fedss.models.mobilenet_v3 import (
     communication_saving,
@@ -24,7 +25,10 @@ FEATURE_EXTRACTORS = {
 __all__ = [
     "FEATURE_EXTRACTORS",
     "GroupNormalization",
+    "ImageEncoder",
     "LoadReport",
+    "LstmEncoder",
+    "SparseEncoder",
     "communication_saving",
     "cosine_logits",
     "initial_classifier",

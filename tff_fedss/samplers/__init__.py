@@ -1,5 +1,80 @@
-"""Proposal distributions over classes."""
+"""Proposal distributions over classes.
 
+`sample_without_replacement` draws a client's negatives (FedSS). The `ClassSampler`s
+draw the negatives of sampled softmax for each example (RF-softmax); `SAMPLERS` has them
+by name.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tff_fedss.samplers.class_sampler import ClassSampler, Negatives
+from tff_fedss.samplers.exp import ExpSampler
+from tff_fedss.samplers.fixed import FixedSampler, log_uniform_sampler, uniform_sampler
+from tff_fedss.samplers.kernel_sampler import KernelSampler
+from tff_fedss.samplers.kernels import Kernel, QuadraticKernel, RandomFourierKernel
 from tff_fedss.samplers.uniform import sample_without_replacement
 
-__all__ = ["sample_without_replacement"]
+
+class SamplerOptions(NamedTuple):
+    """What the samplers may need to know.
+
+    Attributes:
+        num_classes: n.
+        embedding_dim: d.
+        scale: tau, of the logits (exp).
+        alpha: Of the quadratic kernel.
+        nu: Of the Gaussian kernel (rff).
+        num_frequencies: D (rff).
+        leaf_size: B, the classes in a bucket of a tree; None: the sampler's own.
+        seed: Of the random features (rff).
+    """
+
+    num_classes: int
+    embedding_dim: int
+    scale: float
+    alpha: float = 100.0
+    nu: float = 4.0
+    num_frequencies: int = 1024
+    leaf_size: int | None = None
+    seed: int = 0
+
+
+def _quadratic(options: SamplerOptions) -> KernelSampler:
+    kernel = QuadraticKernel(options.embedding_dim, options.alpha)
+    # In a bucket a class costs d and not d^2 / 2: with d / 2 classes, bucket and node
+    # cost alike (Blanc and Steffen choose the size so too).
+    leaf_size = options.leaf_size or max(options.embedding_dim // 2, 1)
+    return KernelSampler(options.num_classes, kernel, leaf_size)
+
+
+def _rff(options: SamplerOptions) -> KernelSampler:
+    kernel = RandomFourierKernel(
+        options.embedding_dim, options.num_frequencies, options.nu, options.seed
+    )
+    return KernelSampler(options.num_classes, kernel, options.leaf_size)
+
+
+SAMPLERS: dict[str, Callable[[SamplerOptions], ClassSampler]] = {
+    "uniform": lambda options: uniform_sampler(options.num_classes),
+    "log_uniform": lambda options: log_uniform_sampler(options.num_classes),
+    "quadratic": _quadratic,
+    "rff": _rff,
+    "exp": lambda options: ExpSampler(options.num_classes, options.scale),
+}
+
+__all__ = [
+    "SAMPLERS",
+    "ClassSampler",
+    "ExpSampler",
+    "FixedSampler",
+    "Kernel",
+    "KernelSampler",
+    "Negatives",
+    "QuadraticKernel",
+    "RandomFourierKernel",
+    "SamplerOptions",
+    "log_uniform_sampler",
+    "sample_without_replacement",
+    "uniform_sampler",
+]

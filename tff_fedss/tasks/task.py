@@ -61,6 +61,11 @@ class Task(abc.ABC):
             Metrics by name, `metric` among them.
         """
 
+    @staticmethod
+    def format_metric(value: float) -> str:
+        """Writes a value of the metric, a share."""
+        return f"{100 * value:.1f} %"
+
     def train_top1(self, weights: tff.learning.models.ModelWeights) -> float:
         """Measures how well the training images are classified (FedSS, A.5, Table 4).
 

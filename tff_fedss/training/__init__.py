@@ -1,12 +1,13 @@
 """The loop: rounds, evaluation, progress, and the folder that a run leaves behind."""
 
-from tff_fedss.training.centralized_run import CentralizedRun
+from tff_fedss.training.centralized_run import CentralizedRun, pooled_batches
 from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.draws import client_seed, cohort
 from tff_fedss.training.federated_run import FederatedRun, client_selection_fn
 from tff_fedss.training.loop import Metrics, Run, train
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.results_folder import ResultsFolder
+from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
 
 __all__ = [
@@ -17,10 +18,12 @@ __all__ = [
     "Progress",
     "ResultsFolder",
     "Run",
+    "SampledSoftmaxRun",
     "WarmStartCache",
     "client_seed",
     "client_selection_fn",
     "cohort",
+    "pooled_batches",
     "train",
     "warm_start",
 ]

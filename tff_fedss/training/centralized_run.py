@@ -10,9 +10,31 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import algorithms
+from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.tasks import Task
 from tff_fedss.training import draws
 from tff_fedss.training.loop import Metrics
+
+
+def pooled_batches(
+    dataset: FederatedDataset, batch_size: int, seed: int, num_done: int
+) -> tf.data.Dataset:
+    """Returns mini-batches of all clients' images, see `algorithms.iid_batches`.
+
+    Args:
+        dataset: The data.
+        batch_size: The mini-batch.
+        seed: Of the order and of the crops.
+        num_done: How many batches to leave out, because they have been used before.
+    """
+    return algorithms.iid_batches(
+        dataset.pooled_examples(),
+        sum(map(dataset.num_examples, dataset.train.client_ids)),
+        batch_size,
+        seed,
+        ready=None if dataset.preprocessing is None else dataset.ready,
+        num_done=num_done,
+    )
 
 
 class CentralizedRun:
@@ -87,15 +109,9 @@ class CentralizedRun:
 
     def _next_batches(self, num_updates: int) -> Iterator[Any]:
         if self._batches is None:
-            dataset = self.task.dataset
             self._batches = iter(
-                algorithms.iid_batches(
-                    dataset.pooled_examples(),
-                    sum(map(dataset.num_examples, dataset.train.client_ids)),
-                    self._batch_size,
-                    self._seed,
-                    ready=None if dataset.preprocessing is None else dataset.ready,
-                    num_done=self._num_updates,
+                pooled_batches(
+                    self.task.dataset, self._batch_size, self._seed, self._num_updates
                 )
             )
         self._num_updates += num_updates

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_fedss.tasks import Task
+from tff_fedss.tasks import SampledSoftmaxTask, Task
 from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.progress import Progress
 
@@ -16,7 +16,7 @@ Metrics = collections.OrderedDict[str, Any]
 
 
 class Run(Protocol):
-    """One method in training: a `FederatedRun` or a `CentralizedRun`.
+    """One method in training: a `FederatedRun`, a `CentralizedRun` or another.
 
     Attributes:
         name: What to call the run in tables and progress lines.
@@ -25,7 +25,7 @@ class Run(Protocol):
     """
 
     name: str
-    task: Task
+    task: Task | SampledSoftmaxTask
     round_num: int
 
     @property
@@ -54,6 +54,7 @@ def train(
     checkpoints: Mapping[str, Checkpoints] | None = None,
     rounds_per_checkpoint: int = 25,
     measures_train: bool = False,
+    examples: str = "images",
 ) -> None:
     """Trains the runs side by side: round 1 of each, then round 2 of each, and so on.
 
@@ -75,6 +76,7 @@ def train(
             comes before its checkpoint.
         rounds_per_checkpoint: How often to save.
         measures_train: Whether the last evaluation has "train_top1" too.
+        examples: What the runs train on, for the name of the speed.
     """
     task = runs[0].task
     checkpoints = checkpoints or {}
@@ -89,6 +91,7 @@ def train(
         num_rounds,
         metric=task.metric,
         metric_title=task.metric_title,
+        format_metric=task.format_metric,
     ) as progress:
 
         def report(run: Run, metrics: Metrics, speed: Metrics) -> None:
@@ -115,9 +118,9 @@ def train(
                         start = time.monotonic()
                         metrics = run.run_round()
                         seconds = time.monotonic() - start
+                        rate = metrics["num_examples"] / seconds
                         speed = Metrics(
-                            round_seconds=seconds,
-                            images_per_second=metrics["num_examples"] / seconds,
+                            {"round_seconds": seconds, f"{examples}_per_second": rate}
                         )
                         report(run, metrics, speed)
                         released[run.name] = run.state, run.round_num

@@ -2,11 +2,15 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tqdm
 
 _SECONDS_BETWEEN_LINES = 10.0
+
+
+def _as_percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 class Progress:
@@ -24,6 +28,7 @@ class Progress:
         unit: str = "round",
         metric: str = "top1",
         metric_title: str = "top-1",
+        format_metric: Callable[[float], str] = _as_percent,
     ):
         """Creates the bars.
 
@@ -31,10 +36,12 @@ class Progress:
             names: What to show progress of.
             total: How many units make each of them complete.
             unit: What is counted.
-            metric: The key of what evaluations measure, a share.
+            metric: The key of what evaluations measure.
             metric_title: How to write it.
+            format_metric: How to write its value; by default it is a share.
         """
         self._metric, self._metric_title = metric, metric_title
+        self._format_metric = format_metric
         self._total = total
         self._unit = unit
         self._start = time.monotonic()
@@ -77,7 +84,7 @@ class Progress:
         if "loss" in metrics:
             shown["loss"] = f"{metrics['loss']:.3f}"
         if self._metric in metrics:
-            shown[self._metric_title] = f"{100 * metrics[self._metric]:.1f} %"
+            shown[self._metric_title] = self._format_metric(metrics[self._metric])
         elif self._metric_title not in shown and "accuracy" in metrics:
             shown["acc"] = f"{100 * metrics['accuracy']:.1f} %"
         if self._metric_title in shown:

@@ -31,7 +31,7 @@ _DONE = "done.json"
 
 # All columns of metrics.csv and of speed.csv: a row leaves those empty that were not
 # measured. The first file is the same, byte for byte, whenever the run is repeated.
-_COLUMNS = {
+_FEDERATED_COLUMNS = {
     _METRICS: (
         "method",
         "round",
@@ -72,12 +72,19 @@ class ResultsFolder:
         rows: The rows of metrics.csv by now, with numbers as numbers.
     """
 
-    def __init__(self, path: str, flags: Mapping[str, str]):
+    def __init__(
+        self,
+        path: str,
+        flags: Mapping[str, str],
+        columns: Mapping[str, Sequence[str]] = _FEDERATED_COLUMNS,
+    ):
         """Checks that the folder is free, or belongs to these flags. Writes nothing.
 
         Args:
             path: The folder; it need not exist.
             flags: Name to value of all flags that decide the results.
+            columns: Those of metrics.csv and of speed.csv, method and round first. By
+                default those of federated runs.
 
         Raises:
             InvalidInputError: If the folder belongs to a run with other flags, or holds
@@ -85,6 +92,7 @@ class ResultsFolder:
         """
         self.path = pathlib.Path(path)
         self._flags = dict(flags)
+        self._columns = columns
         self._files: dict[str, Any] = {}
         self._writers: dict[str, csv.DictWriter] = {}
         self._boards: dict[str, tff.program.TensorBoardReleaseManager] = {}
@@ -156,7 +164,7 @@ class ResultsFolder:
                 its rounds that are done. Rows of later rounds, and of methods that
                 start anew, are dropped: these rounds will be run again.
         """
-        for name, columns in _COLUMNS.items():
+        for name, columns in self._columns.items():
             path = self.path / name
             kept = [
                 row
@@ -203,7 +211,7 @@ class ResultsFolder:
         # Methods that went on from different rounds were recorded in another order
         # than those of an undisturbed run.
         methods = list(dict.fromkeys(row["method"] for row in self.rows))
-        for name, columns in _COLUMNS.items():
+        for name, columns in self._columns.items():
             self._files.pop(name).close()
             rows = _read_rows(self.path / name)
             rows.sort(key=lambda row: (int(row["round"]), methods.index(row["method"])))

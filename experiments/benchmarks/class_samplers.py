@@ -1,0 +1,172 @@
+"""Measures what it takes to draw negatives, and to keep up with changing classes.
+
+    OPENBLAS_NUM_THREADS=1 \
+        ./run.sh python -m experiments.benchmarks.class_samplers --output_dir=DIR
+
+The setting of the RF-softmax poster's wall-time table: a batch of 10, m = 10 and
+d = 64, for n = 10,000 and 500,000 classes, and one n between them, to see how the cost
+grows. `draw` is one call for the batch; `update` tells the sampler about the
+classes that were drawn, as a training step does. The samplers take turns, so that other
+load on the machine meets all of them. Given are the median time by the clock, the
+fastest, and the median of the processor time, which waiting for a busy machine does not
+lengthen: the ratios are of this one. With one thread for exp's matrix product, as the
+others have.
+
+Prints the table beside the poster's and writes wall_time.csv and wall_time.md. About 4
+minutes on 2 quiet cores, and 5 GB of memory.
+"""
+
+import csv
+import gc
+import pathlib
+import statistics
+import time
+
+import numpy as np
+import tqdm
+from absl import flags
+
+from experiments import program
+from tff_fedss import samplers
+
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", "results/benchmarks", "Where to write wall_time.csv and wall_time.md."
+)
+_CLASSES = flags.DEFINE_list("classes", ["10000", "70000", "500000"], "n.")
+_REPEATS = flags.DEFINE_integer("repeats", 50, "Calls to measure.", lower_bound=1)
+
+_BATCH_SIZE, _NUM_NEGATIVES, _DIM = 10, 10, 64
+_LOGIT_SCALE, _NU = 12.0, 4.0
+_SETTINGS = (
+    ("exp", None),
+    ("quadratic", None),
+    ("rff", 50),
+    ("rff", 200),
+    ("rff", 500),
+    ("rff", 1000),
+)
+# In ms, for n and (sampler, D). The poster's text has lost the other cells.
+_POSTER = {
+    (10_000, "exp", None): 1.4,
+    (10_000, "quadratic", None): 6.5,
+    (10_000, "rff", 50): 0.5,
+    (10_000, "rff", 200): 0.6,
+    (10_000, "rff", 500): 1.2,
+    (10_000, "rff", 1000): 1.4,
+    (500_000, "exp", None): 32.3,
+    (500_000, "quadratic", None): 8.2,
+    (500_000, "rff", 50): 1.6,
+    (500_000, "rff", 200): 1.7,
+}
+_COLUMNS = (
+    "classes",
+    "sampler",
+    "frequencies",
+    "draw_ms",
+    "fastest_draw_ms",
+    "draw_cpu_ms",
+    "update_cpu_ms",
+    "build_s",
+    "leaf_size",
+    "poster_ms",
+)
+
+
+def main() -> None:
+    """Measures and prints."""
+    output_dir = pathlib.Path(_OUTPUT_DIR.value)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    rows = [row for n in map(int, _CLASSES.value) for row in _measure(n)]
+    with open(output_dir / "wall_time.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    text = _as_markdown(rows)
+    (output_dir / "wall_time.md").write_text(text)
+    print(text)
+
+
+def _measure(num_classes: int) -> list[dict]:
+    """Measures all samplers on n classes."""
+    generator = np.random.Generator(np.random.Philox(0))
+    embeddings = generator.standard_normal((num_classes, _DIM), np.float32)
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+    built, rows = [], []
+    for name, frequencies in _SETTINGS:
+        start = time.perf_counter()
+        sampler = samplers.SAMPLERS[name](
+            samplers.SamplerOptions(
+                num_classes,
+                _DIM,
+                _LOGIT_SCALE,
+                nu=_NU,
+                num_frequencies=frequencies or 1,
+            )
+        )
+        sampler.rebuild(embeddings)
+        built.append(sampler)
+        rows.append(
+            {
+                "classes": num_classes,
+                "sampler": name,
+                "frequencies": frequencies or "",
+                "build_s": time.perf_counter() - start,
+                "leaf_size": getattr(sampler, "leaf_size", ""),
+                "poster_ms": _POSTER.get((num_classes, name, frequencies), ""),
+            }
+        )
+    draws, cpu_draws, updates = ([[] for _ in built] for _ in range(3))
+    for _ in tqdm.trange(_REPEATS.value + 1, desc=f"n={num_classes:,}", mininterval=1):
+        targets = generator.integers(num_classes, size=_BATCH_SIZE)
+        noise = generator.standard_normal((_BATCH_SIZE, _DIM), np.float32)
+        queries = embeddings[targets] + 0.1 * noise
+        queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+        for i, sampler in enumerate(built):
+            start, cpu_start = time.perf_counter(), time.process_time()
+            ids, _ = sampler.draw(queries, targets, _NUM_NEGATIVES, generator)
+            draws[i].append(time.perf_counter() - start)
+            cpu_draws[i].append(time.process_time() - cpu_start)
+            changed = np.unique(np.append(ids, targets))
+            start = time.process_time()
+            sampler.update(changed, embeddings[changed])
+            updates[i].append(time.process_time() - start)
+    for row, drawn, cpu, updated in zip(rows, draws, cpu_draws, updates, strict=True):
+        # Not the first call: it may compile, and touches the memory first.
+        row["draw_ms"] = 1000 * statistics.median(drawn[1:])
+        row["fastest_draw_ms"] = 1000 * min(drawn[1:])
+        row["draw_cpu_ms"] = 1000 * statistics.median(cpu[1:])
+        row["update_cpu_ms"] = 1000 * statistics.median(updated[1:])
+    built.clear()
+    gc.collect()
+    return rows
+
+
+def _as_markdown(rows: list[dict]) -> str:
+    lines = [
+        f"Batch of {_BATCH_SIZE}, m = {_NUM_NEGATIVES}, d = {_DIM}; medians of "
+        f"{_REPEATS.value} calls, in turns. CPU: processor time, one thread.",
+        "",
+        "| n | sampler | draw, CPU ms | exp / this | draw, ms | fastest, ms "
+        "| poster, ms | poster, exp / this | update, CPU ms | build, s | bucket |",
+        "|---" * 11 + "|",
+    ]
+    exp = {row["classes"]: row for row in rows if row["sampler"] == "exp"}
+    for row in rows:
+        own_exp = exp[row["classes"]]
+        name = row["sampler"]
+        if row["frequencies"]:
+            name += f", D = {row['frequencies']:,}"
+        poster = row["poster_ms"]
+        lines.append(
+            f"| {row['classes']:,} | {name} | {row['draw_cpu_ms']:.2f} "
+            f"| {own_exp['draw_cpu_ms'] / row['draw_cpu_ms']:.1f} "
+            f"| {row['draw_ms']:.2f} | {row['fastest_draw_ms']:.2f} "
+            f"| {poster} | {own_exp['poster_ms'] / poster if poster else '':.3} "
+            f"| {row['update_cpu_ms']:.2f} | {row['build_s']:.1f} "
+            f"| {row['leaf_size']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    program.run(main)

@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_fedss import algorithms, models, samplers
+
+N, D, V, SCALE = 60, 8, 30, 5.0
+
+
+def rng(seed=0):
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def rows(seed, num_rows=6):
+    generator = rng(seed)
+    inputs = {
+        "ids": generator.integers(V, size=3 * num_rows).astype(np.int32),
+        "values": generator.standard_normal(3 * num_rows).astype(np.float32),
+        "rows": np.repeat(np.arange(num_rows), 3).astype(np.int32),
+        "num_rows": np.int32(num_rows),
+    }
+    return inputs, generator.integers(N, size=num_rows).astype(np.int32)
+
+
+def build(name, optimizer=None, num_negatives=12, num_frequencies=20):
+    sampler = None
+    if name != "full":
+        options = samplers.SamplerOptions(N, D, SCALE, num_frequencies=num_frequencies)
+        sampler = samplers.SAMPLERS[name](options)
+    return algorithms.SampledSoftmax(
+        models.SparseEncoder(V, D, seed=1),
+        N,
+        D,
+        optimizer or tf.keras.optimizers.SGD(0.5),
+        sampler,
+        num_negatives=num_negatives,
+        logit_scale=SCALE,
+        seed=2,
+    )
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def full_loss(algorithm, inputs, labels):
+    encoder, w = map(np.float64, algorithm.weights.trainable)
+    terms = inputs["values"][:, np.newaxis] * encoder[inputs["ids"]]
+    h = unit(terms.reshape(len(labels), 3, D).sum(1))
+    logits = SCALE * h @ unit(w).T
+    return (
+        np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
+    ).sum()
+
+
+def test_without_a_sampler_it_is_the_full_softmax():
+    algorithm = build("full")
+    inputs, labels = rows(0)
+    expected = full_loss(algorithm, inputs, labels)
+    assert algorithm.update(inputs, labels) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", samplers.SAMPLERS)
+def test_with_very_many_negatives_a_step_is_that_of_the_full_softmax(name):
+    # The sampled gradient comes to the full one as m grows.
+    full, sampled = build("full"), build(name, None, 20_000, 500)
+    inputs, labels = rows(0)
+    before = full.weights.trainable
+    loss = full.update(inputs, labels)
+    assert sampled.update(inputs, labels) == pytest.approx(loss, rel=0.02)
+    for start, a, b in zip(
+        before, full.weights.trainable, sampled.weights.trainable, strict=True
+    ):
+        assert np.linalg.norm(a - b) < 0.1 * np.linalg.norm(a - start)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad"])
+@pytest.mark.parametrize("name", ["exp", "quadratic", "rff"])
+def test_the_sampler_keeps_up_with_the_classes(name, optimizer):
+    algorithm = build(name, getattr(tf.keras.optimizers, optimizer)(0.5))
+    for step in range(5):
+        algorithm.update(*rows(step))
+    fresh = build(name, getattr(tf.keras.optimizers, optimizer)(0.5))
+    fresh.set_state(algorithm.state)  # It takes all classes at once.
+    query, target = unit(rng(9).standard_normal((3, D))).astype("f4"), np.arange(3)
+    ours = algorithm.sampler.draw(query, target, 50, rng(1))
+    theirs = fresh.sampler.draw(query, target, 50, rng(1))
+    np.testing.assert_array_equal(ours.ids, theirs.ids)
+    np.testing.assert_array_equal(ours.log_q, theirs.log_q)
+
+
+@pytest.mark.parametrize("name", ["full", *samplers.SAMPLERS])
+def test_it_learns_and_goes_on_from_a_state_bit_for_bit(name):
+    algorithm = build(name, tf.keras.optimizers.Adagrad(0.2))
+    before = full_loss(algorithm, *rows(0))
+    for step in range(20):
+        algorithm.update(*rows(step % 2))
+    state = algorithm.state
+    assert full_loss(algorithm, *rows(0)) < 0.5 * before
+
+    again = build(name, tf.keras.optimizers.Adagrad(0.2))
+    again.set_state(state)
+    for step in range(3):
+        assert again.update(*rows(step)) == algorithm.update(*rows(step))
+    for ours, theirs in zip(again.state, algorithm.state, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_an_lstm_carries_its_state_until_a_text_begins_anew():
+    encoder = models.LstmEncoder(20, D, batch_size=2, num_units=5, seed=0)
+    tokens = rng().integers(20, size=(2, 6)).astype(np.int32)
+
+    def run(part, carry, keep=1.0):
+        inputs = {"tokens": tokens[:, part], "keep": keep}
+        features, carry = encoder(inputs, carry, training=True)
+        return features.numpy().reshape(2, -1, D), carry
+
+    whole, _ = run(slice(0, 6), encoder.initial_carry)
+    first, carry = run(slice(0, 3), encoder.initial_carry)
+    second, _ = run(slice(3, 6), carry)
+    np.testing.assert_allclose(np.concatenate([first, second], 1), whole, atol=1e-6)
+    anew, _ = run(slice(0, 3), carry, keep=0.0)
+    np.testing.assert_allclose(anew, first, atol=1e-6)
+
+
+def test_gradients_are_shortened_together():
+    def step(max_gradient_norm):
+        algorithm = algorithms.SampledSoftmax(
+            models.SparseEncoder(V, D, seed=1),
+            N,
+            D,
+            tf.keras.optimizers.SGD(1.0),
+            None,
+            num_negatives=1,
+            logit_scale=SCALE,
+            max_gradient_norm=max_gradient_norm,
+        )
+        before = algorithm.weights.trainable
+        algorithm.update(*rows(0))
+        after = algorithm.weights.trainable
+        return [b - a for a, b in zip(before, after, strict=True)]
+
+    free, shortened = step(None), step(0.01)
+    length = np.sqrt(sum(np.square(g).sum() for g in free))
+    assert length > 0.1
+    for a, b in zip(free, shortened, strict=True):
+        np.testing.assert_allclose(b, a * 0.01 / length, rtol=1e-3, atol=1e-7)

@@ -1,0 +1,162 @@
+import numpy as np
+import pytest
+import scipy.stats
+
+from tests.samplers import tree_twin
+from tff_fedss.samplers import KernelSampler, QuadraticKernel, RandomFourierKernel
+
+D = 6
+KERNELS = {
+    "quadratic": QuadraticKernel(D, alpha=30.0),
+    "rff": RandomFourierKernel(D, 400, nu=2.0, seed=3),
+    # So few features that many estimates are clipped.
+    "rff_clipped": RandomFourierKernel(D, 8, nu=4.0, seed=4),
+}
+
+
+def rng(seed=0):
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def unit_vectors(number, seed=0, dim=D):
+    vectors = rng(seed).standard_normal((number, dim)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def build(kernel, num_classes, leaf_size, seed=0):
+    sampler = KernelSampler(num_classes, KERNELS[kernel], leaf_size)
+    embeddings = unit_vectors(num_classes, seed)
+    sampler.rebuild(embeddings)
+    return sampler, embeddings
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "num_classes, leaf_size", [(2, 1), (5, 1), (65, 1), (4, 8), (61, 3), (300, 16)]
+)
+def test_log_q_is_that_of_the_twin(kernel, num_classes, leaf_size):
+    sampler, embeddings = build(kernel, num_classes, leaf_size)
+    queries = unit_vectors(4, seed=1)
+    targets = rng().integers(num_classes, size=4)
+    ids, log_q = sampler.draw(queries, targets, 100, rng(2))
+    assert ids.dtype == np.int32 and log_q.dtype == np.float32
+    assert ids.shape == log_q.shape == (4, 100)
+    assert (ids != targets[:, np.newaxis]).all()
+    num_low = 0
+    for i in range(4):
+        q, low = tree_twin.probabilities(
+            KERNELS[kernel], queries[i], embeddings, targets[i], leaf_size
+        )
+        assert q.sum() == pytest.approx(1)
+        # float32 products of up to 300 classes' sums
+        np.testing.assert_allclose(log_q[i], np.log(q[ids[i]]), atol=3e-4)
+        num_low += low
+    # The twin visits all branches, the sampler only those on its way.
+    assert (
+        sampler.num_clipped <= num_low and sampler.num_clipped < sampler.num_estimates
+    )
+    if kernel == "rff_clipped" and num_classes > 60:
+        assert sampler.num_clipped > 0
+    if kernel == "quadratic":
+        assert sampler.num_clipped == 0
+
+
+@pytest.mark.parametrize("leaf_size", [1, 8])
+@pytest.mark.parametrize("kernel", ["quadratic", "rff"])
+def test_without_clips_q_is_the_kernel_over_its_sum(kernel, leaf_size):
+    # In half of the sphere no estimate is near zero.
+    embeddings = np.abs(unit_vectors(200))
+    query = np.abs(unit_vectors(1, seed=1))
+    sampler = KernelSampler(200, KERNELS[kernel], leaf_size)
+    sampler.rebuild(embeddings)
+    ids, log_q = sampler.draw(query, [7], 1000, rng())
+    assert sampler.num_clipped == 0
+    q = tree_twin.unclipped(KERNELS[kernel], query[0], embeddings, 7)
+    np.testing.assert_allclose(log_q[0], np.log(q[ids[0]]), atol=3e-4)
+
+
+def assert_draws_follow(sampler, q, query, target, seed):
+    ids, _ = sampler.draw(np.repeat(query, 50, 0), [target] * 50, 4000, rng(seed))
+    counts = np.bincount(ids.reshape(-1), minlength=len(q))
+    assert counts[target] == 0
+    expected = q * ids.size
+    is_rare = expected < 5
+    counts = np.append(counts[~is_rare], counts[is_rare].sum())
+    expected = np.append(expected[~is_rare], expected[is_rare].sum())
+    if expected[-1] < 5:
+        counts[-2], expected[-2] = counts[-2:].sum(), expected[-2:].sum()
+        counts, expected = counts[:-1], expected[:-1]
+    assert scipy.stats.chisquare(counts, expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("leaf_size", [1, 6])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_draws_follow_q_also_after_ten_thousand_updates(kernel, leaf_size):
+    num_classes, target = 150, 11
+    sampler, embeddings = build(kernel, num_classes, leaf_size)
+    query = unit_vectors(1, seed=1)
+
+    def q():
+        return tree_twin.probabilities(
+            KERNELS[kernel], query[0], embeddings, target, leaf_size
+        )[0]
+
+    assert_draws_follow(sampler, q(), query, target, seed=5)
+    generator = rng(6)
+    done = 0
+    while done < 10_000:
+        ids = generator.choice(num_classes, generator.integers(1, 20), replace=False)
+        embeddings[ids] = unit_vectors(len(ids), seed=[7, done])
+        sampler.update(ids, embeddings[ids])
+        done += len(ids)
+    assert_draws_follow(sampler, q(), query, target, seed=8)
+
+    # Sums do not drift: they are those of a new tree, and of float64.
+    again = KernelSampler(num_classes, KERNELS[kernel], leaf_size)
+    again.rebuild(embeddings)
+    np.testing.assert_array_equal(sampler.sums, again.sums)
+    exact = np.float64(KERNELS[kernel].features(embeddings)).sum(0)
+    np.testing.assert_allclose(sampler.sums[:4].sum(0), exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_features_give_the_kernel(kernel):
+    embeddings, query = unit_vectors(20), unit_vectors(1, seed=1)
+    kernel = KERNELS[kernel]
+    features = np.float64(kernel.features(embeddings))
+    assert features.shape == (20, kernel.num_features)
+    np.testing.assert_allclose(
+        features @ np.float64(kernel.features(query)[0]),
+        tree_twin.kernel_values(kernel, query[0], embeddings),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_random_fourier_features_estimate_the_gaussian_kernel():
+    # The mean over many draws of the frequencies: nu I is their covariance.
+    h, c = unit_vectors(2, seed=9)
+    estimates = [
+        float(k.features(h[np.newaxis])[0] @ k.features(5 * c[np.newaxis])[0])
+        for k in (RandomFourierKernel(D, 50, nu=1.5, seed=s) for s in range(400))
+    ]
+    kernel = np.exp(-1.5 * np.sum((h - c) ** 2) / 2)
+    error = np.std(estimates) / np.sqrt(len(estimates))
+    assert abs(np.mean(estimates) - kernel) < 4 * error
+
+
+def test_what_is_drawn_does_not_depend_on_the_other_examples():
+    sampler, _ = build("rff", 100, 1)
+    queries, targets = unit_vectors(8, seed=1), np.arange(8)
+    ids, log_q = sampler.draw(queries, targets, 20, rng(1))
+    again = sampler.draw(queries[:3], targets[:3], 20, rng(1))
+    np.testing.assert_array_equal(again.ids, ids[:3])
+    np.testing.assert_array_equal(again.log_q, log_q[:3])
+
+
+def test_large_trees_get_buckets():
+    kernel = RandomFourierKernel(64, 1000, nu=4.0, seed=0)
+    assert KernelSampler(10_000, kernel).leaf_size == 1
+    assert KernelSampler(500_000, kernel).leaf_size == 4
+    with pytest.raises(ValueError, match="leaf_size must be positive, found 0"):
+        KernelSampler(10, kernel, 0)

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+import scipy.stats
+
+from tff_fedss import samplers
+
+N, D, SCALE = 300, 5, 6.0
+
+
+def rng(seed=0):
+    return np.random.Generator(np.random.Philox(seed))
+
+
+EMBEDDINGS = rng().standard_normal((N, D)).astype(np.float32)
+EMBEDDINGS /= np.linalg.norm(EMBEDDINGS, axis=1, keepdims=True)
+QUERY = EMBEDDINGS[:1] + 0.5
+
+
+def expected(name, target):
+    weights = {
+        "uniform": np.ones(N),
+        "log_uniform": np.log((np.arange(N) + 2) / (np.arange(N) + 1)),
+        "exp": np.exp(SCALE * np.float64(EMBEDDINGS) @ np.float64(QUERY[0])),
+    }[name]
+    weights[target] = 0
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("target", [0, 130, N - 1])
+@pytest.mark.parametrize("name", ["uniform", "log_uniform", "exp"])
+def test_draws_and_log_q_follow_the_definition(name, target):
+    options = samplers.SamplerOptions(N, D, SCALE)
+    sampler = samplers.SAMPLERS[name](options)
+    sampler.rebuild(EMBEDDINGS)
+    ids, log_q = sampler.draw(np.repeat(QUERY, 30, 0), [target] * 30, 5000, rng(1))
+    assert ids.dtype == np.int32 and log_q.dtype == np.float32
+    q = expected(name, target)
+    np.testing.assert_allclose(log_q, np.log(q[ids]), atol=1e-4)
+    counts = np.bincount(ids.reshape(-1), minlength=N)
+    assert counts[target] == 0
+    is_common = q * ids.size >= 5
+    counts = np.append(counts[is_common], counts[~is_common].sum())
+    means = np.append(q[is_common], q[~is_common].sum()) * ids.size
+    if means[-1] == 0:
+        assert counts[-1] == 0
+        counts, means = counts[:-1], means[:-1]
+    assert scipy.stats.chisquare(counts, means).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("name", samplers.SAMPLERS)
+def test_every_sampler_keeps_its_promises(name):
+    options = samplers.SamplerOptions(N, D, SCALE, num_frequencies=30)
+    sampler = samplers.SAMPLERS[name](options)
+    sampler.rebuild(EMBEDDINGS)
+    targets = np.arange(40)
+    queries = np.repeat(QUERY, 40, 0)
+    ids, log_q = sampler.draw(queries, targets, 50, rng(2))
+    assert ids.shape == log_q.shape == (40, 50)
+    assert ((ids >= 0) & (ids < N) & (ids != targets[:, np.newaxis])).all()
+    assert (log_q <= 0).all() and np.isfinite(log_q).all()
+    again = sampler.draw(queries, targets, 50, rng(2))
+    np.testing.assert_array_equal(again.ids, ids)
+
+    # A class that comes to where the query is, is drawn more often.
+    before = np.count_nonzero(ids == 200)
+    moved = QUERY / np.linalg.norm(QUERY)
+    sampler.update(np.array([200]), moved)
+    after = np.count_nonzero(sampler.draw(queries, targets, 50, rng(2)).ids == 200)
+    assert after > before if sampler.needs_embeddings else after == before
+
+
+@pytest.mark.parametrize("name", samplers.SAMPLERS)
+def test_two_classes_leave_no_choice(name):
+    sampler = samplers.SAMPLERS[name](samplers.SamplerOptions(2, D, SCALE))
+    sampler.rebuild(EMBEDDINGS[:2])
+    ids, log_q = sampler.draw(np.repeat(QUERY, 2, 0), [0, 1], 3, rng())
+    np.testing.assert_array_equal(ids, [[1, 1, 1], [0, 0, 0]])
+    np.testing.assert_allclose(log_q, 0.0, atol=1e-6)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match="at least 2, found 1"):
+        samplers.uniform_sampler(1)
+    with pytest.raises(ValueError, match="positive and finite"):
+        samplers.FixedSampler([0.5, 0.0])

@@ -1,0 +1,199 @@
+"""Sampled softmax training with any proposal distribution, on one machine.
+
+Rawat et al., "Sampled Softmax with Random Fourier Features" (NeurIPS 2019), and what it
+is compared with. It needs the embeddings of all classes in one place, which a client
+does not have (FedSS, section 3.3): here it is the centralized comparison.
+
+Input and class embeddings are brought to length 1, and logits are o_i = tau h.c_i. In a
+step, each example draws m negatives of its own from the sampler, given its h.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import losses, models
+from tff_fedss.samplers import ClassSampler
+
+
+class Encoder(Protocol):
+    """From inputs to embeddings h, possibly with a state that is carried along.
+
+    Attributes:
+        trainable_variables: Its weights, always in the same order.
+        initial_carry: The state before the first input; () if there is none.
+    """
+
+    trainable_variables: Sequence[tf.Variable]
+    initial_carry: tuple[np.ndarray, ...]
+
+    def __call__(
+        self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        """Maps inputs and a state to float32[examples, d] and the next state."""
+
+
+class SampledSoftmax:
+    """An encoder and a classifier W, trained step by step.
+
+    Attributes:
+        sampler: Where the negatives come from; None: the full softmax (Eq. 2 of FedSS).
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        num_classes: int,
+        embedding_dim: int,
+        optimizer: tf.keras.optimizers.Optimizer,
+        sampler: ClassSampler | None,
+        *,
+        num_negatives: int,
+        logit_scale: float,
+        max_gradient_norm: float | None = None,
+        seed: int = 0,
+    ):
+        """Draws the initial W.
+
+        Args:
+            encoder: Its weights are the start, and are trained in place.
+            num_classes: n.
+            embedding_dim: d.
+            optimizer: A fresh Keras optimizer. A row of W without a gradient must stay
+                as it is (SGD and Adagrad do that, momentum and Adam do not): the
+                sampler is told of the others only.
+            sampler: Of n classes; None for the full softmax.
+            num_negatives: m.
+            logit_scale: tau.
+            max_gradient_norm: Longer gradients, over all weights together, are
+                shortened to it. None: they are not.
+            seed: Of W and of the draws.
+        """
+        self.sampler = sampler
+        self._encoder = encoder
+        self._optimizer = optimizer
+        self._num_negatives = num_negatives
+        self._logit_scale = logit_scale
+        self._max_gradient_norm = max_gradient_norm
+        self._seed = seed
+        self._classifier = tf.Variable(
+            models.initial_classifier(num_classes, embedding_dim, [seed, 0])
+        )
+        self._variables = [*encoder.trainable_variables, self._classifier]
+        optimizer.build(self._variables)
+        self._carry = encoder.initial_carry
+        self._update_graph = tf.function(self._step, reduce_retracing=True)
+        self._rebuild_sampler()
+
+    def update(self, inputs: Any, labels: np.ndarray) -> float:
+        """Does one step on a mini-batch.
+
+        Args:
+            inputs: As the encoder takes them.
+            labels: int32[examples], the targets.
+
+        Returns:
+            The summed loss (sampled, or full without a sampler) from before the step.
+        """
+        loss_sum, self._carry = self._update_graph(inputs, self._carry, labels)
+        return float(loss_sum)
+
+    def _step(self, inputs, carry, labels):
+        with tf.GradientTape() as tape:
+            features, next_carry = self._encoder(inputs, carry, training=True)
+            if self.sampler is None:
+                logits = models.cosine_logits(
+                    features, self._classifier, self._logit_scale
+                )
+                example_losses = losses.softmax_loss(logits, labels)
+            else:
+                h = _unit(features)
+                ids, log_q = self._draw(tf.stop_gradient(h), labels)
+                positive = _unit(tf.gather(self._classifier, labels))
+                negative = _unit(tf.gather(self._classifier, ids))
+                scaled = self._logit_scale * h
+                example_losses = losses.sampled_softmax_loss(
+                    tf.reduce_sum(scaled * positive, 1),
+                    tf.linalg.matvec(negative, scaled),
+                    log_q,
+                )
+            loss = tf.reduce_mean(example_losses)
+        gradient = tape.gradient(loss, self._variables)
+        if self._max_gradient_norm is not None:
+            gradient, _ = tf.clip_by_global_norm(gradient, self._max_gradient_norm)
+        self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
+        if self.sampler is not None and self.sampler.needs_embeddings:
+            changed, _ = tf.unique(tf.concat([labels, tf.reshape(ids, [-1])], 0))
+            # A graph runs what has effects in the order in which it is written.
+            tf.numpy_function(
+                lambda ids, rows: self.sampler.update(ids, _unit_rows(rows)),
+                [changed, tf.gather(self._classifier, changed)],
+                [],
+            )
+        return tf.reduce_sum(example_losses), next_carry
+
+    def _draw(self, h: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def draw(h, labels, step):
+            # The draws of a step follow from its number: a resumed run has the same.
+            key = np.array([self._seed, step], np.uint64)
+            generator = np.random.Generator(np.random.Philox(key=key))
+            return self.sampler.draw(h, labels, self._num_negatives, generator)
+
+        ids, log_q = tf.numpy_function(
+            draw, [h, labels, self._optimizer.iterations], [tf.int32, tf.float32]
+        )
+        ids.set_shape([None, self._num_negatives])
+        log_q.set_shape([None, self._num_negatives])
+        return ids, log_q
+
+    def _rebuild_sampler(self) -> None:
+        if self.sampler is not None:
+            self.sampler.rebuild(_unit_rows(self._classifier.numpy()))
+
+    @property
+    def state(self) -> list[np.ndarray]:
+        """The weights, the carried state and what the optimizer remembers."""
+        return [
+            *(v.numpy() for v in (*self._variables, *self._optimizer.variables)),
+            *map(np.asarray, self._carry),
+        ]
+
+    def set_state(self, state: Sequence[np.ndarray]) -> None:
+        """Goes back to a state.
+
+        Args:
+            state: As `state` was then.
+        """
+        variables = (*self._variables, *self._optimizer.variables)
+        for variable, value in zip(variables, state, strict=False):
+            variable.assign(value)
+        self._carry = tuple(state[len(variables) :])
+        self._rebuild_sampler()
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The model, with trainable = [*encoder, W] as NumPy arrays."""
+        return tff.learning.models.ModelWeights(
+            trainable=[v.numpy() for v in self._variables], non_trainable=[]
+        )
+
+
+# Added to squared norms, as in `models.cosine_logits`.
+_EPSILON = 1e-12
+
+
+def _unit(vectors: tf.Tensor) -> tf.Tensor:
+    return tf.math.l2_normalize(vectors, axis=-1, epsilon=_EPSILON)
+
+
+def _unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Brings rows of W to length 1 for the sampler.
+
+    TensorFlow may round a row differently by its place among others. Here it has the
+    same bits alone and in the whole W, so that a resumed run draws what it would have.
+    """
+    squares = np.square(rows, dtype=np.float64).sum(1, keepdims=True)
+    return (rows / np.sqrt(np.maximum(squares, _EPSILON))).astype(np.float32)

@@ -1,0 +1,137 @@
+"""Encoders of sampled softmax training: from text, sparse features or images to h.
+
+Each is an `algorithms.rf_softmax.Encoder`.
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+class LstmEncoder:
+    """A word embedding, an LSTM and a projection: h after each token of a text.
+
+    Inputs are `{"tokens": int32[batch, T], "keep": float32[]}`: where keep is 0, the
+    state begins anew. The examples of a batch are its tokens, row by row.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        embedding_dim: int,
+        *,
+        batch_size: int,
+        num_units: int,
+        seed: int,
+    ):
+        """Draws the weights.
+
+        Args:
+            vocabulary_size: The number of types of tokens.
+            embedding_dim: d, of h.
+            batch_size: How many texts go side by side.
+            num_units: The width of the word embedding and of the LSTM.
+            seed: Of the weights.
+        """
+        glorot = tf.keras.initializers.GlorotUniform
+        self._words = tf.Variable(
+            tf.random.stateless_uniform(
+                [vocabulary_size, num_units], [seed, 1], -0.1, 0.1, alg="philox"
+            )
+        )
+        self._cell = tf.keras.layers.LSTMCell(
+            num_units,
+            kernel_initializer=glorot(seed),
+            # Keras' usual one, Orthogonal, differs from call to call for all its seed.
+            recurrent_initializer=glorot(seed + 1),
+        )
+        self._projection = tf.keras.layers.Dense(
+            embedding_dim, kernel_initializer=glorot(seed + 2)
+        )
+        self._cell.build([None, num_units])
+        self._projection.build([None, num_units])
+        self.trainable_variables = [
+            self._words,
+            *self._cell.trainable_variables,
+            *self._projection.trainable_variables,
+        ]
+        zeros = np.zeros([batch_size, num_units], np.float32)
+        self.initial_carry = (zeros, zeros)
+
+    def __call__(
+        self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        """See the protocol."""
+        del training
+        tokens = inputs["tokens"]
+        embedded = tf.unstack(tf.gather(self._words, tokens), axis=1)
+        state = [inputs["keep"] * tf.convert_to_tensor(part) for part in carry]
+        outputs = []
+        for x in embedded:
+            output, state = self._cell(x, state)
+            outputs.append(output)
+        features = self._projection(tf.stack(outputs, 1))
+        return tf.reshape(features, [-1, features.shape[-1]]), tuple(state)
+
+
+class SparseEncoder:
+    """h = sum_f x_f v_f over the features f of a row: v -> d without a bias.
+
+    Inputs are `{"ids": int32[k], "values": float32[k], "rows": int32[k], "num_rows":
+    int32[]}`: the features of all rows, one row after another.
+    """
+
+    initial_carry = ()
+
+    def __init__(self, num_features: int, embedding_dim: int, seed: int):
+        """Draws the weights.
+
+        Args:
+            num_features: v.
+            embedding_dim: d.
+            seed: Of the weights.
+        """
+        self._weights = tf.Variable(
+            tf.random.stateless_normal(
+                [num_features, embedding_dim],
+                [seed, 1],
+                stddev=embedding_dim**-0.5,
+                alg="philox",
+            )
+        )
+        self.trainable_variables = [self._weights]
+
+    def __call__(
+        self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        """See the protocol."""
+        del training
+        terms = inputs["values"][:, tf.newaxis] * tf.gather(
+            self._weights, inputs["ids"]
+        )
+        return (
+            tf.math.unsorted_segment_sum(terms, inputs["rows"], inputs["num_rows"]),
+            carry,
+        )
+
+
+class ImageEncoder:
+    """A feature extractor phi; inputs are images [examples, h, w, c]."""
+
+    initial_carry = ()
+
+    def __init__(self, model: tf.keras.Model):
+        """Lists the weights.
+
+        Args:
+            model: phi.
+        """
+        self._model = model
+        self.trainable_variables = list(model.trainable_variables)
+
+    def __call__(
+        self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+        """See the protocol."""
+        return self._model(tf.cast(inputs, tf.float32), training=training), carry

@@ -1,0 +1,73 @@
+"""The softmax distribution itself as the proposal: unbiased, at a cost of O(n d)."""
+
+import numpy as np
+
+from tff_fedss.samplers.class_sampler import ClassSampler, Negatives, points_on
+
+# Classes are summed in blocks of so many, so that drawing needs no running sum over n.
+_BLOCK = 128
+
+
+class ExpSampler(ClassSampler):
+    """q_i ~ exp(tau h.c_i).
+
+    "Only the softmax distribution provides an unbiased gradient estimate" (Rawat et
+    al., RF-softmax): the ideal that the kernel samplers approximate.
+    """
+
+    needs_embeddings = True
+
+    def __init__(self, num_classes: int, scale: float):
+        """Holds no embeddings yet.
+
+        Args:
+            num_classes: n.
+            scale: tau, that of the logits.
+        """
+        super().__init__(num_classes)
+        self._scale = np.float32(scale)
+        self._embeddings: np.ndarray | None = None
+
+    def rebuild(self, embeddings: np.ndarray) -> None:
+        """See the base class."""
+        self._embeddings = np.array(embeddings, np.float32, order="C")
+
+    def update(self, ids: np.ndarray, embeddings: np.ndarray) -> None:
+        """See the base class."""
+        self._embeddings[ids] = embeddings
+
+    def draw(
+        self,
+        queries: np.ndarray,
+        targets: np.ndarray,
+        num_samples: int,
+        generator: np.random.Generator,
+    ) -> Negatives:
+        """See the base class."""
+        num_examples = len(queries)
+        rows = np.arange(num_examples)
+        num_blocks = -(-self.num_classes // _BLOCK)
+        weights = np.empty((num_examples, num_blocks * _BLOCK), np.float32)
+        weights[:, self.num_classes :] = 0.0
+        logits = weights[:, : self.num_classes]
+        np.matmul(self._scale * queries, self._embeddings.T, out=logits)
+        logits[rows, targets] = -np.inf
+        logits -= logits.max(1, keepdims=True)
+        np.exp(logits, out=logits)
+
+        blocks = weights.reshape(num_examples, num_blocks, _BLOCK)
+        block_ends = np.cumsum(blocks.sum(2), 1, np.float64)
+        uniforms = generator.random((2, num_examples, num_samples))
+        points = points_on(block_ends[:, -1:], uniforms[0])
+        block_of = np.stack(
+            [
+                np.searchsorted(e, p, "right")
+                for e, p in zip(block_ends, points, strict=True)
+            ]
+        )
+        # Within the block by a second number: of the first one, few digits are left.
+        ends = np.cumsum(blocks[rows[:, np.newaxis], block_of], 2, np.float64)
+        points = points_on(ends[..., -1], uniforms[1])
+        ids = block_of * _BLOCK + (ends <= points[..., np.newaxis]).sum(2)
+        log_q = np.log(weights[rows[:, np.newaxis], ids] / block_ends[:, -1:])
+        return Negatives(ids.astype(np.int32), log_q.astype(np.float32))

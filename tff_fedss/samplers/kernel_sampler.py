@@ -1,0 +1,202 @@
+"""Kernel-based sampling in O(F log n) a class, from a tree of feature sums.
+
+For a kernel K(h, c) = phi(h) . phi(c) with F features, the weight of any set of classes
+is phi(h) . sum phi(c_i). So a class is drawn by going down a tree over the classes, and
+choosing a branch at each node by the product of phi(h) with the sum under the branch
+(Blanc and Steffen, ICML 2018; Rawat et al., RF-softmax).
+"""
+
+import numpy as np
+
+from tff_fedss.samplers import compiled
+from tff_fedss.samplers.class_sampler import ClassSampler, Negatives, points_on
+from tff_fedss.samplers.kernels import Kernel
+
+_FAN_OUT = 4
+# The bottom level takes no more than this by default, the whole tree 4/3 of it.
+_BOTTOM_BYTES = 2**30
+_CHUNK_BYTES = 2**24
+
+
+class KernelSampler(ClassSampler):
+    """q_i ~ phi(h) . phi(c_i), with clipped estimates, from a tree.
+
+    The tree has a fan-out of 4. A node of its bottom level stands for a bucket of B
+    classes, in which the classes' own products phi(h) . phi(c_i) decide, computed when
+    they are needed. The sums take F n / B numbers, and a third more for the levels
+    above.
+
+    q is exactly what the tree draws: the product of the branch probabilities. The
+    weight of a branch is the product of phi(h) with its sum, less that of the target if
+    it is under this branch, and at least k times the kernel's lower bound if k classes
+    other than the target are under it. Where no estimate is clipped, this is
+    phi(h) . phi(c_i) over its sum on [n] without t. A lower bound above zero lets every
+    class be drawn, as an unbiased correction of the logits demands.
+
+    A draw costs O(F log(n / B) + B F), an update O(F log(n / B) + B F) too. An
+    inner node is summed anew from its branches, not changed by a difference: the sums
+    are those of a tree that is built at once, bit for bit, after any number of updates.
+    """
+
+    needs_embeddings = True
+
+    def __init__(self, num_classes: int, kernel: Kernel, leaf_size: int | None = None):
+        """Lays the tree out.
+
+        Args:
+            num_classes: n.
+            kernel: K.
+            leaf_size: B. None: the smallest power of two with which the bottom level
+                takes at most 1 GiB.
+
+        Raises:
+            ValueError: If leaf_size is not positive.
+        """
+        super().__init__(num_classes)
+        if leaf_size is None:
+            leaf_size = 1
+            while (
+                -(-num_classes // leaf_size) * kernel.num_features * 4 > _BOTTOM_BYTES
+            ):
+                leaf_size *= 2
+        if leaf_size < 1:
+            raise ValueError(f"leaf_size must be positive, found {leaf_size}.")
+        self._kernel = kernel
+        self.leaf_size = leaf_size
+        sizes, spans = [], []
+        size, span = -(-num_classes // leaf_size), leaf_size
+        while True:
+            size = -(-size // _FAN_OUT) * _FAN_OUT
+            sizes.insert(0, size)
+            spans.insert(0, span)
+            if size == _FAN_OUT:
+                break
+            size, span = size // _FAN_OUT, span * _FAN_OUT
+        self._sizes = sizes
+        self._spans = np.array(spans)
+        self._offsets = np.cumsum([0, *sizes[:-1]])
+        self._sums = np.zeros((sum(sizes), kernel.num_features), np.float32)
+        # Of no use where every bucket is one class: its sum says all.
+        self._embeddings: np.ndarray | None = None
+
+    @property
+    def sums(self) -> np.ndarray:
+        """float32[nodes, F], the feature sums, level after level from the top."""
+        return self._sums
+
+    def rebuild(self, embeddings: np.ndarray) -> None:
+        """See the base class."""
+        embeddings = np.asarray(embeddings, np.float32)
+        if self.leaf_size > 1:
+            self._embeddings = embeddings.copy()
+        num_buckets = -(-self.num_classes // self.leaf_size)
+        bytes_per_bucket = 4 * self._kernel.num_features * self.leaf_size
+        chunk = max(_CHUNK_BYTES // bytes_per_bucket, 1)
+        for start in range(0, num_buckets, chunk):
+            buckets = np.arange(start, min(start + chunk, num_buckets))
+            self._sum_buckets(buckets, embeddings)
+        self._sum_upwards(np.arange(num_buckets))
+
+    def update(self, ids: np.ndarray, embeddings: np.ndarray) -> None:
+        """See the base class."""
+        ids = np.asarray(ids)
+        if self.leaf_size > 1:
+            self._embeddings[ids] = embeddings
+            buckets = np.unique(ids // self.leaf_size)
+            self._sum_buckets(buckets, self._embeddings)
+        else:
+            self._level(-1)[ids] = self._kernel.features(embeddings)
+            buckets = np.sort(ids)
+        self._sum_upwards(buckets)
+
+    def draw(
+        self,
+        queries: np.ndarray,
+        targets: np.ndarray,
+        num_samples: int,
+        generator: np.random.Generator,
+    ) -> Negatives:
+        """See the base class."""
+        queries = np.asarray(queries, np.float32)
+        targets = np.asarray(targets, np.int64)
+        features = self._kernel.features(queries)
+        rows = np.arange(len(queries))
+        if self.leaf_size > 1:
+            own = self._kernel.products(
+                queries, rows, self._embeddings, targets[:, np.newaxis]
+            )
+        else:
+            own = compiled.pair_products(
+                features, rows, self._level(-1), targets[:, np.newaxis]
+            )
+        num_levels = len(self._sizes)
+        uniforms = generator.random((len(queries), num_samples, num_levels + 1))
+        nodes, log_q, num_estimates, num_clipped = compiled.descend(
+            self._sums,
+            self._offsets,
+            self._spans,
+            _FAN_OUT,
+            self.num_classes,
+            self._kernel.lower_bound,
+            features,
+            targets,
+            own[:, 0],
+            uniforms,
+        )
+        self.num_estimates += num_estimates
+        self.num_clipped += num_clipped
+        if self.leaf_size > 1:
+            nodes, log_in_bucket = self._draw_in_buckets(
+                queries, targets, nodes, uniforms[..., -1]
+            )
+            log_q += log_in_bucket
+        return Negatives(nodes.astype(np.int32), log_q.astype(np.float32))
+
+    def _draw_in_buckets(
+        self,
+        queries: np.ndarray,
+        targets: np.ndarray,
+        buckets: np.ndarray,
+        uniforms: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Draws a class of each bucket: its id and log-probability there."""
+        # Draws of one example from one bucket share its weights.
+        keys = np.arange(len(queries))[:, np.newaxis] * self._sizes[-1] + buckets
+        keys, pair_of = np.unique(keys, return_inverse=True)
+        rows, buckets = np.divmod(keys, self._sizes[-1])
+        ids = buckets[:, np.newaxis] * self.leaf_size + np.arange(self.leaf_size)
+        is_class = (ids < self.num_classes) & (ids != targets[rows, np.newaxis])
+        present = np.minimum(ids, self.num_classes - 1)
+        weights = self._kernel.products(
+            queries, rows, self._embeddings, present
+        ).astype(np.float64)
+        is_low = is_class & (weights < self._kernel.lower_bound)
+        self.num_estimates += np.count_nonzero(is_class)
+        self.num_clipped += np.count_nonzero(is_low)
+        weights[is_low] = self._kernel.lower_bound
+        weights[~is_class] = 0.0
+        ends = np.cumsum(weights, 1)[pair_of]
+        points = points_on(ends[:, -1:], uniforms.reshape(-1, 1))
+        chosen = (ends <= points).sum(1)
+        log_in_bucket = np.log(weights[pair_of, chosen] / ends[:, -1])
+        shape = uniforms.shape
+        return ids[pair_of, chosen].reshape(shape), log_in_bucket.reshape(shape)
+
+    def _level(self, level: int) -> np.ndarray:
+        start = self._offsets[level]
+        return self._sums[start : start + self._sizes[level]]
+
+    def _sum_buckets(self, buckets: np.ndarray, embeddings: np.ndarray) -> None:
+        """Computes sums of the bottom level from the embeddings of all classes."""
+        ids = buckets[:, np.newaxis] * self.leaf_size + np.arange(self.leaf_size)
+        self._level(-1)[buckets] = self._kernel.bucket_sums(
+            embeddings[np.minimum(ids, self.num_classes - 1)], ids < self.num_classes
+        )
+
+    def _sum_upwards(self, nodes: np.ndarray) -> None:
+        """Brings all levels above some nodes of the bottom level up to date."""
+        for level in range(len(self._sizes) - 2, -1, -1):
+            nodes = np.unique(nodes // _FAN_OUT)
+            compiled.sum_groups(
+                self._level(level + 1), nodes, self._level(level), _FAN_OUT
+            )

@@ -1,0 +1,141 @@
+"""Rank very many labels for rows of sparse features (RF-softmax, third table)."""
+
+import collections
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import metrics, models
+from tff_fedss.datasets.extreme import ExtremeDataset, SparseRows
+from tff_fedss.tasks import sampled_softmax
+
+_EVALUATION_ROWS = 256
+_RANKS = (1, 3, 5)
+
+
+class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
+    """v -> d -> n; the metric is precision@1, 3 and 5 on the test rows.
+
+    A row has several labels. Each time that it is trained on, one of them is drawn as
+    its target; the others may be drawn as negatives. Rows without a label are left out,
+    in training and in the test.
+    """
+
+    metric = "precision_at_1"
+    metric_title = "precision@1"
+
+    def __init__(
+        self,
+        data: ExtremeDataset,
+        *,
+        embedding_dim: int,
+        logit_scale: float,
+        batch_size: int,
+        seed: int,
+    ):
+        """Finds the rows that have labels.
+
+        Args:
+            data: The rows.
+            embedding_dim: d.
+            logit_scale: tau.
+            batch_size: The mini-batch.
+            seed: Of the encoder's weights, the order of the rows and their targets.
+
+        Raises:
+            ValueError: If no training or no test row has a label.
+        """
+        self.num_classes = data.num_labels
+        self.embedding_dim = embedding_dim
+        self.logit_scale = logit_scale
+        self._data = data
+        self._train_rows = np.flatnonzero(np.diff(data.train.label_ends))
+        self._test_rows = np.flatnonzero(np.diff(data.test.label_ends))
+        if not len(self._train_rows) or not len(self._test_rows):
+            raise ValueError("no row has a label")
+        self.summary = (
+            f"v={data.num_features:,} features, n={data.num_labels:,} labels, "
+            f"{len(self._train_rows):,} training rows with "
+            f"{len(data.train.label_ids) / len(self._train_rows):.1f} labels in the "
+            f"mean, {len(self._test_rows):,} test rows; left out for want of a label: "
+            f"{len(data.train) - len(self._train_rows)} and "
+            f"{len(data.test) - len(self._test_rows)}"
+        )
+        self._batch_size = batch_size
+        self._seed = seed
+
+    def encoder(self) -> models.SparseEncoder:
+        """See the base class."""
+        return models.SparseEncoder(
+            self._data.num_features, self.embedding_dim, self._seed
+        )
+
+    def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
+        """See the base class. An epoch is a function of the seed and of its number."""
+        per_epoch = -(-len(self._train_rows) // self._batch_size)
+        epoch, position = divmod(num_done, per_epoch)
+        train = self._data.train
+        while True:
+            key = np.array([self._seed, epoch], np.uint64)
+            generator = np.random.Generator(np.random.Philox(key=key))
+            rows = generator.permutation(self._train_rows)
+            starts, ends = train.label_ends[rows], train.label_ends[rows + 1]
+            targets = train.label_ids[generator.integers(starts, ends)]
+            for i in range(position, per_epoch):
+                part = slice(i * self._batch_size, (i + 1) * self._batch_size)
+                yield _inputs(train, rows[part]), targets[part]
+            epoch, position = epoch + 1, 0
+
+    @functools.cached_property
+    def _evaluation(self):
+        encoder = self.encoder()
+
+        @tf.function(reduce_retracing=True)
+        def best(inputs, classifier):
+            features, _ = encoder(inputs, (), training=False)
+            scores = models.cosine_logits(features, classifier, scale=1.0)
+            return tf.math.top_k(scores, min(max(_RANKS), self.num_classes)).indices
+
+        return encoder, best
+
+    def evaluate(
+        self, weights: tff.learning.models.ModelWeights
+    ) -> "collections.OrderedDict[str, float]":
+        """See the base class.
+
+        Returns:
+            precision_at_1, precision_at_3 and precision_at_5.
+        """
+        encoder, best = self._evaluation
+        classifier = tf.constant(sampled_softmax.load_weights(encoder, weights))
+        test = self._data.test
+        ranked, labels = [], []
+        for start in range(0, len(self._test_rows), _EVALUATION_ROWS):
+            rows = self._test_rows[start : start + _EVALUATION_ROWS]
+            ranked.append(best(_inputs(test, rows), classifier).numpy())
+            labels += [test.labels(row) for row in rows]
+        ranked = np.concatenate(ranked)
+        return collections.OrderedDict(
+            (f"precision_at_{k}", metrics.precision_at_k(ranked, labels, k))
+            for k in _RANKS
+        )
+
+
+def _inputs(data: SparseRows, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The features of some rows, as a `SparseEncoder` takes them."""
+    starts, ends = data.feature_ends[rows], data.feature_ends[rows + 1]
+    lengths = ends - starts
+    row_of = np.repeat(np.arange(len(rows)), lengths)
+    # 0, 1, 2, ... within each row.
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    places = np.repeat(starts, lengths) + within
+    return {
+        "ids": data.feature_ids[places],
+        "values": data.values[places],
+        "rows": row_of.astype(np.int32),
+        "num_rows": np.int32(len(rows)),
+    }

@@ -1,0 +1,141 @@
+"""Predict each next word of a text (RF-softmax, figures (a) to (d))."""
+
+import collections
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import losses, models
+from tff_fedss.datasets.penn_treebank import PennTreebank
+from tff_fedss.tasks import sampled_softmax
+
+# What the validation text is read in, of each of its parts side by side: it does not
+# change the result, but for the few words at the end that are left over.
+_EVALUATION_TOKENS = 50
+
+
+class LanguageModel(sampled_softmax.SampledSoftmaxTask):
+    """An LSTM over Penn Treebank; the metric is the perplexity of the validation text.
+
+    The text is cut into `batch_size` parts that are read side by side, `num_steps`
+    words at a time; the state of the LSTM is carried from one mini-batch to the next
+    (truncated backpropagation), and begins anew with the text.
+    """
+
+    metric = "perplexity"
+    metric_title = "validation perplexity"
+
+    def __init__(
+        self,
+        data: PennTreebank,
+        *,
+        embedding_dim: int,
+        logit_scale: float,
+        batch_size: int,
+        num_steps: int,
+        num_units: int,
+        seed: int,
+        validation_words: int | None = None,
+    ):
+        """Cuts the text.
+
+        Args:
+            data: The text.
+            embedding_dim: d.
+            logit_scale: tau.
+            batch_size: How many parts of the text a mini-batch has.
+            num_steps: How many words of each.
+            num_units: The width of the LSTM.
+            seed: Of its weights.
+            validation_words: How many words of the validation text to measure on, from
+                its start; None: all of them.
+        """
+        valid = data.valid[:validation_words]
+        self.num_classes = len(data.words)
+        self.embedding_dim = embedding_dim
+        self.logit_scale = logit_scale
+        self.summary = (
+            f"Penn Treebank: n={self.num_classes:,} words, {len(data.train):,} for "
+            f"training, {len(valid):,} for validation"
+        )
+        self._num_steps = num_steps
+        self._train = _side_by_side(data.train, batch_size)
+        self._valid = _side_by_side(valid, batch_size)
+        self._build_encoder = functools.partial(
+            models.LstmEncoder,
+            self.num_classes,
+            embedding_dim,
+            batch_size=batch_size,
+            num_units=num_units,
+            seed=seed,
+        )
+
+    def encoder(self) -> models.LstmEncoder:
+        """See the base class."""
+        return self._build_encoder()
+
+    def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
+        """See the base class."""
+        inputs, labels = self._train
+        per_epoch = inputs.shape[1] // self._num_steps
+        position = num_done % per_epoch
+        while True:
+            part = slice(position * self._num_steps, (position + 1) * self._num_steps)
+            keep = np.float32(position > 0)
+            yield {"tokens": inputs[:, part], "keep": keep}, labels[:, part].reshape(-1)
+            position = (position + 1) % per_epoch
+
+    @functools.cached_property
+    def _evaluation(self):
+        encoder = self.encoder()
+
+        # Traced twice: the last part is shorter, and the LSTM is unrolled.
+        @tf.function
+        def loss_sum(tokens, labels, classifier, carry):
+            inputs = {"tokens": tokens, "keep": tf.constant(1.0)}
+            features, carry = encoder(inputs, carry, training=False)
+            logits = models.cosine_logits(features, classifier, self.logit_scale)
+            labels = tf.reshape(labels, [-1])
+            return tf.reduce_sum(losses.softmax_loss(logits, labels)), carry
+
+        return encoder, loss_sum
+
+    def evaluate(
+        self, weights: tff.learning.models.ModelWeights
+    ) -> "collections.OrderedDict[str, float]":
+        """See the base class.
+
+        Returns:
+            {"perplexity": exp of the mean full softmax loss over the validation text}.
+        """
+        encoder, loss_sum = self._evaluation
+        classifier = tf.constant(sampled_softmax.load_weights(encoder, weights))
+        inputs, labels = self._valid
+        carry = encoder.initial_carry
+        total = 0.0
+        for start in range(0, inputs.shape[1], _EVALUATION_TOKENS):
+            part = slice(start, start + _EVALUATION_TOKENS)
+            part_sum, carry = loss_sum(
+                inputs[:, part], labels[:, part], classifier, carry
+            )
+            total += float(part_sum)
+        return collections.OrderedDict(perplexity=math.exp(total / labels.size))
+
+    @staticmethod
+    def format_metric(value: float) -> str:
+        """Writes a perplexity."""
+        return f"{value:.1f}"
+
+
+def _side_by_side(tokens: np.ndarray, parts: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cuts a text into equal parts: their words, and the words that follow these."""
+    length = (len(tokens) - 1) // parts
+    return (
+        tokens[: parts * length].reshape(parts, length),
+        tokens[1 : parts * length + 1].reshape(parts, length),
+    )

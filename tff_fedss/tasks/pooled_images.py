@@ -1,0 +1,57 @@
+"""Classify images, trained centrally with sampled softmax."""
+
+import collections
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_fedss import models
+from tff_fedss.tasks import sampled_softmax
+from tff_fedss.tasks.classification import Classification
+
+
+class PooledImages(sampled_softmax.SampledSoftmaxTask):
+    """The clients' images of a classification task, pooled; the metric is top-1."""
+
+    metric = Classification.metric
+    metric_title = Classification.metric_title
+
+    def __init__(
+        self,
+        task: Classification,
+        pooled_batches: Callable[[int], Iterable[Any]],
+        *,
+        logit_scale: float,
+    ):
+        """Takes the test and phi from a task.
+
+        Args:
+            task: The task.
+            pooled_batches: Gives `{"image", "label"}` batches of all clients' images
+                from the number of those that have been used before, see
+                `training.pooled_batches`.
+            logit_scale: tau.
+        """
+        self._task = task
+        self._pooled_batches = pooled_batches
+        self.num_classes = task.dataset.num_classes
+        self.embedding_dim = task.feature_extractor_fn().output_shape[1]
+        self.logit_scale = logit_scale
+        self.summary = task.dataset.summary()
+
+    def encoder(self) -> models.ImageEncoder:
+        """See the base class."""
+        return models.ImageEncoder(self._task.feature_extractor_fn())
+
+    def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
+        """See the base class."""
+        for batch in self._pooled_batches(num_done):
+            yield batch["image"], batch["label"].numpy()
+
+    def evaluate(
+        self, weights: tff.learning.models.ModelWeights
+    ) -> "collections.OrderedDict[str, float]":
+        """See the base class: {"top1": ...}."""
+        return self._task.evaluate(weights)
