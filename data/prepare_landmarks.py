@@ -83,7 +83,7 @@ class Options:
         test_csv: And the test images' file.
         image_dir: The folder of images.
         shard_dir: Instead: the folder of the original archives.
-        workers: How many images to read at a time; None: twice as many as cores.
+        threads: How many images to read at a time; None: twice as many as cores.
         allow_missing: Whether images that are missing or damaged are left out.
         allow_other_split: Whether the CSV files may be others than those published.
     """
@@ -95,7 +95,7 @@ class Options:
     test_csv: str | None = None
     image_dir: str | None = None
     shard_dir: str | None = None
-    workers: int | None = None
+    threads: int | None = None
     allow_missing: bool = False
     allow_other_split: bool = False
 
@@ -162,7 +162,7 @@ def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
         **values,
     )
     flags.DEFINE_integer(
-        "workers",
+        "threads",
         None,
         "How many images to read at a time; default: two per core.",
         lower_bound=1,
@@ -838,7 +838,7 @@ def prepare(options: Options) -> None:
             rejected = []
             if not preparation.is_finished():
                 images = _open_images(options, split)
-                workers = options.workers or 2 * len(os.sched_getaffinity(0))
+                workers = options.threads or 2 * len(os.sched_getaffinity(0))
                 rejected = preparation.run(images, workers)
             preparation.close(rejected)
     except (OSError, tf.errors.OpError) as e:

@@ -422,7 +422,7 @@ def test_kill_loses_nothing(prepare, miniature, tmp_path, monkeypatch):
     stuck.unlink()
     os.mkfifo(stuck)
     other = tmp_path / "killed"
-    flags = (*preparation_flags(miniature, other), "--workers=2")
+    flags = (*preparation_flags(miniature, other), "--threads=2")
     command = [sys.executable, "-m", "data.prepare_landmarks", *flags]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
@@ -519,7 +519,7 @@ def test_stray_file_among_the_clients(prepare, tmp_path):
         (["--image_dir=/none"], "--image_dir=/none is no folder; expected one with"),
         (["--shard_dir=/none"], "exactly one of --image_dir"),
         (["--train_csv=x"], "leave out --train_csv"),
-        (["--workers=0"], "--workers"),
+        (["--threads=0"], "--threads"),
         (["--output_dir=/dev/null/x"], "--output_dir: cannot write to"),
     ],
 )

@@ -54,7 +54,11 @@ def two_workers():
 
 
 @pytest.mark.parametrize(
-    "signal_number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+    "signal_number, code",
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+    ],
 )
 def test_a_worker_says_that_it_is_ready_and_ends_when_told(signal_number, code):
     with start_worker() as process:
@@ -95,8 +99,12 @@ def test_a_port_in_use_is_one_clear_line():
     [
         ([], "--port=P is needed"),
         (["--port=0"], "--port=0"),
-        (["--port=http"], "--port=http"),
-        (["--port=8000", "--max_clients_at_once=0"], "--max_clients_at_once=0"),
+        pytest.param(["--port=http"], "--port=http", marks=pytest.mark.slow),
+        pytest.param(
+            ["--port=8000", "--max_clients_at_once=0"],
+            "--max_clients_at_once=0",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_bad_flags_of_a_worker_are_one_clear_line(flags, message):

@@ -335,7 +335,10 @@ def test_there_must_be_a_worker():
         runtime.RemoteContext([])
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signal_number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
+)
 def test_a_program_that_is_stopped_in_a_round_ends_at_once(signal_number, tmp_path):
     program = """
 import pathlib, signal, sys

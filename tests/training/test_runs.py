@@ -130,6 +130,7 @@ def test_evaluation_counts_the_nearest_classes(task):
 def test_the_loop_interleaves_evaluates_and_releases(task):
     class FakeRun:
         metric, metric_title = "top1", "top-1"
+        format_metric = "{:.3f}".format
 
         def __init__(self, name):
             self.name, self.round_num, self.task, self.weights = name, 0, self, None
