@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from absl import app, flags, logging
 
@@ -77,6 +77,24 @@ def run(
         argv,
         flags_parser=functools.partial(_parse_flags, takes_arguments=takes_arguments),
     )
+
+
+def as_texts(holders: Iterable[flags.FlagHolder]) -> dict[str, str]:
+    """Writes flags as a flagfile takes them.
+
+    Args:
+        holders: The flags; those without a value are left out.
+
+    Returns:
+        Name to value.
+    """
+    return {flag.name: _as_text(flag) for flag in holders if flag.value is not None}
+
+
+def _as_text(flag: flags.FlagHolder) -> str:
+    if isinstance(flag.value, bool):  # Serialized as --flag or --noflag.
+        return str(flag.value).lower()
+    return flags.FLAGS[flag.name].serialize().partition("=")[2]
 
 
 def _help(groups: Mapping[str, Sequence[str]]) -> str:

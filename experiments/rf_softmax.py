@@ -272,13 +272,7 @@ def main() -> None:
         if flag.value is None:
             flags.set_default(flag, getattr(_SETTINGS[_TASK.value], flag.name))
     folder = training.ResultsFolder(
-        _RESULTS_DIR.value,
-        {
-            flag.name: flags.FLAGS[flag.name].serialize().partition("=")[2]
-            for flag in _DECIDE_RESULTS
-            if flag.value is not None
-        },
-        _COLUMNS,
+        _RESULTS_DIR.value, program.as_texts(_DECIDE_RESULTS), _COLUMNS
     )
     if folder.result is not None:
         print(f"Done before, nothing to run.\n{folder.result['text']}")
@@ -287,19 +281,14 @@ def main() -> None:
     print(task.summary, flush=True)
     run = _build_run(task)
     folder.open()
-    checkpoints = folder.checkpoints(run.name)
-    restored = checkpoints.restore(run.state)
-    if restored is not None:
-        run.resume(*restored)
-        print(f"{run.name}: goes on after round {run.round_num}.", flush=True)
-    folder.start({run.name: run.round_num} if run.round_num else {})
+    checkpoints = folder.resume([run])
     try:
         training.train(
             [run],
             _ROUNDS.value,
             _ROUNDS_PER_EVALUATION.value,
             folder.release,
-            {run.name: checkpoints},
+            checkpoints,
             _ROUNDS_PER_CHECKPOINT.value,
             examples="examples",
         )

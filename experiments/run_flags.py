@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 
-from experiments import report, runtime_flags
+from experiments import program, report, runtime_flags
 from tff_fedss import algorithms, models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.datasets.federated_dataset import FederatedDataset
@@ -402,20 +402,8 @@ def open_results_folder(*own_flags: flags.FlagHolder) -> training.ResultsFolder:
     take_defaults()
     runtime_flags.take_defaults()
     return training.ResultsFolder(
-        RESULTS_DIR.value,
-        {
-            flag.name: _as_text(flag)
-            for flag in (*own_flags, *_DECIDE_RESULTS)
-            if flag.value is not None
-        },
+        RESULTS_DIR.value, program.as_texts((*own_flags, *_DECIDE_RESULTS))
     )
-
-
-def _as_text(flag: flags.FlagHolder) -> str:
-    """Writes the value of a flag as a flagfile takes it."""
-    if isinstance(flag.value, bool):  # Serialized as --flag or --noflag.
-        return str(flag.value).lower()
-    return flags.FLAGS[flag.name].serialize().partition("=")[2]
 
 
 def load_dataset() -> FederatedDataset:
@@ -589,13 +577,7 @@ def train_methods(methods: Sequence[str], folder: training.ResultsFolder) -> str
     print("\n".join(facts), flush=True)
     folder.open()
     runs = [build_run(method, task) for method in methods]
-    checkpoints = {method: folder.checkpoints(method) for method in methods}
-    for run in runs:
-        restored = checkpoints[run.name].restore(run.state)
-        if restored is not None:
-            run.resume(*restored)
-            print(f"{run.name}: goes on after round {run.round_num}.", flush=True)
-    folder.start({run.name: run.round_num for run in runs if run.round_num})
+    checkpoints = folder.resume(runs)
     if not all(run.round_num for run in runs):
         phi = _starting_feature_extractor(task)
         for run in runs:

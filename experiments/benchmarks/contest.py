@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from experiments.benchmarks.peak_memory import peak_bytes
 from experiments.benchmarks.workload import Workload
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -202,7 +203,7 @@ class Process:
 
         Memory that they share counts for each of them.
         """
-        return sum(map(_peak_kib, _tree(self._process.pid))) / 1024
+        return sum(map(peak_bytes, _tree(self._process.pid))) / 2**20
 
     def quit(self) -> None:
         """Asks it to end, and ends what is left of it."""
@@ -408,11 +409,3 @@ def _tree(root: int) -> list[int]:
     for pid in tree:  # It grows while we go.
         tree += children.get(pid, [])
     return tree
-
-
-def _peak_kib(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        status = pathlib.Path(f"/proc/{pid}/status").read_text()
-        if match := re.search(r"VmHWM:\s+(\d+) kB", status):
-            return int(match.group(1))
-    return 0

@@ -33,6 +33,7 @@ import tensorflow_federated as tff
 from absl import flags
 
 from experiments import program
+from experiments.benchmarks import peak_memory
 from tff_fedss import metrics, models, runtime
 from tff_fedss.algorithms import fedss
 from tff_fedss.errors import InvalidInputError
@@ -222,7 +223,7 @@ def _serve(case: Case, pipe: connection.Connection) -> None:
             state, _ = process.next(state, clients)
             pipe.send(time.perf_counter() - begin)
         else:
-            pipe.send(_peak_mib())
+            pipe.send(peak_memory.peak_bytes() / 2**20)
 
 
 def _process(case: Case) -> tff.learning.templates.LearningProcess:
@@ -253,12 +254,6 @@ def _clients(case: Case) -> list[dict[str, Any]]:
             }
         )
     return clients
-
-
-def _peak_mib() -> float:
-    # Not getrusage: its peak counts the memory of the process that started this one.
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def _by_series(rows: list[dict[str, Any]]):

@@ -18,7 +18,6 @@ import csv
 import io
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from absl import flags
 from PIL import Image, ImageFilter
 
 from experiments import program
+from experiments.benchmarks import peak_memory
 from tff_fedss import models
 from tff_fedss.datasets import records
 from tff_fedss.datasets.preprocessing import Preprocessing
@@ -55,7 +55,7 @@ def main() -> None:
     if _ONLY.value:
         if _ONLY.value != "nothing":
             _drain(_stages(_RECORDS.value)[_ONLY.value]())
-        print(_own_peak_memory())
+        print(peak_memory.peak_bytes())
         return
     output_dir = pathlib.Path(_OUTPUT_DIR.value)
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -195,13 +195,6 @@ def _training_step():
         return num_steps * _BATCH_SIZE / (time.perf_counter() - start)
 
     return measure
-
-
-def _own_peak_memory() -> int:
-    """The peak of this process in bytes."""
-    # Not getrusage: it counts what the parent had before exec, too.
-    status = pathlib.Path("/proc/self/status").read_text()
-    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1))
 
 
 def _peak_memory(stage: str, path: str) -> int:

@@ -7,7 +7,6 @@ import io
 import itertools
 import os
 import pathlib
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ import matplotlib.ticker
 
 from experiments.benchmarks import contest
 from experiments.benchmarks.contest import Result
+from tff_fedss import training
 
 _OURS = ("ours_in_process", "ours_native")
 _TFF = "tff_fed_avg"
@@ -44,10 +44,8 @@ class Machine:
     @classmethod
     def here(cls) -> "Machine":
         """Looks at this machine."""
-        info = pathlib.Path("/proc/cpuinfo").read_text()
-        name = re.search(r"^model name\s*:\s*(.*)$", info, re.M)
         return cls(
-            processor=name.group(1) if name else "unknown processor",
+            processor=training.processor() or "unknown processor",
             cores=len(os.sched_getaffinity(0)),
             load=os.getloadavg()[0],
             begun=datetime.datetime.now().isoformat(" ", "minutes"),

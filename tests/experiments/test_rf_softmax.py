@@ -2,12 +2,12 @@ import csv
 import json
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
 from tests.experiments import program_server
+from tests.experiments.killing import kill_after_a_checkpoint
 
 SMALL_TEXT = (
     "--task=ptb",
@@ -100,14 +100,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run, text, tmp_path, sampler):
     code, _, errors = run(*flags, f"--results_dir={tmp_path / 'whole'}")
     assert code == 0, errors
     folder = tmp_path / "killed"
-    command = [sys.executable, "-m", "experiments.rf_softmax", *flags]
-    with subprocess.Popen([*command, f"--results_dir={folder}"]) as process:
-        deadline = time.monotonic() + 240
-        while not list(folder.glob(f"checkpoints/{sampler}/round_?")):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
-        process.kill()
-    assert not (folder / "done.json").exists()
+    kill_after_a_checkpoint(
+        "experiments.rf_softmax", sampler, flags, folder, seconds=240
+    )
     code, output, errors = run(*flags, f"--results_dir={folder}")
     assert code == 0, errors
     assert f"{sampler}: goes on after round" in output

@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.experiments.killing import kill_after_a_checkpoint
 from tff_fedss import tasks
 
 SMALL = (
@@ -90,14 +91,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, method, run
     assert code == 0, errors
 
     folder = tmp_path / "killed"
-    command = [sys.executable, "-m", "experiments.train", *flags]
-    with subprocess.Popen([*command, f"--results_dir={folder}"]) as process:
-        deadline = time.monotonic() + 120
-        while not list(folder.glob(f"checkpoints/{method}/round_?")):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
-        process.kill()
-    assert not (folder / "done.json").exists()
+    kill_after_a_checkpoint("experiments.train", method, flags, folder, seconds=120)
     # What a kill in the middle of a write leaves.
     with (folder / "metrics.csv").open("a") as metrics:
         metrics.write(f"{method},99,0.1")

@@ -135,8 +135,9 @@ def load(
     is_public = np.zeros(len(files.wnids), bool)
     if num_public_classes:
         is_public[rng.choice(len(is_public), num_public_classes, replace=False)] = True
-    public_images, public_labels = _of_classes(files.train(), is_public)
-    images, labels = _of_classes(files.train(), ~is_public)
+    train = files.train()
+    public_images, public_labels = _of_classes(train, is_public)
+    images, labels = _of_classes(train, ~is_public)
     test_images, test_labels = _of_classes(files.test(), ~is_public)
 
     if partition == "mixed":

@@ -6,7 +6,7 @@ from tff_fedss.training.draws import client_seed, cohort
 from tff_fedss.training.federated_run import FederatedRun, client_selection_fn
 from tff_fedss.training.loop import Metrics, Run, train
 from tff_fedss.training.progress import Progress
-from tff_fedss.training.results_folder import ResultsFolder
+from tff_fedss.training.results_folder import ResultsFolder, processor
 from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
 
@@ -24,6 +24,7 @@ __all__ = [
     "client_selection_fn",
     "cohort",
     "pooled_batches",
+    "processor",
     "train",
     "warm_start",
 ]

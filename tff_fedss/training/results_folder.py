@@ -22,7 +22,7 @@ import tensorflow_federated as tff
 import tff_fedss
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training.checkpoints import Checkpoints, wait_for
-from tff_fedss.training.loop import Metrics
+from tff_fedss.training.loop import Metrics, Run
 
 _FLAGS = "flags.txt"
 _METRICS = "metrics.csv"
@@ -156,6 +156,26 @@ class ResultsFolder:
         """Returns the place for a method's checkpoints in this folder."""
         return Checkpoints(self.path / "checkpoints" / method)
 
+    def resume(self, runs: Sequence[Run]) -> dict[str, Checkpoints]:
+        """Brings runs to where a previous process has left them, and says so.
+
+        Then begins to record, see `start`.
+
+        Args:
+            runs: New ones; those that have a checkpoint here go on from it.
+
+        Returns:
+            By name of the run, the place for its checkpoints.
+        """
+        places = {run.name: self.checkpoints(run.name) for run in runs}
+        for run in runs:
+            restored = places[run.name].restore(run.state)
+            if restored is not None:
+                run.resume(*restored)
+                print(f"{run.name}: goes on after round {run.round_num}.", flush=True)
+        self.start({run.name: run.round_num for run in runs if run.round_num})
+        return places
+
     def start(self, rounds_done: Mapping[str, int]) -> None:
         """Begins to record, after what a previous process has recorded.
 
@@ -286,7 +306,7 @@ def _describe(flags: Mapping[str, str]) -> dict[str, Any]:
         },
         "machine": {
             "platform": platform.platform(),
-            "processor": _processor(),
+            "processor": processor(),
             "cpus": os.cpu_count(),
             "memory_gib": round(
                 os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1
@@ -318,7 +338,8 @@ def _git_commit() -> str | None:
     return commit + ("+" if status else "")
 
 
-def _processor() -> str | None:
+def processor() -> str | None:
+    """Returns the name of this machine's processor; None if unknown."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,0 +1,23 @@
+"""How much memory a process has held at its peak."""
+
+import contextlib
+import pathlib
+import re
+
+
+def peak_bytes(pid: int | None = None) -> int:
+    """Returns the peak of a process's resident memory, since it began its program.
+
+    Not getrusage: that counts what the parent held before the program began, too.
+
+    Args:
+        pid: The process; None: this one.
+
+    Returns:
+        Bytes; 0 if the process is gone.
+    """
+    with contextlib.suppress(OSError):
+        status = pathlib.Path(f"/proc/{pid or 'self'}/status").read_text()
+        if match := re.search(r"VmHWM:\s+(\d+) kB", status):
+            return 1024 * int(match.group(1))
+    return 0
