@@ -99,6 +99,12 @@ _NUM_NEGATIVES = flags.DEFINE_integer(
     "m, drawn for each example." + _by_task("num_negatives"),
     lower_bound=1,
 )
+_SHARE_NEGATIVES = flags.DEFINE_bool(
+    "share_negatives",
+    False,
+    "Draw m negatives for the mini-batch, not for each example: cheaper, and noisier. "
+    "An example leaves those out that are its target.",
+)
 _LOGIT_SCALE = flags.DEFINE_float(
     "logit_scale",
     None,
@@ -181,6 +187,7 @@ GROUPS = {
     "The run": ("task", "sampler", "data_dir", "results_dir", "seed"),
     "Sampling": (
         "num_negatives",
+        "share_negatives",
         "logit_scale",
         "nu",
         "num_frequencies",
@@ -208,6 +215,7 @@ _DECIDE_RESULTS = (
     _DATA_DIR,
     _SEED,
     _NUM_NEGATIVES,
+    _SHARE_NEGATIVES,
     _LOGIT_SCALE,
     _NU,
     _NUM_FREQUENCIES,
@@ -405,6 +413,7 @@ def _build_run(task: tasks.SampledSoftmaxTask) -> training.SampledSoftmaxRun:
         sampler,
         num_negatives=_NUM_NEGATIVES.value,
         logit_scale=task.logit_scale,
+        share_negatives=_SHARE_NEGATIVES.value,
         max_gradient_norm=_MAX_GRADIENT_NORM.value,
         seed=_SEED.value,
     )

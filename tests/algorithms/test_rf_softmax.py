@@ -22,7 +22,7 @@ def rows(seed, num_rows=6):
     return inputs, generator.integers(N, size=num_rows).astype(np.int32)
 
 
-def build(name, optimizer=None, num_negatives=12, num_frequencies=20):
+def build(name, optimizer=None, num_negatives=12, num_frequencies=20, share=False):
     sampler = None
     if name != "full":
         options = samplers.SamplerOptions(N, D, SCALE, num_frequencies=num_frequencies)
@@ -35,6 +35,7 @@ def build(name, optimizer=None, num_negatives=12, num_frequencies=20):
         sampler,
         num_negatives=num_negatives,
         logit_scale=SCALE,
+        share_negatives=share,
         seed=2,
     )
 
@@ -60,10 +61,11 @@ def test_without_a_sampler_it_is_the_full_softmax():
     assert algorithm.update(inputs, labels) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("name", samplers.SAMPLERS)
-def test_with_very_many_negatives_a_step_is_that_of_the_full_softmax(name):
+def test_with_very_many_negatives_a_step_is_that_of_the_full_softmax(name, share):
     # The sampled gradient comes to the full one as m grows.
-    full, sampled = build("full"), build(name, None, 20_000, 500)
+    full, sampled = build("full"), build(name, None, 20_000, 500, share)
     inputs, labels = rows(0)
     before = full.weights.trainable
     loss = full.update(inputs, labels)

@@ -71,6 +71,18 @@ def test_loss_is_that_of_the_equation():
     assert float(loss[0]) == pytest.approx(-0.4 + math.log(z))
 
 
+def test_accidental_hits_are_left_out():
+    negatives, log_q = [[0.2, -1.0, 0.7]], np.log([0.5, 0.2, 0.3])
+    loss = losses.sampled_softmax_loss(
+        tf.constant([0.4]),
+        tf.constant(negatives),
+        tf.constant(log_q, tf.float32),
+        tf.constant([[False, True, False]]),
+    )
+    z = math.exp(0.4) + math.exp(0.2) / 1.5 + math.exp(0.7) / 0.9
+    assert float(loss[0]) == pytest.approx(-0.4 + math.log(z))
+
+
 def test_large_logits_do_no_harm():
     loss = losses.sampled_softmax_loss(
         tf.constant([-500.0]), tf.constant([[500.0]]), tf.constant([[-20.0]])

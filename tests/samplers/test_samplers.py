@@ -22,7 +22,8 @@ def expected(name, target):
         "log_uniform": np.log((np.arange(N) + 2) / (np.arange(N) + 1)),
         "exp": np.exp(SCALE * np.float64(EMBEDDINGS) @ np.float64(QUERY[0])),
     }[name]
-    weights[target] = 0
+    if target is not None:
+        weights[target] = 0
     return weights / weights.sum()
 
 
@@ -67,6 +68,43 @@ def test_every_sampler_keeps_its_promises(name):
     sampler.update(np.array([200]), moved)
     after = np.count_nonzero(sampler.draw(queries, targets, 50, rng(2)).ids == 200)
     assert after > before if sampler.needs_embeddings else after == before
+
+
+def kernel_weights(name, queries, options):
+    if name == "quadratic":
+        products = np.float64(queries) @ np.float64(EMBEDDINGS).T
+        return options.alpha * products**2 + 1
+    features = samplers.RandomFourierKernel(
+        D, options.num_frequencies, options.nu, options.seed
+    ).features
+    return np.float64(features(queries)) @ np.float64(features(EMBEDDINGS)).T
+
+
+@pytest.mark.parametrize("leaf_size", [1, 16])
+@pytest.mark.parametrize("name", samplers.SAMPLERS)
+def test_a_batch_draws_from_the_mean_of_its_examples(name, leaf_size):
+    options = samplers.SamplerOptions(
+        N, D, SCALE, nu=0.5, num_frequencies=2000, leaf_size=leaf_size
+    )
+    sampler = samplers.SAMPLERS[name](options)
+    sampler.rebuild(EMBEDDINGS)
+    queries = EMBEDDINGS[:7]
+    ids, log_q = sampler.draw_for_batch(queries, 100_000, rng(1))
+    assert ids.dtype == np.int32 and log_q.dtype == np.float32
+    assert ids.shape == log_q.shape == (100_000,)
+    assert sampler.num_clipped == 0
+    if name == "exp":
+        weights = np.exp(SCALE * np.float64(queries) @ np.float64(EMBEDDINGS).T)
+        weights /= weights.sum(1, keepdims=True)
+    elif sampler.needs_embeddings:
+        weights = kernel_weights(name, queries, options)
+    else:
+        weights = expected(name, None)[np.newaxis]
+    q = weights.mean(0) / weights.mean(0).sum()
+    np.testing.assert_allclose(log_q, np.log(q[ids]), atol=3e-4)
+    counts = np.bincount(ids, minlength=N)
+    assert (q * ids.size).min() > 5
+    assert scipy.stats.chisquare(counts, q * ids.size).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("name", samplers.SAMPLERS)

@@ -5,7 +5,8 @@ is compared with. It needs the embeddings of all classes in one place, which a c
 does not have (FedSS, section 3.3): here it is the centralized comparison.
 
 Input and class embeddings are brought to length 1, and logits are o_i = tau h.c_i. In a
-step, each example draws m negatives of its own from the sampler, given its h.
+step, each example draws m negatives of its own from the sampler, given its h; or the
+mini-batch draws m that its examples share.
 """
 
 from collections.abc import Sequence
@@ -53,6 +54,7 @@ class SampledSoftmax:
         *,
         num_negatives: int,
         logit_scale: float,
+        share_negatives: bool = False,
         max_gradient_norm: float | None = None,
         seed: int = 0,
     ):
@@ -68,6 +70,8 @@ class SampledSoftmax:
             sampler: Of n classes; None for the full softmax.
             num_negatives: m.
             logit_scale: tau.
+            share_negatives: Whether the examples of a mini-batch share their
+                negatives. Those that are an example's target are left out for it.
             max_gradient_norm: Longer gradients, over all weights together, are
                 shortened to it. None: they are not.
             seed: Of W and of the draws.
@@ -77,6 +81,7 @@ class SampledSoftmax:
         self._optimizer = optimizer
         self._num_negatives = num_negatives
         self._logit_scale = logit_scale
+        self._share_negatives = share_negatives
         self._max_gradient_norm = max_gradient_norm
         self._seed = seed
         self._classifier = tf.Variable(
@@ -115,10 +120,19 @@ class SampledSoftmax:
                 positive = _unit(tf.gather(self._classifier, labels))
                 negative = _unit(tf.gather(self._classifier, ids))
                 scaled = self._logit_scale * h
+                if self._share_negatives:
+                    negative_logits = tf.linalg.matmul(
+                        scaled, negative, transpose_b=True
+                    )
+                    is_target = tf.equal(ids, labels[:, tf.newaxis])
+                else:
+                    negative_logits = tf.linalg.matvec(negative, scaled)
+                    is_target = None
                 example_losses = losses.sampled_softmax_loss(
                     tf.reduce_sum(scaled * positive, 1),
-                    tf.linalg.matvec(negative, scaled),
+                    negative_logits,
                     log_q,
+                    is_target,
                 )
             loss = tf.reduce_mean(example_losses)
         gradient = tape.gradient(loss, self._variables)
@@ -140,13 +154,18 @@ class SampledSoftmax:
             # The draws of a step follow from its number: a resumed run has the same.
             key = np.array([self._seed, step], np.uint64)
             generator = np.random.Generator(np.random.Philox(key=key))
+            if self._share_negatives:
+                return self.sampler.draw_for_batch(h, self._num_negatives, generator)
             return self.sampler.draw(h, labels, self._num_negatives, generator)
 
         ids, log_q = tf.numpy_function(
             draw, [h, labels, self._optimizer.iterations], [tf.int32, tf.float32]
         )
-        ids.set_shape([None, self._num_negatives])
-        log_q.set_shape([None, self._num_negatives])
+        shape = [self._num_negatives]
+        if not self._share_negatives:
+            shape = [None, *shape]
+        ids.set_shape(shape)
+        log_q.set_shape(shape)
         return ids, log_q
 
     def _rebuild_sampler(self) -> None:

@@ -93,22 +93,30 @@ def pos_only_loss(
 
 
 def sampled_softmax_loss(
-    target_logits: tf.Tensor, negative_logits: tf.Tensor, log_q: tf.Tensor
+    target_logits: tf.Tensor,
+    negative_logits: tf.Tensor,
+    log_q: tf.Tensor,
+    is_target: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Sampled softmax: -o_t + log Z' (Bengio and Senécal, 2008; RF-softmax).
 
-    Z' = exp(o_t) + sum_i exp(o_{s_i} - log(m q_{s_i})), over m negatives s_i of each
-    example's own, drawn with replacement: E[Z'] = Z.
+    Z' = exp(o_t) + sum_i exp(o_{s_i} - log(m q_{s_i})), over m negatives s_i that are
+    drawn with replacement, for each example or for all of them: E[Z'] = Z.
 
     Args:
         target_logits: float32[examples].
         negative_logits: float32[examples, m].
-        log_q: float32[examples, m], of each draw, over the classes without the target.
+        log_q: float32[examples, m], of each draw, over the classes without the target;
+            or float32[m], over all classes.
+        is_target: bool[examples, m], accidental hits, which are left out of the sum.
+            None: there are none.
 
     Returns:
         float32[examples].
     """
     num_samples = tf.cast(tf.shape(negative_logits)[1], log_q.dtype)
     corrected = negative_logits - log_q - tf.math.log(num_samples)
+    if is_target is not None:
+        corrected = tf.where(is_target, tf.cast(_LEFT_OUT, log_q.dtype), corrected)
     logits = tf.concat([target_logits[:, tf.newaxis], corrected], 1)
     return tf.reduce_logsumexp(logits, 1) - target_logits

@@ -1,8 +1,8 @@
 """Proposal distributions over classes.
 
 `sample_without_replacement` draws a client's negatives (FedSS). The `ClassSampler`s
-draw the negatives of sampled softmax for each example (RF-softmax); `SAMPLERS` has them
-by name.
+draw the negatives of sampled softmax, for each example or for a batch (RF-softmax);
+`SAMPLERS` has them by name.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,9 @@
 """What every proposal distribution q of sampled softmax has in common.
 
-A sampler draws, for each example, m negative classes s_1..s_m, independent and with
-replacement, from its distribution q over [n] without the example's target t. It says
-log q of each, for the correction o' = o - log(m q) (see `losses.sampled_softmax_loss`).
+A sampler draws m negative classes s_1..s_m, independent and with replacement: for each
+example from its distribution q over [n] without the example's target t, or once for a
+whole batch from a q over all of [n]. It says log q of each, for the correction
+o' = o - log(m q) (see `losses.sampled_softmax_loss`).
 
 Samplers are NumPy programs with state: those that adapt hold what they need of the
 class embeddings, and are told when these change.
@@ -18,8 +19,10 @@ class Negatives(NamedTuple):
     """What a sampler draws.
 
     Attributes:
-        ids: int32[examples, m], never the example's target; a class may occur twice.
-        log_q: float32[examples, m], the log-probability of each draw, given the target.
+        ids: int32[examples, m], never the example's target, or int32[m] for a batch; a
+            class may occur twice.
+        log_q: float32, of the same shape, the log-probability of each draw, given the
+            target if there is one.
     """
 
     ids: np.ndarray
@@ -67,6 +70,21 @@ class ClassSampler(abc.ABC):
             num_samples: m, at least 1.
             generator: Decides the draws; the state that it is in when this is called,
                 the arguments and the embeddings are all that they depend on.
+        """
+
+    @abc.abstractmethod
+    def draw_for_batch(
+        self, queries: np.ndarray, num_samples: int, generator: np.random.Generator
+    ) -> Negatives:
+        """Draws negatives that all examples of a batch share.
+
+        They may be the target of an example, which must then leave them out of its
+        softmax: it is the sum over the others that they estimate.
+
+        Args:
+            queries: float32[examples, d], the input embeddings h.
+            num_samples: m, at least 1.
+            generator: As for `draw`.
         """
 
     @abc.abstractmethod

@@ -103,7 +103,7 @@ def descend(
         num_classes: n: nodes may stand for classes beyond, which are not there.
         lower_bound: That of a class's kernel.
         queries: float32[examples, F], phi(h).
-        targets: int64[examples].
+        targets: int64[examples]; what is negative is no class and leaves none out.
         target_products: float32[examples], phi(h) . phi(c_t).
         uniforms: float64[examples, m, at least levels], in [0, 1).
 

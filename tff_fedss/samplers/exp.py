@@ -44,30 +44,56 @@ class ExpSampler(ClassSampler):
         generator: np.random.Generator,
     ) -> Negatives:
         """See the base class."""
-        num_examples = len(queries)
-        rows = np.arange(num_examples)
-        num_blocks = -(-self.num_classes // _BLOCK)
-        weights = np.empty((num_examples, num_blocks * _BLOCK), np.float32)
-        weights[:, self.num_classes :] = 0.0
-        logits = weights[:, : self.num_classes]
-        np.matmul(self._scale * queries, self._embeddings.T, out=logits)
-        logits[rows, targets] = -np.inf
-        logits -= logits.max(1, keepdims=True)
-        np.exp(logits, out=logits)
+        logits = self._logits(queries)
+        logits[np.arange(len(queries)), targets] = -np.inf
+        return _draw(_exp(logits), num_samples, generator)
 
-        blocks = weights.reshape(num_examples, num_blocks, _BLOCK)
-        block_ends = np.cumsum(blocks.sum(2), 1, np.float64)
-        uniforms = generator.random((2, num_examples, num_samples))
-        points = points_on(block_ends[:, -1:], uniforms[0])
-        block_of = np.stack(
-            [
-                np.searchsorted(e, p, "right")
-                for e, p in zip(block_ends, points, strict=True)
-            ]
+    def draw_for_batch(
+        self, queries: np.ndarray, num_samples: int, generator: np.random.Generator
+    ) -> Negatives:
+        """See the base class; q is the mean of the examples' softmax distributions."""
+        weights = _exp(self._logits(queries))
+        weights /= weights.sum(1, keepdims=True)
+        ids, log_q = _draw(weights.mean(0, keepdims=True), num_samples, generator)
+        return Negatives(ids[0], log_q[0])
+
+    def _logits(self, queries: np.ndarray) -> np.ndarray:
+        """float32[examples, n], padded by -inf to a whole number of blocks."""
+        num_padded = -(-self.num_classes // _BLOCK) * _BLOCK
+        logits = np.empty((len(queries), num_padded), np.float32)
+        logits[:, self.num_classes :] = -np.inf
+        np.matmul(
+            self._scale * queries,
+            self._embeddings.T,
+            out=logits[:, : self.num_classes],
         )
-        # Within the block by a second number: of the first one, few digits are left.
-        ends = np.cumsum(blocks[rows[:, np.newaxis], block_of], 2, np.float64)
-        points = points_on(ends[..., -1], uniforms[1])
-        ids = block_of * _BLOCK + (ends <= points[..., np.newaxis]).sum(2)
-        log_q = np.log(weights[rows[:, np.newaxis], ids] / block_ends[:, -1:])
-        return Negatives(ids.astype(np.int32), log_q.astype(np.float32))
+        return logits
+
+
+def _exp(logits: np.ndarray) -> np.ndarray:
+    """exp() in place, with the largest value of a row brought to 1."""
+    logits -= logits.max(1, keepdims=True)
+    return np.exp(logits, out=logits)
+
+
+def _draw(
+    weights: np.ndarray, num_samples: int, generator: np.random.Generator
+) -> Negatives:
+    """Draws from the distribution in each row of float32[rows, whole blocks]."""
+    rows = np.arange(len(weights))[:, np.newaxis]
+    blocks = weights.reshape(len(weights), -1, _BLOCK)
+    block_ends = np.cumsum(blocks.sum(2), 1, np.float64)
+    uniforms = generator.random((2, len(weights), num_samples))
+    points = points_on(block_ends[:, -1:], uniforms[0])
+    block_of = np.stack(
+        [
+            np.searchsorted(e, p, "right")
+            for e, p in zip(block_ends, points, strict=True)
+        ]
+    )
+    # Within the block by a second number: of the first one, few digits are left.
+    ends = np.cumsum(blocks[rows, block_of], 2, np.float64)
+    points = points_on(ends[..., -1], uniforms[1])
+    ids = block_of * _BLOCK + (ends <= points[..., np.newaxis]).sum(2)
+    log_q = np.log(weights[rows, ids] / block_ends[:, -1:])
+    return Negatives(ids.astype(np.int32), log_q.astype(np.float32))

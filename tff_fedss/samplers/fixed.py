@@ -46,11 +46,24 @@ class FixedSampler(ClassSampler):
         points = rest * generator.random((len(queries), num_samples))
         starts = self._ends[targets] - left_out
         points += np.where(points >= starts, left_out, 0.0)
-        ids = np.searchsorted(self._ends, points, "right")
+        ids = self._classes_at(points)
         # Rounding may put a point that is on a border to the wrong side of it.
-        ids = np.minimum(ids, self.num_classes - 1)
         ids = np.where(ids == targets, np.where(targets, targets - 1, 1), ids)
-        log_q = np.log(self._probabilities[ids] / rest)
+        return self._negatives(ids, rest)
+
+    def draw_for_batch(
+        self, queries: np.ndarray, num_samples: int, generator: np.random.Generator
+    ) -> Negatives:
+        """See the base class. The queries do not matter."""
+        points = self._ends[-1] * generator.random(num_samples)
+        return self._negatives(self._classes_at(points), self._ends[-1])
+
+    def _classes_at(self, points: np.ndarray) -> np.ndarray:
+        ids = np.searchsorted(self._ends, points, "right")
+        return np.minimum(ids, self.num_classes - 1)  # Points may be rounded up.
+
+    def _negatives(self, ids: np.ndarray, total: np.ndarray | float) -> Negatives:
+        log_q = np.log(self._probabilities[ids] / total)
         return Negatives(ids.astype(np.int32), log_q.astype(np.float32))
 
 

@@ -16,6 +16,7 @@ _FAN_OUT = 4
 # The bottom level takes no more than this by default, the whole tree 4/3 of it.
 _BOTTOM_BYTES = 2**30
 _CHUNK_BYTES = 2**24
+_NO_TARGET = -1
 
 
 class KernelSampler(ClassSampler):
@@ -117,17 +118,47 @@ class KernelSampler(ClassSampler):
         generator: np.random.Generator,
     ) -> Negatives:
         """See the base class."""
-        queries = np.asarray(queries, np.float32)
-        targets = np.asarray(targets, np.int64)
-        features = self._kernel.features(queries)
-        rows = np.arange(len(queries))
+        queries = np.asarray(queries, np.float32)[:, np.newaxis]
+        return self._draw(queries, np.asarray(targets), num_samples, generator)
+
+    def draw_for_batch(
+        self, queries: np.ndarray, num_samples: int, generator: np.random.Generator
+    ) -> Negatives:
+        """See the base class; a class's weight is the mean of the examples' ones.
+
+        By the mean of phi(h): it costs as much as the draws of one example.
+        """
+        queries = np.asarray(queries, np.float32)[np.newaxis]
+        ids, log_q = self._draw(queries, np.array([_NO_TARGET]), num_samples, generator)
+        return Negatives(ids[0], log_q[0])
+
+    def _draw(
+        self,
+        queries: np.ndarray,
+        targets: np.ndarray,
+        num_samples: int,
+        generator: np.random.Generator,
+    ) -> Negatives:
+        """Draws for groups of queries, whose weights are averaged.
+
+        Args:
+            queries: float32[groups, queries of each, d].
+            targets: int[groups], what is left out, or _NO_TARGET.
+            num_samples: m, for each group.
+            generator: Decides the draws.
+
+        Returns:
+            Of shape [groups, m].
+        """
+        targets = targets.astype(np.int64)
+        groups = np.arange(len(queries))
+        features = self._features(queries)
+        present_targets = np.maximum(targets, 0)[:, np.newaxis]
         if self.leaf_size > 1:
-            own = self._kernel.products(
-                queries, rows, self._embeddings, targets[:, np.newaxis]
-            )
+            own = self._products(queries, groups, present_targets)
         else:
             own = compiled.pair_products(
-                features, rows, self._level(-1), targets[:, np.newaxis]
+                features, groups, self._level(-1), present_targets
             )
         num_levels = len(self._sizes)
         uniforms = generator.random((len(queries), num_samples, num_levels + 1))
@@ -160,16 +191,14 @@ class KernelSampler(ClassSampler):
         uniforms: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draws a class of each bucket: its id and log-probability there."""
-        # Draws of one example from one bucket share its weights.
+        # Draws of one group from one bucket share its weights.
         keys = np.arange(len(queries))[:, np.newaxis] * self._sizes[-1] + buckets
         keys, pair_of = np.unique(keys, return_inverse=True)
-        rows, buckets = np.divmod(keys, self._sizes[-1])
+        groups, buckets = np.divmod(keys, self._sizes[-1])
         ids = buckets[:, np.newaxis] * self.leaf_size + np.arange(self.leaf_size)
-        is_class = (ids < self.num_classes) & (ids != targets[rows, np.newaxis])
+        is_class = (ids < self.num_classes) & (ids != targets[groups, np.newaxis])
         present = np.minimum(ids, self.num_classes - 1)
-        weights = self._kernel.products(
-            queries, rows, self._embeddings, present
-        ).astype(np.float64)
+        weights = self._products(queries, groups, present).astype(np.float64)
         is_low = is_class & (weights < self._kernel.lower_bound)
         self.num_estimates += np.count_nonzero(is_class)
         self.num_clipped += np.count_nonzero(is_low)
@@ -181,6 +210,24 @@ class KernelSampler(ClassSampler):
         log_in_bucket = np.log(weights[pair_of, chosen] / ends[:, -1])
         shape = uniforms.shape
         return ids[pair_of, chosen].reshape(shape), log_in_bucket.reshape(shape)
+
+    def _features(self, queries: np.ndarray) -> np.ndarray:
+        """float32[groups, F], the mean of phi in each group."""
+        features = self._kernel.features(queries.reshape(-1, queries.shape[2]))
+        return features.reshape(*queries.shape[:2], -1).mean(1)
+
+    def _products(
+        self, queries: np.ndarray, groups: np.ndarray, ids: np.ndarray
+    ) -> np.ndarray:
+        """float32[pairs, L], the mean weight of ids[i, j] in group groups[i]."""
+        size = queries.shape[1]
+        products = self._kernel.products(
+            queries.reshape(-1, queries.shape[2]),
+            (groups[:, np.newaxis] * size + np.arange(size)).reshape(-1),
+            self._embeddings,
+            np.repeat(ids, size, 0),
+        )
+        return products.reshape(len(groups), size, -1).mean(1)
 
     def _level(self, level: int) -> np.ndarray:
         start = self._offsets[level]
