@@ -509,7 +509,7 @@ def build_run(method: str, task: tasks.Task) -> training.Run:
         client_optimizer=tff.learning.optimizers.build_sgdm(
             _CLIENT_LEARNING_RATE.value
         ),
-        server_optimizer=tff.learning.optimizers.build_sgdm(
+        server_optimizer=algorithms.build_sparse_sgdm(
             _SERVER_LEARNING_RATE.value, _SERVER_MOMENTUM.value
         ),
         batch_size=_BATCH_SIZE.value,

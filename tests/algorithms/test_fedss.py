@@ -141,7 +141,7 @@ def test_more_padding_changes_nothing():
 
 def test_the_order_of_the_keys_changes_nothing():
     """The sparse mean is that of dense matrices, whatever the keys' order."""
-    scatter_mean = exchange.build_scatter_mean(NUM_CLASSES, EMBEDDING_DIM, size=4)
+    sparse_mean = exchange.build_sparse_mean(EMBEDDING_DIM, size=4)
     update_type = collections.OrderedDict(
         keys=tff.TensorType(np.int32, [4]),
         classifier_delta=tff.TensorType(np.float32, [4, EMBEDDING_DIM]),
@@ -149,8 +149,14 @@ def test_the_order_of_the_keys_changes_nothing():
     )
 
     @tff.federated_computation(tff.FederatedType(update_type, tff.CLIENTS))
+    def sparse(updates):
+        return sparse_mean(updates)
+
     def mean(updates):
-        return scatter_mean(updates)
+        result = sparse(updates)
+        dense = np.zeros((NUM_CLASSES, EMBEDDING_DIM))
+        np.add.at(dense, result.keys, result.rows)
+        return dense
 
     rng = np.random.default_rng(0)
     updates, total = [], np.zeros((NUM_CLASSES, EMBEDDING_DIM))

@@ -4,6 +4,7 @@ from tff_fedss.algorithms.centralized import Centralized, iid_batches
 from tff_fedss.algorithms.fedaws import build_fedaws
 from tff_fedss.algorithms.fedss import METHODS, ServerState, build_fedss
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
+from tff_fedss.algorithms.sparse_sgdm import build_sparse_sgdm
 
 __all__ = [
     "METHODS",
@@ -13,5 +14,6 @@ __all__ = [
     "ServerState",
     "build_fedaws",
     "build_fedss",
+    "build_sparse_sgdm",
     "iid_batches",
 ]

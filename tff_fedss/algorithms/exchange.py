@@ -3,7 +3,8 @@
 An exchange is a function (phi, W, clients) -> (mean delta of phi, mean delta of W,
 summed metrics) to be called inside of a `tff.federated_computation`. It sends the
 clients what they ask for, lets them train and takes the means (FedSS, Algorithm 1,
-lines 4-12).
+lines 4-12). The mean delta of W is a tensor [n, d], or a `SparseRows` if the exchange
+is sparse.
 """
 
 import collections
@@ -13,6 +14,32 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+
+
+class SparseRows(NamedTuple):
+    """A sum of rows in a matrix [n, d] that is zero elsewhere.
+
+    Attributes:
+        keys: int32[L], the row of each; one that comes up twice counts twice.
+        rows: float32[L, d].
+    """
+
+    keys: Any
+    rows: Any
+
+
+def sparse_rows_type(embedding_dim: int) -> tff.Type:
+    """Returns the TFF type of `SparseRows` of any number.
+
+    Args:
+        embedding_dim: d.
+    """
+    return tff.to_type(
+        SparseRows(
+            keys=tff.TensorType(np.int32, [None]),
+            rows=tff.TensorType(np.float32, [None, embedding_dim]),
+        )
+    )
 
 
 def type_of(specs: Any) -> tff.Type:
@@ -63,7 +90,7 @@ def select_rows(
         rows = rows.batch(size, drop_remainder=True).get_single_element()
         return train_client(phi, rows, task)
 
-    scatter_mean = build_scatter_mean(num_classes, embedding_dim, size)
+    sparse_mean = build_sparse_mean(embedding_dim, size)
 
     def exchange(phi, w, clients):
         tasks = tff.federated_map(prepare_client, clients)
@@ -77,7 +104,7 @@ def select_rows(
         results = tff.federated_map(train, (tff.federated_broadcast(phi), rows, tasks))
         return (
             _weighted_mean(results.feature_extractor_delta, results.weight),
-            scatter_mean(results),
+            sparse_mean(results),
             tff.federated_sum(results.metrics),
         )
 
@@ -132,22 +159,19 @@ def _weighted_mean(value, weight):
     return process.next(process.initialize(), value, weight).result
 
 
-def build_scatter_mean(
-    num_classes: int, embedding_dim: int, size: int
-) -> Callable[[Any], Any]:
+def build_sparse_mean(embedding_dim: int, size: int) -> Callable[[Any], Any]:
     """Line 12 for sparse deltas: the weighted mean over ALL clients of the round.
 
     A client without a class counts as zero for it. The accumulator is a growing list of
-    (keys, weighted rows); the one tensor of shape [n, d] appears in `report`.
+    (keys, weighted rows), and so is the result: no tensor of shape [n, d] appears.
 
     Args:
-        num_classes: n.
         embedding_dim: d.
         size: The static length of a class set.
 
     Returns:
         A function from clients' results (`keys` int32[size], `classifier_delta`
-        float32[size, d] and `weight` float32[]) to float32[n, d] at the server, to be
+        float32[size, d] and `weight` float32[]) to `SparseRows` at the server, to be
         called inside of a `tff.federated_computation`.
     """
 
@@ -193,16 +217,13 @@ def build_scatter_mean(
 
     @tff.tensorflow.computation(accumulator_type)
     def report(total):
-        rows = tf.math.divide_no_nan(total.rows, total.weight)
-        return tf.scatter_nd(
-            total.keys[:, tf.newaxis], rows, [num_classes, embedding_dim]
-        )
+        return SparseRows(total.keys, tf.math.divide_no_nan(total.rows, total.weight))
 
     @tff.federated_computation
     def make_zero():
         return zero()
 
-    def scatter_mean(results):
+    def sparse_mean(results):
         update = tff.federated_zip(
             collections.OrderedDict(
                 keys=results.keys, rows=results.classifier_delta, weight=results.weight
@@ -210,4 +231,4 @@ def build_scatter_mean(
         )
         return tff.federated_aggregate(update, make_zero(), accumulate, merge, report)
 
-    return scatter_mean
+    return sparse_mean

@@ -14,7 +14,7 @@ The process is an ordinary `tff.learning.templates.LearningProcess`. The model n
 travels whole: the feature extractor phi is broadcast, and of the classification matrix
 W ([n, d], a row per class) a client receives the rows it asks for through
 `tff.federated_select`. Back come a dense delta of phi and a sparse one of W, which the
-server scatters into place once per round. (FullSoftmax asks for all of W, so there it
+server adds to its momentum once per round. (FullSoftmax asks for all of W, so there it
 is broadcast and comes back dense.)
 
 The slow and obvious twin of this file, in NumPy, is tests/algorithms/numpy_twin.py.
@@ -30,7 +30,7 @@ import tensorflow_federated as tff
 
 from tff_fedss import class_sets as class_sets_lib
 from tff_fedss import losses, models
-from tff_fedss.algorithms import client_update, exchange
+from tff_fedss.algorithms import client_update, exchange, sparse_sgdm
 
 METHODS = ("fedss", "neg_only", "pos_only", "full_softmax")
 
@@ -93,7 +93,10 @@ def build_fedss(
         logit_scale: The fixed scale of the cosine logits (A.2: 20).
         client_optimizer: A `tff.learning.optimizers.Optimizer`; by default SGD with
             learning rate 0.01 (A.2). Its state starts anew in every round.
-        server_optimizer: Likewise; by default learning rate 1.0 and momentum 0.9 (A.2).
+        server_optimizer: Likewise; by default `build_sparse_sgdm` with learning rate
+            1.0 and momentum 0.9 (A.2). It gets the gradient of W as `tf.IndexedSlices`
+            (of which TFF's optimizers make a dense one), that of FullSoftmax as a
+            tensor.
         batch_size: The local mini-batch (A.2: 32). A last short batch is a step too.
         num_epochs: Passes over the local data (A.2: 1).
         image_dtype: The dtype of the images in the data; the model gets float32.
@@ -137,7 +140,7 @@ def build_fedss(
             num_classes, num_negatives, max_positives, logit_correction
         )
     client_optimizer = client_optimizer or tff.learning.optimizers.build_sgdm(0.01)
-    server_optimizer = server_optimizer or tff.learning.optimizers.build_sgdm(1.0, 0.9)
+    server_optimizer = server_optimizer or sparse_sgdm.build_sparse_sgdm(1.0, 0.9)
     image_shape, phi_spec, embedding_dim = _inspect(feature_extractor_fn)
     w_spec = tf.TensorSpec([num_classes, embedding_dim], tf.float32)
 
@@ -187,14 +190,22 @@ def build_fedss(
     @tff.tensorflow.computation(
         initial_state.type_signature.result,
         exchange.type_of(phi_spec),
-        exchange.type_of(w_spec),
+        exchange.type_of(w_spec)
+        if class_sets.is_everything
+        else exchange.sparse_rows_type(embedding_dim),
     )
     def update_server(state, phi_delta, w_delta):
-        gradient = tf.nest.map_structure(tf.negative, (tuple(phi_delta), w_delta))
+        phi_gradient = tf.nest.map_structure(tf.negative, tuple(phi_delta))
+        if class_sets.is_everything:
+            w_gradient = -w_delta
+        else:
+            w_gradient = tf.IndexedSlices(
+                -w_delta.rows, w_delta.keys, tf.constant(w_spec.shape.as_list())
+            )
         optimizer_state, (phi, w) = server_optimizer.next(
             state.optimizer,
             (tuple(state.feature_extractor), state.classifier),
-            gradient,
+            (phi_gradient, w_gradient),
         )
         if after_server_step is not None:
             w = after_server_step(w)

@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import algorithms
+
+PHI, W = np.float32([0.5, -1.0]), np.arange(12, dtype=np.float32).reshape(4, 3)
+SPECS = (tf.TensorSpec([2]), tf.TensorSpec([4, 3]))
+
+
+def gradients(step):
+    """With an index that comes up twice, and rows that none names."""
+    rng = np.random.default_rng(step)
+    rows = tf.constant(rng.normal(size=(3, 3)).astype(np.float32))
+    w_gradient = tf.IndexedSlices(rows, tf.constant([2, 0, 2]), tf.constant([4, 3]))
+    return tf.constant(rng.normal(size=2).astype(np.float32)), w_gradient
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_it_is_tffs_sgdm(momentum):
+    ours = algorithms.build_sparse_sgdm(0.3, momentum)
+    theirs = tff.learning.optimizers.build_sgdm(0.3, momentum)
+    our_state, their_state = ours.initialize(SPECS), theirs.initialize(SPECS)
+    tf.nest.assert_same_structure(our_state, their_state)
+    assert ours.get_hparams(our_state) == theirs.get_hparams(their_state)
+    our_w = their_w = (tf.constant(PHI), tf.constant(W))
+    for step in range(4):
+        our_state, our_w = ours.next(our_state, our_w, gradients(step))
+        their_state, their_w = theirs.next(their_state, their_w, gradients(step))
+        for a, b in zip(
+            tf.nest.flatten((our_state, our_w)),
+            tf.nest.flatten((their_state, their_w)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    assert not np.allclose(our_w[1][2], W[2])
+    np.testing.assert_array_equal(our_w[1][3], W[3])
+
+
+def test_a_row_without_a_slice_moves_by_its_momentum():
+    optimizer = algorithms.build_sparse_sgdm(1.0, 0.5)
+    spec, w = tf.TensorSpec([2, 1]), tf.zeros([2, 1])
+    state = optimizer.initialize(spec)
+    slices = tf.IndexedSlices(tf.constant([[8.0]]), tf.constant([0]), [2, 1])
+    state, w = optimizer.next(state, w, slices)
+    nothing = tf.IndexedSlices(tf.zeros([0, 1]), tf.zeros([0], tf.int32), [2, 1])
+    _, w = optimizer.next(state, w, nothing)
+    np.testing.assert_array_equal(w, [[-8.0 - 4.0], [0.0]])
+
+
+def test_hyperparameters_can_be_changed_in_a_state():
+    optimizer = algorithms.build_sparse_sgdm(1.0, 0.5)
+    state = optimizer.initialize(SPECS)
+    hparams = optimizer.get_hparams(state)
+    hparams["learning_rate"] = 0.25
+    assert optimizer.set_hparams(state, hparams)["learning_rate"] == 0.25
+
+
+def test_bad_hyperparameters_are_refused():
+    with pytest.raises(ValueError, match="must not be negative, found -1"):
+        algorithms.build_sparse_sgdm(-1.0)
+    with pytest.raises(ValueError, match=r"in \[0, 1\], found 1.5"):
+        algorithms.build_sparse_sgdm(1.0, 1.5)

@@ -1,0 +1,108 @@
+"""SGD with momentum that makes no dense gradient of W (FedSS, A.2 and line 13)."""
+
+import collections
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+_LEARNING_RATE = tff.learning.optimizers.LEARNING_RATE_KEY
+_MOMENTUM = "momentum"
+_ACCUMULATOR = "accumulator"
+
+
+def build_sparse_sgdm(
+    learning_rate: float = 1.0, momentum: float = 0.0
+) -> tff.learning.optimizers.Optimizer:
+    """Builds v <- momentum v + g, w <- w - learning_rate v, where g may be sparse.
+
+    `tff.learning.optimizers.build_sgdm` is the same rule, and the states of the two are
+    alike, but it turns a `tf.IndexedSlices` into a dense gradient first. Here its rows
+    are added to the decayed v directly: a step on W of shape [n, d] makes a new v and a
+    new w, and nothing else of that shape. Rows that no slice names move by their
+    momentum all the same.
+
+    Args:
+        learning_rate: Not negative.
+        momentum: In [0, 1]. With 0 there is no v, and only the rows that the slices
+            name change.
+
+    Returns:
+        The optimizer. Its gradients are tensors or `tf.IndexedSlices`, in which an
+        index that comes up twice counts twice.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    if learning_rate < 0:
+        raise ValueError(f"learning_rate must not be negative, found {learning_rate}.")
+    if not 0 <= momentum <= 1:
+        raise ValueError(f"momentum must be in [0, 1], found {momentum}.")
+    return _SparseSGDM(learning_rate, momentum)
+
+
+class _SparseSGDM(tff.learning.optimizers.Optimizer):
+    def __init__(self, learning_rate: float, momentum: float):
+        self._hparams = collections.OrderedDict({_LEARNING_RATE: learning_rate})
+        if momentum:
+            self._hparams[_MOMENTUM] = momentum
+
+    def initialize(self, specs: Any) -> collections.OrderedDict[str, Any]:
+        state = self._hparams.copy()
+        if _MOMENTUM in state:
+            state[_ACCUMULATOR] = tf.nest.map_structure(_zeros, specs)
+        return state
+
+    def next(
+        self, state: collections.OrderedDict[str, Any], weights: Any, gradients: Any
+    ) -> tuple[collections.OrderedDict[str, Any], Any]:
+        learning_rate = state[_LEARNING_RATE]
+        if _MOMENTUM not in state:
+            steps = tf.nest.map_structure(
+                lambda g: _scaled(g, -learning_rate), gradients
+            )
+            return state, tf.nest.map_structure(_plus, weights, steps)
+        velocity = tf.nest.map_structure(
+            lambda v, g: _plus(state[_MOMENTUM] * v, g), state[_ACCUMULATOR], gradients
+        )
+        weights = tf.nest.map_structure(
+            lambda w, v: w - learning_rate * v, weights, velocity
+        )
+        return collections.OrderedDict(state, **{_ACCUMULATOR: velocity}), weights
+
+    def get_hparams(
+        self, state: collections.OrderedDict[str, Any]
+    ) -> collections.OrderedDict[str, Any]:
+        return collections.OrderedDict((k, state[k]) for k in self._hparams)
+
+    def set_hparams(
+        self,
+        state: collections.OrderedDict[str, Any],
+        hparams: collections.OrderedDict[str, Any],
+    ) -> collections.OrderedDict[str, Any]:
+        return collections.OrderedDict(state, **hparams)
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    # A graph would keep tf.zeros of a known shape as a constant, for good.
+    zero = tf.compat.v1.placeholder_with_default(tf.zeros([], spec.dtype), [])
+    return tf.fill(spec.shape, zero)
+
+
+def _plus(values: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
+    if isinstance(gradient, tf.IndexedSlices):
+        # In place, where nothing else holds the values.
+        return tf.tensor_scatter_nd_add(
+            values, gradient.indices[:, tf.newaxis], gradient.values
+        )
+    return values + gradient
+
+
+def _scaled(
+    gradient: tf.Tensor | tf.IndexedSlices, factor: tf.Tensor
+) -> tf.Tensor | tf.IndexedSlices:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(
+            factor * gradient.values, gradient.indices, gradient.dense_shape
+        )
+    return factor * gradient
