@@ -3,14 +3,17 @@
 from tff_fedss.algorithms.centralized import Centralized, iid_batches
 from tff_fedss.algorithms.fedaws import build_fedaws
 from tff_fedss.algorithms.fedss import METHODS, ServerState, build_fedss
+from tff_fedss.algorithms.partial_fc import PartialFC, ShardedState
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
 
 __all__ = [
     "METHODS",
     "Centralized",
     "Encoder",
+    "PartialFC",
     "SampledSoftmax",
     "ServerState",
+    "ShardedState",
     "build_fedaws",
     "build_fedss",
     "iid_batches",

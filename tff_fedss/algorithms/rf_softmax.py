@@ -88,6 +88,21 @@ class SampledSoftmax:
         self._update_graph = tf.function(self._step, reduce_retracing=True)
         self._rebuild_sampler()
 
+    def begin_round(self) -> None:
+        """Begins to count for `round_metrics` anew."""
+        if self.sampler is not None:
+            self.sampler.num_estimates = self.sampler.num_clipped = 0
+
+    @property
+    def round_metrics(self) -> dict[str, float]:
+        """`clipped_share`: of the sampler's estimates since `begin_round`, how many
+        were below their bound; 0 if it estimates nothing. Empty without a sampler.
+        """
+        if self.sampler is None:
+            return {}
+        estimates = max(self.sampler.num_estimates, 1)
+        return {"clipped_share": self.sampler.num_clipped / estimates}
+
     def update(self, inputs: Any, labels: np.ndarray) -> float:
         """Does one step on a mini-batch.
 
