@@ -21,7 +21,9 @@ def test_logits_and_slopes_are_those_of_the_definition(kind, size):
 
 @pytest.mark.parametrize("kind", losses.MARGINS)
 def test_ends_are_finite_and_logits_never_fall_with_the_cosine(kind):
-    cosines = tf.constant([-1.0001, -1.0, *np.linspace(-0.999, 0.999, 999), 1.0, 1.0001])
+    cosines = tf.constant(
+        [-1.0001, -1.0, *np.linspace(-0.999, 0.999, 999), 1.0, 1.0001]
+    )
     with tf.GradientTape() as tape:
         tape.watch(cosines)
         logits = losses.Margin(kind, 64.0, 0.5).target_logits(cosines)

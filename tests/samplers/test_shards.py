@@ -105,7 +105,7 @@ def test_every_subset_of_a_small_stratum_is_equally_likely(
     draws, _, _ = sampler(14, 2, 1, rate, sampling)
     subsets = list(itertools.combinations(candidates, size))
     counts = dict.fromkeys(subsets, 0)
-    num_draws = 200 * len(subsets)
+    num_draws = 60 * len(subsets)
     for step in range(num_draws):
         (sample,) = draws.draw(np.array(labels), step)
         drawn = sample.negatives
@@ -117,15 +117,15 @@ def test_every_subset_of_a_small_stratum_is_equally_likely(
 
 @pytest.mark.parametrize("rate", [0.001, 0.1])
 def test_every_class_of_a_large_stratum_is_equally_likely(rate):
-    draws, _, _ = sampler(20_000, 1, 1, rate)  # Floyd's algorithm, and a shuffle's end.
-    num_draws = int(20 / rate)
-    counts = np.zeros(20_000)
+    draws, _, _ = sampler(12_000, 1, 1, rate)  # Floyd's algorithm, and a shuffle's end.
+    num_draws = int(5 / rate)
+    counts = np.zeros(12_000)
     for step in range(num_draws):
         counts[draws.draw(np.array([0]), step)[0].negatives] += 1
     negatives = counts[1:]
     # Negative correlation makes the sum of squares smaller than chi-square's.
     statistic = np.sum((negatives - negatives.mean()) ** 2 / negatives.mean())
-    scaled = statistic / (1 - round(19_999 * rate) / 19_999)
+    scaled = statistic / (1 - round(11_999 * rate) / 11_999)
     assert 1e-3 < scipy.stats.chi2.cdf(scaled, len(negatives) - 1) < 1 - 1e-3
 
 

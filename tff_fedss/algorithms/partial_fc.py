@@ -165,6 +165,14 @@ class PartialFC:
             classes_per_step=sums["classes"] / max(sums["steps"], 1),
         )
 
+    def draw_sample(self, labels: np.ndarray) -> list[ShardSample]:
+        """Returns the rows of each device that the next step would take.
+
+        Args:
+            labels: int32[examples], the classes.
+        """
+        return self._sampler.draw(labels, self.num_started)
+
     def update(self, inputs: Any, labels: np.ndarray) -> float:
         """Does one step on a mini-batch.
 
@@ -180,7 +188,7 @@ class PartialFC:
         """
         if len(labels) < len(self._mesh):
             raise ValueError(f"{len(labels)} examples for {len(self._mesh)} devices")
-        samples = self._sampler.draw(labels, self.num_started)
+        samples = self.draw_sample(labels)
         has_target = np.any([sample.targets >= 0 for sample in samples], 0)
         num_trained = int(has_target.sum())
         example_weights = has_target.astype(np.float32) / max(num_trained, 1)

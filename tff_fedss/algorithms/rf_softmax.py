@@ -95,8 +95,10 @@ class SampledSoftmax:
 
     @property
     def round_metrics(self) -> dict[str, float]:
-        """`clipped_share`: of the sampler's estimates since `begin_round`, how many
-        were below their bound; 0 if it estimates nothing. Empty without a sampler.
+        """What the sampler counted since `begin_round`; empty without one.
+
+        `clipped_share`: of its estimates, how many were below their bound; 0 if it
+        estimates nothing.
         """
         if self.sampler is None:
             return {}

@@ -130,9 +130,7 @@ class ShardSoftmax:
         def descend_negatives(ids, sums):
             rows, inverse_norms = _unit(tf.gather(self._weights, ids))
             slopes = self._margin.scale * tf.exp(self._logits(features, rows) - shift)
-            return (
-                sums[0] + self._update(ids, rows, inverse_norms, slopes, features),
-            )
+            return (sums[0] + self._update(ids, rows, inverse_norms, slopes, features),)
 
         ids = sample.positives
         rows, inverse_norms = _unit(tf.gather(self._weights, ids))
@@ -142,9 +140,7 @@ class ShardSoftmax:
         )
         slopes = tf.exp(logits - shift)
         slopes -= tf.where(is_target, example_weights[:, tf.newaxis], 0.0)
-        slopes *= tf.where(
-            is_target, target_slopes[:, tf.newaxis], self._margin.scale
-        )
+        slopes *= tf.where(is_target, target_slopes[:, tf.newaxis], self._margin.scale)
         sums = (self._update(ids, rows, inverse_norms, slopes, features),)
         (gradient,) = _over_chunks(sample.negatives, descend_negatives, sums)
         return gradient

@@ -37,9 +37,7 @@ class Identities(abc.ABC):
     summary: str
 
     @abc.abstractmethod
-    def batch(
-        self, number: int, size: int, seed: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def batch(self, number: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns a mini-batch, a function of the arguments alone.
 
         Args:
@@ -114,9 +112,7 @@ class ArrayIdentities(Identities):
             f"{len(test_labels):,} test images{note and ', '}{note}"
         )
 
-    def batch(
-        self, number: int, size: int, seed: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def batch(self, number: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """See the base class."""
         chosen = epoch_positions(number, size, len(self._labels), seed)
         return self._examples[chosen], self._labels[chosen]
@@ -178,9 +174,7 @@ class GeneratedIdentities(Identities):
         rotation, _ = np.linalg.qr(rng.standard_normal([2 * num_dimensions] * 2))
         self._rotation = rotation.astype(np.float32)
 
-    def batch(
-        self, number: int, size: int, seed: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def batch(self, number: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """See the base class. Identities are independent and uniform."""
         rng = self._rng(number, seed + 1)
         labels = rng.integers(0, self.num_classes, size)

@@ -1,8 +1,8 @@
 """Photographs of identities, such as faces: a folder for each identity.
 
 The layout of LFW, CASIA-WebFace, VGGFace2 and others, once unpacked:
-`<data_dir>/<identity>/<image>.jpg` (or .jpeg, .png). Faces should be aligned and cropped
-already; images are resized to squares.
+`<data_dir>/<identity>/<image>.jpg` (or .jpeg, .png). Faces should be aligned and
+cropped already; images are resized to squares.
 """
 
 import concurrent.futures
@@ -99,9 +99,7 @@ class _FolderIdentities(identities.Identities):
         )
         self._pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
 
-    def batch(
-        self, number: int, size: int, seed: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def batch(self, number: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """See the base class."""
         chosen = identities.epoch_positions(number, size, len(self._files), seed)
         images = self._read([self._files[i] for i in chosen])
@@ -130,9 +128,7 @@ class _FolderIdentities(identities.Identities):
 
 
 def _images(folder: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(
-        path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES
-    )
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES)
 
 
 def _flat(

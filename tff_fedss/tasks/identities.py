@@ -1,4 +1,4 @@
-"""Tell identities apart, as of faces: centrally, over very many classes (Partial FC)."""
+"""Tell identities apart, centrally, over very many classes (Partial FC)."""
 
 import collections
 import functools

@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow_federated as tff
 
 from tff_fedss.algorithms import PartialFC, SampledSoftmax

@@ -1,6 +1,7 @@
 """Checkpoints of matrices in shards, read and written a piece at a time."""
 
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -121,8 +122,7 @@ def _write(folder: pathlib.Path, state: ShardedState) -> None:
     digests[_ARRAYS] = _digest(folder / _ARRAYS)
     for name, matrix in state.matrices.items():
         shards = []
-        bounds = matrix.bounds.tolist()
-        for first, end in zip(bounds[:-1], bounds[1:], strict=True):
+        for first, end in itertools.pairwise(matrix.bounds.tolist()):
             file_name = f"{name}.{first:09d}-{end:09d}.npy"
             digests[file_name] = _write_rows(folder / file_name, matrix, first, end)
             shards.append([file_name, first, end])
