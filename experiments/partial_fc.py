@@ -3,7 +3,7 @@
     ./run.sh partial_fc --results_dir=DIR                 # generated identities
     ./run.sh partial_fc --flagfile=experiments/partial_fc_runs/omniglot/pprn_0.1.flags \
         --data_dir=OMNIGLOT --results_dir=DIR
-    ./run.sh partial_fc --data=faces --data_dir=FACES --results_dir=DIR
+    ./run.sh partial_fc --dataset=faces --data_dir=FACES --results_dir=DIR
     ./run.sh partial_fc --flagfile=experiments/partial_fc_runs/ten_million.flags \
         --num_devices=8 --results_dir=DIR
 
@@ -45,8 +45,8 @@ _SETTINGS = {
 }
 _MODELS = {"mlp": models.mlp, **models.FEATURE_EXTRACTORS}
 
-_DATA = flags.DEFINE_enum(
-    "data",
+_DATASET = flags.DEFINE_enum(
+    "dataset",
     "generated",
     list(_SETTINGS),
     "`generated`: vectors of as many identities as you like; `omniglot`: all 1,623 "
@@ -160,7 +160,7 @@ _ROUNDS_PER_CHECKPOINT = flags.DEFINE_integer(
 )
 
 GROUPS = {
-    "The run": ("data", "data_dir", "results_dir", "seed"),
+    "The run": ("dataset", "data_dir", "results_dir", "seed"),
     "Classes and devices": (
         "num_classes",
         "sample_rate",
@@ -180,7 +180,7 @@ GROUPS = {
     "Evaluation and checkpoints": ("rounds_per_evaluation", "rounds_per_checkpoint"),
 }
 _DECIDE_RESULTS = (
-    _DATA,
+    _DATASET,
     _DATA_DIR,
     _SEED,
     _NUM_CLASSES,
@@ -200,7 +200,7 @@ _DECIDE_RESULTS = (
     _MOMENTUM,
     _ROUNDS_PER_EVALUATION,
 )
-_BY_DATA = (_MODEL, _IMAGE_SIZE, _NUM_CLASSES)
+_BY_DATASET = (_MODEL, _IMAGE_SIZE, _NUM_CLASSES)
 
 _METRICS = ("tar_at_far", "pair_accuracy", "map_at_r", "top1")
 _COLUMNS = {
@@ -268,25 +268,26 @@ def _take_defaults() -> None:
     Raises:
         InvalidInputError: If they do not.
     """
-    data = _DATA.value
+    dataset = _DATASET.value
     if not _RESULTS_DIR.value:
         raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
-    if data == "faces" and not _DATA_DIR.value:
-        raise InvalidInputError("--data=faces needs --data_dir=DIR.")
-    if data == "generated":
+    if dataset == "faces" and not _DATA_DIR.value:
+        raise InvalidInputError("--dataset=faces needs --data_dir=DIR.")
+    if dataset == "generated":
         for flag in (_DATA_DIR, _IMAGE_SIZE):
             if flag.value is not None:
-                raise InvalidInputError(f"--data=generated takes no --{flag.name}.")
+                raise InvalidInputError(f"--dataset=generated takes no --{flag.name}.")
     elif _NUM_CLASSES.value is not None:
         raise InvalidInputError(
-            f"--num_classes goes with --data=generated only; --data={data} has its own."
+            "--num_classes goes with --dataset=generated only; "
+            f"--dataset={dataset} has its own."
         )
-    for flag in _BY_DATA:
+    for flag in _BY_DATASET:
         if flag.value is None:
-            flags.set_default(flag, getattr(_SETTINGS[data], flag.name))
-    if (_MODEL.value == "mlp") != (data == "generated"):
+            flags.set_default(flag, getattr(_SETTINGS[dataset], flag.name))
+    if (_MODEL.value == "mlp") != (dataset == "generated"):
         raise InvalidInputError(
-            f"--model={_MODEL.value} does not go with --data={data}: mlp is for "
+            f"--model={_MODEL.value} does not go with --dataset={dataset}: mlp is for "
             "vectors (generated), the others are for images."
         )
     if _MODEL.value.startswith("mobilenet") and _IMAGE_SIZE.value < 32:
@@ -302,9 +303,9 @@ def _load_task() -> tasks.IdentityVerification:
     Raises:
         InvalidInputError: If they are not there, or damaged.
     """
-    if _DATA.value == "generated":
+    if _DATASET.value == "generated":
         data = identities.GeneratedIdentities(_NUM_CLASSES.value, seed=_SEED.value)
-    elif _DATA.value == "omniglot":
+    elif _DATASET.value == "omniglot":
         data = omniglot.load_identities(_DATA_DIR.value, image_size=_IMAGE_SIZE.value)
     else:
         data = identity_folders.load(_DATA_DIR.value, image_size=_IMAGE_SIZE.value)

@@ -148,7 +148,7 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
     process = start(
         tmp_path / "run",
         2,
-        "--data=omniglot",
+        "--dataset=omniglot",
         f"--data_dir={test_data / 'omniglot28'}",
         "--rounds=1",
     )
@@ -161,11 +161,17 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
     "flags, message",
     [
         (["--results_dir="], "--results_dir=DIR is needed"),
-        (["--data=faces"], "--data=faces needs --data_dir=DIR"),
-        (["--data=faces", "--data_dir=/no/such"], "--data_dir=/no/such is not a fol"),
-        (["--data_dir=/tmp"], "--data=generated takes no --data_dir"),
-        (["--data=omniglot", "--num_classes=5"], "--num_classes goes with"),
-        (["--model=small_cnn"], "--model=small_cnn does not go with --data=generated"),
+        (["--dataset=faces"], "--dataset=faces needs --data_dir=DIR"),
+        (
+            ["--dataset=faces", "--data_dir=/no/such"],
+            "/no/such is not a fol",
+        ),
+        (["--data_dir=/tmp"], "--dataset=generated takes no --data_dir"),
+        (["--dataset=omniglot", "--num_classes=5"], "--num_classes goes with"),
+        (
+            ["--model=small_cnn"],
+            "small_cnn does not go with --dataset=generated",
+        ),
         (["--sample_rate=0"], "--sample_rate=0"),
         (["--sample_rate=1.5"], "--sample_rate=1.5"),
         (["--margin=best"], "value should be one of <none|arcface|cosface>"),
@@ -173,7 +179,7 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
         (["--batch_size=1", "--num_devices=2"], "--num_devices=2 is more than --batch"),
         (["--num_classes=9", "--num_devices=2"], "--num_strata=16 is more than n=9"),
         (
-            ["--data=faces", "--data_dir=/tmp", "--image_size=16"],
+            ["--dataset=faces", "--data_dir=/tmp", "--image_size=16"],
             "needs --image_size of at least 32",
         ),
     ],
