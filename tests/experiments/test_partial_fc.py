@@ -185,7 +185,8 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
     ],
 )
 def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
-    code, output, errors = run(f"--results_dir={tmp_path / 'run'}", *flags)
+    run_flags = ("--num_devices=2", f"--results_dir={tmp_path / 'run'}", *flags)
+    code, _, errors = run(*run_flags)
     assert code == 2, errors
     assert errors.count("\n") == 1 and message in errors
     assert not (tmp_path / "run").exists()
