@@ -12,10 +12,9 @@ and a share r of the other classes (PPRN), and only their rows of W are touched.
 metric is TAR at FAR = 0.001 between test images; ca_pcc is the mean cosine between
 features and the centres of their classes.
 
---num_classes=5000 --rounds=5 comes to a TAR of about 95 % after 500 steps, in about half
-a minute of processor time, start-up included. A step over a million classes at r = 0.1
-takes 0.2 seconds of it, with mini-batches of 64 and the small model of the generated
-identities.
+--num_classes=5000 --rounds=5 comes to a TAR of about 95 % after 500 steps, in half a
+minute of processor time, start-up included. A step over a million classes at r = 0.1
+takes 0.2 seconds of it (mini-batches of 64, the small model of generated identities).
 
 The results folder has metrics.csv (a row per round of --steps_per_round steps),
 curves.png, the weights, flags.txt and run.json. A run that was stopped or killed goes
