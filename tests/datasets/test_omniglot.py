@@ -259,6 +259,22 @@ def test_test_drawers_are_held_out(load):
         assert not {3, 20} & set(drawers)
 
 
+def test_all_characters_are_identities_and_hands_are_held_out(load):
+    data = omniglot.load_identities("unread", image_size=_SIDE, test_drawers=(3, 20))
+    assert data.num_classes == 1623 and not data.test_is_unseen
+    num_train = 1623 * 18
+    images, labels = data.batch(0, num_train, seed=0)
+    tests = data.test_examples(0, 10**5)
+    for numbers, characters in (
+        (_numbers(images), labels),
+        (_numbers(tests), data.test_labels),
+    ):
+        np.testing.assert_array_equal(numbers // 20, characters)
+    drawers = set(_numbers(images) % 20 + 1)
+    assert drawers == set(range(1, 20)) - {3}
+    assert set(_numbers(tests) % 20 + 1) == {3, 20} and len(tests) == 1623 * 2
+
+
 def test_public_images_are_the_background_characters(mixed):
     images, labels = _stack(mixed.public)
     numbers = _numbers(images)

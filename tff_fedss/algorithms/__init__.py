@@ -3,6 +3,7 @@
 from tff_fedss.algorithms.centralized import Centralized, iid_batches
 from tff_fedss.algorithms.fedaws import build_fedaws
 from tff_fedss.algorithms.fedss import METHODS, ServerState, build_fedss
+from tff_fedss.algorithms.partial_fc import PartialFC, ShardedState
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
 from tff_fedss.algorithms.sparse_sgdm import build_sparse_sgdm
 
@@ -10,8 +11,10 @@ __all__ = [
     "METHODS",
     "Centralized",
     "Encoder",
+    "PartialFC",
     "SampledSoftmax",
     "ServerState",
+    "ShardedState",
     "build_fedaws",
     "build_fedss",
     "build_sparse_sgdm",

@@ -93,6 +93,23 @@ class SampledSoftmax:
         self._update_graph = tf.function(self._step, reduce_retracing=True)
         self._rebuild_sampler()
 
+    def begin_round(self) -> None:
+        """Begins to count for `round_metrics` anew."""
+        if self.sampler is not None:
+            self.sampler.num_estimates = self.sampler.num_clipped = 0
+
+    @property
+    def round_metrics(self) -> dict[str, float]:
+        """What the sampler counted since `begin_round`; empty without one.
+
+        `clipped_share`: of its estimates, how many were below their bound; 0 if it
+        estimates nothing.
+        """
+        if self.sampler is None:
+            return {}
+        estimates = max(self.sampler.num_estimates, 1)
+        return {"clipped_share": self.sampler.num_clipped / estimates}
+
     def update(self, inputs: Any, labels: np.ndarray) -> float:
         """Does one step on a mini-batch.
 

@@ -45,11 +45,11 @@ class Bijection:
     def _feistel(self, values: np.ndarray) -> np.ndarray:
         left, right = values >> self._half_bits, values & self._half_mask
         for key in self._keys:
-            left, right = right, left ^ (_mix(right ^ key) & self._half_mask)
+            left, right = right, left ^ (mix(right ^ key) & self._half_mask)
         return (left << self._half_bits) | right
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def mix(x: np.ndarray) -> np.ndarray:
     """Scrambles 64 bits (the finalizer of SplitMix64)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -9,6 +9,7 @@ from tff_fedss import errors
 from tff_fedss.datasets import (
     array_client_data,
     federated_dataset,
+    identities,
     omniglot_drawings,
     partitions,
     synthetic,
@@ -64,12 +65,7 @@ def load(
         errors.InvalidInputError: If an argument is out of range; if the download fails;
             or if data_dir does not hold every drawing, whole.
     """
-    drawers = set(range(1, omniglot_drawings.NUM_DRAWERS + 1))
-    if not test_drawers or not set(test_drawers) < drawers:
-        raise errors.InvalidInputError(
-            f"test_drawers={tuple(test_drawers)} must be some, but not all, of the "
-            f"drawers 1 to {len(drawers)}."
-        )
+    _check_drawers(test_drawers)
     _check(partition, seed, image_size, classes_per_client, drawings_per_class)
     drawings = _read(data_dir, image_size)
 
@@ -170,6 +166,41 @@ def load_unseen(
     )
 
 
+def load_identities(
+    data_dir: os.PathLike | None = None,
+    *,
+    image_size: int = 28,
+    test_drawers: Sequence[int] = (17, 18, 19, 20),
+) -> identities.ArrayIdentities:
+    """Loads all 1,623 characters as identities, without clients (Partial FC).
+
+    Args:
+        data_dir: As for `load`.
+        image_size: As for `load`.
+        test_drawers: Which of the drawers 1..20 of each character are held out: the
+            test is of the same identities, by other hands.
+
+    Returns:
+        The data: images as those of `load`; the identity is the character's number
+        minus 1.
+
+    Raises:
+        errors.InvalidInputError: As for `load`.
+    """
+    _check_drawers(test_drawers)
+    _check("mixed", 0, image_size, 1, 1)
+    drawings = _read(data_dir, image_size)
+    is_test = np.isin(drawings.drawers, test_drawers)
+    train, test = (
+        (drawings.images[part], drawings.characters[part] - 1)
+        for part in (~is_test, is_test)
+    )
+    held_out = ", ".join(str(drawer) for drawer in sorted(set(test_drawers)))
+    return identities.ArrayIdentities(
+        "omniglot", train, test, f"test images by drawers {held_out}"
+    )
+
+
 def _client_data(
     drawings: omniglot_drawings.Drawings,
     labels: np.ndarray,
@@ -199,6 +230,15 @@ def _client_data(
             for client_id, examples in clients
         }
     )
+
+
+def _check_drawers(test_drawers: Sequence[int]) -> None:
+    drawers = set(range(1, omniglot_drawings.NUM_DRAWERS + 1))
+    if not test_drawers or not set(test_drawers) < drawers:
+        raise errors.InvalidInputError(
+            f"test_drawers={tuple(test_drawers)} must be some, but not all, of the "
+            f"drawers 1 to {len(drawers)}."
+        )
 
 
 def _check(

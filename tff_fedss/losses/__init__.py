@@ -1,5 +1,6 @@
 """Losses, one per public function, each with its equation."""
 
+from tff_fedss.losses.margins import MARGINS, Margin
 from tff_fedss.losses.softmax import (
     fedss_loss,
     neg_only_loss,
@@ -10,6 +11,8 @@ from tff_fedss.losses.softmax import (
 from tff_fedss.losses.spreadout import spreadout_loss, spreadout_loss_and_gradient
 
 __all__ = [
+    "MARGINS",
+    "Margin",
     "fedss_loss",
     "neg_only_loss",
     "pos_only_loss",

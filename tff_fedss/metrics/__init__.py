@@ -10,16 +10,30 @@ from tff_fedss.metrics.confusion import client_confusion_matrix
 from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
 from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
 from tff_fedss.metrics.precision import precision_at_k
+from tff_fedss.metrics.verification import (
+    Pairs,
+    draw_pairs,
+    mean_positive_cosine,
+    pair_accuracy,
+    pair_cosines,
+    tar_at_far,
+)
 
 __all__ = [
     "BYTES_PER_PARAMETER",
     "ClassifierTraffic",
     "GradientNoise",
+    "Pairs",
     "average_precision_at_r",
     "classifier_traffic",
     "client_confusion_matrix",
+    "draw_pairs",
     "gradient_noise",
     "map_at_r",
+    "mean_positive_cosine",
     "nearest_classes",
+    "pair_accuracy",
+    "pair_cosines",
     "precision_at_k",
+    "tar_at_far",
 ]

@@ -5,6 +5,7 @@ import functools
 from tff_fedss.models.cosine_classifier import cosine_logits, initial_classifier
 from tff_fedss.models.encoders import ImageEncoder, LstmEncoder, SparseEncoder
 from tff_fedss.models.group_normalization import GroupNormalization
+from tff_fedss.models.mlp import mlp
 from tff_fedss.models.mobilenet_v3 import (
     communication_saving,
     last_layer_share,
@@ -12,6 +13,7 @@ from tff_fedss.models.mobilenet_v3 import (
     paper_feature_extractor,
 )
 from tff_fedss.models.pretrained import LoadReport, load_pretrained
+from tff_fedss.models.sharded_matrix import ShardedMatrix, scatter_rows
 from tff_fedss.models.small_cnn import small_cnn
 
 # By the name that a user gives them: (image shape, d, seed=...) -> phi.
@@ -28,13 +30,16 @@ __all__ = [
     "ImageEncoder",
     "LoadReport",
     "LstmEncoder",
+    "ShardedMatrix",
     "SparseEncoder",
     "communication_saving",
     "cosine_logits",
     "initial_classifier",
     "last_layer_share",
     "load_pretrained",
+    "mlp",
     "mobilenet_v3",
     "paper_feature_extractor",
+    "scatter_rows",
     "small_cnn",
 ]

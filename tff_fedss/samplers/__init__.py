@@ -2,7 +2,7 @@
 
 `sample_without_replacement` draws a client's negatives (FedSS). The `ClassSampler`s
 draw the negatives of sampled softmax, for each example or for a batch (RF-softmax);
-`SAMPLERS` has them by name.
+`SAMPLERS` has them by name. `ShardSampler` draws the rows of W in shards (Partial FC).
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from tff_fedss.samplers.exp import ExpSampler
 from tff_fedss.samplers.fixed import FixedSampler, log_uniform_sampler, uniform_sampler
 from tff_fedss.samplers.kernel_sampler import KernelSampler
 from tff_fedss.samplers.kernels import Kernel, QuadraticKernel, RandomFourierKernel
+from tff_fedss.samplers.shards import SAMPLINGS, ShardSample, ShardSampler
 from tff_fedss.samplers.uniform import sample_without_replacement
 
 
@@ -65,6 +66,7 @@ SAMPLERS: dict[str, Callable[[SamplerOptions], ClassSampler]] = {
 
 __all__ = [
     "SAMPLERS",
+    "SAMPLINGS",
     "ClassSampler",
     "ExpSampler",
     "FixedSampler",
@@ -74,6 +76,8 @@ __all__ = [
     "QuadraticKernel",
     "RandomFourierKernel",
     "SamplerOptions",
+    "ShardSample",
+    "ShardSampler",
     "log_uniform_sampler",
     "sample_without_replacement",
     "uniform_sampler",

@@ -3,6 +3,7 @@
 from tff_fedss.tasks.classification import Classification
 from tff_fedss.tasks.extreme import ExtremeClassification
 from tff_fedss.tasks.family import KINDS, DataOptions, Family, Settings
+from tff_fedss.tasks.identities import IdentityVerification
 from tff_fedss.tasks.imagenet21k import IMAGENET21K
 from tff_fedss.tasks.landmarks import LANDMARKS_23K, LANDMARKS_160K
 from tff_fedss.tasks.language_model import LanguageModel
@@ -33,6 +34,7 @@ __all__ = [
     "DataOptions",
     "ExtremeClassification",
     "Family",
+    "IdentityVerification",
     "LanguageModel",
     "PooledImages",
     "Retrieval",

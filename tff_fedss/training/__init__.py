@@ -8,6 +8,7 @@ from tff_fedss.training.loop import Metrics, Run, train
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.results_folder import ResultsFolder, processor
 from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
+from tff_fedss.training.sharded_checkpoints import ShardedCheckpoints
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "ResultsFolder",
     "Run",
     "SampledSoftmaxRun",
+    "ShardedCheckpoints",
     "WarmStartCache",
     "client_seed",
     "client_selection_fn",

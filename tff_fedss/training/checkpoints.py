@@ -7,14 +7,14 @@ import os
 import pathlib
 import shutil
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-_PREFIX = "round_"
+PREFIX = "round_"
 _DAMAGED = "damaged_"
 
 _T = TypeVar("_T")
@@ -39,7 +39,7 @@ class Checkpoints:
         self._keep = keep
         self._newest: int | None = None
         # What a killed program was writing. It was never in its place.
-        for path in self._folder.glob(f"{_PREFIX}*_temp*"):
+        for path in self._folder.glob(f"{PREFIX}*_temp*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def save(self, state: Any, round_num: int) -> None:
@@ -73,29 +73,43 @@ class Checkpoints:
         """
         if not self._folder.is_dir():
             return None
-        manager = self._manager()
-        expected = tf.nest.flatten(structure)
-        for round_num in reversed(wait_for(manager.get_versions()) or []):
-            path = self._folder / f"{_PREFIX}{round_num}"
+        for round_num in reversed(self._versions()):
             try:
-                *values, digest = wait_for(
-                    manager.load(round_num, [0] * (len(expected) + 1))
-                )
-                values = [np.asarray(value) for value in values]
-                if not np.array_equal(digest, _digest(values)):
-                    raise ValueError("its values do not match their digest")
-                _check_shapes(values, expected)
+                state = self._read(round_num, structure)
             # A damaged file surfaces as nearly any exception of TensorFlow's readers.
             except Exception as error:
-                self._put_aside(path, error)
+                self._put_aside(self._path(round_num), error)
                 continue
             self._newest = round_num
-            return tf.nest.pack_sequence_as(structure, values), round_num
+            return state, round_num
         return None
+
+    def _versions(self) -> Sequence[int]:
+        """The numbers of the rounds that are there, ascending."""
+        return wait_for(self._manager().get_versions()) or []
+
+    def _read(self, round_num: int, structure: Any) -> Any:
+        """Reads a checkpoint.
+
+        Raises:
+            Exception: If it is damaged.
+        """
+        expected = tf.nest.flatten(structure)
+        *values, digest = wait_for(
+            self._manager().load(round_num, [0] * (len(expected) + 1))
+        )
+        values = [np.asarray(value) for value in values]
+        if not np.array_equal(digest, _digest(values)):
+            raise ValueError("its values do not match their digest")
+        check_shapes(values, expected)
+        return tf.nest.pack_sequence_as(structure, values)
+
+    def _path(self, round_num: int) -> pathlib.Path:
+        return self._folder / f"{PREFIX}{round_num}"
 
     def _manager(self) -> tff.program.FileProgramStateManager:
         return tff.program.FileProgramStateManager(
-            self._folder, _PREFIX, keep_total=self._keep, keep_first=False
+            self._folder, PREFIX, keep_total=self._keep, keep_first=False
         )
 
     def _put_aside(self, path: pathlib.Path, error: Exception) -> None:
@@ -133,7 +147,12 @@ def _digest(values: list[np.ndarray]) -> np.ndarray:
     return np.frombuffer(sha.digest(), np.uint8)
 
 
-def _check_shapes(values: list[np.ndarray], expected: list[Any]) -> None:
+def check_shapes(values: Sequence[np.ndarray], expected: Sequence[Any]) -> None:
+    """Compares the values of a checkpoint with those of a state.
+
+    Raises:
+        ValueError: If a shape differs, or how many there are.
+    """
     for value, other in zip(values, expected, strict=True):
         if value.shape != np.shape(other):
             raise ValueError(f"a value of shape {value.shape}, not {np.shape(other)}")

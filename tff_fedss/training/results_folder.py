@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,9 +21,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_fedss
+from tff_fedss import models
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training.checkpoints import Checkpoints, wait_for
 from tff_fedss.training.loop import Metrics, Run
+from tff_fedss.training.sharded_checkpoints import write_npy
 
 _FLAGS = "flags.txt"
 _METRICS = "metrics.csv"
@@ -152,22 +155,27 @@ class ResultsFolder:
             ) from error
         self.write_text("run.json", json.dumps(_describe(self._flags), indent=2) + "\n")
 
-    def checkpoints(self, method: str) -> Checkpoints:
+    def checkpoints(
+        self, method: str, kind: type[Checkpoints] = Checkpoints
+    ) -> Checkpoints:
         """Returns the place for a method's checkpoints in this folder."""
-        return Checkpoints(self.path / "checkpoints" / method)
+        return kind(self.path / "checkpoints" / method)
 
-    def resume(self, runs: Sequence[Run]) -> dict[str, Checkpoints]:
+    def resume(
+        self, runs: Sequence[Run], kind: type[Checkpoints] = Checkpoints
+    ) -> dict[str, Checkpoints]:
         """Brings runs to where a previous process has left them, and says so.
 
         Then begins to record, see `start`.
 
         Args:
             runs: New ones; those that have a checkpoint here go on from it.
+            kind: Of checkpoint that suits their states.
 
         Returns:
             By name of the run, the place for its checkpoints.
         """
-        places = {run.name: self.checkpoints(run.name) for run in runs}
+        places = {run.name: self.checkpoints(run.name, kind) for run in runs}
         for run in runs:
             restored = places[run.name].restore(run.state)
             if restored is not None:
@@ -248,11 +256,22 @@ class ResultsFolder:
     def write_weights(
         self, name: str, weights: tff.learning.models.ModelWeights
     ) -> None:
-        """Writes a model as NumPy arrays phi_000, phi_001, ... and W ([n, d])."""
+        """Writes a model as NumPy arrays phi_000, phi_001, ... and W ([n, d]).
+
+        W may be a `models.ShardedMatrix`, which is not put together in memory.
+        """
         *phi, classifier = weights.trainable
         arrays = {f"phi_{i:03d}": np.asarray(p) for i, p in enumerate(phi)}
         temporary = self.path / f".{name}.tmp.npz"
-        np.savez(temporary, **arrays, W=np.asarray(classifier))
+        if isinstance(classifier, models.ShardedMatrix):
+            np.savez(temporary, **arrays)
+            with (
+                zipfile.ZipFile(temporary, "a") as archive,
+                archive.open(zipfile.ZipInfo("W.npy"), "w", force_zip64=True) as file,
+            ):
+                write_npy(file, classifier)
+        else:
+            np.savez(temporary, **arrays, W=np.asarray(classifier))
         os.replace(temporary, self.path / name)
 
 

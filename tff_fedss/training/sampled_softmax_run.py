@@ -1,20 +1,19 @@
-"""Sampled softmax training in rounds of equally many steps."""
+"""Training by steps, with a sampled softmax, in rounds of equally many steps."""
 
 import collections
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow_federated as tff
 
-from tff_fedss.algorithms import SampledSoftmax
+from tff_fedss.algorithms import PartialFC, SampledSoftmax
 from tff_fedss.tasks import SampledSoftmaxTask
 from tff_fedss.training.loop import Metrics
 
 
 class SampledSoftmaxRun:
-    """Runs the steps of one sampler on a task.
+    """Runs the steps of one sampler, or of Partial FC, on a task.
 
     Attributes:
         name: What to call the run in tables and progress lines.
@@ -26,7 +25,7 @@ class SampledSoftmaxRun:
         self,
         name: str,
         task: SampledSoftmaxTask,
-        algorithm: SampledSoftmax,
+        algorithm: SampledSoftmax | PartialFC,
         steps_per_round: int,
     ):
         """Begins at round 0.
@@ -45,11 +44,11 @@ class SampledSoftmaxRun:
         self._batches: Iterator[Any] | None = None
 
     @property
-    def state(self) -> list[np.ndarray]:
+    def state(self) -> Any:
         """Everything that the next rounds depend on, beside `round_num`."""
         return self._algorithm.state
 
-    def resume(self, state: list[np.ndarray], round_num: int) -> None:
+    def resume(self, state: Any, round_num: int) -> None:
         """Goes on from the state after a round.
 
         Args:
@@ -70,15 +69,12 @@ class SampledSoftmaxRun:
 
         Returns:
             `steps` (all of them by now), `loss` (the one that is trained on),
-            `num_examples`, and `clipped_share`: of the sampler's estimates in this
-            round, how many were below their bound; 0 if it estimates nothing.
+            `num_examples`, and the algorithm's `round_metrics`.
         """
         if self._batches is None:
             num_done = self.round_num * self._steps_per_round
             self._batches = self.task.batches(num_done)
-        sampler = self._algorithm.sampler
-        if sampler is not None:
-            sampler.num_estimates = sampler.num_clipped = 0
+        self._algorithm.begin_round()
         loss_sum = num_examples = 0
         for inputs, labels in itertools.islice(self._batches, self._steps_per_round):
             loss_sum += self._algorithm.update(inputs, labels)
@@ -89,8 +85,5 @@ class SampledSoftmaxRun:
             loss=loss_sum / num_examples,
             num_examples=num_examples,
         )
-        if sampler is not None:
-            metrics["clipped_share"] = sampler.num_clipped / max(
-                sampler.num_estimates, 1
-            )
+        metrics.update(self._algorithm.round_metrics)
         return metrics

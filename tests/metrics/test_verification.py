@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+import sklearn.metrics
+
+from tff_fedss import metrics
+
+
+def scores_and_truth(seed, pairs=400, decimals=2):
+    rng = np.random.default_rng(seed)
+    is_same = rng.random(pairs) < 0.5
+    # Rounded, so that many scores are equal.
+    return np.round(rng.normal(is_same.astype(float), 0.8), decimals), is_same
+
+
+@pytest.mark.parametrize("far", [0.0, 0.004, 0.01, 0.1, 0.5, 1.0])
+def test_tar_is_the_best_of_all_thresholds_that_keep_the_far(far):
+    for seed in range(5):
+        scores, is_same = scores_and_truth(seed)
+        # drop_intermediate would leave thresholds out.
+        fpr, tpr, _ = sklearn.metrics.roc_curve(
+            is_same, scores, drop_intermediate=False
+        )
+        expected = tpr[fpr <= far].max()
+        assert metrics.tar_at_far(scores, is_same, far) == pytest.approx(expected)
+
+
+def test_accuracy_is_that_of_the_best_threshold_on_the_other_folds():
+    scores, is_same = scores_and_truth(3, pairs=60, decimals=1)
+    folds = np.array_split(np.arange(60), 10)
+    expected = []
+    for fold in folds:
+        others = np.setdiff1d(np.arange(60), fold)
+        candidates = [*np.unique(scores[others]), np.inf]
+        right = [np.sum((scores[others] >= t) == is_same[others]) for t in candidates]
+        threshold = candidates[int(np.argmax(right))]  # The lowest of several.
+        expected.append(np.mean((scores[fold] >= threshold) == is_same[fold]))
+    assert metrics.pair_accuracy(scores, is_same) == pytest.approx(np.mean(expected))
+
+
+def test_pairs_are_what_they_say():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(40), 3))
+    labels[labels == 39] = np.arange(100, 103)  # Three identities of one image.
+    pairs = metrics.draw_pairs(labels, 3999, seed=1)
+    assert len(pairs.is_same) == 4000 and pairs.is_same.mean() == 0.5
+    same = labels[pairs.first] == labels[pairs.second]
+    np.testing.assert_array_equal(same, pairs.is_same)
+    assert (pairs.first != pairs.second).all()
+    # Each of the 39 identities with several images: about 51 of 2,000 pairs.
+    counts = np.bincount(labels[pairs.first[pairs.is_same]], minlength=103)
+    assert counts[:39].min() > 20 and counts[39:].sum() == 0
+    again = metrics.draw_pairs(labels, 3999, seed=1)
+    np.testing.assert_array_equal(again.second, pairs.second)
+    with pytest.raises(ValueError, match="two identities"):
+        metrics.draw_pairs(np.arange(5), 10, 0)
+    with pytest.raises(ValueError, match="two identities"):
+        metrics.draw_pairs(np.zeros(5), 10, 0)
+
+
+def test_cosines_ignore_lengths_and_zero_vectors_have_none():
+    features = np.array([[3.0, 0.0], [0.5, 0.5], [0.0, 0.0]])
+    pairs = metrics.Pairs(np.array([0, 0]), np.array([1, 2]), np.array([True, False]))
+    np.testing.assert_allclose(
+        metrics.pair_cosines(features, pairs), [np.sqrt(0.5), 0.0]
+    )
+
+
+def test_ca_pcc():
+    classifier = np.array([[1.0, 0.0], [0.0, 2.0]])
+    features = np.array([[5.0, 0.0], [1.0, 1.0]])
+    value = metrics.mean_positive_cosine(features, np.array([0, 1]), classifier)
+    assert value == pytest.approx((1 + np.sqrt(0.5)) / 2)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: metrics.tar_at_far([1.0, 2.0], [True, True], 0.1), "one and of two"),
+        (lambda: metrics.tar_at_far([1.0, np.nan], [True, False], 0.1), "finite"),
+        (lambda: metrics.tar_at_far([1.0, 2.0], [True, False], 1.5), "far must be"),
+        (lambda: metrics.pair_accuracy([1.0, 2.0], [True, False]), "into 10 folds"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

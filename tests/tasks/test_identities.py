@@ -1,0 +1,74 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_fedss import metrics, models, runtime, tasks
+from tff_fedss.datasets import identities
+
+
+def classifier(rows):
+    bounds = runtime.balanced_bounds(len(rows), 2)
+    matrix = models.ShardedMatrix(["/CPU:0"] * 2, bounds, rows.shape[1])
+    matrix.write(0, rows)
+    return matrix
+
+
+@pytest.fixture(scope="module")
+def task():
+    """Points near one of six corners; the identities of the tests are the same."""
+    corners = np.eye(6, 8, dtype=np.float32)
+    labels = np.repeat(np.arange(6), 5)
+    noise = np.random.default_rng(0).normal(scale=0.05, size=(30, 8))
+    examples = (corners[labels] + noise).astype(np.float32)
+    data = identities.ArrayIdentities("corners", (examples, labels), (examples, labels))
+    return tasks.IdentityVerification(
+        data,
+        functools.partial(models.mlp, (8,), 4),
+        logit_scale=30.0,
+        batch_size=7,
+        seed=0,
+    )
+
+
+def weights(task, w):
+    """An encoder that keeps the first four coordinates, and W."""
+    hidden, first_bias, dense, bias = (
+        np.zeros(v.shape, np.float32) for v in task.encoder().trainable_variables
+    )
+    np.fill_diagonal(hidden, 1.0)
+    np.fill_diagonal(dense[:4], 1.0)
+    return tff.learning.models.ModelWeights(
+        trainable=[hidden, first_bias, dense, bias, classifier(w)], non_trainable=[]
+    )
+
+
+def test_the_features_of_the_tests_are_measured(task):
+    results = task.evaluate(weights(task, np.eye(6, 4, dtype=np.float32)))
+    assert set(results) == {"tar_at_far", "pair_accuracy", "map_at_r", "top1"}
+    examples, labels = task._data.test_examples(0, 30), task._data.test_labels
+    features = np.maximum(examples, 0)[:, :4]
+    pairs = metrics.draw_pairs(labels, 6000, 0)
+    cosines = metrics.pair_cosines(features, pairs)
+    for name, expected in (
+        ("tar_at_far", metrics.tar_at_far(cosines, pairs.is_same, 1e-3)),
+        ("pair_accuracy", metrics.pair_accuracy(cosines, pairs.is_same)),
+        ("map_at_r", metrics.map_at_r(features, labels, 4)),
+    ):
+        assert results[name] == pytest.approx(expected, abs=1e-3)
+    # Corners 0 to 3 have features and rows of their own; 4 and 5 have rows of zeros,
+    # which are never the nearest.
+    assert results["top1"] == pytest.approx(4 / 6)
+    assert results["pair_accuracy"] > 0.8
+
+
+def test_mini_batches_go_on_where_they_were(task):
+    batches = task.batches(0)
+    first = [next(batches) for _ in range(5)]
+    again = task.batches(3)
+    for examples, labels in first[3:]:
+        other_examples, other_labels = next(again)
+        np.testing.assert_array_equal(examples, other_examples)
+        np.testing.assert_array_equal(labels, other_labels)
+    assert len(first[0][1]) == 7 and task.num_classes == 6 and task.embedding_dim == 4

@@ -1,0 +1,326 @@
+"""Partial FC: a softmax over ten million classes, split over devices and sampled.
+
+An et al., "Partial FC: Training 10 Million Identities on a Single Machine" (arXiv
+2010.05222; notes: the article of papers/partial_fc_article_zh.md). W lies in shards of
+rows on the devices of a mesh; the encoder works on a slice of the mini-batch on each.
+A step is
+
+1. x = features at length 1 of the own slice, all-gathered;
+2. on each device, the maximum and the sum of exponentials of the logits s cos(x, w) of
+   the own rows, those of the sample (`samplers.ShardSampler`), both all-reduced: the
+   softmax over the samples of all shards is exact;
+3. on each device, the gradient of the own sampled rows, which is applied at once to
+   them and their momentum, and of x, which is reduce-scattered;
+4. backpropagation of the own slice; the encoder's gradients are all-reduced.
+
+At r = 1 it is the model-parallel full softmax. Nothing corrects the logits for the
+sampling: nothing in the article does, either.
+
+An example whose class is not in its step's sample (all-random sampling only) has no
+target, so that -log p_y has no meaning: it is left out of the loss, which is the mean
+over the others. The article does not say what it did; this does all-random sampling no
+harm beyond what it is.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import losses, models
+from tff_fedss.algorithms.rf_softmax import Encoder
+from tff_fedss.algorithms.shard_softmax import ShardSoftmax
+from tff_fedss.runtime import DeviceMesh, balanced_bounds
+from tff_fedss.samplers import ShardSample, ShardSampler
+
+# W ~ N(0, 0.01), as its authors' code has it: the standard deviation.
+_INITIAL_STDDEV = 0.01
+# Added to squared norms, as in `models.cosine_logits`.
+_EPSILON = 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedState:
+    """The state of training: small arrays, and matrices that stay where they are.
+
+    Attributes:
+        arrays: The encoder, its optimizer and the number of steps.
+        matrices: "W" and "momentum", each with a `shape` and a `read(first, end)`.
+    """
+
+    arrays: Sequence[np.ndarray]
+    matrices: Mapping[str, models.ShardedMatrix]
+
+    def is_current(self) -> bool:
+        """Whether the matrices are still those of the arrays."""
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class _LiveState(ShardedState):
+    """The state of an algorithm, of which the next step leaves nothing."""
+
+    owner: "PartialFC"
+    num_started: int
+
+    def is_current(self) -> bool:
+        return self.owner.num_started == self.num_started
+
+
+class PartialFC:
+    """An encoder and a classifier W in shards, trained step by step.
+
+    Attributes:
+        num_started: How many steps have begun.
+        round_metrics: Of the steps since `begin_round`: `loss`, the mean; `ca_pcc`, the
+            article's CA_pcc: the mean cosine between features and the centres (rows of
+            W) of their classes, of all examples, from before their step;
+            `trained_share`, of the examples, those whose class was in the sample; and
+            `classes_per_step`, the mean number of rows in a step.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        num_classes: int,
+        embedding_dim: int,
+        mesh: DeviceMesh,
+        *,
+        margin: losses.Margin,
+        sample_rate: float = 0.1,
+        sampling: str = "pprn",
+        num_strata: int = 16,
+        learning_rate: float = 0.1,
+        momentum: float = 0.9,
+        seed: int = 0,
+    ):
+        """Draws the initial W, which does not depend on the mesh.
+
+        Args:
+            encoder: Without a state. Its weights are the start, and are trained in
+                place, with SGD as W is. Its inputs are arrays with an entry for each
+                example.
+            num_classes: n.
+            embedding_dim: d.
+            mesh: The devices.
+            margin: Of the targets, and the scale s of the logits.
+            sample_rate: r.
+            sampling: See `samplers.ShardSampler`.
+            num_strata: Into how many parts the classes are cut that are sampled each
+                for itself, see `samplers.ShardSampler`.
+            learning_rate: Of SGD.
+            momentum: Of SGD.
+            seed: Of W and of the draws.
+
+        Raises:
+            ValueError: If there are more strata than classes, or devices than strata.
+        """
+        if not len(mesh) <= num_strata <= num_classes:
+            raise ValueError(
+                f"{len(mesh)} devices need at least as many strata, and {num_strata} "
+                f"strata as many classes, found {num_classes}"
+            )
+        self.num_started = 0
+        self._encoder = encoder
+        self._mesh = mesh
+        self._margin = margin
+        strata = balanced_bounds(num_classes, num_strata)
+        bounds = strata[balanced_bounds(num_strata, len(mesh))]
+        self._sampler = ShardSampler(
+            strata, bounds, sample_rate, sampling=sampling, seed=seed
+        )
+        self._matrices = {
+            name: models.ShardedMatrix(mesh.devices, bounds, embedding_dim)
+            for name in ("W", "momentum")
+        }
+        self._matrices["W"].draw_normal(_INITIAL_STDDEV, seed)
+        self._shards = [
+            ShardSoftmax(w, m, margin, learning_rate=learning_rate, momentum=momentum)
+            for w, m in zip(
+                *(matrix.shards for matrix in self._matrices.values()), strict=True
+            )
+        ]
+        self._optimizer = tf.keras.optimizers.SGD(learning_rate, momentum)
+        self._optimizer.build(encoder.trainable_variables)
+        self._graph = None
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        """Begins to add up `round_metrics` anew."""
+        self._sums = collections.Counter()
+
+    @property
+    def round_metrics(self) -> "collections.OrderedDict[str, float]":
+        """See the class."""
+        sums = self._sums
+        return collections.OrderedDict(
+            loss=sums["loss"] / max(sums["trained"], 1),
+            ca_pcc=sums["cosines"] / max(sums["examples"], 1),
+            trained_share=sums["trained"] / max(sums["examples"], 1),
+            classes_per_step=sums["classes"] / max(sums["steps"], 1),
+        )
+
+    def draw_sample(self, labels: np.ndarray) -> list[ShardSample]:
+        """Returns the rows of each device that the next step would take.
+
+        Args:
+            labels: int32[examples], the classes.
+        """
+        return self._sampler.draw(labels, self.num_started)
+
+    def update(self, inputs: Any, labels: np.ndarray) -> float:
+        """Does one step on a mini-batch.
+
+        Args:
+            inputs: As the encoder takes them.
+            labels: int32[examples], the classes; at least as many as devices.
+
+        Returns:
+            The summed loss, from before the step.
+
+        Raises:
+            ValueError: If there are fewer examples than devices.
+        """
+        if len(labels) < len(self._mesh):
+            raise ValueError(f"{len(labels)} examples for {len(self._mesh)} devices")
+        samples = self.draw_sample(labels)
+        has_target = np.any([sample.targets >= 0 for sample in samples], 0)
+        num_trained = int(has_target.sum())
+        example_weights = has_target.astype(np.float32) / max(num_trained, 1)
+        if self._graph is None:
+            self._graph = self._build_graph(inputs)
+        # From here on, the rows may be those of a step that is not done.
+        self.num_started += 1
+        loss, cosines = self._graph(inputs, example_weights, samples)
+        loss_sum = float(loss) * num_trained
+        self._sums.update(
+            loss=loss_sum,
+            cosines=float(cosines),
+            trained=num_trained,
+            examples=len(labels),
+            classes=sum(len(s.positives) + len(s.negatives) for s in samples),
+            steps=1,
+        )
+        return loss_sum
+
+    def _build_graph(self, inputs: Any):
+        """Traces the step once, for mini-batches and samples of all sizes."""
+
+        def any_length(array):
+            array = tf.convert_to_tensor(array)
+            return tf.TensorSpec([None, *array.shape[1:]], array.dtype)
+
+        ids = tf.TensorSpec([None], tf.int32)
+        signature = [
+            tf.nest.map_structure(any_length, inputs),
+            tf.TensorSpec([None], tf.float32),
+            [ShardSample(ids, ids, ids, ids)] * len(self._mesh),
+        ]
+        return tf.function(self._step, input_signature=signature)
+
+    def _step(self, inputs, example_weights, samples):
+        mesh, shards = self._mesh, self._shards
+        slices = [mesh.scatter(part) for part in tf.nest.flatten(inputs)]
+        tapes, own_features = zip(
+            *mesh.map(
+                lambda *parts: self._encode(tf.nest.pack_sequence_as(inputs, parts)),
+                *slices,
+            ),
+            strict=True,
+        )
+        features = mesh.all_gather(own_features)
+        cosines = mesh.all_reduce(
+            tf.add, mesh.map(ShardSoftmax.target_cosines, shards, features, samples)
+        )
+        logits, slopes = zip(*mesh.map(self._target_logits, cosines), strict=True)
+        maxima, sums = zip(
+            *mesh.map(ShardSoftmax.partition, shards, features, logits, samples),
+            strict=True,
+        )
+        highest = mesh.all_reduce(tf.maximum, maxima)
+        rescaled = mesh.map(lambda z, m, h: z * tf.exp(m - h), sums, maxima, highest)
+        log_partition = mesh.map(
+            lambda z, h: tf.math.log(z) + h, mesh.all_reduce(tf.add, rescaled), highest
+        )
+        gradients = mesh.map(
+            ShardSoftmax.descend,
+            shards,
+            features,
+            logits,
+            slopes,
+            log_partition,
+            [example_weights] * len(mesh),
+            samples,
+        )
+        self._update_encoder(tapes, own_features, mesh.reduce_scatter(gradients))
+        losses_ = tf.where(example_weights > 0, log_partition[0] - logits[0], 0.0)
+        loss = tf.reduce_sum(example_weights * losses_)
+        return loss, tf.reduce_sum(cosines[0])
+
+    def _encode(self, inputs) -> tuple[tf.GradientTape, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            features, _ = self._encoder(inputs, (), training=True)
+            features = tf.math.l2_normalize(features, axis=1, epsilon=_EPSILON)
+        return tape, features
+
+    def _target_logits(self, cosines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """The logits of the targets and their derivatives by the cosines."""
+        with tf.GradientTape() as tape:
+            tape.watch(cosines)
+            logits = self._margin.target_logits(cosines)
+        return logits, tape.gradient(logits, cosines)
+
+    def _update_encoder(self, tapes, features, gradients) -> None:
+        variables = self._encoder.trainable_variables
+        by_device = self._mesh.map(
+            lambda tape, own, gradient: tape.gradient(own, variables, gradient),
+            tapes,
+            features,
+            gradients,
+        )
+        total = [
+            functools.reduce(tf.add, parts) for parts in zip(*by_device, strict=True)
+        ]
+        self._optimizer.apply_gradients(zip(total, variables, strict=True))
+
+    @property
+    def _small_variables(self) -> list[tf.Variable]:
+        return [*self._encoder.trainable_variables, *self._optimizer.variables]
+
+    @property
+    def state(self) -> ShardedState:
+        """Everything that the next steps depend on; it is gone when the next begins."""
+        arrays = [
+            np.asarray(self.num_started),
+            *(variable.numpy() for variable in self._small_variables),
+        ]
+        return _LiveState(arrays, self._matrices, self, self.num_started)
+
+    def set_state(self, state: ShardedState) -> None:
+        """Goes back to a state.
+
+        Args:
+            state: Of an algorithm with the same strata, on any mesh.
+        """
+        num_steps, *arrays = state.arrays
+        for variable, value in zip(self._small_variables, arrays, strict=True):
+            variable.assign(value)
+        for name, matrix in self._matrices.items():
+            matrix.copy_from(state.matrices[name])
+        self.num_started = int(num_steps)
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The model: trainable = [*encoder, W]; W stays on the devices.
+
+        See `models.ShardedMatrix` for how to read it.
+        """
+        encoder = [v.numpy() for v in self._encoder.trainable_variables]
+        return tff.learning.models.ModelWeights(
+            trainable=[*encoder, self._matrices["W"]], non_trainable=[]
+        )

@@ -1,0 +1,221 @@
+"""What one device does for the model-parallel softmax of Partial FC.
+
+The softmax over all shards' rows is exact: each device finds the maximum and the sum of
+exponentials of its own logits, both are all-reduced, and each device then has all that
+the gradient of its rows needs. Rows are taken in chunks, and logits are computed twice
+rather than kept, so that a step needs the memory of a chunk and not of the sample.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tff_fedss import losses, models
+from tff_fedss.samplers import ShardSample
+
+# Rows of a chunk. On 2 cores, at d = 64 and 64 examples, what it works on then fits in
+# the cores' caches.
+_CHUNK_ROWS = 8192
+# Below every logit, and finite: a shard without rows then adds exactly nothing.
+_LOWEST = -1e30
+# Added to squared norms, as in `models.cosine_logits`.
+_EPSILON = 1e-12
+
+
+class ShardSoftmax:
+    """The rows of W on one device, their momentum, and what a step does to them."""
+
+    def __init__(
+        self,
+        weights: tf.Variable,
+        momentums: tf.Variable,
+        margin: losses.Margin,
+        *,
+        learning_rate: float,
+        momentum: float,
+    ):
+        """Takes the variables.
+
+        Args:
+            weights: float32[rows, d], a shard of W.
+            momentums: float32[rows, d], what the optimizer remembers of it.
+            margin: Of the targets; its scale is that of all logits.
+            learning_rate: Of SGD.
+            momentum: Of SGD: m <- momentum m + g, w <- w - learning_rate m, on the rows
+                of a sample alone. The others' momentum does not fade meanwhile.
+        """
+        self._weights = weights
+        self._momentums = momentums
+        self._margin = margin
+        self._learning_rate = learning_rate
+        self._momentum = momentum
+
+    def target_cosines(self, features: tf.Tensor, sample: ShardSample) -> tf.Tensor:
+        """Computes cos(x_i, w_{y_i}) where y_i is a class of this shard, else 0.
+
+        Args:
+            features: float32[examples, d], of length 1.
+            sample: Its `labels` count, whether they were drawn or not.
+
+        Returns:
+            float32[examples].
+        """
+        ids = tf.maximum(sample.labels, 0)
+        rows = tf.math.l2_normalize(
+            tf.gather(self._weights, ids), axis=1, epsilon=_EPSILON
+        )
+        cosines = tf.reduce_sum(features * rows, 1)
+        return tf.where(sample.labels >= 0, cosines, 0.0)
+
+    def partition(
+        self, features: tf.Tensor, target_logits: tf.Tensor, sample: ShardSample
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Finds the maximum of this shard's logits, and the sum of exp(o - maximum).
+
+        Args:
+            features: float32[examples, d], of length 1.
+            target_logits: float32[examples], with their margin.
+            sample: Which rows.
+
+        Returns:
+            float32[examples] each; a maximum of -1e30 and a sum of 0 without rows.
+        """
+
+        def add(ids, sums):
+            highest, total = sums
+            logits = self._logits(features, _unit(tf.gather(self._weights, ids))[0])
+            return _accumulate(highest, total, logits)
+
+        nothing = tf.zeros_like(target_logits)
+        positive_rows = _unit(tf.gather(self._weights, sample.positives))[0]
+        is_target = _is_target(sample)
+        logits = tf.where(
+            is_target,
+            target_logits[:, tf.newaxis],
+            self._logits(features, positive_rows),
+        )
+        sums = _accumulate(nothing + _LOWEST, nothing, logits)
+        return _over_chunks(sample.negatives, add, sums)
+
+    def descend(
+        self,
+        features: tf.Tensor,
+        target_logits: tf.Tensor,
+        target_slopes: tf.Tensor,
+        log_partition: tf.Tensor,
+        example_weights: tf.Tensor,
+        sample: ShardSample,
+    ) -> tf.Tensor:
+        """Updates the rows of the sample; returns the gradient of the features.
+
+        The loss is sum_i a_i (log Z_i - o_{i, y_i}) with weights a. Its gradient by the
+        logit o_ij is a_i (p_ij - [j = y_i]).
+
+        Args:
+            features: float32[examples, d], of length 1.
+            target_logits: float32[examples], with their margin.
+            target_slopes: float32[examples], their derivatives by the cosines.
+            log_partition: float32[examples], log Z over all shards.
+            example_weights: float32[examples], a >= 0.
+            sample: Which rows.
+
+        Returns:
+            float32[examples, d], the part of the gradient that is due to this shard.
+        """
+        # exp(o - shift) = a p; of an example that does not count, exp(-inf).
+        shift = log_partition - tf.math.log(example_weights)
+        shift = tf.where(example_weights > 0, shift, float("inf"))[:, tf.newaxis]
+
+        def descend_negatives(ids, sums):
+            rows, inverse_norms = _unit(tf.gather(self._weights, ids))
+            slopes = self._margin.scale * tf.exp(self._logits(features, rows) - shift)
+            return (sums[0] + self._update(ids, rows, inverse_norms, slopes, features),)
+
+        ids = sample.positives
+        rows, inverse_norms = _unit(tf.gather(self._weights, ids))
+        is_target = _is_target(sample)
+        logits = tf.where(
+            is_target, target_logits[:, tf.newaxis], self._logits(features, rows)
+        )
+        slopes = tf.exp(logits - shift)
+        slopes -= tf.where(is_target, example_weights[:, tf.newaxis], 0.0)
+        slopes *= tf.where(is_target, target_slopes[:, tf.newaxis], self._margin.scale)
+        sums = (self._update(ids, rows, inverse_norms, slopes, features),)
+        (gradient,) = _over_chunks(sample.negatives, descend_negatives, sums)
+        return gradient
+
+    def _logits(self, features: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        return tf.matmul(self._margin.scale * features, rows, transpose_b=True)
+
+    def _update(
+        self,
+        ids: tf.Tensor,
+        rows: tf.Tensor,
+        inverse_norms: tf.Tensor,
+        slopes: tf.Tensor,
+        features: tf.Tensor,
+    ) -> tf.Tensor:
+        """Takes a step on some rows.
+
+        Args:
+            ids: int32[N], distinct.
+            rows: float32[N, d], at length 1.
+            inverse_norms: float32[N, 1], 1 / |w|.
+            slopes: float32[examples, N], derivatives of the loss by the cosines.
+            features: float32[examples, d].
+
+        Returns:
+            float32[examples, d], the gradient of the features by these rows.
+        """
+        gradient = tf.matmul(slopes, rows)
+        by_unit = tf.matmul(slopes, features, transpose_a=True)
+        # Of w / |w|: what points along w does not turn it.
+        along = tf.reduce_sum(rows * by_unit, 1, keepdims=True)
+        by_row = inverse_norms * (by_unit - along * rows)
+        momentums = self._momentum * tf.gather(self._momentums, ids) + by_row
+        weights = tf.gather(self._weights, ids) - self._learning_rate * momentums
+        models.scatter_rows(self._momentums, ids, momentums)
+        models.scatter_rows(self._weights, ids, weights)
+        return gradient
+
+
+def _unit(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Brings rows [N, d] to length 1; returns them and 1 / |w|, [N, 1]."""
+    squares = tf.reduce_sum(tf.square(rows), 1, keepdims=True)
+    inverse_norms = tf.math.rsqrt(tf.maximum(squares, _EPSILON))
+    return rows * inverse_norms, inverse_norms
+
+
+def _is_target(sample: ShardSample) -> tf.Tensor:
+    """bool[examples, P]: which of the positives is the example's own class."""
+    places = tf.range(tf.size(sample.positives))
+    return tf.equal(sample.targets[:, tf.newaxis], places)
+
+
+def _accumulate(
+    highest: tf.Tensor, total: tf.Tensor, logits: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Adds logits [examples, N] to a running maximum and sum of exponentials."""
+    new = tf.maximum(highest, tf.reduce_max(logits, 1))
+    added = tf.reduce_sum(tf.exp(logits - new[:, tf.newaxis]), 1)
+    return new, total * tf.exp(highest - new) + added
+
+
+def _over_chunks(
+    ids: tf.Tensor, body: Callable[[tf.Tensor, Any], Any], sums: Any
+) -> Any:
+    """Folds a function over chunks of ids, one at a time."""
+    size = tf.size(ids)
+
+    def step(start, sums):
+        return start + _CHUNK_ROWS, body(ids[start : start + _CHUNK_ROWS], sums)
+
+    _, sums = tf.while_loop(
+        lambda start, sums: start < size,
+        step,
+        (tf.constant(0), sums),
+        # Otherwise ten chunks are in memory at once.
+        parallel_iterations=1,
+    )
+    return sums

@@ -1,0 +1,217 @@
+"""Data of many identities, each with some examples: as faces are, centrally.
+
+`ArrayIdentities` holds examples in memory, `GeneratedIdentities` draws them when asked,
+at any number of identities, and `identity_folders` reads photographs.
+"""
+
+import abc
+import hashlib
+
+import numpy as np
+
+from tff_fedss.datasets import bijection
+
+# Keep these draws apart from others of the same seed.
+_ORDER = int.from_bytes(b"id_order", "big")
+_EXAMPLE = int.from_bytes(b"id_noise", "big")
+
+
+class Identities(abc.ABC):
+    """Training examples of n identities, and test examples.
+
+    Attributes:
+        name: What to call the data.
+        num_classes: n.
+        example_shape: Of an example.
+        test_labels: int64[tests], the identities of the test examples.
+        test_is_unseen: Whether these are other identities than those of the training
+            examples.
+        summary: The data in one line.
+    """
+
+    name: str
+    num_classes: int
+    example_shape: tuple[int, ...]
+    test_labels: np.ndarray
+    test_is_unseen: bool
+    summary: str
+
+    @abc.abstractmethod
+    def batch(self, number: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a mini-batch, a function of the arguments alone.
+
+        Args:
+            number: Of the mini-batch, from 0 on without end.
+            size: The number of examples.
+            seed: Of their order.
+
+        Returns:
+            The examples [size, *example_shape], uint8 or float32, and their identities,
+            int32[size] in [0, n).
+        """
+
+    @abc.abstractmethod
+    def test_examples(self, first: int, end: int) -> np.ndarray:
+        """Returns test examples first..end-1, as `batch` returns examples."""
+
+
+def epoch_positions(number: int, size: int, total: int, seed: int) -> np.ndarray:
+    """Says which of `total` examples make a mini-batch of a shuffled stream.
+
+    Each epoch is a permutation of its own, and a mini-batch may have the end of one and
+    the beginning of the next: all are of the same size.
+
+    Args:
+        number: Of the mini-batch, from 0.
+        size: Of a mini-batch.
+        total: The number of examples.
+        seed: Of the permutations.
+
+    Returns:
+        int64[size], in [0, total). Memory: O(size).
+    """
+    places = number * size + np.arange(size, dtype=np.int64)
+    epochs, places = np.divmod(places, total)
+    result = np.empty(size, np.int64)
+    for epoch in np.unique(epochs):
+        key = np.array([seed, _ORDER], np.uint64)
+        rng = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, epoch]))
+        inside = epochs == epoch
+        result[inside] = bijection.Bijection(total, rng)(places[inside])
+    return result
+
+
+class ArrayIdentities(Identities):
+    """Examples in memory."""
+
+    def __init__(
+        self,
+        name: str,
+        train: tuple[np.ndarray, np.ndarray],
+        test: tuple[np.ndarray, np.ndarray],
+        note: str = "",
+    ):
+        """Takes the examples.
+
+        Args:
+            name: What to call the data.
+            train: Examples [N, ...] and their identities int[N], 0..n-1.
+            test: Likewise; identities of n or more are unseen ones.
+            note: What else to say in the summary.
+        """
+        self.name = name
+        self._examples, labels = train
+        self._labels = labels.astype(np.int32)
+        self._test_examples, test_labels = test
+        self.test_labels = test_labels.astype(np.int64)
+        self.num_classes = int(labels.max()) + 1
+        self.example_shape = self._examples.shape[1:]
+        self.test_is_unseen = bool((self.test_labels >= self.num_classes).all())
+        self.summary = (
+            f"{name}: n={self.num_classes:,} identities, {len(labels):,} training and "
+            f"{len(test_labels):,} test images{note and ', '}{note}"
+        )
+
+    def batch(self, number: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """See the base class."""
+        chosen = epoch_positions(number, size, len(self._labels), seed)
+        return self._examples[chosen], self._labels[chosen]
+
+    def test_examples(self, first: int, end: int) -> np.ndarray:
+        """See the base class."""
+        return self._test_examples[first:end]
+
+
+class GeneratedIdentities(Identities):
+    """Vectors that are drawn when asked for, of as many identities as you like.
+
+    An identity is a point of R^k that follows from its number. An example is that point
+    with a little noise, beside k coordinates that say nothing of the identity and are
+    much larger, all turned by one rotation of R^2k: to recognize identities is to find
+    the half that matters. Test examples are of identities n, n + 1, ..., which training
+    does not have.
+
+    Time and memory are those of the examples asked for, whatever n is.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        num_dimensions: int = 32,
+        noise: float = 0.3,
+        distraction: float = 3.0,
+        num_test_identities: int = 500,
+        examples_per_test_identity: int = 4,
+        seed: int = 0,
+    ):
+        """Draws the rotation.
+
+        Args:
+            num_classes: n.
+            num_dimensions: k; an example has 2 k numbers.
+            noise: The standard deviation of an example around its identity, where that
+                of identities is 1.
+            distraction: The standard deviation of the other half.
+            num_test_identities: Of the test examples.
+            examples_per_test_identity: Likewise.
+            seed: Of the rotation, the identities and the test examples.
+        """
+        self.name = "generated"
+        self.num_classes = num_classes
+        self.example_shape = (2 * num_dimensions,)
+        self.test_is_unseen = True
+        self.test_labels = num_classes + np.repeat(
+            np.arange(num_test_identities, dtype=np.int64), examples_per_test_identity
+        )
+        self.summary = (
+            f"generated: n={num_classes:,} identities, {2 * num_dimensions} numbers an "
+            f"example, {len(self.test_labels):,} test examples of "
+            f"{num_test_identities:,} other identities"
+        )
+        self._noise, self._distraction, self._seed = noise, distraction, seed
+        rng = self._rng(2**63, 0)
+        rotation, _ = np.linalg.qr(rng.standard_normal([2 * num_dimensions] * 2))
+        self._rotation = rotation.astype(np.float32)
+
+    def batch(self, number: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """See the base class. Identities are independent and uniform."""
+        rng = self._rng(number, seed + 1)
+        labels = rng.integers(0, self.num_classes, size)
+        return self._draw(labels, rng), labels.astype(np.int32)
+
+    def test_examples(self, first: int, end: int) -> np.ndarray:
+        """See the base class."""
+        rows = [
+            self._draw(self.test_labels[i : i + 1], self._rng(2**62 + i, 0))
+            for i in range(first, min(end, len(self.test_labels)))
+        ]
+        return np.concatenate(rows)
+
+    def centres(self, labels: np.ndarray) -> np.ndarray:
+        """Returns the points of identities, float32[N, k]: standard normal, fixed."""
+        k = self.example_shape[0] // 2
+        counters = labels.astype(np.uint64)[:, np.newaxis] * np.uint64(k) + np.arange(
+            k, dtype=np.uint64
+        )
+        salt = hashlib.blake2b(f"centres {self._seed}".encode(), digest_size=8)
+        bits = bijection.mix(
+            bijection.mix(counters) ^ np.frombuffer(salt.digest(), np.uint64)
+        )
+        # Box and Muller: two uniform numbers of 32 bits make a normal one.
+        halves = bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)
+        u, v = ((half.astype(np.float64) + 0.5) * 2.0**-32 for half in halves)
+        normal = np.sqrt(-2.0 * np.log(u)) * np.cos(2.0 * np.pi * v)
+        return normal.astype(np.float32)
+
+    def _draw(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        centres = self.centres(labels)
+        own = centres + self._noise * rng.standard_normal(centres.shape, np.float32)
+        other = self._distraction * rng.standard_normal(centres.shape, np.float32)
+        return np.concatenate([own, other], 1).astype(np.float32) @ self._rotation
+
+    def _rng(self, number: int, stream: int) -> np.random.Generator:
+        key = np.array([self._seed, _EXAMPLE], np.uint64)
+        return np.random.Generator(
+            np.random.Philox(key=key, counter=[0, 0, stream, number])
+        )

@@ -1,0 +1,173 @@
+"""Verification: are two images of the same identity? Measured on lists of pairs.
+
+As for Labeled Faces in the Wild (Huang et al., 2007) and IJB (Whitelam et al., 2017):
+a pair is accepted if the cosine between its features is at least a threshold.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Pairs(NamedTuple):
+    """A list of pairs of images.
+
+    Attributes:
+        first: int64[pairs], indices of images.
+        second: int64[pairs], likewise.
+        is_same: bool[pairs], whether both are of one identity.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    is_same: np.ndarray
+
+
+def draw_pairs(labels: np.ndarray, num_pairs: int, seed: int) -> Pairs:
+    """Draws a list of pairs, half of them of one identity.
+
+    Pairs are independent, so that one may occur twice. The identity of a pair of one
+    identity is uniform among those with two images or more; a pair of two identities is
+    two images, uniform among all. Same and different pairs alternate.
+
+    Args:
+        labels: int[images].
+        num_pairs: How many, rounded up to an even number.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: If no identity has two images, or all have the same identity.
+    """
+    labels = np.asarray(labels)
+    rng = np.random.Generator(np.random.Philox(seed))
+    order = np.argsort(labels, kind="stable")
+    _, starts, sizes = np.unique(labels[order], return_index=True, return_counts=True)
+    several = np.flatnonzero(sizes > 1)
+    if not len(several) or len(sizes) < 2:
+        raise ValueError("pairs need two identities, and one with two images or more")
+    half = -(-num_pairs // 2)
+    identity = rng.choice(several, half)
+    a = rng.integers(0, sizes[identity])
+    b = rng.integers(0, sizes[identity] - 1)
+    same = order[starts[identity] + a], order[starts[identity] + b + (b >= a)]
+    different = rng.integers(0, len(labels), (2, half))
+    while (clash := labels[different[0]] == labels[different[1]]).any():
+        different[:, clash] = rng.integers(0, len(labels), (2, int(clash.sum())))
+    first, second = (
+        np.stack([s, d], 1).reshape(-1) for s, d in zip(same, different, strict=True)
+    )
+    return Pairs(first, second, np.tile([True, False], half))
+
+
+def pair_cosines(features: np.ndarray, pairs: Pairs) -> np.ndarray:
+    """Computes the cosine of each pair, float64[pairs]; 0 with a zero vector.
+
+    Args:
+        features: [images, d] of a floating type, of any lengths.
+        pairs: Of these images.
+    """
+    unit = _unit(features)
+    return np.sum(unit[pairs.first] * unit[pairs.second], 1)
+
+
+def tar_at_far(scores: np.ndarray, is_same: np.ndarray, far: float) -> float:
+    """Computes the true accept rate at a false accept rate.
+
+    The threshold is the lowest at which no more than a share `far` of the pairs of two
+    identities is accepted. Equal scores are accepted together or not at all.
+
+    Args:
+        scores: float[pairs], higher means more alike.
+        is_same: bool[pairs].
+        far: The false accept rate, in [0, 1]. Below 1 / (pairs of two identities), none
+            of these may be accepted.
+
+    Returns:
+        The share of the pairs of one identity that is accepted.
+
+    Raises:
+        ValueError: If there are no pairs of one or of two identities, a score is not
+            finite, or far is out of range.
+    """
+    scores, is_same = _checked(scores, is_same)
+    if not 0 <= far <= 1:
+        raise ValueError(f"far must be in [0, 1], found {far}")
+    impostors = np.sort(scores[~is_same])[::-1]
+    # Rounded up a little: 0.001 * 3,000 must be 3, whatever its last bit.
+    allowed = math.floor(far * len(impostors) * (1 + 1e-12))
+    if allowed >= len(impostors):
+        return 1.0
+    # All above the first impostor that must not be accepted.
+    return float(np.mean(scores[is_same] > impostors[allowed]))
+
+
+def pair_accuracy(scores: np.ndarray, is_same: np.ndarray, folds: int = 10) -> float:
+    """Computes the accuracy of "same or not", cross-validated as for LFW.
+
+    The pairs are cut into consecutive folds. Each is decided with the threshold that is
+    best on the others; of several best, the lowest.
+
+    Args:
+        scores: float[pairs], higher means more alike.
+        is_same: bool[pairs]; each fold should have both kinds.
+        folds: How many.
+
+    Returns:
+        The mean of the folds' accuracies.
+
+    Raises:
+        ValueError: If there are no pairs of one or of two identities, fewer pairs than
+            folds, fewer than two folds, or a score is not finite.
+    """
+    scores, is_same = _checked(scores, is_same)
+    if not 2 <= folds <= len(scores):
+        raise ValueError(f"{len(scores)} pairs cannot be cut into {folds} folds")
+    fold_of = np.arange(len(scores)) * folds // len(scores)
+    accuracies = []
+    for fold in range(folds):
+        inside = fold_of == fold
+        threshold = _best_threshold(scores[~inside], is_same[~inside])
+        decided = scores[inside] >= threshold
+        accuracies.append(np.mean(decided == is_same[inside]))
+    return float(np.mean(accuracies))
+
+
+def mean_positive_cosine(
+    features: np.ndarray, labels: np.ndarray, classifier: np.ndarray
+) -> float:
+    """Computes CA_pcc of Partial FC: the mean cosine between x_i and w_{y_i}.
+
+    Args:
+        features: [images, d] of a floating type, of any lengths.
+        labels: int[images], the classes.
+        classifier: [n, d], the rows of W.
+    """
+    return float(np.mean(np.sum(_unit(features) * _unit(classifier[labels]), 1)))
+
+
+def _best_threshold(scores: np.ndarray, is_same: np.ndarray) -> float:
+    """The score from which on to accept for most right decisions."""
+    order = np.argsort(-scores, kind="stable")
+    ranked, same = scores[order], is_same[order]
+    # Accepting the first k: same pairs among them, and different ones behind.
+    right = np.concatenate([[0], np.cumsum(np.where(same, 1, -1))])
+    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)) + 1
+    ends = np.append(0, ends)
+    k = ends[len(ends) - 1 - np.argmax(right[ends][::-1])]
+    return float(ranked[k - 1]) if k else math.inf
+
+
+def _checked(scores: np.ndarray, is_same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scores, is_same = np.asarray(scores), np.asarray(is_same, bool)
+    if not is_same.any() or is_same.all():
+        raise ValueError("needs pairs of one and of two identities")
+    if not np.isfinite(scores).all():
+        raise ValueError("scores must be finite: found infinity or NaN")
+    return scores, is_same
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    vectors = np.asarray(vectors, np.float64)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(lengths == 0.0, 1.0, lengths)

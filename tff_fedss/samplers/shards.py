@@ -1,0 +1,171 @@
+"""Which rows of a W in shards take part in a step (Partial FC, section 2.2).
+
+The classes are cut into strata of consecutive ids, and each stratum draws for itself: a
+device holds whole strata, so that devices have equal loads. Draws follow from (seed,
+step, stratum) and not from the number of devices: a run that is resumed on other
+devices draws what it would have drawn. With as many strata as devices, this is the
+article's sampling to the letter.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+# Keeps these draws apart from others of the same seed.
+_PHILOX_STREAM = int.from_bytes(b"pfcstrat", "big")
+
+SAMPLINGS = ("pprn", "all_random")
+
+
+class ShardSample(NamedTuple):
+    """The rows of one shard that take part in a step. Ids count from its first row.
+
+    Attributes:
+        positives: int32[P], the classes of examples of the mini-batch, ascending.
+        negatives: int32[N], the others.
+        labels: int32[examples]: the class of each example, or -1 if another shard has
+            it.
+        targets: int32[examples]: its place in `positives`, or -1 if it is not there.
+    """
+
+    positives: np.ndarray
+    negatives: np.ndarray
+    labels: np.ndarray
+    targets: np.ndarray
+
+
+class ShardSampler:
+    """Draws, for each shard, the rows of W that take part in a step.
+
+    pprn (Positive Plus Randomly Negative): all positives w_i^p of the mini-batch in
+    stratum i, and s_i = (|w_i| - |w_i^p|) r of its other classes, rounded, uniform
+    without replacement. If the positives alone are more than r |w_i|, they are all that
+    takes part. At r = 1, every class does.
+
+    all_random: round(r |w_i|) of all classes of the stratum, likewise; a positive is
+    among them by luck. This is the second experiment of the article's section 2.2.1.
+    """
+
+    def __init__(
+        self,
+        stratum_bounds: np.ndarray,
+        shard_bounds: np.ndarray,
+        sample_rate: float,
+        *,
+        sampling: str = "pprn",
+        seed: int = 0,
+    ):
+        """Takes the layout.
+
+        Args:
+            stratum_bounds: int64[strata + 1]: stratum i has the classes
+                stratum_bounds[i]..stratum_bounds[i + 1]-1.
+            shard_bounds: int64[shards + 1], likewise; some of the bounds of strata.
+            sample_rate: r, 0 < r <= 1.
+            sampling: One of `SAMPLINGS`.
+            seed: Of the draws.
+
+        Raises:
+            ValueError: If a shard does not hold whole strata, or r or the sampling is
+                not as above.
+        """
+        if not set(shard_bounds) <= set(stratum_bounds):
+            raise ValueError("a shard must hold whole strata")
+        if not 0 < sample_rate <= 1:
+            raise ValueError(f"sample_rate must be in (0, 1], found {sample_rate}")
+        if sampling not in SAMPLINGS:
+            raise ValueError(f"sampling must be of {SAMPLINGS}, found {sampling!r}")
+        self._strata = stratum_bounds
+        self._shards = shard_bounds
+        self._rate = sample_rate
+        self._sampling = sampling
+        self._seed = seed
+
+    def draw(self, labels: np.ndarray, step: int) -> list[ShardSample]:
+        """Draws the rows of a step. Time and memory are those of what is drawn.
+
+        Args:
+            labels: int[examples], each in [0, n).
+            step: Its number.
+
+        Returns:
+            A sample for each shard.
+        """
+        classes = np.unique(labels)
+        cuts = np.searchsorted(classes, self._strata)
+        drawn = []
+        for stratum, (first, end) in enumerate(
+            zip(self._strata[:-1], self._strata[1:], strict=True)
+        ):
+            key = np.array([self._seed, _PHILOX_STREAM], np.uint64)
+            rng = np.random.Generator(
+                np.random.Philox(key=key, counter=[0, 0, step, stratum])
+            )
+            own = classes[cuts[stratum] : cuts[stratum + 1]] - first
+            positives, negatives = self._draw_stratum(own, int(end - first), rng)
+            drawn.append((first + positives, first + negatives))
+        places = np.searchsorted(self._strata, self._shards)
+        return [
+            _shard_sample(drawn[a:b], labels, *bounds)
+            for a, b, *bounds in zip(
+                places[:-1],
+                places[1:],
+                self._shards[:-1],
+                self._shards[1:],
+                strict=True,
+            )
+        ]
+
+    def _draw_stratum(
+        self, positives: np.ndarray, size: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self._sampling == "all_random":
+            drawn = _subset(size, round(self._rate * size), rng)
+            is_positive = np.isin(drawn, positives)
+            return drawn[is_positive], drawn[~is_positive]
+        if len(positives) > self._rate * size:
+            return positives, np.zeros(0, np.int64)
+        num_others = size - len(positives)
+        drawn = _subset(num_others, round(self._rate * num_others), rng)
+        # The k-th class that is no positive: before it, there are as many positives p_i
+        # as have p_i - i <= k.
+        gaps = positives - np.arange(len(positives))
+        return positives, drawn + np.searchsorted(gaps, drawn, "right")
+
+
+def _subset(population: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws distinct integers of [0, population), every subset equally likely.
+
+    NumPy takes Floyd's algorithm where few are wanted, and the end of a shuffle where
+    more than a fiftieth is: time and memory are in proportion to `size`.
+
+    Returns:
+        int64[size], ascending: rows are then read in the order of their addresses.
+    """
+    if size == population:
+        return np.arange(population)
+    return np.sort(rng.choice(population, size, replace=False, shuffle=False))
+
+
+def _shard_sample(
+    drawn: Sequence[tuple[np.ndarray, np.ndarray]],
+    labels: np.ndarray,
+    first: int,
+    end: int,
+) -> ShardSample:
+    """Puts the strata of one shard together."""
+    positives, negatives = (
+        np.concatenate(parts) - first for parts in zip(*drawn, strict=True)
+    )
+    own = np.where((first <= labels) & (labels < end), labels - first, -1)
+    places = np.searchsorted(positives, own)
+    is_there = np.zeros(len(labels), bool)
+    inside = places < len(positives)
+    is_there[inside] = positives[places[inside]] == own[inside]
+    return ShardSample(
+        positives.astype(np.int32),
+        negatives.astype(np.int32),
+        own.astype(np.int32),
+        np.where(is_there, places, -1).astype(np.int32),
+    )

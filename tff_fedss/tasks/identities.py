@@ -1,0 +1,135 @@
+"""Tell identities apart, centrally, over very many classes (Partial FC)."""
+
+import collections
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import metrics, models
+from tff_fedss.datasets.identities import Identities
+from tff_fedss.tasks import sampled_softmax
+
+FAR = 1e-3
+# As LFW has: ten folds of 300 pairs of one and 300 of two identities.
+_NUM_PAIRS = 6000
+_PAIRS_SEED = 0
+_EVALUATION_BATCH = 256
+
+
+class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
+    """Are two test images of the same identity? The metric is TAR at FAR = 0.001.
+
+    Whether the test identities are those of the training or others is a matter of the
+    data.
+    """
+
+    metric = "tar_at_far"
+    metric_title = f"TAR@FAR={FAR:g}"
+
+    def __init__(
+        self,
+        data: Identities,
+        feature_extractor_fn: Callable[[], tf.keras.Model],
+        *,
+        logit_scale: float,
+        batch_size: int,
+        seed: int,
+    ):
+        """Draws the pairs, which are the same for all runs on the data.
+
+        Args:
+            data: The data.
+            feature_extractor_fn: Builds phi, from examples to float32[examples, d].
+            logit_scale: s.
+            batch_size: The mini-batch.
+            seed: Of the order of the examples.
+
+        Raises:
+            ValueError: If the test identities make no pairs.
+        """
+        self.num_classes = data.num_classes
+        self.embedding_dim = feature_extractor_fn().output_shape[1]
+        self.logit_scale = logit_scale
+        self.summary = data.summary
+        self._data = data
+        self._feature_extractor_fn = feature_extractor_fn
+        self._batch_size = batch_size
+        self._seed = seed
+        self._pairs = metrics.draw_pairs(data.test_labels, _NUM_PAIRS, _PAIRS_SEED)
+        sizes = np.unique(data.test_labels, return_counts=True)[1]
+        self._r = int(max(sizes[sizes > 1].min() - 1, 1))
+
+    def encoder(self) -> models.ImageEncoder:
+        """See the base class."""
+        return models.ImageEncoder(self._feature_extractor_fn())
+
+    def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
+        """See the base class."""
+        number = num_done
+        while True:
+            yield self._data.batch(number, self._batch_size, self._seed)
+            number += 1
+
+    @functools.cached_property
+    def _evaluation(self):
+        encoder = self.encoder()
+
+        @tf.function(reduce_retracing=True)
+        def extract(examples):
+            return encoder(examples, (), training=False)[0]
+
+        return encoder, extract
+
+    def evaluate(
+        self, weights: tff.learning.models.ModelWeights
+    ) -> "collections.OrderedDict[str, float]":
+        """See the base class.
+
+        Args:
+            weights: With trainable = [*encoder, W], W a `models.ShardedMatrix`.
+
+        Returns:
+            tar_at_far; pair_accuracy (ten folds, as for LFW); map_at_r, where R is the
+            least number of other images that a test identity with several has; and
+            top1, the share of test examples whose nearest row of W is their own, if
+            their identities have rows.
+        """
+        encoder, extract = self._evaluation
+        classifier = sampled_softmax.load_weights(encoder, weights)
+        num_tests = len(self._data.test_labels)
+        features = np.concatenate(
+            [
+                extract(self._data.test_examples(i, i + _EVALUATION_BATCH)).numpy()
+                for i in range(0, num_tests, _EVALUATION_BATCH)
+            ]
+        )
+        cosines = metrics.pair_cosines(features, self._pairs)
+        is_same = self._pairs.is_same
+        labels = self._data.test_labels
+        results = collections.OrderedDict(
+            tar_at_far=metrics.tar_at_far(cosines, is_same, FAR),
+            pair_accuracy=metrics.pair_accuracy(cosines, is_same),
+            map_at_r=metrics.map_at_r(features, labels, self._r),
+        )
+        if not self._data.test_is_unseen:
+            results["top1"] = float(np.mean(_nearest(features, classifier) == labels))
+        return results
+
+
+def _nearest(features: np.ndarray, classifier: models.ShardedMatrix) -> np.ndarray:
+    """Finds the row of W with the highest cosine to each feature, int64[examples]."""
+    best = np.full(len(features), -np.inf, np.float32)
+    nearest = np.zeros(len(features), np.int64)
+    first = 0
+    for rows in classifier.row_blocks():
+        cosines = models.cosine_logits(features, rows, scale=1.0).numpy()
+        places = cosines.argmax(1)
+        highest = cosines[np.arange(len(features)), places]
+        nearest = np.where(highest > best, first + places, nearest)
+        best = np.maximum(highest, best)
+        first += len(rows)
+    return nearest
