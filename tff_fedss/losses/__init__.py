@@ -1,5 +1,6 @@
 """Losses, one per public function, each with its equation."""
 
+from tff_fedss.losses.magnet import magnet_loss
 from tff_fedss.losses.softmax import (
     fedss_loss,
     neg_only_loss,
@@ -11,6 +12,7 @@ from tff_fedss.losses.spreadout import spreadout_loss, spreadout_loss_and_gradie
 
 __all__ = [
     "fedss_loss",
+    "magnet_loss",
     "neg_only_loss",
     "pos_only_loss",
     "sampled_softmax_loss",
