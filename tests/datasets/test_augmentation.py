@@ -59,7 +59,8 @@ def test_a_flip_alone_moves_nothing():
 
 
 def test_rotations_keep_the_middle_and_stay_below_their_limit():
-    # A bright pixel at distance 10 right of the middle goes round by at most 15 degrees.
+    # A bright pixel at distance 10 right of the middle goes round by at most 15
+    # degrees.
     bright = np.zeros([200, 31, 31, 1], np.uint8)
     bright[:, 15, 25] = bright[:, 15, 15] = 255
     result = Augmentation(rotation=15.0)(bright, SEED).numpy()[..., 0]
