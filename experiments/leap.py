@@ -245,7 +245,6 @@ def main() -> None:
         ),
         augmentation.AUGMENTATIONS[_AUGMENTATION.value],
     )
-    folder.open()
     with _embedding(data) as embedding:
         run = training.LeapRun(
             _METHOD.value,
@@ -254,6 +253,7 @@ def main() -> None:
             embedding,
             _STEPS_PER_ROUND.value,
         )
+        folder.open()
         _train(run, folder)
         if embedding is not None:
             _write_representations(folder, embedding, data)

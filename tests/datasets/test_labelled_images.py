@@ -2,13 +2,13 @@
 
 import gzip
 import io
-import struct
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from tests import labelled_blobs
 from tests.datasets import archive_files
 from tff_fedss.datasets import labelled_images
 from tff_fedss.errors import InvalidInputError
@@ -107,17 +107,14 @@ def test_bad_arguments_are_named(tmp_path):
         labelled_images.load("cifar10", tmp_path / "x.txt")
 
 
-def idx(array):
-    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-    return header + array.tobytes()
-
-
 def idx_files(prefix, num_images, first=0):
     images = np.zeros([num_images, 5, 4], np.uint8)
     images[:, 1, 2] = np.arange(first, first + num_images)
     return {
-        f"{prefix}-images-idx3-ubyte": idx(images),
-        f"{prefix}-labels-idx1-ubyte": idx(np.arange(num_images).astype(np.uint8) % 3),
+        f"{prefix}-images-idx3-ubyte": labelled_blobs.idx(images),
+        f"{prefix}-labels-idx1-ubyte": labelled_blobs.idx(
+            np.arange(num_images).astype(np.uint8) % 3
+        ),
     }
 
 

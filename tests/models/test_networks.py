@@ -28,8 +28,8 @@ _LENET_28 = (
     "name, image_shape, outputs, expected",
     [
         ("lenet", (28, 28, 1), 10, _LENET_28),
-        # As known for CIFAR-10: 11.17 M, 36.5 M for WRN-28-10, 11.0 M for WRN-16-8. VGG-16
-        # with batch normalization has 14,728,266 with the 4,224 biases of convolutions.
+        # As known for CIFAR-10: 11.17 M, 36.5 M and 11.0 M. VGG-16 with batch
+        # normalization has 14,728,266 with the 4,224 biases of its convolutions.
         ("resnet18", CIFAR, 10, 11_173_962),
         pytest.param("wide_resnet_28_10", CIFAR, 10, 36_479_194, marks=SLOW),
         pytest.param("wide_resnet_16_8", CIFAR, 10, 10_961_370, marks=SLOW),

@@ -8,7 +8,7 @@ from tff_fedss.training.federated_run import FederatedRun, client_selection_fn
 from tff_fedss.training.leap_run import InTurnEmbedding, LeapRun
 from tff_fedss.training.loop import Metrics, Run, train
 from tff_fedss.training.progress import Progress
-from tff_fedss.training.results_folder import ResultsFolder
+from tff_fedss.training.results_folder import ResultsFolder, read_flags, read_metrics
 from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
 
@@ -29,6 +29,8 @@ __all__ = [
     "client_selection_fn",
     "cohort",
     "pooled_batches",
+    "read_flags",
+    "read_metrics",
     "train",
     "warm_start",
 ]

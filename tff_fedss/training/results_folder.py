@@ -240,6 +240,32 @@ class ResultsFolder:
         os.replace(temporary, self.path / name)
 
 
+def read_metrics(folder: str | os.PathLike) -> list[Metrics]:
+    """Reads what a run, finished or not, has recorded by now.
+
+    Args:
+        folder: Of the run.
+
+    Returns:
+        The rows of its metrics.csv, with numbers as numbers; none if it has no file.
+
+    Raises:
+        InvalidInputError: If the file is damaged.
+    """
+    path = pathlib.Path(folder) / _METRICS
+    try:
+        return [_with_numbers(row) for row in _read_rows(path)]
+    # A row may lack columns, or have text or nothing where a number belongs.
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInputError(f"{path} is damaged: {error!r}.") from error
+
+
+def read_flags(folder: str | os.PathLike) -> dict[str, str]:
+    """Reads the flags, name to value, that decided a run; none if it has no file."""
+    path = pathlib.Path(folder) / _FLAGS
+    return _parse_flagfile(path.read_text()) if path.exists() else {}
+
+
 def _parse_flagfile(text: str) -> dict[str, str]:
     pairs = (line[2:].partition("=") for line in text.splitlines() if line[:2] == "--")
     return {name: value for name, _, value in pairs}
