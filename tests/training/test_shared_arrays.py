@@ -13,6 +13,7 @@ def double(arrays):
     arrays.close()
 
 
+@pytest.mark.slow  # The other process imports TFF.
 def test_another_process_sees_and_changes_them():
     arrays = SharedArrays.of(
         {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, bool)}
