@@ -36,6 +36,7 @@ Usage: ./run.sh COMMAND [ARGS]
   train [FLAGS]         one run; --flagfile=experiments/... repeats a published one
   table N [FLAGS]       all runs of the paper's table N, and the table
   partial_fc [FLAGS]    very many classes over several devices, centrally (Partial FC)
+  leap [FLAGS]          LEAP, SPLD or random mini-batches; --flagfile=experiments/leap_runs/...
   worker --port=P       share this machine's CPUs with a run that names it in --workers
   test [PYTEST ARGS]    the fast tests; --slow adds the slow ones
   bazel test //tests/...  the same tests under Bazel (optional)

@@ -3,6 +3,12 @@
 from tff_fedss.algorithms.centralized import Centralized, iid_batches
 from tff_fedss.algorithms.fedaws import build_fedaws
 from tff_fedss.algorithms.fedss import METHODS, ServerState, build_fedss
+from tff_fedss.algorithms.leap import SelfPacedStudent
+from tff_fedss.algorithms.magnet_embedding import (
+    MagnetEmbedding,
+    MagnetSettings,
+    pixel_clusters,
+)
 from tff_fedss.algorithms.partial_fc import PartialFC, ShardedState
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
 from tff_fedss.algorithms.sparse_sgdm import build_sparse_sgdm
@@ -11,12 +17,16 @@ __all__ = [
     "METHODS",
     "Centralized",
     "Encoder",
+    "MagnetEmbedding",
+    "MagnetSettings",
     "PartialFC",
     "SampledSoftmax",
+    "SelfPacedStudent",
     "ServerState",
     "ShardedState",
     "build_fedaws",
     "build_fedss",
     "build_sparse_sgdm",
     "iid_batches",
+    "pixel_clusters",
 ]

@@ -1,5 +1,6 @@
 """Losses, one per public function, each with its equation."""
 
+from tff_fedss.losses.magnet import magnet_loss
 from tff_fedss.losses.margins import MARGINS, Margin
 from tff_fedss.losses.softmax import (
     fedss_loss,
@@ -14,6 +15,7 @@ __all__ = [
     "MARGINS",
     "Margin",
     "fedss_loss",
+    "magnet_loss",
     "neg_only_loss",
     "pos_only_loss",
     "sampled_softmax_loss",

@@ -5,6 +5,9 @@ import functools
 from tff_fedss.models.cosine_classifier import cosine_logits, initial_classifier
 from tff_fedss.models.encoders import ImageEncoder, LstmEncoder, SparseEncoder
 from tff_fedss.models.group_normalization import GroupNormalization
+from tff_fedss.models.inference import inference
+from tff_fedss.models.layers import CountedDropout
+from tff_fedss.models.lenet import lenet
 from tff_fedss.models.mlp import mlp
 from tff_fedss.models.mobilenet_v3 import (
     communication_saving,
@@ -13,8 +16,10 @@ from tff_fedss.models.mobilenet_v3 import (
     paper_feature_extractor,
 )
 from tff_fedss.models.pretrained import LoadReport, load_pretrained
+from tff_fedss.models.resnet import resnet18, wide_resnet
 from tff_fedss.models.sharded_matrix import ShardedMatrix, scatter_rows
 from tff_fedss.models.small_cnn import small_cnn
+from tff_fedss.models.vgg import vgg16
 
 # By the name that a user gives them: (image shape, d, seed=...) -> phi.
 FEATURE_EXTRACTORS = {
@@ -24,8 +29,24 @@ FEATURE_EXTRACTORS = {
     "mobilenet_v3_large": functools.partial(mobilenet_v3, size="large"),
 }
 
+# By the name that a user gives them: (image shape, outputs, seed) -> a network with
+# a linear last layer. Dropout is that of LEAP (4.4, 4.5).
+NETWORKS = {
+    "lenet": lenet,
+    "resnet18": resnet18,
+    "vgg16": vgg16,
+    "wide_resnet_28_10": functools.partial(
+        wide_resnet, depth=28, widening=10, dropout=0.3
+    ),
+    "wide_resnet_16_8": functools.partial(
+        wide_resnet, depth=16, widening=8, dropout=0.4
+    ),
+}
+
 __all__ = [
     "FEATURE_EXTRACTORS",
+    "NETWORKS",
+    "CountedDropout",
     "GroupNormalization",
     "ImageEncoder",
     "LoadReport",
@@ -34,12 +55,17 @@ __all__ = [
     "SparseEncoder",
     "communication_saving",
     "cosine_logits",
+    "inference",
     "initial_classifier",
     "last_layer_share",
+    "lenet",
     "load_pretrained",
     "mlp",
     "mobilenet_v3",
     "paper_feature_extractor",
+    "resnet18",
     "scatter_rows",
     "small_cnn",
+    "vgg16",
+    "wide_resnet",
 ]

@@ -1,8 +1,9 @@
-"""Proposal distributions over classes.
+"""Proposal distributions over classes, and over training examples.
 
 `sample_without_replacement` draws a client's negatives (FedSS). The `ClassSampler`s
 draw the negatives of sampled softmax, for each example or for a batch (RF-softmax);
 `SAMPLERS` has them by name. `ShardSampler` draws the rows of W in shards (Partial FC).
+`neighbourhoods` and `self_paced` say which examples LEAP's two networks are trained on.
 """
 
 from collections.abc import Callable

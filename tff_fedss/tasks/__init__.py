@@ -5,6 +5,7 @@ from tff_fedss.tasks.extreme import ExtremeClassification
 from tff_fedss.tasks.family import KINDS, DataOptions, Family, Settings
 from tff_fedss.tasks.identities import IdentityVerification
 from tff_fedss.tasks.imagenet21k import IMAGENET21K
+from tff_fedss.tasks.labelled_images import LabelledClassification
 from tff_fedss.tasks.landmarks import LANDMARKS_23K, LANDMARKS_160K
 from tff_fedss.tasks.language_model import LanguageModel
 from tff_fedss.tasks.omniglot import OMNIGLOT
@@ -35,6 +36,7 @@ __all__ = [
     "ExtremeClassification",
     "Family",
     "IdentityVerification",
+    "LabelledClassification",
     "LanguageModel",
     "PooledImages",
     "Retrieval",

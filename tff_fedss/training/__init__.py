@@ -3,10 +3,17 @@
 from tff_fedss.training.centralized_run import CentralizedRun, pooled_batches
 from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.draws import client_seed, cohort
+from tff_fedss.training.embedding_process import EmbeddingProcess
 from tff_fedss.training.federated_run import FederatedRun, client_selection_fn
+from tff_fedss.training.leap_run import InTurnEmbedding, LeapRun
 from tff_fedss.training.loop import Metrics, Run, train
 from tff_fedss.training.progress import Progress
-from tff_fedss.training.results_folder import ResultsFolder, processor
+from tff_fedss.training.results_folder import (
+    ResultsFolder,
+    processor,
+    read_flags,
+    read_metrics,
+)
 from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
 from tff_fedss.training.sharded_checkpoints import ShardedCheckpoints
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
@@ -14,7 +21,10 @@ from tff_fedss.training.warm_start import WarmStartCache, warm_start
 __all__ = [
     "CentralizedRun",
     "Checkpoints",
+    "EmbeddingProcess",
     "FederatedRun",
+    "InTurnEmbedding",
+    "LeapRun",
     "Metrics",
     "Progress",
     "ResultsFolder",
@@ -27,6 +37,8 @@ __all__ = [
     "cohort",
     "pooled_batches",
     "processor",
+    "read_flags",
+    "read_metrics",
     "train",
     "warm_start",
 ]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_fedss.tasks import SampledSoftmaxTask, Task
+from tff_fedss.tasks import LabelledClassification, SampledSoftmaxTask, Task
 from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.progress import Progress
 
@@ -25,7 +25,7 @@ class Run(Protocol):
     """
 
     name: str
-    task: Task | SampledSoftmaxTask
+    task: Task | SampledSoftmaxTask | LabelledClassification
     round_num: int
 
     @property

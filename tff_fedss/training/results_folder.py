@@ -261,18 +261,55 @@ class ResultsFolder:
         W may be a `models.ShardedMatrix`, which is not put together in memory.
         """
         *phi, classifier = weights.trainable
-        arrays = {f"phi_{i:03d}": np.asarray(p) for i, p in enumerate(phi)}
+        arrays = {f"phi_{i:03d}": p for i, p in enumerate(phi)}
+        self.write_arrays(name, {**arrays, "W": classifier})
+
+    def write_arrays(
+        self, name: str, arrays: Mapping[str, np.ndarray | models.ShardedMatrix]
+    ) -> None:
+        """Writes arrays by name as an .npz file, whole or not at all."""
+        sharded = {
+            key: value
+            for key, value in arrays.items()
+            if isinstance(value, models.ShardedMatrix)
+        }
         temporary = self.path / f".{name}.tmp.npz"
-        if isinstance(classifier, models.ShardedMatrix):
-            np.savez(temporary, **arrays)
-            with (
-                zipfile.ZipFile(temporary, "a") as archive,
-                archive.open(zipfile.ZipInfo("W.npy"), "w", force_zip64=True) as file,
-            ):
-                write_npy(file, classifier)
-        else:
-            np.savez(temporary, **arrays, W=np.asarray(classifier))
+        np.savez(
+            temporary,
+            **{k: np.asarray(v) for k, v in arrays.items() if k not in sharded},
+        )
+        with zipfile.ZipFile(temporary, "a") as archive:
+            for key, matrix in sharded.items():
+                entry = zipfile.ZipInfo(f"{key}.npy")
+                with archive.open(entry, "w", force_zip64=True) as file:
+                    write_npy(file, matrix)
         os.replace(temporary, self.path / name)
+
+
+def read_metrics(folder: str | os.PathLike) -> list[Metrics]:
+    """Reads what a run, finished or not, has recorded by now.
+
+    Args:
+        folder: Of the run.
+
+    Returns:
+        The rows of its metrics.csv, with numbers as numbers; none if it has no file.
+
+    Raises:
+        InvalidInputError: If the file is damaged.
+    """
+    path = pathlib.Path(folder) / _METRICS
+    try:
+        return [_with_numbers(row) for row in _read_rows(path)]
+    # A row may lack columns, or have text or nothing where a number belongs.
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInputError(f"{path} is damaged: {error!r}.") from error
+
+
+def read_flags(folder: str | os.PathLike) -> dict[str, str]:
+    """Reads the flags, name to value, that decided a run; none if it has no file."""
+    path = pathlib.Path(folder) / _FLAGS
+    return _parse_flagfile(path.read_text()) if path.exists() else {}
 
 
 def _parse_flagfile(text: str) -> dict[str, str]:

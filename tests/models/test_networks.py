@@ -1,0 +1,91 @@
+"""LeNet, VGG-16, ResNet-18 and WideResNet."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_fedss import models
+
+CIFAR = (32, 32, 3)
+SLOW = pytest.mark.slow
+
+
+def num_parameters(model):
+    return sum(int(np.prod(v.shape)) for v in model.trainable_variables)
+
+
+# 5x5 kernels with biases, then the dense layers.
+_LENET_28 = (
+    (25 * 1 * 6 + 6)
+    + (25 * 6 * 16 + 16)
+    + (400 * 120 + 120)
+    + (120 * 84 + 84)
+    + (84 * 10 + 10)
+)
+
+
+@pytest.mark.parametrize(
+    "name, image_shape, outputs, expected",
+    [
+        ("lenet", (28, 28, 1), 10, _LENET_28),
+        # As known for CIFAR-10: 11.17 M, 36.5 M and 11.0 M. VGG-16 with batch
+        # normalization has 14,728,266 with the 4,224 biases of its convolutions.
+        ("resnet18", CIFAR, 10, 11_173_962),
+        pytest.param("wide_resnet_28_10", CIFAR, 10, 36_479_194, marks=SLOW),
+        pytest.param("wide_resnet_16_8", CIFAR, 10, 10_961_370, marks=SLOW),
+        pytest.param("vgg16", CIFAR, 10, 14_728_266 - 4_224, marks=SLOW),
+    ],
+)
+def test_networks_have_their_published_size(name, image_shape, outputs, expected):
+    model = models.NETWORKS[name](image_shape, outputs, 0)
+    assert model.output_shape == (None, outputs)
+    assert num_parameters(model) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["lenet", *(pytest.param(n, marks=SLOW) for n in ("resnet18", "vgg16"))]
+)
+def test_initial_weights_follow_from_the_seed(name):
+    first, again, other = (models.NETWORKS[name](CIFAR, 5, seed) for seed in (1, 1, 2))
+    for a, b in zip(first.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    kernels = [w for w in first.get_weights() if w.ndim > 1]
+    others = [w for w in other.get_weights() if w.ndim > 1]
+    assert all((a != b).any() for a, b in zip(kernels, others, strict=True))
+
+
+def test_a_small_wide_resnet_runs():
+    model = models.wide_resnet((8, 8, 3), 4, depth=10, widening=1, dropout=0.3)
+    assert model(np.zeros([2, 8, 8, 3], np.float32)).shape == (2, 4)
+    with pytest.raises(ValueError, match="depth=11 must be"):
+        models.wide_resnet((8, 8, 3), 4, depth=11, widening=1, dropout=0.3)
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean():
+    layer = models.CountedDropout(0.3, seed=1)
+    ones = tf.ones([100, 100])
+    dropped = layer(ones, training=True).numpy()
+    assert np.mean(dropped == 0) == pytest.approx(0.3, abs=0.02)
+    np.testing.assert_allclose(dropped[dropped > 0], 1 / 0.7, rtol=1e-6)
+    np.testing.assert_array_equal(layer(ones, training=False), ones)
+
+
+def test_dropout_goes_on_from_saved_weights():
+    ones = tf.ones([20, 20])
+    layer, resumed = (models.CountedDropout(0.5, seed=1) for _ in range(2))
+    first = layer(ones, training=True).numpy()
+    resumed(ones)
+    resumed.set_weights(layer.get_weights())
+    second = layer(ones, training=True).numpy()
+    assert (first != second).any()
+    np.testing.assert_array_equal(resumed(ones, training=True), second)
+
+
+def test_inference_takes_the_weights_of_the_moment():
+    model = models.lenet((16, 16, 1), 3)
+    infer = models.inference(model)
+    images = np.random.default_rng(0).integers(0, 256, (600, 16, 16, 1), np.uint8)
+    for _ in range(2):
+        expected = model(images.astype(np.float32), training=False)
+        np.testing.assert_allclose(infer(images), expected, rtol=1e-4, atol=1e-4)
+        model.set_weights([0.5 * w for w in model.get_weights()])

@@ -1,0 +1,191 @@
+"""LEAP: a student that is trained on easy examples of all kinds (Algorithm 2).
+
+"LEAP: Learning Embeddings for Adaptive Pace". At the start of an epoch, examples whose
+loss is below a threshold are selected; within a cluster of similar examples it falls
+with their rank (`samplers.self_paced`). In LEAP the clusters come from a network that
+is trained beside the student (`magnet_embedding`), in SPLD from the pixels, once;
+Random selects everything. All three are this class.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import losses, models, seeds
+from tff_fedss.datasets.augmentation import Augmentation
+from tff_fedss.samplers import self_paced
+
+# Keeps the draws apart from those of an embedding network with the same seed.
+_STREAM = 2
+
+
+class Update(NamedTuple):
+    """What an update measured on its mini-batch, before the step.
+
+    Attributes:
+        loss_sum: Of the cross-entropy.
+        num_correct: Correctly classified examples.
+        num_examples: The size of the mini-batch.
+    """
+
+    loss_sum: float
+    num_correct: int
+    num_examples: int
+
+
+class SelfPacedStudent:
+    """A classifier, trained step by step on what it finds easy.
+
+    Attributes:
+        epoch: The number of epochs begun. One for which nothing is selected counts too.
+        easiness: lambda of this epoch; infinity without a pace.
+        diversity: gamma of this epoch.
+        selected: bool[N], W* of this epoch.
+    """
+
+    def __init__(
+        self,
+        model: tf.keras.Model,
+        images: np.ndarray,
+        labels: np.ndarray,
+        optimizer: tf.keras.optimizers.Optimizer,
+        pace: self_paced.Pace | None,
+        clusters_fn: Callable[[], np.ndarray],
+        *,
+        batch_size: int,
+        weight_decay: float,
+        augmentation: Augmentation,
+        seed: int,
+    ):
+        """Selects nothing yet.
+
+        Args:
+            model: From images in 0..255 to logits float32[examples, n]; its weights are
+                the start, and are trained in place.
+            images: uint8[N, height, width, channels], to train on.
+            labels: int32[N].
+            optimizer: A fresh Keras optimizer.
+            pace: How lambda and gamma grow; None: every example is selected (Random).
+            clusters_fn: Gives the clusters, int32[N], when an epoch begins.
+            batch_size: B. The last mini-batch of an epoch may be shorter.
+            weight_decay: Times a weight, it is added to the weight's gradient.
+            augmentation: Of what it is trained on; not of what is measured.
+            seed: Of the order of the examples and of their augmentation.
+        """
+        self.epoch = 0
+        self.easiness, self.diversity = np.inf, 0.0
+        self.selected = np.zeros(len(labels), bool)
+        self._position = 0
+        self._order: np.ndarray | None = None
+        self._model = model
+        self._images, self._labels = images, labels
+        # Listed now: once another model has been built in a graph, as TFF does, Keras
+        # may refuse to list the variables of this one.
+        self._trainable = model.trainable_variables
+        self._non_trainable = model.non_trainable_variables
+        self._optimizer = optimizer
+        self._optimizer.build(self._trainable)
+        self._pace, self._clusters_fn = pace, clusters_fn
+        self._batch_size = batch_size
+        self._weight_decay = weight_decay
+        self._augmentation = augmentation
+        self._seed = seed
+        self._infer = models.inference(model)
+        self._update_graph = tf.function(self._step, reduce_retracing=True)
+
+    def update(self) -> Update:
+        """Does one step on the next mini-batch; begins an epoch if there is none."""
+        if self._order is None and self.selected.any():
+            self._order = self._shuffled()
+        if self._order is None or self._position >= len(self._order):
+            self._begin_epoch()
+        examples = self._order[self._position : self._position + self._batch_size]
+        self._position += len(examples)
+        loss_sum, num_correct = self._update_graph(
+            self._images[examples], self._labels[examples]
+        )
+        return Update(float(loss_sum), int(num_correct), len(examples))
+
+    def _begin_epoch(self) -> None:
+        """Solves for W (lines 11-23) and takes the next step of the pace (24)."""
+        if self._pace is None:
+            self.selected[:] = True
+            self.epoch += 1
+        else:
+            logits = self._infer(self._images)
+            example_losses = losses.softmax_loss(logits, self._labels).numpy()
+            clusters = self._clusters_fn()
+            is_empty = True
+            while is_empty:  # The threshold grows until something is below it.
+                self.easiness, self.diversity = self._pace.at(
+                    self.epoch, example_losses
+                )
+                self.selected = self_paced.select(
+                    example_losses, clusters, self.easiness, self.diversity
+                )
+                is_empty = not self.selected.any()
+                self.epoch += 1
+        self._order, self._position = self._shuffled(), 0
+
+    def _shuffled(self) -> np.ndarray:
+        """The selected examples in the order of this epoch."""
+        key = np.array([self._seed + (_STREAM << 32), self.epoch], np.uint64)
+        generator = np.random.Generator(np.random.Philox(key=key))
+        return generator.permutation(np.flatnonzero(self.selected))
+
+    def _step(self, images, labels):
+        step_num = self._optimizer.iterations
+        seed = seeds.fold_in(tf.constant([self._seed, _STREAM]), step_num)
+        variables = self._trainable
+        with tf.GradientTape() as tape:
+            logits = self._model(self._augmentation(images, seed), training=True)
+            example_losses = losses.softmax_loss(logits, labels)
+            loss = tf.reduce_mean(example_losses)
+        gradient = [
+            g + self._weight_decay * variable
+            for g, variable in zip(
+                tape.gradient(loss, variables), variables, strict=True
+            )
+        ]
+        self._optimizer.apply_gradients(zip(gradient, variables, strict=True))
+        is_correct = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
+        return tf.reduce_sum(example_losses), tf.math.count_nonzero(is_correct)
+
+    @property
+    def state(self) -> list[np.ndarray]:
+        """Everything that the next updates depend on."""
+        return [
+            np.asarray(self.epoch),
+            np.asarray(self._position),
+            np.asarray([self.easiness, self.diversity]),
+            self.selected.copy(),
+            *(v.numpy() for v in self._variables()),
+        ]
+
+    def set_state(self, state: Sequence[np.ndarray]) -> None:
+        """Goes back to a state.
+
+        Args:
+            state: As `state` was then.
+        """
+        epoch, position, pace, selected, *values = state
+        self.epoch, self._position = int(epoch), int(position)
+        self.easiness, self.diversity = map(float, pace)
+        self.selected = np.array(selected)
+        self._order = None
+        for variable, value in zip(self._variables(), values, strict=True):
+            variable.assign(value)
+
+    def _variables(self) -> list[tf.Variable]:
+        return [*self._trainable, *self._non_trainable, *self._optimizer.variables]
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The classifier, as NumPy arrays in the order of Keras."""
+        return tff.learning.models.ModelWeights(
+            trainable=[v.numpy() for v in self._trainable],
+            non_trainable=[v.numpy() for v in self._non_trainable],
+        )

@@ -1,0 +1,223 @@
+"""The embedding network of LEAP, trained with the Magnet loss (Algorithm 1)."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+import tensorflow as tf
+
+from tff_fedss import losses, models, seeds
+from tff_fedss.datasets.augmentation import AUGMENTATIONS, Augmentation
+from tff_fedss.samplers import neighbourhoods
+
+# Keeps the draws apart from those of a student with the same seed.
+_STREAM = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class MagnetSettings:
+    """What the embedding network is, and how it is trained.
+
+    Attributes:
+        network_fn: Builds it, from images in 0..255 to float32[examples, d], always
+        with
+            the same initial weights. It can be pickled.
+        num_classes: n.
+        clusters_per_class: K.
+        clusters_per_batch: M.
+        examples_per_cluster: D, at least 2.
+        alpha: Of the Magnet loss.
+        learning_rate: Of Adam.
+        epochs_per_refresh: R. An epoch has ceil(N / (M D)) mini-batches.
+        augmentation: Of what it is trained on; not of what is clustered.
+        seed: Of the mini-batches and of the initial centers.
+    """
+
+    network_fn: Callable[[], tf.keras.Model]
+    num_classes: int
+    clusters_per_class: int = 8
+    clusters_per_batch: int = 8
+    examples_per_cluster: int = 8
+    alpha: float = 1.0
+    learning_rate: float = 1e-4
+    epochs_per_refresh: int = 1
+    augmentation: Augmentation = AUGMENTATIONS["none"]
+    seed: int = 0
+
+
+class MagnetEmbedding:
+    """A network, the clusters of its representations, and the losses of examples.
+
+    Attributes:
+        num_steps: The number of updates done.
+        CLUSTERS: The place of `clusters` in `state`.
+    """
+
+    CLUSTERS: ClassVar[int] = 1
+
+    def __init__(
+        self, settings: MagnetSettings, images: np.ndarray, labels: np.ndarray
+    ):
+        """Builds the network. Clusters come with the first update.
+
+        Args:
+            settings: See there.
+            images: uint8[N, height, width, channels], to train on.
+            labels: int32[N].
+
+        Raises:
+            ValueError: If there are too few classes for a mini-batch.
+        """
+        impostors = settings.clusters_per_class * (settings.num_classes - 1)
+        if settings.clusters_per_batch - 1 > impostors:
+            raise ValueError(
+                f"{settings.clusters_per_batch} clusters in a mini-batch: there are "
+                f"{impostors} of other classes than the first."
+            )
+        self.num_steps = 0
+        self._settings = settings
+        self._images, self._labels = images, labels
+        self._model = settings.network_fn()
+        # Listed now, see `leap.SelfPacedStudent`.
+        self._trainable = self._model.trainable_variables
+        self._non_trainable = self._model.non_trainable_variables
+        self._optimizer = tf.keras.optimizers.Adam(settings.learning_rate)
+        self._optimizer.build(self._trainable)
+        self._infer = models.inference(self._model)
+        self._update_graph = tf.function(self._step)
+        batch = settings.clusters_per_batch * settings.examples_per_cluster
+        self._steps_per_refresh = settings.epochs_per_refresh * -(-len(labels) // batch)
+        num_clusters = settings.num_classes * settings.clusters_per_class
+        self._index = neighbourhoods.ClusterIndex(
+            settings.clusters_per_class,
+            np.zeros(len(labels), np.int32),
+            np.zeros([num_clusters, self._model.output_shape[1]], np.float32),
+        )
+        # Of each example, when it was last in a mini-batch; NaN: never.
+        self._losses = np.full(len(labels), np.nan, np.float32)
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """int32[N], the cluster of each example, as of the last refresh."""
+        return self._index.assignments
+
+    def represent(self, images: np.ndarray) -> np.ndarray:
+        """Returns the representations r of images uint8[N, ...], float32[N, d]."""
+        return self._infer(images)
+
+    def update(self) -> float:
+        """Does one step on a neighbourhood; before it, a refresh if one is due.
+
+        Returns:
+            The Magnet loss of the mini-batch from before the step.
+        """
+        settings = self._settings
+        key = np.array([settings.seed + (_STREAM << 32), self.num_steps], np.uint64)
+        generator = np.random.Generator(np.random.Philox(key=key))
+        if self.num_steps % self._steps_per_refresh == 0:
+            self._refresh(int(generator.integers(2**31)))
+        chosen, examples = neighbourhoods.draw_neighbourhood(
+            self._index,
+            neighbourhoods.cluster_losses(self._index, self._losses),
+            settings.clusters_per_batch,
+            settings.examples_per_cluster,
+            generator,
+        )
+        example_losses = self._update_graph(
+            self._images[examples.reshape(-1)],
+            self._index.classes(chosen),
+        ).numpy()
+        self._losses[examples] = example_losses
+        self.num_steps += 1
+        return float(example_losses.mean())
+
+    def _refresh(self, seed: int) -> None:
+        """Recomputes representations and clusters (lines 4-12 and 21-24)."""
+        self._index = neighbourhoods.build_index(
+            self._infer(self._images),
+            self._labels,
+            self._settings.num_classes,
+            self._settings.clusters_per_class,
+            seed,
+        )
+
+    def _step(self, images, cluster_classes):
+        settings = self._settings
+        step_num = self._optimizer.iterations
+        seed = seeds.fold_in(tf.constant([settings.seed, _STREAM]), step_num)
+        with tf.GradientTape() as tape:
+            outputs = self._model(settings.augmentation(images, seed), training=True)
+            shape = [settings.clusters_per_batch, settings.examples_per_cluster, -1]
+            example_losses = losses.magnet_loss(
+                tf.reshape(outputs, shape), cluster_classes, settings.alpha
+            )
+            loss = tf.reduce_mean(example_losses)
+        gradient = tape.gradient(loss, self._trainable)
+        self._optimizer.apply_gradients(zip(gradient, self._trainable, strict=True))
+        return example_losses
+
+    @property
+    def state(self) -> list[np.ndarray]:
+        """Everything that the next updates depend on."""
+        return [
+            np.asarray(self.num_steps),
+            self._index.assignments,
+            self._index.centers,
+            self._losses.copy(),
+            *(v.numpy() for v in self._variables()),
+        ]
+
+    def set_state(self, state: Sequence[np.ndarray]) -> None:
+        """Goes back to a state.
+
+        Args:
+            state: As `state` was then.
+        """
+        num_steps, assignments, centers, example_losses, *values = state
+        self.num_steps = int(num_steps)
+        self._index = neighbourhoods.ClusterIndex(
+            self._settings.clusters_per_class,
+            np.array(assignments),
+            np.array(centers),
+        )
+        self._losses = np.array(example_losses)
+        for variable, value in zip(self._variables(), values, strict=True):
+            variable.assign(value)
+
+    def _variables(self) -> list[tf.Variable]:
+        return [*self._trainable, *self._non_trainable, *self._optimizer.variables]
+
+
+def pixel_clusters(
+    images: np.ndarray,
+    labels: np.ndarray,
+    num_classes: int,
+    clusters_per_class: int,
+    seed: int,
+) -> np.ndarray:
+    """Returns SPLD's clusters: those of the pixels, found once, before training.
+
+    LEAP says of SPLD only that it "uses K-Means to partition its data into K clusters
+    at the start". Ours are as many per class as LEAP's, of images at 8x8 pixels: what
+    is compared are representations alone.
+
+    Args:
+        images: uint8[N, height, width, channels].
+        labels: int32[N].
+        num_classes: n.
+        clusters_per_class: K.
+        seed: Of the initial centers.
+
+    Returns:
+        int32[N].
+    """
+    blocks = [
+        tf.image.resize(images[start : start + 4096], [8, 8], antialias=True).numpy()
+        for start in range(0, len(images), 4096)
+    ]
+    pixels = np.concatenate(blocks).reshape(len(images), -1)
+    index = neighbourhoods.build_index(
+        pixels, labels, num_classes, clusters_per_class, seed
+    )
+    return index.assignments

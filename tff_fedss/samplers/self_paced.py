@@ -1,0 +1,117 @@
+"""Which training examples a self-paced learner takes next: easy ones, of all kinds.
+
+Self-paced learning with diversity (SPLD; Jiang et al., NeurIPS 2014), as LEAP has it
+(Algorithm 2). Here, among the samplers, because it decides what training gets to see;
+like them it knows nothing of models.
+"""
+
+import dataclasses
+from typing import Protocol
+
+import numpy as np
+
+
+def select(
+    losses: np.ndarray, clusters: np.ndarray, easiness: float, diversity: float
+) -> np.ndarray:
+    """Returns the weights W in {0, 1} that minimise LEAP's objective for fixed losses.
+
+        sum_i w_i L_i - lambda sum_i w_i - gamma sum_k |W^k|_2
+
+    The i-th example of a cluster, by increasing loss, raises |W^k|_2 from sqrt(i - 1)
+    to sqrt(i): it pays exactly if L < lambda + gamma / (sqrt(i) + sqrt(i - 1))
+    (Algorithm 2, line 19). That takes O(N log N). With gamma < 0 it would not be the
+    minimum.
+
+    Args:
+        losses: float[N], L. What is not a number is never taken.
+        clusters: int[N], the cluster of each example; any numbers.
+        easiness: lambda. Infinity takes every example.
+        diversity: gamma, at least 0.
+
+    Returns:
+        bool[N], W.
+    """
+    if np.isposinf(easiness):
+        return np.ones(len(losses), bool)
+    # By cluster, then by loss, then by place; NumPy sorts NaN to the end.
+    order = np.lexsort((losses, clusters))
+    sorted_clusters = clusters[order]
+    starts = np.flatnonzero(np.diff(sorted_clusters, prepend=sorted_clusters[:1] - 1))
+    sizes = np.diff(np.append(starts, len(order)))
+    rank = 1 + np.arange(len(order)) - np.repeat(starts, sizes)
+    threshold = easiness + diversity / (np.sqrt(rank) + np.sqrt(rank - 1))
+    weights = np.zeros(len(losses), bool)
+    weights[order] = losses[order] < threshold
+    return weights
+
+
+class Pace(Protocol):
+    """How lambda and gamma grow, epoch by epoch."""
+
+    def at(self, epoch: int, losses: np.ndarray) -> tuple[float, float]:
+        """Returns lambda and gamma.
+
+        Args:
+            epoch: Of the learner, from 0.
+            losses: float[N], of all training examples now.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class ThresholdPace:
+    """lambda <- beta_1 lambda, gamma <- beta_2 gamma after every epoch (line 24).
+
+    Attributes:
+        easiness: The first lambda, in units of the loss.
+        diversity: The first gamma, likewise.
+        easiness_growth: beta_1.
+        diversity_growth: beta_2.
+    """
+
+    easiness: float
+    diversity: float
+    easiness_growth: float
+    diversity_growth: float
+
+    def at(self, epoch: int, losses: np.ndarray) -> tuple[float, float]:
+        """See the protocol."""
+        del losses
+        with np.errstate(over="ignore"):
+            return (
+                float(self.easiness * np.float64(self.easiness_growth) ** epoch),
+                float(self.diversity * np.float64(self.diversity_growth) ** epoch),
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class SharePace:
+    """lambda is the quantile of the losses below which a growing share of them lies.
+
+    Cross-entropy begins at log n and falls: a lambda in its units that suits the start
+    takes everything soon after, so that lambda is best given by rank.
+
+    Attributes:
+        share: Of the examples, in the first epoch. From 1 on, all are taken.
+        share_growth: Added to it after every epoch.
+        diversity: The first gamma, in units of the loss.
+        diversity_growth: beta_2, which gamma is multiplied by after every epoch.
+    """
+
+    share: float
+    share_growth: float
+    diversity: float
+    diversity_growth: float
+
+    def at(self, epoch: int, losses: np.ndarray) -> tuple[float, float]:
+        """See the protocol."""
+        # Ten steps of 0.1 do not add up to 1 in floating point.
+        share = round(self.share + epoch * self.share_growth, 9)
+        with np.errstate(over="ignore"):
+            growth = np.float64(self.diversity_growth) ** epoch
+        # A learner that has come to NaN is to end, not to wait for better losses.
+        is_number = np.isfinite(losses)
+        if share >= 1 or not is_number.any():
+            return np.inf, float(self.diversity * growth)
+        quantile = np.quantile(losses[is_number].astype(np.float64), share)
+        return float(quantile), float(self.diversity * growth)

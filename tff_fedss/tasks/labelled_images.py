@@ -1,0 +1,79 @@
+"""Classify labelled images, without clients: data, preprocessing and metric."""
+
+import collections
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import losses, models
+from tff_fedss.datasets.augmentation import Augmentation
+from tff_fedss.datasets.labelled_images import LabelledImages
+
+
+class LabelledClassification:
+    """The triple of data, classifier and metric, as `training.train` takes it.
+
+    Attributes:
+        metric: The key in the result of `evaluate` by which methods are compared.
+        metric_title: How to write the metric in tables and plots.
+        data: The images.
+        augmentation: What is done to training images.
+    """
+
+    metric = "top1"
+    metric_title = "top-1"
+
+    def __init__(
+        self,
+        data: LabelledImages,
+        classifier_fn: Callable[[], tf.keras.Model],
+        augmentation: Augmentation,
+    ):
+        """Builds nothing yet.
+
+        Args:
+            data: The images.
+            classifier_fn: Builds the classifier, from images in 0..255 to logits
+                float32[examples, n], always with the same initial weights.
+            augmentation: What is done to training images.
+        """
+        self.data = data
+        self.classifier_fn = classifier_fn
+        self.augmentation = augmentation
+        self._measured: tf.keras.Model | None = None
+        self._infer: Callable[[np.ndarray], np.ndarray] | None = None
+
+    @staticmethod
+    def format_metric(value: float) -> str:
+        """Writes a value of the metric, a share."""
+        return f"{100 * value:.1f} %"
+
+    def evaluate(
+        self, weights: tff.learning.models.ModelWeights
+    ) -> "collections.OrderedDict[str, float]":
+        """Measures a classifier on the test images.
+
+        Args:
+            weights: Its trainable and its other weights, as Keras orders them.
+
+        Returns:
+            top1, a share, and test_loss, the mean cross-entropy.
+        """
+        if self._measured is None:
+            self._measured = self.classifier_fn()
+            self._infer = models.inference(self._measured)
+        model = self._measured
+        for variables, values in (
+            (model.trainable_variables, weights.trainable),
+            (model.non_trainable_variables, weights.non_trainable),
+        ):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        logits = self._infer(self.data.test_images)
+        labels = self.data.test_labels
+        return collections.OrderedDict(
+            top1=float(np.mean(logits.argmax(1) == labels)),
+            test_loss=float(np.mean(losses.softmax_loss(logits, labels))),
+        )

@@ -1,0 +1,195 @@
+"""LEAP, SPLD and Random training in rounds of equally many mini-batches."""
+
+import collections
+from typing import Protocol
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_fedss.algorithms import (
+    MagnetEmbedding,
+    MagnetSettings,
+    SelfPacedStudent,
+)
+from tff_fedss.tasks import LabelledClassification
+from tff_fedss.training.loop import Metrics
+
+
+class Embedding(Protocol):
+    """An embedding network that is trained beside a student."""
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """int32[N], the newest clusters of the training examples."""
+
+    def advance(self, num_steps: int) -> float:
+        """Is told that the student is about to do so many updates.
+
+        Args:
+            num_steps: Of the student.
+
+        Returns:
+            The mean Magnet loss of the updates since the last call; NaN without any.
+        """
+
+    @property
+    def state(self) -> list[np.ndarray]:
+        """Everything that the next updates depend on."""
+
+    def set_state(self, state: list[np.ndarray]) -> None:
+        """Goes back to a state."""
+
+    def trained(self) -> MagnetEmbedding:
+        """Returns the network, for use after the training."""
+
+    def close(self) -> None:
+        """Ends the training."""
+
+
+class InTurnEmbedding:
+    """Trains the network in this process, an update for each of the student's.
+
+    Repeatable and resumable bit for bit, unlike `EmbeddingProcess`.
+    """
+
+    def __init__(
+        self, settings: MagnetSettings, images: np.ndarray, labels: np.ndarray
+    ):
+        """Trains nothing yet.
+
+        Args:
+            settings: Of the network.
+            images: uint8[N, height, width, channels], to train on.
+            labels: int32[N].
+        """
+        self._embedding = MagnetEmbedding(settings, images, labels)
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """See the protocol."""
+        return self._embedding.clusters
+
+    def advance(self, num_steps: int) -> float:
+        """See the protocol."""
+        return float(np.mean([self._embedding.update() for _ in range(num_steps)]))
+
+    @property
+    def state(self) -> list[np.ndarray]:
+        """See the protocol."""
+        return self._embedding.state
+
+    def set_state(self, state: list[np.ndarray]) -> None:
+        """See the protocol."""
+        self._embedding.set_state(state)
+
+    def trained(self) -> MagnetEmbedding:
+        """See the protocol."""
+        return self._embedding
+
+    def close(self) -> None:
+        """Does nothing: between updates there is nothing to end."""
+
+
+class LeapRun:
+    """Trains a student, and the embedding network beside it if there is one.
+
+    A round is a number of mini-batches, the same for all methods, so that their curves
+    can be compared. Epochs, passes through what is selected, are shorter or longer.
+
+    Attributes:
+        name: What to call the run in tables and progress lines.
+        task: The task.
+        round_num: The number of rounds done.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        task: LabelledClassification,
+        student: SelfPacedStudent,
+        embedding: Embedding | None,
+        steps_per_round: int,
+    ):
+        """Begins at round 0.
+
+        Args:
+            name: What to call the run.
+            task: The task.
+            student: Which takes its clusters from the embedding.
+            embedding: None for methods without.
+            steps_per_round: How many updates make a round.
+        """
+        self.name = name
+        self.task = task
+        self.round_num = 0
+        self._student = student
+        self._embedding = embedding
+        self._steps_per_round = steps_per_round
+
+    @property
+    def state(self) -> list[list[np.ndarray]]:
+        """Everything that the next rounds depend on, beside `round_num`."""
+        embedding = [] if self._embedding is None else self._embedding.state
+        return [self._student.state, embedding]
+
+    def resume(self, state: list[list[np.ndarray]], round_num: int) -> None:
+        """Goes on from the state after a round.
+
+        Args:
+            state: As `state` was then.
+            round_num: The number of rounds done.
+        """
+        student, embedding = state
+        self._student.set_state(student)
+        if self._embedding is not None:
+            self._embedding.set_state(embedding)
+        self.round_num = round_num
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The student."""
+        return self._student.weights
+
+    def run_round(self) -> Metrics:
+        """Runs the updates of one round.
+
+        Returns:
+            `steps` (all of them by now), the student's `loss` and `accuracy` on its
+            mini-batches, `num_examples`, `epoch`, and of the epoch in which the round
+            ends: `selected_share`, `selected_classes` (the entropy of the selected
+            labels, as the number of equally frequent classes), `easiness` (lambda) and
+            `diversity` (gamma); and `embedding_loss`, the mean Magnet loss.
+        """
+        metrics = collections.OrderedDict()
+        if self._embedding is not None:
+            # First, so that there are clusters when the student asks for them.
+            embedding_loss = self._embedding.advance(self._steps_per_round)
+            if np.isfinite(embedding_loss):
+                metrics["embedding_loss"] = embedding_loss
+        loss_sum = num_correct = num_examples = 0
+        for _ in range(self._steps_per_round):
+            update = self._student.update()
+            loss_sum += update.loss_sum
+            num_correct += update.num_correct
+            num_examples += update.num_examples
+        self.round_num += 1
+        student = self._student
+        labels = self.task.data.train_labels[student.selected]
+        metrics.update(
+            steps=self.round_num * self._steps_per_round,
+            loss=loss_sum / num_examples,
+            accuracy=num_correct / num_examples,
+            num_examples=num_examples,
+            epoch=student.epoch,
+            selected_share=float(student.selected.mean()),
+            selected_classes=_effective_number(labels),
+        )
+        if np.isfinite(student.easiness):
+            metrics.update(easiness=student.easiness, diversity=student.diversity)
+        return metrics
+
+
+def _effective_number(labels: np.ndarray) -> float:
+    """The exponential of the entropy: n if all n are equally frequent, 1 of one."""
+    shares = np.unique(labels, return_counts=True)[1] / len(labels)
+    return float(np.exp(-np.sum(shares * np.log(shares))))
