@@ -1,5 +1,6 @@
 """Losses, one per public function, each with its equation."""
 
+from tff_fedss.losses.info_nce import INFO_NCE_FORMS, info_nce_loss
 from tff_fedss.losses.softmax import (
     fedss_loss,
     neg_only_loss,
@@ -10,7 +11,9 @@ from tff_fedss.losses.softmax import (
 from tff_fedss.losses.spreadout import spreadout_loss, spreadout_loss_and_gradient
 
 __all__ = [
+    "INFO_NCE_FORMS",
     "fedss_loss",
+    "info_nce_loss",
     "neg_only_loss",
     "pos_only_loss",
     "sampled_softmax_loss",
