@@ -58,6 +58,24 @@ def members(
         ) from e
 
 
+def names_below(root: pathlib.Path) -> Iterator[str]:
+    """Yields the paths of all files below a folder, as `members` has them, sorted.
+
+    A folder comes before what is in it, with a slash at its end.
+    """
+
+    def names(folder: pathlib.Path) -> Iterator[str]:
+        for entry in sorted(folder.iterdir()):
+            name = entry.relative_to(root).as_posix()
+            if entry.is_dir():
+                yield f"{name}/"
+                yield from names(entry)
+            else:
+                yield name
+
+    return names(root)
+
+
 def _zip_members(path, source, is_wanted):
     del source
     with zipfile.ZipFile(path) as zipped:

@@ -65,6 +65,21 @@ def check(encoded: bytes) -> None:
         ) from e
 
 
+def decode(encoded: bytes) -> Image.Image:
+    """Decodes an image, for use without TensorFlow.
+
+    Args:
+        encoded: The content of the file.
+
+    Raises:
+        ValueError: As `check` does.
+    """
+    check(encoded)
+    image = Image.open(io.BytesIO(encoded), formats=["JPEG", "PNG"])
+    image.load()
+    return image
+
+
 def _reason(error: Exception) -> str:
     # That exception's message shows the address of a buffer in memory.
     if isinstance(error, Image.UnidentifiedImageError):

@@ -395,19 +395,11 @@ def _files(path: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _files_below(root: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
-    def names(folder: pathlib.Path) -> Iterator[str]:
-        for entry in sorted(folder.iterdir()):
-            name = entry.relative_to(root).as_posix()
-            if entry.is_dir():
-                yield f"{name}/"
-                yield from names(entry)
-            else:
-                yield name
-
     try:
         for top in ("train", "val"):
             if (root / top).is_dir():
-                for name in filter(_is_used, names(root / top)):
+                below = (f"{top}/{name}" for name in archives.names_below(root / top))
+                for name in filter(_is_used, below):
                     content = b"" if name.endswith("/") else (root / name).read_bytes()
                     yield name, content
         if (root / _CLASSES).exists():
