@@ -47,7 +47,7 @@ SOURCES = {
     "cifar100": Source("cifar100"),
     # The training and the extra set together, as LEAP (4.5) has it.
     "svhn_cropped": Source("svhn_cropped", train="train+extra"),
-    "imagenette": Source("imagenette/160px-v2", test="validation", image_size=None),
+    "imagenette": Source("imagenette/320px-v2", test="validation", image_size=None),
     "tiny_imagenet": Source("tiny_imagenet", image_size=64),
 }
 # Not at TFDS.
