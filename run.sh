@@ -35,6 +35,7 @@ Usage: ./run.sh COMMAND [ARGS]
   demo [FLAGS]          train FedSS and FullSoftmax side by side (about 5 minutes)
   train [FLAGS]         one run; --flagfile=experiments/... repeats a published one
   table N [FLAGS]       all runs of the paper's table N, and the table
+  moco [FLAGS]          contrastive features without labels (MoCo v2, focal loss)
   worker --port=P       share this machine's CPUs with a run that names it in --workers
   test [PYTEST ARGS]    the fast tests; --slow adds the slow ones
   bazel test //tests/...  the same tests under Bazel (optional)

@@ -79,6 +79,13 @@ def run(
     )
 
 
+def as_text(flag: flags.FlagHolder) -> str:
+    """Writes the value of a flag as a flagfile takes it."""
+    if isinstance(flag.value, bool):  # Serialized as --flag or --noflag.
+        return str(flag.value).lower()
+    return flags.FLAGS[flag.name].serialize().partition("=")[2]
+
+
 def _help(groups: Mapping[str, Sequence[str]]) -> str:
     """The docstring of the program and its flags, by topic."""
     own = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])}

@@ -274,7 +274,7 @@ def main() -> None:
     folder = training.ResultsFolder(
         _RESULTS_DIR.value,
         {
-            flag.name: flags.FLAGS[flag.name].serialize().partition("=")[2]
+            flag.name: program.as_text(flag)
             for flag in _DECIDE_RESULTS
             if flag.value is not None
         },

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 
-from experiments import report, runtime_flags
+from experiments import program, report, runtime_flags
 from tff_fedss import algorithms, models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.datasets.federated_dataset import FederatedDataset
@@ -404,18 +404,11 @@ def open_results_folder(*own_flags: flags.FlagHolder) -> training.ResultsFolder:
     return training.ResultsFolder(
         RESULTS_DIR.value,
         {
-            flag.name: _as_text(flag)
+            flag.name: program.as_text(flag)
             for flag in (*own_flags, *_DECIDE_RESULTS)
             if flag.value is not None
         },
     )
-
-
-def _as_text(flag: flags.FlagHolder) -> str:
-    """Writes the value of a flag as a flagfile takes it."""
-    if isinstance(flag.value, bool):  # Serialized as --flag or --noflag.
-        return str(flag.value).lower()
-    return flags.FLAGS[flag.name].serialize().partition("=")[2]
 
 
 def load_dataset() -> FederatedDataset:

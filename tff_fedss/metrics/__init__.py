@@ -8,6 +8,7 @@ from tff_fedss.metrics.communication import (
 )
 from tff_fedss.metrics.confusion import client_confusion_matrix
 from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
+from tff_fedss.metrics.linear_evaluation import linear_accuracy
 from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
 from tff_fedss.metrics.precision import precision_at_k
 
@@ -19,6 +20,7 @@ __all__ = [
     "classifier_traffic",
     "client_confusion_matrix",
     "gradient_noise",
+    "linear_accuracy",
     "map_at_r",
     "nearest_classes",
     "precision_at_k",

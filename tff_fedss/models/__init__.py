@@ -12,6 +12,8 @@ from tff_fedss.models.mobilenet_v3 import (
     paper_feature_extractor,
 )
 from tff_fedss.models.pretrained import LoadReport, load_pretrained
+from tff_fedss.models.projection_head import with_projection_head
+from tff_fedss.models.resnet50 import resnet50
 from tff_fedss.models.small_cnn import small_cnn
 
 # By the name that a user gives them: (image shape, d, seed=...) -> phi.
@@ -22,7 +24,15 @@ FEATURE_EXTRACTORS = {
     "mobilenet_v3_large": functools.partial(mobilenet_v3, size="large"),
 }
 
+# Of contrastive learning: (image shape, seed=...) -> a model that gives features.
+BACKBONES = {
+    "resnet50": resnet50,
+    "resnet50_group": functools.partial(resnet50, normalization="group"),
+    "small_cnn": functools.partial(small_cnn, embedding_dim=256),
+}
+
 __all__ = [
+    "BACKBONES",
     "FEATURE_EXTRACTORS",
     "GroupNormalization",
     "ImageEncoder",
@@ -36,5 +46,7 @@ __all__ = [
     "load_pretrained",
     "mobilenet_v3",
     "paper_feature_extractor",
+    "resnet50",
     "small_cnn",
+    "with_projection_head",
 ]

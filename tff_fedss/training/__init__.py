@@ -5,6 +5,7 @@ from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.draws import client_seed, cohort
 from tff_fedss.training.federated_run import FederatedRun, client_selection_fn
 from tff_fedss.training.loop import Metrics, Run, train
+from tff_fedss.training.moco_run import MocoRun
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.results_folder import ResultsFolder
 from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
@@ -15,6 +16,7 @@ __all__ = [
     "Checkpoints",
     "FederatedRun",
     "Metrics",
+    "MocoRun",
     "Progress",
     "ResultsFolder",
     "Run",

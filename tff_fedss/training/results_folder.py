@@ -231,8 +231,12 @@ class ResultsFolder:
         """Writes a model as NumPy arrays phi_000, phi_001, ... and W ([n, d])."""
         *phi, classifier = weights.trainable
         arrays = {f"phi_{i:03d}": np.asarray(p) for i, p in enumerate(phi)}
+        self.write_arrays(name, {**arrays, "W": np.asarray(classifier)})
+
+    def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes arrays by name as an .npz file, whole or not at all."""
         temporary = self.path / f".{name}.tmp.npz"
-        np.savez(temporary, **arrays, W=np.asarray(classifier))
+        np.savez(temporary, **arrays)
         os.replace(temporary, self.path / name)
 
 
