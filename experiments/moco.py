@@ -269,6 +269,9 @@ _COLUMNS = {
 }
 _MOMENTUM = 0.9
 
+# What NumPy raises on files that are no whole archive of arrays. TypeError: one array.
+_DAMAGED = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+
 
 def main() -> None:
     """Trains and prints the result."""
@@ -369,7 +372,7 @@ def _load_pretrained() -> dict[str, np.ndarray] | None:
     try:
         with np.load(path) as arrays:
             return dict(arrays)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGED as error:
         raise InvalidInputError(
             f"--pretrained={_PRETRAINED.value}: {path} is damaged: {error}."
         ) from error

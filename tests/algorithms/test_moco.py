@@ -7,7 +7,7 @@ import tensorflow as tf
 from tff_fedss import algorithms, losses
 
 SIZE, DIM, QUEUE, BATCH, T, M = 4, 5, 10, 4, 0.3, 0.8
-DECAY, RATE = 0.01, 0.5
+DECAY, RATE = 1e-3, 0.5
 
 
 def backbone():
@@ -267,7 +267,7 @@ def test_arrays_of_another_model_are_refused():
 
 
 def test_it_learns_to_tell_images_apart():
-    moco = build(rate=0.2, queue_size=16)
+    moco = build(rate=0.05, queue_size=16)
     rng = np.random.default_rng(0)
     images = rng.integers(30, 226, size=[32, SIZE, SIZE, 3])
 
@@ -279,5 +279,7 @@ def test_it_learns_to_tell_images_apart():
             total += moco.update(*pair)[0] / 32
         return total
 
-    losses_of_epochs = [epoch() for _ in range(40)]
-    assert losses_of_epochs[-1] < 0.6 * losses_of_epochs[0]
+    # At first the queue has random directions, which are easily told from keys.
+    hardest = max(epoch() for _ in range(10))
+    *_, last = (epoch() for _ in range(70))
+    assert last < 0.6 * hardest
