@@ -230,13 +230,13 @@ class ResultsFolder:
     ) -> None:
         """Writes a model as NumPy arrays phi_000, phi_001, ... and W ([n, d])."""
         *phi, classifier = weights.trainable
-        arrays = {f"phi_{i:03d}": np.asarray(p) for i, p in enumerate(phi)}
-        self.write_arrays(name, {**arrays, "W": np.asarray(classifier)})
+        arrays = {f"phi_{i:03d}": p for i, p in enumerate(phi)}
+        self.write_arrays(name, {**arrays, "W": classifier})
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes arrays by name as an .npz file, whole or not at all."""
+        """Writes NumPy arrays by name as an .npz file, whole or not at all."""
         temporary = self.path / f".{name}.tmp.npz"
-        np.savez(temporary, **arrays)
+        np.savez(temporary, **{key: np.asarray(value) for key, value in arrays.items()})
         os.replace(temporary, self.path / name)
 
 
