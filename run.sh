@@ -37,6 +37,7 @@ Usage: ./run.sh COMMAND [ARGS]
   table N [FLAGS]       all runs of the paper's table N, and the table
   partial_fc [FLAGS]    very many classes over several devices, centrally (Partial FC)
   leap [FLAGS]          LEAP, SPLD or random mini-batches; --flagfile=experiments/leap_runs/...
+  moco [FLAGS]          contrastive features without labels (MoCo v2, focal loss)
   worker --port=P       share this machine's CPUs with a run that names it in --workers
   test [PYTEST ARGS]    the fast tests; --slow adds the slow ones
   bazel test //tests/...  the same tests under Bazel (optional)

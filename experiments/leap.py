@@ -221,11 +221,9 @@ def main() -> None:
     names = [name for group in GROUPS.values() for name in group]
     folder = training.ResultsFolder(
         _RESULTS_DIR.value,
-        {
-            name: _as_text(flags.FLAGS[name])
-            for name in names
-            if name not in _DO_NOT_DECIDE and flags.FLAGS[name].value is not None
-        },
+        program.as_texts(
+            flags.FLAGS[name] for name in names if name not in _DO_NOT_DECIDE
+        ),
         _COLUMNS,
     )
     if folder.result is not None:
@@ -260,27 +258,15 @@ def main() -> None:
     _finish(run, folder)
 
 
-def _as_text(flag: flags.Flag) -> str:
-    """The value of a flag as a flagfile has it after the equals sign."""
-    if flag.boolean:
-        return str(flag.value).lower()
-    return flag.serialize().partition("=")[2]
-
-
 def _train(run: training.LeapRun, folder: training.ResultsFolder) -> None:
-    checkpoints = folder.checkpoints(run.name)
-    restored = checkpoints.restore(run.state)
-    if restored is not None:
-        run.resume(*restored)
-        print(f"{run.name}: goes on after round {run.round_num}.", flush=True)
-    folder.start({run.name: run.round_num} if run.round_num else {})
+    checkpoints = folder.resume([run])
     try:
         training.train(
             [run],
             _ROUNDS.value,
             _ROUNDS_PER_EVALUATION.value,
             folder.release,
-            {run.name: checkpoints},
+            checkpoints,
             _ROUNDS_PER_CHECKPOINT.value,
         )
     finally:  # What was measured before Ctrl-C is worth a picture too.

@@ -79,19 +79,19 @@ def run(
     )
 
 
-def as_texts(holders: Iterable[flags.FlagHolder]) -> dict[str, str]:
+def as_texts(own: Iterable[flags.FlagHolder | flags.Flag]) -> dict[str, str]:
     """Writes flags as a flagfile takes them.
 
     Args:
-        holders: The flags; those without a value are left out.
+        own: The flags; those without a value are left out.
 
     Returns:
         Name to value.
     """
-    return {flag.name: _as_text(flag) for flag in holders if flag.value is not None}
+    return {flag.name: _as_text(flag) for flag in own if flag.value is not None}
 
 
-def _as_text(flag: flags.FlagHolder) -> str:
+def _as_text(flag: flags.FlagHolder | flags.Flag) -> str:
     if isinstance(flag.value, bool):  # Serialized as --flag or --noflag.
         return str(flag.value).lower()
     return flags.FLAGS[flag.name].serialize().partition("=")[2]

@@ -54,6 +54,27 @@ def test_a_folder_for_each_class(tmp_path):
     assert "n=2 classes, 6 training and 2 test images, 8x8x3" in data.summary()
 
 
+def test_tiny_imagenet_as_it_is_published(tmp_path):
+    root = "tiny-imagenet-200/"
+    contents = {f"{root}wnids.txt": b"n2\nn1\n"}
+    for i in range(6):
+        wnid = f"n{i % 2 + 1}"
+        contents[f"{root}train/{wnid}/images/{wnid}_{i}.JPEG"] = png(i)
+    for i in range(2):
+        contents[f"{root}val/images/val_{i}.JPEG"] = png(10 + i)
+    lines = b"val_1.JPEG\tn2\t0\t0\t1\t1\nval_0.JPEG\tn1\t0\t0\t1\t1\n"
+    contents[f"{root}val/val_annotations.txt"] = lines
+    archive_files.write_folder(tmp_path, contents)
+    data = labelled_images.load("tiny_imagenet", tmp_path)
+    assert data.class_names == ("n1", "n2")
+    assert data.train_images[:, 0, 0, 0].tolist() == [0, 2, 4, 1, 3, 5]
+    assert data.train_labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.test_images[:, 0, 0, 0].tolist() == [10, 11]
+    assert data.test_labels.tolist() == [0, 1]
+    smaller = labelled_images.load("tiny_imagenet", tmp_path, image_size=4)
+    assert smaller.image_shape == (4, 4, 3)
+
+
 @pytest.mark.parametrize("name", ["a.tar.gz", "a.zip"])
 @pytest.mark.parametrize("names_folder", [True, False])
 def test_an_archive(tmp_path, name, names_folder):

@@ -9,6 +9,7 @@ from tff_fedss.algorithms.magnet_embedding import (
     MagnetSettings,
     pixel_clusters,
 )
+from tff_fedss.algorithms.moco import MoCo
 from tff_fedss.algorithms.partial_fc import PartialFC, ShardedState
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
 from tff_fedss.algorithms.sparse_sgdm import build_sparse_sgdm
@@ -19,6 +20,7 @@ __all__ = [
     "Encoder",
     "MagnetEmbedding",
     "MagnetSettings",
+    "MoCo",
     "PartialFC",
     "SampledSoftmax",
     "SelfPacedStudent",

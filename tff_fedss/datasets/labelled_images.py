@@ -47,7 +47,7 @@ SOURCES = {
     "cifar100": Source("cifar100"),
     # The training and the extra set together, as LEAP (4.5) has it.
     "svhn_cropped": Source("svhn_cropped", train="train+extra"),
-    "imagenette": Source("imagenette/160px-v2", test="validation", image_size=None),
+    "imagenette": Source("imagenette/320px-v2", test="validation", image_size=None),
     "tiny_imagenet": Source("tiny_imagenet", image_size=64),
 }
 # Not at TFDS.
@@ -159,8 +159,10 @@ def load(
         name: A key of `SOURCES`.
         data_dir: A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE, a
             folder with one such archive, or a folder with MNIST's IDX files. If it has
-            IDX files of one part only, every fifth image becomes the test. None: TFDS,
-            which downloads what is not on the disk.
+            IDX files of one part only, every fifth image becomes the test.
+            Tiny-ImageNet is read as it is published, see `tiny_imagenet.load`; its
+            test is the validation set. None: TFDS, which downloads what is not on the
+            disk.
         image_size: Height and width in pixels that images are brought to, their longer
             side cut to a square first. None: they stay as they are, and must be alike.
 
@@ -184,6 +186,8 @@ def load(
         from tff_fedss.datasets import labelled_images_tfds
 
         return labelled_images_tfds.load(name, source, image_size)
+    if name == "tiny_imagenet":
+        return _load_tiny_imagenet(name, data_dir, image_size)
     path, flag = pathlib.Path(data_dir), f"--data_dir={os.fspath(data_dir)}"
     if not path.exists():
         raise InvalidInputError(f"{flag} does not exist; expected {_EXPECTED}.")
@@ -203,6 +207,22 @@ def as_array(image: Image.Image, channels: int) -> np.ndarray:
     """uint8[height, width, channels] of an image."""
     array = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
     return array.reshape(*array.shape[:2], channels)
+
+
+def _load_tiny_imagenet(
+    name: str, data_dir: str | os.PathLike, image_size: int | None
+) -> LabelledImages:
+    # It imports TFF, which takes seconds.
+    from tff_fedss.datasets import tiny_imagenet
+
+    files = tiny_imagenet.Files(data_dir)
+    parts = []
+    for contents, labels in (files.train(), files.test()):
+        # `Files` has checked that they can be decoded.
+        whole = map(image_files.decode, contents)
+        arrays = [as_array(fitted(image, image_size), 3) for image in whole]
+        parts += [np.stack(arrays), labels]
+    return LabelledImages(name, tuple(files.wnids), *parts)
 
 
 # --- A folder for each class ------------------------------------------------------

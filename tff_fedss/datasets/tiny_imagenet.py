@@ -124,7 +124,7 @@ def load(
         raise errors.InvalidInputError(
             f"Tiny-ImageNet needs --data_dir; expected there: {_LAYOUT}."
         )
-    files = _Files(data_dir)
+    files = Files(data_dir)
     if not 0 <= num_public_classes < len(files.wnids):
         raise errors.InvalidInputError(
             f"num_public_classes={num_public_classes} must leave some of the "
@@ -190,7 +190,7 @@ def _of_classes(
     return images[chosen], new_labels[labels[chosen]]
 
 
-class _Files:
+class Files:
     """The files of Tiny-ImageNet, checked.
 
     Attributes:

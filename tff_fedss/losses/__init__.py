@@ -1,5 +1,6 @@
 """Losses, one per public function, each with its equation."""
 
+from tff_fedss.losses.info_nce import INFO_NCE_FORMS, info_nce_loss
 from tff_fedss.losses.magnet import magnet_loss
 from tff_fedss.losses.margins import MARGINS, Margin
 from tff_fedss.losses.softmax import (
@@ -12,9 +13,12 @@ from tff_fedss.losses.softmax import (
 from tff_fedss.losses.spreadout import spreadout_loss, spreadout_loss_and_gradient
 
 __all__ = [
+    "INFO_NCE_FORMS",
     "MARGINS",
     "Margin",
     "fedss_loss",
+    "fedss_loss",
+    "info_nce_loss",
     "magnet_loss",
     "neg_only_loss",
     "pos_only_loss",

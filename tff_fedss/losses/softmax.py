@@ -10,7 +10,7 @@ import tensorflow as tf
 
 # exp() of it is zero in float32, next to any logit that occurs. It is finite, unlike
 # -inf, so that no gradient becomes inf * 0.
-_LEFT_OUT = -1e9
+LEFT_OUT = -1e9
 
 
 def softmax_loss(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -43,9 +43,7 @@ def fedss_loss(
     Returns:
         float32[examples].
     """
-    return softmax_loss(
-        tf.where(is_member, logits + log_correction, _LEFT_OUT), targets
-    )
+    return softmax_loss(tf.where(is_member, logits + log_correction, LEFT_OUT), targets)
 
 
 def neg_only_loss(
@@ -71,7 +69,7 @@ def neg_only_loss(
     is_target = tf.one_hot(targets, tf.shape(logits)[1], True, False, dtype=tf.bool)
     in_softmax = is_target | is_negative
     return softmax_loss(
-        tf.where(in_softmax, logits + log_correction, _LEFT_OUT), targets
+        tf.where(in_softmax, logits + log_correction, LEFT_OUT), targets
     )
 
 
@@ -89,7 +87,7 @@ def pos_only_loss(
     Returns:
         float32[examples].
     """
-    return softmax_loss(tf.where(is_positive, logits, _LEFT_OUT), targets)
+    return softmax_loss(tf.where(is_positive, logits, LEFT_OUT), targets)
 
 
 def sampled_softmax_loss(
@@ -117,6 +115,6 @@ def sampled_softmax_loss(
     num_samples = tf.cast(tf.shape(negative_logits)[1], log_q.dtype)
     corrected = negative_logits - log_q - tf.math.log(num_samples)
     if is_target is not None:
-        corrected = tf.where(is_target, tf.cast(_LEFT_OUT, log_q.dtype), corrected)
+        corrected = tf.where(is_target, tf.cast(LEFT_OUT, log_q.dtype), corrected)
     logits = tf.concat([target_logits[:, tf.newaxis], corrected], 1)
     return tf.reduce_logsumexp(logits, 1) - target_logits

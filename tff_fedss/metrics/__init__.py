@@ -8,6 +8,7 @@ from tff_fedss.metrics.communication import (
 )
 from tff_fedss.metrics.confusion import client_confusion_matrix
 from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
+from tff_fedss.metrics.linear_evaluation import linear_accuracy
 from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
 from tff_fedss.metrics.precision import precision_at_k
 from tff_fedss.metrics.verification import (
@@ -29,6 +30,7 @@ __all__ = [
     "client_confusion_matrix",
     "draw_pairs",
     "gradient_noise",
+    "linear_accuracy",
     "map_at_r",
     "mean_positive_cosine",
     "nearest_classes",

@@ -16,7 +16,9 @@ from tff_fedss.models.mobilenet_v3 import (
     paper_feature_extractor,
 )
 from tff_fedss.models.pretrained import LoadReport, load_pretrained
+from tff_fedss.models.projection_head import with_projection_head
 from tff_fedss.models.resnet import resnet18, wide_resnet
+from tff_fedss.models.resnet50 import resnet50
 from tff_fedss.models.sharded_matrix import ShardedMatrix, scatter_rows
 from tff_fedss.models.small_cnn import small_cnn
 from tff_fedss.models.vgg import vgg16
@@ -43,7 +45,15 @@ NETWORKS = {
     ),
 }
 
+# Of contrastive learning: (image shape, seed=...) -> a model that gives features.
+BACKBONES = {
+    "resnet50": resnet50,
+    "resnet50_group": functools.partial(resnet50, normalization="group"),
+    "small_cnn": functools.partial(small_cnn, embedding_dim=256),
+}
+
 __all__ = [
+    "BACKBONES",
     "FEATURE_EXTRACTORS",
     "NETWORKS",
     "CountedDropout",
@@ -64,8 +74,11 @@ __all__ = [
     "mobilenet_v3",
     "paper_feature_extractor",
     "resnet18",
+    "resnet50",
     "scatter_rows",
+    "small_cnn",
     "small_cnn",
     "vgg16",
     "wide_resnet",
+    "with_projection_head",
 ]

@@ -1,6 +1,7 @@
 """Tasks: a data set, a model and a metric each, with the paper's hyper-parameters."""
 
 from tff_fedss.tasks.classification import Classification
+from tff_fedss.tasks.contrastive import Contrastive
 from tff_fedss.tasks.extreme import ExtremeClassification
 from tff_fedss.tasks.family import KINDS, DataOptions, Family, Settings
 from tff_fedss.tasks.identities import IdentityVerification
@@ -32,6 +33,7 @@ __all__ = [
     "FAMILIES",
     "KINDS",
     "Classification",
+    "Contrastive",
     "DataOptions",
     "ExtremeClassification",
     "Family",

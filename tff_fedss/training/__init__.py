@@ -7,6 +7,7 @@ from tff_fedss.training.embedding_process import EmbeddingProcess
 from tff_fedss.training.federated_run import FederatedRun, client_selection_fn
 from tff_fedss.training.leap_run import InTurnEmbedding, LeapRun
 from tff_fedss.training.loop import Metrics, Run, train
+from tff_fedss.training.moco_run import MocoRun
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.results_folder import (
     ResultsFolder,
@@ -26,6 +27,7 @@ __all__ = [
     "InTurnEmbedding",
     "LeapRun",
     "Metrics",
+    "MocoRun",
     "Progress",
     "ResultsFolder",
     "Run",

@@ -8,7 +8,12 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_fedss.tasks import LabelledClassification, SampledSoftmaxTask, Task
+from tff_fedss.tasks import (
+    Contrastive,
+    LabelledClassification,
+    SampledSoftmaxTask,
+    Task,
+)
 from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.progress import Progress
 
@@ -25,7 +30,7 @@ class Run(Protocol):
     """
 
     name: str
-    task: Task | SampledSoftmaxTask | LabelledClassification
+    task: Contrastive | LabelledClassification | SampledSoftmaxTask | Task
     round_num: int
 
     @property
@@ -55,6 +60,7 @@ def train(
     rounds_per_checkpoint: int = 25,
     measures_train: bool = False,
     examples: str = "images",
+    unit: str = "round",
 ) -> None:
     """Trains the runs side by side: round 1 of each, then round 2 of each, and so on.
 
@@ -77,6 +83,7 @@ def train(
         rounds_per_checkpoint: How often to save.
         measures_train: Whether the last evaluation has "train_top1" too.
         examples: What the runs train on, for the name of the speed.
+        unit: What a round is, for the progress.
     """
     task = runs[0].task
     checkpoints = checkpoints or {}
@@ -89,6 +96,7 @@ def train(
     with Progress(
         [run.name for run in runs],
         num_rounds,
+        unit,
         metric=task.metric,
         metric_title=task.metric_title,
         format_metric=task.format_metric,

@@ -162,7 +162,10 @@ class ResultsFolder:
         return kind(self.path / "checkpoints" / method)
 
     def resume(
-        self, runs: Sequence[Run], kind: type[Checkpoints] = Checkpoints
+        self,
+        runs: Sequence[Run],
+        kind: type[Checkpoints] = Checkpoints,
+        unit: str = "round",
     ) -> dict[str, Checkpoints]:
         """Brings runs to where a previous process has left them, and says so.
 
@@ -171,6 +174,7 @@ class ResultsFolder:
         Args:
             runs: New ones; those that have a checkpoint here go on from it.
             kind: Of checkpoint that suits their states.
+            unit: What a round is called.
 
         Returns:
             By name of the run, the place for its checkpoints.
@@ -180,7 +184,7 @@ class ResultsFolder:
             restored = places[run.name].restore(run.state)
             if restored is not None:
                 run.resume(*restored)
-                print(f"{run.name}: goes on after round {run.round_num}.", flush=True)
+                print(f"{run.name}: goes on after {unit} {run.round_num}.", flush=True)
         self.start({run.name: run.round_num for run in runs if run.round_num})
         return places
 

@@ -1,0 +1,441 @@
+"""Learns features without labels by MoCo v2, with a focal loss if asked for.
+
+    ./run.sh moco --dataset=cifar10 --data_dir=DIR --results_dir=results/moco/a_gamma0
+    ./run.sh moco --dataset=cifar10 --data_dir=DIR --results_dir=results/moco/d_gamma1 \
+        --pretrained=results/moco/a_gamma0 --loss=filtered --gamma=1
+
+Kaminsky and Rotstein, "Focal Loss for Contrastive Learning" (2021). The first command
+is its experiment A (from scratch), the second its experiment D (post-training, without
+the keys of the queue that k-means puts into the query's cluster). --loss=plain and
+--loss=clustered post-train as experiments B and C do. --epochs=0 trains nothing: it
+measures the --pretrained encoder, or a random one. Published runs have flagfiles in
+experiments/moco_runs.
+
+With the flags of experiments/moco_runs/cifar10_mini, a run takes about 10 minutes on
+one core; see docs/results/moco for what comes out.
+
+The results folder has metrics.csv (a row per epoch, linear accuracy where it was
+measured), losses.npz (the loss of each example in the three forms, for figures 3 to 5),
+moco.npz (both encoders and the queue, for --pretrained), curves.png, flags.txt and
+run.json. A run that was stopped or killed goes on when it is given the same flags
+again, and ends with the same bytes.
+"""
+
+import dataclasses
+import functools
+import pathlib
+import zipfile
+import zlib
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from experiments import figures, program
+from tff_fedss import algorithms, losses, models, tasks, training
+from tff_fedss.datasets import labelled_images
+from tff_fedss.datasets.two_views import TwoViews
+from tff_fedss.errors import InvalidInputError
+
+NAME = "moco"
+WEIGHTS = f"{NAME}.npz"
+LOSSES = "losses.npz"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """What a flag is by default; the attributes have the flags' names.
+
+    The defaults are those of MoCo v2 and the paper. It does not state its queue; 4,096
+    is less than half of Imagenette, so that the queue never holds a key of the image
+    itself from the epoch before.
+    """
+
+    image_size: int
+    backbone: str = "resnet50"
+    blur: bool = True
+    queue_size: int = 4096
+    key_momentum: float = 0.999
+    temperature: float = 0.2
+    epochs: int = 1250
+    batch_size: int = 256
+    learning_rate: float = 0.03
+    weight_decay: float = 1e-4
+
+
+# Small images: a short training of a small network, where the keys must follow faster.
+_SMALL = _Settings(
+    32, "small_cnn", False, 4096, 0.99, 0.1, epochs=30, learning_rate=0.06
+)
+_SETTINGS = {
+    "imagenette": _Settings(224),
+    "cifar10": _SMALL,
+    "cifar100": _SMALL,
+    "svhn_cropped": _SMALL,
+    "tiny_imagenet": dataclasses.replace(_SMALL, image_size=64),
+}
+
+
+def _by_dataset(name: str) -> str:
+    small, large = getattr(_SMALL, name), getattr(_SETTINGS["imagenette"], name)
+    return f" Default: {large} for imagenette, {small} for small images."
+
+
+_DATASET = flags.DEFINE_enum(
+    "dataset", "cifar10", list(_SETTINGS), "The images, and the defaults below."
+)
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir",
+    None,
+    "A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE (or val). "
+    "Without it, TFDS downloads the data set (not tiny_imagenet).",
+)
+_RESULTS_DIR = flags.DEFINE_string(
+    "results_dir",
+    None,
+    "The folder for what the run leaves behind. A run that was stopped or killed goes "
+    "on when it is given the same folder and flags again.",
+)
+_PRETRAINED = flags.DEFINE_string(
+    "pretrained",
+    None,
+    "Start from what a finished run has learned, its queue included: its results "
+    f"folder, or the {WEIGHTS} in it. Default: from random weights.",
+)
+_SEED = flags.DEFINE_integer(
+    "seed",
+    0,
+    "Decides every random draw: same seed, same results.",
+    lower_bound=0,
+    upper_bound=2**31 - 1,
+)
+_NUM_TRAIN = flags.DEFINE_integer(
+    "num_train",
+    None,
+    "Take so many training images only, of each class as many. Default: all.",
+    lower_bound=1,
+)
+_LOSS = flags.DEFINE_enum(
+    "loss",
+    "plain",
+    list(losses.INFO_NCE_FORMS),
+    "What to do with the keys in the query's cluster: `plain` knows no clusters (Eq. "
+    "1), `clustered` pulls them, too (Eq. 5), `filtered` leaves them out (Eq. 6).",
+)
+_GAMMA = flags.DEFINE_float(
+    "gamma",
+    0.0,
+    "Of the focal loss (Eq. 4); 0 is cross-entropy.",
+    lower_bound=0.0,
+)
+_NUM_CLUSTERS = flags.DEFINE_integer(
+    "num_clusters", 10, "Of the queue, found before each epoch.", lower_bound=1
+)
+_TEMPERATURE = flags.DEFINE_float(
+    "temperature",
+    None,
+    "Similarities are divided by it." + _by_dataset("temperature"),
+    lower_bound=1e-3,
+)
+_QUEUE_SIZE = flags.DEFINE_integer(
+    "queue_size",
+    None,
+    "K, the keys that are kept." + _by_dataset("queue_size"),
+    lower_bound=1,
+)
+_KEY_MOMENTUM = flags.DEFINE_float(
+    "key_momentum",
+    None,
+    "m, with which the key encoder follows." + _by_dataset("key_momentum"),
+    lower_bound=0.0,
+    upper_bound=1.0,
+)
+_BACKBONE = flags.DEFINE_enum(
+    "backbone",
+    None,
+    list(models.BACKBONES),
+    "What gives the features. `resnet50_group` has GroupNorm for BatchNorm, which "
+    "MoCo shuffles between GPUs and we cannot." + _by_dataset("backbone"),
+)
+_IMAGE_SIZE = flags.DEFINE_integer(
+    "image_size",
+    None,
+    "Height and width of a view, in pixels. Default: 224 for imagenette (of images of "
+    "256), 64 for tiny_imagenet, 32 for the others.",
+    lower_bound=8,
+)
+_BLUR = flags.DEFINE_bool(
+    "blur", None, "Whether to blur half of the views." + _by_dataset("blur")
+)
+_EPOCHS = flags.DEFINE_integer(
+    "epochs",
+    None,
+    "How long to train; the learning rate falls to 0 by then." + _by_dataset("epochs"),
+    lower_bound=0,
+)
+_BATCH_SIZE = flags.DEFINE_integer(
+    "batch_size", None, "The mini-batch." + _by_dataset("batch_size"), lower_bound=1
+)
+_LEARNING_RATE = flags.DEFINE_float(
+    "learning_rate",
+    None,
+    "At the start, of SGD with momentum 0.9; it falls by a half cosine."
+    + _by_dataset("learning_rate"),
+    lower_bound=0.0,
+)
+_WEIGHT_DECAY = flags.DEFINE_float(
+    "weight_decay", None, "Of all weights. Default: 0.0001.", lower_bound=0.0
+)
+_EPOCHS_PER_EVALUATION = flags.DEFINE_integer(
+    "epochs_per_evaluation",
+    None,
+    "How often to measure linear accuracy. Default: at the start and the end only.",
+    lower_bound=1,
+)
+_EPOCHS_PER_CHECKPOINT = flags.DEFINE_integer(
+    "epochs_per_checkpoint",
+    1,
+    "How often to save what a killed run goes on from.",
+    lower_bound=1,
+)
+
+GROUPS = {
+    "The run": ("dataset", "data_dir", "results_dir", "pretrained", "seed"),
+    "Loss": ("loss", "gamma", "num_clusters", "temperature"),
+    "Training": (
+        "epochs",
+        "num_train",
+        "batch_size",
+        "learning_rate",
+        "weight_decay",
+        "queue_size",
+        "key_momentum",
+    ),
+    "Views and model": ("image_size", "blur", "backbone"),
+    "Evaluation and checkpoints": ("epochs_per_evaluation", "epochs_per_checkpoint"),
+}
+_DECIDE_RESULTS = (
+    _DATASET,
+    _DATA_DIR,
+    _PRETRAINED,
+    _SEED,
+    _NUM_TRAIN,
+    _LOSS,
+    _GAMMA,
+    _NUM_CLUSTERS,
+    _TEMPERATURE,
+    _QUEUE_SIZE,
+    _KEY_MOMENTUM,
+    _BACKBONE,
+    _IMAGE_SIZE,
+    _BLUR,
+    _EPOCHS,
+    _BATCH_SIZE,
+    _LEARNING_RATE,
+    _WEIGHT_DECAY,
+    _EPOCHS_PER_EVALUATION,
+)
+_BY_DATASET = (
+    _TEMPERATURE,
+    _QUEUE_SIZE,
+    _KEY_MOMENTUM,
+    _BACKBONE,
+    _IMAGE_SIZE,
+    _BLUR,
+    _EPOCHS,
+    _BATCH_SIZE,
+    _LEARNING_RATE,
+    _WEIGHT_DECAY,
+)
+
+_COLUMNS = {
+    "metrics.csv": (
+        "method",
+        "round",
+        "steps",
+        "loss",
+        "accuracy",
+        tasks.Contrastive.metric,
+        "cluster_share",
+        "num_examples",
+    ),
+    "speed.csv": (
+        "method",
+        "round",
+        "round_seconds",
+        "images_per_second",
+        "evaluation_seconds",
+    ),
+}
+_MOMENTUM = 0.9
+
+# What NumPy raises on files that are no whole archive of arrays. TypeError: one array.
+_DAMAGED = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+def main() -> None:
+    """Trains and prints the result."""
+    folder = _open_results_folder()
+    if folder.result is not None:
+        print(f"Done before, nothing to run.\n{folder.result['text']}")
+        return
+    start = _load_pretrained()
+    task = _load_task()
+    print(task.summary, flush=True)
+    algorithm = _build_algorithm(task)
+    if start is not None:
+        try:
+            algorithm.start_from(start)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"--pretrained={_PRETRAINED.value} {error}: give the flags of the "
+                "model that it was trained with."
+            ) from error
+    clusters = _LOSS.value != "plain"
+    run = training.MocoRun(NAME, task, algorithm, clusters)
+    folder.open()
+    checkpoints = folder.resume([run], unit="epoch")
+    try:
+        training.train(
+            [run],
+            _EPOCHS.value,
+            _EPOCHS_PER_EVALUATION.value or max(_EPOCHS.value, 1),
+            folder.release,
+            checkpoints,
+            _EPOCHS_PER_CHECKPOINT.value,
+            unit="epoch",
+        )
+    finally:  # What was measured before Ctrl-C is worth a picture too.
+        _plot(folder)
+    folder.write_arrays(WEIGHTS, algorithm.arrays())
+    folder.write_arrays(LOSSES, run.measure_losses())
+    accuracy = folder.rows[-1][task.metric]
+    text = f"{run.name}: {task.metric_title} {task.format_metric(accuracy)}"
+    folder.finish({"text": text, "metric": task.metric, task.metric: accuracy})
+    print(f"{text}\nWritten to {folder.path}/")
+
+
+def _open_results_folder() -> training.ResultsFolder:
+    """Gives the flags that were left open their values, and checks them.
+
+    Raises:
+        InvalidInputError: If they do not go together, or the folder belongs to others.
+    """
+    if not _RESULTS_DIR.value:
+        raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
+    for flag in _BY_DATASET:
+        if flag.value is None:
+            flags.set_default(flag, getattr(_SETTINGS[_DATASET.value], flag.name))
+    for flag in (_BATCH_SIZE, _NUM_CLUSTERS):
+        if flag.value > _QUEUE_SIZE.value:
+            raise InvalidInputError(
+                f"--{flag.name}={flag.value} is more than the --queue_size="
+                f"{_QUEUE_SIZE.value} keys of the queue."
+            )
+    if _BACKBONE.value.startswith("resnet") and _IMAGE_SIZE.value < 32:
+        raise InvalidInputError(
+            f"--backbone={_BACKBONE.value} needs --image_size of at least 32, found "
+            f"{_IMAGE_SIZE.value}."
+        )
+    return training.ResultsFolder(
+        _RESULTS_DIR.value,
+        program.as_texts(_DECIDE_RESULTS),
+        _COLUMNS,
+    )
+
+
+def _load_pretrained() -> dict[str, np.ndarray] | None:
+    """Reads what --pretrained names.
+
+    Raises:
+        InvalidInputError: If it is not there or damaged.
+    """
+    if not _PRETRAINED.value:
+        return None
+    path = pathlib.Path(_PRETRAINED.value)
+    if path.is_dir():
+        path /= WEIGHTS
+    if not path.is_file():
+        raise InvalidInputError(
+            f"--pretrained={_PRETRAINED.value}: there is no {path}; expected the "
+            f"results folder of a finished run, or the {WEIGHTS} in it."
+        )
+    try:
+        with np.load(path) as arrays:
+            return dict(arrays)
+    except _DAMAGED as error:
+        raise InvalidInputError(
+            f"--pretrained={_PRETRAINED.value}: {path} is damaged: {error}."
+        ) from error
+
+
+def _load_task() -> tasks.Contrastive:
+    """Loads the data.
+
+    Raises:
+        InvalidInputError: If they are not there, damaged, or do not go with the flags.
+    """
+    size = _IMAGE_SIZE.value
+    # Photographs are loaded larger, for crops, by the ratio of 256 to 224.
+    is_photograph = labelled_images.SOURCES[_DATASET.value].image_size is None
+    data = labelled_images.load(
+        _DATASET.value,
+        _DATA_DIR.value,
+        image_size=round(size * 256 / 224) if is_photograph else size,
+    )
+    if _NUM_TRAIN.value is not None:
+        data = data.subset(_NUM_TRAIN.value)
+    if _BATCH_SIZE.value > len(data.train_images):
+        raise InvalidInputError(
+            f"--batch_size={_BATCH_SIZE.value} is more than the "
+            f"{len(data.train_images)} training images."
+        )
+    return tasks.Contrastive(
+        data,
+        functools.partial(
+            models.BACKBONES[_BACKBONE.value], (size, size, 3), seed=_SEED.value
+        ),
+        TwoViews(size, blur=_BLUR.value),
+        batch_size=_BATCH_SIZE.value,
+        seed=_SEED.value,
+    )
+
+
+def _build_algorithm(task: tasks.Contrastive) -> algorithms.MoCo:
+    learning_rate = tf.keras.optimizers.schedules.CosineDecay(
+        _LEARNING_RATE.value, max(_EPOCHS.value, 1) * task.steps_per_epoch
+    )
+    return algorithms.MoCo(
+        task.backbone_fn,
+        tf.keras.optimizers.SGD(learning_rate, momentum=_MOMENTUM),
+        queue_size=_QUEUE_SIZE.value,
+        temperature=_TEMPERATURE.value,
+        key_momentum=_KEY_MOMENTUM.value,
+        weight_decay=_WEIGHT_DECAY.value,
+        gamma=_GAMMA.value,
+        form=_LOSS.value,
+        num_clusters=_NUM_CLUSTERS.value,
+        seed=_SEED.value,
+    )
+
+
+def _plot(folder: training.ResultsFolder) -> None:
+    """Draws the loss and the accuracies by epochs."""
+    if len(folder.rows) < 2:
+        return
+    columns = {
+        "loss": "training loss",
+        "accuracy": "share of queries whose own key is the nearest",
+        tasks.Contrastive.metric: "linear top-1",
+    }
+    path = folder.path / "curves.png"
+    with figures.png(path, 1, 3, figsize=(12, 3.5)) as (_, panels):
+        for panel, (column, title) in zip(panels, columns.items(), strict=True):
+            points = [(r["round"], r[column]) for r in folder.rows if column in r]
+            panel.plot(*zip(*points, strict=True), marker="o", markersize=3)
+            panel.set(xlabel="epochs", ylabel=title)
+            panel.grid(alpha=0.3)
+
+
+if __name__ == "__main__":
+    program.run(main, groups=GROUPS)

@@ -1,0 +1,285 @@
+"""MoCo, step by step, against a NumPy twin of its queue, momentum and clusters."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_fedss import algorithms, losses
+
+SIZE, DIM, QUEUE, BATCH, T, M = 4, 5, 10, 4, 0.3, 0.8
+DECAY, RATE = 1e-3, 0.5
+
+
+def backbone():
+    """A linear network: its key and query embeddings are easy to follow."""
+    images = tf.keras.Input([SIZE, SIZE, 3])
+    x = tf.keras.layers.Rescaling(1 / 255)(tf.keras.layers.Flatten()(images))
+    initializer = tf.keras.initializers.GlorotUniform(0)
+    features = tf.keras.layers.Dense(6, kernel_initializer=initializer)(x)
+    return tf.keras.Model(images, features)
+
+
+def build(form="plain", gamma=0.0, backbone_fn=backbone, rate=RATE, queue_size=QUEUE):
+    return algorithms.MoCo(
+        backbone_fn,
+        tf.keras.optimizers.SGD(rate, momentum=0.9),
+        queue_size=queue_size,
+        embedding_dim=DIM,
+        temperature=T,
+        key_momentum=M,
+        weight_decay=DECAY,
+        gamma=gamma,
+        form=form,
+        num_clusters=3,
+        seed=1,
+    )
+
+
+def views(step, count=BATCH):
+    rng = np.random.default_rng(step)
+    shape = [2, count, SIZE, SIZE, 3]
+    return rng.integers(0, 256, size=shape, dtype=np.uint8)
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+def embed(weights, images):
+    """The linear backbone and the head, in float64."""
+    kernel, bias, kernel_1, bias_1, kernel_2, bias_2 = map(np.float64, weights)
+    x = images.reshape(len(images), -1) / 255.0
+    hidden = np.maximum((x @ kernel + bias) @ kernel_1 + bias_1, 0)
+    return unit(hidden @ kernel_2 + bias_2)
+
+
+def test_the_encoders_start_alike_and_the_queue_as_directions():
+    moco = build()
+    for query, key in zip(
+        moco.encoder.get_weights(), moco.key_encoder.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(query, key)
+    np.testing.assert_allclose(np.linalg.norm(moco.queue, axis=1), 1.0, rtol=1e-6)
+    assert np.abs(np.mean(moco.queue @ tf.transpose(moco.queue))) < 0.3
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_queue_momentum_and_loss_follow_a_numpy_twin_step_by_step(gamma):
+    moco = build(gamma=gamma)
+    queue, pointer = moco.queue.numpy().astype(np.float64), 0
+    key_weights = [np.float64(w) for w in moco.key_encoder.get_weights()]
+    for step in range(6):  # The queue is gone through twice, and not in whole batches.
+        query_views, key_views = views(step)
+        query_weights = [np.float64(w) for w in moco.encoder.get_weights()]
+        key_weights = [
+            M * key + (1 - M) * query
+            for key, query in zip(key_weights, query_weights, strict=True)
+        ]
+        queries = embed(query_weights, query_views)
+        keys = embed(key_weights, key_views)
+        positive = (queries * keys).sum(1) / T
+        negative = queries @ queue.T / T
+        p = np.exp(positive) / (np.exp(positive) + np.exp(negative).sum(1))
+
+        loss, num_correct, share = moco.update(query_views, key_views)
+
+        np.testing.assert_allclose(
+            loss, (-((1 - p) ** gamma) * np.log(p)).sum(), rtol=1e-4
+        )
+        assert num_correct == (positive > negative.max(1)).sum()
+        assert share == 0.0
+        for key in keys:
+            queue[pointer] = key
+            pointer = (pointer + 1) % QUEUE
+        assert moco.pointer.numpy() == pointer
+        np.testing.assert_allclose(moco.queue, queue, atol=1e-5)
+        for ours, theirs in zip(
+            moco.key_encoder.get_weights(), key_weights, strict=True
+        ):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_step_is_sgd_with_momentum_and_decay_on_the_query_encoder_alone():
+    moco = build()
+    velocity = [np.zeros(v.shape) for v in moco.encoder.trainable_variables]
+    for step in range(3):
+        query_views, key_views = views(step)
+        before = moco.encoder.get_weights()
+        queue = moco.queue.numpy()
+        key_weights = [
+            M * key + (1 - M) * query
+            for key, query in zip(moco.key_encoder.get_weights(), before, strict=True)
+        ]
+        keys = tf.constant(embed(key_weights, key_views), tf.float32)
+        with tf.GradientTape() as tape:
+            out = moco.encoder(tf.cast(query_views, tf.float32), training=True)
+            queries = tf.math.l2_normalize(out, 1)
+            together = tf.concat(
+                [
+                    tf.reduce_sum(queries * keys, 1, keepdims=True),
+                    tf.matmul(queries, queue, transpose_b=True),
+                ],
+                1,
+            )
+            loss = tf.reduce_mean(
+                losses.softmax_loss(together / T, np.zeros(BATCH, np.int32))
+            )
+        gradient = tape.gradient(loss, moco.encoder.trainable_variables)
+        moco.update(query_views, key_views)
+        for i, (g, start) in enumerate(zip(gradient, before, strict=True)):
+            velocity[i] = 0.9 * velocity[i] - RATE * (g.numpy() + DECAY * start)
+            np.testing.assert_allclose(
+                moco.encoder.get_weights()[i], start + velocity[i], atol=1e-5
+            )
+
+
+def three_directions(moco, rng):
+    """Fills the queue with keys around three directions; returns which is where."""
+    centers = unit(np.eye(3, DIM) + 0.01)
+    group = np.arange(QUEUE) % 3
+    noise = 0.02 * rng.standard_normal([QUEUE, DIM])
+    moco.queue.assign(unit(centers[group] + noise).astype(np.float32))
+    return group
+
+
+def test_clusters_of_the_queue_are_found_again_and_the_same_ones():
+    moco, again = build("filtered"), build("filtered")
+    group = three_directions(moco, np.random.default_rng(0))
+    again.queue.assign(moco.queue)
+    for model in (moco, again):
+        model.fit_clusters(epoch=7)
+    np.testing.assert_array_equal(moco.centers, again.centers)
+    distance = np.linalg.norm(
+        moco.queue.numpy()[:, np.newaxis] - moco.centers.numpy(), axis=2
+    )
+    found = distance.argmin(1)
+    same = found[:, np.newaxis] == found
+    np.testing.assert_array_equal(same, group[:, np.newaxis] == group)
+
+
+@pytest.mark.parametrize("form", ["clustered", "filtered"])
+@pytest.mark.parametrize("gamma", [0.0, 1.0])
+def test_a_query_is_in_the_cluster_of_its_key(form, gamma):
+    moco = build(form, gamma)
+    three_directions(moco, np.random.default_rng(0))
+    moco.fit_clusters(epoch=1)
+    query_views, key_views = views(0)
+    weights = moco.encoder.get_weights()
+    queries, keys = embed(weights, query_views), embed(weights, key_views)
+    queue, centers = np.float64(moco.queue), np.float64(moco.centers)
+
+    def nearest(rows):
+        return ((rows[:, np.newaxis] - centers) ** 2).sum(2).argmin(1)
+
+    same = nearest(keys)[:, np.newaxis] == nearest(queue)
+    a = np.exp((queries * keys).sum(1) / T)
+    e = np.exp(queries @ queue.T / T)
+    top = a + (e * same).sum(1) * (form == "clustered")
+    p = top / (top + (e * ~same).sum(1))
+    expected = (-((1 - p) ** gamma) * np.log(p)).sum()
+    measured = moco.measure(*views(0))
+
+    loss, _, share = build_like(moco, form, gamma).update(query_views, key_views)
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+    np.testing.assert_allclose(share, same.mean(1).sum(), rtol=1e-6)
+    if gamma == 0:
+        np.testing.assert_allclose(measured[form].sum(), expected, rtol=1e-4)
+
+
+def build_like(moco, form, gamma):
+    """Another one, as `moco` was before `measure` moved its queue on."""
+    other = build(form, gamma)
+    three_directions(other, np.random.default_rng(0))
+    other.centers.assign(moco.centers)
+    return other
+
+
+def test_measuring_moves_the_queue_and_no_weight():
+    moco, trained = build(rate=0.0), build(rate=0.0)
+    before = [*moco.encoder.get_weights(), *moco.key_encoder.get_weights()]
+    measured = moco.measure(*views(0))
+    loss, _, _ = trained.update(*views(0))
+    np.testing.assert_allclose(measured["plain"].sum(), loss, rtol=1e-5)
+    # m w + (1 - m) w is w up to rounding.
+    np.testing.assert_allclose(moco.queue, trained.queue, atol=1e-6)
+    assert moco.pointer.numpy() == BATCH
+    after = [*moco.encoder.get_weights(), *moco.key_encoder.get_weights()]
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def with_batch_norm():
+    model = backbone()
+    x = tf.keras.layers.BatchNormalization()(model.output)
+    return tf.keras.Model(model.input, x)
+
+
+@pytest.mark.parametrize("form", ["plain", "filtered"])
+def test_it_goes_on_from_a_state_bit_for_bit(form):
+    moco = build(form, 1.0, with_batch_norm)
+    moco.fit_clusters(1)
+    for step in range(4):
+        moco.update(*views(step))
+    again = build(form, 1.0, with_batch_norm)
+    again.set_state(moco.state)
+    for model in (moco, again):
+        model.fit_clusters(2)
+    for step in range(3):
+        assert moco.update(*views(step)) == again.update(*views(step))
+    for ours, theirs in zip(moco.state, again.state, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_another_training_starts_from_encoders_and_queue():
+    moco = build(backbone_fn=with_batch_norm)
+    for step in range(3):  # 12 keys: the oldest of 10 is at place 2.
+        moco.update(*views(step))
+    other = build(backbone_fn=with_batch_norm)
+    other.start_from(moco.arrays())
+    for ours, theirs in zip(
+        [*other.encoder.get_weights(), *other.key_encoder.get_weights()],
+        [*moco.encoder.get_weights(), *moco.key_encoder.get_weights()],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(other.queue, np.roll(moco.queue, -2, 0))
+    assert other.pointer.numpy() == 0
+
+    small = build(backbone_fn=with_batch_norm, queue_size=4)
+    small.start_from(moco.arrays())
+    np.testing.assert_array_equal(small.queue, np.roll(moco.queue, -2, 0)[-4:])
+    large = build(backbone_fn=with_batch_norm, queue_size=13)
+    random = large.queue.numpy()
+    large.start_from(moco.arrays())
+    np.testing.assert_array_equal(large.queue[:10], np.roll(moco.queue, -2, 0))
+    np.testing.assert_array_equal(large.queue[10:], random[10:])
+    assert large.pointer.numpy() == 10
+
+
+def test_arrays_of_another_model_are_refused():
+    moco = build()
+    with pytest.raises(ValueError, match="has 22 arrays, where these encoders have 14"):
+        moco.start_from(build(backbone_fn=with_batch_norm).arrays())
+    arrays = moco.arrays()
+    arrays["key_001"] = np.zeros(7, np.float32)
+    with pytest.raises(ValueError, match=r"key_001 has the shape \(7,\), not \(6,\)"):
+        moco.start_from(arrays)
+
+
+def test_it_learns_to_tell_images_apart():
+    moco = build(rate=0.05, queue_size=16)
+    rng = np.random.default_rng(0)
+    images = rng.integers(30, 226, size=[32, SIZE, SIZE, 3])
+
+    def epoch():
+        total = 0.0
+        for start in range(0, 32, 8):
+            noise = rng.integers(-20, 21, size=[2, 8, SIZE, SIZE, 3])
+            pair = (images[start : start + 8] + noise).astype(np.uint8)
+            total += moco.update(*pair)[0] / 32
+        return total
+
+    # At first the queue has random directions, which are easily told from keys.
+    hardest = max(epoch() for _ in range(10))
+    *_, last = (epoch() for _ in range(70))
+    assert last < 0.6 * hardest

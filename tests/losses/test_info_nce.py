@@ -1,0 +1,141 @@
+"""InfoNCE and its forms, against the paper's formulas in NumPy and float64."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_fedss import losses
+
+Q, K = 6, 40
+
+
+@pytest.fixture(scope="module")
+def logits():
+    rng = np.random.default_rng(0)
+    positive = rng.normal(2.0, 2.0, size=Q).astype(np.float32)
+    queue = rng.normal(0.0, 2.0, size=[Q, K]).astype(np.float32)
+    return positive, queue, rng.uniform(size=[Q, K]) < 0.3
+
+
+def probability(form, positive, queue, same):
+    """p as the paper's equations write it, query by query and key by key."""
+    p = []
+    for q in range(len(positive)):
+        top = np.exp(np.float64(positive[q]))
+        bottom = np.exp(np.float64(positive[q]))
+        for k in range(queue.shape[1]):
+            e = np.exp(np.float64(queue[q, k]))
+            if form == "clustered" and same[q, k]:
+                top += e
+            if form != "filtered" or not same[q, k]:
+                bottom += e
+        p.append(top / bottom)
+    return np.array(p)
+
+
+def ours(form, gamma, positive, queue, same):
+    return losses.info_nce_loss(
+        tf.convert_to_tensor(positive),
+        tf.convert_to_tensor(queue),
+        gamma=gamma,
+        form=form,
+        is_same_cluster=None if form == "plain" else tf.constant(same),
+    )
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("form", losses.INFO_NCE_FORMS)
+def test_it_is_the_formula_of_the_paper(logits, form, gamma):
+    p = probability(form, *logits)
+    expected = -((1 - p) ** gamma) * np.log(p)
+    np.testing.assert_allclose(ours(form, gamma, *logits), expected, rtol=2e-5)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+@pytest.mark.parametrize("form", losses.INFO_NCE_FORMS)
+def test_the_gradient_is_that_of_the_formula(logits, form, gamma):
+    positive, queue, same = logits
+    variables = [tf.Variable(positive), tf.Variable(queue)]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(
+            losses.info_nce_loss(
+                *variables,
+                gamma=gamma,
+                form=form,
+                is_same_cluster=None if form == "plain" else same,
+            )
+        )
+    gradient = tape.gradient(loss, variables)
+
+    def value(positive, queue):
+        p = probability(form, positive, queue, same)
+        return (-((1 - p) ** gamma) * np.log(p)).sum()
+
+    h = 1e-5
+    for q, k in [(0, 0), (1, 7), (5, 39), (2, None), (4, None)]:
+        arrays = [np.float64(positive), np.float64(queue)]
+        which, place = (0, q) if k is None else (1, (q, k))
+        arrays[which][place] += h
+        above = value(*arrays)
+        arrays[which][place] -= 2 * h
+        slope = (above - value(*arrays)) / (2 * h)
+        found = gradient[which].numpy()[place]
+        np.testing.assert_allclose(found, slope, rtol=1e-3, atol=1e-6)
+
+
+def test_gamma_0_is_the_cross_entropy_of_k_plus_among_all_keys(logits):
+    positive, queue, _ = logits
+    together = np.concatenate([positive[:, np.newaxis], queue], 1)
+    expected = losses.softmax_loss(tf.constant(together), np.zeros(Q, np.int32))
+    np.testing.assert_allclose(
+        ours("plain", 0.0, *logits), expected, rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1.0])
+def test_filtered_is_plain_without_the_cluster(logits, gamma):
+    positive, queue, same = logits
+    filtered = ours("filtered", gamma, *logits)
+    for q in range(Q):
+        rest = queue[q, ~same[q]][np.newaxis]
+        alone = ours("plain", gamma, positive[q : q + 1], rest, None)
+        np.testing.assert_allclose(filtered[q], alone[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("form", ["clustered", "filtered"])
+def test_no_cluster_is_plain_and_all_in_it_is_nothing(logits, form, gamma):
+    positive, queue, same = logits
+    none, every = np.zeros_like(same), np.ones_like(same)
+    plain = ours("plain", gamma, positive, queue, None)
+    np.testing.assert_allclose(ours(form, gamma, positive, queue, none), plain)
+
+    variable = tf.Variable(queue)
+    with tf.GradientTape() as tape:
+        loss = ours(form, gamma, positive, variable, every)
+    np.testing.assert_array_equal(loss, 0.0)
+    np.testing.assert_array_equal(tape.gradient(loss, variable), 0.0)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("positive, queue", [(200.0, 0.0), (-200.0, 0.0), (9.0, 9.0)])
+def test_extreme_logits_stay_finite_with_their_gradients(gamma, positive, queue):
+    variables = [tf.Variable([positive]), tf.Variable([[queue] * 3])]
+    with tf.GradientTape() as tape:
+        loss = losses.info_nce_loss(*variables, gamma=gamma)
+    for value in (loss, *tape.gradient(loss, variables)):
+        assert np.isfinite(value).all()
+    if positive < 0:
+        np.testing.assert_allclose(loss, [200.0 + np.log(3.0)], rtol=1e-6)
+
+
+def test_what_does_not_go_together_is_refused(logits):
+    positive, queue, same = logits
+    with pytest.raises(ValueError, match="form must be one of plain, clustered, filt"):
+        ours("other", 0.0, positive, queue, same)
+    with pytest.raises(ValueError, match="'filtered' needs is_same_cluster"):
+        losses.info_nce_loss(positive, queue, form="filtered")
+    with pytest.raises(ValueError, match="'plain' takes no is_same_cluster"):
+        losses.info_nce_loss(positive, queue, is_same_cluster=same)
+    with pytest.raises(ValueError, match=r"gamma must be at least 0, found -0\.5"):
+        ours("plain", -0.5, positive, queue, None)

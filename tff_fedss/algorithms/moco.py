@@ -1,0 +1,318 @@
+"""MoCo v2, with the focal, clustered and filtered losses of Kaminsky and Rotstein.
+
+He et al., "Momentum Contrast for Unsupervised Visual Representation Learning" (2020);
+Chen et al., "Improved Baselines with Momentum Contrastive Learning" (2020); Kaminsky
+and Rotstein, "Focal Loss for Contrastive Learning" (2021). A step, as in Algorithm 1 of
+He et al.:
+
+    theta_k <- m theta_k + (1 - m) theta_q        the key encoder follows
+    q = f_q(query views), k = f_k(key views)      both at length 1
+    loss of (q.k / T, q.queue / T)                Eq. 1 and 4 to 6, see `losses`
+    SGD on theta_q
+    the keys take the place of the oldest ones in the queue
+
+It is centralized: there are no clients.
+
+MoCo shuffles the images of a batch between GPUs before BatchNorm of the key encoder, so
+that batch statistics do not tell which key belongs to which query. On one device that
+has no meaning, and nothing is done in its place; GroupNorm has no such statistics.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import losses, models
+
+_NUM_CLUSTERINGS = 10  # Of which the best is taken.
+
+
+class MoCo:
+    """A query and a key encoder with a queue of keys, trained step by step.
+
+    Attributes:
+        encoder: f_q, from images to embeddings.
+        key_encoder: f_k, likewise.
+        queue: float32[K, embedding_dim], keys of length 1.
+        pointer: int32[], the place of the oldest key, which the next one takes.
+        centers: float32[clusters, embedding_dim], see `fit_clusters`.
+    """
+
+    def __init__(
+        self,
+        backbone_fn: Callable[[], tf.keras.Model],
+        optimizer: tf.keras.optimizers.Optimizer,
+        *,
+        queue_size: int,
+        embedding_dim: int = 128,
+        temperature: float = 0.2,
+        key_momentum: float = 0.999,
+        weight_decay: float = 1e-4,
+        gamma: float = 0.0,
+        form: str = "plain",
+        num_clusters: int = 10,
+        seed: int = 0,
+    ):
+        """Builds two equal encoders, and draws a queue of random directions.
+
+        Args:
+            backbone_fn: Builds the network whose features are wanted in the end, with
+                the same weights each time.
+            optimizer: A fresh Keras optimizer.
+            queue_size: K.
+            embedding_dim: Of queries and keys.
+            temperature: T.
+            key_momentum: m.
+            weight_decay: This times the weights is added to the gradient, of all
+                weights, as PyTorch's SGD does.
+            gamma: Of the focal loss; 0 is InfoNCE.
+            form: One of `losses.INFO_NCE_FORMS`.
+            num_clusters: Of k-means.
+            seed: Of the head, the queue and k-means.
+        """
+        self._backbone = backbone_fn()
+        self.encoder = models.with_projection_head(self._backbone, embedding_dim, seed)
+        self.key_encoder = models.with_projection_head(
+            backbone_fn(), embedding_dim, seed
+        )
+        directions = tf.random.stateless_normal(
+            [queue_size, embedding_dim], [seed, 1], alg="philox"
+        )
+        self.queue = tf.Variable(tf.math.l2_normalize(directions, 1))
+        self.pointer = tf.Variable(0)
+        self.centers = tf.Variable(tf.zeros([num_clusters, embedding_dim]))
+        self._optimizer = optimizer
+        self._temperature = temperature
+        self._key_momentum = key_momentum
+        self._weight_decay = weight_decay
+        self._gamma = gamma
+        self._form = form
+        self._seed = seed
+        self._variables = list(self.encoder.trainable_variables)
+        self._key_variables = list(self.key_encoder.trainable_variables)
+        optimizer.build(self._variables)
+        self._update_graph = tf.function(self._step)
+        self._measure_graph = tf.function(self._measure_step)
+
+    # --- Training ---------------------------------------------------------------------
+
+    def update(
+        self, query_views: tf.Tensor, key_views: tf.Tensor
+    ) -> tuple[float, int, float]:
+        """Does one step on a mini-batch.
+
+        Args:
+            query_views: uint8[examples, h, w, c]; no more examples than the queue has
+                places.
+            key_views: Likewise, other views of the same images.
+
+        Returns:
+            The summed loss from before the step; for how many queries no key of the
+            queue was as similar as their own; and the summed share of the queue that is
+            in the query's cluster (0 for the plain form).
+        """
+        loss_sum, num_correct, share_sum = self._update_graph(query_views, key_views)
+        return float(loss_sum), int(num_correct), float(share_sum)
+
+    def _step(self, query_views, key_views):
+        self._move_key_encoder()
+        keys = _embed(self.key_encoder, key_views)
+        with tf.GradientTape() as tape:
+            positive, negative = self._logits(_embed(self.encoder, query_views), keys)
+            same = None if self._form == "plain" else self._is_same_cluster(keys)
+            example_losses = losses.info_nce_loss(
+                positive,
+                negative,
+                gamma=self._gamma,
+                form=self._form,
+                is_same_cluster=same,
+            )
+            loss = tf.reduce_mean(example_losses)
+        gradient = [
+            g + self._weight_decay * v
+            for g, v in zip(
+                tape.gradient(loss, self._variables), self._variables, strict=True
+            )
+        ]
+        self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
+        self._enqueue(keys)
+        is_correct = positive > tf.reduce_max(negative, 1)
+        shares = 0.0 if same is None else tf.reduce_mean(tf.cast(same, tf.float32), 1)
+        return (
+            tf.reduce_sum(example_losses),
+            tf.math.count_nonzero(is_correct),
+            tf.reduce_sum(shares),
+        )
+
+    def _move_key_encoder(self) -> None:
+        m = self._key_momentum
+        for key, query in zip(self._key_variables, self._variables, strict=True):
+            key.assign(m * key + (1.0 - m) * query)
+
+    def _logits(
+        self, queries: tf.Tensor, keys: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """q.k+ / T, [examples], and q.k_i / T over the queue, [examples, K]."""
+        positive = tf.reduce_sum(queries * keys, 1)
+        negative = tf.matmul(queries, self.queue, transpose_b=True)
+        return positive / self._temperature, negative / self._temperature
+
+    def _enqueue(self, keys: tf.Tensor) -> None:
+        queue_size, count = self.queue.shape[0], tf.shape(keys)[0]
+        places = (self.pointer + tf.range(count)) % queue_size
+        self.queue.scatter_nd_update(places[:, tf.newaxis], keys)
+        self.pointer.assign((self.pointer + count) % queue_size)
+
+    # --- Clusters ---------------------------------------------------------------------
+
+    def fit_clusters(self, epoch: int) -> None:
+        """Finds the centers of the queue's keys by k-means (section 6.2).
+
+        The same bits follow from the same queue, seed and epoch.
+
+        Args:
+            epoch: The number of the epoch that is to come.
+        """
+        # Together they take seconds to import, and the plain form does without.
+        import threadpoolctl
+        from sklearn import cluster
+
+        generator = np.random.Philox(key=[self._seed, epoch])
+        k_means = cluster.KMeans(
+            self.centers.shape[0],
+            init="k-means++",
+            n_init=_NUM_CLUSTERINGS,
+            random_state=np.random.RandomState(generator),
+        )
+        # Threads would add up in the order in which they end.
+        with threadpoolctl.threadpool_limits(1):
+            k_means.fit(self.queue.numpy())
+        self.centers.assign(k_means.cluster_centers_)
+
+    def _is_same_cluster(self, keys: tf.Tensor) -> tf.Tensor:
+        """bool[examples, K]: which keys of the queue are in the example's cluster.
+
+        A query goes where its key k+ goes: that is what the clusters are made of.
+        """
+        return tf.equal(self._cluster(keys)[:, tf.newaxis], self._cluster(self.queue))
+
+    def _cluster(self, keys: tf.Tensor) -> tf.Tensor:
+        squares = tf.reduce_sum(tf.square(self.centers), 1)
+        return tf.argmin(
+            squares - 2.0 * tf.matmul(keys, self.centers, transpose_b=True), 1
+        )
+
+    # --- The losses of examples -------------------------------------------------------
+
+    def measure(self, query_views: tf.Tensor, key_views: tf.Tensor) -> dict:
+        """Computes each example's loss in all three forms at gamma = 0 (section 6).
+
+        "Exactly as a training epoch, but without backpropagation": BatchNorm uses the
+        batch and the queue moves on. The key encoder does not.
+
+        Args:
+            query_views: As for `update`.
+            key_views: As for `update`.
+
+        Returns:
+            By form, float32[examples].
+        """
+        measured = self._measure_graph(query_views, key_views)
+        return {form: values.numpy() for form, values in measured.items()}
+
+    def _measure_step(self, query_views, key_views):
+        keys = _embed(self.key_encoder, key_views)
+        logits = self._logits(_embed(self.encoder, query_views), keys)
+        same = self._is_same_cluster(keys)
+        measured = {
+            form: losses.info_nce_loss(
+                *logits, form=form, is_same_cluster=None if form == "plain" else same
+            )
+            for form in losses.INFO_NCE_FORMS
+        }
+        self._enqueue(keys)
+        return measured
+
+    # --- State ------------------------------------------------------------------------
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The backbone of f_q, without its head, as NumPy arrays."""
+        return tff.learning.models.ModelWeights(
+            trainable=[v.numpy() for v in self._backbone.trainable_variables],
+            non_trainable=[v.numpy() for v in self._backbone.non_trainable_variables],
+        )
+
+    @property
+    def state(self) -> list[np.ndarray]:
+        """The encoders, the queue, the centers and what the optimizer remembers."""
+        return [
+            *self.arrays().values(),
+            self.centers.numpy(),
+            *(v.numpy() for v in self._optimizer.variables),
+        ]
+
+    def set_state(self, state: Sequence[np.ndarray]) -> None:
+        """Goes back to a state.
+
+        Args:
+            state: As `state` was then.
+        """
+        variables = [
+            *self._named_variables().values(),
+            self.centers,
+            *self._optimizer.variables,
+        ]
+        for variable, value in zip(variables, state, strict=True):
+            variable.assign(value)
+
+    def _named_variables(self) -> dict[str, tf.Variable]:
+        return {
+            **{f"query_{i:03d}": v for i, v in enumerate(self.encoder.variables)},
+            **{f"key_{i:03d}": v for i, v in enumerate(self.key_encoder.variables)},
+            "queue": self.queue,
+            "pointer": self.pointer,
+        }
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Both encoders and the queue by name, to start another training from."""
+        return {name: v.numpy() for name, v in self._named_variables().items()}
+
+    def start_from(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Goes on from another training, with a fresh optimizer (experiments B to D).
+
+        The queue comes along if it is of the same size. If not, the newest of its keys
+        are taken, and the oldest places stay random.
+
+        Args:
+            arrays: As `arrays` was then.
+
+        Raises:
+            ValueError: If they are not of such encoders; nothing is changed then.
+        """
+        variables = self._named_variables()
+        if set(arrays) != set(variables):
+            raise ValueError(
+                f"has {len(arrays)} arrays, where these encoders have {len(variables)}"
+            )
+        for name, variable in variables.items():
+            expected = variable.shape
+            if name == "queue":
+                expected = [None, *variable.shape[1:]]
+            if not tf.TensorShape(expected).is_compatible_with(arrays[name].shape):
+                raise ValueError(
+                    f"{name} has the shape {arrays[name].shape}, not {variable.shape}"
+                )
+        for name, variable in variables.items():
+            if name not in ("queue", "pointer"):
+                variable.assign(arrays[name])
+        oldest_first = np.roll(arrays["queue"], -int(arrays["pointer"]), 0)
+        self.pointer.assign(0)
+        self._enqueue(tf.constant(oldest_first[-self.queue.shape[0] :]))
+
+
+def _embed(encoder: tf.keras.Model, views: tf.Tensor) -> tf.Tensor:
+    embeddings = encoder(tf.cast(views, tf.float32), training=True)
+    return tf.math.l2_normalize(embeddings, 1, epsilon=1e-12)

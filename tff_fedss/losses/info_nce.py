@@ -1,0 +1,72 @@
+"""InfoNCE and its focal, clustered and filtered forms.
+
+Kaminsky and Rotstein, "Focal Loss for Contrastive Learning" (2021). For a query q, its
+key k+ and a queue of keys k_i, of which C are taken for the same class as q:
+
+    form        p (the loss is -(1 - p)^gamma log p, Eq. 3 and 4)
+    plain       e^(q.k+) / (e^(q.k+) + sum_i e^(q.k_i))                       Eq. 1
+    clustered   (e^(q.k+) + sum_(i in C) e^(q.k_i)) / (... as plain ...)      Eq. 5
+    filtered    e^(q.k+) / (e^(q.k+) + sum_(i not in C) e^(q.k_i))            Eq. 6
+
+In each of them p = a / (a + b) with b the sum of keys that push, so that with
+u = log b - log a, -log p = softplus(u) and 1 - p = sigmoid(u). Neither is computed from
+a p that has been rounded to 1.
+"""
+
+import tensorflow as tf
+
+from tff_fedss.losses.softmax import LEFT_OUT
+
+INFO_NCE_FORMS = ("plain", "clustered", "filtered")
+
+
+def info_nce_loss(
+    positive_logits: tf.Tensor,
+    queue_logits: tf.Tensor,
+    *,
+    gamma: float = 0.0,
+    form: str = "plain",
+    is_same_cluster: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Computes -(1 - p)^gamma log p for each query; see the module for p.
+
+    Args:
+        positive_logits: float32[queries], q.k+ over the temperature.
+        queue_logits: float32[queries, K], q.k_i likewise.
+        gamma: Of the focal loss, at least 0; 0 is cross-entropy (Eq. 1, 5 and 6).
+        form: One of `INFO_NCE_FORMS`.
+        is_same_cluster: bool[queries, K], the keys k_m of Eq. 5 and 6. The plain form
+            takes none.
+
+    Returns:
+        float32[queries]. Where a query is left without a key that pushes, the loss and
+        its gradient are zero.
+
+    Raises:
+        ValueError: If the form is unknown, does not go with `is_same_cluster`, or gamma
+            is negative.
+    """
+    if form not in INFO_NCE_FORMS:
+        raise ValueError(
+            f"form must be one of {', '.join(INFO_NCE_FORMS)}, found {form!r}."
+        )
+    if (form == "plain") != (is_same_cluster is None):
+        raise ValueError(
+            f"form={form!r} {'takes no' if form == 'plain' else 'needs'} "
+            "is_same_cluster."
+        )
+    if gamma < 0:
+        raise ValueError(f"gamma must be at least 0, found {gamma}.")
+    log_a, pushing = positive_logits, queue_logits
+    if form != "plain":
+        pushing = tf.where(is_same_cluster, LEFT_OUT, queue_logits)
+    if form == "clustered":
+        pulling = tf.where(is_same_cluster, queue_logits, LEFT_OUT)
+        log_a = tf.reduce_logsumexp(
+            tf.concat([positive_logits[:, tf.newaxis], pulling], 1), 1
+        )
+    u = tf.reduce_logsumexp(pushing, 1) - log_a
+    cross_entropy = tf.math.softplus(u)
+    if gamma == 0:
+        return cross_entropy
+    return tf.exp(gamma * tf.math.log_sigmoid(u)) * cross_entropy

@@ -1,0 +1,28 @@
+"""The MLP head of contrastive learning, which is thrown away afterwards."""
+
+import tensorflow as tf
+
+
+def with_projection_head(
+    backbone: tf.keras.Model, embedding_dim: int = 128, seed: int = 0
+) -> tf.keras.Model:
+    """Puts MoCo v2's two-layer head behind a backbone.
+
+    As wide as the features, ReLU, then the embedding (Chen et al., 2020, section 3).
+
+    Args:
+        backbone: From images to float32[examples, features].
+        embedding_dim: Of what queries and keys are compared in; 128 in MoCo.
+        seed: Of the initial weights of the head: same seed, same weights.
+
+    Returns:
+        A Keras model from images to float32[examples, embedding_dim], of any length. It
+        shares the weights of the backbone.
+    """
+
+    def dense(units, number, **options):
+        initializer = tf.keras.initializers.GlorotUniform(1000 * seed + number)
+        return tf.keras.layers.Dense(units, kernel_initializer=initializer, **options)
+
+    hidden = dense(backbone.output_shape[1], 1, activation="relu")(backbone.output)
+    return tf.keras.Model(backbone.input, dense(embedding_dim, 2)(hidden))

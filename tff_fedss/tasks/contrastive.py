@@ -1,0 +1,118 @@
+"""Learn features from images without labels, and test them by linear classification."""
+
+import collections
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import metrics
+from tff_fedss.datasets.labelled_images import LabelledImages
+from tff_fedss.datasets.two_views import TwoViews
+
+_EVALUATION_BATCH = 256
+
+
+class Contrastive:
+    """The triple of two-view batches, a backbone and linear accuracy.
+
+    Attributes:
+        metric: The key in the result of `evaluate`.
+        metric_title: How to write it in tables and plots.
+        backbone_fn: Builds the network whose features are wanted.
+        steps_per_epoch: How many batches are an epoch.
+        summary: The data in one line.
+    """
+
+    metric = "linear_accuracy"
+    metric_title = "linear top-1"
+
+    def __init__(
+        self,
+        data: LabelledImages,
+        backbone_fn: Callable[[], tf.keras.Model],
+        views: TwoViews,
+        *,
+        batch_size: int,
+        seed: int,
+    ):
+        """Takes the parts.
+
+        Args:
+            data: The labels serve the linear classifier alone.
+            backbone_fn: Builds a model from images of the size of `views` to float32[
+                examples, features].
+            views: The augmentation; no larger than the images.
+            batch_size: The mini-batch, at most the number of training images.
+            seed: Of the order and the views.
+        """
+        self.backbone_fn = backbone_fn
+        self.steps_per_epoch = len(data.train_images) // batch_size
+        self.summary = data.summary()
+        self._data = data
+        self._views = views
+        self._batch_size = batch_size
+        self._seed = seed
+        self._model = backbone_fn()
+        self._extract = tf.function(
+            lambda images: self._model(tf.cast(images, tf.float32), training=False),
+            reduce_retracing=True,
+        )
+
+    def batches(self, num_done: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        """Yields query and key views of training images without end.
+
+        Args:
+            num_done: How many batches to leave out, because they have been used before.
+        """
+        return iter(
+            self._views.batches(
+                self._data.train_images, self._batch_size, self._seed, num_done
+            )
+        )
+
+    def evaluate(
+        self, weights: tff.learning.models.ModelWeights
+    ) -> "collections.OrderedDict[str, float]":
+        """Fits a linear classifier on the training features and tests it.
+
+        Features are those of the centre of each image, without augmentation.
+
+        Args:
+            weights: Of the backbone.
+
+        Returns:
+            `linear_accuracy`.
+        """
+        for variables, values in (
+            (self._model.trainable_variables, weights.trainable),
+            (self._model.non_trainable_variables, weights.non_trainable),
+        ):
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        data = self._data
+        return collections.OrderedDict(
+            linear_accuracy=metrics.linear_accuracy(
+                self._features(data.train_images),
+                data.train_labels,
+                self._features(data.test_images),
+                data.test_labels,
+            )
+        )
+
+    @staticmethod
+    def format_metric(value: float) -> str:
+        """Writes a value of the metric, a share."""
+        return f"{100 * value:.1f} %"
+
+    def _features(self, images: np.ndarray) -> np.ndarray:
+        size = self._views.image_size
+        top, left = ((side - size) // 2 for side in images.shape[1:3])
+        centres = images[:, top : top + size, left : left + size]
+        return np.concatenate(
+            [
+                self._extract(centres[start : start + _EVALUATION_BATCH]).numpy()
+                for start in range(0, len(centres), _EVALUATION_BATCH)
+            ]
+        )

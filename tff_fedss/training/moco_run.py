@@ -1,0 +1,113 @@
+"""Contrastive training in epochs."""
+
+import collections
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_fedss.algorithms import MoCo
+from tff_fedss.tasks import Contrastive
+from tff_fedss.training.loop import Metrics
+
+
+class MocoRun:
+    """Runs MoCo on a task; a round is an epoch.
+
+    Attributes:
+        name: What to call the run in tables and progress lines.
+        task: The task.
+        round_num: The number of epochs done.
+    """
+
+    def __init__(self, name: str, task: Contrastive, algorithm: MoCo, clusters: bool):
+        """Begins at epoch 0.
+
+        Args:
+            name: What to call the run.
+            task: The task.
+            algorithm: With the task's backbone.
+            clusters: Whether to cluster the queue anew before every epoch.
+        """
+        self.name = name
+        self.task = task
+        self.round_num = 0
+        self._algorithm = algorithm
+        self._clusters = clusters
+        self._batches: Iterator[Any] | None = None
+
+    @property
+    def state(self) -> list[np.ndarray]:
+        """Everything that the next epochs depend on, beside `round_num`."""
+        return self._algorithm.state
+
+    def resume(self, state: list[np.ndarray], round_num: int) -> None:
+        """Goes on from the state after an epoch.
+
+        Args:
+            state: As `state` was then.
+            round_num: The number of epochs done.
+        """
+        self._algorithm.set_state(state)
+        self.round_num = round_num
+        self._batches = None
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The backbone, without its head."""
+        return self._algorithm.weights
+
+    def run_round(self) -> Metrics:
+        """Runs the steps of one epoch.
+
+        Returns:
+            `steps` (all of them by now), `loss` (the one that is trained on),
+            `accuracy` (the share of queries to which no key of the queue was as similar
+            as their own), `num_examples`, and with clusters `cluster_share`: the mean
+            share of the queue that was in a query's cluster.
+        """
+        steps = self.task.steps_per_epoch
+        if self._batches is None:
+            self._batches = self.task.batches(self.round_num * steps)
+        if self._clusters:
+            self._algorithm.fit_clusters(self.round_num + 1)
+        loss_sum = num_correct = share_sum = num_examples = 0
+        for query_views, key_views in itertools.islice(self._batches, steps):
+            loss, correct, share = self._algorithm.update(query_views, key_views)
+            loss_sum += loss
+            num_correct += correct
+            share_sum += share
+            num_examples += len(query_views)
+        self.round_num += 1
+        metrics = collections.OrderedDict(
+            steps=self.round_num * steps,
+            loss=loss_sum / num_examples,
+            accuracy=num_correct / num_examples,
+            num_examples=num_examples,
+        )
+        if self._clusters:
+            metrics["cluster_share"] = share_sum / num_examples
+        return metrics
+
+    def measure_losses(self) -> dict[str, np.ndarray]:
+        """Goes through the next epoch's views without training (figures 3 to 5).
+
+        The run is as it was before, afterwards.
+
+        Returns:
+            By form of the loss, float32[examples] at gamma = 0.
+        """
+        state, steps = self.state, self.task.steps_per_epoch
+        self._algorithm.fit_clusters(self.round_num + 1)
+        batches = self.task.batches(self.round_num * steps)
+        measured = [
+            self._algorithm.measure(*views)
+            for views in itertools.islice(batches, steps)
+        ]
+        self._algorithm.set_state(state)
+        return {
+            form: np.concatenate([losses[form] for losses in measured])
+            for form in measured[0]
+        }
