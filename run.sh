@@ -274,8 +274,12 @@ setup() {
 # `-P` keeps the caller's directory off sys.path: a folder called `experiments` or a
 # file called `random.py` there must not stand in for ours.
 run_tests() {
-  local arg where=("$root/tests")
+  # All tests go over a process per core, the files whole: what a file's tests share is
+  # built once. Each process may take 3 GB.
+  local arg cores where=("$root/tests")
   enter_environment
+  cores=$(nproc)
+  where+=(--numprocesses="$((cores < 4 ? cores : 4))" --dist=loadfile)
   for arg in "$@"; do
     if [[ $arg != -* && -e ${arg%%::*} ]]; then where=(); fi
   done
