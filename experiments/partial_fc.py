@@ -1,11 +1,11 @@
-"""Trains with Partial FC: W over very many classes, split over devices and sampled.
+r"""Trains with Partial FC: W over very many classes, split over devices and sampled.
 
     ./run.sh partial_fc --results_dir=DIR                 # generated identities
-    ./run.sh partial_fc --flagfile=experiments/partial_fc_runs/omniglot/pprn_0.1.flags \
-        --data_dir=OMNIGLOT --results_dir=DIR
+    ./run.sh partial_fc --data_dir=OMNIGLOT --results_dir=DIR \
+        --flagfile=experiments/partial_fc_runs/omniglot/pprn_0.1.flags
     ./run.sh partial_fc --dataset=faces --data_dir=FACES --results_dir=DIR
-    ./run.sh partial_fc --flagfile=experiments/partial_fc_runs/ten_million.flags \
-        --num_devices=8 --results_dir=DIR
+    ./run.sh partial_fc --num_devices=8 --results_dir=DIR \
+        --flagfile=experiments/partial_fc_runs/ten_million.flags
 
 An et al., "Partial FC" (arXiv 2010.05222): a step takes all positives of the mini-batch
 and a share r of the other classes (PPRN), and only their rows of W are touched. The
