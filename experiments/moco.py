@@ -11,8 +11,8 @@ the keys of the queue that k-means puts into the query's cluster). --loss=plain 
 measures the --pretrained encoder, or a random one. Published runs have flagfiles in
 experiments/moco_runs.
 
-With the flags of experiments/moco_runs/cifar10_mini, a run takes about 10 minutes on
-one core; see docs/results/moco for what comes out.
+With the flags of experiments/moco_runs/cifar10_mini, a run should take about 9 minutes
+on one core (from the time of 3 of its 30 epochs); docs/results/moco has what came out.
 
 The results folder has metrics.csv (a row per epoch, linear accuracy where it was
 measured), losses.npz (the loss of each example in the three forms, for figures 3 to 5),

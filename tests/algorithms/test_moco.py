@@ -266,8 +266,17 @@ def test_arrays_of_another_model_are_refused():
         moco.start_from(arrays)
 
 
+def wide_backbone():
+    """Wide enough, and centred, so that no ReLU of the head is dead for all images."""
+    images = tf.keras.Input([SIZE, SIZE, 3])
+    x = tf.keras.layers.Rescaling(1 / 127.5, -1)(tf.keras.layers.Flatten()(images))
+    initializer = tf.keras.initializers.GlorotUniform(0)
+    features = tf.keras.layers.Dense(64, kernel_initializer=initializer)(x)
+    return tf.keras.Model(images, features)
+
+
 def test_it_learns_to_tell_images_apart():
-    moco = build(rate=0.05, queue_size=16)
+    moco = build(rate=0.05, queue_size=16, backbone_fn=wide_backbone)
     rng = np.random.default_rng(0)
     images = rng.integers(30, 226, size=[32, SIZE, SIZE, 3])
 
@@ -279,7 +288,8 @@ def test_it_learns_to_tell_images_apart():
             total += moco.update(*pair)[0] / 32
         return total
 
-    # At first the queue has random directions, which are easily told from keys.
-    hardest = max(epoch() for _ in range(10))
-    *_, last = (epoch() for _ in range(70))
-    assert last < 0.6 * hardest
+    # The first queue has random directions, from which keys are easily told apart, so
+    # that this is more than it looks.
+    first = epoch()
+    *_, last = (epoch() for _ in range(30))
+    assert last < 0.6 * first
