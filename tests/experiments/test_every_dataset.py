@@ -91,7 +91,9 @@ def test_tiny_imagenet(train_on, test_data, tmp_path, partition):
 @pytest.mark.parametrize(
     "partition", ["mixed", pytest.param("drawer", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("task", ["classification", "retrieval"])
+@pytest.mark.parametrize(
+    "task", ["classification", pytest.param("retrieval", marks=pytest.mark.slow)]
+)
 def test_omniglot(train_on, test_data, task, partition):
     output, rows = train_on(
         "--dataset=omniglot",

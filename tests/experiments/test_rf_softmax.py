@@ -86,9 +86,8 @@ def test_a_run_leaves_a_folder_that_explains_it(run, text, tmp_path):
     assert code == 2 and "--nu=4.0 there, --nu=3.0 here" in errors
 
 
-@pytest.mark.parametrize(
-    "sampler", ["rff", pytest.param("quadratic", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["rff", "quadratic"])
 def test_a_killed_run_goes_on_to_the_same_bytes(run, text, tmp_path, sampler):
     flags = (
         *SMALL_TEXT,

@@ -94,10 +94,8 @@ def test_status_runs_nothing(flagfiles, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_table_leaves_runs_that_go_on(flagfiles, tmp_path, number):
     long = tmp_path / "flagfiles"
     long.mkdir()

@@ -134,6 +134,7 @@ def build_in_graph(images):
             return session.run([[v.read_value() for v in model.weights], features])
 
 
+@pytest.mark.slow
 def test_graphs_and_eager_mode_give_the_same_weights_and_features():
     images = np.random.default_rng(3).integers(0, 256, (2, 32, 32, 3))
     images = images.astype(np.float32)
