@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from experiments import leap_figures, program
+from experiments import leap_figures, program, single_run
 from tff_fedss import algorithms, models, tasks, training
 from tff_fedss.datasets import augmentation, labelled_images
 from tff_fedss.errors import InvalidInputError
@@ -58,15 +58,6 @@ _METHOD = flags.DEFINE_enum(
     "How examples are selected. `leap`: easy ones, spread over the clusters of an "
     "embedding network. `spld`: easy ones, spread over clusters of pixels. `random`: "
     "all of them.",
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    None,
-    "The folder for what the run leaves behind. A run that was stopped or killed goes "
-    "on when it is given the same folder and flags again.",
-)
-_SEED = flags.DEFINE_integer(
-    "seed", 0, "Decides every random draw.", lower_bound=0, upper_bound=2**31 - 1
 )
 _IN_TURN = flags.DEFINE_boolean(
     "in_turn",
@@ -157,6 +148,8 @@ _ROUNDS_PER_CHECKPOINT = flags.DEFINE_integer(
     lower_bound=1,
 )
 
+flags.adopt_module_key_flags(single_run)  # --help shows them.
+
 GROUPS = {
     "The run": ("method", "dataset", "data_dir", "num_train", "results_dir", "seed"),
     "Networks": ("student", "embedding", "embedding_dim", "in_turn"),
@@ -184,50 +177,32 @@ GROUPS = {
 }
 _DO_NOT_DECIDE = frozenset({"results_dir", "rounds_per_checkpoint"})
 
-_COLUMNS = {
-    "metrics.csv": (
-        "method",
-        "round",
-        "steps",
-        "loss",
-        "accuracy",
-        "top1",
-        "test_loss",
-        "epoch",
-        "selected_share",
-        "selected_classes",
-        "easiness",
-        "diversity",
-        "embedding_loss",
-        "num_examples",
-    ),
-    "speed.csv": (
-        "method",
-        "round",
-        "round_seconds",
-        "images_per_second",
-        "evaluation_seconds",
-    ),
-}
+_COLUMNS = (
+    "steps",
+    "loss",
+    "accuracy",
+    "top1",
+    "test_loss",
+    "epoch",
+    "selected_share",
+    "selected_classes",
+    "easiness",
+    "diversity",
+    "embedding_loss",
+    "num_examples",
+)
 # Of so many training images the representations are kept, for t-SNE.
 _NUM_REPRESENTATIONS = 2000
 
 
 def main() -> None:
     """Trains and prints the result."""
-    if not _RESULTS_DIR.value:
-        raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
     drops = _learning_rate_drops()
     names = [name for group in GROUPS.values() for name in group]
-    folder = training.ResultsFolder(
-        _RESULTS_DIR.value,
-        program.as_texts(
-            flags.FLAGS[name] for name in names if name not in _DO_NOT_DECIDE
-        ),
-        _COLUMNS,
+    folder = single_run.open_folder(
+        (flags.FLAGS[name] for name in names if name not in _DO_NOT_DECIDE), _COLUMNS
     )
-    if folder.result is not None:
-        print(f"Done before, nothing to run.\n{folder.result['text']}")
+    if folder is None:
         return
     data = labelled_images.load(_DATASET.value, _DATA_DIR.value)
     if _NUM_TRAIN.value is not None:
@@ -239,7 +214,7 @@ def main() -> None:
             models.NETWORKS[_STUDENT.value],
             data.image_shape,
             data.num_classes,
-            _SEED.value,
+            single_run.SEED.value,
         ),
         augmentation.AUGMENTATIONS[_AUGMENTATION.value],
     )
@@ -251,26 +226,19 @@ def main() -> None:
             embedding,
             _STEPS_PER_ROUND.value,
         )
-        folder.open()
-        _train(run, folder)
+        single_run.train(
+            run,
+            folder,
+            rounds=_ROUNDS.value,
+            rounds_per_evaluation=_ROUNDS_PER_EVALUATION.value,
+            rounds_per_checkpoint=_ROUNDS_PER_CHECKPOINT.value,
+            plot=lambda: leap_figures.plot_curves(
+                {run.name: [folder.rows]}, folder.path / "curves.png"
+            ),
+        )
         if embedding is not None:
             _write_representations(folder, embedding, data)
     _finish(run, folder)
-
-
-def _train(run: training.LeapRun, folder: training.ResultsFolder) -> None:
-    checkpoints = folder.resume([run])
-    try:
-        training.train(
-            [run],
-            _ROUNDS.value,
-            _ROUNDS_PER_EVALUATION.value,
-            folder.release,
-            checkpoints,
-            _ROUNDS_PER_CHECKPOINT.value,
-        )
-    finally:  # What was measured before Ctrl-C is worth a picture too.
-        leap_figures.plot_curves({run.name: [folder.rows]}, folder.path / "curves.png")
 
 
 def _finish(run: training.LeapRun, folder: training.ResultsFolder) -> None:
@@ -289,8 +257,7 @@ def _finish(run: training.LeapRun, folder: training.ResultsFolder) -> None:
         f"{last['steps']:,} mini-batches"
     )
     values = {name: last[name] for name in ("steps", "top1", "test_loss")}
-    folder.finish({"text": text, "metric": run.task.metric, **values})
-    print(f"{text}\nWritten to {folder.path}/")
+    single_run.finish(folder, run.task.metric, text, values)
 
 
 def _learning_rate_drops() -> list[int]:
@@ -360,7 +327,7 @@ def _magnet_settings(
             data.image_shape,
             _EMBEDDING_DIM.value,
             # Not the student's initial weights, if both are the same network.
-            _SEED.value + 1,
+            single_run.SEED.value + 1,
         ),
         data.num_classes,
         clusters_per_class=_CLUSTERS_PER_CLASS.value,
@@ -370,7 +337,7 @@ def _magnet_settings(
         learning_rate=_EMBEDDING_LEARNING_RATE.value,
         epochs_per_refresh=_EPOCHS_PER_REFRESH.value,
         augmentation=augmentation.AUGMENTATIONS[_AUGMENTATION.value],
-        seed=_SEED.value,
+        seed=single_run.SEED.value,
     )
 
 
@@ -388,7 +355,7 @@ def _student(
             data.train_labels,
             data.num_classes,
             _CLUSTERS_PER_CLASS.value,
-            _SEED.value,
+            single_run.SEED.value,
         )
 
     return algorithms.SelfPacedStudent(
@@ -401,7 +368,7 @@ def _student(
         batch_size=_BATCH_SIZE.value,
         weight_decay=_WEIGHT_DECAY.value,
         augmentation=task.augmentation,
-        seed=_SEED.value,
+        seed=single_run.SEED.value,
     )
 
 

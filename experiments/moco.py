@@ -31,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from experiments import figures, program
+from experiments import figures, program, single_run
 from tff_fedss import algorithms, losses, models, tasks, training
 from tff_fedss.datasets import labelled_images
 from tff_fedss.datasets.two_views import TwoViews
@@ -90,24 +90,11 @@ _DATA_DIR = flags.DEFINE_string(
     "A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE (or val). "
     "Without it, TFDS downloads the data set (not tiny_imagenet).",
 )
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    None,
-    "The folder for what the run leaves behind. A run that was stopped or killed goes "
-    "on when it is given the same folder and flags again.",
-)
 _PRETRAINED = flags.DEFINE_string(
     "pretrained",
     None,
     "Start from what a finished run has learned, its queue included: its results "
     f"folder, or the {WEIGHTS} in it. Default: from random weights.",
-)
-_SEED = flags.DEFINE_integer(
-    "seed",
-    0,
-    "Decides every random draw: same seed, same results.",
-    lower_bound=0,
-    upper_bound=2**31 - 1,
 )
 _NUM_TRAIN = flags.DEFINE_integer(
     "num_train",
@@ -199,6 +186,8 @@ _EPOCHS_PER_CHECKPOINT = flags.DEFINE_integer(
     lower_bound=1,
 )
 
+flags.adopt_module_key_flags(single_run)  # --help shows them.
+
 GROUPS = {
     "The run": ("dataset", "data_dir", "results_dir", "pretrained", "seed"),
     "Loss": ("loss", "gamma", "num_clusters", "temperature"),
@@ -218,7 +207,7 @@ _DECIDE_RESULTS = (
     _DATASET,
     _DATA_DIR,
     _PRETRAINED,
-    _SEED,
+    single_run.SEED,
     _NUM_TRAIN,
     _LOSS,
     _GAMMA,
@@ -248,25 +237,14 @@ _BY_DATASET = (
     _WEIGHT_DECAY,
 )
 
-_COLUMNS = {
-    "metrics.csv": (
-        "method",
-        "round",
-        "steps",
-        "loss",
-        "accuracy",
-        tasks.Contrastive.metric,
-        "cluster_share",
-        "num_examples",
-    ),
-    "speed.csv": (
-        "method",
-        "round",
-        "round_seconds",
-        "images_per_second",
-        "evaluation_seconds",
-    ),
-}
+_COLUMNS = (
+    "steps",
+    "loss",
+    "accuracy",
+    tasks.Contrastive.metric,
+    "cluster_share",
+    "num_examples",
+)
 _MOMENTUM = 0.9
 
 # What NumPy raises on files that are no whole archive of arrays. TypeError: one array.
@@ -275,9 +253,9 @@ _DAMAGED = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.e
 
 def main() -> None:
     """Trains and prints the result."""
-    folder = _open_results_folder()
-    if folder.result is not None:
-        print(f"Done before, nothing to run.\n{folder.result['text']}")
+    _take_defaults()
+    folder = single_run.open_folder(_DECIDE_RESULTS, _COLUMNS)
+    if folder is None:
         return
     start = _load_pretrained()
     task = _load_task()
@@ -293,39 +271,29 @@ def main() -> None:
             ) from error
     clusters = _LOSS.value != "plain"
     run = training.MocoRun(NAME, task, algorithm, clusters)
-    folder.open()
-    checkpoints = folder.resume([run], unit="epoch")
-    try:
-        training.train(
-            [run],
-            _EPOCHS.value,
-            _EPOCHS_PER_EVALUATION.value or max(_EPOCHS.value, 1),
-            folder.release,
-            checkpoints,
-            _EPOCHS_PER_CHECKPOINT.value,
-            unit="epoch",
-        )
-    finally:  # What was measured before Ctrl-C is worth a picture too.
-        _plot(folder)
+    single_run.train(
+        run,
+        folder,
+        rounds=_EPOCHS.value,
+        rounds_per_evaluation=_EPOCHS_PER_EVALUATION.value or max(_EPOCHS.value, 1),
+        rounds_per_checkpoint=_EPOCHS_PER_CHECKPOINT.value,
+        plot=lambda: _plot(folder),
+        unit="epoch",
+    )
     folder.write_arrays(WEIGHTS, algorithm.arrays())
     folder.write_arrays(LOSSES, run.measure_losses())
     accuracy = folder.rows[-1][task.metric]
     text = f"{run.name}: {task.metric_title} {task.format_metric(accuracy)}"
-    folder.finish({"text": text, "metric": task.metric, task.metric: accuracy})
-    print(f"{text}\nWritten to {folder.path}/")
+    single_run.finish(folder, task.metric, text, {task.metric: accuracy})
 
 
-def _open_results_folder() -> training.ResultsFolder:
+def _take_defaults() -> None:
     """Gives the flags that were left open their values, and checks them.
 
     Raises:
-        InvalidInputError: If they do not go together, or the folder belongs to others.
+        InvalidInputError: If they do not go together.
     """
-    if not _RESULTS_DIR.value:
-        raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
-    for flag in _BY_DATASET:
-        if flag.value is None:
-            flags.set_default(flag, getattr(_SETTINGS[_DATASET.value], flag.name))
+    single_run.set_defaults(_BY_DATASET, _SETTINGS[_DATASET.value])
     for flag in (_BATCH_SIZE, _NUM_CLUSTERS):
         if flag.value > _QUEUE_SIZE.value:
             raise InvalidInputError(
@@ -337,11 +305,6 @@ def _open_results_folder() -> training.ResultsFolder:
             f"--backbone={_BACKBONE.value} needs --image_size of at least 32, found "
             f"{_IMAGE_SIZE.value}."
         )
-    return training.ResultsFolder(
-        _RESULTS_DIR.value,
-        program.as_texts(_DECIDE_RESULTS),
-        _COLUMNS,
-    )
 
 
 def _load_pretrained() -> dict[str, np.ndarray] | None:
@@ -393,11 +356,13 @@ def _load_task() -> tasks.Contrastive:
     return tasks.Contrastive(
         data,
         functools.partial(
-            models.BACKBONES[_BACKBONE.value], (size, size, 3), seed=_SEED.value
+            models.BACKBONES[_BACKBONE.value],
+            (size, size, 3),
+            seed=single_run.SEED.value,
         ),
         TwoViews(size, blur=_BLUR.value),
         batch_size=_BATCH_SIZE.value,
-        seed=_SEED.value,
+        seed=single_run.SEED.value,
     )
 
 
@@ -415,7 +380,7 @@ def _build_algorithm(task: tasks.Contrastive) -> algorithms.MoCo:
         gamma=_GAMMA.value,
         form=_LOSS.value,
         num_clusters=_NUM_CLUSTERS.value,
-        seed=_SEED.value,
+        seed=single_run.SEED.value,
     )
 
 

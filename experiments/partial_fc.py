@@ -27,7 +27,7 @@ import functools
 
 from absl import flags
 
-from experiments import partial_fc_curves, program
+from experiments import partial_fc_curves, program, single_run
 from tff_fedss import algorithms, losses, models, runtime, samplers, tasks, training
 from tff_fedss.datasets import identities, identity_folders, omniglot
 from tff_fedss.errors import InvalidInputError
@@ -62,19 +62,6 @@ _DATA_DIR = flags.DEFINE_string(
     None,
     "omniglot: as for `./run.sh train`; without it, TFDS downloads them. faces: a "
     "folder of <identity>/<image>.jpg or .png.",
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    None,
-    "The folder for what the run leaves behind. A run that was stopped or killed goes "
-    "on when it is given the same folder and flags again.",
-)
-_SEED = flags.DEFINE_integer(
-    "seed",
-    0,
-    "Decides every random draw: same seed, same results.",
-    lower_bound=0,
-    upper_bound=2**31 - 2,
 )
 _NUM_CLASSES = flags.DEFINE_integer(
     "num_classes",
@@ -163,6 +150,8 @@ _ROUNDS_PER_CHECKPOINT = flags.DEFINE_integer(
     lower_bound=1,
 )
 
+flags.adopt_module_key_flags(single_run)  # --help shows them.
+
 GROUPS = {
     "The run": ("dataset", "data_dir", "results_dir", "seed"),
     "Classes and devices": (
@@ -186,7 +175,7 @@ GROUPS = {
 _DECIDE_RESULTS = (
     _DATASET,
     _DATA_DIR,
-    _SEED,
+    single_run.SEED,
     _NUM_CLASSES,
     _IMAGE_SIZE,
     _SAMPLE_RATE,
@@ -207,63 +196,44 @@ _DECIDE_RESULTS = (
 _BY_DATASET = (_MODEL, _IMAGE_SIZE, _NUM_CLASSES)
 
 _METRICS = ("tar_at_far", "pair_accuracy", "map_at_r", "top1")
-_COLUMNS = {
-    "metrics.csv": (
-        "method",
-        "round",
-        "steps",
-        "loss",
-        *_METRICS,
-        "ca_pcc",
-        "trained_share",
-        "classes_per_step",
-        "num_examples",
-    ),
-    "speed.csv": (
-        "method",
-        "round",
-        "round_seconds",
-        "examples_per_second",
-        "evaluation_seconds",
-    ),
-}
+_COLUMNS = (
+    "steps",
+    "loss",
+    *_METRICS,
+    "ca_pcc",
+    "trained_share",
+    "classes_per_step",
+    "num_examples",
+)
 
 
 def main() -> None:
     """Trains and prints the result."""
     _take_defaults()
-    folder = training.ResultsFolder(
-        _RESULTS_DIR.value, program.as_texts(_DECIDE_RESULTS), _COLUMNS
-    )
-    if folder.result is not None:
-        print(f"Done before, nothing to run.\n{folder.result['text']}")
+    folder = single_run.open_folder(_DECIDE_RESULTS, _COLUMNS, "examples")
+    if folder is None:
         return
     mesh = runtime.local_mesh(_NUM_DEVICES.value)
     task = _load_task()
     print(task.summary, flush=True)
     run = _build_run(task, mesh)
-    folder.open()
-    checkpoints = folder.resume([run], training.ShardedCheckpoints)
-    try:
-        training.train(
-            [run],
-            _ROUNDS.value,
-            _ROUNDS_PER_EVALUATION.value,
-            folder.release,
-            checkpoints,
-            _ROUNDS_PER_CHECKPOINT.value,
-            examples="examples",
-        )
-    finally:  # What was measured before Ctrl-C is worth a picture too.
-        partial_fc_curves.plot(
+    single_run.train(
+        run,
+        folder,
+        rounds=_ROUNDS.value,
+        rounds_per_evaluation=_ROUNDS_PER_EVALUATION.value,
+        rounds_per_checkpoint=_ROUNDS_PER_CHECKPOINT.value,
+        plot=lambda: partial_fc_curves.plot(
             {run.name: folder.rows}, task.metric_title, folder.path / "curves.png"
-        )
+        ),
+        checkpoints=training.ShardedCheckpoints,
+        examples="examples",
+    )
     folder.write_weights(f"{run.name}.npz", run.weights)
     last = folder.rows[-1]
     values = {name: last[name] for name in (*_METRICS, "ca_pcc") if name in last}
     text = f"{run.name}: " + ", ".join(f"{k} {v:.4f}" for k, v in values.items())
-    folder.finish({"text": text, "metric": task.metric, **values})
-    print(f"{text}\nWritten to {folder.path}/")
+    single_run.finish(folder, task.metric, text, values)
 
 
 def _take_defaults() -> None:
@@ -273,8 +243,6 @@ def _take_defaults() -> None:
         InvalidInputError: If they do not.
     """
     dataset = _DATASET.value
-    if not _RESULTS_DIR.value:
-        raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
     if dataset == "faces" and not _DATA_DIR.value:
         raise InvalidInputError("--dataset=faces needs --data_dir=DIR.")
     if dataset == "generated":
@@ -286,9 +254,7 @@ def _take_defaults() -> None:
             "--num_classes goes with --dataset=generated only; "
             f"--dataset={dataset} has its own."
         )
-    for flag in _BY_DATASET:
-        if flag.value is None:
-            flags.set_default(flag, getattr(_SETTINGS[dataset], flag.name))
+    single_run.set_defaults(_BY_DATASET, _SETTINGS[dataset])
     if (_MODEL.value == "mlp") != (dataset == "generated"):
         raise InvalidInputError(
             f"--model={_MODEL.value} does not go with --dataset={dataset}: mlp is for "
@@ -308,7 +274,9 @@ def _load_task() -> tasks.IdentityVerification:
         InvalidInputError: If they are not there, or damaged.
     """
     if _DATASET.value == "generated":
-        data = identities.GeneratedIdentities(_NUM_CLASSES.value, seed=_SEED.value)
+        data = identities.GeneratedIdentities(
+            _NUM_CLASSES.value, seed=single_run.SEED.value
+        )
     elif _DATASET.value == "omniglot":
         data = omniglot.load_identities(_DATA_DIR.value, image_size=_IMAGE_SIZE.value)
     else:
@@ -319,11 +287,11 @@ def _load_task() -> tasks.IdentityVerification:
             _MODELS[_MODEL.value],
             data.example_shape,
             _EMBEDDING_DIM.value,
-            seed=_SEED.value,
+            seed=single_run.SEED.value,
         ),
         logit_scale=_LOGIT_SCALE.value,
         batch_size=_BATCH_SIZE.value,
-        seed=_SEED.value,
+        seed=single_run.SEED.value,
     )
 
 
@@ -354,7 +322,7 @@ def _build_run(
         num_strata=_NUM_STRATA.value,
         learning_rate=_LEARNING_RATE.value,
         momentum=_MOMENTUM.value,
-        seed=_SEED.value,
+        seed=single_run.SEED.value,
     )
     rate = _SAMPLE_RATE.value
     name = "full" if rate == 1 else f"{_SAMPLING.value}_{rate:g}"

@@ -20,7 +20,7 @@ import functools
 import tensorflow as tf
 from absl import flags
 
-from experiments import program, sampler_curves
+from experiments import program, sampler_curves, single_run
 from tff_fedss import algorithms, models, samplers, tasks, training
 from tff_fedss.datasets import extreme, penn_treebank
 from tff_fedss.errors import InvalidInputError
@@ -79,19 +79,6 @@ _DATA_DIR = flags.DEFINE_string(
     "ptb: a folder or zip with ptb.train.txt, ptb.valid.txt and ptb.test.txt. extreme: "
     "a folder with a train and a test file, XMC (.txt) or sparse ARFF (.arff). Images: "
     "as for `./run.sh train`.",
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    None,
-    "The folder for what the run leaves behind. A run that was stopped or killed goes "
-    "on when it is given the same folder and flags again.",
-)
-_SEED = flags.DEFINE_integer(
-    "seed",
-    0,
-    "Decides every random draw: same seed, same results.",
-    lower_bound=0,
-    upper_bound=2**31 - 1,
 )
 _NUM_NEGATIVES = flags.DEFINE_integer(
     "num_negatives",
@@ -183,6 +170,8 @@ _ROUNDS_PER_CHECKPOINT = flags.DEFINE_integer(
     lower_bound=1,
 )
 
+flags.adopt_module_key_flags(single_run)  # --help shows them.
+
 GROUPS = {
     "The run": ("task", "sampler", "data_dir", "results_dir", "seed"),
     "Sampling": (
@@ -213,7 +202,7 @@ _DECIDE_RESULTS = (
     _TASK,
     _SAMPLER,
     _DATA_DIR,
-    _SEED,
+    single_run.SEED,
     _NUM_NEGATIVES,
     _SHARE_NEGATIVES,
     _LOGIT_SCALE,
@@ -243,24 +232,13 @@ _BY_TASK = (
 )
 
 _METRICS = ("perplexity", "precision_at_1", "precision_at_3", "precision_at_5", "top1")
-_COLUMNS = {
-    "metrics.csv": (
-        "method",
-        "round",
-        "steps",
-        "loss",
-        *_METRICS,
-        "clipped_share",
-        "num_examples",
-    ),
-    "speed.csv": (
-        "method",
-        "round",
-        "round_seconds",
-        "examples_per_second",
-        "evaluation_seconds",
-    ),
-}
+_COLUMNS = (
+    "steps",
+    "loss",
+    *_METRICS,
+    "clipped_share",
+    "num_examples",
+)
 
 _OPTIMIZERS = {
     # The gradient of a class is small beside Keras' initial 0.1, which would make
@@ -274,48 +252,35 @@ _OPTIMIZERS = {
 
 def main() -> None:
     """Trains and prints the result."""
-    if not _RESULTS_DIR.value:
-        raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
-    for flag in _BY_TASK:
-        if flag.value is None:
-            flags.set_default(flag, getattr(_SETTINGS[_TASK.value], flag.name))
-    folder = training.ResultsFolder(
-        _RESULTS_DIR.value, program.as_texts(_DECIDE_RESULTS), _COLUMNS
-    )
-    if folder.result is not None:
-        print(f"Done before, nothing to run.\n{folder.result['text']}")
+    single_run.set_defaults(_BY_TASK, _SETTINGS[_TASK.value])
+    folder = single_run.open_folder(_DECIDE_RESULTS, _COLUMNS, "examples")
+    if folder is None:
         return
     task = _load_task()
     print(task.summary, flush=True)
     run = _build_run(task)
-    folder.open()
-    checkpoints = folder.resume([run])
-    try:
-        training.train(
-            [run],
-            _ROUNDS.value,
-            _ROUNDS_PER_EVALUATION.value,
-            folder.release,
-            checkpoints,
-            _ROUNDS_PER_CHECKPOINT.value,
-            examples="examples",
-        )
-    finally:  # What was measured before Ctrl-C is worth a picture too.
-        sampler_curves.plot(
+    single_run.train(
+        run,
+        folder,
+        rounds=_ROUNDS.value,
+        rounds_per_evaluation=_ROUNDS_PER_EVALUATION.value,
+        rounds_per_checkpoint=_ROUNDS_PER_CHECKPOINT.value,
+        plot=lambda: sampler_curves.plot(
             {run.name: folder.rows},
             task.metric,
             task.metric_title,
             folder.path / "curves.png",
             is_share=task.metric != "perplexity",
-        )
+        ),
+        examples="examples",
+    )
     folder.write_weights(f"{run.name}.npz", run.weights)
     last = folder.rows[-1]
     values = {name: last[name] for name in _METRICS if name in last}
     text = f"{run.name}: " + ", ".join(
         f"{name} {task.format_metric(value)}" for name, value in values.items()
     )
-    folder.finish({"text": text, "metric": task.metric, **values})
-    print(f"{text}\nWritten to {folder.path}/")
+    single_run.finish(folder, task.metric, text, values)
 
 
 def _load_task() -> tasks.SampledSoftmaxTask:
@@ -330,7 +295,7 @@ def _load_task() -> tasks.SampledSoftmaxTask:
         embedding_dim=_EMBEDDING_DIM.value,
         logit_scale=_LOGIT_SCALE.value,
         batch_size=_BATCH_SIZE.value,
-        seed=_SEED.value,
+        seed=single_run.SEED.value,
     )
     if _TASK.value == "ptb":
         data = penn_treebank.load(_DATA_DIR.value)
@@ -378,13 +343,13 @@ def _image_task() -> tasks.PooledImages:
             models.FEATURE_EXTRACTORS[settings.model],
             dataset.image_shape,
             _EMBEDDING_DIM.value,
-            seed=_SEED.value,
+            seed=single_run.SEED.value,
         ),
     )
     return tasks.PooledImages(
         task,
         functools.partial(
-            training.pooled_batches, dataset, _BATCH_SIZE.value, _SEED.value
+            training.pooled_batches, dataset, _BATCH_SIZE.value, single_run.SEED.value
         ),
         logit_scale=_LOGIT_SCALE.value,
     )
@@ -402,7 +367,7 @@ def _build_run(task: tasks.SampledSoftmaxTask) -> training.SampledSoftmaxRun:
                 nu=_NU.value,
                 num_frequencies=_NUM_FREQUENCIES.value,
                 leaf_size=_LEAF_SIZE.value,
-                seed=_SEED.value,
+                seed=single_run.SEED.value,
             )
         )
     algorithm = algorithms.SampledSoftmax(
@@ -415,7 +380,7 @@ def _build_run(task: tasks.SampledSoftmaxTask) -> training.SampledSoftmaxRun:
         logit_scale=task.logit_scale,
         share_negatives=_SHARE_NEGATIVES.value,
         max_gradient_norm=_MAX_GRADIENT_NORM.value,
-        seed=_SEED.value,
+        seed=single_run.SEED.value,
     )
     return training.SampledSoftmaxRun(
         _SAMPLER.value, task, algorithm, _STEPS_PER_ROUND.value

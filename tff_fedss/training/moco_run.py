@@ -2,25 +2,17 @@
 
 import collections
 import itertools
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import tensorflow_federated as tff
 
 from tff_fedss.algorithms import MoCo
 from tff_fedss.tasks import Contrastive
 from tff_fedss.training.loop import Metrics
+from tff_fedss.training.stepped_run import SteppedRun
 
 
-class MocoRun:
-    """Runs MoCo on a task; a round is an epoch.
-
-    Attributes:
-        name: What to call the run in tables and progress lines.
-        task: The task.
-        round_num: The number of epochs done.
-    """
+class MocoRun(SteppedRun):
+    """Runs MoCo on a task; a round is an epoch."""
 
     def __init__(self, name: str, task: Contrastive, algorithm: MoCo, clusters: bool):
         """Begins at epoch 0.
@@ -31,33 +23,8 @@ class MocoRun:
             algorithm: With the task's backbone.
             clusters: Whether to cluster the queue anew before every epoch.
         """
-        self.name = name
-        self.task = task
-        self.round_num = 0
-        self._algorithm = algorithm
+        super().__init__(name, task, algorithm)
         self._clusters = clusters
-        self._batches: Iterator[Any] | None = None
-
-    @property
-    def state(self) -> list[np.ndarray]:
-        """Everything that the next epochs depend on, beside `round_num`."""
-        return self._algorithm.state
-
-    def resume(self, state: list[np.ndarray], round_num: int) -> None:
-        """Goes on from the state after an epoch.
-
-        Args:
-            state: As `state` was then.
-            round_num: The number of epochs done.
-        """
-        self._algorithm.set_state(state)
-        self.round_num = round_num
-        self._batches = None
-
-    @property
-    def weights(self) -> tff.learning.models.ModelWeights:
-        """The backbone, without its head."""
-        return self._algorithm.weights
 
     def run_round(self) -> Metrics:
         """Runs the steps of one epoch.
@@ -69,12 +36,10 @@ class MocoRun:
             share of the queue that was in a query's cluster.
         """
         steps = self.task.steps_per_epoch
-        if self._batches is None:
-            self._batches = self.task.batches(self.round_num * steps)
         if self._clusters:
             self._algorithm.fit_clusters(self.round_num + 1)
         loss_sum = num_correct = share_sum = num_examples = 0
-        for query_views, key_views in itertools.islice(self._batches, steps):
+        for query_views, key_views in self._next_batches(steps):
             loss, correct, share = self._algorithm.update(query_views, key_views)
             loss_sum += loss
             num_correct += correct
