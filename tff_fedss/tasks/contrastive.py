@@ -7,11 +7,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import metrics
+from tff_fedss import metrics, models
 from tff_fedss.datasets.labelled_images import LabelledImages
 from tff_fedss.datasets.two_views import TwoViews
-
-_EVALUATION_BATCH = 256
 
 
 class Contrastive:
@@ -55,10 +53,7 @@ class Contrastive:
         self._batch_size = batch_size
         self._seed = seed
         self._model = backbone_fn()
-        self._extract = tf.function(
-            lambda images: self._model(tf.cast(images, tf.float32), training=False),
-            reduce_retracing=True,
-        )
+        self._infer = models.inference(self._model)
 
     def batches(self, num_done: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         """Yields query and key views of training images without end.
@@ -85,12 +80,7 @@ class Contrastive:
         Returns:
             `linear_accuracy`.
         """
-        for variables, values in (
-            (self._model.trainable_variables, weights.trainable),
-            (self._model.non_trainable_variables, weights.non_trainable),
-        ):
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
+        weights.assign_weights_to(self._model)
         data = self._data
         return collections.OrderedDict(
             linear_accuracy=metrics.linear_accuracy(
@@ -109,10 +99,4 @@ class Contrastive:
     def _features(self, images: np.ndarray) -> np.ndarray:
         size = self._views.image_size
         top, left = ((side - size) // 2 for side in images.shape[1:3])
-        centres = images[:, top : top + size, left : left + size]
-        return np.concatenate(
-            [
-                self._extract(centres[start : start + _EVALUATION_BATCH]).numpy()
-                for start in range(0, len(centres), _EVALUATION_BATCH)
-            ]
-        )
+        return self._infer(images[:, top : top + size, left : left + size])

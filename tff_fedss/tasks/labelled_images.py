@@ -64,13 +64,7 @@ class LabelledClassification:
         if self._measured is None:
             self._measured = self.classifier_fn()
             self._infer = models.inference(self._measured)
-        model = self._measured
-        for variables, values in (
-            (model.trainable_variables, weights.trainable),
-            (model.non_trainable_variables, weights.non_trainable),
-        ):
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
+        weights.assign_weights_to(self._measured)
         logits = self._infer(self.data.test_images)
         labels = self.data.test_labels
         return collections.OrderedDict(
