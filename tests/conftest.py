@@ -14,6 +14,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes minutes; runs with --slow only")
+    # TFF's own default context complains when a process ends without having used it,
+    # as the one does that only hands out the tests to others.
+    runtime.set_native_context()
 
 
 def pytest_collection_modifyitems(config, items):
