@@ -5,7 +5,7 @@ import dataclasses
 import io
 import pathlib
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from experiments import paper_values, table_results
 from experiments.table_results import METHOD_TITLES, Setting
@@ -96,6 +96,41 @@ def expected_cells(cells_dir: pathlib.Path) -> dict[Setting, str]:
     return by_setting
 
 
+def cells_of_table(
+    results: table_results.Results,
+    paper: paper_values.Table,
+    expected: Collection[Setting],
+) -> table_results.Results:
+    """Leaves out the cells of Table 2 from the folder that Table 4 shares with it.
+
+    Args:
+        results: The runs.
+        paper: The paper's table.
+        expected: The cells that there are to be. If there are none, FedSS at its
+            largest |S_k|, FullSoftmax and Centralized are.
+
+    Returns:
+        The runs of the table.
+
+    Raises:
+        InvalidInputError: If there is none.
+    """
+    if len(paper.metrics) == 1:
+        return results
+    largest = max(results.num_negatives("fedss"), default=None)
+    wanted = expected or [
+        Setting("fedss", largest),
+        *(Setting(method) for method in _BEST_OF_SEEDS),
+    ]
+    cells = {s: cell for s, cell in results.cells.items() if s in wanted}
+    if not cells:
+        raise InvalidInputError(
+            f"Table {paper.number} is of {', '.join(map(str, wanted))}: "
+            f"{results.runs[0].path.parents[1]} has runs of none of them."
+        )
+    return table_results.Results(cells)
+
+
 # --- What stands in the table -----------------------------------------------------
 
 
@@ -125,15 +160,6 @@ def lines_of(
             f"{results.runs[0].path} measures {results.task.metric}."
         )
     names = {**expected, **{s: cell.name for s, cell in results.cells.items()}}
-    if len(paper.metrics) > 1 and not expected:
-        # The table has one FedSS only: that of the largest |S_k|.
-        largest = max(results.num_negatives("fedss"), default=None)
-        names = {
-            s: name
-            for s, name in names.items()
-            if s.method in ("fedss", *_BEST_OF_SEEDS)
-            and s.num_negatives in (None, largest)
-        }
     order = list(METHOD_TITLES)
     settings = sorted(
         names,

@@ -233,8 +233,8 @@ def write(
         The text of tableN.md.
 
     Raises:
-        InvalidInputError: If there is no run, or a file of one is damaged, or the files
-            cannot be written.
+        InvalidInputError: If there is no run of the table, or a file of one is damaged,
+            or the files cannot be written.
     """
     paper = paper_values.TABLES[table]
     results = table_results.read(results_dir)
@@ -247,6 +247,7 @@ def write(
     expected = paper_table.expected_cells(
         pathlib.Path(cells_dir or _EXPERIMENTS / f"table{table}" / scale)
     )
+    results = paper_table.cells_of_table(results, paper, expected)
     if figures is None:
         figures = _DEFAULT_FIGURES[table]
         if table in (1, 2) and figures_lib.compositions(pool):

@@ -237,17 +237,21 @@ def test_more_negatives_for_figure_6_have_no_column(tmp_path, make_table):
     assert by_cell["omniglot_neg_only_m24", "top1"]["S_k"] == "44"
 
 
-def test_table_4(tmp_path, make_table):
+@pytest.mark.parametrize(
+    "flagfiles", [(), ("omniglot_fedss_m80", "omniglot_full_softmax")]
+)
+def test_table_4(tmp_path, make_table, flagfiles):
     folder = tmp_path / "runs"
     options = {"metric": "map_at_10"}
     for cell, tests, trains in (
         ("omniglot_fedss_m80", (26, 27, 28), (97, 98, 99)),
-        ("omniglot_fedss_m5", (99, 99, 99), (99, 99, 99)),  # stands in Table 2
         ("omniglot_full_softmax", (25, 24, 23), (98, 99, 99.5)),
     ):
         for seed, (test, train) in enumerate(zip(tests, trains)):
             run_folders.write_run(folder, cell, seed, test, train_top1=train, **options)
-    rows, text, by_cell = make_table(table=4)
+    # It stands in Table 2, and has no top-1 on training images.
+    run_folders.write_run(folder, "omniglot_fedss_m5", 0, 99, **options)
+    rows, text, by_cell = make_table(table=4, flagfiles=flagfiles)
     assert rows["method"] == [
         "top-1 (train)",
         "paper (SOP)",
@@ -265,6 +269,15 @@ def test_table_4(tmp_path, make_table):
     assert list(rows) == ["method", "FedSS, |S_k| = 100", "FullSoftmax (best)"]
     assert by_cell["omniglot_full_softmax", "train_top1"]["best"] == "98.0"
     assert "FedSS > FullSoftmax > Centralized." in text
+    assert "6 of 6 runs are done" in text
+
+
+def test_table_4_without_its_cells(tmp_path, make_table):
+    run_folders.write_run(
+        tmp_path / "runs", "omniglot_pos_only", 0, 9, metric="map_at_10"
+    )
+    with pytest.raises(InvalidInputError, match="Table 4 is of .*runs of none of them"):
+        make_table(table=4)
 
 
 def test_results_of_another_task_are_refused(tmp_path, make_table):
