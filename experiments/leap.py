@@ -175,7 +175,6 @@ GROUPS = {
     ),
     "Evaluation and checkpoints": ("rounds_per_evaluation", "rounds_per_checkpoint"),
 }
-_DO_NOT_DECIDE = frozenset({"results_dir", "rounds_per_checkpoint"})
 
 _COLUMNS = (
     "steps",
@@ -198,10 +197,7 @@ _NUM_REPRESENTATIONS = 2000
 def main() -> None:
     """Trains and prints the result."""
     drops = _learning_rate_drops()
-    names = [name for group in GROUPS.values() for name in group]
-    folder = single_run.open_folder(
-        (flags.FLAGS[name] for name in names if name not in _DO_NOT_DECIDE), _COLUMNS
-    )
+    folder = single_run.open_folder(GROUPS, _COLUMNS)
     if folder is None:
         return
     data = labelled_images.load(_DATASET.value, _DATA_DIR.value)

@@ -24,8 +24,6 @@ again, and ends with the same bytes.
 import dataclasses
 import functools
 import pathlib
-import zipfile
-import zlib
 
 import numpy as np
 import tensorflow as tf
@@ -203,27 +201,6 @@ GROUPS = {
     "Views and model": ("image_size", "blur", "backbone"),
     "Evaluation and checkpoints": ("epochs_per_evaluation", "epochs_per_checkpoint"),
 }
-_DECIDE_RESULTS = (
-    _DATASET,
-    _DATA_DIR,
-    _PRETRAINED,
-    single_run.SEED,
-    _NUM_TRAIN,
-    _LOSS,
-    _GAMMA,
-    _NUM_CLUSTERS,
-    _TEMPERATURE,
-    _QUEUE_SIZE,
-    _KEY_MOMENTUM,
-    _BACKBONE,
-    _IMAGE_SIZE,
-    _BLUR,
-    _EPOCHS,
-    _BATCH_SIZE,
-    _LEARNING_RATE,
-    _WEIGHT_DECAY,
-    _EPOCHS_PER_EVALUATION,
-)
 _BY_DATASET = (
     _TEMPERATURE,
     _QUEUE_SIZE,
@@ -247,14 +224,11 @@ _COLUMNS = (
 )
 _MOMENTUM = 0.9
 
-# What NumPy raises on files that are no whole archive of arrays. TypeError: one array.
-_DAMAGED = (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
-
 
 def main() -> None:
     """Trains and prints the result."""
     _take_defaults()
-    folder = single_run.open_folder(_DECIDE_RESULTS, _COLUMNS)
+    folder = single_run.open_folder(GROUPS, _COLUMNS)
     if folder is None:
         return
     start = _load_pretrained()
@@ -324,12 +298,9 @@ def _load_pretrained() -> dict[str, np.ndarray] | None:
             f"results folder of a finished run, or the {WEIGHTS} in it."
         )
     try:
-        with np.load(path) as arrays:
-            return dict(arrays)
-    except _DAMAGED as error:
-        raise InvalidInputError(
-            f"--pretrained={_PRETRAINED.value}: {path} is damaged: {error}."
-        ) from error
+        return training.read_arrays(path)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--pretrained={_PRETRAINED.value}: {error}") from error
 
 
 def _load_task() -> tasks.Contrastive:

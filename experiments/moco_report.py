@@ -13,15 +13,13 @@ import csv
 import json
 import pathlib
 import statistics
-import zipfile
-import zlib
 from typing import NamedTuple
 
 import numpy as np
 from absl import flags
 
 from experiments import figures, program
-from tff_fedss import losses, tasks
+from tff_fedss import losses, tasks, training
 from tff_fedss.errors import InvalidInputError
 
 _TITLES = {
@@ -158,14 +156,11 @@ def _read_losses(results_dir: pathlib.Path) -> dict[str, np.ndarray] | None:
     measured = {form: [] for form in _FIGURES}
     for done in sorted(results_dir.glob(f"{_MEASURED}/seed*/done.json")):
         path = done.with_name("losses.npz")
-        try:
-            with np.load(path) as arrays:
-                for form, parts in measured.items():
-                    parts.append(arrays[form])
-        except (OSError, ValueError, KeyError, EOFError, zlib.error) as error:
-            raise InvalidInputError(f"{path} is damaged: {error!r}.") from error
-        except zipfile.BadZipFile as error:
-            raise InvalidInputError(f"{path} is damaged: {error!r}.") from error
+        arrays = training.read_arrays(path)
+        for form, parts in measured.items():
+            if form not in arrays:
+                raise InvalidInputError(f"{path} is damaged: it has no {form}.")
+            parts.append(arrays[form])
     if not measured["plain"]:
         return None
     return {form: np.concatenate(parts) for form, parts in measured.items()}

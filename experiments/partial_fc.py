@@ -172,27 +172,6 @@ GROUPS = {
     ),
     "Evaluation and checkpoints": ("rounds_per_evaluation", "rounds_per_checkpoint"),
 }
-_DECIDE_RESULTS = (
-    _DATASET,
-    _DATA_DIR,
-    single_run.SEED,
-    _NUM_CLASSES,
-    _IMAGE_SIZE,
-    _SAMPLE_RATE,
-    _SAMPLING,
-    _NUM_STRATA,
-    _MARGIN,
-    _MARGIN_SIZE,
-    _LOGIT_SCALE,
-    _MODEL,
-    _EMBEDDING_DIM,
-    _ROUNDS,
-    _STEPS_PER_ROUND,
-    _BATCH_SIZE,
-    _LEARNING_RATE,
-    _MOMENTUM,
-    _ROUNDS_PER_EVALUATION,
-)
 _BY_DATASET = (_MODEL, _IMAGE_SIZE, _NUM_CLASSES)
 
 _METRICS = ("tar_at_far", "pair_accuracy", "map_at_r", "top1")
@@ -210,7 +189,8 @@ _COLUMNS = (
 def main() -> None:
     """Trains and prints the result."""
     _take_defaults()
-    folder = single_run.open_folder(_DECIDE_RESULTS, _COLUMNS, "examples")
+    # A run may go on with another number of devices.
+    folder = single_run.open_folder(GROUPS, _COLUMNS, "examples", {"num_devices"})
     if folder is None:
         return
     mesh = runtime.local_mesh(_NUM_DEVICES.value)

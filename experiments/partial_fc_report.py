@@ -16,6 +16,7 @@ from typing import Any
 from absl import flags
 
 from experiments import partial_fc_curves, program
+from tff_fedss import training
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks.identities import IdentityVerification
 
@@ -81,20 +82,13 @@ def _read(results_dir: pathlib.Path) -> dict[str, list[list[dict[str, Any]]]]:
     """Reads the rows of all runs, by name and then by folder."""
     runs: dict[str, list[list[dict[str, Any]]]] = {}
     for path in sorted(results_dir.glob("**/metrics.csv")):
-        try:
-            with path.open(newline="") as file:
-                raw = list(csv.DictReader(file))
-            rows = [
-                {k: float(v) for k, v in row.items() if v and k != "method"}
-                for row in raw
-            ]
-            names = {row["method"] for row in raw}
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"{path} is damaged: {error}.") from error
+        raw = training.read_metrics(path.parent)
+        rows = [
+            {"steps": 0.0, **{k: float(v) for k, v in row.items() if k != "method"}}
+            for row in raw
+        ]
         if any("ca_pcc" in row for row in rows):
-            for row in rows:
-                row.setdefault("steps", 0.0)
-            runs.setdefault(names.pop(), []).append(rows)
+            runs.setdefault(raw[0]["method"], []).append(rows)
     if not runs:
         raise InvalidInputError(
             f"--results_dir={results_dir} holds no RUN/metrics.csv with CA_pcc."

@@ -198,30 +198,6 @@ GROUPS = {
         "rounds_per_checkpoint",
     ),
 }
-_DECIDE_RESULTS = (
-    _TASK,
-    _SAMPLER,
-    _DATA_DIR,
-    single_run.SEED,
-    _NUM_NEGATIVES,
-    _SHARE_NEGATIVES,
-    _LOGIT_SCALE,
-    _NU,
-    _NUM_FREQUENCIES,
-    _ALPHA,
-    _LEAF_SIZE,
-    _EMBEDDING_DIM,
-    _NUM_UNITS,
-    _NUM_STEPS,
-    _VALIDATION_WORDS,
-    _ROUNDS,
-    _STEPS_PER_ROUND,
-    _BATCH_SIZE,
-    _OPTIMIZER,
-    _LEARNING_RATE,
-    _MAX_GRADIENT_NORM,
-    _ROUNDS_PER_EVALUATION,
-)
 _BY_TASK = (
     _NUM_NEGATIVES,
     _LOGIT_SCALE,
@@ -253,7 +229,7 @@ _OPTIMIZERS = {
 def main() -> None:
     """Trains and prints the result."""
     single_run.set_defaults(_BY_TASK, _SETTINGS[_TASK.value])
-    folder = single_run.open_folder(_DECIDE_RESULTS, _COLUMNS, "examples")
+    folder = single_run.open_folder(GROUPS, _COLUMNS, "examples")
     if folder is None:
         return
     task = _load_task()

@@ -14,7 +14,7 @@ from typing import Any
 from absl import flags
 
 from experiments import program, sampler_curves
-from tff_fedss import samplers
+from tff_fedss import samplers, training
 from tff_fedss.errors import InvalidInputError
 
 _RESULTS_DIR = flags.DEFINE_string(
@@ -90,21 +90,7 @@ def _read(results_dir: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
     """Reads the rows of all samplers that are there, with numbers as numbers."""
     curves = {}
     for name in _ORDER:
-        path = results_dir / name / "metrics.csv"
-        if not path.exists():
-            continue
-        try:
-            with path.open(newline="") as file:
-                rows = [
-                    {
-                        column: float(value) if "." in value else int(value)
-                        for column, value in row.items()
-                        if value and column != "method"
-                    }
-                    for row in csv.DictReader(file)
-                ]
-        except ValueError as error:
-            raise InvalidInputError(f"{path} is damaged: {error}.") from error
+        rows = training.read_metrics(results_dir / name)
         for row in rows:
             row.setdefault("steps", 0)
         if any(set(_TITLES) & set(row) for row in rows):

@@ -4,7 +4,7 @@ These are rf_softmax, partial_fc, leap and moco: where a run is kept, its seed, 
 way from there to a finished folder.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -28,6 +28,9 @@ SEED = flags.DEFINE_integer(
 )
 
 
+_FREE = frozenset({"results_dir", "rounds_per_checkpoint", "epochs_per_checkpoint"})
+
+
 def set_defaults(open_flags: Iterable[flags.FlagHolder], settings: Any) -> None:
     """Gives flags that were left open the values that suit the task.
 
@@ -41,16 +44,19 @@ def set_defaults(open_flags: Iterable[flags.FlagHolder], settings: Any) -> None:
 
 
 def open_folder(
-    deciding: Iterable[flags.FlagHolder | flags.Flag],
+    groups: Mapping[str, Sequence[str]],
     columns: Sequence[str],
     examples: str = "images",
+    free: Collection[str] = (),
 ) -> training.ResultsFolder | None:
     """Opens the folder of --results_dir.
 
     Args:
-        deciding: The flags that decide results: a folder with others is refused.
+        groups: The names of the program's flags, by topic. They decide results: a
+            folder with others is refused.
         columns: Of metrics.csv, after `method` and `round`.
         examples: What a mini-batch consists of.
+        free: Flags that decide nothing, besides where and how often to save.
 
     Returns:
         The folder; None if its run is done, which is then printed.
@@ -60,9 +66,12 @@ def open_folder(
     """
     if not RESULTS_DIR.value:
         raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
+    names = [name for group in groups.values() for name in group]
     folder = training.ResultsFolder(
         RESULTS_DIR.value,
-        program.as_texts(deciding),
+        program.as_texts(
+            flags.FLAGS[name] for name in names if name not in {*_FREE, *free}
+        ),
         {
             "metrics.csv": ("method", "round", *columns),
             "speed.csv": (

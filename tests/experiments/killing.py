@@ -5,8 +5,24 @@ import sys
 import time
 
 
-def kill_after_a_checkpoint(module, name, flags, folder, seconds):
-    """Starts a program and kills it once it has saved one of its first ten rounds.
+def kill_when(process, is_time, seconds):
+    """Kills a program at a moment of its life.
+
+    Args:
+        process: The `subprocess.Popen`.
+        is_time: Whether the moment has come; asked again and again.
+        seconds: How long it may take to get there.
+    """
+    deadline = time.monotonic() + seconds
+    while not is_time():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+
+
+def kill_after_a_checkpoint(module, name, flags, folder, seconds, rounds="?"):
+    """Starts a program and kills it once it has saved one of its first rounds.
 
     Args:
         module: The program, as `python -m` takes it.
@@ -14,12 +30,10 @@ def kill_after_a_checkpoint(module, name, flags, folder, seconds):
         flags: Of the program, without its results folder.
         folder: The results folder.
         seconds: How long it may take to get there.
+        rounds: A pattern of the round's number; by default one of the first ten.
     """
     command = [sys.executable, "-m", module, *flags, f"--results_dir={folder}"]
-    with subprocess.Popen(command) as process:
-        deadline = time.monotonic() + seconds
-        while not list(folder.glob(f"checkpoints/{name}/round_?")):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
-        process.kill()
+    pattern = f"checkpoints/{name}/round_{rounds}"
+    process = subprocess.Popen(command)
+    kill_when(process, lambda: list(folder.glob(pattern)), seconds)
     assert not (folder / "done.json").exists()

@@ -38,6 +38,15 @@ def serve(module: str) -> Iterator[Callable[..., list]]:
         server.stdin.close()
 
 
+def help_of(module: str) -> str:
+    """Returns what `--help` of a program prints."""
+    outcome = subprocess.run(
+        [sys.executable, "-m", module, "--help"], capture_output=True, text=True
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
 def main() -> None:
     module = importlib.import_module(sys.argv[1])
     answers = sys.stdout

@@ -1,15 +1,12 @@
 import csv
 import json
 import pathlib
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 
 from tests import labelled_blobs
-from tests.experiments import program_server
+from tests.experiments import killing, program_server
 
 PRESETS = sorted(
     pathlib.Path(__file__).parents[2].glob("experiments/leap_runs/*/*.flags")
@@ -107,14 +104,9 @@ def test_a_killed_run_goes_on(run, images, tmp_path, is_in_turn):
         "--rounds_per_checkpoint=2",
     )
     folder = tmp_path / "killed"
-    command = [sys.executable, "-m", "experiments.leap", *flags]
-    with subprocess.Popen([*command, f"--results_dir={folder}"]) as process:
-        deadline = time.monotonic() + 400
-        while not list(folder.glob("checkpoints/leap/round_?")):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
-        process.kill()
-    assert not (folder / "done.json").exists()
+    killing.kill_after_a_checkpoint(
+        "experiments.leap", "leap", flags, folder, seconds=400
+    )
     code, output, errors = run(*flags, f"--results_dir={folder}")
     assert code == 0, errors
     assert "leap: goes on after round" in output
@@ -181,11 +173,6 @@ def test_presets_of_a_setting_differ_in_the_method_alone():
 
 
 def test_help_shows_the_flags_by_topic():
-    outcome = subprocess.run(
-        [sys.executable, "-m", "experiments.leap", "--help"],
-        capture_output=True,
-        text=True,
-    )
-    assert outcome.returncode == 0
+    output = program_server.help_of("experiments.leap")
     for text in ("./run.sh leap", "\nPace (leap, spld):\n", "--[no]in_turn"):
-        assert text in outcome.stdout
+        assert text in output

@@ -1,14 +1,11 @@
 import csv
 import json
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.experiments import program_server
+from tests.experiments import killing, program_server
 
 SMALL = (
     "--dataset=cifar10",
@@ -126,14 +123,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run, folders, tmp_path, loss):
     code, _, errors = run(*flags, f"--results_dir={tmp_path / 'whole'}")
     assert code == 0, errors
     folder = tmp_path / "killed"
-    command = [sys.executable, "-m", "experiments.moco", *flags]
-    with subprocess.Popen([*command, f"--results_dir={folder}"]) as process:
-        deadline = time.monotonic() + 400
-        while not list(folder.glob("checkpoints/moco/round_[3-9]")):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.01)
-        process.kill()
-    assert not (folder / "done.json").exists()
+    killing.kill_after_a_checkpoint(
+        "experiments.moco", "moco", flags, folder, seconds=400, rounds="[3-9]"
+    )
     code, output, errors = run(*flags, f"--results_dir={folder}")
     assert code == 0, errors
     assert "moco: goes on after epoch" in output
@@ -181,11 +173,6 @@ def test_a_bad_start_is_named(run, pretrained, tmp_path):
 
 
 def test_help_shows_the_flags_by_topic():
-    outcome = subprocess.run(
-        [sys.executable, "-m", "experiments.moco", "--help"],
-        capture_output=True,
-        text=True,
-    )
-    assert outcome.returncode == 0
+    output = program_server.help_of("experiments.moco")
     for text in ("./run.sh moco", "\nLoss:\n", "--gamma", "--pretrained"):
-        assert text in outcome.stdout
+        assert text in output

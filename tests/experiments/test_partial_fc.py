@@ -2,12 +2,11 @@ import csv
 import json
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
-from tests.experiments import program_server
+from tests.experiments import killing, program_server
 
 SMALL = (
     "--num_strata=4",
@@ -19,6 +18,10 @@ SMALL = (
     "--rounds_per_evaluation=20",
     "--rounds_per_checkpoint=1",
 )
+
+
+# In which a program gets to where it is killed.
+_SECONDS = 600
 
 
 @pytest.fixture(scope="module")
@@ -85,16 +88,6 @@ def start(folder, num_devices, *flags):
     )
 
 
-def kill_when(process, is_time):
-    """Kills a program with signal 9 at a moment of its life."""
-    deadline = time.monotonic() + 600
-    while not is_time():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.001)
-    process.kill()
-    process.communicate()
-
-
 @pytest.mark.slow
 def test_killed_runs_go_on_with_half_and_with_twice_the_devices(tmp_path):
     flags = (
@@ -112,7 +105,9 @@ def test_killed_runs_go_on_with_half_and_with_twice_the_devices(tmp_path):
     # then during a step, between two of them.
     for _ in range(5):  # It may just have been finished when the signal comes.
         process = start(killed, 2, *flags)
-        kill_when(process, lambda: list(places.glob("round_*_temp/W*")))
+        killing.kill_when(
+            process, lambda: list(places.glob("round_*_temp/W*")), _SECONDS
+        )
         if list(places.glob("round_*_temp")):
             break
     else:
@@ -123,7 +118,7 @@ def test_killed_runs_go_on_with_half_and_with_twice_the_devices(tmp_path):
         there = {path.name for path in places.iterdir()}
         return there - first and not any(name.endswith("_temp") for name in there)
 
-    kill_when(start(killed, 1, *flags), a_step_after_a_new_checkpoint)
+    killing.kill_when(start(killed, 1, *flags), a_step_after_a_new_checkpoint, _SECONDS)
     assert not (killed / "done.json").exists()
     process = start(killed, 4, *flags)
     output, _ = process.communicate()
@@ -143,7 +138,9 @@ def test_on_as_many_devices_a_killed_run_ends_with_the_same_bytes(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     start(whole, 2, *flags).communicate()
     places = killed / "checkpoints" / "pprn_0.5"
-    kill_when(start(killed, 2, *flags), lambda: list(places.glob("round_?")))
+    killing.kill_when(
+        start(killed, 2, *flags), lambda: list(places.glob("round_?")), _SECONDS
+    )
     start(killed, 2, *flags).communicate()
     for name in ("metrics.csv", "pprn_0.5.npz"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
@@ -199,11 +196,6 @@ def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
 
 
 def test_help_shows_the_flags_by_topic():
-    outcome = subprocess.run(
-        [sys.executable, "-m", "experiments.partial_fc", "--help"],
-        capture_output=True,
-        text=True,
-    )
-    assert outcome.returncode == 0
+    output = program_server.help_of("experiments.partial_fc")
     for text in ("./run.sh partial_fc", "\nClasses and devices:\n", "--num_strata"):
-        assert text in outcome.stdout
+        assert text in output

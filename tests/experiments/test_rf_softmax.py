@@ -1,7 +1,5 @@
 import csv
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -175,11 +173,6 @@ def test_a_text_that_is_too_short_is_named(run, text, tmp_path):
 
 
 def test_help_shows_the_flags_by_topic():
-    outcome = subprocess.run(
-        [sys.executable, "-m", "experiments.rf_softmax", "--help"],
-        capture_output=True,
-        text=True,
-    )
-    assert outcome.returncode == 0
+    output = program_server.help_of("experiments.rf_softmax")
     for text in ("./run.sh rf_softmax", "\nSampling:\n", "--num_frequencies", "--nu"):
-        assert text in outcome.stdout
+        assert text in output

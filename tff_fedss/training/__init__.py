@@ -12,6 +12,7 @@ from tff_fedss.training.progress import Progress
 from tff_fedss.training.results_folder import (
     ResultsFolder,
     processor,
+    read_arrays,
     read_flags,
     read_metrics,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "cohort",
     "pooled_batches",
     "processor",
+    "read_arrays",
     "read_flags",
     "read_metrics",
     "train",

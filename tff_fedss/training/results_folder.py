@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -314,6 +315,30 @@ def read_flags(folder: str | os.PathLike) -> dict[str, str]:
     """Reads the flags, name to value, that decided a run; none if it has no file."""
     path = pathlib.Path(folder) / _FLAGS
     return _parse_flagfile(path.read_text()) if path.exists() else {}
+
+
+def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Reads what `ResultsFolder.write_arrays` wrote.
+
+    Args:
+        path: The .npz file.
+
+    Raises:
+        InvalidInputError: If it is not there or damaged.
+    """
+    try:
+        with np.load(path) as arrays:
+            return dict(arrays)
+    # What NumPy raises on files that are no whole archive. TypeError: on one array.
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise InvalidInputError(f"{path} is damaged: {error}.") from error
 
 
 def _parse_flagfile(text: str) -> dict[str, str]:

@@ -136,9 +136,22 @@ def _write(folder: pathlib.Path, state: ShardedState) -> None:
 def _write_rows(path: pathlib.Path, matrix: Any, first: int, end: int) -> str:
     """Writes rows as a .npy file, block by block; returns its SHA-256."""
     with open(path, "wb") as file:
-        write_npy(file, matrix, first, end)
+        hashing = _HashingFile(file)
+        write_npy(hashing, matrix, first, end)
         _flush(file)
-    return _digest(path)
+    return hashing.sha.hexdigest()
+
+
+class _HashingFile:
+    """Hashes what is written to a file: gigabytes need not be read back for it."""
+
+    def __init__(self, file: Any):
+        self.sha = hashlib.sha256()
+        self._file = file
+
+    def write(self, data: Any) -> None:
+        self.sha.update(data)
+        self._file.write(data)
 
 
 def write_npy(file: Any, matrix: Any, first: int = 0, end: int | None = None) -> None:
