@@ -13,12 +13,18 @@ Then, what a round costs beside the training: K = 64 clients select 170 rows of 
 (n = 2 k to 1 M, d = 64), their sparse deltas are aggregated, and the server takes a
 step with momentum. The same sums in one TensorFlow graph stand beside it.
 
-Prints tables and writes runtimes.csv. About 10 minutes on 2 quiet cores.
+The in-process runtime is measured with one client at a time and with one on each core.
+A runtime that takes over 10 s for a round is measured once, not --repeats times.
+
+Prints tables and writes runtimes.csv and runtimes.md, after each part anew. About 10
+minutes on 2 quiet cores.
 """
 
 import collections
 import csv
 import functools
+import itertools
+import os
 import pathlib
 import statistics
 import time
@@ -31,57 +37,109 @@ import tensorflow_federated as tff
 from absl import flags
 
 from experiments import program
-from tff_fedss import class_sets, losses, models, runtime
+from experiments.benchmarks import table
+from tff_fedss import algorithms, class_sets, losses, models, runtime
 from tff_fedss.algorithms import client_update, exchange, fedss
-
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", "results/benchmarks", "Where to write runtimes.csv."
-)
-_REPEATS = flags.DEFINE_integer("repeats", 7, "Rounds to measure.", lower_bound=1)
-_MODELS = flags.DEFINE_list(
-    "models", ["small_cnn", "mobilenet_v3"], "Which models to train."
-)
-_CLASSES = flags.DEFINE_list(
-    "classes", ["2000", "20000", "200000", "1000000"], "n, in the second part."
-)
-_CLIENTS_PER_DEVICE = flags.DEFINE_integer(
-    "clients_per_device", 1, "Of the in-process runtime.", lower_bound=1
-)
-_NATIVE = flags.DEFINE_bool("native", True, "Measure the native runtime, too.")
+from tff_fedss.errors import InvalidInputError
 
 _NUM_CLIENTS, _NUM_IMAGES, _BATCH_SIZE = 8, 96, 32
 _NUM_CLASSES, _MAX_POSITIVES, _NUM_NEGATIVES = 2000, 20, 80
 _LEARNING_RATE, _LOGIT_SCALE = 0.01, 20.0
+_SLOW_SECONDS = 10.0
+_MODELS = {
+    "small_cnn": ((28, 28, 1), models.small_cnn),
+    "mobilenet_v3": ((96, 96, 3), functools.partial(models.mobilenet_v3, size="small")),
+}
 # The second part: K clients with |S_k| classes each.
 _COHORT, _KEYS, _EMBEDDING_DIM = 64, 170, 64
 
 
+def _define_flags() -> None:
+    # Not at the import: other programs have flags of these names, and a test may
+    # import more than one of them.
+    flags.DEFINE_string(
+        "output_dir", "results/benchmarks", "Where runtimes.csv and runtimes.md go."
+    )
+    flags.DEFINE_integer("repeats", 7, "Rounds to measure.", lower_bound=1)
+    flags.DEFINE_list("models", list(_MODELS), "Which models to train.")
+    flags.DEFINE_list(
+        "classes", ["2000", "20000", "200000", "1000000"], "n, in the second part."
+    )
+    flags.DEFINE_list(
+        "clients_per_device",
+        [],
+        "Clients at a time in the in-process runtime. Default: 1, and one a core.",
+    )
+    flags.DEFINE_bool("native", True, "Measure the native runtime, too.")
+
+
 def main() -> None:
-    """Measures and prints."""
-    output_dir = pathlib.Path(_OUTPUT_DIR.value)
+    """Runs the program as the flags say."""
+    if unknown := set(flags.FLAGS.models) - set(_MODELS):
+        raise InvalidInputError(
+            f"--models={unknown.pop()}: expected some of {', '.join(_MODELS)}."
+        )
+    numbers = {}
+    for name in ("classes", "clients_per_device"):
+        texts = flags.FLAGS[name].value
+        if bad := [text for text in texts if not text.isdecimal() or int(text) < 1]:
+            raise InvalidInputError(f"--{name}={bad[0]}: expected whole numbers > 0.")
+        numbers[name] = [int(text) for text in texts]
+    cores = len(os.sched_getaffinity(0))
+    measure(
+        flags.FLAGS.models,
+        numbers["classes"],
+        numbers["clients_per_device"] or sorted({1, cores}),
+        flags.FLAGS.native,
+        flags.FLAGS.repeats,
+        flags.FLAGS.output_dir,
+    )
+
+
+def measure(
+    model_names: Sequence[str],
+    all_num_classes: Sequence[int],
+    all_clients_per_device: Sequence[int],
+    native: bool,
+    repeats: int,
+    folder: str,
+) -> None:
+    """Measures, prints and writes.
+
+    Args:
+        model_names: What to train, of `_MODELS`.
+        all_num_classes: n of the second part.
+        all_clients_per_device: Of the in-process runtime.
+        native: Whether to measure the native runtime.
+        repeats: Rounds to measure.
+        folder: Where the files go.
+    """
+    output_dir = pathlib.Path(folder)
     output_dir.mkdir(parents=True, exist_ok=True)
-    contexts = {"in_process": runtime.InProcessContext(None, _CLIENTS_PER_DEVICE.value)}
-    if _NATIVE.value:
+    contexts = {
+        f"in_process, {count} at once": runtime.InProcessContext(None, count)
+        for count in all_clients_per_device
+    }
+    if native:
         contexts["native"] = runtime.NativeContext()
-    rows = []
-    for name in _MODELS.value:
-        rows += _training(name, contexts)
-    for num_classes in map(int, _CLASSES.value):
-        rows += _exchange(num_classes, contexts)
-    with open(output_dir / "runtimes.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    machine = table.Machine.here()
+    parts = [functools.partial(_training, name) for name in model_names]
+    parts += [functools.partial(_exchange, n) for n in all_num_classes]
+    rows: list[dict[str, Any]] = []
+    for part in parts:
+        rows += part(contexts, repeats)
+        with open(output_dir / "runtimes.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        (output_dir / "runtimes.md").write_text(_as_markdown(rows, machine))
+    print(f"\nWritten to {output_dir}/runtimes.csv and .md")
 
 
-def _training(name: str, contexts: dict[str, Any]) -> list[dict[str, Any]]:
-    image_shape, model_fn = {
-        "small_cnn": ((28, 28, 1), models.small_cnn),
-        "mobilenet_v3": (
-            (96, 96, 3),
-            functools.partial(models.mobilenet_v3, size="small"),
-        ),
-    }[name]
+def _training(
+    name: str, contexts: dict[str, Any], repeats: int
+) -> list[dict[str, Any]]:
+    image_shape, model_fn = _MODELS[name]
     feature_extractor_fn = functools.partial(model_fn, image_shape)
     clients = _clients(image_shape)
     process = fedss.build_fedss(
@@ -106,22 +164,12 @@ def _training(name: str, contexts: dict[str, Any]) -> list[dict[str, Any]]:
     }
     for runtime_name, context in contexts.items():
         rounds[runtime_name] = _federated_round(process, context, tff_clients)
-    seconds, first = _measure(rounds)
-    images = _NUM_CLIENTS * _NUM_IMAGES
-    print(f"\n{name}, {image_shape[0]}x{image_shape[1]}: images/s, of the plain loop")
-    rows = []
-    for runtime_name, times in seconds.items():
-        ratio = statistics.median(
-            plain / t for plain, t in zip(seconds["plain"], times, strict=True)
-        )
-        rate = images / statistics.median(times)
-        print(
-            f"  {runtime_name:12} {rate:8.1f}  {ratio:5.2f}  "
-            f"(first round {first[runtime_name]:.1f} s)",
-            flush=True,
-        )
-        rows.append(_row(name, runtime_name, times, first[runtime_name], ratio))
-    return rows
+    return _measure(
+        f"{name}, {image_shape[0]}x{image_shape[1]}",
+        rounds,
+        repeats,
+        _NUM_CLIENTS * _NUM_IMAGES,
+    )
 
 
 def _clients(image_shape: tuple[int, ...]) -> list[dict[str, np.ndarray]]:
@@ -231,10 +279,12 @@ class _ServerState(collections.namedtuple("_ServerState", ["w", "optimizer"])):
     pass
 
 
-def _exchange(num_classes: int, contexts: dict[str, Any]) -> list[dict[str, Any]]:
+def _exchange(
+    num_classes: int, contexts: dict[str, Any], repeats: int
+) -> list[dict[str, Any]]:
     w_spec = tf.TensorSpec([num_classes, _EMBEDDING_DIM])
-    optimizer = tff.learning.optimizers.build_sgdm(1.0, 0.9)
-    scatter_mean = exchange.build_scatter_mean(num_classes, _EMBEDDING_DIM, _KEYS)
+    optimizer = algorithms.build_sparse_sgdm(1.0, 0.9)
+    sparse_mean = exchange.build_sparse_mean(_EMBEDDING_DIM, _KEYS)
     row_type = tff.TensorType(np.float32, [_EMBEDDING_DIM])
     keys_type = tff.TensorType(np.int32, [_KEYS])
 
@@ -258,9 +308,12 @@ def _exchange(num_classes: int, contexts: dict[str, Any]) -> list[dict[str, Any]
 
     state_type = initial_state.type_signature.result
 
-    @tff.tensorflow.computation(state_type, exchange.type_of(w_spec))
+    @tff.tensorflow.computation(state_type, exchange.sparse_rows_type(_EMBEDDING_DIM))
     def update(state, delta):
-        optimizer_state, w = optimizer.next(state.optimizer, state.w, -delta)
+        gradient = tf.IndexedSlices(
+            -delta.rows, delta.keys, tf.constant(w_spec.shape.as_list())
+        )
+        optimizer_state, w = optimizer.next(state.optimizer, state.w, gradient)
         return _ServerState(w, optimizer_state)
 
     @tff.federated_computation(
@@ -272,7 +325,7 @@ def _exchange(num_classes: int, contexts: dict[str, Any]) -> list[dict[str, Any]
             keys, tff.federated_value(num_classes - 1, tff.SERVER), state.w, row_of
         )
         results = tff.federated_map(train, (rows, keys))
-        return tff.federated_map(update, (state, scatter_mean(results)))
+        return tff.federated_map(update, (state, sparse_mean(results)))
 
     rng = np.random.default_rng(0)
     keys = [
@@ -295,20 +348,12 @@ def _exchange(num_classes: int, contexts: dict[str, Any]) -> list[dict[str, Any]
     rounds = {"plain": _plain_exchange(num_classes, keys)}
     for name, context in contexts.items():
         rounds[name] = make_round(context)
-    seconds, first = _measure(rounds)
-    print(
-        f"\nselect + aggregate + server step, n = {num_classes}, d = {_EMBEDDING_DIM}, "
-        f"K = {_COHORT}, |S| = {_KEYS}: s per round"
+    return _measure(
+        f"select + aggregate + server step, n = {num_classes:,}, "
+        f"d = {_EMBEDDING_DIM}, K = {_COHORT}, |S| = {_KEYS}",
+        rounds,
+        repeats,
     )
-    rows = []
-    for name, times in seconds.items():
-        print(
-            f"  {name:12} {statistics.median(times):8.3f}  (of {min(times):.3f} to "
-            f"{max(times):.3f}, first {first[name]:.1f})",
-            flush=True,
-        )
-        rows.append(_row(f"n={num_classes}", name, times, first[name], ""))
-    return rows
 
 
 def _plain_exchange(num_classes: int, keys: Sequence[np.ndarray]) -> Callable:
@@ -332,18 +377,47 @@ def _plain_exchange(num_classes: int, keys: Sequence[np.ndarray]) -> Callable:
 
 
 def _measure(
+    what: str,
     rounds: dict[str, Callable[[], None]],
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Returns the seconds of each round after the first two, and of the first."""
-    first = {}
+    repeats: int,
+    num_images: int | None = None,
+) -> list[dict[str, Any]]:
+    """Runs rounds in turns, after two of each that do not count."""
+    print(f"\n{what}:", flush=True)
+    first, second = {}, {}
     for name, one_round in rounds.items():
-        first[name] = _seconds(one_round)
-        one_round()
-    seconds = {name: [] for name in rounds}
-    for _ in range(_REPEATS.value):
+        first[name], second[name] = _seconds(one_round), _seconds(one_round)
+    seconds: dict[str, list[float]] = {name: [] for name in rounds}
+    for repeat in range(repeats):
         for name, one_round in rounds.items():
-            seconds[name].append(_seconds(one_round))
-    return seconds, first
+            if repeat == 0 or second[name] <= _SLOW_SECONDS:
+                seconds[name].append(_seconds(one_round))
+    rows = []
+    for name, times in seconds.items():
+        median = statistics.median(times)
+        # Round by round, so that drift of the machine cancels.
+        ratio = statistics.median(
+            plain / own for plain, own in zip(seconds["plain"], times, strict=False)
+        )
+        rows.append(
+            {
+                "what": what,
+                "runtime": name,
+                "rounds": len(times),
+                "seconds_median": median,
+                "seconds_min": min(times),
+                "seconds_max": max(times),
+                "seconds_first": first[name],
+                "images_per_second": num_images / median if num_images else "",
+                "speed_of_plain": ratio,
+            }
+        )
+        print(
+            f"  {name:22} {median:8.3f} s a round ({min(times):.3f} to "
+            f"{max(times):.3f}), {ratio:.2f} of plain's speed, first {first[name]:.1f}",
+            flush=True,
+        )
+    return rows
 
 
 def _seconds(function: Callable[[], None]) -> float:
@@ -352,17 +426,33 @@ def _seconds(function: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def _row(what, runtime_name, times, first, ratio) -> dict[str, Any]:
-    return {
-        "what": what,
-        "runtime": runtime_name,
-        "seconds_median": statistics.median(times),
-        "seconds_min": min(times),
-        "seconds_max": max(times),
-        "seconds_first": first,
-        "of_plain": ratio,
-    }
+def _as_markdown(rows: list[dict[str, Any]], machine: table.Machine) -> str:
+    """A table for each part."""
+    parts = [
+        "# Runtimes",
+        str(machine),
+        "plain: a TensorFlow loop without TFF. Medians of rounds that took turns; "
+        '"of plain" is the median of the ratios of neighbouring rounds.',
+    ]
+    for what, group in itertools.groupby(rows, lambda row: row["what"]):
+        lines = [
+            f"## {what}",
+            "",
+            "| runtime | s a round (min-max) | images/s | speed, of plain | first, s |",
+            "|---" * 5 + "|",
+        ]
+        for row in group:
+            rate = row["images_per_second"]
+            lines.append(
+                f"| {row['runtime']} | {row['seconds_median']:.3f} "
+                f"({row['seconds_min']:.3f}-{row['seconds_max']:.3f}) "
+                f"| {f'{rate:,.0f}' if rate else ''} | {row['speed_of_plain']:.2f} "
+                f"| {row['seconds_first']:.1f} |"
+            )
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
+    _define_flags()
     program.run(main)
