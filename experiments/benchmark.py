@@ -59,7 +59,14 @@ _CONTENDERS = flags.DEFINE_list(
 _WORKLOADS_FLAG = flags.DEFINE_list("workloads", list(_WORKLOADS), "What they compute.")
 _NUM_CLIENTS = flags.DEFINE_list("num_clients", ["8", "64"], "K, clients in a round.")
 _REPEATS = flags.DEFINE_integer(
-    "repeats", 7, "Rounds that count, after the first.", lower_bound=1
+    "repeats", 3, "Rounds that count, after the first, at least.", lower_bound=1
+)
+_SECONDS = flags.DEFINE_float(
+    "seconds",
+    60,
+    "How long to repeat short rounds of a workload, all contenders' together; at most "
+    f"{contest.MOST_REPEATS} rounds of each.",
+    lower_bound=0,
 )
 _QUICK = flags.DEFINE_bool(
     "quick", False, "A look at the CNN with 8 clients and 2 rounds that count."
@@ -82,7 +89,14 @@ _TIMEOUT = flags.DEFINE_float(
 )
 
 _GROUPS = {
-    "What is measured": ["contenders", "workloads", "num_clients", "repeats", "quick"],
+    "What is measured": [
+        "contenders",
+        "workloads",
+        "num_clients",
+        "repeats",
+        "seconds",
+        "quick",
+    ],
     "The check": ["weights_tolerance", "loss_tolerance"],
 }
 
@@ -99,7 +113,6 @@ def main() -> None:
     log_dir = output_dir / "logs"
     shutil.rmtree(log_dir, ignore_errors=True)
     output_dir.mkdir(parents=True, exist_ok=True)
-    repeats = 2 if _QUICK.value else _REPEATS.value
     results, begun = [], time.monotonic()
     machine = table.Machine.here()
     for workload in workloads:
@@ -111,7 +124,8 @@ def main() -> None:
         results += contest.run(
             workload,
             names,
-            repeats=repeats,
+            repeats=2 if _QUICK.value else _REPEATS.value,
+            seconds=0 if _QUICK.value else _SECONDS.value,
             weights_tolerance=_WEIGHTS_TOLERANCE.value,
             loss_tolerance=_LOSS_TOLERANCE.value,
             timeout=_TIMEOUT.value,

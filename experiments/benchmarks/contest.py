@@ -30,6 +30,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".venv-peers"
 _PACKAGE = "experiments.benchmarks.contenders"
 _QUIT_SECONDS = 20.0
+# Of a contender in one contest, unless more are asked for.
+MOST_REPEATS = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +235,7 @@ def run(
     names: Sequence[str],
     *,
     repeats: int,
+    seconds: float = 0.0,
     weights_tolerance: float,
     loss_tolerance: float,
     timeout: float,
@@ -246,7 +249,9 @@ def run(
         workload: What they compute.
         names: Who takes part: "name" or "name:option=value:option=value". The first
             is the reference that the others are checked against.
-        repeats: Rounds that count, of each.
+        repeats: Rounds that count, of each, at least.
+        seconds: Short rounds are repeated for so long, all contenders' together, but
+            no more than `MOST_REPEATS` times.
         weights_tolerance: The largest `Result.weights_difference` that is not wrong.
         loss_tolerance: Likewise of `loss_difference`.
         timeout: Seconds that one answer may take.
@@ -289,12 +294,16 @@ def run(
                 result.first_seconds = process.ask("round")["seconds"]
                 check(result, process, is_reference=name == names[0])
                 say(f"  {name}: {_checked(result)}")
-        for i in range(repeats):
+        begun = time.monotonic()
+        for i in range(max(repeats, MOST_REPEATS)):
+            if i >= repeats and time.monotonic() - begun > seconds:
+                break
             for name in list(processes):
                 with reporting(name):
-                    seconds = processes[name].ask("round")["seconds"]
-                    results[name].seconds.append(seconds)
-            say(f"  round {i + 1} of {repeats} done by all")
+                    results[name].seconds.append(
+                        processes[name].ask("round")["seconds"]
+                    )
+            say(f"  round {i + 1} done by all")
         for name in list(processes):
             with reporting(name):
                 check(results[name], processes[name], is_reference=name == names[0])

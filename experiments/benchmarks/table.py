@@ -145,8 +145,8 @@ def markdown(groups: Sequence[Sequence[Result]], machine: Machine, check: str) -
         w = group[0].workload
         parts.append(
             f"## {w.name}, {w.num_clients} clients of {w.num_examples} images\n\n"
-            "| contender | images/s | of plain TensorFlow | s a round (min-max) | "
-            "build, s | first round, s | peak MiB | weights, loss differ | settings |\n"
+            "| contender | images/s | of plain TensorFlow "
+            "| s a round (min-max, rounds) | build, s | first round, s | peak MiB | weights, loss differ | settings |\n"
             "|---|---|---|---|---|---|---|---|---|\n"
             + "\n".join(_line(result, group) for result in group)
         )
@@ -168,7 +168,11 @@ def _line(result: Result, group: Sequence[Result]) -> str:
         _of(result, _named(group, contest.REFERENCE)),
     )
     s = result.seconds
-    spread = f"{statistics.median(s):.2f} ({min(s):.2f}-{max(s):.2f})" if s else "none"
+    spread = (
+        f"{statistics.median(s):.2f} ({min(s):.2f}-{max(s):.2f}, {len(s)})"
+        if s
+        else "none"
+    )
     differences = (
         "unknown"
         if result.weights_difference is None

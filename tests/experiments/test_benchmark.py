@@ -43,6 +43,13 @@ def test_an_honest_contender_is_ok_and_measured(tmp_path):
     assert "not a reply" in (tmp_path / "fedavg_cnn_2_fake.log").read_text()
 
 
+def test_short_rounds_are_repeated_for_a_while(tmp_path):
+    results, _ = _run(tmp_path, ["fake"], repeats=1, seconds=60)
+    assert len(results["fake"].seconds) == contest.MOST_REPEATS
+    results, _ = _run(tmp_path, ["fake"], repeats=contest.MOST_REPEATS + 1, seconds=0)
+    assert len(results["fake"].seconds) == contest.MOST_REPEATS + 1
+
+
 @pytest.mark.parametrize("how", ["lies", "stops", "nan", "other model", "other loss"])
 def test_a_contender_that_computes_something_else_is_wrong(tmp_path, how):
     results, lines = _run(tmp_path, [f"fake:how={how}", "fake"])
