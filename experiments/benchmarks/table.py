@@ -146,7 +146,8 @@ def markdown(groups: Sequence[Sequence[Result]], machine: Machine, check: str) -
         parts.append(
             f"## {w.name}, {w.num_clients} clients of {w.num_examples} images\n\n"
             "| contender | images/s | of plain TensorFlow "
-            "| s a round (min-max, rounds) | build, s | first round, s | peak MiB | weights, loss differ | settings |\n"
+            "| s a round (min-max, rounds) | build, s | first round, s | peak MiB "
+            "| weights, loss differ | settings |\n"
             "|---|---|---|---|---|---|---|---|---|\n"
             + "\n".join(_line(result, group) for result in group)
         )
