@@ -66,6 +66,17 @@ def test_a_contender_that_computes_something_else_is_wrong(tmp_path, how):
         assert result.loss_difference == pytest.approx(0.1)
 
 
+def test_what_rounding_does_is_not_wrong(tmp_path):
+    nudged, other = "fake:how=lies", "fake:how=other loss"
+    results, _ = _run(tmp_path, [nudged, f"{nudged}:name=B", other], nudged=nudged)
+    assert results[nudged].status == results[f"{nudged}:name=B"].status == "ok"
+    assert results[nudged].weights_difference > 1e-3
+    # Its loss is the reference's, so that of the others must be, too.
+    assert results[other].status == "WRONG"
+    results, _ = _run(tmp_path, ["fake", nudged], nudged="fake")
+    assert results[nudged].status == "WRONG"
+
+
 @pytest.mark.parametrize(
     "name, reason",
     [

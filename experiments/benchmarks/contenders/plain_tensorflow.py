@@ -5,6 +5,8 @@ operation may use all cores. All contenders are checked against this one.
 
 Options:
     intra_op_threads: Of TensorFlow.
+    nudged: A seed. Every initial weight is moved to one of the two float32 values next
+        to it, so that what comes of it shows how far rounding alone leads.
 """
 
 import numpy as np
@@ -27,9 +29,17 @@ from tff_fedss.algorithms import client_update
 class PlainTensorFlow(protocol.Contender):
     """A loop over clients and batches."""
 
-    def __init__(self, workload: Workload, intra_op_threads: str | None = None):
+    def __init__(
+        self,
+        workload: Workload,
+        intra_op_threads: str | None = None,
+        nudged: str | None = None,
+    ):
         threads = tf_model.set_threads(intra_op_threads)
         self.settings = f"one client at a time, {threads}"
+        if nudged:
+            self.settings += ", initial weights moved by one float32 step"
+        self._nudged = nudged
         self._workload = workload
         self._clients = workload.clients()
         self._model = tf_model.feature_extractor(workload)
@@ -50,6 +60,10 @@ class PlainTensorFlow(protocol.Contender):
                 return losses.softmax_loss(logits, targets)
 
         initial = tf_model.initial_weights(workload, model)
+        if self._nudged:
+            rng = np.random.default_rng(int(self._nudged))
+            ends = np.float32([-np.inf, np.inf])
+            initial = [np.nextafter(w, rng.choice(ends, w.shape)) for w in initial]
         self._server = [tf.Variable(value) for value in initial]
         *server_phi, server_w = self._server
         rows = tf.Variable(tf.zeros([sets.size, workload.embedding_dim]))
