@@ -476,6 +476,7 @@ def figure6(results: Results, path: pathlib.Path) -> None:
             )
         axes.set_xticks(range(len(pairs)), labels, fontsize="small")
         _finish(axes, results, "classes that push an input")
+        axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
         axes.set_title(f"{results.dataset_title}: composition of the negatives")
 
 

@@ -100,8 +100,7 @@ def _define_flags() -> None:
         "mini",
         list(report.SCALES),
         "`paper`: the paper's data sets and settings. `mini`: Omniglot, on 2 cores. "
-        "`tiny_imagenet`: photographs, on 2 cores; so far only the search of the "
-        "learning rate has cells.",
+        "`tiny_imagenet`: photographs, on 2 cores; Table 1 alone has cells.",
     )
     flags.DEFINE_string(
         "data_dir", None, "Where the data set is, as for ./run.sh train."

@@ -148,6 +148,7 @@ def test_every_cell_of_the_paper_has_a_flagfile(tmp_path):
     for table, scale, dataset, ms in (
         ("table1", "paper", "landmarks", (5, 10, 20, 40, 80)),
         ("table1", "mini", "omniglot", (5, 10, 20, 40, 80)),
+        ("table1", "tiny_imagenet", "tiny_imagenet", (5, 10, 20, 40, 80)),
         ("table2", "paper", "sop", (5, 10, 20, 40, 80)),
         ("table2", "mini", "omniglot", (5, 10, 20, 40, 80)),
         ("table3", "paper", "imagenet21k", (50, 100, 200, 400, 800)),
