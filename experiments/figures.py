@@ -554,6 +554,8 @@ def figure7(
                 ylabel="true class (place in P_k)",
                 title=f"{METHOD_TITLES[method]}: {right:.0f} % right",
             )
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(plt.MaxNLocator(integer=True))
         figure.colorbar(image, ax=panels, label="part of the true class's images (%)")
         figure.suptitle(
             f"{results.dataset_title}: {client_id}'s own images, |P_k| = "
