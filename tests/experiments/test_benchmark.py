@@ -50,6 +50,15 @@ def test_short_rounds_are_repeated_for_a_while(tmp_path):
     assert len(results["fake"].seconds) == contest.MOST_REPEATS + 1
 
 
+def test_a_slow_contender_does_one_round_that_counts(tmp_path):
+    results, lines = _run(tmp_path, ["fake:how=slow", "fake"], slow_seconds=0.4)
+    slow = results["fake:how=slow"]
+    assert (slow.status, len(slow.seconds)) == ("ok", 1) and slow.peak_mib > 1
+    assert slow.weights_difference == 0  # After as many rounds of the reference.
+    assert any("too slow" in line for line in lines)
+    assert results["fake"].status == "ok" and len(results["fake"].seconds) == 3
+
+
 @pytest.mark.parametrize("how", ["lies", "stops", "nan", "other model", "other loss"])
 def test_a_contender_that_computes_something_else_is_wrong(tmp_path, how):
     results, lines = _run(tmp_path, [f"fake:how={how}", "fake"])
