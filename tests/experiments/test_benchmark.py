@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import contest, table
-from experiments.benchmarks.workload import Workload
+from experiments.benchmarks.workload import BATCH_SIZE, Workload
 
 _WORKLOAD = Workload("fedavg", "cnn", num_clients=2, num_examples=40)
 _FAKE = contest.Entry("tests.experiments.fake_contender")
@@ -214,12 +214,13 @@ def test_the_tables(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["cnn", "mobilenet_v3_small"])
 def test_all_contenders_compute_the_same(tmp_path, model):
-    names = list(contest.CONTENDERS)
-    if not all(contest.CONTENDERS[name].python.exists() for name in names):
+    reference, *others = contest.CONTENDERS
+    if not all(entry.python.exists() for entry in contest.CONTENDERS.values()):
         pytest.skip("needs the peers: ./run.sh benchmark --setup_peers")
     results = contest.run(
-        Workload("fedavg", model, 2, 40),
-        names,
+        Workload("fedavg", model, 2, 2 * BATCH_SIZE),
+        [reference, contest.NUDGED, *others],
+        nudged=contest.NUDGED,
         repeats=1,
         weights_tolerance=1e-3,
         loss_tolerance=1e-5,

@@ -31,6 +31,12 @@ class FedJax(protocol.Contender):
     def __init__(self, workload: Workload, backend: str = "jit"):
         if workload.algorithm != "fedavg":
             raise ValueError(f"FedJAX has no {workload.algorithm}.")
+        if workload.num_examples % BATCH_SIZE:
+            raise ValueError(
+                "FedJAX fills a short last batch with examples from the front: "
+                f"{workload.num_examples} images do not make whole batches of "
+                f"{BATCH_SIZE}."
+            )
         fedjax.set_for_each_client_backend(backend)
         self.settings = f"backend {backend}, {jax.local_device_count()} XLA devices"
         self._workload = workload
