@@ -10,8 +10,8 @@ import contextlib
 import functools
 import os
 import pathlib
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import matplotlib
 
@@ -212,7 +212,7 @@ def _plot_curve(axes, cell: Cell | None, metric: str, label: str, **style) -> bo
     return True
 
 
-def _finish(axes, results: Results, xlabel: str) -> None:
+def _finish(axes, results: Results, xlabel: str, **legend: Any) -> None:
     axes.set(
         xlabel=xlabel,
         ylabel=f"{results.task.metric_title} on held-out images (%)",
@@ -220,7 +220,7 @@ def _finish(axes, results: Results, xlabel: str) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", **legend)
 
 
 def _style(setting: Setting) -> dict[str, str]:
@@ -475,8 +475,8 @@ def figure6(results: Results, path: pathlib.Path) -> None:
                 f"(FedSS: m = {ours.setting.num_negatives})"
             )
         axes.set_xticks(range(len(pairs)), labels, fontsize="small")
-        _finish(axes, results, "classes that push an input")
-        axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+        beside = {"loc": "upper left", "bbox_to_anchor": (1, 1)}
+        _finish(axes, results, "classes that push an input", **beside)
         axes.set_title(f"{results.dataset_title}: composition of the negatives")
 
 
@@ -486,14 +486,15 @@ def figure6(results: Results, path: pathlib.Path) -> None:
 def _load_weights(run: Run) -> list[np.ndarray]:
     """Reads [*phi, W]."""
     path = run.path / f"{run.setting.method}.npz"
-    try:
-        with np.load(path) as arrays:
-            names = sorted(name for name in arrays if name.startswith("phi_"))
-            return [arrays[name] for name in (*names, "W")]
-    except FileNotFoundError as error:
-        raise NothingToDraw(f"{path} is missing") from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidInputError(f"{path} is damaged: {error}.") from error
+    if not path.exists():
+        raise NothingToDraw(f"{path} is missing")
+    arrays = training.read_arrays(path)
+    if "W" not in arrays:
+        raise InvalidInputError(f"{path} is damaged: it has no W.")
+    return [
+        *(arrays[name] for name in sorted(arrays) if name.startswith("phi_")),
+        arrays["W"],
+    ]
 
 
 def figure7(

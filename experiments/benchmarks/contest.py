@@ -275,7 +275,7 @@ def run(
     contenders = CONTENDERS if contenders is None else contenders
     results = {name: Result(name, workload) for name in names}
     processes: dict[str, Process] = {}
-    check = _Check(weights_tolerance, loss_tolerance)
+    check = _Check(names[0], nudged, weights_tolerance, loss_tolerance)
 
     @contextlib.contextmanager
     def reporting(name: str):
@@ -291,7 +291,7 @@ def run(
         """Checks contenders that have done as many rounds as the reference."""
         for name in some:
             with reporting(name):
-                check(results[name], processes[name], name == names[0], name == nudged)
+                check(results[name], processes[name])
                 results[name].peak_mib = processes[name].peak_mib()
                 if results[name].status != "ok":
                     say(f"  {name}: {_checked(results[name])}")
@@ -311,7 +311,7 @@ def run(
                 result.build_seconds = reply["seconds"]
                 result.note = reply["settings"]
                 result.first_seconds = process.ask("round")["seconds"]
-                check(result, process, name == names[0], name == nudged)
+                check(result, process)
                 say(f"  {name}: {_checked(result)}")
         begun = time.monotonic()
         for i in range(max(repeats, MOST_REPEATS)):
@@ -365,20 +365,25 @@ def parse_name(
 class _Check:
     """Compares contenders' models with the reference's, which must come first."""
 
-    def __init__(self, weights_tolerance: float, loss_tolerance: float):
+    def __init__(
+        self,
+        reference: str,
+        nudged: str | None,
+        weights_tolerance: float,
+        loss_tolerance: float,
+    ):
+        self._reference_name, self._nudged_name = reference, nudged
         self._tolerances = self._bounds = weights_tolerance, loss_tolerance
         self._reference: tuple[dict[str, np.ndarray], float] | None = None
 
-    def __call__(
-        self, result: Result, process: Process, is_reference: bool, is_nudged: bool
-    ) -> None:
+    def __call__(self, result: Result, process: Process) -> None:
         """Asks a contender for its model, and says in `result` how far it is off."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "weights.npz")
             loss = process.ask(f"weights {path}")["loss"]
             with np.load(path) as file:
                 weights = dict(file)
-        if is_reference:
+        if result.contender == self._reference_name:
             self._reference = weights, loss
         if self._reference is None:
             result.status = "WRONG"
@@ -394,7 +399,7 @@ class _Check:
             _distance(expected, weights) / _distance(expected, initial),
             abs(loss - expected_loss) / abs(expected_loss),
         )
-        if is_nudged:
+        if result.contender == self._nudged_name:
             self._bounds = tuple(
                 max(t, _ROUNDINGS * d)
                 for t, d in zip(self._tolerances, differences, strict=True)

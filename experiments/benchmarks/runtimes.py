@@ -21,7 +21,6 @@ minutes on 2 quiet cores.
 """
 
 import collections
-import csv
 import functools
 import itertools
 import os
@@ -128,11 +127,8 @@ def measure(
     rows: list[dict[str, Any]] = []
     for part in parts:
         rows += part(contexts, repeats)
-        with open(output_dir / "runtimes.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        (output_dir / "runtimes.md").write_text(_as_markdown(rows, machine))
+        table.write_text(output_dir / "runtimes.csv", table.as_csv(rows))
+        table.write_text(output_dir / "runtimes.md", _as_markdown(rows, machine))
     print(f"\nWritten to {output_dir}/runtimes.csv and .md")
 
 
@@ -310,9 +306,7 @@ def _exchange(
 
     @tff.tensorflow.computation(state_type, exchange.sparse_rows_type(_EMBEDDING_DIM))
     def update(state, delta):
-        gradient = tf.IndexedSlices(
-            -delta.rows, delta.keys, tf.constant(w_spec.shape.as_list())
-        )
+        gradient = exchange.gradient_of(delta, w_spec)
         optimizer_state, w = optimizer.next(state.optimizer, state.w, gradient)
         return _ServerState(w, optimizer_state)
 

@@ -72,21 +72,23 @@ def write(
     """
     groups = [list(g) for _, g in itertools.groupby(results, lambda r: r.workload)]
     rows = [_row(result, group) for group in groups for result in group]
-    _write(output_dir / "benchmark.csv", _csv(rows))
-    _write(output_dir / "benchmark_rounds.csv", _csv(list(_rounds(results))))
-    _write(output_dir / "benchmark.md", markdown(groups, machine, check))
+    write_text(output_dir / "benchmark.csv", as_csv(rows))
+    write_text(output_dir / "benchmark_rounds.csv", as_csv(list(_rounds(results))))
+    write_text(output_dir / "benchmark.md", markdown(groups, machine, check))
     path = output_dir / "benchmark.png"
     _plot(groups).savefig(f"{path}.new", format="png", dpi=150)
     os.replace(f"{path}.new", path)
 
 
-def _write(path: pathlib.Path, text: str) -> None:
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Writes a file at once: a reader sees the old one or the whole new one."""
     new = path.with_name(path.name + ".new")
     new.write_text(text)
     os.replace(new, path)
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def as_csv(rows: list[dict[str, Any]]) -> str:
+    """Writes rows of the same keys as CSV, with a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()

@@ -42,6 +42,18 @@ def sparse_rows_type(embedding_dim: int) -> tff.Type:
     )
 
 
+def gradient_of(mean_delta: SparseRows, w_spec: tf.TensorSpec) -> tf.IndexedSlices:
+    """Returns the gradient of W that a server optimizer takes: minus the mean delta.
+
+    Args:
+        mean_delta: As `build_sparse_mean` gives it.
+        w_spec: That of W, [n, d].
+    """
+    return tf.IndexedSlices(
+        -mean_delta.rows, mean_delta.keys, tf.constant(w_spec.shape.as_list())
+    )
+
+
 def type_of(specs: Any) -> tff.Type:
     """Returns the TFF type of a structure of `tf.TensorSpec`s."""
     return tff.to_type(

@@ -199,9 +199,7 @@ def build_fedss(
         if class_sets.is_everything:
             w_gradient = -w_delta
         else:
-            w_gradient = tf.IndexedSlices(
-                -w_delta.rows, w_delta.keys, tf.constant(w_spec.shape.as_list())
-            )
+            w_gradient = exchange.gradient_of(w_delta, w_spec)
         optimizer_state, (phi, w) = server_optimizer.next(
             state.optimizer,
             (tuple(state.feature_extractor), state.classifier),
