@@ -86,6 +86,13 @@ def test_what_rounding_does_is_not_wrong(tmp_path):
     assert results[nudged].status == "WRONG"
 
 
+def test_what_rounding_did_in_any_round_is_not_wrong(tmp_path):
+    nudged, other = "fake:how=other loss at first", "fake:how=other loss"
+    results, _ = _run(tmp_path, [nudged, other], nudged=nudged)
+    assert results[nudged].loss_difference == pytest.approx(0.1)
+    assert results[other].status == "ok"
+
+
 @pytest.mark.parametrize(
     "name, reason",
     [

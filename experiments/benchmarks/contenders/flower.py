@@ -11,6 +11,7 @@ os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # Flower reads it when it is importe
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import functools
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -77,6 +78,20 @@ def train_client(
     return Message(content=content, reply_to=message)
 
 
+class _FedAvg(FedAvg):
+    """Remembers why clients failed; Flower goes on without them."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.failures: list[str] = []
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]):
+        """See base class."""
+        replies = list(replies)
+        self.failures += [r.error.reason for r in replies if r.has_error()]
+        return super().aggregate_train(server_round, replies)
+
+
 class Flower(protocol.Contender):
     """Flower's FedAvg strategy over its simulation engine."""
 
@@ -90,6 +105,7 @@ class Flower(protocol.Contender):
         self.settings = f"{at_once} Ray actors with {self._threads} threads each"
         self._workload = workload
         self._cores = cores
+        self._strategy = _FedAvg(fraction_evaluate=0.0)
         self._turns = protocol.Turns(self._run)
 
     def build(self) -> None:
@@ -103,8 +119,7 @@ class Flower(protocol.Contender):
         @server_app.main()
         def main(grid: Grid, context: Context) -> None:
             del context
-            strategy = FedAvg(fraction_evaluate=0.0)
-            strategy.start(
+            self._strategy.start(
                 grid,
                 ArrayRecord(self._model.state_dict()),
                 num_rounds=_MANY_ROUNDS,
@@ -130,6 +145,8 @@ class Flower(protocol.Contender):
     def one_round(self) -> None:
         """See base class."""
         self._turns.one_round()
+        if failures := self._strategy.failures:
+            raise RuntimeError(f"{len(failures)} clients failed: {failures[0]}")
 
     def weights(self) -> dict[str, np.ndarray]:
         """See base class."""
