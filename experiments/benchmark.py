@@ -32,14 +32,13 @@ Writes benchmark.csv, benchmark_rounds.csv (every round's time), benchmark.md an
 benchmark.png, after each workload anew.
 """
 
-import pathlib
 import shutil
 import subprocess
 import time
 
 from absl import flags
 
-from experiments import program
+from experiments import output_files, program
 from experiments.benchmarks import contest, table
 from experiments.benchmarks.workload import Workload
 from tff_fedss.errors import InvalidInputError
@@ -112,10 +111,9 @@ def main() -> None:
             raise InvalidInputError(f"{script.name} failed; its message is above.")
         return
     names, workloads = _names(), _workloads()
-    output_dir = pathlib.Path(_OUTPUT_DIR.value)
+    output_dir = output_files.create_folder(_OUTPUT_DIR.value)
     log_dir = output_dir / "logs"
     shutil.rmtree(log_dir, ignore_errors=True)
-    output_dir.mkdir(parents=True, exist_ok=True)
     results, begun = [], time.monotonic()
     machine = table.Machine.here()
     for workload in workloads:

@@ -21,7 +21,6 @@ The result is a table with minimum, median, mean and maximum, and a PNG of histo
 
 import csv
 import io
-import os
 import pathlib
 import textwrap
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from experiments import program, run_flags
+from experiments import output_files, program, run_flags
 from tff_fedss.datasets import imagenet21k, partitions, stanford_online_products
 from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
@@ -370,13 +369,10 @@ def plot(description: Description, path: pathlib.Path) -> None:
     )
     # A picture may be seen without the table.
     figure.supxlabel("\n".join(textwrap.wrap(description.note, 120)), fontsize="small")
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        figure.savefig(temporary, format="png", dpi=120)
-        os.replace(temporary, path)
+        output_files.write_png(path, figure)
     finally:
         plt.close(figure)
-        temporary.unlink(missing_ok=True)
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ without one is drawn as far as all its runs have come.
 
 import contextlib
 import functools
-import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
-from experiments import paper_values
+from experiments import output_files, paper_values
 from experiments.table_results import (
     DRAW_NEGATIVES,
     METHOD_TITLES,
@@ -77,17 +76,17 @@ def png(path: pathlib.Path, *grid: int, **options) -> Iterator[tuple]:
 
     Yields:
         The figure and its panels.
+
+    Raises:
+        InvalidInputError: If it cannot be written.
     """
     options.setdefault("figsize", (6, 4))
     figure, axes = plt.subplots(*grid, layout="constrained", **options)
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         yield figure, axes
-        figure.savefig(temporary, format="png", dpi=120)
-        os.replace(temporary, path)
+        output_files.write_png(path, figure)
     finally:
         plt.close(figure)
-        temporary.unlink(missing_ok=True)
 
 
 def draw(

@@ -9,7 +9,6 @@ ours, and for each setting (any name, such as cifar10_mini) curves.png (figures 
 name before each. It takes seconds, and about 10 more per setting for t-SNE.
 """
 
-import csv
 import dataclasses
 import pathlib
 import re
@@ -18,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import flags
 
-from experiments import leap_figures, program
+from experiments import leap_figures, output_files, program
 from tff_fedss import training
 from tff_fedss.errors import InvalidInputError
 
@@ -81,8 +80,7 @@ def main() -> None:
         if not flag.value:
             raise InvalidInputError(f"--{flag.name}=DIR is needed.")
     results = _read(pathlib.Path(_RESULTS_DIR.value))
-    folder = pathlib.Path(_OUTPUT_DIR.value)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = output_files.create_folder(_OUTPUT_DIR.value)
     for setting, methods in results.items():
         _draw(setting, methods, folder)
     table = [
@@ -90,12 +88,9 @@ def main() -> None:
         for setting, methods in results.items()
         for method, runs in methods.items()
     ]
-    with open(folder / "table1.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
+    output_files.write_csv(folder / "table1.csv", table)
     text = _as_markdown(table)
-    (folder / "table1.md").write_text(text)
+    output_files.write_text(folder / "table1.md", text)
     print(text)
 
 

@@ -9,16 +9,15 @@ and so on to d_gamma2; `untrained` is the random encoder. The paper's numbers
 (Imagenette, ResNet-50, 1,250 epochs) stand beside ours.
 """
 
-import csv
 import json
 import pathlib
 import statistics
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import flags
 
-from experiments import figures, program
+from experiments import figures, output_files, program
 from tff_fedss import losses, tasks, training
 from tff_fedss.errors import InvalidInputError
 
@@ -89,20 +88,27 @@ def write(results_dir: pathlib.Path, output_dir: pathlib.Path) -> str:
             f"--results_dir={results_dir} holds no finished run in CELL/seedN/, for a "
             f"CELL of {', '.join(row.cell for row in rows)}."
         )
-    output_dir.mkdir(parents=True, exist_ok=True)
+    output_files.create_folder(output_dir)
     measured = _read_losses(results_dir)
     text = _as_markdown(rows) + _describe_losses(measured)
-    (output_dir / "linear_accuracy.md").write_text(text)
-    with open(output_dir / "linear_accuracy.csv", "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["cell", "paper", "mean", "deviation", "seeds"])
-        for row in rows:
-            mean, deviation = _moments(row.accuracies)
-            paper = "" if row.paper is None else row.paper
-            writer.writerow([row.cell, paper, mean, deviation, len(row.accuracies)])
+    output_files.write_text(output_dir / "linear_accuracy.md", text)
+    output_files.write_csv(
+        output_dir / "linear_accuracy.csv", [_csv_row(row) for row in rows]
+    )
     if measured is not None:
         _plot(measured, output_dir / "losses.png")
     return text
+
+
+def _csv_row(row: _Row) -> dict[str, Any]:
+    mean, deviation = _moments(row.accuracies)
+    return {
+        "cell": row.cell,
+        "paper": row.paper,
+        "mean": mean,
+        "deviation": deviation,
+        "seeds": len(row.accuracies),
+    }
 
 
 def _read(

@@ -8,14 +8,13 @@ of CA_pcc) and NAME.md. Folders of one run name (`pprn_0.1`, ...) are one row: t
 and the standard deviation over seeds; the curves are of the first. Takes seconds.
 """
 
-import csv
 import pathlib
 import statistics
 from typing import Any
 
 from absl import flags
 
-from experiments import partial_fc_curves, program
+from experiments import output_files, partial_fc_curves, program
 from tff_fedss import training
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks.identities import IdentityVerification
@@ -62,19 +61,22 @@ def write(results_dir: pathlib.Path, output_dir: pathlib.Path, name: str) -> Non
         InvalidInputError: If there are no results, or damaged ones.
     """
     runs = _read(results_dir)
-    output_dir.mkdir(parents=True, exist_ok=True)
+    output_files.create_folder(output_dir)
     firsts = {key: seeds[0] for key, seeds in runs.items()}
     partial_fc_curves.plot(firsts, _TITLES["tar_at_far"], output_dir / f"{name}.png")
-    with open(output_dir / f"{name}.csv", "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["run", "repeat", "steps", "loss", *_TITLES])
-        for key, seeds in runs.items():
-            for repeat, rows in enumerate(seeds):
-                for row in rows:
-                    values = [row.get(c, "") for c in ("steps", "loss", *_TITLES)]
-                    writer.writerow([key, repeat, *values])
+    columns = ["steps", "loss", *_TITLES]
+    output_files.write_csv(
+        output_dir / f"{name}.csv",
+        [
+            {"run": key, "repeat": repeat, **{c: row.get(c, "") for c in columns}}
+            for key, seeds in runs.items()
+            for repeat, rows in enumerate(seeds)
+            for row in rows
+        ],
+        ["run", "repeat", *columns],
+    )
     text = _as_markdown(runs)
-    (output_dir / f"{name}.md").write_text(text)
+    output_files.write_text(output_dir / f"{name}.md", text)
     print(text)
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from absl import flags
 
 from experiments import figures as figures_lib
-from experiments import paper_table, paper_values, program, table_results
+from experiments import output_files, paper_table, paper_values, program, table_results
 from experiments.table_results import METHOD_TITLES
 from tff_fedss import metrics, tasks, training
 from tff_fedss.errors import InvalidInputError
@@ -243,7 +243,7 @@ def write(
         if more_results_dirs
         else results
     )
-    folder = _output_folder(output_dir or results_dir)
+    folder = output_files.create_folder(output_dir or results_dir)
     expected = paper_table.expected_cells(
         pathlib.Path(cells_dir or _EXPERIMENTS / f"table{table}" / scale)
     )
@@ -259,8 +259,10 @@ def write(
     ]
     text = "\n".join([paper_table.as_markdown(results, paper, scale, lines), *pictures])
     text = text.rstrip("\n") + "\n"
-    _write_text(folder / f"table{table}.csv", paper_table.as_csv(results, paper, lines))
-    _write_text(folder / f"table{table}.md", text)
+    output_files.write_text(
+        folder / f"table{table}.csv", paper_table.as_csv(results, paper, lines)
+    )
+    output_files.write_text(folder / f"table{table}.md", text)
     return text
 
 
@@ -292,7 +294,7 @@ def write_figure(
     results = None
     if results_dir is not None and number != 8:
         results = table_results.read(results_dir, *more_results_dirs)
-    folder = _output_folder(output_dir or results_dir)
+    folder = output_files.create_folder(output_dir or results_dir)
     text = _figure_text(number, folder, results, load_task, in_markdown=False)
     if number == 6 and results is not None:
         for pair in figures_lib.compositions(results):
@@ -319,40 +321,12 @@ def _figure_text(
         figures_lib.draw(number, path, results, load_task)
     except figures_lib.NothingToDraw as reason:
         text = f"Figure {number} is not drawn: {reason}."
-    except OSError as error:
-        raise InvalidInputError(
-            f"{path} cannot be written: {error.strerror}."
-        ) from error
     else:
         caption = f"Figure {number}: {figures_lib.CAPTIONS[number]}"
         if not in_markdown:
             return f"{caption}: {path}"
         text = f"![{caption}]({path.name})"
     return f"{text}\n" if in_markdown else text
-
-
-def _output_folder(path: str | os.PathLike) -> pathlib.Path:
-    folder = pathlib.Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInputError(
-            f"--output_dir={folder} cannot be created: {error.strerror}."
-        ) from error
-    return folder
-
-
-def _write_text(path: pathlib.Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, "utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InvalidInputError(
-            f"{path} cannot be written: {error.strerror}."
-        ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 # --- The program ------------------------------------------------------------------

@@ -7,13 +7,12 @@ writes NAME.png, NAME.csv and NAME.md. For precision@k, the poster's numbers on 
 (much larger) data sets stand below the table.
 """
 
-import csv
 import pathlib
 from typing import Any
 
 from absl import flags
 
-from experiments import program, sampler_curves
+from experiments import output_files, program, sampler_curves
 from tff_fedss import samplers, training
 from tff_fedss.errors import InvalidInputError
 
@@ -60,8 +59,7 @@ def main() -> None:
         if not flag.value:
             raise InvalidInputError(f"--{flag.name}=DIR is needed.")
     curves = _read(pathlib.Path(_RESULTS_DIR.value))
-    folder = pathlib.Path(_OUTPUT_DIR.value)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = output_files.create_folder(_OUTPUT_DIR.value)
     metrics = [
         m for m in _TITLES if any(m in row for r in curves.values() for row in r)
     ]
@@ -72,17 +70,19 @@ def main() -> None:
         folder / f"{_NAME.value}.png",
         is_share=metrics[0] != "perplexity",
     )
-    with open(folder / f"{_NAME.value}.csv", "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["sampler", "steps", *metrics])
-        for name, rows in curves.items():
-            writer.writerows(
-                [name, row["steps"], *(row[m] for m in metrics)]
-                for row in rows
-                if metrics[0] in row
-            )
+    columns = ["steps", *metrics]
+    output_files.write_csv(
+        folder / f"{_NAME.value}.csv",
+        [
+            {"sampler": name, **{c: row[c] for c in columns}}
+            for name, rows in curves.items()
+            for row in rows
+            if metrics[0] in row
+        ],
+        ["sampler", *columns],
+    )
     text = _as_markdown(curves, metrics)
-    (folder / f"{_NAME.value}.md").write_text(text)
+    output_files.write_text(folder / f"{_NAME.value}.md", text)
     print(text)
 
 

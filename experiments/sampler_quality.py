@@ -14,7 +14,6 @@ that of digits of 16 x 16 pixels: --images takes MNIST's, which are shrunk to it
 directions are measured in any case. About 3 minutes on 2 cores.
 """
 
-import csv
 import gzip
 import math
 import os
@@ -26,7 +25,7 @@ import tensorflow as tf
 import tqdm
 from absl import flags
 
-from experiments import figures, program
+from experiments import figures, output_files, program
 from tff_fedss import samplers
 from tff_fedss.errors import InvalidInputError
 
@@ -71,11 +70,10 @@ def main() -> None:
     """Measures and writes."""
     if not _OUTPUT_DIR.value:
         raise InvalidInputError("--output_dir=DIR is needed, for the tables.")
-    folder = pathlib.Path(_OUTPUT_DIR.value)
+    folder = output_files.create_folder(_OUTPUT_DIR.value)
     vectors = {"random directions": _random_directions(2 * _PAIRS)}
     if _IMAGES.value:
         vectors["MNIST at 16 x 16"] = _digits(_IMAGES.value, 2 * _PAIRS)
-    folder.mkdir(parents=True, exist_ok=True)
     _bias(folder)
     _table1(folder, vectors)
     print(f"Written to {folder}/")
@@ -86,11 +84,8 @@ def _generator(*key: int) -> np.random.Generator:
 
 
 def _write(folder: pathlib.Path, name: str, rows: Sequence[dict], text: str) -> None:
-    with open(folder / f"{name}.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    (folder / f"{name}.md").write_text(text)
+    output_files.write_csv(folder / f"{name}.csv", rows)
+    output_files.write_text(folder / f"{name}.md", text)
     print(text)
 
 

@@ -16,9 +16,7 @@ Prints the table beside the poster's and writes wall_time.csv and wall_time.md. 
 minutes on 2 quiet cores, and 5 GB of memory.
 """
 
-import csv
 import gc
-import pathlib
 import statistics
 import time
 
@@ -26,7 +24,7 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from experiments import program
+from experiments import output_files, program
 from tff_fedss import samplers
 
 _OUTPUT_DIR = flags.DEFINE_string(
@@ -74,15 +72,11 @@ _COLUMNS = (
 
 def main() -> None:
     """Measures and prints."""
-    output_dir = pathlib.Path(_OUTPUT_DIR.value)
-    output_dir.mkdir(parents=True, exist_ok=True)
+    output_dir = output_files.create_folder(_OUTPUT_DIR.value)
     rows = [row for n in map(int, _CLASSES.value) for row in _measure(n)]
-    with open(output_dir / "wall_time.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    output_files.write_csv(output_dir / "wall_time.csv", rows, _COLUMNS)
     text = _as_markdown(rows)
-    (output_dir / "wall_time.md").write_text(text)
+    output_files.write_text(output_dir / "wall_time.md", text)
     print(text)
 
 

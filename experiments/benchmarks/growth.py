@@ -13,7 +13,6 @@ Prints tables and writes growth.csv, growth.md and growth.png. About 15 minutes 
 quiet cores, up to 10 GB of memory at a time.
 """
 
-import csv
 import dataclasses
 import functools
 import itertools
@@ -32,7 +31,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 
-from experiments import program
+from experiments import output_files, program
 from experiments.benchmarks import peak_memory
 from tff_fedss import metrics, models, runtime
 from tff_fedss.algorithms import fedss
@@ -113,18 +112,14 @@ def measure(all_series: Sequence[str], repeats: int, folder: str) -> None:
         repeats: Rounds of each case that count.
         folder: Where the files go.
     """
-    output_dir = pathlib.Path(folder)
-    output_dir.mkdir(parents=True, exist_ok=True)
+    output_dir = output_files.create_folder(folder)
     rows: list[dict[str, Any]] = []
     for series in all_series:
         print(f"{series}:", flush=True)
         rows += _measure(series, _CASES[series], repeats)
-        with open(output_dir / "growth.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        output_files.write_csv(output_dir / "growth.csv", rows)
         text = _as_markdown(rows, repeats)
-        (output_dir / "growth.md").write_text(text)
+        output_files.write_text(output_dir / "growth.md", text)
         _plot(rows, output_dir / "growth.png")
     print(f"\n{text}\nWritten to {output_dir}/growth.csv, .md and .png")
 
@@ -329,7 +324,7 @@ def _plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
         if axes.lines:
             axes.legend()
     by_cohort.set_ylim(bottom=0)
-    figure.savefig(path, dpi=120)
+    output_files.write_png(path, figure)
 
 
 if __name__ == "__main__":

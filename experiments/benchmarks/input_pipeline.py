@@ -14,10 +14,8 @@ nothing. About 3 minutes on 2 cores.
 """
 
 import collections
-import csv
 import io
 import os
-import pathlib
 import subprocess
 import sys
 import tempfile
@@ -28,7 +26,7 @@ import tensorflow as tf
 from absl import flags
 from PIL import Image, ImageFilter
 
-from experiments import program
+from experiments import output_files, program
 from experiments.benchmarks import peak_memory
 from tff_fedss import models
 from tff_fedss.datasets import records
@@ -57,8 +55,7 @@ def main() -> None:
             _drain(_stages(_RECORDS.value)[_ONLY.value]())
         print(peak_memory.peak_bytes())
         return
-    output_dir = pathlib.Path(_OUTPUT_DIR.value)
-    output_dir.mkdir(parents=True, exist_ok=True)
+    output_dir = output_files.create_folder(_OUTPUT_DIR.value)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "images.tfrecord")
         size = _write_images(path)
@@ -89,11 +86,7 @@ def main() -> None:
                 "peak_mib": None if extra is None else round(extra / 2**20),
             }
         )
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    (output_dir / "input_pipeline.csv").write_text(text.getvalue())
+    output_files.write_csv(output_dir / "input_pipeline.csv", rows)
     width = max(len(row["stage"]) for row in rows)
     print(f"{'':{width}}  images/s: min   median      max   MiB more")
     for row in rows:

@@ -9,7 +9,6 @@ round shows as a slope; allocators take a few hundred rounds to find their size.
 Prints a table and writes memory.csv. A few minutes on 2 cores.
 """
 
-import csv
 import pathlib
 
 import numpy as np
@@ -17,7 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 
-from experiments import program
+from experiments import output_files, program
 from tff_fedss import runtime
 from tff_fedss.algorithms import fedss
 
@@ -56,12 +55,8 @@ def main() -> None:
     half = rows[len(rows) // 2 :]
     slope = np.polyfit([r["round"] for r in half], [r["mib"] for r in half], 1)[0]
     print(f"{_RUNTIME.value}: {1024 * slope:.2f} KiB a round over the second half.")
-    output_dir = pathlib.Path(_OUTPUT_DIR.value)
-    output_dir.mkdir(parents=True, exist_ok=True)
-    with open(output_dir / "memory.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    output_dir = output_files.create_folder(_OUTPUT_DIR.value)
+    output_files.write_csv(output_dir / "memory.csv", rows)
 
 
 def _feature_extractor() -> tf.keras.Model:

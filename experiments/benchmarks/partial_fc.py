@@ -28,7 +28,7 @@ import matplotlib.figure
 import numpy as np
 from absl import flags
 
-from experiments import program
+from experiments import output_files, program
 from experiments.benchmarks.peak_memory import peak_bytes
 from tff_fedss import algorithms, losses, models, runtime
 from tff_fedss.errors import InvalidInputError
@@ -113,8 +113,7 @@ def measure(cases: Sequence[Case], repeats: int, folder: str) -> None:
         repeats: Steps of each that count.
         folder: Where the files go; cases that partial_fc.csv has are left out.
     """
-    output_dir = pathlib.Path(folder)
-    output_dir.mkdir(parents=True, exist_ok=True)
+    output_dir = output_files.create_folder(folder)
     path = output_dir / "partial_fc.csv"
     rows = _read(path)
     for case in cases:
@@ -129,11 +128,8 @@ def measure(cases: Sequence[Case], repeats: int, folder: str) -> None:
         )
         rows.append(row)
         rows.sort(key=_key)
-        with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(row), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        (output_dir / "partial_fc.md").write_text(_as_markdown(rows))
+        output_files.write_csv(path, rows, list(row))
+        output_files.write_text(output_dir / "partial_fc.md", _as_markdown(rows))
         _plot(rows, output_dir / "partial_fc.png")
     print(
         f"\n{_as_markdown(rows)}\nWritten to {output_dir}/partial_fc.csv, .md and .png"
@@ -279,7 +275,7 @@ def _plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
         axes.set(xscale="log", yscale="log", xlabel="classes n", ylabel=title)
         axes.grid(alpha=0.3, which="both")
         axes.legend()
-    figure.savefig(path, dpi=120)
+    output_files.write_png(path, figure)
 
 
 if __name__ == "__main__":

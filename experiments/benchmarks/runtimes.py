@@ -24,7 +24,6 @@ import collections
 import functools
 import itertools
 import os
-import pathlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +34,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 
-from experiments import program
+from experiments import output_files, program
 from experiments.benchmarks import table
 from tff_fedss import algorithms, class_sets, losses, models, runtime
 from tff_fedss.algorithms import client_update, exchange, fedss
@@ -113,8 +112,7 @@ def measure(
         repeats: Rounds to measure.
         folder: Where the files go.
     """
-    output_dir = pathlib.Path(folder)
-    output_dir.mkdir(parents=True, exist_ok=True)
+    output_dir = output_files.create_folder(folder)
     contexts = {
         f"in_process, {count} at once": runtime.InProcessContext(None, count)
         for count in all_clients_per_device
@@ -127,8 +125,8 @@ def measure(
     rows: list[dict[str, Any]] = []
     for part in parts:
         rows += part(contexts, repeats)
-        table.write_text(output_dir / "runtimes.csv", table.as_csv(rows))
-        table.write_text(output_dir / "runtimes.md", _as_markdown(rows, machine))
+        output_files.write_csv(output_dir / "runtimes.csv", rows)
+        output_files.write_text(output_dir / "runtimes.md", _as_markdown(rows, machine))
     print(f"\nWritten to {output_dir}/runtimes.csv and .md")
 
 

@@ -1,9 +1,7 @@
 """The benchmark's results as CSV, Markdown and a plot."""
 
-import csv
 import dataclasses
 import datetime
-import io
 import itertools
 import os
 import pathlib
@@ -14,6 +12,7 @@ from typing import Any
 import matplotlib.figure
 import matplotlib.ticker
 
+from experiments import output_files
 from experiments.benchmarks import contest
 from experiments.benchmarks.contest import Result
 from tff_fedss import training
@@ -72,28 +71,12 @@ def write(
     """
     groups = [list(g) for _, g in itertools.groupby(results, lambda r: r.workload)]
     rows = [_row(result, group) for group in groups for result in group]
-    write_text(output_dir / "benchmark.csv", as_csv(rows))
-    write_text(output_dir / "benchmark_rounds.csv", as_csv(list(_rounds(results))))
-    write_text(output_dir / "benchmark.md", markdown(groups, machine, check))
-    path = output_dir / "benchmark.png"
-    _plot(groups).savefig(f"{path}.new", format="png", dpi=150)
-    os.replace(f"{path}.new", path)
-
-
-def write_text(path: pathlib.Path, text: str) -> None:
-    """Writes a file at once: a reader sees the old one or the whole new one."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(text)
-    os.replace(new, path)
-
-
-def as_csv(rows: list[dict[str, Any]]) -> str:
-    """Writes rows of the same keys as CSV, with a header."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    output_files.write_csv(output_dir / "benchmark.csv", rows)
+    output_files.write_csv(output_dir / "benchmark_rounds.csv", _rounds(results))
+    output_files.write_text(
+        output_dir / "benchmark.md", markdown(groups, machine, check)
+    )
+    output_files.write_png(output_dir / "benchmark.png", _plot(groups), dpi=150)
 
 
 def _row(result: Result, group: Sequence[Result]) -> dict[str, Any]:
