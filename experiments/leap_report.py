@@ -14,7 +14,6 @@ import pathlib
 import re
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from absl import flags
 
 from experiments import leap_figures, output_files, program
@@ -151,14 +150,14 @@ def _draw(
     for run in methods.get("leap", ()):
         path = run.path / "representations.npz"
         if path.exists():
-            with np.load(path) as saved:
-                leap_figures.plot_embedding(
-                    run.rows,
-                    saved["representations"],
-                    saved["labels"],
-                    saved["class_names"].tolist(),
-                    folder / f"{setting}_embedding.png",
-                )
+            saved = training.read_arrays(path)
+            leap_figures.plot_embedding(
+                run.rows,
+                saved["representations"],
+                saved["labels"],
+                saved["class_names"].tolist(),
+                folder / f"{setting}_embedding.png",
+            )
             return
 
 

@@ -88,3 +88,11 @@ def test_bad_input_is_one_clear_line(run, tmp_path, content, message):
     code, _, errors = run(f"--results_dir={tmp_path}", f"--output_dir={tmp_path}/out")
     assert code == 2 and errors.count("\n") == 1
     assert message in errors
+
+
+def test_damaged_representations_are_one_clear_line(run, tmp_path):
+    write_run(tmp_path / "mini/leap/seed0", [0.3])
+    (tmp_path / "mini/leap/seed0/representations.npz").write_bytes(b"PK\3\4")
+    code, _, errors = run(f"--results_dir={tmp_path}", f"--output_dir={tmp_path}/out")
+    assert code == 2 and errors.count("\n") == 1
+    assert "representations.npz is damaged" in errors
