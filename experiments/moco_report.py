@@ -176,6 +176,7 @@ def _describe_losses(measured: dict[str, np.ndarray] | None) -> str:
     if measured is None:
         return ""
     lines = [
+        "",
         "Loss of each example under the model of experiment A with gamma = 0:",
         "",
         "| loss | figure | mean | median | below 0.5, % |",
