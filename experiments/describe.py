@@ -26,15 +26,11 @@ import textwrap
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")  # No screen is needed, or opened.
-import matplotlib.pyplot as plt
 import numpy as np
 import tqdm
 from absl import flags
 
-from experiments import output_files, program, run_flags
+from experiments import figures, program, run_flags
 from tff_fedss.datasets import imagenet21k, partitions, stanford_online_products
 from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
@@ -345,34 +341,35 @@ def plot(description: Description, path: pathlib.Path) -> None:
     Args:
         description: What to draw.
         path: The file, in a folder that exists; replaced whole or not at all.
+
+    Raises:
+        InvalidInputError: If it cannot be written.
     """
-    figure, panels = plt.subplots(2, 2, figsize=(9, 6), layout="constrained")
-    panels = dict(zip(("client", "class"), panels, strict=True))
-    for axes in (*panels["client"], *panels["class"]):
-        axes.set_axis_off()
-    drawn = {"client": 0, "class": 0}
-    for title, counts in description.items():
-        of = title.split()[-1]
-        axes = panels[of][drawn[of]]
-        drawn[of] += 1
-        axes.set_axis_on()
-        width = -(-(int(np.ptp(counts)) + 1) // _MAX_BARS)
-        edges = np.arange(counts.min(), counts.max() + width + 1, width) - 0.5
-        axes.hist(counts, edges)
-        axes.axvline(counts.mean(), color="black", linestyle="--", linewidth=1)
-        axes.set(xlabel=title, ylabel="clients" if of == "client" else "classes")
-        axes.locator_params(integer=True)
-        axes.grid(alpha=0.3)
-    figure.suptitle(
-        f"{description.name}: {len(description.images_per_client):,} clients "
-        "(dashed: mean)"
-    )
-    # A picture may be seen without the table.
-    figure.supxlabel("\n".join(textwrap.wrap(description.note, 120)), fontsize="small")
-    try:
-        output_files.write_png(path, figure)
-    finally:
-        plt.close(figure)
+    with figures.png(path, 2, 2, figsize=(9, 6)) as (figure, grid):
+        panels = dict(zip(("client", "class"), grid, strict=True))
+        for axes in (*panels["client"], *panels["class"]):
+            axes.set_axis_off()
+        drawn = {"client": 0, "class": 0}
+        for title, counts in description.items():
+            of = title.split()[-1]
+            axes = panels[of][drawn[of]]
+            drawn[of] += 1
+            axes.set_axis_on()
+            width = -(-(int(np.ptp(counts)) + 1) // _MAX_BARS)
+            edges = np.arange(counts.min(), counts.max() + width + 1, width) - 0.5
+            axes.hist(counts, edges)
+            axes.axvline(counts.mean(), color="black", linestyle="--", linewidth=1)
+            axes.set(xlabel=title, ylabel="clients" if of == "client" else "classes")
+            axes.locator_params(integer=True)
+            axes.grid(alpha=0.3)
+        figure.suptitle(
+            f"{description.name}: {len(description.images_per_client):,} clients "
+            "(dashed: mean)"
+        )
+        # A picture may be seen without the table.
+        figure.supxlabel(
+            "\n".join(textwrap.wrap(description.note, 120)), fontsize="small"
+        )
 
 
 def main() -> None:
@@ -387,9 +384,9 @@ def main() -> None:
         description = _from_class_sizes(dataset, _CLASS_SIZES.value)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        plot(description, output)
     except OSError as e:
         raise InvalidInputError(f"--output={output}: {e.strerror}.") from e
+    plot(description, output)
     print(f"{as_text(description)}\nHistograms: {output}")
 
 

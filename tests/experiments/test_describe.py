@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import matplotlib.axes
 import matplotlib.image
 import numpy as np
 import pytest
@@ -163,14 +164,14 @@ def test_histograms_are_drawn(tmp_path, kind):
 
 def test_histograms_count_every_client_once(tmp_path, monkeypatch):
     drawn = []
-    original = describe.plt.Axes.hist
+    original = matplotlib.axes.Axes.hist
 
     def hist(axes, counts, edges):
         heights, *rest = original(axes, counts, edges)
         drawn.append((heights.sum(), len(edges) - 1))
         return heights, *rest
 
-    monkeypatch.setattr(describe.plt.Axes, "hist", hist)
+    monkeypatch.setattr(matplotlib.axes.Axes, "hist", hist)
     counts = np.random.default_rng(0).integers(1, 997, 300)
     toy = describe.of_dataset(_dataset())._replace(images_per_client=counts)
     describe.plot(toy, tmp_path / "toy.png")
