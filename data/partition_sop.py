@@ -23,7 +23,8 @@ import pathlib
 import numpy as np
 from absl import flags
 
-from experiments import program
+from experiments.common import program
+from tff_fedss import files
 from tff_fedss.datasets import partitions, split_csv, stanford_online_products
 from tff_fedss.errors import InvalidInputError
 
@@ -66,22 +67,22 @@ def write(data_dir: str | None, output: str, images_per_client: int, seed: int) 
     Raises:
         InvalidInputError: If an argument cannot be used, or the data is not there or
             damaged.
+        RunStoppedError: If the file cannot be written.
     """
     if not data_dir:
         raise InvalidInputError(
             "--data_dir is missing: name a folder that holds "
             f"{stanford_online_products.ARCHIVE} or what it unpacks to."
         )
+    path = pathlib.Path(output)
+    if not output or path.name in ("", "..") or path.is_dir():
+        raise InvalidInputError(
+            f"--output={output}: expected the name of a CSV file to write."
+        )
     train = stanford_online_products.read_train_listing(data_dir)
     partition = stanford_online_products.make_partition(train, images_per_client, seed)
-    path = pathlib.Path(output)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        split_csv.write(path, stanford_online_products.to_split(train, partition))
-    except OSError as e:
-        raise InvalidInputError(
-            f"--output={output}: cannot be written: {e.strerror or e}."
-        ) from e
+    files.make_folder(path.parent)
+    split_csv.write(path, stanford_online_products.to_split(train, partition))
     print(summary(partition, train.labels))
     print(f"Written to {output}")
 

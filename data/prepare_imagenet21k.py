@@ -29,14 +29,14 @@ saves the first pass; `tar -xzf` beforehand saves both, for 1.1 TB more of disk.
 The program may be killed at any time. The same command goes on where it stopped (a
 gzipped tar has to be decompressed up to there), and ends with the same bytes. It exits
 with 0 if everything is written; with 1 if there are images that cannot be decoded,
-unless `--allow_undecodable`; and with 2 on any other bad input.
+unless `--allow_undecodable`, or if the disk is full; and with 2 on any other bad input.
 """
 
 import sys
 
 from absl import flags
 
-from experiments import program
+from experiments.common import program
 from tff_fedss.datasets import imagenet21k_shards
 from tff_fedss.errors import InvalidInputError
 

@@ -23,7 +23,7 @@ is whole, some 800 of 0.17 MB a second on one core: minutes, if the disk keeps u
 
 The program may be killed at any time. The same command goes on where it stopped, and
 ends with the same bytes. It exits with 0 if nothing is missing, with 1 if images are
-(unless `--allow_missing`), and with 2 on any other bad input.
+(unless `--allow_missing`) or the disk is full, and with 2 on any other bad input.
 """
 
 import collections
@@ -50,7 +50,8 @@ import tensorflow as tf
 import tqdm
 from absl import flags
 
-from experiments import program
+from experiments.common import program
+from tff_fedss import files
 from tff_fedss.datasets import archives, image_files, landmarks, split_csv
 from tff_fedss.errors import InvalidInputError
 
@@ -211,11 +212,6 @@ class FolderOfImages:
     """Images in files, flat or in the tree of the original archives."""
 
     def __init__(self, folder: pathlib.Path):
-        if not folder.is_dir():
-            raise InvalidInputError(
-                f"--image_dir={folder} is no folder; expected one with <id>.jpg or "
-                "a/b/c/<id>.jpg."
-            )
         self._folder = str(folder)
 
     def read(self, image_id: str) -> tuple[str, bytes]:
@@ -224,8 +220,7 @@ class FolderOfImages:
         tree = f"{self._folder}/{'/'.join(image_id[:3])}/{image_id}.jpg"
         for path in (flat, tree):
             try:
-                with open(path, "rb") as file:
-                    return path, file.read()
+                return path, files.read(path)
             except FileNotFoundError:
                 continue
             except OSError as e:
@@ -249,12 +244,7 @@ class ShardsOfImages:
         Raises:
             InvalidInputError: If an archive is damaged or cut off.
         """
-        self._shards = sorted(folder.glob("images_*.tar"))
-        if not self._shards:
-            raise InvalidInputError(
-                f"--shard_dir={folder}: found no images_NNN.tar; expected those of "
-                "Google Landmarks v2, images_000.tar to images_499.tar."
-            )
+        self._shards = _shards_in(folder)
         self._folder = folder
         self._places = {}
         cache_dir.mkdir(exist_ok=True)
@@ -286,15 +276,23 @@ class ShardsOfImages:
             raise NoImageError(path, f"cannot be read: {e.strerror}") from e
 
 
+def _check_regular(shard: pathlib.Path) -> os.stat_result:
+    try:
+        return files.check_regular(shard)
+    except OSError as e:
+        raise InvalidInputError(f"{shard}: cannot be read: {e.strerror}.") from e
+
+
 def _shard_content(
     shard: pathlib.Path, image_ids: frozenset[str], cache_dir: pathlib.Path
 ) -> dict[str, tuple[int, int]]:
     """Returns offset and size of those images that are in one archive."""
-    status = shard.stat()
+    status = _check_regular(shard)
     version = [status.st_size, status.st_mtime_ns]
     cache = cache_dir / f"{shard.name}.json"
-    with contextlib.suppress(FileNotFoundError):
-        remembered = json.loads(cache.read_text())
+    # What was not written whole is made again.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        remembered = json.loads(files.read(cache))
         if remembered["version"] == version:
             return remembered["places"]
     places = {}
@@ -313,9 +311,7 @@ def _shard_content(
         raise InvalidInputError(
             f"{shard}: not a whole tar archive ({e}); download it again."
         ) from e
-    _write_atomically(
-        cache, json.dumps({"version": version, "places": places}).encode()
-    )
+    files.write(cache, json.dumps({"version": version, "places": places}).encode())
     return places
 
 
@@ -413,7 +409,7 @@ def read_split(options: Options) -> SplitFiles:
 
 def _read_bytes(path: pathlib.Path) -> bytes:
     try:
-        return path.read_bytes()
+        return files.read(path)
     except OSError as e:
         raise InvalidInputError(f"{path}: cannot be read: {e.strerror or e}.") from e
 
@@ -549,7 +545,7 @@ class Preparation:
     def _read_finished(self) -> dict[str, tuple[str, ...]]:
         """Returns the rows of finished.csv that hold, and leaves only these in it."""
         path = self._folder / _FINISHED_FILE
-        content = path.read_bytes() if path.exists() else b""
+        content = files.read(path) if path.exists() else b""
         # A kill may have cut the last line off. Such a row is none that is expected.
         lines = io.StringIO(content.decode(errors="replace"), newline="")
         rows = {row[0]: tuple(row) for row in csv.reader(lines) if row}
@@ -571,7 +567,7 @@ class Preparation:
 
     def _write_finished(self, rows: Collection[tuple[str, ...]]) -> None:
         text = _csv_lines([_FINISHED_COLUMNS, *rows])
-        _write_atomically(self._folder / _FINISHED_FILE, text.encode())
+        files.write(self._folder / _FINISHED_FILE, text.encode())
 
     def _parts(self) -> list[Unit]:
         parts = []
@@ -679,18 +675,18 @@ class Preparation:
         path = self._folder / landmarks.REJECTED_FILE
         if rejected:
             text = _csv_lines([landmarks.REJECTED_COLUMNS, *rejected])
-            _write_atomically(path, text.encode())
+            files.write(path, text.encode())
         else:
             path.unlink(missing_ok=True)
-        files = [unit.file for unit in self._clients]
+        whole = [unit.file for unit in self._clients]
         if self._is_joined or self._test.file in self._finished:
-            files.append(self._test.file)
+            whole.append(self._test.file)
         else:  # Its parts are work that need not be done again.
-            files += [unit.file for unit in self._parts()]
+            whole += [unit.file for unit in self._parts()]
         self._write_finished(
-            [self._finished[file] for file in files if file in self._finished]
+            [self._finished[file] for file in whole if file in self._finished]
         )
-        if self._test.file in files:
+        if self._test.file in whole:
             shutil.rmtree(self._folder / _PARTS)
         if not rejected:
             shutil.rmtree(self._folder / _SHARD_INDEX, ignore_errors=True)
@@ -757,12 +753,6 @@ def _csv_lines(rows: Collection[Sequence[str]]) -> str:
     return text.getvalue()
 
 
-def _write_atomically(path: pathlib.Path, content: bytes) -> None:
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_bytes(content)
-    os.replace(unfinished, path)
-
-
 def _progress(what: str, total: int, unit: str) -> tqdm.tqdm:
     return tqdm.tqdm(desc=what, total=total, unit=unit, delay=2, disable=None)
 
@@ -793,12 +783,35 @@ def _keep_csvs(
         (published.test_csv, split.test_csv),
     ):
         path = folder / name
-        if path.exists() and path.read_bytes() != content:
+        if path.exists() and files.read(path) != content:
             raise InvalidInputError(
                 f"{path} is not the {name} that you gave: the folder is of another "
                 "split. Give another --output_dir, or remove the folder."
             )
-        _write_atomically(path, content)
+        files.write(path, content)
+
+
+def _shards_in(folder: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(folder.glob("images_*.tar"))
+
+
+def _check_images(options: Options) -> None:
+    """Checks where the images are to come from, before anything is written."""
+    if options.image_dir is not None:
+        if not pathlib.Path(options.image_dir).is_dir():
+            raise InvalidInputError(
+                f"--image_dir={options.image_dir} is no folder; expected one with "
+                "<id>.jpg or a/b/c/<id>.jpg."
+            )
+        return
+    shards = _shards_in(pathlib.Path(options.shard_dir))
+    if not shards:
+        raise InvalidInputError(
+            f"--shard_dir={options.shard_dir}: found no images_NNN.tar; expected those "
+            "of Google Landmarks v2, images_000.tar to images_499.tar."
+        )
+    for shard in shards:
+        _check_regular(shard)
 
 
 def _open_images(options: Options, split: SplitFiles) -> Images:
@@ -819,9 +832,10 @@ def prepare(options: Options) -> None:
 
     Raises:
         InvalidInputError: If an option or a file cannot be used.
+        RunStoppedError: If the disk is full or the system forbids to write.
         SystemExit: With code 1 if images are missing or damaged which may not be.
     """
-    if options.output_dir is None:
+    if not options.output_dir:
         raise InvalidInputError(
             f"--output_dir must say where to write {options.published.folder}."
         )
@@ -831,6 +845,7 @@ def prepare(options: Options) -> None:
             "of images_NNN.tar) must be given."
         )
     split = read_split(options)
+    _check_images(options)
     try:
         with _lock(options.folder):
             _keep_csvs(options.folder, split, options.published)
@@ -842,8 +857,9 @@ def prepare(options: Options) -> None:
                 rejected = preparation.run(images, workers)
             preparation.close(rejected)
     except (OSError, tf.errors.OpError) as e:
-        raise InvalidInputError(
-            f"--output_dir: cannot write to {options.folder}: {e}"
+        where = getattr(e, "filename", None) or options.folder
+        raise files.refusal(
+            e, f"--output_dir={options.output_dir}", f"cannot be written at {where}"
         ) from e
     _report(options, split, rejected, preparation.empty_owners(rejected))
 
@@ -870,10 +886,10 @@ def _report(
         if empty:
             _fail(f"{found} Not one image is left of: {', '.join(empty)}.")
         if not options.allow_missing:
-            files = len({row.owner for row in rejected})
+            owners = {row.owner for row in rejected}
             _fail(
-                f"{found} The {files:,} files that need them were not written. Add the "
-                "images and run the same command again, or leave them out with "
+                f"{found} The {len(owners):,} files that need them were not written. "
+                "Add the images and run the same command again, or leave them out with "
                 "--allow_missing."
             )
         print(f"note: {found} They are left out.", file=sys.stderr)

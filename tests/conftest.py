@@ -16,7 +16,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes minutes; runs with --slow only")
     # TFF's own default context complains when a process ends without having used it,
     # as the one does that only hands out the tests to others.
-    runtime.set_native_context()
+    runtime.set_in_process_context()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -36,8 +36,16 @@ def test_data() -> pathlib.Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def in_process_context():
+    """Runs TFF computations in this process, unless a test says otherwise."""
+    context = runtime.set_in_process_context()
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="session")
 def native_context():
-    """Runs TFF computations in a worker that ends with the tests."""
-    context = runtime.set_native_context()
+    """TFF's own runtime, to compare with: a worker that ends with the tests."""
+    context = runtime.NativeContext()
     yield context
     context.close()

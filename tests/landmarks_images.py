@@ -11,7 +11,7 @@ from absl import flags
 from PIL import Image
 
 from data import prepare_landmarks
-from experiments import program
+from experiments.common import program
 
 _ROWS = 5  # An image spells its number in stripes: black 0, white 1.
 _STRIPE = 12  # pixels

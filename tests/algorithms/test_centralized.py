@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms import numpy_twin, toy
+from examples import fedss_numpy
+from tests.algorithms import toy
 from tff_fedss import algorithms
 
 
@@ -20,7 +21,7 @@ def test_steps_equal_the_numpy_twin():
         loss_sum, _ = algorithm.update(
             tf.constant(client["image"]), tf.constant(client["label"])
         )
-        loss, _, gradients = numpy_twin.loss_and_gradients(
+        loss, _, gradients = fedss_numpy.loss_and_gradients(
             "full_softmax",
             *theta,
             client["image"].reshape(len(client["label"]), -1) / 255.0,
@@ -48,7 +49,7 @@ def test_correct_examples_are_counted():
     client = toy.make_cohort()[2]
     a, b, w = algorithm.weights.trainable
     features = client["image"].reshape(len(client["label"]), -1) / 255.0 @ a + b
-    nearest = (features @ numpy_twin.normalize(w).T).argmax(1)
+    nearest = (features @ fedss_numpy.normalize(w).T).argmax(1)
     labels = np.where(np.arange(len(nearest)) % 2, nearest, (nearest + 1) % len(w))
     _, num_correct = algorithm.update(
         tf.constant(client["image"]), tf.constant(labels, tf.int32)

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.algorithms import numpy_twin, toy
+from examples import fedss_numpy
+from tests.algorithms import toy
 from tff_fedss.algorithms import fedaws
 
 WEIGHT, MARGIN = 0.02, 1.2
@@ -33,7 +34,7 @@ def test_three_rounds_equal_the_numpy_twin(process):
         cohort = toy.make_cohort(seed=r)
         before = state.classifier
         state, metrics = process.next(state, toy.to_tff(cohort))
-        theta, velocity, (loss, accuracy) = numpy_twin.one_round(
+        theta, velocity, (loss, accuracy) = fedss_numpy.one_round(
             "pos_only",
             theta,
             velocity,

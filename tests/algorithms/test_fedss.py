@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms import numpy_twin
+from examples import fedss_numpy
 from tests.algorithms.toy import (
     BATCH_SIZE,
     EMBEDDING_DIM,
@@ -34,7 +34,7 @@ def test_three_rounds_equal_the_numpy_twin(method):
     for r in range(3):
         cohort = make_cohort(seed=r)
         state, metrics = process.next(state, to_tff(cohort))
-        theta, velocity, (loss, accuracy) = numpy_twin.one_round(
+        theta, velocity, (loss, accuracy) = fedss_numpy.one_round(
             method,
             theta,
             velocity,
@@ -59,7 +59,7 @@ def test_without_correction_the_twin_agrees_too():
     theta = [np.array(p, np.float64) for p in weights_of(state)]
     cohort = make_cohort()
     state, _ = process.next(state, to_tff(cohort))
-    theta, _, _ = numpy_twin.one_round(
+    theta, _, _ = fedss_numpy.one_round(
         "fedss",
         theta,
         [np.zeros_like(p) for p in theta],

@@ -2,6 +2,7 @@
 
 import collections
 import csv
+import os
 import pathlib
 import subprocess
 import sys
@@ -91,8 +92,14 @@ def test_bad_input_is_named_and_nothing_is_written(tmp_path):
     listing.write_text(f"{sop_archive.HEADER}\n1 1 1 a.JPG\n")
     with pytest.raises(InvalidInputError, match="images_per_client=0"):
         partition_sop.write(str(tmp_path), output, 0, 0)
-    with pytest.raises(InvalidInputError, match=r"--output=.* cannot be written"):
+    with pytest.raises(InvalidInputError, match="cannot be created: Not a directory"):
         partition_sop.write(str(tmp_path), f"{listing}/out.csv", 100, 0)
+    for output in ("", ".", "/", "..", str(tmp_path)):
+        with pytest.raises(InvalidInputError, match="--output=.*name of a CSV file"):
+            partition_sop.write(str(tmp_path), output, 100, 0)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidInputError, match="written: it is a named pipe"):
+        partition_sop.write(str(tmp_path), str(tmp_path / "pipe"), 100, 0)
     assert not (tmp_path / "out.csv").exists()
 
 

@@ -498,7 +498,7 @@ def test_what_is_finished_stays(folder_archive, tmp_path, capsys):
 
 def test_a_folder_that_cannot_be_written(folder_archive, tmp_path):
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(errors.InvalidInputError, match="cannot be written"):
+    with pytest.raises(errors.InvalidInputError, match="created: Not a directory"):
         _prepare(folder_archive, tmp_path / "out")
 
 

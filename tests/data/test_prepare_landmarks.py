@@ -19,7 +19,7 @@ from tensorflow_federated.python.simulation.datasets import (
     vision_datasets_utils,
 )
 
-from tests import landmarks_images
+from tests import landmarks_images, odd_files
 from tests.landmarks_images import preparation_flags
 from tff_fedss.datasets import landmarks
 
@@ -410,20 +410,36 @@ def test_file_that_was_cut_off_since_is_written_again(prepare, miniature, tmp_pa
     _assert_complete(folder, miniature)
 
 
+_HELD_UP = """
+import sys, threading
+from data import prepare_landmarks
+from experiments.common import program
+
+_, stuck, *flags = sys.argv
+read = prepare_landmarks.FolderOfImages.read
+
+def held_up(self, image_id):
+    if image_id == stuck:
+        threading.Event().wait()
+    return read(self, image_id)
+
+prepare_landmarks.FolderOfImages.read = held_up
+prepare_landmarks.define_flags()
+program.run(prepare_landmarks.main, ["prepare_landmarks", *flags])
+"""
+
+
 def test_kill_loses_nothing(prepare, miniature, tmp_path, monkeypatch):
     assert prepare()[0] == 0
     folder = tmp_path / "out" / "gld160k"
     expected = _files(folder)
 
-    # A pipe in the place of an image holds up the worker that reads it, in the middle
-    # of a client, until the program is killed.
-    stuck = miniature.image_dir / f"{miniature.clients['12'][1]}.jpg"
-    content = stuck.read_bytes()
-    stuck.unlink()
-    os.mkfifo(stuck)
+    # A worker is held up when it reads this image, in the middle of a client, until
+    # the program is killed.
+    stuck = miniature.clients["12"][1]
     other = tmp_path / "killed"
     flags = (*preparation_flags(miniature, other), "--threads=2")
-    command = [sys.executable, "-m", "data.prepare_landmarks", *flags]
+    command = [sys.executable, "-c", _HELD_UP, stuck, *flags]
     process = subprocess.Popen(command, cwd=ROOT)
     try:
         killed = other / "gld160k"
@@ -439,8 +455,6 @@ def test_kill_loses_nothing(prepare, miniature, tmp_path, monkeypatch):
     with (killed / "finished.csv").open("a") as lines:
         lines.write("train/12,3")  # as if killed while it was writing a line
 
-    stuck.unlink()
-    stuck.write_bytes(content)
     assert prepare(f"--output_dir={other}")[0] == 0
     assert _files(killed) == expected
     assert {path: path.stat().st_ino for path in kept} == kept, "not written again"
@@ -520,12 +534,34 @@ def test_stray_file_among_the_clients(prepare, tmp_path):
         (["--shard_dir=/none"], "exactly one of --image_dir"),
         (["--train_csv=x"], "leave out --train_csv"),
         (["--threads=0"], "--threads"),
-        (["--output_dir=/dev/null/x"], "--output_dir: cannot write to"),
+        (["--output_dir=/dev/null/x"], "--output_dir=/dev/null/x"),
     ],
 )
 def test_bad_flags(prepare, flags, message):
     code, _, err = prepare(*flags)
     assert code == 2 and message in err and err.splitlines()[-1].startswith("error: ")
+
+
+def test_nothing_is_written_before_the_images_are_looked_for(
+    run, prepare, miniature, tmp_path
+):
+    assert prepare(f"--image_dir={miniature.split_dir / 'test.csv'}")[0] == 2
+    assert prepare(f"--image_dir={tmp_path / 'none'}")[0] == 2
+    assert not (tmp_path / "out").exists()
+    odd_files.UNREADABLE["pipe"](tmp_path / "shards" / "images_000.tar")
+    code, _, err = run(*_shard_flags(miniature, tmp_path / "shards", tmp_path))
+    assert code == 2 and "images_000.tar: cannot be read: it is a named pipe" in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", odd_files.UNREADABLE)
+def test_what_lies_in_the_place_of_an_image_is_no_image(
+    prepare, miniature, tmp_path, kind
+):
+    image_id = miniature.test[0]
+    odd_files.UNREADABLE[kind](miniature.image_dir / f"{image_id}.jpg")
+    code, _, err = prepare()
+    assert code == 1 and image_id in err and "1 of 18 images are missing or dam" in err
 
 
 def test_missing_flags(run, tmp_path):

@@ -55,7 +55,7 @@ def test_arff_without_a_list_of_labels(tmp_path):
 
 
 def test_arff_with_a_list_of_labels(tmp_path):
-    (tmp_path / "x.arff").write_text(ARFF)
+    (tmp_path / "x.arff").write_text(ARFF.replace("2.5", "1.0"))
     (tmp_path / "x.xml").write_text(XML)
     rows, num_features, num_labels = extreme.read(tmp_path / "x.arff")
     assert (num_features, num_labels) == (2, 2)
@@ -91,15 +91,12 @@ def test_what_cannot_be_used_in_xmc_is_named(tmp_path, text, message):
         ("{3 1}", "3 1", "line 10: expected a sparse row, found '3 1'"),
         ("{3 1}", "{3}", "line 10: expected '{index value, ...}'"),
         ("{3 1}", "{4 1}", "line 10: an index is not in 0..3"),
-        ("TAG_c", "c", None),
+        ("TAG_c", "c", "has 1 label; expected two or more"),
         ("@attribute word {0,1}", "@attribute word", "line 3: a broken attribute"),
     ],
 )
 def test_what_cannot_be_used_in_arff_is_named(tmp_path, old, new, message):
     (tmp_path / "x.arff").write_text(ARFF.replace(old, new, 1))
-    if message is None:
-        assert extreme.read(tmp_path / "x.arff")[1:] == (3, 1)
-        return
     with pytest.raises(InvalidInputError) as error:
         extreme.read(tmp_path / "x.arff")
     assert message in str(error.value)
@@ -113,7 +110,7 @@ def test_labels_that_are_nowhere_are_named(tmp_path):
     with pytest.raises(InvalidInputError, match="lists the label 'TAG_c', which is no"):
         extreme.read(tmp_path / "x.arff")
     (tmp_path / "x.xml").write_text("<labels>")
-    with pytest.raises(InvalidInputError, match="x.xml is damaged"):
+    with pytest.raises(InvalidInputError, match="x.xml is unreadable or damaged"):
         extreme.read(tmp_path / "x.arff")
 
 

@@ -46,11 +46,8 @@ def test_folders_are_identities(faces):
 def test_a_damaged_image_is_named(faces):
     for path in faces.glob("person*/0.JPG"):
         path.write_bytes(path.read_bytes()[:50])
-    data = identity_folders.load(faces, image_size=16)
-    with pytest.raises(
-        InvalidInputError, match=r"person\d/0.JPG is cut off or damaged"
-    ):
-        data.batch(0, 18, seed=0)
+    with pytest.raises(InvalidInputError, match="person0/0.JPG is cut off or damaged"):
+        identity_folders.load(faces, image_size=16)
 
 
 def test_folders_without_identities_are_named(tmp_path):

@@ -1,5 +1,6 @@
 """ImageNet-21k from its shards: clients, test images, and shards that are damaged."""
 
+import os
 import shutil
 
 import numpy as np
@@ -243,6 +244,30 @@ def test_arguments_out_of_range(prepared, arguments, problem):
     assert problem in _error(prepared, **arguments)
 
 
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "noise", "pipe"])
+def test_clients_that_are_damaged_are_made_again(data_dir, damage):
+    def clients():
+        dataset = _load(data_dir)
+        return {k: dataset.positives(k).tolist() for k in dataset.train.client_ids}
+
+    for path in data_dir.rglob("clients-*"):
+        path.unlink()
+    expected = clients()
+    (path,) = data_dir.rglob("clients-*")
+    content = bytearray(path.read_bytes())
+    content[-40] ^= 1
+    path.unlink()
+    if damage == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(
+            {"flip": content, "cut": content[:-8], "empty": b"", "noise": b"x" * 300}[
+                damage
+            ]
+        )
+    assert clients() == expected
+
+
 def test_damaged_shards_and_index(data_dir):
     folder = data_dir / "imagenet21k" / "1.0.0"
     shard = folder / imagenet21k_shards.shard_name("test", 7, 25)
@@ -254,6 +279,20 @@ def test_damaged_shards_and_index(data_dir):
     assert f"{shard} is missing" in _error(data_dir)
     shard.write_bytes(content)
     index = folder / "train.index"
+    whole = index.read_bytes()
+    for place in (0, 4, 12, 20, len(whole) - 24 * 3):  # file, offset, length, label
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        index.write_bytes(damaged)
+        message = _error(data_dir)
+        assert str(index) in message or "it is cut off or was changed" in message
+    index.write_bytes(whole)
+    preparation = folder / "preparation.json"
+    for content in ("", "{}", "[]", '{"wnids": []}'):
+        text = preparation.read_text()
+        preparation.write_text(content)
+        assert "preparation.json" in _error(data_dir)
+        preparation.write_text(text)
     index.write_bytes(index.read_bytes()[:-24])
     assert f"{index} has" in _error(data_dir)
     index.unlink()

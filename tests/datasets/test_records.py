@@ -76,6 +76,33 @@ def index(build, paths):
     return build(paths)
 
 
+@pytest.mark.parametrize("damage", ["flip", "cut", "short", "empty", "pipe", "folder"])
+def test_an_index_that_is_damaged_is_made_again(build, paths, tmp_path, damage):
+    expected = np.array(build(paths).records)
+    (file,) = (tmp_path / "cache").glob("*.index")
+    content = bytearray(file.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 1
+    kept = {"cut": records.DTYPE.itemsize, "short": 5, "empty": len(content)}
+    file.unlink()
+    if damage == "pipe":
+        os.mkfifo(file)
+    elif damage == "folder":
+        file.mkdir()
+        with pytest.raises(InvalidInputError, match="cannot be written: Is a dir"):
+            build(paths)
+        return
+    else:
+        file.write_bytes(content[: len(content) - kept.get(damage, 0)])
+    np.testing.assert_array_equal(build(paths).records, expected)
+
+
+def test_a_record_file_is_a_regular_file(build, tmp_path):
+    os.mkfifo(tmp_path / "x.tfrecord")
+    with pytest.raises(InvalidInputError, match="x.tfrecord: .* it is a named pipe"):
+        build([tmp_path / "x.tfrecord"])
+
+
 def _as_list(dataset):
     return list(dataset.as_numpy_iterator())
 

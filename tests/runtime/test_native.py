@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
+
+from tests import waiting
 
 PRELUDE = """
 import sys
@@ -25,7 +26,8 @@ def add_one(x):
 
 @tff.tensorflow.computation(np.int64)
 def count_to(n):
-    start = tf.constant(0, tf.int64)
+    with tf.control_dependencies([tf.io.write_file(sys.argv[1], "")]):
+        start = tf.constant(0, tf.int64)
     return tf.while_loop(lambda i: i < n, lambda i: (i + 1,), (start,))[0]
 
 assert add_one(1) == 2
@@ -35,9 +37,9 @@ FOREVER = "count_to(10**15)\n"
 
 
 @contextlib.contextmanager
-def start(program):
+def start(program, started=os.devnull):
     process = subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-c", PRELUDE + program],
+        [sys.executable, "-X", "faulthandler", "-c", PRELUDE + program, started],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -66,10 +68,9 @@ def worker_of(process):
 
 
 def assert_gone(worker):
-    deadline = time.monotonic() + 10
-    while worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, f"{worker} survives"
-        time.sleep(0.05)
+    waiting.wait_until(
+        lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_worker_ends_with_the_program(last_words, exit_code):
         worker = worker_of(process)
         # Returns when nobody holds the program's output any more: TFF's own worker
         # would keep a pipe open for ever.
-        process.communicate("go on\n", timeout=20)
+        process.communicate("go on\n", timeout=waiting.LIMIT)
         assert process.returncode == exit_code
         assert_gone(worker)
 
@@ -93,13 +94,16 @@ def test_worker_ends_with_the_program(last_words, exit_code):
     [signal.SIGINT, signal.SIGTERM, signal.SIGKILL],
     ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
 )
-def test_worker_ends_with_a_program_that_is_stopped_in_a_computation(signal_number):
-    with start(FOREVER) as process:
+def test_worker_ends_with_a_program_that_is_stopped_in_a_computation(
+    signal_number, tmp_path
+):
+    started = tmp_path / "started"
+    with start(FOREVER, str(started)) as process:
         wait_until_ready(process)
         worker = worker_of(process)
-        time.sleep(1)  # Into the endless computation.
+        waiting.wait_until(started.exists, process)  # In the endless computation.
         process.send_signal(signal_number)
-        process.communicate(timeout=20)
+        process.communicate(timeout=waiting.LIMIT)
         assert process.returncode == -signal_number
         assert_gone(worker)
 
@@ -121,7 +125,7 @@ def test_a_worker_that_dies_is_replaced_and_its_work_done_again():
     program = KILL + "kill_workers()\nprint(add_one(41))\n"
     with start(program) as process:
         wait_until_ready(process)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=waiting.LIMIT)
         assert output == "42\n", errors
         assert "killed by signal 9 (out of memory?). Doing this" in errors
 
@@ -142,7 +146,7 @@ except runtime.WorkerError as error:
 """
     with start(program) as process:
         wait_until_ready(process)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=waiting.LIMIT)
         assert "TFF's worker process was killed by signal 9" in output, errors
         assert errors.count("Doing this computation again") == 2
 
@@ -163,7 +167,7 @@ print(add_one(41))
 """
     with start(program) as process:
         wait_until_ready(process)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=waiting.LIMIT)
         assert output == "42\n", errors
 
 
@@ -176,5 +180,5 @@ print(worker.is_running())
 """
     with start(program) as process:
         wait_until_ready(process)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=waiting.LIMIT)
         assert output == "False\n", errors

@@ -6,15 +6,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
-import grpc
 import numpy as np
 import portpicker
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests import waiting
 from tests.algorithms import toy
 from tff_fedss import runtime
 from tff_fedss.runtime import remote, worker_service
@@ -164,16 +163,9 @@ def meanwhile(function):
     assert not failures
 
 
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_worker_that_is_killed_in_a_round_is_replaced_by_another(tmp_path, caplog):
     def kill_one():
-        wait_until(lambda: len(list(tmp_path.glob("started_?"))) == 3)
+        waiting.wait_until(lambda: len(list(tmp_path.glob("started_?"))) == 3)
         workers[0].kill()
         (tmp_path / "started_1").unlink()  # By the one that dies.
         # The other one is still at its own part.
@@ -201,25 +193,57 @@ def test_a_round_of_fedss_survives_a_kill_to_the_same_bytes(expected_round):
 def test_a_worker_that_hangs_is_replaced_by_another(
     monkeypatch, caplog, expected_round
 ):
-    monkeypatch.setattr(remote, "_HEARTBEAT_SECONDS", 0.5)
-    monkeypatch.setattr(remote, "_HEARTBEAT_TIMEOUT_SECONDS", 5.0)
+    check = remote._Connection.check
     with running(2) as workers, over(workers):
+        monkeypatch.setattr(remote, "_HEARTBEAT_SECONDS", 0.5)
+        monkeypatch.setattr(remote, "_HEARTBEAT_TIMEOUT_SECONDS", 2.0)
+        # The other one may be slow to answer, on a busy machine.
+        hangs = workers[0].address
+        monkeypatch.setattr(
+            remote._Connection, "check", lambda c: c.address == hangs and check(c)
+        )
         # As if its machine had vanished: nobody closes the connection.
         workers[0].process.send_signal(signal.SIGSTOP)
         assert_close(two_rounds("fedss", toy.make_cohort()), expected_round)
-    lost = f"Lost worker {workers[0].address} (no answer within 5 s)"
+    lost = f"Lost worker {workers[0].address} (no answer within 2 s)"
     assert lost in caplog.text
+
+
+def test_a_connection_that_was_closed_may_be_checked_again():
+    # Its part may take a while to notice, and the next heartbeat comes meanwhile.
+    connection = remote._Connection("localhost:1", compiler_fn=None)
+    connection.close()
+    connection.check()
+    assert not connection.is_there.is_set()
 
 
 def test_a_worker_that_is_not_there_at_the_start_is_left_out(
     monkeypatch, caplog, three_workers, expected_round
 ):
     monkeypatch.setattr(remote, "_START_TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(remote, "_RETURN_TIMEOUT_SECONDS", waiting.LIMIT)
     absent = f"localhost:{portpicker.pick_unused_port()}"
     context = runtime.RemoteContext([three_workers[0].address, absent])
+    context._workers.connections[0].is_there.wait(waiting.LIMIT)
     with contextlib.closing(context), use(context):
         assert_close(two_rounds("fedss", toy.make_cohort()), expected_round)
-    assert f"No answer from worker {absent} within 2 s" in caplog.text
+    no_answer = f"No answer from worker {absent} within 2 s. The others do its part."
+    assert no_answer in caplog.text
+
+
+def test_an_only_worker_that_is_not_there_has_no_others(monkeypatch, caplog):
+    monkeypatch.setattr(remote, "_START_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(remote, "_RETURN_TIMEOUT_SECONDS", 0.1)
+    absent = f"localhost:{portpicker.pick_unused_port()}"
+    context = runtime.RemoteContext([absent])
+    with (
+        contextlib.closing(context),
+        use(context),
+        pytest.raises(runtime.WorkerError, match=f"No worker is left of {absent}"),
+    ):
+        toy.build().initialize()
+    assert f"No answer from worker {absent}" in caplog.text
+    assert "others" not in caplog.text
 
 
 def test_a_worker_that_comes_back_is_used_again(tmp_path):
@@ -230,7 +254,7 @@ def test_a_worker_that_comes_back_is_used_again(tmp_path):
         workers[0].kill()
         assert work([1.0, 2.0]) == 5.0
         workers.append(Worker(workers[0].port))
-        wait_until(
+        waiting.wait_until(
             lambda: all(c.is_there.is_set() for c in context._workers.connections)
         )
         workers[1].kill()
@@ -251,7 +275,7 @@ def test_without_any_worker_left_there_is_a_clear_error(monkeypatch, tmp_path):
     monkeypatch.setattr(remote, "_RETURN_TIMEOUT_SECONDS", 1.0)
 
     def kill_both():
-        wait_until(lambda: len(list(tmp_path.glob("started_?"))) == 2)
+        waiting.wait_until(lambda: len(list(tmp_path.glob("started_?"))) == 2)
         for worker in workers:
             worker.kill()
 
@@ -262,10 +286,8 @@ def test_without_any_worker_left_there_is_a_clear_error(monkeypatch, tmp_path):
             pytest.raises(runtime.WorkerError, match=f"No worker is left of {names}"),
         ):
             build_sum(tmp_path)([1.0, 2.0])
-        start = time.monotonic()
         with pytest.raises(runtime.WorkerError, match="No worker is left"):
             toy.build().initialize()
-        assert time.monotonic() - start < 30
 
 
 def test_a_part_that_kills_its_workers_is_given_up(monkeypatch, tmp_path):
@@ -274,7 +296,7 @@ def test_a_part_that_kills_its_workers_is_given_up(monkeypatch, tmp_path):
 
     def kill_the_one_that_works():
         for worker in workers[:2]:
-            wait_until(started.exists)
+            waiting.wait_until(started.exists)
             started.unlink()
             worker.kill()
 
@@ -301,9 +323,8 @@ def test_an_error_in_a_client_is_no_dead_worker(three_workers, caplog):
         return tff.federated_sum(tff.federated_map(refuse_negatives, xs))
 
     with over(three_workers):
-        with pytest.raises(grpc.RpcError, match="found a negative") as caught:
+        with pytest.raises(runtime.ComputationError, match="found a negative"):
             total([1.0, -2.0, 3.0])
-        assert not isinstance(caught.value, runtime.WorkerError)
         assert total([1.0, 2.0, 3.0]) == 6.0
     assert "Lost worker" not in caplog.text
 
@@ -367,12 +388,11 @@ finally:
             text=True,
         )
         try:
-            wait_until(
-                lambda: process.poll() is not None
-                or len(list(tmp_path.glob("started_?"))) == 2
+            waiting.wait_until(
+                lambda: len(list(tmp_path.glob("started_?"))) == 2, process
             )
             process.send_signal(signal_number)
-            output, errors = process.communicate(timeout=20)
+            output, errors = process.communicate(timeout=waiting.LIMIT)
         finally:
             process.kill()
         assert output == "unwound\n", errors

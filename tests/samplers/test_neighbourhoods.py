@@ -58,11 +58,11 @@ def test_cluster_losses_are_means_of_what_was_seen():
     index = neighbourhoods.ClusterIndex(
         2, np.array([0, 0, 1, 1, 2], np.int32), np.zeros([4, 1], np.float32)
     )
-    losses = np.array([1.0, 2.0, np.nan, 6.0, np.nan])
+    losses = np.array([1.0, 2.0, -1.0, 6.0, -1.0])
     np.testing.assert_allclose(
         neighbourhoods.cluster_losses(index, losses), [1.5, 6.0, 3.0, 0.0]
     )
-    nothing = neighbourhoods.cluster_losses(index, np.full(5, np.nan))
+    nothing = neighbourhoods.cluster_losses(index, np.full(5, -1.0))
     np.testing.assert_allclose(nothing, [1.0, 1.0, 1.0, 0.0])
 
 

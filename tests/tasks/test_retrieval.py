@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from sklearn.metrics import pairwise
 
 from tff_fedss import tasks
 from tff_fedss.datasets import array_client_data, federated_dataset
@@ -59,8 +60,10 @@ def test_evaluation_is_map_at_10_of_the_features():
     task = tasks.Retrieval(unseen_dataset(images), flatten)
     expected = slow_map_at_10(images.reshape(-1, 16).astype(float), LABELS)
     assert 0 < expected < 1
+    cosines = pairwise.cosine_similarity(images.reshape(-1, 16))
     assert task.evaluate(weights()) == collections.OrderedDict(
-        map_at_10=pytest.approx(expected)
+        map_at_10=pytest.approx(expected),
+        mean_cosine=pytest.approx(cosines[~np.eye(len(LABELS), dtype=bool)].mean()),
     )
 
 

@@ -1,10 +1,14 @@
 import asyncio
 import collections
+import errno
+import io
+import os
 import pathlib
 
 import numpy as np
 import pytest
 
+from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import Checkpoints, checkpoints, train
 
 
@@ -60,7 +64,7 @@ def test_nothing_to_restore(tmp_path):
 
 
 def flip_a_byte(checkpoint: pathlib.Path):
-    path = checkpoint / "variables" / "variables.data-00000-of-00001"
+    path = checkpoint / "arrays.npz"
     content = bytearray(path.read_bytes())
     # In the values of the first array.
     at = content.index(state_after(3)[0][0].tobytes()) + 5
@@ -69,20 +73,39 @@ def flip_a_byte(checkpoint: pathlib.Path):
 
 
 def cut_values(checkpoint: pathlib.Path):
-    path = checkpoint / "variables" / "variables.data-00000-of-00001"
+    path = checkpoint / "arrays.npz"
     path.write_bytes(path.read_bytes()[:20])
 
 
-def cut_graph(checkpoint: pathlib.Path):
-    path = checkpoint / "saved_model.pb"
+def remove_values(checkpoint: pathlib.Path):
+    (checkpoint / "arrays.npz").unlink()
+
+
+def cut_manifest(checkpoint: pathlib.Path):
+    path = checkpoint / "manifest.json"
     path.write_bytes(path.read_bytes()[:100])
 
 
-def remove_graph(checkpoint: pathlib.Path):
-    (checkpoint / "saved_model.pb").unlink()
+def change_manifest(checkpoint: pathlib.Path):
+    path = checkpoint / "manifest.json"
+    path.write_text(path.read_text().replace("arrays.npz", "arrays.npy"))
 
 
-@pytest.mark.parametrize("damage", [flip_a_byte, cut_values, cut_graph, remove_graph])
+def remove_manifest(checkpoint: pathlib.Path):
+    (checkpoint / "manifest.json").unlink()
+
+
+DAMAGES = (
+    flip_a_byte,
+    cut_values,
+    remove_values,
+    cut_manifest,
+    change_manifest,
+    remove_manifest,
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_named_and_the_one_before_taken(saved, capsys, damage):
     damage(saved / "round_3")
     folder = Checkpoints(saved)
@@ -96,9 +119,89 @@ def test_a_damaged_one_is_named_and_the_one_before_taken(saved, capsys, damage):
     assert_same(Checkpoints(saved).restore(state_after(0))[0], state_after(3))
 
 
-def test_one_of_another_model_is_not_taken(saved, capsys):
-    assert Checkpoints(saved).restore([np.zeros(3)]) is None
-    assert capsys.readouterr().err.count("is damaged") == 3
+def test_what_was_put_aside_is_never_deleted(saved):
+    for _ in range(2):
+        cut_values(saved / "round_3")
+        folder = Checkpoints(saved)
+        folder.restore(state_after(0))
+        folder.save(state_after(3), 3)
+    folder.clear()
+    names = sorted(path.name for path in saved.iterdir())
+    assert names == ["damaged_round_3", "damaged_round_3_2"]
+
+
+def test_only_damaged_ones_are_no_reason_to_begin_anew(saved, capsys):
+    for checkpoint in list(saved.iterdir()):
+        cut_values(checkpoint)
+    for _ in range(2):  # Also when they have been put aside.
+        with pytest.raises(InvalidInputError, match="all checkpoints are damaged"):
+            Checkpoints(saved).restore(state_after(0))
+    assert len(list(saved.glob("damaged_*"))) == 3
+
+
+def listing(folder):
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in paths}
+
+
+def test_one_of_another_model_stops_the_run_and_stays(saved):
+    before = listing(saved)
+    for state, message in (
+        ([np.zeros(3)], "4 arrays, not 1"),
+        (((np.zeros([3, 5]), 0.0), {"a": [0], "b": np.zeros(5)}), r"\(3, 4\), not"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            Checkpoints(saved).restore(state)
+    assert listing(saved) == before
+
+
+@pytest.mark.parametrize("name", ["arrays.npz", "manifest.json"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_one_that_cannot_be_read_stops_the_run_and_stays(
+    saved, monkeypatch, name, number
+):
+    before = listing(saved)
+    opened = io.open
+
+    def open_most(path, *args, **kwargs):
+        if os.fspath(path).endswith(f"round_3/{name}"):
+            raise OSError(number, os.strerror(number), os.fspath(path))
+        return opened(path, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(io, "open", open_most)
+        patched.setattr("builtins.open", open_most)
+        with pytest.raises(RunStoppedError, match=f"round_3.*{os.strerror(number)}"):
+            Checkpoints(saved).restore(state_after(0))
+    assert listing(saved) == before
+    assert Checkpoints(saved).restore(state_after(0))[1] == 3
+
+
+@pytest.mark.parametrize("file", ["saved_model.pb", "manifest.json"])
+def test_one_of_an_earlier_version_is_named(tmp_path, file):
+    (tmp_path / "round_3").mkdir()
+    (tmp_path / "round_3" / file).write_text('{"matrices": {}, "sha256": {}}')
+    with pytest.raises(InvalidInputError, match="earlier state of version 0.1.0"):
+        Checkpoints(tmp_path).restore(state_after(0))
+    assert (tmp_path / "round_3" / file).exists()
+
+
+def test_a_save_that_fails_leaves_what_is_there(saved, monkeypatch):
+    before = listing(saved)
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = Checkpoints(saved)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints.files, "write_npz", fail)
+        with pytest.raises(
+            RunStoppedError, match="round_4 cannot be written: No space"
+        ):
+            folder.save(state_after(4), 4)
+    assert listing(saved) == before
+    folder.save(state_after(4), 4)  # Once there is space.
+    assert Checkpoints(saved).restore(state_after(0))[1] == 4
 
 
 def test_what_a_kill_left_half_written_is_cleared_away(saved):
@@ -160,6 +263,8 @@ def test_a_round_that_was_not_released_is_not_saved(tmp_path):
     assert saved_rounds(tmp_path) == [3, 4]
 
 
-def test_a_digest_tells_dtype_and_shape_apart():
-    zeros = [np.zeros(4, np.float32), np.zeros([2, 2], np.float32), np.zeros(4, "i4")]
-    assert len({checkpoints._digest([zero]).tobytes() for zero in zeros}) == 3
+def test_a_state_with_a_float_that_is_not_finite_is_told():
+    good = [np.float32(1e30) * np.ones(9, np.float32), np.arange(3), np.float64(np.inf)]
+    assert checkpoints.is_finite(good)  # Though the sum of their squares is not.
+    for bad in (np.nan, np.inf, -np.inf):
+        assert not checkpoints.is_finite([*good, np.array([0.0, bad])])

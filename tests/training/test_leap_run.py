@@ -3,13 +3,12 @@
 import functools
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import labelled_blobs
+from tests import labelled_blobs, waiting
 from tff_fedss import algorithms, models, tasks, training
 from tff_fedss.datasets.augmentation import AUGMENTATIONS
 from tff_fedss.datasets.labelled_images import LabelledImages
@@ -113,13 +112,6 @@ def test_the_test_is_that_of_the_student(task):
     assert measured["test_loss"] == pytest.approx(loss, rel=1e-4)
 
 
-def wait_for(condition, seconds=240):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_a_process_of_its_own_trains_the_embedding(task):
     data = task.data
@@ -129,7 +121,7 @@ def test_a_process_of_its_own_trains_the_embedding(task):
         run = leap_run(task, ours)
         run.run_round()
         np.testing.assert_array_equal(ours.clusters // 2, data.train_labels)
-        wait_for(lambda: int(ours.state[0]) >= 200)
+        waiting.wait_until(lambda: int(ours.state[0]) >= 200)
         assert run.run_round()["embedding_loss"] >= 0
         state = ours.state
         with pytest.raises(RuntimeError, match="at work"):
@@ -159,6 +151,6 @@ def test_a_process_that_dies_is_reported(task):
         ours.advance(1)
         os.kill(ours._process.pid, signal.SIGKILL)
         with pytest.raises(RuntimeError, match=f"exit code -{int(signal.SIGKILL)}"):
-            wait_for(lambda: ours.advance(1) is None)
+            waiting.wait_until(lambda: ours.advance(1) is None)
     finally:
         ours.close()

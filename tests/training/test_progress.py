@@ -28,7 +28,28 @@ def test_accuracy_is_shown_until_top1_is_known(capsys, monkeypatch):
     line = capsys.readouterr().err
     assert "top-1 25.0 %" in line and "acc" not in line
     bars.update("a", 3, {"accuracy": 0.5})
-    assert "top-1 25.0 %" in capsys.readouterr().err
+    assert "top-1 25.0 % (round 2)" in capsys.readouterr().err
+
+
+def test_a_metric_says_of_which_round_it_is(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    bars = Progress(
+        ["a"],
+        9,
+        metric="perplexity",
+        metric_title="perplexity",
+        format_metric="{:.1f}".format,
+    )
+    lines = []
+    for done, metrics in enumerate(
+        [{"perplexity": 99.0}, {"loss": 4.0}, {"loss": 3.0, "perplexity": 20.0}, {}]
+    ):
+        bars.update("a", done, metrics)
+        lines.append(capsys.readouterr().err)
+    assert "perplexity 99.0  ETA" in lines[0]
+    assert "round 1/9  perplexity 99.0 (round 0)  loss 4.000" in lines[1]
+    assert "perplexity 20.0  loss 3.000" in lines[2]
+    assert "perplexity 20.0 (round 2)" in lines[3]
 
 
 def test_rejected_clients_are_told(capsys, monkeypatch):

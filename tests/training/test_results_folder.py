@@ -1,11 +1,13 @@
 import csv
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import ResultsFolder
 
 FLAGS = {"rounds": "3", "dataset": "glyphs"}
@@ -51,7 +53,7 @@ def test_a_restart_drops_the_rounds_that_will_be_run_again(tmp_path):
     before = (tmp_path / "metrics.csv").read_bytes()
     with (tmp_path / "metrics.csv").open("a") as half:
         half.write("fedss,2,0.")
-    folder._files["lock"].close()  # As the end of the process would.
+    folder.close()  # As the end of the process would.
 
     again = ResultsFolder(tmp_path, FLAGS)
     again.open()
@@ -72,7 +74,9 @@ def test_a_restart_drops_the_rounds_that_will_be_run_again(tmp_path):
 
 
 def test_the_folder_tells_where_it_comes_from(tmp_path):
-    ResultsFolder(tmp_path, FLAGS).open()
+    folder = ResultsFolder(tmp_path, FLAGS)
+    folder.open()
+    folder.start({})
     assert (tmp_path / "flags.txt").read_text() == "--rounds=3\n--dataset=glyphs\n"
     described = json.loads((tmp_path / "run.json").read_text())
     assert described["versions"]["tensorflow_federated"] == tff.__version__
@@ -86,7 +90,7 @@ def test_the_same_flags_may_come_back(tmp_path):
     second = ResultsFolder(tmp_path, FLAGS)
     with pytest.raises(InvalidInputError, match="in use by another process"):
         second.open()
-    first._files["lock"].close()  # As the end of the process would.
+    first.close()  # As the end of the process would.
     second.open()
 
 
@@ -115,7 +119,7 @@ def test_a_file_is_refused(tmp_path):
 
 def test_a_folder_that_cannot_be_created_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInputError, match="cannot be created: Not a directory"):
+    with pytest.raises(InvalidInputError, match="is a file|Not a directory"):
         ResultsFolder(tmp_path / "file" / "run", FLAGS).open()
 
 
@@ -128,3 +132,171 @@ def test_weights_come_back(tmp_path):
         assert sorted(loaded) == ["W", "phi_000", "phi_001"]
         np.testing.assert_array_equal(loaded["phi_001"], w[1])
         np.testing.assert_array_equal(loaded["W"], w[2])
+
+
+def contents(folder):
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def test_a_second_start_with_other_flags_writes_nothing(tmp_path):
+    # Both saw an empty folder, then both wanted it.
+    first = ResultsFolder(tmp_path, FLAGS)
+    second = ResultsFolder(tmp_path, {**FLAGS, "seed": "1"})
+    first.open()
+    before = contents(tmp_path)
+    with pytest.raises(InvalidInputError, match="in use by another process"):
+        second.open()
+    assert contents(tmp_path) == before
+    first.close()
+    with pytest.raises(
+        InvalidInputError, match="--seed=\\(unset\\) there, --seed=1 here"
+    ):
+        second.open()
+    assert contents(tmp_path) == before
+
+
+def test_a_run_that_another_process_has_just_finished_is_not_begun_anew(tmp_path):
+    late = ResultsFolder(tmp_path, FLAGS)
+    folder = ResultsFolder(tmp_path, FLAGS)
+    folder.open()
+    folder.start({})
+    folder.release(row("fedss", 0), row("fedss", 0))
+    folder.finish({"top1": 0.5})
+    before = contents(tmp_path)
+    with pytest.raises(InvalidInputError, match="has just finished"):
+        late.open()
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "leftovers", [[".lock"], [".flags.txt.tmp"], [".lock", ".flags.txt.tmp"]]
+)
+def test_what_a_kill_in_the_first_write_leaves_is_free(tmp_path, leftovers):
+    for name in leftovers:
+        (tmp_path / name).write_text("--rou")
+    ResultsFolder(tmp_path, FLAGS).open()
+    assert (tmp_path / "flags.txt").exists()
+
+
+def test_other_data_are_refused_with_the_difference(tmp_path):
+    data = {"data": {"training images": 1900, "clients": 99, "sample": "aa"}}
+    folder = ResultsFolder(tmp_path, FLAGS)
+    folder.open(data)
+    folder.close()
+    before = contents(tmp_path)
+    other = {"data": {"training images": 1920, "clients": 99, "sample": "bb"}}
+    with pytest.raises(InvalidInputError) as error:
+        ResultsFolder(tmp_path, FLAGS).open(other)
+    assert "training images: 1,900 there, 1,920 here" in str(error.value)
+    assert "sample: aa there, bb here" in str(error.value)
+    assert "clients" not in str(error.value)
+    assert contents(tmp_path) == before
+    ResultsFolder(tmp_path, FLAGS).open(data)
+
+
+def test_a_run_that_goes_on_keeps_how_it_began(tmp_path):
+    for _ in range(3):
+        folder = ResultsFolder(tmp_path, FLAGS)
+        folder.open()
+        folder.start({})
+        folder.close()
+    described = json.loads((tmp_path / "run.json").read_text())
+    assert len(described["continued"]) == 2
+    assert described["started"] <= described["continued"][0]["started"]
+
+
+def saved_rows(tmp_path, text):
+    folder = ResultsFolder(tmp_path, FLAGS)
+    folder.open()
+    folder.start({})
+    for i in range(3):
+        folder.release(row("fedss", i, loss=0.5), row("fedss", i))
+    folder.close()
+    path = tmp_path / "metrics.csv"
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (None, "lacks round 0 of fedss, whose checkpoint is of round 2"),
+        (lambda text: text.replace("fedss,1", "fedss,7"), "lacks round 1"),
+        (lambda text: text + "fedss,2" + "," * 13 + "\n", "has 4 rows"),
+        (lambda text: text.replace("0.5", "half"), "metrics.csv:2: loss is 'half'"),
+        (lambda text: text.replace("fedss,1,", "fedss,1,,"), "metrics.csv:3: 16 cells"),
+        (lambda text: text.replace("fedss,1", "fedss,\0"), "metrics.csv:3: round is"),
+        (lambda text: "", "lacks round 0"),
+    ],
+)
+def test_lost_or_damaged_rows_of_saved_rounds_are_refused(tmp_path, change, message):
+    saved_rows(tmp_path, change)
+    before = contents(tmp_path)
+    folder = ResultsFolder(tmp_path, FLAGS)
+    folder.open()
+    with pytest.raises(InvalidInputError, match=message):
+        folder.start({"fedss": 2})
+    after = contents(tmp_path)
+    assert {k: v for k, v in after.items() if k != "run.json"} == {
+        k: v for k, v in before.items() if k != "run.json"
+    }
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "done.json:1: not JSON: the file is empty"),
+        ("{", "done.json:1: not JSON"),
+        ("[]", "done.json:1: expected a JSON object"),
+        ("\udcff", "done.json:1: this is not UTF-8"),
+    ],
+)
+def test_a_damaged_end_is_named(tmp_path, text, message):
+    ResultsFolder(tmp_path, FLAGS).open()
+    (tmp_path / "metrics.csv").write_text("")
+    (tmp_path / "done.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InvalidInputError, match=message):
+        _ = ResultsFolder(tmp_path, FLAGS).result
+
+
+def test_flags_that_are_no_text_are_named(tmp_path):
+    (tmp_path / "flags.txt").write_bytes(b"--rounds=\xff\n")
+    with pytest.raises(InvalidInputError, match="flags.txt:1: this is not UTF-8"):
+        ResultsFolder(tmp_path, FLAGS)
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\udcffb"])
+def test_a_flag_that_no_flagfile_can_hold_is_refused(tmp_path, value):
+    with pytest.raises(InvalidInputError, match="--data_dir=.*flags.txt"):
+        ResultsFolder(tmp_path / "run", {"data_dir": value})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_row_that_cannot_be_written_is_not_there_by_half(tmp_path, monkeypatch):
+    folder = ResultsFolder(tmp_path, FLAGS)
+    folder.open()
+    folder.start({})
+    folder.release(row("fedss", 0), row("fedss", 0))
+    before = (tmp_path / "speed.csv").read_bytes()
+
+    class Full:
+        """A file on a disk that has room for three bytes more."""
+
+        def __init__(self, file):
+            self._file, self._room = file, 3
+            self.seek, self.truncate = file.seek, file.truncate
+
+        def write(self, data):
+            if not self._room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._room = 0
+            return self._file.write(data[:3])
+
+    appended = folder._files["speed.csv"]
+    appended._file = Full(appended._file)
+    with pytest.raises(RunStoppedError, match="speed.csv cannot be written: No space"):
+        folder.release(row("fedss", 1), row("fedss", 1))
+    assert (tmp_path / "speed.csv").read_bytes() == before

@@ -17,7 +17,7 @@ W ([n, d], a row per class) a client receives the rows it asks for through
 server adds to its momentum once per round. (FullSoftmax asks for all of W, so there it
 is broadcast and comes back dense.)
 
-The slow and obvious twin of this file, in NumPy, is tests/algorithms/numpy_twin.py.
+The slow and obvious twin of this file, in NumPy, is examples/fedss_numpy.py.
 """
 
 import collections

@@ -160,7 +160,8 @@ class SelfPacedStudent:
         return [
             np.asarray(self.epoch),
             np.asarray(self._position),
-            np.asarray([self.easiness, self.diversity]),
+            np.asarray(self.easiness),
+            np.asarray(self.diversity),
             self.selected.copy(),
             *(v.numpy() for v in self._variables()),
         ]
@@ -171,9 +172,9 @@ class SelfPacedStudent:
         Args:
             state: As `state` was then.
         """
-        epoch, position, pace, selected, *values = state
+        epoch, position, easiness, diversity, selected, *values = state
         self.epoch, self._position = int(epoch), int(position)
-        self.easiness, self.diversity = map(float, pace)
+        self.easiness, self.diversity = float(easiness), float(diversity)
         self.selected = np.array(selected)
         self._order = None
         for variable, value in zip(self._variables(), values, strict=True):

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tff_fedss import losses, models, seeds
 from tff_fedss.datasets.augmentation import AUGMENTATIONS, Augmentation
+from tff_fedss.errors import RunStoppedError
 from tff_fedss.samplers import neighbourhoods
 
 # Keeps the draws apart from those of a student with the same seed.
@@ -94,8 +95,8 @@ class MagnetEmbedding:
             np.zeros(len(labels), np.int32),
             np.zeros([num_clusters, self._model.output_shape[1]], np.float32),
         )
-        # Of each example, when it was last in a mini-batch; NaN: never.
-        self._losses = np.full(len(labels), np.nan, np.float32)
+        # Of each example, when it was last in a mini-batch; -1: never.
+        self._losses = np.full(len(labels), -1, np.float32)
 
     @property
     def clusters(self) -> np.ndarray:
@@ -111,6 +112,9 @@ class MagnetEmbedding:
 
         Returns:
             The Magnet loss of the mini-batch from before the step.
+
+        Raises:
+            RunStoppedError: If that is not finite.
         """
         settings = self._settings
         key = np.array([settings.seed + (_STREAM << 32), self.num_steps], np.uint64)
@@ -128,6 +132,12 @@ class MagnetEmbedding:
             self._images[examples.reshape(-1)],
             self._index.classes(chosen),
         ).numpy()
+        if not np.isfinite(example_losses).all():
+            raise RunStoppedError(
+                f"the embedding network has diverged in step {self.num_steps + 1}: its "
+                "Magnet loss is not finite. Try a smaller learning rate for it, or a "
+                "smaller alpha."
+            )
         self._losses[examples] = example_losses
         self.num_steps += 1
         return float(example_losses.mean())

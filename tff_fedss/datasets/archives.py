@@ -1,5 +1,7 @@
 """The files in a zip or a tar, every one of them or an error."""
 
+import contextlib
+import errno
 import lzma
 import pathlib
 import tarfile
@@ -7,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 
-from tff_fedss import errors
+from tff_fedss import errors, files
 
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
 SUFFIXES = (".zip", *_TAR_SUFFIXES)
@@ -50,9 +52,10 @@ def members(
     """
     read = _zip_members if path.name.endswith(".zip") else _tar_members
     try:
+        files.check_regular(path)
         yield from read(path, source, is_wanted)
     except DAMAGED as e:
-        reason = " ".join(str(e).split()) or type(e).__name__
+        reason = getattr(e, "strerror", None) or files.one_line(e)
         raise errors.InvalidInputError(
             f"{source}: the archive {path.name} is unreadable or damaged: {reason}"
         ) from e
@@ -62,26 +65,45 @@ def names_below(root: pathlib.Path) -> Iterator[str]:
     """Yields the paths of all files below a folder, as `members` has them, sorted.
 
     A folder comes before what is in it, with a slash at its end.
+
+    Raises:
+        OSError: If a folder cannot be read, or has a link that leads nowhere or to a
+            folder that it is in.
     """
 
-    def names(folder: pathlib.Path) -> Iterator[str]:
+    def names(folder: pathlib.Path, above: frozenset) -> Iterator[str]:
+        status = folder.stat()
+        here = (status.st_dev, status.st_ino)
+        if here in above:
+            raise OSError(
+                errno.ELOOP, "it is a link to a folder that it is in", str(folder)
+            )
         for entry in sorted(folder.iterdir()):
             name = entry.relative_to(root).as_posix()
             if entry.is_dir():
                 yield f"{name}/"
-                yield from names(entry)
+                yield from names(entry, above | {here})
             else:
+                entry.stat()  # Fails for a link that leads nowhere.
                 yield name
 
-    return names(root)
+    return names(root, frozenset())
 
 
 def _zip_members(path, source, is_wanted):
     del source
     with zipfile.ZipFile(path) as zipped:
-        for name in zipped.namelist():
-            if is_wanted(name):
-                yield name, zipped.read(name)
+        for member in zipped.infolist():
+            if is_wanted(member.filename):
+                yield member.filename, zipped.read(member)
+                continue
+            # A damaged name in the list at the end may be why nobody wants it: to open
+            # a member compares it with the name beside the content.
+            with (
+                contextlib.suppress(NotImplementedError, RuntimeError),
+                zipped.open(member),
+            ):
+                pass
 
 
 def _tar_members(path, source, is_wanted):

@@ -11,6 +11,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss.datasets import fingerprint
+from tff_fedss.datasets.fingerprint import Fingerprint
+
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
@@ -235,6 +238,17 @@ class InMemoryClientData(ArrayClientData):
     def max_positives(self) -> int:
         """The largest |P_k|."""
         return max(len(labels) for labels in self._positives.values())
+
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows these clients' examples again; see `fingerprint`."""
+        images, labels = zip(*self._clients.values(), strict=True)
+        sizes = np.bincount(np.concatenate(labels))
+        return {
+            "training images": sum(map(len, labels)),
+            "images per class": fingerprint.of_numbers(sizes),
+            "labels of training images": fingerprint.of_arrays(labels),
+            "contents of training images": fingerprint.of_arrays(images),
+        }
 
     def _check(self, client_id: str) -> None:
         if client_id not in self._clients:

@@ -19,11 +19,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from tff_fedss import errors
+from tff_fedss import errors, files
+from tff_fedss.datasets import fingerprint
+from tff_fedss.datasets.fingerprint import Fingerprint
 
 _SUFFIXES = (".txt", ".svm", ".libsvm", ".arff")
 _ARFF_LABEL = "TAG_"
 _MAX_COUNT = 2**31 - 1
+# An encoding that Python does not know is one of the last two.
+_XML_ERRORS = (OSError, xml.etree.ElementTree.ParseError, LookupError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +72,21 @@ class ExtremeDataset:
     num_features: int
     num_labels: int
 
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows these data again; see `fingerprint`."""
+        result = {"features": self.num_features, "labels": self.num_labels}
+        for part, rows in (("training", self.train), ("test", self.test)):
+            result |= {
+                f"{part} rows": len(rows),
+                f"labels of {part} rows": fingerprint.of_arrays(
+                    [rows.label_ids, rows.label_ends]
+                ),
+                f"features of {part} rows": fingerprint.of_arrays(
+                    [rows.feature_ids, rows.feature_ends, rows.values]
+                ),
+            }
+        return result
+
 
 def load(data_dir: str | os.PathLike) -> ExtremeDataset:
     """Reads a training and a test file from a folder.
@@ -85,7 +104,7 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
     source = f"--data_dir={data_dir}"
     if not folder.is_dir():
         raise errors.InvalidInputError(f"{source} is not a folder.")
-    parts, sizes = [], []
+    paths, parts, sizes = [], [], []
     for part in ("train", "test"):
         found = sorted(
             path
@@ -98,6 +117,11 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
                 f"{source} must hold one file with '{part}' in its name that ends in "
                 f"{', '.join(_SUFFIXES)}; found {names}."
             )
+        if found[0] in paths:
+            raise errors.InvalidInputError(
+                f"{source}: {found[0].name} has both 'train' and 'test' in its name."
+            )
+        paths.append(found[0])
         rows, *size = read(found[0])
         parts.append(rows)
         sizes.append(tuple(size))
@@ -125,12 +149,21 @@ def read(path: os.PathLike) -> tuple[SparseRows, int, int]:
     path = pathlib.Path(path)
     reader = _read_arff if path.suffix.lower() == ".arff" else _read_xmc
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            return reader(path, enumerate(lines, 1))
+        files.check_regular(path)
+        # Some editors write a byte order mark.
+        with path.open(encoding="utf-8-sig", errors="replace") as lines:
+            rows, num_features, num_labels = reader(path, enumerate(lines, 1))
     except OSError as error:
         raise errors.InvalidInputError(
-            f"{path} cannot be read: {error.strerror}."
+            f"{path} cannot be read: {error.strerror or error}."
         ) from error
+    if num_labels < 2:
+        raise errors.InvalidInputError(
+            f"{path} has {num_labels} label; expected two or more to choose from."
+        )
+    if not len(rows.label_ids):
+        raise errors.InvalidInputError(f"{path}: no row has a label.")
+    return rows, num_features, num_labels
 
 
 class _Rows:
@@ -197,6 +230,12 @@ class _Rows:
         return _error(self._path, self._line_numbers[row], reason)
 
 
+def _check_digits(line: str) -> None:
+    """Refuses what Python takes for a number, and the formats do not: 1_000, or ٣."""
+    if "_" in line or not line.isascii():
+        raise ValueError(line)
+
+
 def _error(path: pathlib.Path, number: int, reason: str) -> errors.InvalidInputError:
     return errors.InvalidInputError(f"{path}, line {number}: {reason}.")
 
@@ -209,6 +248,7 @@ def _read_xmc(
 ) -> tuple[SparseRows, int, int]:
     number, header = next(lines, (1, ""))
     try:
+        _check_digits(header)
         num_rows, num_features, num_labels = map(int, header.split())
     except ValueError:
         num_rows = -1
@@ -226,11 +266,13 @@ def _read_xmc(
             continue
         pairs = [pair.partition(":") for pair in features.split()]
         try:
+            _check_digits(line)
             rows.add(
                 number,
                 [int(feature) for feature, _, _ in pairs],
                 [float(value) for _, _, value in pairs],
-                [int(label) for label in labels.split(",") if label],
+                # Nothing between two commas is not a label.
+                [int(label) for label in labels.split(",")] if labels else [],
             )
         except (ValueError, OverflowError) as error:
             raise _error(
@@ -256,7 +298,7 @@ _ATTRIBUTE = re.compile(
 def _read_arff(
     path: pathlib.Path, lines: Iterator[tuple[int, str]]
 ) -> tuple[SparseRows, int, int]:
-    names = []
+    names, names_seen = [], set()
     for number, line in lines:
         line = line.strip()
         if line.lower().startswith("@data"):
@@ -265,7 +307,11 @@ def _read_arff(
             match = _ATTRIBUTE.match(line)
             if match is None:
                 raise _error(path, number, f"a broken attribute: {line[:60]!r}")
-            names.append(match[1].strip("'\""))
+            name = match[1].strip("'\"")
+            if name in names_seen:
+                raise _error(path, number, f"the attribute {name!r} is there twice")
+            names_seen.add(name)
+            names.append(name)
     else:
         raise errors.InvalidInputError(f"{path} has no @data line.")
     is_label = _which_are_labels(path, names)
@@ -282,6 +328,7 @@ def _read_arff(
             raise _error(path, number, f"expected a sparse row, found {line[:60]!r}")
         cells = [cell.split() for cell in line[1:-1].split(",") if cell.strip()]
         try:
+            _check_digits(line)
             ids = [int(index) for index, _ in cells]
             values = [float(value) for _, value in cells]
         except ValueError as error:
@@ -290,7 +337,11 @@ def _read_arff(
             ) from error
         if ids and not 0 <= min(ids) <= max(ids) < len(names):
             raise _error(path, number, f"an index is not in 0..{len(names) - 1}")
+        if len(set(ids)) < len(ids):
+            raise _error(path, number, "an index is there twice")
         cells = [(i, value) for i, value in zip(ids, values, strict=True) if value]
+        if any(is_label[i] and value != 1 for i, value in cells):
+            raise _error(path, number, "a label's value is neither 0 nor 1")
         features = [(place[i], value) for i, value in cells if not is_label[i]]
         rows.add(
             number,
@@ -306,12 +357,18 @@ def _which_are_labels(path: pathlib.Path, names: list[str]) -> np.ndarray:
     lists = sorted(path.parent.glob("*.xml"))
     if lists:
         try:
-            root = xml.etree.ElementTree.parse(lists[0]).getroot()
-        except (OSError, xml.etree.ElementTree.ParseError) as error:
+            root = xml.etree.ElementTree.fromstring(files.read(lists[0]))
+        except _XML_ERRORS as error:
+            reason = getattr(error, "strerror", None) or files.one_line(error)
             raise errors.InvalidInputError(
-                f"{lists[0]} is damaged: {error}."
+                f"{lists[0]} is unreadable or damaged: {reason}."
             ) from error
         labels = {e.get("name") for e in root.iter() if e.tag.endswith("label")}
+        if not labels or None in labels:
+            raise errors.InvalidInputError(
+                f"{lists[0]} must list the labels as <label name=...>; found "
+                f"{'one without a name' if labels else 'none'}."
+            )
         missing = labels - set(names)
         if missing:
             raise errors.InvalidInputError(

@@ -2,13 +2,20 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss.datasets import fingerprint
+from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.preprocessing import Preprocessing
+
+# Whose images and classes a fingerprint counts; of more clients, as many of them.
+_COUNTED_CLIENTS = 8192
+_SAMPLED_CLIENTS = 16
+_BATCH = 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,6 +53,9 @@ class FederatedDataset:
         num_public_classes: Number of classes of `public`.
         num_public_examples: Number of elements of `public`.
         note: What else a person should know about the split, for `summary`.
+        contents: What `fingerprint` is to say of images and labels, beyond the counts
+            of clients. None: it goes through `train` (some clients of it, if it has no
+            `fingerprint` of its own), `test` and `public`.
     """
 
     name: str
@@ -64,6 +74,7 @@ class FederatedDataset:
     num_public_classes: int = 0
     num_public_examples: int = 0
     note: str = ""
+    contents: Callable[[], Mapping[str, int | str]] | None = None
 
     def client_examples(self, client_id: str, seed: np.ndarray) -> tf.data.Dataset:
         """Returns a client's examples for one round, as the model takes them.
@@ -116,6 +127,54 @@ class FederatedDataset:
         """The number of training clients."""
         return len(self.train.client_ids)
 
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows these data again; see `fingerprint`."""
+        client_ids = self.train.client_ids
+        counted = [
+            client_ids[k]
+            for k in fingerprint.evenly_spaced(len(client_ids), _COUNTED_CLIENTS)
+        ]
+        result = {
+            "data set": self.name,
+            "classes": self.num_classes,
+            "image shape": fingerprint.shape_text(self.image_shape),
+            "clients": len(client_ids),
+            "names of clients": fingerprint.of_text(client_ids),
+            "images per client": fingerprint.of_numbers(
+                map(self.num_examples, counted)
+            ),
+            "classes of clients": fingerprint.of_arrays(
+                [np.asarray(self.positives(client_id)) for client_id in counted]
+            ),
+            "test images": self.num_test_examples,
+            "public images": self.num_public_examples,
+            "public classes": self.num_public_classes,
+        }
+        contents = self._read_contents if self.contents is None else self.contents
+        return {**result, **contents()}
+
+    def _read_contents(self) -> Fingerprint:
+        if hasattr(self.train, "fingerprint"):
+            result = self.train.fingerprint()
+        else:
+            ids = self.train.client_ids
+            sampled = fingerprint.evenly_spaced(len(ids), _SAMPLED_CLIENTS)
+            result = {
+                "contents of some clients": fingerprint.of_stream(
+                    arrays
+                    for k in sampled
+                    for arrays in _batches(
+                        self.train.create_tf_dataset_for_client(ids[k])
+                    )
+                )
+            }
+        result["contents of test images"] = fingerprint.of_stream(_batches(self.test))
+        if self.public is not None:
+            result["contents of public images"] = fingerprint.of_stream(
+                _batches(self.public)
+            )
+        return result
+
     def summary(self) -> str:
         """Describes the data set to a person in one line."""
         parts = [
@@ -132,3 +191,9 @@ class FederatedDataset:
         if self.note:
             parts.append(self.note)
         return f"{self.name}: {', '.join(parts)}"
+
+
+def _batches(data: tf.data.Dataset) -> Iterator[list[np.ndarray]]:
+    """Yields the parts of stored examples, some examples at a time."""
+    for batch in data.batch(_BATCH).as_numpy_iterator():
+        yield tf.nest.flatten(batch)

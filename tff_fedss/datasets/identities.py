@@ -9,7 +9,8 @@ import hashlib
 
 import numpy as np
 
-from tff_fedss.datasets import bijection
+from tff_fedss.datasets import bijection, fingerprint
+from tff_fedss.datasets.fingerprint import Fingerprint
 
 # Keep these draws apart from others of the same seed.
 _ORDER = int.from_bytes(b"id_order", "big")
@@ -53,6 +54,21 @@ class Identities(abc.ABC):
     @abc.abstractmethod
     def test_examples(self, first: int, end: int) -> np.ndarray:
         """Returns test examples first..end-1, as `batch` returns examples."""
+
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows these data again; see `fingerprint`."""
+        return {
+            "data set": self.name,
+            "classes": self.num_classes,
+            "example shape": fingerprint.shape_text(self.example_shape),
+            "test examples": len(self.test_labels),
+            "identities of test examples": fingerprint.of_arrays([self.test_labels]),
+            **self._contents(),
+        }
+
+    @abc.abstractmethod
+    def _contents(self) -> Fingerprint:
+        """What the fingerprint says of the examples."""
 
 
 def epoch_positions(number: int, size: int, total: int, seed: int) -> np.ndarray:
@@ -121,6 +137,16 @@ class ArrayIdentities(Identities):
         """See the base class."""
         return self._test_examples[first:end]
 
+    def _contents(self) -> Fingerprint:
+        sizes = np.bincount(self._labels)
+        return {
+            "training examples": len(self._labels),
+            "examples per class": fingerprint.of_numbers(sizes),
+            "labels of training examples": fingerprint.of_arrays([self._labels]),
+            "contents of training examples": fingerprint.of_arrays([self._examples]),
+            "contents of test examples": fingerprint.of_arrays([self._test_examples]),
+        }
+
 
 class GeneratedIdentities(Identities):
     """Vectors that are drawn when asked for, of as many identities as you like.
@@ -187,6 +213,16 @@ class GeneratedIdentities(Identities):
             for i in range(first, min(end, len(self.test_labels)))
         ]
         return np.concatenate(rows)
+
+    def _contents(self) -> Fingerprint:
+        # Not of examples: their last bits differ between processors.
+        labels = self._rng(0, 1).integers(0, self.num_classes, 1000)
+        return {
+            "seed of identities": self._seed,
+            "noise": repr(float(self._noise)),
+            "distraction": repr(float(self._distraction)),
+            "some random labels": fingerprint.of_arrays([labels]),
+        }
 
     def centres(self, labels: np.ndarray) -> np.ndarray:
         """Returns the points of identities, float32[N, k]: standard normal, fixed."""

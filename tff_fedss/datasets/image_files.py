@@ -4,14 +4,16 @@ import io
 import struct
 import zlib
 
+import numpy as np
 from PIL import Image
 
 _JPEG = b"\xff\xd8\xff"
 _PNG = b"\x89PNG\r\n\x1a\n"
-_PNG_END = b"IEND\xaeB`\x82"
+_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+_JPEG_SCAN, _JPEG_END = b"\xff\xda", b"\xff\xd9"
 
 # Pillow reports a damaged file by any of these.
-_DECODING_ERRORS = (
+DECODING_ERRORS = (
     OSError,  # includes UnidentifiedImageError
     SyntaxError,
     ValueError,
@@ -59,7 +61,13 @@ def check(encoded: bytes) -> None:
         image = Image.open(io.BytesIO(encoded), formats=["JPEG", "PNG"])
         image.draft(None, (1, 1))
         image.load()
-    except _DECODING_ERRORS as e:
+        # Pillow reads past it, and TensorFlow does not. (A preview before the image's
+        # own data has an end too.)
+        if image.format == "JPEG" and (
+            encoded.find(_JPEG_END, encoded.find(_JPEG_SCAN)) < 0
+        ):
+            raise EOFError("its end is missing")
+    except DECODING_ERRORS as e:
         raise ValueError(
             f"is cut off or damaged ({len(encoded):,} bytes; {_reason(e)})"
         ) from e
@@ -75,8 +83,16 @@ def decode(encoded: bytes) -> Image.Image:
         ValueError: As `check` does.
     """
     check(encoded)
+    return load(encoded)
+
+
+def load(encoded: bytes) -> Image.Image:
+    """Decodes an image that `check` has found whole; 16 bits a pixel become 8."""
     image = Image.open(io.BytesIO(encoded), formats=["JPEG", "PNG"])
     image.load()
+    if image.mode.startswith("I"):
+        # Pillow's own conversion makes everything white from 255 on.
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image
 
 

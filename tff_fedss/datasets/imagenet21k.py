@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 
-from tff_fedss import errors
+from tff_fedss import errors, files
 from tff_fedss.datasets import (
     bijection,
     federated_dataset,
@@ -34,7 +34,7 @@ CLASSES_PER_CLIENT = 20
 # Keep the draws of this data set apart from others of the same seed.
 _PARTITION_STREAM = int.from_bytes(b"inet21k", "big")
 _TEST_ORDER_STREAM = int.from_bytes(b"inet21kt", "big")
-_PARTITION_FORMAT = 1
+_PARTITION_FORMAT = 2
 
 
 def load(
@@ -79,6 +79,11 @@ def load(
     )
     folder = _folder(pathlib.Path(data_dir))
     sizes = imagenet21k_shards.read_class_sizes(folder)
+    if len(imagenet21k_shards.read_preparation(folder)["wnids"]) != len(sizes["train"]):
+        raise errors.InvalidInputError(
+            f"{folder}: {imagenet21k_shards.CLASS_SIZES_FILE} has other classes than "
+            f"{imagenet21k_shards.PREPARATION_FILE}. Prepare the data set again."
+        )
     train = imagenet21k_shards.open_index(folder, "train")
     test = imagenet21k_shards.open_index(folder, "test")
     partition = _cached_partition(
@@ -101,6 +106,10 @@ def load(
         preprocessing=preprocess,
         pooled=lambda: records.references(train, partition.order),
         note=f"about {len(train) / partition.num_clients:.0f} images a client",
+        contents=lambda: {
+            **client_data.fingerprint(),
+            **{f"test: {key}": value for key, value in test.fingerprint().items()},
+        },
     )
 
 
@@ -218,8 +227,8 @@ def _cached_partition(
     digest = hashlib.sha256(repr(what).encode() + class_sizes.astype("<i8").tobytes())
     name = f"clients-{digest.hexdigest()[:16]}.npy"
     for place in _cache_folders(folder):
-        if (place / name).is_file():
-            return _opened(place / name)
+        if (partition := _opened(place / name)) is not None:
+            return partition
     partition = client_partition(
         class_sizes,
         seed=seed,
@@ -227,13 +236,14 @@ def _cached_partition(
         classes_per_client=classes_per_client,
     )
     # One file, so that it is there or not.
-    all_of_it = np.concatenate(
+    numbers = np.concatenate(
         [[partition.num_clients], partition.starts, partition.order]
-    )
+    ).astype("<i8")
+    numbers = np.append(numbers, _digest(numbers))
     problems = []
     for place in _cache_folders(folder):
         try:
-            _save(place / name, all_of_it)
+            _save(place / name, numbers)
         except OSError as e:
             problems.append(f"{place} ({e.strerror or e})")
             continue
@@ -243,11 +253,18 @@ def _cached_partition(
                 f"{problems[0]}.",
                 file=sys.stderr,
             )
-        return _opened(place / name)
-    raise errors.InvalidInputError(
+        if (partition := _opened(place / name)) is not None:
+            return partition
+        problems.append(f"{place} (what was written cannot be read)")
+    raise errors.RunStoppedError(
         f"No place to keep the clients: nothing can be written to "
         f"{' or '.join(problems)}."
     )
+
+
+def _digest(numbers: np.ndarray) -> np.int64:
+    digest = hashlib.blake2b(numbers, digest_size=8).digest()
+    return np.frombuffer(digest, "<i8")[0]
 
 
 def _cache_folders(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
@@ -266,11 +283,18 @@ def _save(path: pathlib.Path, array: np.ndarray) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _opened(path: pathlib.Path) -> partitions.Partition:
-    all_of_it = np.load(path, mmap_mode="r")
-    num_clients = int(all_of_it[0])
+def _opened(path: pathlib.Path) -> partitions.Partition | None:
+    """Opens a partition that is there already; None if it is not, or is damaged."""
+    try:
+        files.check_regular(path)
+        numbers = np.load(path, mmap_mode="r")
+        if numbers.dtype != "<i8" or numbers[-1] != _digest(numbers[:-1]):
+            return None
+    except (OSError, ValueError, EOFError, IndexError):
+        return None
+    num_clients = int(numbers[0])
     return partitions.Partition(
         partitions.client_ids(num_clients),
-        starts=all_of_it[1 : num_clients + 2],
-        order=all_of_it[num_clients + 2 :],
+        starts=numbers[1 : num_clients + 2],
+        order=numbers[num_clients + 2 : -1],
     )

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 
 import tqdm
 
-from tff_fedss import errors
+from tff_fedss import errors, files
 
 _WNID = re.compile(r"n\d{8}")
 _LAYOUT = (
@@ -308,8 +308,10 @@ def open_archive(
     if path.is_dir():
         archive = _DirectArchive(path, _tars_of_folder(path))
     else:
-        with _readable(str(path)), open(path, "rb") as file:
-            is_gzipped = file.read(2) == _GZIP_MAGIC
+        with _readable(str(path)):
+            files.check_regular(path)
+            with open(path, "rb") as file:
+                is_gzipped = file.read(2) == _GZIP_MAGIC
         if is_gzipped:
             return _GzippedArchive(
                 path, listed or _gzip_listing(path, pathlib.Path(cache_dir))
@@ -326,10 +328,11 @@ def open_archive(
 
 def _read_wnids(path: pathlib.Path) -> list[str]:
     try:
-        lines = path.read_text().splitlines()
+        lines = files.read(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as e:
+        reason = getattr(e, "strerror", None) or _line(e)
         raise errors.InvalidInputError(
-            f"--wnids={path} cannot be read: {_line(e)}"
+            f"--wnids={path} cannot be read: {reason}."
         ) from e
     wnids = set()
     for number, line in enumerate(lines, 1):
@@ -356,7 +359,9 @@ def _tars_of_folder(folder: pathlib.Path) -> list[ClassTar]:
                 f"--archive={folder}: {path.name} is not a class tar; expected "
                 f"{_LAYOUT}."
             )
-        tars.append(ClassTar(path.stem, str(path), path, 0, path.stat().st_size))
+        with _readable(str(path)):
+            size = files.check_regular(path).st_size
+        tars.append(ClassTar(path.stem, str(path), path, 0, size))
     if not tars:
         raise errors.InvalidInputError(
             f"--archive={folder} has no class tar; expected {_LAYOUT}."
@@ -423,7 +428,7 @@ def _gzip_members(
 
             def copy(target: pathlib.Path, member=member) -> None:
                 left = member.size
-                with writable(target), open(target, "wb") as out:
+                with files.writing(target), open(target, "wb") as out:
                     while left:
                         with _readable(str(path)):
                             chunk = blocks.read(min(left, _CHUNK_BYTES))
@@ -464,22 +469,14 @@ def _members(blocks: _Blocks) -> Iterator[tarfile.TarInfo]:
 
 
 @contextlib.contextmanager
-def writable(path: pathlib.Path) -> Iterator[None]:
-    """Names the file if it cannot be written, as on a full disk."""
-    try:
-        yield
-    except OSError as e:
-        raise errors.InvalidInputError(f"{path} cannot be written: {_line(e)}") from e
-
-
-@contextlib.contextmanager
 def _readable(source: str) -> Iterator[None]:
     """Names the file if it turns out to be damaged."""
     try:
         yield
     except _DAMAGE as e:
+        reason = getattr(e, "strerror", None) or _line(e)
         raise errors.InvalidInputError(
-            f"{source} is unreadable or damaged: {_line(e)}"
+            f"{source} is unreadable or damaged: {reason}"
         ) from e
 
 

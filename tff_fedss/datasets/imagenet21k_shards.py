@@ -31,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from tff_fedss import errors
+from tff_fedss import errors, files
 from tff_fedss.datasets import image_files, imagenet21k_archive, records
 
 NAME = "imagenet21k"
@@ -41,10 +41,12 @@ PREPARATION_FILE = "preparation.json"
 CLASS_SIZES_FILE = "class_sizes.csv"
 UNDECODABLE_FILE = "undecodable.csv"
 _FORMAT = 1
+_NUMBER = re.compile("[0-9]{1,9}")  # of images of a class
 
 # A TFRecord is its payload's length, a checksum of that, the payload, and its checksum.
 _HEADER_BYTES = 12
 _FOOTER_BYTES = 4
+_ROWS_AT_A_TIME = 1 << 20
 
 
 class UndecodableImagesError(Exception):
@@ -144,13 +146,13 @@ def write(
     Raises:
         errors.InvalidInputError: If an image file is not where it should be, a tar is
             damaged, the folder has shards of another split or of other classes, or
-            cannot be written.
+            cannot be one.
+        errors.RunStoppedError: If the disk is full or the system forbids to write.
         UndecodableImagesError: If there are such images, and they are not allowed.
     """
     folder = pathlib.Path(folder)
     progress = progress_folder(folder)
-    with imagenet21k_archive.writable(folder):
-        progress.mkdir(parents=True, exist_ok=True)
+    files.make_folder(progress)
     with _locked(folder):
         _check_preparation(folder, seed, archive.wnids)
         _delete_leftovers(progress)
@@ -178,10 +180,14 @@ def read_preparation(folder: os.PathLike) -> dict:
     """
     path = pathlib.Path(folder) / PREPARATION_FILE
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as e:
+        preparation = json.loads(files.read(path))
+        if not isinstance(preparation.get("wnids"), list):
+            raise ValueError("it has no list of wnids")
+        return preparation
+    except (OSError, ValueError, AttributeError) as e:
+        reason = getattr(e, "strerror", None) or files.one_line(e)
         raise errors.InvalidInputError(
-            f"{path}, which says what has been prepared, cannot be read: {e}"
+            f"{path}, which says what has been prepared, cannot be read: {reason}."
         ) from e
 
 
@@ -254,6 +260,7 @@ def open_index(folder: os.PathLike, split: str) -> records.RecordIndex:
             "images, at least one."
         )
     index = np.memmap(path, records.DTYPE, mode="r")
+    _check_index(path, index, sizes)
     last = index[np.cumsum(sizes)[sizes > 0] - 1]
     file_sizes = np.zeros(len(sizes), np.int64)
     file_sizes[sizes > 0] = last["offset"] + last["length"] + _FOOTER_BYTES
@@ -271,6 +278,30 @@ def open_index(folder: os.PathLike, split: str) -> records.RecordIndex:
     return records.RecordIndex(tuple(map(str, paths)), index)
 
 
+def _check_index(path: pathlib.Path, index: np.ndarray, sizes: np.ndarray) -> None:
+    """Checks what an index must be: shard after shard, record after record in each."""
+    ends = np.cumsum(sizes)
+    for start in range(0, len(index), _ROWS_AT_A_TIME):
+        rows = np.arange(start, min(start + _ROWS_AT_A_TIME, len(index)))
+        found = index[rows]
+        label = np.searchsorted(ends, rows, "right")
+        before = index[np.maximum(rows - 1, 0)]
+        follows = before["offset"] + before["length"] + _FOOTER_BYTES + _HEADER_BYTES
+        is_first = rows == ends[label] - sizes[label]
+        is_good = (
+            (found["label"] == label)
+            & (found["file"] == label)
+            & (found["length"] > 0)
+            & (found["offset"] == np.where(is_first, _HEADER_BYTES, follows))
+        )
+        if not is_good.all():
+            row = rows[np.argmin(is_good)]
+            raise errors.InvalidInputError(
+                f"{path} is damaged: record {row:,} is not where it should be. Prepare "
+                "the data set again."
+            )
+
+
 def read_class_sizes(folder: os.PathLike) -> dict[str, np.ndarray]:
     """Reads how many images each class has, without touching an image.
 
@@ -286,22 +317,29 @@ def read_class_sizes(folder: os.PathLike) -> dict[str, np.ndarray]:
     path = pathlib.Path(folder) / CLASS_SIZES_FILE
     header = ("wnid", *SPLITS)
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file, strict=True))
+        text = files.read(path).decode()
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except (OSError, ValueError, csv.Error) as e:
-        raise errors.InvalidInputError(f"{path} cannot be read: {e}") from e
+        reason = getattr(e, "strerror", None) or files.one_line(e)
+        raise errors.InvalidInputError(f"{path} cannot be read: {reason}.") from e
     if not rows or tuple(rows[0]) != header or len(rows) < 2:
         raise errors.InvalidInputError(
             f"{path}, line 1: expected the columns {','.join(header)}, and classes "
             "below."
         )
-    sizes = np.empty((len(rows) - 1, len(SPLITS)), np.int64)
+    sizes, lines = np.empty((len(rows) - 1, len(SPLITS)), np.int64), {}
     for number, row in enumerate(rows[1:]):
-        if len(row) != len(header) or not all(re.fullmatch(r"\d+", x) for x in row[1:]):
+        if len(row) != len(header) or not all(map(_NUMBER.fullmatch, row[1:])):
             raise errors.InvalidInputError(
                 f"{path}, line {number + 2}: found {','.join(row)!r}; expected a wnid "
                 "and two numbers of images."
             )
+        if row[0] in lines:
+            raise errors.InvalidInputError(
+                f"{path}, line {number + 2}: the class {row[0]!r} is already in line "
+                f"{lines[row[0]]}."
+            )
+        lines[row[0]] = number + 2
         sizes[number] = train, test = int(row[1]), int(row[2])
         if test != num_test(train + test):
             raise errors.InvalidInputError(
@@ -452,11 +490,14 @@ def _write_class(
                     temporary,
                     (_example(read(*places[n]), label, n) for n in names[split]),
                 )
-            os.replace(temporary, folder / shard_name(split, label, num_classes))
+            shard = folder / shard_name(split, label, num_classes)
+            with files.writing(shard):
+                os.replace(temporary, shard)
     tar.delete_copy()
     written = _Class(tar.size, lengths, sorted(undecodable))
-    _replace_text(
-        _class_file(folder, tar.wnid), json.dumps(dataclasses.asdict(written))
+    files.write(
+        _class_file(folder, tar.wnid),
+        json.dumps(dataclasses.asdict(written)).encode(),
     )
     return written
 
@@ -511,7 +552,7 @@ def _describe(archive: imagenet21k_archive.Archive, folder: pathlib.Path) -> Sum
 def _write_index(wnids: list[str], folder: pathlib.Path, split: str) -> None:
     path = folder / index_name(split)
     temporary = path.with_name(f"{path.name}.tmp")
-    with imagenet21k_archive.writable(path):
+    with files.writing(path):
         with open(temporary, "wb") as file:
             for label, wnid in enumerate(wnids):
                 lengths = np.array(_read_class(folder, wnid).lengths[split], np.int64)
@@ -529,14 +570,7 @@ def _write_csv(path: pathlib.Path, header: Iterable[str], rows: Iterable) -> Non
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
-    _replace_text(path, text.getvalue())
-
-
-def _replace_text(path: pathlib.Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.tmp")
-    with imagenet21k_archive.writable(path):
-        temporary.write_text(text)
-        os.replace(temporary, path)
+    files.write(path, text.getvalue().encode())
 
 
 def _class_file(folder: pathlib.Path, wnid: str) -> pathlib.Path:
@@ -563,7 +597,7 @@ def _check_preparation(folder: pathlib.Path, seed: int, wnids: list[str]) -> Non
     path = folder / PREPARATION_FILE
     ours = {"format": _FORMAT, "seed": seed, "wnids": wnids}
     if not path.exists():
-        _replace_text(path, json.dumps(ours))
+        files.write(path, json.dumps(ours).encode())
         return
     theirs = read_preparation(folder)
     for key, value in ours.items():
@@ -605,4 +639,4 @@ def _tensorflow_writable(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as e:
-        raise errors.InvalidInputError(f"{path} cannot be written: {e.message}") from e
+        raise files.refusal(e, path, "cannot be written") from e

@@ -6,6 +6,7 @@ as they lie (a folder for each class, or MNIST's IDX files), or comes from TFDS 
 
 import dataclasses
 import gzip
+import math
 import os
 import pathlib
 import re
@@ -16,7 +17,9 @@ import numpy as np
 import tqdm
 from PIL import Image, ImageOps
 
-from tff_fedss.datasets import archives, image_files
+from tff_fedss import files
+from tff_fedss.datasets import archives, fingerprint, image_files
+from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 
 
@@ -28,6 +31,7 @@ class Source:
         tfds_name: At TFDS, with its configuration.
         train: The TFDS split to train on.
         test: The TFDS split to test on.
+        num_classes: n.
         channels: 1 or 3; files are converted to it.
         image_size: Height and width in pixels; None: they differ from image to image.
     """
@@ -35,6 +39,7 @@ class Source:
     tfds_name: str
     train: str = "train"
     test: str = "test"
+    num_classes: int = 10
     channels: int = 3
     image_size: int | None = 32
 
@@ -44,11 +49,11 @@ SOURCES = {
     "mnist": Source("mnist", channels=1, image_size=28),
     "fashion_mnist": Source("fashion_mnist", channels=1, image_size=28),
     "cifar10": Source("cifar10"),
-    "cifar100": Source("cifar100"),
+    "cifar100": Source("cifar100", num_classes=100),
     # The training and the extra set together, as LEAP (4.5) has it.
     "svhn_cropped": Source("svhn_cropped", train="train+extra"),
     "imagenette": Source("imagenette/320px-v2", test="validation", image_size=None),
-    "tiny_imagenet": Source("tiny_imagenet", image_size=64),
+    "tiny_imagenet": Source("tiny_imagenet", num_classes=200, image_size=64),
 }
 # Not at TFDS.
 _FILES_ONLY = frozenset({"tiny_imagenet"})
@@ -68,7 +73,11 @@ _IMAGE = re.compile(
     r"(?P<class_name>[^/.][^/]*)/(?:images/)?(?P<file>[^/.][^/]*\.(?:jpe?g|png))",
     re.IGNORECASE,
 )
+_CLASS_FOLDER = re.compile(
+    r"(?:[^/]+/)*?(?P<part>train|test|val)/(?P<class_name>[^/.][^/]*)/", re.IGNORECASE
+)
 _FOREIGN = "__MACOSX/"
+_IDX_DATASETS = ("mnist", "fashion_mnist")
 # Without a test part, so many images of the training part stand for one test image.
 _HELD_OUT_OF = 5
 
@@ -114,6 +123,23 @@ class LabelledImages:
             f"images, {height}x{width}x{channels}"
         )
         return f"{text}; {self.note}" if self.note else text
+
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows these data again; see `fingerprint`."""
+        sizes = np.bincount(self.train_labels, minlength=self.num_classes)
+        return {
+            "data set": self.name,
+            "classes": self.num_classes,
+            "names of classes": fingerprint.of_text(self.class_names),
+            "image shape": fingerprint.shape_text(self.image_shape),
+            "training images": len(self.train_labels),
+            "test images": len(self.test_labels),
+            "images per class": fingerprint.of_numbers(sizes),
+            "labels of training images": fingerprint.of_arrays([self.train_labels]),
+            "labels of test images": fingerprint.of_arrays([self.test_labels]),
+            "contents of training images": fingerprint.of_arrays([self.train_images]),
+            "contents of test images": fingerprint.of_arrays([self.test_images]),
+        }
 
     def subset(self, num_train: int, seed: int = 0) -> "LabelledImages":
         """Keeps as many training images of each class as of any other, if there are.
@@ -192,7 +218,11 @@ def load(
     if not path.exists():
         raise InvalidInputError(f"{flag} does not exist; expected {_EXPECTED}.")
     if path.is_dir() and any(path.glob("*-idx[13]-ubyte*")):
-        return _load_idx(name, path, flag, source.channels, image_size)
+        if name not in _IDX_DATASETS:
+            raise InvalidInputError(
+                f"{flag} has files of {' or '.join(_IDX_DATASETS)}; expected {name}."
+            )
+        return _load_idx(name, path, flag, source, image_size)
     return _load_folders(name, path, flag, source.channels, image_size)
 
 
@@ -232,11 +262,15 @@ def _load_folders(
     name: str, path: pathlib.Path, flag: str, channels: int, image_size: int | None
 ) -> LabelledImages:
     parts: dict[str, list[tuple[str, str, np.ndarray]]] = {"train": [], "test": []}
-    roots = set()
-    files = tqdm.tqdm(
+    roots, folders = set(), {}
+    contents = tqdm.tqdm(
         _files(path, flag), desc=f"Reading {name}", unit=" files", delay=2, disable=None
     )
-    for file_name, content in files:
+    for file_name, content in contents:
+        if file_name.endswith("/"):
+            of_class = _CLASS_FOLDER.fullmatch(file_name)
+            folders[_part(of_class), of_class["class_name"]] = file_name
+            continue
         found = _IMAGE.fullmatch(file_name)
         roots.add(found["root"])
         if len(roots) > 1:
@@ -245,7 +279,7 @@ def _load_folders(
                 f"{flag}: found images in {first or './'} and in {second}; expected "
                 "one copy of the data set."
             )
-        part = "train" if found["part"].lower() == "train" else "test"
+        part = _part(found)
         try:
             image = image_files.decode(content)
         except ValueError as error:
@@ -258,6 +292,13 @@ def _load_folders(
                 f"{flag}: found no {part} image; expected {_EXPECTED}."
             )
     class_names = sorted({class_name for class_name, _, _ in parts["train"]})
+    used = {(part, image[0]) for part, images in parts.items() for image in images}
+    for key in sorted(folders.keys() - used):
+        raise InvalidInputError(
+            f"{flag}: the class folder {folders[key]} holds no image; expected "
+            f"{_EXPECTED}."
+        )
+    _check_num_classes(len(class_names), flag)
     train, test = (_stacked(parts[p], class_names, flag) for p in ("train", "test"))
     if train[0].shape[1:] != test[0].shape[1:]:
         raise InvalidInputError(
@@ -265,6 +306,17 @@ def _load_folders(
             f"of {test[0].shape[1:]}."
         )
     return LabelledImages(name, tuple(class_names), *train, *test)
+
+
+def _part(found: re.Match) -> str:
+    return "train" if found["part"].lower() == "train" else "test"
+
+
+def _check_num_classes(num_classes: int, flag: str) -> None:
+    if num_classes < 2:
+        raise InvalidInputError(
+            f"{flag}: all training images are of one class; expected two or more."
+        )
 
 
 def _stacked(
@@ -289,38 +341,45 @@ def _stacked(
     return np.stack([array for _, _, array in images]), np.array(labels, np.int32)
 
 
-def _is_image(file_name: str) -> bool:
-    is_foreign = file_name.startswith(_FOREIGN)
-    return not is_foreign and _IMAGE.fullmatch(file_name) is not None
+def _is_used(name: str) -> bool:
+    pattern = _CLASS_FOLDER if name.endswith("/") else _IMAGE
+    return not name.startswith(_FOREIGN) and pattern.fullmatch(name) is not None
 
 
 def _files(path: pathlib.Path, flag: str) -> Iterator[tuple[str, bytes]]:
-    """Yields the name and the content of every image."""
-    if path.is_file():
+    """Yields the name and the content of every image, b"" for a class folder."""
+    if not path.is_dir():
         if not archives.is_archive(path):
             raise InvalidInputError(
                 f"{flag}: found the file {path.name}; expected {_EXPECTED}."
             )
-        yield from archives.members(path, flag, _is_image)
+        yield from archives.members(path, flag, _is_used)
         return
     if not (path / "train").is_dir():
         found = [file for file in sorted(path.iterdir()) if archives.is_archive(file)]
         if len(found) == 1:
-            yield from archives.members(found[0], flag, _is_image)
+            yield from archives.members(found[0], flag, _is_used)
             return
     try:
-        for file_name in filter(_is_image, archives.names_below(path)):
-            yield file_name, (path / file_name).read_bytes()
+        for name in archives.names_below(path):
+            if name.endswith("/") and _IMAGE.fullmatch(name[:-1]):
+                raise InvalidInputError(
+                    f"{flag}: {name} is a folder; expected an image."
+                )
+            if _is_used(name):
+                is_folder = name.endswith("/")
+                yield name, b"" if is_folder else files.read(path / name)
     except OSError as error:
-        reason = " ".join(str(error).split())
-        raise InvalidInputError(f"{flag}: cannot read: {reason}") from error
+        raise InvalidInputError(
+            f"{flag}: {error.filename} cannot be read: {error.strerror or error}."
+        ) from error
 
 
 # --- MNIST's own files ------------------------------------------------------------
 
 
 def _load_idx(
-    name: str, path: pathlib.Path, flag: str, channels: int, image_size: int | None
+    name: str, path: pathlib.Path, flag: str, source: Source, image_size: int | None
 ) -> LabelledImages:
     parts, note = {}, ""
     for part, names in _IDX.items():
@@ -334,12 +393,20 @@ def _load_idx(
             _read_idx(file, flag, dimensions)
             for file, dimensions in zip(found, (3, 1), strict=True)
         )
-        if len(images) != len(labels) or not len(images):
+        if len(images) != len(labels) or len(images) < 2:
             raise InvalidInputError(
                 f"{flag}: {names[0]} has {len(images):,} images, {names[1]} "
-                f"{len(labels):,} labels; expected as many, and at least one."
+                f"{len(labels):,} labels; expected as many, and two or more."
             )
-        parts[part] = _converted(images, channels, image_size), labels.astype(np.int32)
+        if labels.max() >= source.num_classes:
+            place = int(np.argmax(labels >= source.num_classes))
+            raise InvalidInputError(
+                f"{flag}: {found[1].name} has the label {labels[place]} at offset "
+                f"{_idx_header_bytes(1) + place:,}; {name} has the labels 0 to "
+                f"{source.num_classes - 1}."
+            )
+        converted = _converted(images, source.channels, image_size)
+        parts[part] = converted, labels.astype(np.int32)
     if not parts:
         raise InvalidInputError(f"{flag}: expected {_EXPECTED}.")
     if len(parts) == 1:
@@ -352,7 +419,20 @@ def _load_idx(
         note = (
             f"of the {part} files alone: every {_HELD_OUT_OF}th image is a test image"
         )
+    shapes = {part: images.shape[1:] for part, (images, _) in parts.items()}
+    if shapes["train"] != shapes["test"] or not all(shapes["train"]):
+        raise InvalidInputError(
+            f"{flag}: training images are of shape {shapes['train']}, test images of "
+            f"{shapes['test']}."
+        )
     num_classes = 1 + max(int(labels.max()) for _, labels in parts.values())
+    missing = np.setdiff1d(np.arange(num_classes), parts["train"][1])
+    if len(missing):
+        raise InvalidInputError(
+            f"{flag}: no training image has the label {missing[0]}; expected some of "
+            f"each of 0 to {num_classes - 1}."
+        )
+    _check_num_classes(num_classes, flag)
     return LabelledImages(
         name,
         tuple(map(str, range(num_classes))),
@@ -364,29 +444,37 @@ def _load_idx(
 
 def _one_of(path: pathlib.Path, file_name: str) -> pathlib.Path | None:
     candidates = (path / file_name, path / f"{file_name}.gz")
-    return next((file for file in candidates if file.exists()), None)
+    return next((file for file in candidates if os.path.lexists(file)), None)
 
 
 def _read_idx(file: pathlib.Path, flag: str, dimensions: int) -> np.ndarray:
     """Reads uint8 values: two zeros, the type 8, the dimensions, big-endian sizes."""
     try:
-        content = file.read_bytes()
+        content = files.read(file)
         if file.suffix == ".gz":
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        raise InvalidInputError(f"{flag}: {file.name} is damaged: {error}.") from error
-    start = 4 + 4 * dimensions
-    shape = np.frombuffer(content[4:start], ">u4").astype(np.int64)
-    if content[:4] != bytes([0, 0, 8, dimensions]) or len(shape) != dimensions:
+        reason = getattr(error, "strerror", None) or files.one_line(error)
+        raise InvalidInputError(
+            f"{flag}: {file.name} is unreadable or damaged: {reason}."
+        ) from error
+    start = _idx_header_bytes(dimensions)
+    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < start:
         raise InvalidInputError(
             f"{flag}: {file.name} is no IDX file of bytes in {dimensions} dimensions."
         )
-    if len(content) != start + shape.prod():
+    # Python's own numbers: the product of what a damaged header says may be any.
+    shape = np.frombuffer(content[4:start], ">u4").tolist()
+    if len(content) != start + math.prod(shape):
         raise InvalidInputError(
             f"{flag}: {file.name} has {len(content):,} bytes; its header says "
-            f"{start + shape.prod():,}."
+            f"{start + math.prod(shape):,}."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def _idx_header_bytes(dimensions: int) -> int:
+    return 4 + 4 * dimensions
 
 
 def _converted(

@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss import files
 from tff_fedss.datasets import records, split_csv
 from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.datasets.preprocessing import Preprocessing, decode_image
@@ -189,6 +190,7 @@ def load(
         preprocessing=preprocessing,
         pooled=lambda: records.references(index, np.arange(num_train)),
         note=_note(num_train, len(clients), published),
+        contents=lambda: {"training images": num_train, **index.fingerprint()},
     )
 
 
@@ -252,7 +254,7 @@ def _find_clients(folder: pathlib.Path, published: Published) -> list[str]:
         found.add(entry.name)
     listing = folder / published.train_csv
     # A cache that TFF made has no copy of it.
-    if listing.is_file():
+    if os.path.lexists(listing):
         split = split_csv.read(listing, published.num_classes)
         _check_clients(train_folder, found, listing, set(split.clients))
     if not found:
@@ -290,7 +292,7 @@ def _check_against_csvs(
     """Compares every label with the CSV files, where these are there."""
     rejected = read_rejected(folder / REJECTED_FILE)
     listing = folder / published.train_csv
-    if listing.is_file():
+    if os.path.lexists(listing):
         train = split_csv.read(listing, published.num_classes)
         rows = collections.defaultdict(list)
         for row, client_id in enumerate(train.clients):
@@ -300,7 +302,7 @@ def _check_against_csvs(
             path = folder / TRAIN_FOLDER / client_id
             _check_labels(path, found, train.classes[rows[client_id]], listing)
     listing = folder / published.test_csv
-    if listing.is_file():
+    if os.path.lexists(listing):
         test = split_csv.read(listing, published.num_classes, with_clients=False)
         kept = [(TEST_OWNER, image_id) not in rejected for image_id in test.image_ids]
         _check_labels(folder / TEST_FILE, test_labels, test.classes[kept], listing)
@@ -337,13 +339,15 @@ def read_rejected(path: pathlib.Path) -> set[tuple[str, str]]:
     Raises:
         InvalidInputError: If it is not such a file.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         return set()
     try:
+        files.check_regular(path)
         with path.open(newline="", encoding="utf-8") as lines:
             rows = list(csv.reader(lines, strict=True))
     except (OSError, ValueError, csv.Error) as e:
-        raise InvalidInputError(f"{path}: cannot be read: {e}.") from e
+        reason = getattr(e, "strerror", None) or files.one_line(e)
+        raise InvalidInputError(f"{path}: cannot be read: {reason}.") from e
     header = ",".join(REJECTED_COLUMNS)
     if not rows or ",".join(rows[0]) != header:
         raise InvalidInputError(f"{path}, line 1: expected the header {header}.")

@@ -9,11 +9,13 @@ from tff_fedss import errors
 from tff_fedss.datasets import (
     array_client_data,
     federated_dataset,
+    fingerprint,
     identities,
     omniglot_drawings,
     partitions,
     synthetic,
 )
+from tff_fedss.datasets.fingerprint import Fingerprint
 
 PARTITIONS = ("mixed", "drawer")
 
@@ -95,6 +97,7 @@ def load(
         num_public_classes=omniglot_drawings.NUM_BACKGROUND_CHARACTERS,
         num_public_examples=int(public.sum()),
         note=f"test images by drawers {held_out}",
+        contents=lambda: _contents(client_data, drawings),
     )
 
 
@@ -163,6 +166,7 @@ def load_unseen(
         num_public_classes=glyphs.num_public_classes,
         num_public_examples=glyphs.num_public_examples,
         note="public images are glyphs",
+        contents=lambda: _contents(client_data, drawings),
     )
 
 
@@ -230,6 +234,18 @@ def _client_data(
             for client_id, examples in clients
         }
     )
+
+
+def _contents(
+    client_data: array_client_data.InMemoryClientData,
+    drawings: omniglot_drawings.Drawings,
+) -> Fingerprint:
+    """What `FederatedDataset.fingerprint` says of the drawings, all of them."""
+    return {
+        **client_data.fingerprint(),
+        "drawings": len(drawings.images),
+        "contents of drawings": fingerprint.of_arrays([drawings.images]),
+    }
 
 
 def _check_drawers(test_drawers: Sequence[int]) -> None:

@@ -5,15 +5,14 @@ import io
 import os
 import pathlib
 import re
-import zlib
 from collections.abc import Iterator
 
 import numpy as np
 import tqdm
 from PIL import Image
 
-from tff_fedss import errors
-from tff_fedss.datasets import archives
+from tff_fedss import errors, files
+from tff_fedss.datasets import archives, image_files
 
 NUM_CHARACTERS = 1623
 # Characters 1..964 are the "background" set of 30 alphabets, 965..1623 the "evaluation"
@@ -176,16 +175,13 @@ def read(data_dir: os.PathLike, image_size: int) -> Drawings:
 
 def _decode(source: str, name: str, content: bytes) -> Image.Image:
     try:
-        # `verify` compares the checksums, which `load` does not, and uses up the file.
-        Image.open(io.BytesIO(content), formats=["PNG"]).verify()
-        image = Image.open(io.BytesIO(content), formats=["PNG"])
-        image.load()
-    # Pillow reports a broken PNG by any of these.
-    except (OSError, SyntaxError, ValueError, EOFError, zlib.error) as e:
+        Image.open(io.BytesIO(content), formats=["PNG"])
+        image_files.check(content)
+        return image_files.load(content)
+    except image_files.DECODING_ERRORS as e:
         raise errors.InvalidInputError(
             f"{source}: {name} ({len(content)} bytes) is not a whole PNG: {_line(e)}"
         ) from e
-    return image
 
 
 def _files(path: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
@@ -195,11 +191,11 @@ def _files(path: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
     if not path.is_dir():
         yield from _archived_files(path, source)
         return
-    files = sorted(
+    found = sorted(
         file for file in path.rglob("*.png") if _DRAWING.search(file.as_posix())
     )
-    if files:
-        for file in files:
+    if found:
+        for file in found:
             yield str(file.relative_to(path)), _read_file(file, source)
         return
     entries = sorted(path.iterdir())
@@ -216,10 +212,10 @@ def _files(path: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
 
 def _read_file(file: pathlib.Path, source: str) -> bytes:
     try:
-        return file.read_bytes()
+        return files.read(file)
     except OSError as e:
         raise errors.InvalidInputError(
-            f"{source}: cannot read {file}: {_line(e)}"
+            f"{source}: cannot read {file}: {e.strerror or e}."
         ) from e
 
 

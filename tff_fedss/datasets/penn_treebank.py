@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedss import errors
-from tff_fedss.datasets import archives
+from tff_fedss import errors, files
+from tff_fedss.datasets import archives, fingerprint
+from tff_fedss.datasets.fingerprint import Fingerprint
 
 _FILES = {part: f"ptb.{part}.txt" for part in ("train", "valid", "test")}
+_TITLES = ("training", "validation", "test")
 _END = "<eos>"
 
 
@@ -32,6 +34,19 @@ class PennTreebank(NamedTuple):
     valid: np.ndarray
     test: np.ndarray
     words: list[str]
+
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows this text again; see `fingerprint`."""
+        result = {
+            "words": len(self.words),
+            "spelling of words": fingerprint.of_text(self.words),
+        }
+        for part, tokens in zip(_TITLES, self[:3], strict=True):
+            result |= {
+                f"{part} tokens": len(tokens),
+                f"contents of {part} text": fingerprint.of_arrays([tokens]),
+            }
+        return result
 
 
 def load(data_dir: str | os.PathLike) -> PennTreebank:
@@ -69,12 +84,23 @@ def _tokens(texts: dict[str, bytes], part: str, source: str) -> list[str]:
     if name not in texts:
         raise errors.InvalidInputError(f"{source} has no {name}.")
     try:
-        lines = texts[name].decode("utf-8").splitlines()
+        text = texts[name].decode("utf-8-sig")  # Some editors write such a mark.
     except UnicodeDecodeError as error:
         raise errors.InvalidInputError(
             f"{source}: {name} is not UTF-8 text: {error.reason} at byte {error.start}."
         ) from error
-    tokens = [word for line in lines if line.strip() for word in (*line.split(), _END)]
+    if "\0" in text:
+        raise errors.InvalidInputError(
+            f"{source}: {name} is not UTF-8 text: a zero byte at character "
+            f"{text.index(chr(0)):,}."
+        )
+    lines = [line.split() for line in text.splitlines()]
+    if any(_END in line for line in lines):
+        raise errors.InvalidInputError(
+            f"{source}: {name} has the word {_END}, which is put after every line "
+            "here; expected the text without it."
+        )
+    tokens = [word for line in lines if line for word in (*line, _END)]
     if not tokens:
         raise errors.InvalidInputError(f"{source}: {name} is empty.")
     return tokens
@@ -91,13 +117,14 @@ def _read(path: pathlib.Path, source: str) -> dict[str, bytes]:
     if path.is_dir():
         try:
             return {
-                name: (path / name).read_bytes()
+                name: files.read(path / name)
                 for name in _FILES.values()
-                if (path / name).exists()
+                if os.path.lexists(path / name)
             }
         except OSError as error:
             raise errors.InvalidInputError(
-                f"{source} cannot be read: {error.strerror}."
+                f"{source}: {error.filename} cannot be read: "
+                f"{error.strerror or error}."
             ) from error
     if not path.exists() or not archives.is_archive(path):
         raise errors.InvalidInputError(
@@ -109,7 +136,12 @@ def _read(path: pathlib.Path, source: str) -> dict[str, bytes]:
     def is_wanted(name: str) -> bool:
         return pathlib.PurePosixPath(name).name in wanted
 
-    return {
-        pathlib.PurePosixPath(name).name: content
-        for name, content in archives.members(path, source, is_wanted)
-    }
+    texts = {}
+    for member, content in archives.members(path, source, is_wanted):
+        name = pathlib.PurePosixPath(member).name
+        if name in texts:
+            raise errors.InvalidInputError(
+                f"{source}: {path.name} has {name} twice; expected one copy."
+            )
+        texts[name] = content
+    return texts

@@ -22,8 +22,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
-from tff_fedss import errors
-from tff_fedss.datasets import image_files, preprocessing
+from tff_fedss import errors, files
+from tff_fedss.datasets import fingerprint, image_files, preprocessing
+from tff_fedss.datasets.fingerprint import Fingerprint
 
 # A record of a TFRecord file: its length in 8 bytes, a checksum of these in 4, the
 # payload, a checksum of the payload in 4.
@@ -34,7 +35,8 @@ _HEADER, _FOOTER = 12, 4
 DTYPE = np.dtype(
     [("file", "<i4"), ("offset", "<i8"), ("length", "<i8"), ("label", "<i4")]
 )
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
+_DIGEST_BYTES = 16  # at the end of an index
 
 _READ_BUFFER = 8 << 20  # bytes
 _RECORDS_PER_STEP = 64  # of the progress bar
@@ -62,6 +64,16 @@ class RecordIndex:
     def __len__(self) -> int:
         """N, the number of records."""
         return len(self.records)
+
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows these files again; see `fingerprint`."""
+        labels, lengths = self.records["label"], self.records["length"]
+        return {
+            **fingerprint.of_files(self.paths, "record files"),
+            "records": len(self),
+            "labels of records": fingerprint.of_arrays([labels]),
+            "lengths of records": fingerprint.of_arrays([lengths]),
+        }
 
 
 def example_parser(image_feature: str, label_feature: str, num_classes: int) -> Parse:
@@ -149,26 +161,37 @@ def build_index(
     unfinished = _create_in_one_of(folders, f".{name}.{os.getpid()}.unfinished")
     finished = unfinished.with_name(name)
     try:
+        digest = _new_digest()
         with unfinished.open("wb") as file:
             for records in _scan(absolute, sizes, parse, what):
-                records.tofile(file)
+                content = records.tobytes()
+                digest.update(content)
+                file.write(content)
+            file.write(digest.digest())
         os.replace(unfinished, finished)
     except OSError as e:
-        raise errors.InvalidInputError(
-            f"{finished}: the index of the records cannot be written: "
-            f"{e.strerror or e}."
-        ) from e
+        what = ", the index of the records, cannot be written"
+        raise files.refusal(e, finished, what) from e
     finally:
         unfinished.unlink(missing_ok=True)
     for outdated in finished.parent.glob(f"{first_half}-*.index"):
         if outdated != finished:
             outdated.unlink(missing_ok=True)
-    return RecordIndex(absolute, np.memmap(finished, DTYPE, mode="r"))
+    if (records := _map(finished)) is None:
+        raise errors.RunStoppedError(
+            f"{finished}: the index of the records is not what was written; is the "
+            "disk damaged?"
+        )
+    return RecordIndex(absolute, records)
+
+
+def _new_digest():
+    return hashlib.blake2b(digest_size=_DIGEST_BYTES)
 
 
 def _stat(path: str) -> os.stat_result:
     try:
-        return os.stat(path)
+        return files.check_regular(path)
     except OSError as e:
         raise errors.InvalidInputError(
             f"{path}: cannot be read: {e.strerror or e}."
@@ -185,11 +208,21 @@ def _user_cache() -> pathlib.Path:
 
 
 def _map(path: pathlib.Path) -> np.ndarray | None:
-    """Maps an index that is there already; None if it is not, or of no use."""
+    """Maps an index that is there already; None if it is not, or is damaged."""
     try:
-        return np.memmap(path, DTYPE, mode="r")
+        num_records, rest = divmod(
+            files.check_regular(path).st_size - _DIGEST_BYTES, DTYPE.itemsize
+        )
+        if num_records < 1 or rest:
+            return None
+        content = np.memmap(path, np.uint8, mode="r")
     except (OSError, ValueError):
         return None
+    digest = _new_digest()
+    digest.update(content[:-_DIGEST_BYTES])
+    if digest.digest() != content[-_DIGEST_BYTES:].tobytes():
+        return None
+    return content[:-_DIGEST_BYTES].view(DTYPE)
 
 
 def _create_in_one_of(folders: Sequence[pathlib.Path], name: str) -> pathlib.Path:
@@ -530,6 +563,17 @@ class RecordClientData(tff.simulation.datasets.ClientData):
     def max_positives(self) -> int:
         """The largest |P_k|; found from the index at the first call."""
         return max(len(self.positives(client_id)) for client_id in self._client_ids)
+
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows the clients' records again; see `fingerprint`."""
+        rows = [np.asarray(self._rows_of(k)) for k in range(len(self._client_ids))]
+        sizes = np.bincount(self._index.records["label"][np.concatenate(rows)])
+        return {
+            **self._index.fingerprint(),
+            "training images": sum(map(len, rows)),
+            "images per class": fingerprint.of_numbers(sizes),
+            "records of clients": fingerprint.of_arrays(rows),
+        }
 
     def _rows(self, client_id: str) -> np.ndarray:
         if client_id not in self._position:

@@ -8,18 +8,18 @@ project use it for their partitions too.
 import csv
 import io
 import os
-import pathlib
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedss import errors
+from tff_fedss import errors, files
 
 _CLIENT, _IMAGE, _CLASS = "user_id", "image_id", "class"
 _MAX_CLASS = 2**31 - 1
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+_SHOWN = 40  # characters, of what is no number
 _MAX_FILE_NAME_BYTES = 200  # leaves room for a suffix; Linux allows 255
 
 
@@ -56,7 +56,7 @@ def read(
             The message names the file and the line.
     """
     try:
-        content = pathlib.Path(path).read_bytes()
+        content = files.read(path)
     except OSError as e:
         raise errors.InvalidInputError(
             f"{os.fspath(path)}: cannot be read: {e.strerror or e}."
@@ -102,6 +102,11 @@ def parse(
         image_id, class_name, *client = (row[place] for place in places)
         if not image_id.strip():
             raise errors.InvalidInputError(f"{where}: the {_IMAGE} is blank.")
+        if not image_id.isprintable():
+            raise errors.InvalidInputError(
+                f"{where}: the {_IMAGE} {image_id!r} has a character that cannot be "
+                "printed."
+            )
         first = line_of.setdefault(image_id, line)
         if first != line:
             raise errors.InvalidInputError(
@@ -156,7 +161,7 @@ def _to_class(text: str, largest: int, where: str) -> int:
     # `int` alone would take " 7", "1_000" and other scripts' digits.
     if not _INTEGER.fullmatch(text):
         raise errors.InvalidInputError(
-            f"{where}: the {_CLASS} {text!r} is not an integer."
+            f"{where}: the {_CLASS} {text[:_SHOWN]!r} is not an integer."
         )
     if not 0 <= int(text) <= largest:
         raise errors.InvalidInputError(
@@ -191,9 +196,9 @@ def write(path: os.PathLike, split: Split) -> None:
         split: The rows. The same rows give the same bytes; lines end with "\n".
 
     Raises:
-        OSError: If it cannot be written.
+        errors.InvalidInputError: If the path cannot be that of a file.
+        errors.RunStoppedError: If it cannot be written.
     """
-    path = pathlib.Path(path)
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     classes = split.classes.tolist()
@@ -203,9 +208,4 @@ def write(path: os.PathLike, split: Split) -> None:
     else:
         writer.writerow([_CLIENT, _IMAGE, _CLASS])
         writer.writerows(zip(split.clients, split.image_ids, classes, strict=True))
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        unfinished.write_bytes(text.getvalue().encode())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    files.write(path, text.getvalue().encode())

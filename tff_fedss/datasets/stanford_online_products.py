@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tqdm
 
+from tff_fedss import files
 from tff_fedss.datasets import archives, image_files, partitions, records, split_csv
 from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.datasets.preprocessing import Preprocessing
@@ -167,6 +168,8 @@ def load(
         preprocessing=preprocessing,
         pooled=lambda: records.references(index, np.arange(num_train)),
         note=_note(train, num_test),
+        # The index has the test images too.
+        contents=client_data.fingerprint,
     )
 
 
@@ -358,7 +361,7 @@ def _open(place: _Place) -> Iterator[_Files]:
         yield _Files(
             os.fspath(place.folder),
             None,
-            lambda path: (place.folder / path).read_bytes(),
+            lambda path: files.read(place.folder / path),
         )
         return
     try:
@@ -401,12 +404,12 @@ def read_train_listing(data_dir: os.PathLike) -> Listing:
             f"{place.source}: found no {ARCHIVE} and no {FOLDER}/Ebay_train.txt; "
             "one of them is needed for the images' ids."
         )
-    with _open(place) as files:
-        return _read_train(files)
+    with _open(place) as original:
+        return _read_train(original)
 
 
-def _read_train(files: _Files) -> Listing:
-    train = _read_listing(files, _LISTINGS["train"])
+def _read_train(original: _Files) -> Listing:
+    train = _read_listing(original, _LISTINGS["train"])
     present = np.unique(train.labels)
     gaps = np.flatnonzero(present != np.arange(len(present)))
     if len(gaps):
@@ -419,8 +422,8 @@ def _read_train(files: _Files) -> Listing:
     return train
 
 
-def _read_test(files: _Files, train: Listing) -> Listing:
-    test = _read_listing(files, _LISTINGS["test"])
+def _read_test(original: _Files, train: Listing) -> Listing:
+    test = _read_listing(original, _LISTINGS["test"])
     for row in np.flatnonzero(np.isin(test.labels, train.labels))[:1]:
         other = int(np.flatnonzero(train.labels == test.labels[row])[0])
         raise InvalidInputError(
@@ -430,10 +433,10 @@ def _read_test(files: _Files, train: Listing) -> Listing:
     return test
 
 
-def _read_listing(files: _Files, file_name: str) -> Listing:
-    name = files.name(file_name)
+def _read_listing(original: _Files, file_name: str) -> Listing:
+    name = original.name(file_name)
     try:
-        text = files.read(file_name).decode("utf-8")
+        text = original.read(file_name).decode("utf-8")
     except UnicodeDecodeError as e:
         raise InvalidInputError(f"{name}: is not UTF-8 text: {e.reason}.") from e
     except ValueError as e:
@@ -460,6 +463,11 @@ def _read_listing(files: _Files, file_name: str) -> Listing:
         image_id, class_id, super_class_id, path = (row[place] for place in places)
         if not image_id.strip():
             raise InvalidInputError(f"{where}: the image_id is blank.")
+        if not image_id.isprintable():
+            raise InvalidInputError(
+                f"{where}: the image_id {image_id!r} has a character that cannot be "
+                "printed."
+            )
         labels.append(_to_number(class_id, "class_id", _NUM_CLASSES, where) - 1)
         _to_number(super_class_id, "super_class_id", _NUM_SUPER_CLASSES, where)
         if not _is_below(path):
@@ -506,7 +514,7 @@ def _is_below(path: str) -> bool:
     return all(parts) and not {".", ".."} & set(parts)
 
 
-def _check_images(files: _Files, listing: Listing) -> None:
+def _check_images(original: _Files, listing: Listing) -> None:
     """Reads every image of a listing and checks that it decodes, several at a time."""
 
     def problem(row: int) -> str | None:
@@ -514,14 +522,14 @@ def _check_images(files: _Files, listing: Listing) -> None:
             return None
         path = listing.paths[row]
         try:
-            image_files.check(files.read(path))
+            image_files.check(original.read(path))
         except ValueError as e:
             return f"{listing.where(row)}: the image {path}: {e}."
         return None
 
     # Found at once, where reading them takes minutes.
     for row, path in enumerate(listing.paths):
-        if not files.has(path):
+        if not original.has(path):
             raise InvalidInputError(
                 f"{listing.where(row)}: the image {path}: {_NO_FILE}."
             )
@@ -583,9 +591,9 @@ def _prepare(place: _Place) -> _Prepared:
             )
         return _Prepared(builder, None, None)
 
-    with _open(place) as files:
-        train = _read_train(files)
-        test = _read_test(files, train)
+    with _open(place) as original:
+        train = _read_train(original)
+        test = _read_test(original, train)
         if not is_ready and not os.access(place.tfds_dir, os.W_OK):
             builder = _builder(tfds, None)
             is_ready = builder.data_path.exists()
@@ -595,8 +603,8 @@ def _prepare(place: _Place) -> _Prepared:
                 file=sys.stderr,
             )
         if not is_ready:
-            _check_images(files, train)
-            _check_images(files, test)
+            _check_images(original, train)
+            _check_images(original, test)
     if not is_ready:
         _prepare_from(place, builder)
     return _Prepared(builder, train, test)

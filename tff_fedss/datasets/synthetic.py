@@ -3,22 +3,25 @@
 import collections
 import enum
 import functools
+import sys
 import threading
 from collections.abc import Callable
 
 import numpy as np
 
-from tff_fedss import errors
+from tff_fedss import errors, memory
 from tff_fedss.datasets import (
     array_client_data,
     bijection,
     federated_dataset,
+    fingerprint,
     glyph_drawing,
 )
 
 _CHUNK_SIZE = 100  # images rendered at a time for the test and public splits
 _CLIENT_PREFIX = "client_"
 _MAX_LABEL = 2**31 - 1
+_POINTER_BYTES = 8
 
 
 class _Purpose(enum.IntEnum):
@@ -157,6 +160,15 @@ def glyphs(
         num_public_classes=num_public_classes,
         num_public_examples=public.num_examples,
         note=f"test images by {num_test_hands} other hands",
+        # All images follow from these and from what else is in a fingerprint. Not
+        # from pixels: the last bit of a curve is another on another processor.
+        contents=lambda: {
+            "seed of glyphs": seed,
+            "mean images per class of a client": mean_examples_per_class,
+            "classes of test images": fingerprint.of_arrays([test_classes]),
+            "hands of test images": num_test_hands,
+            "images per public class": public_examples_per_class,
+        },
     )
 
 
@@ -235,6 +247,12 @@ class _GlyphClientData(array_client_data.ArrayClientData):
         cache: "_ArrayCache",
     ):
         self._digits = len(str(partition.num_clients - 1))
+        memory.check(
+            {
+                f"the names of {partition.num_clients:,} clients": partition.num_clients
+                * (sys.getsizeof(self._client_id(0)) + _POINTER_BYTES)
+            }
+        )
         super().__init__(
             [self._client_id(k) for k in range(partition.num_clients)],
             (image_size, image_size, 1),

@@ -5,6 +5,7 @@ images of each class for training, 50 for validation, and 10,000 without labels,
 are not used here.
 """
 
+import errno
 import os
 import pathlib
 import re
@@ -13,11 +14,12 @@ from collections.abc import Iterator
 import numpy as np
 import tqdm
 
-from tff_fedss import errors
+from tff_fedss import errors, files
 from tff_fedss.datasets import (
     archives,
     array_client_data,
     federated_dataset,
+    fingerprint,
     image_files,
     partitions,
 )
@@ -47,6 +49,7 @@ _USED = re.compile(
     rf"|{re.escape(_CLASSES)}"
     r")"
 )
+_IMAGE = re.compile(r"(?:train/[^/.][^/]*|val)/images/[^/.][^/]*")
 # Folders of other systems' own files, at any depth.
 _FOREIGN = "__MACOSX/"
 
@@ -124,21 +127,21 @@ def load(
         raise errors.InvalidInputError(
             f"Tiny-ImageNet needs --data_dir; expected there: {_LAYOUT}."
         )
-    files = Files(data_dir)
-    if not 0 <= num_public_classes < len(files.wnids):
+    source = Files(data_dir)
+    if not 0 <= num_public_classes <= len(source.wnids) - 2:
         raise errors.InvalidInputError(
-            f"num_public_classes={num_public_classes} must leave some of the "
-            f"{len(files.wnids)} classes to the clients."
+            f"num_public_classes={num_public_classes} must leave two or more of the "
+            f"{len(source.wnids)} classes to the clients."
         )
     rng = np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM]))
     # Without public classes nothing is drawn: partitions stay what they were.
-    is_public = np.zeros(len(files.wnids), bool)
+    is_public = np.zeros(len(source.wnids), bool)
     if num_public_classes:
         is_public[rng.choice(len(is_public), num_public_classes, replace=False)] = True
-    train = files.train()
+    train = source.train()
     public_images, public_labels = _of_classes(train, is_public)
     images, labels = _of_classes(train, ~is_public)
-    test_images, test_labels = _of_classes(files.test(), ~is_public)
+    test_images, test_labels = _of_classes(source.test(), ~is_public)
 
     if partition == "mixed":
         split = partitions.grouped_shares(
@@ -157,7 +160,7 @@ def load(
     )
     return federated_dataset.FederatedDataset(
         name="tiny_imagenet",
-        num_classes=len(files.wnids) - num_public_classes,
+        num_classes=len(source.wnids) - num_public_classes,
         image_shape=(image_size, image_size, 3),
         train=client_data,
         num_examples=client_data.num_examples,
@@ -177,6 +180,15 @@ def load(
         num_public_classes=num_public_classes,
         num_public_examples=len(public_labels),
         note="test images are those of the validation set",
+        contents=lambda: {
+            **client_data.fingerprint(),
+            "contents of test images": fingerprint.of_arrays(
+                [test_images, test_labels]
+            ),
+            "contents of public images": fingerprint.of_arrays(
+                [public_images, public_labels]
+            ),
+        },
     )
 
 
@@ -219,6 +231,8 @@ class Files:
         if not self._of_class:
             self._fail(f"found no class with training images; expected {_LAYOUT}.")
         self._check_classes()
+        if len(self._of_class) == 1:
+            self._fail(f"found one class, {min(self._of_class)}; expected two or more.")
         self.wnids = sorted(self._of_class)
 
     def train(self) -> array_client_data.Arrays:
@@ -262,14 +276,14 @@ class Files:
             self._once(self._train, path, name, content)
             self._of_class.setdefault(found["train_wnid"], []).append(path)
 
-    def _once(self, files: dict, key: str, name: str, content) -> None:
-        if key in files:
+    def _once(self, known: dict, key: str, name: str, content) -> None:
+        if key in known:
             self._fail(f"{name} is there twice.")
-        files[key] = content
+        known[key] = content
 
     def _decoded(self, name: str, content: bytes) -> str:
         try:
-            return content.decode()
+            return content.decode("utf-8-sig")  # Some editors write such a mark.
         except UnicodeDecodeError as e:
             self._fail(f"{name} is not a text in UTF-8: {e}.")
 
@@ -356,10 +370,10 @@ def _objects(contents: list[bytes]) -> np.ndarray:
     return array
 
 
-def _progress(files: Iterator) -> Iterator:
+def _progress(contents: Iterator) -> Iterator:
     """Shows a bar on a terminal if going through the files takes over 2 seconds."""
     return tqdm.tqdm(
-        files, desc="Reading Tiny-ImageNet", unit=" files", delay=2, disable=None
+        contents, desc="Reading Tiny-ImageNet", unit=" files", delay=2, disable=None
     )
 
 
@@ -399,12 +413,19 @@ def _files_below(root: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]
     try:
         for top in ("train", "val"):
             if (root / top).is_dir():
-                below = (f"{top}/{name}" for name in archives.names_below(root / top))
+                below = [f"{top}/{name}" for name in archives.names_below(root / top)]
+                for name in below:
+                    # Not that of a class, but one with the name of an image.
+                    if name.endswith("/") and _IMAGE.fullmatch(name[:-1]):
+                        raise IsADirectoryError(
+                            errno.EISDIR, os.strerror(errno.EISDIR), str(root / name)
+                        )
                 for name in filter(_is_used, below):
-                    content = b"" if name.endswith("/") else (root / name).read_bytes()
+                    content = b"" if name.endswith("/") else files.read(root / name)
                     yield name, content
-        if (root / _CLASSES).exists():
-            yield _CLASSES, (root / _CLASSES).read_bytes()
+        if os.path.lexists(root / _CLASSES):
+            yield _CLASSES, files.read(root / _CLASSES)
     except OSError as e:
-        reason = " ".join(str(e).split())
-        raise errors.InvalidInputError(f"{source}: cannot read: {reason}") from e
+        raise errors.InvalidInputError(
+            f"{source}: {e.filename} cannot be read: {e.strerror or e}."
+        ) from e

@@ -1,6 +1,7 @@
 """What is measured of a model and of a round."""
 
 from tff_fedss.metrics.accuracy import nearest_classes
+from tff_fedss.metrics.collapse import MeanCosine
 from tff_fedss.metrics.communication import (
     BYTES_PER_PARAMETER,
     ClassifierTraffic,
@@ -21,6 +22,7 @@ from tff_fedss.metrics.verification import (
 )
 
 __all__ = [
+    "MeanCosine",
     "BYTES_PER_PARAMETER",
     "ClassifierTraffic",
     "GradientNoise",

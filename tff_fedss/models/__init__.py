@@ -15,7 +15,13 @@ from tff_fedss.models.mobilenet_v3 import (
     mobilenet_v3,
     paper_feature_extractor,
 )
-from tff_fedss.models.pretrained import LoadReport, load_pretrained
+from tff_fedss.models.model_size import ModelSize, model_size
+from tff_fedss.models.pretrained import (
+    LoadReport,
+    PartialFitError,
+    load_pretrained,
+    pretrained_digest,
+)
 from tff_fedss.models.projection_head import with_projection_head
 from tff_fedss.models.resnet import resnet18, wide_resnet
 from tff_fedss.models.resnet50 import resnet50
@@ -61,6 +67,8 @@ __all__ = [
     "ImageEncoder",
     "LoadReport",
     "LstmEncoder",
+    "ModelSize",
+    "PartialFitError",
     "ShardedMatrix",
     "SparseEncoder",
     "communication_saving",
@@ -72,11 +80,12 @@ __all__ = [
     "load_pretrained",
     "mlp",
     "mobilenet_v3",
+    "model_size",
     "paper_feature_extractor",
+    "pretrained_digest",
     "resnet18",
     "resnet50",
     "scatter_rows",
-    "small_cnn",
     "small_cnn",
     "vgg16",
     "wide_resnet",

@@ -38,16 +38,18 @@ class LstmEncoder:
         self._words = tf.Variable(
             tf.random.stateless_uniform(
                 [vocabulary_size, num_units], [seed, 1], -0.1, 0.1, alg="philox"
-            )
+            ),
+            name="words",
         )
         self._cell = tf.keras.layers.LSTMCell(
             num_units,
             kernel_initializer=glorot(seed),
             # Keras' usual one, Orthogonal, differs from call to call for all its seed.
             recurrent_initializer=glorot(seed + 1),
+            name="cell",
         )
         self._projection = tf.keras.layers.Dense(
-            embedding_dim, kernel_initializer=glorot(seed + 2)
+            embedding_dim, kernel_initializer=glorot(seed + 2), name="projection"
         )
         self._cell.build([None, num_units])
         self._projection.build([None, num_units])
@@ -98,7 +100,8 @@ class SparseEncoder:
                 [seed, 1],
                 stddev=embedding_dim**-0.5,
                 alg="philox",
-            )
+            ),
+            name="features",
         )
         self.trainable_variables = [self._weights]
 

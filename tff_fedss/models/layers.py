@@ -1,5 +1,6 @@
 """What the convolutional networks for small images are put together from."""
 
+import collections
 import itertools
 from collections.abc import Iterator
 
@@ -50,8 +51,26 @@ class CountedDropout(tf.keras.layers.Layer):
         return {**super().get_config(), "rate": self._rate, "seed": self._seed}
 
 
+class LayerNames:
+    """Names the layers of one network: conv_1, norm_1, relu_1, conv_2, ...
+
+    Left to itself, Keras counts through all networks of a process (conv2d_4 for the
+    first convolution of a second one), and a file of weights, which knows layers by
+    their names, would fit or not by what was built before.
+    """
+
+    def __init__(self):
+        """Begins to count."""
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def __call__(self, kind: str) -> str:
+        """Returns the name of the next layer of a kind."""
+        self._counts[kind] += 1
+        return f"{kind}_{self._counts[kind]}"
+
+
 class Layers:
-    """Makes layers, with initial values that follow from one seed."""
+    """Makes layers, with fixed names and initial values that follow from one seed."""
 
     def __init__(self, seed: int):
         """Begins with the first layer.
@@ -60,10 +79,11 @@ class Layers:
             seed: Of all of them.
         """
         self._seeds: Iterator[int] = itertools.count(1000 * seed)
+        self._names = LayerNames()
 
     def scaled(self, images: tf.Tensor) -> tf.Tensor:
         """Brings images from 0..255 to -1..1."""
-        return tf.keras.layers.Rescaling(1 / 127.5, offset=-1)(images)
+        return tf.keras.layers.Rescaling(1 / 127.5, offset=-1, name="scaled")(images)
 
     def conv(
         self,
@@ -82,15 +102,22 @@ class Layers:
             padding=padding,
             use_bias=use_bias,
             kernel_initializer=tf.keras.initializers.HeNormal(next(self._seeds)),
+            name=self._names("conv"),
         )(x)
 
     def norm(self, x: tf.Tensor) -> tf.Tensor:
         """Batch normalization, as in PyTorch: running means move by a tenth."""
-        return tf.keras.layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(x)
+        return tf.keras.layers.BatchNormalization(
+            momentum=0.9, epsilon=1e-5, name=self._names("norm")
+        )(x)
+
+    def relu(self, x: tf.Tensor) -> tf.Tensor:
+        """A rectifier."""
+        return tf.keras.layers.ReLU(name=self._names("relu"))(x)
 
     def norm_relu(self, x: tf.Tensor) -> tf.Tensor:
         """Batch normalization and ReLU."""
-        return tf.keras.layers.ReLU()(self.norm(x))
+        return self.relu(self.norm(x))
 
     def dense(
         self, x: tf.Tensor, units: int, activation: str | None = None
@@ -100,8 +127,27 @@ class Layers:
             units,
             activation,
             kernel_initializer=tf.keras.initializers.GlorotUniform(next(self._seeds)),
+            name=self._names("dense"),
         )(x)
 
     def dropout(self, x: tf.Tensor, rate: float) -> tf.Tensor:
         """Dropout that can be resumed."""
-        return CountedDropout(rate, next(self._seeds))(x)
+        name = self._names("dropout")
+        return CountedDropout(rate, next(self._seeds), name=name)(x)
+
+    def add(self, x: tf.Tensor, shortcut: tf.Tensor) -> tf.Tensor:
+        """The end of a residual block."""
+        return tf.keras.layers.Add(name=self._names("add"))([x, shortcut])
+
+    def max_pool(self, x: tf.Tensor, padding: str = "valid") -> tf.Tensor:
+        """Halves an image."""
+        name = self._names("pool")
+        return tf.keras.layers.MaxPooling2D(padding=padding, name=name)(x)
+
+    def global_pool(self, x: tf.Tensor) -> tf.Tensor:
+        """Means over all pixels."""
+        return tf.keras.layers.GlobalAveragePooling2D(name="global_pool")(x)
+
+    def flatten(self, x: tf.Tensor) -> tf.Tensor:
+        """Makes a vector of an image."""
+        return tf.keras.layers.Flatten(name="features")(x)

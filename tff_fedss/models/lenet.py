@@ -24,14 +24,14 @@ def lenet(
         0..255 to float32[examples, num_outputs].
     """
     layers = Layers(seed)
-    images = tf.keras.Input(image_shape)
+    images = tf.keras.Input(image_shape, name="images")
     x = layers.scaled(images)
     if image_shape[:2] == (28, 28):
-        x = tf.keras.layers.ZeroPadding2D(2)(x)
+        x = tf.keras.layers.ZeroPadding2D(2, name="border")(x)
     for filters in (6, 16):
         x = layers.conv(x, filters, 5, padding="valid", use_bias=True)
-        x = tf.keras.layers.MaxPooling2D()(tf.keras.layers.ReLU()(x))
-    x = tf.keras.layers.Flatten()(x)
+        x = layers.max_pool(layers.relu(x))
+    x = layers.flatten(x)
     for units in (120, 84):
         x = layers.dense(x, units, "relu")
     return tf.keras.Model(images, layers.dense(x, num_outputs), name="lenet")

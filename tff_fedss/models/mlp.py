@@ -22,11 +22,11 @@ def mlp(
         weights are trainable.
     """
     glorot = tf.keras.initializers.GlorotUniform
-    vectors = tf.keras.Input(example_shape)
+    vectors = tf.keras.Input(example_shape, name="vectors")
     hidden = tf.keras.layers.Dense(
-        num_units, "relu", kernel_initializer=glorot(2 * seed)
+        num_units, "relu", kernel_initializer=glorot(2 * seed), name="hidden"
     )(vectors)
     embedding = tf.keras.layers.Dense(
-        embedding_dim, kernel_initializer=glorot(2 * seed + 1)
+        embedding_dim, kernel_initializer=glorot(2 * seed + 1), name="embedding"
     )(hidden)
     return tf.keras.Model(vectors, embedding, name="mlp")

@@ -32,6 +32,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_fedss.models.group_normalization import GroupNormalization
+from tff_fedss.models.layers import LayerNames
 
 _ARCHITECTURES = {
     "large": tf.keras.applications.MobileNetV3Large,
@@ -96,19 +97,30 @@ def mobilenet_v3(
             "alpha and embedding_dim must be positive, "
             f"found {alpha} and {embedding_dim}."
         )
-    config = copy.deepcopy(
-        _architecture(tuple(image_shape), embedding_dim, size, alpha)
-    )
+    config = copy.deepcopy(_architecture(tuple(image_shape), size, alpha))
     for layer in config["layers"]:
         # Keras would build such a layer ahead of its call, and its weights would lack
         # the layer's name.
         layer.pop("build_config", None)
         for key, value in layer["config"].items():
             if key.endswith("_initializer") and "seed" in value["config"]:
-                # By the layer's name, not its place: d changes no other layer's draw.
-                name = f"{seed}/{layer['name']}/{key}"
-                value["config"]["seed"] = zlib.crc32(name.encode())
-    return tf.keras.Model.from_config(config)
+                value["config"]["seed"] = _seed(seed, layer["name"], key)
+    model = tf.keras.Model.from_config(config)
+    if model.output_shape[-1] == embedding_dim:
+        return model
+    embedding = tf.keras.layers.Dense(
+        embedding_dim,
+        kernel_initializer=tf.keras.initializers.GlorotUniform(
+            _seed(seed, "embedding", "kernel_initializer")
+        ),
+        name="embedding",
+    )
+    return tf.keras.Model(model.input, embedding(model.output), name=model.name)
+
+
+def _seed(seed: int, layer_name: str, key: str) -> int:
+    """By the layer's name, not its place: d changes no other layer's draw."""
+    return zlib.crc32(f"{seed}/{layer_name}/{key}".encode())
 
 
 def paper_feature_extractor(
@@ -179,9 +191,12 @@ def communication_saving(
 # built inside and outside of graphs.
 @functools.lru_cache(maxsize=8)
 def _architecture(
-    image_shape: tuple[int, int, int], embedding_dim: int, size: str, alpha: float
+    image_shape: tuple[int, int, int], size: str, alpha: float
 ) -> dict[str, Any]:
-    """The configuration of the network with GroupNorms, not seeded."""
+    """The configuration of the network with GroupNorms up to its features, not seeded.
+
+    The embedding is not in it: it may be of any size, and this model is built.
+    """
 
     def describe():
         classifier = _ARCHITECTURES[size](
@@ -195,19 +210,35 @@ def _architecture(
         features = tf.keras.layers.Flatten(name="features")(
             classifier.get_layer("Logits").input
         )
-        if features.shape[-1] != embedding_dim:
-            features = tf.keras.layers.Dense(embedding_dim, name="embedding")(features)
         with_batch_norm = tf.keras.Model(
             classifier.input, features, name=f"mobilenet_v3_{size}"
         )
-        return tf.keras.models.clone_model(
+        model = tf.keras.models.clone_model(
             with_batch_norm, clone_function=_with_group_norm
-        ).get_config()
+        )
+        return _with_fixed_names(model.get_config())
 
     # A new thread is in no graph: the weights of this throw-away model stay out of the
     # caller's, and building it is several times as fast as in a graph.
     with futures.ThreadPoolExecutor(1) as executor:
         return executor.submit(describe).result()
+
+
+def _with_fixed_names(config: dict[str, Any]) -> dict[str, Any]:
+    """Names the operators, which Keras counts through all models of a process."""
+    names, count = {}, LayerNames()
+    for layer in config["layers"]:
+        if layer["class_name"] == "TFOpLambda":
+            names[layer["name"]] = count(f"tf.{layer['config']['function']}")
+
+    def renamed(value):
+        if isinstance(value, dict):
+            return {key: renamed(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(map(renamed, value))
+        return names.get(value, value) if isinstance(value, str) else value
+
+    return renamed(config)
 
 
 def _with_group_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:

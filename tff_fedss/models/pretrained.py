@@ -2,7 +2,11 @@
 
 import collections
 import dataclasses
+import hashlib
+import itertools
+import os
 import pathlib
+import zipfile
 from collections.abc import Mapping
 
 import h5py
@@ -13,6 +17,14 @@ from tff_fedss.errors import InvalidInputError
 
 # Weights by layer and then by their own short name: {"Conv": {"kernel": array}}.
 _Weights = Mapping[str, Mapping[str, np.ndarray]]
+# Of a file's misfits, a message names so many.
+_MAX_REASONS = 3
+# MoCo's two dense layers behind the encoder, each with a kernel and a bias.
+_NUM_HEAD_ARRAYS = 4
+
+
+class PartialFitError(InvalidInputError):
+    """A file that fits a smaller share of a model than was asked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +63,16 @@ class LoadReport:
         return " ".join(sentences)
 
 
-def load_pretrained(model: tf.keras.Model, path: str) -> LoadReport:
-    """Copies weights from a Keras file into the layers of the same names.
+def load_pretrained(
+    model: tf.keras.Model, path: str | os.PathLike, *, min_share: float = 0.9
+) -> LoadReport:
+    """Copies weights from a file into a model.
 
-    A layer is loaded if the file has all of its weights in the same shapes, and keeps
-    what it had otherwise: a layer is never half loaded.
+    From a Keras file into the layers of the same names: a layer is loaded if the file
+    has all of its weights in the same shapes, and keeps what it had otherwise. A layer
+    is never half loaded. From an .npz file of this project, by the order of the arrays:
+    phi_000, phi_001, ... of a run's result, or the query encoder of moco.npz without
+    its head. There, every array must fit.
 
     From a network with BatchNorms into `mobilenet_v3`, the kernels, biases and the
     gamma and beta of each BatchNorm are loaded; the moving means and variances have no
@@ -69,19 +86,29 @@ def load_pretrained(model: tf.keras.Model, path: str) -> LoadReport:
         model: The model, built eagerly. Its weights are changed in place.
         path: A Keras HDF5 file (`model.save_weights("x.h5")` or `model.save("x.h5")`),
             whose weights are read and nothing else, or a SavedModel folder or `.keras`
-            file, which Keras loads as a model: take these from people you trust.
+            file, which Keras loads as a model: take these from people you trust. Or an
+            .npz file, as above.
+        min_share: The least share of the model's parameters that a Keras file must
+            load, in [0, 1]. A file for another alpha or size fits a few layers only,
+            and so little of a start is hardly better than none. A new embedding layer
+            (d = 64) leaves 0.96 to 0.98 of a MobileNetV3; an ImageNet file without its
+            top lacks Conv_2 too, which leaves 0.59 to 0.69.
 
     Returns:
-        What was loaded and what was not. Read it: a file for another alpha or size fits
-        a few layers only.
+        What was loaded and what was not.
 
     Raises:
-        InvalidInputError: If the file is missing, cannot be read or fits no layer. The
-            model is then as it was.
+        InvalidInputError: If the file is missing, cannot be read, does not fit, or has
+            values that are not finite. The model is then as it was.
+        PartialFitError: If less than `min_share` of the model would be loaded;
+            likewise.
         ValueError: If called inside a graph, where the weights could not be changed.
     """
     if not tf.executing_eagerly():
         raise ValueError("load_pretrained must be called eagerly, not inside a graph.")
+    _check_exists(path)
+    if _is_npz(path):
+        return _load_arrays(model, path)
     weights = _read(path)
     found, not_loaded = {}, {}
     for layer in model.layers:
@@ -106,47 +133,162 @@ def load_pretrained(model: tf.keras.Model, path: str) -> LoadReport:
             f"{path} fits no layer of {model.name}: expected layers such as "
             f"{_examples(not_loaded)}, found {_examples(weights)}."
         )
-    num_loaded = 0
-    for pairs in found.values():
-        for variable, value in pairs:
-            variable.assign(value)
-            num_loaded += value.size
-    return LoadReport(
+    report = LoadReport(
         path=str(path),
         loaded=tuple(found),
         not_loaded=not_loaded,
         unused=tuple(k for k in weights if k not in found and k not in not_loaded),
-        num_loaded=num_loaded,
+        num_loaded=sum(v.size for pairs in found.values() for _, v in pairs),
+        num_parameters=model.count_params(),
+    )
+    share = report.num_loaded / report.num_parameters
+    if share < min_share:
+        raise PartialFitError(
+            f"{path} has {report.num_loaded:,} of the {report.num_parameters:,} "
+            f"parameters of {model.name}, {share:.1%}, less than the {min_share:.0%} "
+            f"that a start needs: {_reasons(not_loaded)}."
+        )
+    _assign(path, found)
+    return report
+
+
+def pretrained_digest(path: str | os.PathLike) -> str:
+    """Returns what identifies a file of weights: the SHA-256 of its contents, in hex.
+
+    Of a folder (SavedModel), that of all its files and their names.
+
+    Args:
+        path: As for `load_pretrained`.
+
+    Raises:
+        InvalidInputError: If there is neither a file nor a folder.
+        OSError: If it cannot be read.
+    """
+    path = pathlib.Path(path)
+    _check_exists(path)
+    if path.is_file():
+        return _file_digest(path)
+    digest = hashlib.sha256()
+    files = {p.relative_to(path).as_posix(): p for p in path.rglob("*") if p.is_file()}
+    for name in sorted(files):
+        digest.update(f"{_file_digest(files[name])}  {name}\n".encode())
+    return digest.hexdigest()
+
+
+def _file_digest(path: pathlib.Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_exists(path: str | os.PathLike) -> None:
+    # Anything else, such as a pipe, might keep a reader waiting for ever.
+    if not (os.path.isfile(path) or os.path.isdir(path)):
+        what = "is no file" if os.path.exists(path) else "does not exist"
+        raise InvalidInputError(f"{path} {what}: expected a file of weights.")
+
+
+def _assign(
+    path: str | os.PathLike,
+    found: Mapping[str, list[tuple[tf.Variable, np.ndarray]]],
+) -> None:
+    """Gives variables, by the layer or array that they are of, their values."""
+    for name, pairs in found.items():
+        if not all(np.isfinite(value).all() for _, value in pairs):
+            raise InvalidInputError(f"{path}: {name} has values that are not finite.")
+    for pairs in found.values():
+        for variable, value in pairs:
+            variable.assign(value)
+
+
+def _is_npz(path: str | os.PathLike) -> bool:
+    if pathlib.Path(path).suffix == ".npz":
+        return True
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:  # A .keras file is one, too.
+        return any(name.endswith(".npy") for name in archive.namelist())
+
+
+def _load_arrays(model: tf.keras.Model, path: str | os.PathLike) -> LoadReport:
+    """Loads phi from an .npz file of this project, or nothing."""
+    try:
+        with np.load(path) as file:
+            arrays = {name: _numbers(file[name]) for name in file.files}
+    except Exception as error:
+        raise _unreadable(path, "an .npz file of arrays", error) from error
+    kind, unused = "phi", ("W",)
+    count = _num_arrays(arrays, "phi")
+    if not count:
+        kind, unused = "query", ("projection head", "key encoder", "queue")
+        count = _num_arrays(arrays, "query") - _NUM_HEAD_ARRAYS
+    if count <= 0:
+        raise InvalidInputError(
+            f"{path} has neither phi_000, phi_001, ... nor query_000, ...: expected "
+            f"the weights that train, compare, partial_fc or moco write, found "
+            f"{_examples(arrays)}."
+        )
+    if model.non_trainable_variables:
+        raise InvalidInputError(
+            f"{path} holds no weights such as {model.non_trainable_variables[0].name}, "
+            f"which {model.name} has beside its trainable ones."
+        )
+    found = {}
+    for i, variable in enumerate(model.trainable_variables):
+        name, shape = f"{kind}_{i:03d}", variable.shape.as_list()
+        theirs = list(arrays[name].shape) if i < count else "missing"
+        if theirs != shape:
+            raise InvalidInputError(
+                f"{path} does not fit {model.name}: {name} is {theirs}, where "
+                f"{variable.name.partition(':')[0]} is {shape}."
+            )
+        found[name] = [(variable, arrays[name])]
+    if len(found) < count:
+        raise InvalidInputError(
+            f"{path} does not fit {model.name}: it has {kind}_{len(found):03d}, and "
+            f"{model.name} has {len(found)} arrays."
+        )
+    _assign(path, found)
+    return LoadReport(
+        path=str(path),
+        loaded=tuple(layer.name for layer in model.layers if layer.weights),
+        not_loaded={},
+        unused=unused,
+        num_loaded=model.count_params(),
         num_parameters=model.count_params(),
     )
 
 
-def _read(path: str) -> _Weights:
+def _num_arrays(arrays: Mapping[str, np.ndarray], kind: str) -> int:
+    """Counts phi_000, phi_001, ... up to the first that is missing."""
+    return next(i for i in itertools.count() if f"{kind}_{i:03d}" not in arrays)
+
+
+def _read(path: str | os.PathLike) -> _Weights:
     """Reads the weights of the layers that have any."""
-    if not pathlib.Path(path).exists():
-        raise InvalidInputError(
-            f"{path} does not exist: expected a Keras weights file."
-        )
     try:
         # h5py's own test; a folder (SavedModel) or a zip file (.keras) is none.
         weights = _read_hdf5(path) if h5py.is_hdf5(path) else _read_model(path)
     # What Keras and h5py raise for damaged files is neither documented nor a family.
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InvalidInputError(
-            f"{path} cannot be read as Keras weights (HDF5, SavedModel or .keras): "
-            f"{reason}"
-        ) from error
+        what = "Keras weights (HDF5, SavedModel or .keras)"
+        raise _unreadable(path, what, error) from error
     return {name: values for name, values in weights.items() if values}
 
 
-def _read_hdf5(path: str) -> _Weights:
+def _unreadable(
+    path: str | os.PathLike, what: str, error: Exception
+) -> InvalidInputError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return InvalidInputError(f"{path} cannot be read as {what}: {reason}")
+
+
+def _read_hdf5(path: str | os.PathLike) -> _Weights:
     with h5py.File(path, "r") as file:
         # `model.save` puts the weights into a group, beside the architecture.
         root = file.get("model_weights", file)
         return {
             layer: {
-                _short_name(name): root[layer][name][()]
+                _short_name(name): _numbers(root[layer][name][()])
                 for name in _names(root[layer], "weight_names")
             }
             for layer in _names(root, "layer_names")
@@ -164,7 +306,7 @@ def _names(group: h5py.Group, attribute: str) -> list[str]:
     return [n.decode() if isinstance(n, bytes) else str(n) for n in names]
 
 
-def _read_model(path: str) -> _Weights:
+def _read_model(path: str | os.PathLike) -> _Weights:
     model = tf.keras.models.load_model(path, compile=False)
     weights = collections.defaultdict(dict)
     for layer in model.layers:
@@ -173,9 +315,24 @@ def _read_model(path: str) -> _Weights:
     return weights
 
 
+def _numbers(array: np.ndarray) -> np.ndarray:
+    if np.asarray(array).dtype.kind not in "fiu":
+        raise ValueError(f"an array of type {np.asarray(array).dtype}, not of numbers")
+    return np.asarray(array, np.float32)
+
+
 def _short_name(weight_name: str) -> str:
     """Strips the scope and the output: "Conv/BatchNorm/gamma:0" -> "gamma"."""
     return weight_name.rpartition("/")[2].partition(":")[0]
+
+
+def _reasons(not_loaded: Mapping[str, str]) -> str:
+    """Says of the first layers why they do not fit."""
+    reasons = [f"{name} ({reason})" for name, reason in not_loaded.items()]
+    more = len(reasons) - _MAX_REASONS
+    return "; ".join(reasons[:_MAX_REASONS]) + (
+        f"; and {more} more" if more > 0 else ""
+    )
 
 
 def _examples(names: Mapping[str, object]) -> str:

@@ -20,9 +20,13 @@ def with_projection_head(
         shares the weights of the backbone.
     """
 
-    def dense(units, number, **options):
+    def dense(units, number, name, activation=None):
         initializer = tf.keras.initializers.GlorotUniform(1000 * seed + number)
-        return tf.keras.layers.Dense(units, kernel_initializer=initializer, **options)
+        return tf.keras.layers.Dense(
+            units, activation, kernel_initializer=initializer, name=name
+        )
 
-    hidden = dense(backbone.output_shape[1], 1, activation="relu")(backbone.output)
-    return tf.keras.Model(backbone.input, dense(embedding_dim, 2)(hidden))
+    hidden = dense(backbone.output_shape[1], 1, "head_hidden", "relu")
+    head = dense(embedding_dim, 2, "head_embedding")
+    outputs = head(hidden(backbone.output))
+    return tf.keras.Model(backbone.input, outputs, name=f"{backbone.name}_with_head")

@@ -23,13 +23,13 @@ def resnet18(
         0..255 to float32[examples, num_outputs].
     """
     layers = Layers(seed)
-    images = tf.keras.Input(image_shape)
+    images = tf.keras.Input(image_shape, name="images")
     x = layers.norm_relu(layers.conv(layers.scaled(images), 64))
     for stage, filters in enumerate((64, 128, 256, 512)):
         for block in range(2):
             strides = 2 if stage and not block else 1
             x = _basic_block(layers, x, filters, strides)
-    x = tf.keras.layers.GlobalAveragePooling2D()(x)
+    x = layers.global_pool(x)
     return tf.keras.Model(images, layers.dense(x, num_outputs), name="resnet18")
 
 
@@ -39,7 +39,7 @@ def _basic_block(layers: Layers, x: tf.Tensor, filters: int, strides: int) -> tf
         shortcut = layers.norm(layers.conv(x, filters, 1, strides))
     x = layers.norm_relu(layers.conv(x, filters, strides=strides))
     x = layers.norm(layers.conv(x, filters))
-    return tf.keras.layers.ReLU()(tf.keras.layers.Add()([x, shortcut]))
+    return layers.relu(layers.add(x, shortcut))
 
 
 def wide_resnet(
@@ -77,13 +77,13 @@ def wide_resnet(
     if rest or blocks < 1:
         raise ValueError(f"depth={depth} must be 10, 16, 22, 28, ...")
     layers = Layers(seed)
-    images = tf.keras.Input(image_shape)
+    images = tf.keras.Input(image_shape, name="images")
     x = layers.conv(layers.scaled(images), 16)
     for stage in range(3):
         for block in range(blocks):
             strides = 2 if stage and not block else 1
             x = _wide_block(layers, x, 16 * 2**stage * widening, strides, dropout)
-    x = tf.keras.layers.GlobalAveragePooling2D()(layers.norm_relu(x))
+    x = layers.global_pool(layers.norm_relu(x))
     name = f"wide_resnet_{depth}_{widening}"
     return tf.keras.Model(images, layers.dense(x, num_outputs), name=name)
 
@@ -98,4 +98,4 @@ def _wide_block(
     x = layers.norm_relu(layers.conv(activated, filters, strides=strides))
     if dropout:
         x = layers.dropout(x, dropout)
-    return tf.keras.layers.Add()([layers.conv(x, filters), shortcut])
+    return layers.add(layers.conv(x, filters), shortcut)

@@ -5,6 +5,7 @@ import itertools
 import tensorflow as tf
 
 from tff_fedss.models.group_normalization import GroupNormalization
+from tff_fedss.models.layers import LayerNames
 
 _WIDTHS = (32, 32, 64, 64)
 _GROUPS = 8
@@ -30,8 +31,9 @@ def small_cnn(
         weights are trainable.
     """
     layer_seeds = itertools.count(seed * (len(_WIDTHS) + 1))
-    images = tf.keras.Input(image_shape)
-    x = tf.keras.layers.Rescaling(1.0 / 255.0)(images)
+    names = LayerNames()
+    images = tf.keras.Input(image_shape, name="images")
+    x = tf.keras.layers.Rescaling(1.0 / 255.0, name="scaled")(images)
     for width in _WIDTHS:
         x = tf.keras.layers.Conv2D(
             width,
@@ -39,14 +41,16 @@ def small_cnn(
             padding="same",
             use_bias=False,
             kernel_initializer=tf.keras.initializers.HeNormal(next(layer_seeds)),
+            name=names("conv"),
         )(x)
-        x = GroupNormalization(_GROUPS)(x)
-        x = tf.keras.layers.ReLU()(x)
+        x = GroupNormalization(_GROUPS, name=names("norm"))(x)
+        x = tf.keras.layers.ReLU(name=names("relu"))(x)
         if min(x.shape[1:3]) > 1:
-            x = tf.keras.layers.MaxPooling2D(padding="same")(x)
-    x = tf.keras.layers.Flatten()(x)
+            x = tf.keras.layers.MaxPooling2D(padding="same", name=names("pool"))(x)
+    x = tf.keras.layers.Flatten(name="features")(x)
     embedding = tf.keras.layers.Dense(
         embedding_dim,
         kernel_initializer=tf.keras.initializers.GlorotUniform(next(layer_seeds)),
+        name="embedding",
     )(x)
     return tf.keras.Model(images, embedding, name="small_cnn")

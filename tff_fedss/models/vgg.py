@@ -27,12 +27,12 @@ def vgg16(
         0..255 to float32[examples, num_outputs].
     """
     layers = Layers(seed)
-    images = tf.keras.Input(image_shape)
+    images = tf.keras.Input(image_shape, name="images")
     x = layers.scaled(images)
     for block in _BLOCKS:
         for filters in block:
             x = layers.norm_relu(layers.conv(x, filters))
         if min(x.shape[1:3]) > 1:
-            x = tf.keras.layers.MaxPooling2D(padding="same")(x)
-    x = tf.keras.layers.Flatten()(x)
+            x = layers.max_pool(x, "same")
+    x = layers.flatten(x)
     return tf.keras.Model(images, layers.dense(x, num_outputs), name="vgg16")

@@ -6,7 +6,10 @@ in this process, TFF can: use GPUs above all. Nothing is serialized, nothing cro
 gRPC, and no second process has to be started, found or killed.
 
 Clients go to the devices through a queue. Results are put together in the order of the
-clients, so that they do not depend on how many devices there are or which was quicker.
+clients, and each call of each client begins with nothing, as in a new session: without
+variables and tables, with seeded random operations at the start of their streams. So
+results do not depend on how many devices there are or which was quicker, but for what
+`tf.random` draws without a seed.
 
 Memory is flat over the rounds but for what TensorFlow keeps itself: with Python 3.11,
 32 bytes of every tensor that Python ever saw (tensorflow issue 62551), some 13 KiB for
@@ -15,6 +18,7 @@ a round of 8 clients with a small network (experiments/benchmarks/memory.py).
 
 import collections
 import functools
+import os
 import queue
 import threading
 import weakref
@@ -28,34 +32,12 @@ from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context as eager_context
 
 from tff_fedss.runtime import leaf, program, values
+from tff_fedss.runtime.errors import ClientError, ServerError
 
 # How many compiled computations are kept: a training needs a handful.
 _MAX_COMPILED = 128
 # How long a stopped computation may take to notice it.
 _STOP_SECONDS = 5.0
-
-
-class ClientError(RuntimeError):
-    """A client's computation failed.
-
-    Attributes:
-        client: The client's index in the round, from 0.
-    """
-
-    def __init__(self, client: int, num_clients: int, cause: BaseException):
-        super().__init__(f"Client {client} of {num_clients} failed: {_message(cause)}")
-        self.client = client
-
-
-# What TensorFlow says around the message of an error in a graph.
-_NO_NEWS = ("Graph execution error:", "Detected at node", "<stack traces unavailable>")
-
-
-def _message(error: BaseException) -> str:
-    text = error.message if isinstance(error, tf.errors.OpError) else str(error)
-    lines = [line.strip() for line in text.splitlines()]
-    news = " ".join(line for line in lines if line and not line.startswith(_NO_NEWS))
-    return f"{news} [{type(error).__name__}]"
 
 
 class _Threads:
@@ -194,6 +176,10 @@ class _Invocation:
 
         Returns:
             Its result, likewise.
+
+        Raises:
+            ClientError: If a client's computation failed.
+            ServerError: If TensorFlow failed at the server.
         """
         outcome: dict[str, Any] = {}
 
@@ -212,8 +198,11 @@ class _Invocation:
                 self.stop()
                 done.wait(_STOP_SECONDS)
                 raise
-        if "error" in outcome:
-            raise outcome["error"]
+        error = outcome.get("error")
+        if isinstance(error, tf.errors.OpError):
+            raise ServerError(error) from error
+        if error is not None:
+            raise error
         return outcome["result"]
 
     def stop(self) -> None:
@@ -281,9 +270,13 @@ def _devices_of(value: Any) -> set[str]:
 class InProcessContext(tff.framework.SyncContext):
     """A synchronous TFF context that computes with TensorFlow in this process.
 
+    What fails while a computation runs raises a `ComputationError`: a `ClientError`,
+    which says whose it was, or a `ServerError`, with TensorFlow's own error as the
+    `__cause__`. An argument that does not fit raises a TypeError or a ValueError, and
+    what this runtime does not have a NotImplementedError, before anything runs (but
+    keys of `federated_select` that are out of range, a ValueError when they come up).
+
     Attributes:
-        devices: The names of the devices of the clients.
-        server_device: The name of the device of the server.
         client_devices: The names of the devices that have computed floats for clients,
             whatever they were asked to do.
         close: Ends the threads of the context; a no-argument function. Runs by itself
@@ -293,41 +286,45 @@ class InProcessContext(tff.framework.SyncContext):
     def __init__(
         self,
         devices: Sequence[str] | None = None,
-        clients_per_device: int = 1,
+        clients_per_device: int | None = None,
         server_device: str | None = None,
+        default_num_clients: int = 0,
     ):
         """Creates the context.
+
+        Devices that are not named are looked for when the first computation runs: until
+        then TensorFlow's devices can be configured.
 
         Args:
             devices: Names of logical TensorFlow devices, such as "GPU:0", for the
                 clients; by default all GPUs or, where there are none, all CPU devices.
             clients_per_device: How many clients may run on a device at once. More use
-                a GPU better and need more of its memory.
+                a device better and need more memory. By default 1 on a GPU; CPU devices
+                share the cores that this process may use.
             server_device: Where the server's work is done; by default on the first of
                 `devices`.
+            default_num_clients: How many clients a computation has whose argument has
+                no list of client values: one that broadcasts only, for instance.
 
         Raises:
-            ValueError: If there is no such device, or clients_per_device is not
-                positive.
+            ValueError: If there is no such device, clients_per_device is not positive,
+                or default_num_clients is negative.
         """
-        if clients_per_device < 1:
+        if clients_per_device is not None and clients_per_device < 1:
             raise ValueError(
                 f"clients_per_device must be at least 1, found {clients_per_device}."
             )
+        values.check_default_num_clients(default_num_clients)
         _let_gpu_memory_grow()
-        if devices is None:
-            found = tf.config.list_logical_devices("GPU")
-            found = found or tf.config.list_logical_devices("CPU")
-            devices = [device.name for device in found]
-        if not devices:
-            raise ValueError("There must be at least one device for the clients.")
-        self.devices = tuple(_full_name(device) for device in devices)
-        self.server_device = (
-            self.devices[0] if server_device is None else _full_name(server_device)
-        )
+        if devices is not None:
+            if not devices:
+                raise ValueError("There must be at least one device for the clients.")
+            devices = tuple(_full_name(device) for device in devices)
+        self._named_devices = devices
+        self._named_server_device = server_device and _full_name(server_device)
+        self._clients_per_device = clients_per_device
+        self._default_num_clients = default_num_clients
         self.client_devices: set[str] = set()
-        # All first slots before all second ones: few clients spread over all devices.
-        self._slots = self.devices * clients_per_device
         self._builder = program.Builder()
         self._border = values.Border()
         self._compiled: collections.OrderedDict[Any, program.Node] = (
@@ -336,6 +333,31 @@ class InProcessContext(tff.framework.SyncContext):
         self._lock = threading.RLock()
         self._threads = _Threads()
         self.close = weakref.finalize(self, self._threads.close)
+
+    @functools.cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The full names of the devices of the clients."""
+        if self._named_devices is not None:
+            return self._named_devices
+        found = tf.config.list_logical_devices("GPU")
+        found = found or tf.config.list_logical_devices("CPU")
+        return tuple(_full_name(device.name) for device in found)
+
+    @property
+    def server_device(self) -> str:
+        """The full name of the device of the server."""
+        return self._named_server_device or self.devices[0]
+
+    @functools.cached_property
+    def _slots(self) -> tuple[str, ...]:
+        """A device for each client that may run at the same time."""
+        number = self._clients_per_device
+        if number is None:
+            cores = len(os.sched_getaffinity(0))
+            on_cpu = all("CPU" in device for device in self.devices)
+            number = max(1, cores // len(self.devices)) if on_cpu else 1
+        # All first slots before all second ones: few clients spread over all devices.
+        return self.devices * number
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         """Runs a computation; called by TFF.
@@ -349,10 +371,14 @@ class InProcessContext(tff.framework.SyncContext):
             computation's result type.
 
         Raises:
-            ClientError: If a client's computation failed.
+            ClientError: If a client's computation failed; a `ComputationError`.
             NotImplementedError: If the computation has a part that this runtime does
                 not have; the message names it.
+            ServerError: If TensorFlow failed at the server; a `ComputationError`.
             TypeError: If the argument does not fit the computation's type.
+            ValueError: If lists of client values have several lengths, a value of all
+                clients is asked for without any client, or a client selects by a key
+                that is out of range.
         """
         parameter_type, result_type = (
             comp.type_signature.parameter,
@@ -360,7 +386,9 @@ class InProcessContext(tff.framework.SyncContext):
         )
         with eager_context.eager_mode():
             node = self._compile(comp)
-            num_clients = values.count_clients(arg, parameter_type) or 0
+            num_clients = values.count_clients(arg, parameter_type)
+            if num_clients is None:
+                num_clients = self._default_num_clients
             argument = (
                 None
                 if parameter_type is None
@@ -421,8 +449,9 @@ def _full_name(device: str) -> str:
 
 def set_in_process_context(
     devices: Sequence[str] | None = None,
-    clients_per_device: int = 1,
+    clients_per_device: int | None = None,
     server_device: str | None = None,
+    default_num_clients: int = 0,
 ) -> InProcessContext:
     """Makes an `InProcessContext` the default context of the calling thread.
 
@@ -430,10 +459,13 @@ def set_in_process_context(
         devices: See `InProcessContext`.
         clients_per_device: See `InProcessContext`.
         server_device: See `InProcessContext`.
+        default_num_clients: See `InProcessContext`.
 
     Returns:
         The context.
     """
-    context = InProcessContext(devices, clients_per_device, server_device)
+    context = InProcessContext(
+        devices, clients_per_device, server_device, default_num_clients
+    )
     tff.framework.set_default_context(context)
     return context

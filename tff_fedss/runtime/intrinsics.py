@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 from tff_fedss.runtime import leaf, values
 
@@ -296,7 +297,22 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
             result = function(_unpack(element, element_type), leaf.TRACING)
             return _pack(result, result_type)
 
-        dataset = _dataset(sequence, element_type).map(of_element)
+        dataset = _dataset(sequence, element_type)
+        try:
+            dataset = dataset.map(of_element)
+        except leaf.NotTraceableError:
+            if isinstance(place, leaf.Tracing):
+                raise
+            # One by one: each call has variables and resources of its own.
+            results = [
+                _pack(function(_unpack(element, element_type), place), result_type)
+                for element in dataset
+            ]
+            dataset = tensorflow_utils.make_data_set_from_elements(
+                None,
+                tf.nest.map_structure(lambda tensor: tensor.numpy(), results),
+                result_type,
+            )
         return leaf.SequenceValue(
             tf.data.experimental.to_variant(dataset), (dataset, sequence.owners)
         )

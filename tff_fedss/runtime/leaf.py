@@ -7,21 +7,30 @@ and all concurrent clients share. What a session kept apart must be kept apart a
 - The functions of its library get names that no other graph has.
 - Its variables become arguments. Each concurrent call borrows a set of its own, and
   initializes it as TFF's sessions do: by the initialize_op, before anything else.
-- Tables, iterators and other shared resources get names of this graph only.
+- Tables, queues and other resources get names that no concurrent call uses, in a copy
+  of the graph that a call borrows likewise. They are destroyed after the call.
+- What kernels keep, such as how far a seeded random operation has got, begins anew: a
+  graph with such an operation is copied for each call. That costs as much as the first
+  call does; `tf.random.stateless_uniform` and the like need no such care.
+
+`resources` says which operations these are, and refuses those that cannot be had.
 """
 
 import contextlib
 import hashlib
+import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.ops import handle_data_util
 
-# A VarHandleOp with this shared name makes a new variable at each execution.
-_ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+from tff_fedss.runtime import graphs, resources
+
 _CPU = "/device:CPU:0"
 
 
@@ -32,25 +41,26 @@ _NOT_VECTORIZABLE = frozenset(
 
 
 class NotTraceableError(Exception):
-    """A computation with variables cannot become a part of another one's graph."""
+    """A computation that keeps something cannot become a part of another's graph."""
 
 
 class NotVectorizableError(Exception):
     """A computation with branches or loops cannot become a part of a vectorized map."""
 
 
-class _Tracing:
+class Tracing:
     """The place of a computation that becomes a part of a graph."""
 
     device = None
 
     @staticmethod
     def bring(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Returns the tensors: they are in the graph already."""
         return tensors
 
 
-TRACING = _Tracing()
-VECTORIZING = _Tracing()
+TRACING = Tracing()
+VECTORIZING = Tracing()
 
 
 class SequenceValue:
@@ -91,6 +101,8 @@ class Leaf:
 
     Attributes:
         is_closed: It depends on nothing but its argument.
+        is_stateless: Whether it may be called inside of another function: its graph
+            keeps nothing that a call would have to have for itself.
     """
 
     is_closed = True
@@ -100,55 +112,60 @@ class Leaf:
 
         Args:
             tensorflow_proto: The `tensorflow` field of a TFF computation's proto.
+
+        Raises:
+            NotImplementedError: If the graph has an operation whose resource calls
+                would share. The message names it.
         """
-        suffix = "_" + content_key(tensorflow_proto)
+        key = content_key(tensorflow_proto)
         graph_def = tf.compat.v1.GraphDef.FromString(tensorflow_proto.graph_def.value)
-        _make_names_unique(graph_def, suffix)
         self._feeds = (
             _tensor_names(tensorflow_proto.parameter)
             if tensorflow_proto.HasField("parameter")
             else []
         )
-        self._fetches = _tensor_names(tensorflow_proto.result)
+        fetches = _tensor_names(tensorflow_proto.result)
         self._result = tensorflow_proto.result
+        self._gives_sequences = _has_sequences(self._result)
         init_op = tensorflow_proto.initialize_op
         token = tensorflow_proto.session_token_tensor_name
-        roots = {_node_name(t) for t in self._fetches} | ({init_op} - {""})
+        roots = {graphs.node_name(t) for t in fetches} | ({init_op} - {""})
         nodes = {node.name: node for node in graph_def.node}
-        specs = [_spec_of(nodes[_node_name(name)]) for name in self._feeds]
-        graph_def = _sub_graph(graph_def, roots)
-        functions = graph_def.library.function
-        self._is_vectorizable = not any(
+        specs = [_spec_of(nodes[graphs.node_name(name)]) for name in self._feeds]
+        plan = resources.plan(graphs.sub_graph(graph_def, roots), init_op)
+        self._plan = plan
+        self._is_vectorizable = not plan.makes_resources and not any(
             node.op in _NOT_VECTORIZABLE
-            for part in (graph_def.node, *(f.node_def for f in functions))
+            for part in (
+                plan.graph_def.node,
+                *(f.node_def for f in plan.graph_def.library.function),
+            )
             for node in part
         )
-        self._variables = [node for node in graph_def.node if node.op == "VarHandleOp"]
-        feeds = [f"{node.name}:0" for node in self._variables] + self._feeds
-        specs = [tf.TensorSpec([], tf.resource) for _ in self._variables] + specs
-        prototypes = [_new_variable(node, _CPU) for node in self._variables]
-        importer = _Importer(graph_def, feeds, token, prototypes)
-        self._run = (
-            _as_function(lambda *args: importer(args, self._fetches), specs)
-            if self._fetches
-            else None
-        )
-        self._initialize = None
-        if init_op:
+        feeds = [f"{node.name}:0" for node in plan.variables] + self._feeds
+        specs = [tf.TensorSpec([], tf.resource) for _ in plan.variables] + specs
+        prototypes = [_new_variable(node, _CPU) for node in plan.variables]
+        if plan.is_for_one_call:
+            logging.warning(
+                "A computation has operations that keep something, such as seeded "
+                "random ones. It is prepared anew for each call, which takes its time."
+            )
 
-            def initialize(*args):
-                (op,) = importer(args, [init_op])
-                with tf.control_dependencies([op]):
-                    return [tf.constant(0)]
+        def copy(suffix: str) -> _Copy:
+            return _Copy(
+                plan, suffix, feeds, specs, token, prototypes, fetches, init_op
+            )
 
-            self._initialize = _as_function(initialize, specs)
-        self._lock = threading.Lock()
-        self._pools: dict[str, list[list[_Variable]]] = {}
-
-    @property
-    def is_stateless(self) -> bool:
-        """Whether it may be called inside of another function."""
-        return self._initialize is None and not self._variables
+        self._has_results = bool(fetches)
+        self.is_stateless = not init_op and not plan.variables and plan.is_shared
+        # What no call has at the moment, for each device.
+        self._pools: dict[str, list[_Belongings]] = {}
+        if plan.is_shared:
+            self._copy = copy(f"_{key}") if fetches else None
+            self._new_copy = lambda: self._copy
+        else:
+            self._copy = None
+            self._new_copy = lambda: copy(f"_{key}_{next(_copy_numbers)}")
 
     def __call__(self, arg: Any, place: Any) -> Any:
         """Runs the computation.
@@ -161,44 +178,48 @@ class Leaf:
         Returns:
             The result, likewise.
         """
-        if self._run is None:
+        if not self._has_results:
             return _unflatten(self._result, iter(()), None)
         flat = [] if arg is None or not self._feeds else flatten(arg)
         owners = [value for value in flat if isinstance(value, SequenceValue)] or None
         inputs = place.bring(
             [v.variant if isinstance(v, SequenceValue) else v for v in flat]
         )
-        if isinstance(place, _Tracing):
+        if isinstance(place, Tracing):
             if not self.is_stateless:
                 raise NotTraceableError()
             if place is VECTORIZING and not self._is_vectorizable:
                 raise NotVectorizableError()
-            return _unflatten(self._result, iter(self._run(*inputs)), owners)
+            return _unflatten(self._result, iter(self._copy.run(*inputs)), owners)
+        if self.is_stateless:
+            with tf.device(place.device):
+                outputs = self._copy.run(*inputs)
+            if self._gives_sequences:
+                owners = (self._copy, owners)
+            return _unflatten(self._result, iter(outputs), owners)
+        belongings, loan = self._borrow(place.device)
         with tf.device(place.device):
-            outputs = self._call(inputs, place.device)
+            outputs = belongings.call(inputs)
+        if self._gives_sequences:
+            # The elements are made when they are asked for. What they are made with
+            # must be there still, and nobody else's.
+            owners = (loan, owners)
+        else:
+            belongings.clear()
+            loan.end()
         return _unflatten(self._result, iter(outputs), owners)
 
-    def _call(self, inputs: Sequence[tf.Tensor], device: str) -> Sequence[tf.Tensor]:
-        if self.is_stateless:
-            return self._run(*inputs)
-        with self._borrow_variables(device) as handles:
-            if self._initialize is not None:
-                self._initialize(*handles, *inputs)
-            return self._run(*handles, *inputs)
-
-    @contextlib.contextmanager
-    def _borrow_variables(self, device: str) -> Iterator[list[tf.Tensor]]:
-        """Lends a set of variables that no concurrent call has."""
-        with self._lock:
-            pool = self._pools.setdefault(device, [])
-            variables = pool.pop() if pool else None
-        if variables is None:
-            variables = [_new_variable(node, device) for node in self._variables]
+    def _borrow(self, device: str) -> tuple["_Belongings", "_Loan"]:
+        """Returns what no other call has, and the loan of it."""
+        # Taking something out and putting it back are atomic without a lock, which the
+        # garbage collector, who may put something back at any time, could not wait for.
+        pool = self._pools.setdefault(device, [])
         try:
-            yield [variable.handle for variable in variables]
-        finally:
-            with self._lock:
-                pool.append(variables)
+            belongings = pool.pop()
+        except IndexError:
+            variables = [_new_variable(node, device) for node in self._plan.variables]
+            belongings = _Belongings(self._new_copy(), variables)
+        return belongings, _Loan(belongings, [] if self._plan.is_for_one_call else pool)
 
 
 def content_key(tensorflow_proto: Any) -> str:
@@ -209,6 +230,119 @@ def content_key(tensorflow_proto: Any) -> str:
         key.update(b"|" + part.SerializeToString(deterministic=True))
     key.update(b"|" + tensorflow_proto.initialize_op.encode())
     return key.hexdigest()
+
+
+# So that no two copies of graphs, of whatever context, have the same names.
+_copy_numbers = itertools.count()
+_copying = threading.Lock()
+
+
+class _Copy:
+    """A graph among TensorFlow's functions, under names of its own.
+
+    Attributes:
+        initialize: A function of the variables and the arguments, or None.
+        run: Likewise; returns the fetches.
+        destroy: A function that destroys the graph's own resources, or None.
+    """
+
+    def __init__(
+        self,
+        plan: resources.Plan,
+        suffix: str,
+        feeds: Sequence[str],
+        specs: Sequence[tf.TensorSpec],
+        token: str,
+        prototypes: Sequence["_Variable"],
+        fetches: Sequence[str],
+        init_op: str,
+    ):
+        graph_def = plan.graph_def
+        if not plan.is_shared:
+            graph_def = tf.compat.v1.GraphDef()
+            graph_def.CopyFrom(plan.graph_def)
+        graphs.make_names_unique(graph_def, suffix)
+        importer = _Importer(graph_def, feeds, token, prototypes)
+
+        def initialize(*args):
+            (op,) = importer(args, [init_op])
+            return _after([op])
+
+        # The caller may be a client at work on some device.
+        with _copying, eager_context.eager_mode(), tf.device(None):
+            self.run = _as_function(lambda *args: importer(args, fetches), specs)
+            self.initialize = _as_function(initialize, specs) if init_op else None
+            self.destroy = (
+                _as_function(lambda: _destroy(plan.owned, suffix), [])
+                if plan.owned
+                else None
+            )
+
+
+def _destroy(nodes: Sequence[Any], suffix: str) -> list[tf.Tensor]:
+    """Destroys the named resources of a copy of a graph."""
+    part = tf.compat.v1.GraphDef(node=[resources.finder(node) for node in nodes])
+    for k, node in enumerate(part.node):
+        node.name += str(k)
+    graphs.make_names_unique(part, suffix)
+    handles = tf.graph_util.import_graph_def(
+        part, return_elements=[f"{node.name}:0" for node in part.node], name=""
+    )
+    return _after(
+        [
+            tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
+            for handle in handles
+        ]
+    )
+
+
+def _after(operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
+    with tf.control_dependencies(operations):
+        return [tf.constant(0)]
+
+
+class _Belongings:
+    """What a call must have for itself: variables, and a copy of the graph."""
+
+    def __init__(self, copy: _Copy, variables: Sequence["_Variable"]):
+        self._copy = copy
+        self._variables = variables
+        self._handles = [variable.handle for variable in variables]
+        self._device = ""  # Of the resources that are to be destroyed.
+
+    def call(self, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+        """Initializes the graph and runs it, on the current device."""
+        self.clear()
+        if self._copy.destroy is not None:
+            self._device = eager_context.context().device_name
+        if self._copy.initialize is not None:
+            self._copy.initialize(*self._handles, *inputs)
+        return self._copy.run(*self._handles, *inputs)
+
+    def clear(self) -> None:
+        """Destroys the graph's own resources, if there are any left."""
+        if self._device:
+            with eager_context.eager_mode(), tf.device(self._device):
+                self._copy.destroy()
+            self._device = ""
+
+    def __del__(self):
+        with contextlib.suppress(Exception):  # As in `_Variable`.
+            self.clear()
+
+
+class _Loan:
+    """Holds belongings until it ends, or until nobody holds it any more.
+
+    Attributes:
+        end: Puts the belongings into the pool; a no-argument function.
+    """
+
+    def __init__(self, belongings: _Belongings, pool: list[_Belongings]):
+        # Not in `__del__`: when the garbage collector calls that, it does so for the
+        # belongings and their functions as well, which then are of no use.
+        self.end = weakref.finalize(self, pool.append, belongings)
+        self.end.atexit = False
 
 
 class _Importer:
@@ -235,14 +369,16 @@ class _Importer:
         values = dict(zip(self._feeds, args, strict=True))
         if self._token:  # Only deprecated operations read it.
             values[self._token] = tf.constant("")
-        part = _sub_graph(self._graph_def, {_node_name(name) for name in fetches})
-        fed = {_node_name(name) for name in values}
+        part = graphs.sub_graph(
+            self._graph_def, {graphs.node_name(name) for name in fetches}
+        )
+        fed = {graphs.node_name(name) for name in values}
         kept = [node for node in part.node if node.name not in fed]
         for node in kept:  # An argument is there already: nothing has to wait for it.
             inputs = [i for i in node.input if not (i[0] == "^" and i[1:] in fed)]
             if len(inputs) < len(node.input):
                 node.input[:] = inputs
-        used = {name for node in kept for name in map(_tensor_name, node.input)}
+        used = {name for node in kept for name in map(graphs.tensor_name, node.input)}
         del part.node[:]
         part.node.extend(kept)
         names = list(dict.fromkeys(name for name in fetches if name not in values))
@@ -285,40 +421,9 @@ def _new_variable(node: Any, device: str) -> _Variable:
             tf.raw_ops.VarHandleOp(
                 dtype=tf.as_dtype(node.attr["dtype"].type),
                 shape=tf.TensorShape(node.attr["shape"].shape),
-                shared_name=_ANONYMOUS,
+                shared_name=graphs.ANONYMOUS,
             )
         )
-
-
-def _sub_graph(
-    graph_def: tf.compat.v1.GraphDef, roots: set[str]
-) -> tf.compat.v1.GraphDef:
-    """Returns the part of a graph that its roots depend on."""
-    nodes = {node.name: node for node in graph_def.node}
-    reached, waiting = set(roots), list(roots)
-    while waiting:
-        for node_input in nodes[waiting.pop()].input:
-            name = _node_name(node_input)
-            if name not in reached:
-                reached.add(name)
-                waiting.append(name)
-    return tf.compat.v1.GraphDef(
-        node=[node for node in graph_def.node if node.name in reached],
-        library=graph_def.library,
-        versions=graph_def.versions,
-    )
-
-
-def _node_name(name: str) -> str:
-    """Returns the node of a tensor's name, or of a node's input."""
-    return name.lstrip("^").partition(":")[0]
-
-
-def _tensor_name(node_input: str) -> str:
-    """Returns the full name of the tensor that an input of a node names."""
-    if ":" in node_input or node_input.startswith("^"):
-        return node_input
-    return node_input + ":0"
 
 
 def _spec_of(placeholder: Any) -> tf.TensorSpec:
@@ -352,46 +457,8 @@ def _unflatten(binding: Any, tensors: Iterator[tf.Tensor], owners: Any) -> Any:
     return tuple(_unflatten(part, tensors, owners) for part in binding.struct.element)
 
 
-def _make_names_unique(graph_def: tf.compat.v1.GraphDef, suffix: str) -> None:
-    """Renames what TensorFlow finds by name across graphs, in place."""
-    functions = {function.signature.name for function in graph_def.library.function}
-
-    def rename(name: str) -> str:
-        return name + suffix if name in functions else name
-
-    def visit_attributes(attributes: Any) -> None:
-        for value in attributes.values():
-            kind = value.WhichOneof("value")
-            if kind == "func":
-                visit_function(value.func)
-            elif kind == "list":
-                for function in value.list.func:
-                    visit_function(function)
-            elif kind == "s" and value.s.decode(errors="replace") in functions:
-                value.s = rename(value.s.decode()).encode()
-
-    def visit_function(function: Any) -> None:
-        function.name = rename(function.name)
-        visit_attributes(function.attr)
-
-    def visit_node(node: Any) -> None:
-        node.op = rename(node.op)
-        # Colocation is advice, and the nodes that it names may be gone.
-        node.attr.pop("_class", None)
-        visit_attributes(node.attr)
-        if "shared_name" in node.attr:
-            name = node.attr["shared_name"].s.decode() or node.name
-            is_variable = node.op == "VarHandleOp"
-            name = _ANONYMOUS if is_variable else name + suffix
-            node.attr["shared_name"].s = name.encode()
-
-    for node in graph_def.node:
-        visit_node(node)
-    for function in graph_def.library.function:
-        function.signature.name = rename(function.signature.name)
-        visit_attributes(function.attr)
-        for node in function.node_def:
-            visit_node(node)
-    for gradient in graph_def.library.gradient:
-        gradient.function_name = rename(gradient.function_name)
-        gradient.gradient_func = rename(gradient.gradient_func)
+def _has_sequences(binding: Any) -> bool:
+    kind = binding.WhichOneof("binding")
+    if kind == "struct":
+        return any(map(_has_sequences, binding.struct.element))
+    return kind == "sequence"

@@ -14,12 +14,13 @@ import time
 import weakref
 from typing import Any
 
+import grpc
 import portpicker
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_fedss.runtime import worker_service
-from tff_fedss.runtime.worker_service import WorkerError
+from tff_fedss.runtime import values, worker_service
+from tff_fedss.runtime.errors import ComputationError, WorkerError, describe
 
 _START_TIMEOUT_SECONDS = 120.0
 _MAX_ATTEMPTS = 3
@@ -28,7 +29,8 @@ _MAX_ATTEMPTS = 3
 class _Worker:
     """One worker process, started when first needed and again after `stop`."""
 
-    def __init__(self, max_concurrent_computation_calls: int):
+    def __init__(self, max_concurrent_computation_calls: int, default_num_clients: int):
+        self._default_num_clients = default_num_clients
         self._max_concurrent_computation_calls = max_concurrent_computation_calls
         self._lock = threading.Lock()
         self._process: subprocess.Popen | None = None
@@ -45,7 +47,9 @@ class _Worker:
                 self._process = None  # The next call may try anew.
                 raise WorkerError(message)
             channel = self._channel
-        return worker_service.create_executor(channel, cardinalities)
+        return worker_service.create_executor(
+            channel, cardinalities, self._default_num_clients
+        )
 
     def stop(self) -> None:
         """Ends the process, if there is one. The worker has no state worth saving."""
@@ -101,14 +105,22 @@ class NativeContext(tff.framework.SyncContext):
             context is dropped and, at the latest, when the program exits.
     """
 
-    def __init__(self, max_concurrent_computation_calls: int = -1):
+    def __init__(
+        self, max_concurrent_computation_calls: int = -1, default_num_clients: int = 0
+    ):
         """Creates the context; the worker starts with the first computation.
 
         Args:
             max_concurrent_computation_calls: How many clients may run at once in the
                 worker; not positive: no limit. Fewer need less memory.
+            default_num_clients: How many clients a computation has whose argument has
+                no list of client values.
+
+        Raises:
+            ValueError: If default_num_clients is negative.
         """
-        self._worker = _Worker(max_concurrent_computation_calls)
+        values.check_default_num_clients(default_num_clients)
+        self._worker = _Worker(max_concurrent_computation_calls, default_num_clients)
         self._invoker = worker_service.Invoker(self._worker.executor)
         self.close = weakref.finalize(self, _shut_down, self._worker, self._invoker)
 
@@ -127,13 +139,17 @@ class NativeContext(tff.framework.SyncContext):
             Its result.
 
         Raises:
+            ComputationError: If the computation failed.
             WorkerError: If the worker died at each attempt, with the last lines that it
                 wrote.
+            TypeError, ValueError: If the argument does not fit the computation.
         """
         for attempts_left in reversed(range(_MAX_ATTEMPTS)):
             future = self._invoker.submit(comp, arg)
             try:
                 return future.result()
+            except grpc.RpcError as error:
+                raise ComputationError(describe(error)) from error
             except WorkerError as error:
                 if not attempts_left:
                     raise
@@ -146,15 +162,18 @@ class NativeContext(tff.framework.SyncContext):
                 raise
 
 
-def set_native_context(max_concurrent_computation_calls: int = -1) -> NativeContext:
+def set_native_context(
+    max_concurrent_computation_calls: int = -1, default_num_clients: int = 0
+) -> NativeContext:
     """Makes a `NativeContext` the default context of the calling thread.
 
     Args:
         max_concurrent_computation_calls: See `NativeContext`.
+        default_num_clients: See `NativeContext`.
 
     Returns:
         The context.
     """
-    context = NativeContext(max_concurrent_computation_calls)
+    context = NativeContext(max_concurrent_computation_calls, default_num_clients)
     tff.framework.set_default_context(context)
     return context

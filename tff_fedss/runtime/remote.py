@@ -37,7 +37,7 @@ from absl import logging
 from tensorflow_federated.python.core.impl.types import type_analysis
 
 from tff_fedss.runtime import values, worker_service
-from tff_fedss.runtime.worker_service import WorkerError
+from tff_fedss.runtime.errors import ComputationError, WorkerError, describe
 
 # How long to wait for the workers when the program starts, and for one of them to
 # return when none is left.
@@ -167,13 +167,25 @@ class _Workers:
         if self._has_started:
             return
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-        for connection in self.connections:
-            if not connection.is_there.wait(max(0.0, deadline - time.monotonic())):
-                logging.warning(
-                    "No answer from worker %s within %.0f s. The others do its part.",
-                    connection.address,
-                    _START_TIMEOUT_SECONDS,
-                )
+        absent = [
+            connection.address
+            for connection in self.connections
+            if not connection.is_there.wait(max(0.0, deadline - time.monotonic()))
+        ]
+        what_now = (
+            "The others do its part."
+            if len(absent) < len(self.connections)
+            else "There is no other one."
+            if len(absent) == 1
+            else "Nor from any other."
+        )
+        for address in absent:
+            logging.warning(
+                "No answer from worker %s within %.0f s. %s",
+                address,
+                _START_TIMEOUT_SECONDS,
+                what_now,
+            )
         self._has_started = True
 
     def wait_for_any(self) -> None:
@@ -247,8 +259,9 @@ class RemoteContext(tff.framework.SyncContext):
             Its result.
 
         Raises:
+            ComputationError: If the computation itself failed.
             WorkerError: If no worker is left, or several have died of the same part.
-            grpc.RpcError: If the computation itself failed.
+            TypeError, ValueError: If the argument does not fit the computation.
         """
         parameter_type = comp.type_signature.parameter
         num_clients = values.count_clients(arg, parameter_type)
@@ -312,6 +325,8 @@ class RemoteContext(tff.framework.SyncContext):
                     part, connection = running.pop(future)
                     try:
                         results[part] = future.result()
+                    except grpc.RpcError as error:
+                        raise ComputationError(describe(error)) from error
                     except _LostError as error:
                         workers.reconnect(connection)
                         deaths[part] += 1

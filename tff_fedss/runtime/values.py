@@ -49,6 +49,12 @@ def count_clients(value: Any, type_spec: tff.Type | None) -> int | None:
     return lengths.pop() if lengths else None
 
 
+def check_default_num_clients(number: int) -> None:
+    """Raises a ValueError if a context's `default_num_clients` is negative."""
+    if number < 0:
+        raise ValueError(f"default_num_clients must be at least 0, found {number}.")
+
+
 def _client_lengths(value: Any, type_spec: tff.Type | None) -> Iterator[int]:
     if isinstance(type_spec, tff.FederatedType):
         if type_spec.placement is tff.CLIENTS and not type_spec.all_equal:
@@ -174,7 +180,9 @@ class Border:
             if not value:
                 raise ValueError(
                     "A value that is equal at all clients is not known without any "
-                    "client."
+                    "client: give the computation an argument with a list of client "
+                    "values, or the context how many clients there are "
+                    "(default_num_clients)."
                 )
             return self.give(value[0], type_spec.member)
         if isinstance(type_spec, tff.StructType):

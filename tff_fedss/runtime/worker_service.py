@@ -28,10 +28,6 @@ _UNLIMITED_MESSAGES = (
 _NO_METHOD = "/tff_fedss.Worker/IsThere"
 
 
-class WorkerError(RuntimeError):
-    """A worker could not be started or reached, or died."""
-
-
 def start_process(
     port: int, max_concurrent_computation_calls: int, output: IO | None
 ) -> subprocess.Popen:
@@ -109,13 +105,17 @@ class Channel:
 
         Args:
             callback: Called with the answer, in another thread; with False, too, when
-                the channel is closed.
+                the channel is closed, at once if it was closed before.
             timeout: How long to wait for the worker, in seconds; None: for ever.
             wait_for_ready: Whether to keep trying to connect.
         """
-        call = self._no_method.future(
-            b"", timeout=timeout, wait_for_ready=wait_for_ready
-        )
+        try:
+            call = self._no_method.future(
+                b"", timeout=timeout, wait_for_ready=wait_for_ready
+            )
+        except ValueError:  # gRPC's, of a channel that is closed.
+            callback(False)
+            return
         call.add_done_callback(
             lambda call: callback(call.code() is grpc.StatusCode.UNIMPLEMENTED)
         )
@@ -172,18 +172,19 @@ class Invoker:
 
 
 def create_executor(
-    channel: Channel, cardinalities: Any
+    channel: Channel, cardinalities: Any, default_num_clients: int = 0
 ) -> tff.framework.RemoteExecutor:
     """Creates an executor over a worker.
 
     Args:
         channel: To the worker.
         cardinalities: How many clients the computation has, as TFF puts it.
+        default_num_clients: How many it has if its argument does not say.
 
     Returns:
         The executor.
     """
-    cardinalities.setdefault(tff.CLIENTS, 0)
+    cardinalities.setdefault(tff.CLIENTS, default_num_clients)
     executor = tff.framework.RemoteExecutor(
         tff.framework.RemoteExecutorGrpcStub(channel)
     )

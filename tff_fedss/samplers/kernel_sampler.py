@@ -56,7 +56,7 @@ class KernelSampler(ClassSampler):
         super().__init__(num_classes)
         if leaf_size is None:
             leaf_size = 1
-            while (
+            while leaf_size < num_classes and (
                 -(-num_classes // leaf_size) * kernel.num_features * 4 > _BOTTOM_BYTES
             ):
                 leaf_size *= 2

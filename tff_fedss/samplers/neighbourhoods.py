@@ -104,13 +104,13 @@ def cluster_losses(index: ClusterIndex, example_losses: np.ndarray) -> np.ndarra
 
     Args:
         index: The clusters.
-        example_losses: float[N]; NaN for an example that has not been seen yet.
+        example_losses: float[N]; -1 for an example that has not been seen yet.
 
     Returns:
         float64[n K], L_I. A cluster none of whose examples has been seen has the mean
         of all those seen (1 if there is none); one that is not in use has 0.
     """
-    is_seen = ~np.isnan(example_losses)
+    is_seen = example_losses != -1
     seen = index.assignments[is_seen]
     values = example_losses[is_seen].astype(np.float64)
     counts = np.bincount(seen, minlength=len(index.centers))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss import metrics
 from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.tasks import task
 
@@ -47,15 +48,14 @@ class Classification(task.Task):
             weights: With trainable = [*phi, W].
 
         Returns:
-            {"top1": the share of test images whose nearest class is their own}.
+            {"top1": the share of test images whose nearest class is their own,
+            "mean_cosine": see `metrics.MeanCosine`}.
         """
         classifier = tf.convert_to_tensor(weights.trainable[-1])
-        num_correct = sum(
-            int(task.count_correct(features, labels, classifier))
-            for features, labels in self._features(
-                weights, self.dataset.test_examples()
-            )
-        )
+        num_correct, cosine = 0, metrics.MeanCosine()
+        for features, labels in self._features(weights, self.dataset.test_examples()):
+            num_correct += int(task.count_correct(features, labels, classifier))
+            cosine.add(features)
         return collections.OrderedDict(
-            top1=num_correct / self.dataset.num_test_examples
+            top1=num_correct / self.dataset.num_test_examples, mean_cosine=cosine.value
         )

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import metrics, models
+from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.labelled_images import LabelledImages
 from tff_fedss.datasets.two_views import TwoViews
 
@@ -54,6 +55,10 @@ class Contrastive:
         self._seed = seed
         self._model = backbone_fn()
         self._infer = models.inference(self._model)
+
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows its data again; see `datasets.fingerprint`."""
+        return self._data.fingerprint()
 
     def batches(self, num_done: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         """Yields query and key views of training images without end.

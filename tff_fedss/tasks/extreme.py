@@ -11,6 +11,8 @@ import tensorflow_federated as tff
 
 from tff_fedss import metrics, models
 from tff_fedss.datasets.extreme import ExtremeDataset, SparseRows
+from tff_fedss.datasets.fingerprint import Fingerprint
+from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks import sampled_softmax
 
 _EVALUATION_ROWS = 256
@@ -47,7 +49,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
             seed: Of the encoder's weights, the order of the rows and their targets.
 
         Raises:
-            ValueError: If no training or no test row has a label.
+            InvalidInputError: If no training or no test row has a label.
         """
         self.num_classes = data.num_labels
         self.embedding_dim = embedding_dim
@@ -56,7 +58,8 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         self._train_rows = np.flatnonzero(np.diff(data.train.label_ends))
         self._test_rows = np.flatnonzero(np.diff(data.test.label_ends))
         if not len(self._train_rows) or not len(self._test_rows):
-            raise ValueError("no row has a label")
+            part = "test" if len(self._train_rows) else "training"
+            raise InvalidInputError(f"no {part} row has a label")
         self.summary = (
             f"v={data.num_features:,} features, n={data.num_labels:,} labels, "
             f"{len(self._train_rows):,} training rows with "
@@ -67,6 +70,10 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         )
         self._batch_size = batch_size
         self._seed = seed
+
+    def fingerprint(self) -> Fingerprint:
+        """See the base class."""
+        return self._data.fingerprint()
 
     def encoder(self) -> models.SparseEncoder:
         """See the base class."""

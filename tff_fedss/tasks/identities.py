@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import metrics, models
+from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.identities import Identities
 from tff_fedss.tasks import sampled_softmax
 
@@ -62,6 +63,10 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         self._pairs = metrics.draw_pairs(data.test_labels, _NUM_PAIRS, _PAIRS_SEED)
         sizes = np.unique(data.test_labels, return_counts=True)[1]
         self._r = int(max(sizes[sizes > 1].min() - 1, 1))
+
+    def fingerprint(self) -> Fingerprint:
+        """See the base class."""
+        return self._data.fingerprint()
 
     def encoder(self) -> models.ImageEncoder:
         """See the base class."""

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tff_fedss import losses, models
 from tff_fedss.datasets.augmentation import Augmentation
+from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.labelled_images import LabelledImages
 
 
@@ -44,6 +45,10 @@ class LabelledClassification:
         self.augmentation = augmentation
         self._measured: tf.keras.Model | None = None
         self._infer: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows its data again; see `datasets.fingerprint`."""
+        return self.data.fingerprint()
 
     @staticmethod
     def format_metric(value: float) -> str:

@@ -2,7 +2,6 @@
 
 import collections
 import functools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import losses, models
+from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.penn_treebank import PennTreebank
+from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks import sampled_softmax
 
 # What the validation text is read in, of each of its parts side by side: it does not
@@ -54,8 +55,17 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
             seed: Of its weights.
             validation_words: How many words of the validation text to measure on, from
                 its start; None: all of them.
+
+        Raises:
+            InvalidInputError: If a text is too short to be cut like that.
         """
         valid = data.valid[:validation_words]
+        for part, tokens in (("training", data.train), ("validation", valid)):
+            if (len(tokens) - 1) // batch_size < num_steps:
+                raise InvalidInputError(
+                    f"batch_size={batch_size} parts of num_steps={num_steps} words are "
+                    f"more than the {len(tokens):,} words of the {part} text."
+                )
         self.num_classes = len(data.words)
         self.embedding_dim = embedding_dim
         self.logit_scale = logit_scale
@@ -63,6 +73,7 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
             f"Penn Treebank: n={self.num_classes:,} words, {len(data.train):,} for "
             f"training, {len(valid):,} for validation"
         )
+        self._data = data
         self._num_steps = num_steps
         self._train = _side_by_side(data.train, batch_size)
         self._valid = _side_by_side(valid, batch_size)
@@ -74,6 +85,10 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
             num_units=num_units,
             seed=seed,
         )
+
+    def fingerprint(self) -> Fingerprint:
+        """See the base class."""
+        return self._data.fingerprint()
 
     def encoder(self) -> models.LstmEncoder:
         """See the base class."""
@@ -124,12 +139,14 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
                 inputs[:, part], labels[:, part], classifier, carry
             )
             total += float(part_sum)
-        return collections.OrderedDict(perplexity=math.exp(total / labels.size))
+        with np.errstate(over="ignore"):  # Infinite, if training has diverged.
+            perplexity = float(np.exp(total / labels.size))
+        return collections.OrderedDict(perplexity=perplexity)
 
     @staticmethod
     def format_metric(value: float) -> str:
         """Writes a perplexity."""
-        return f"{value:.1f}"
+        return f"{value:.1f}" if value < 1e6 else f"{value:.3g}"
 
 
 def _side_by_side(tokens: np.ndarray, parts: int) -> tuple[np.ndarray, np.ndarray]:

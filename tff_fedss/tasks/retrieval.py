@@ -51,13 +51,15 @@ class Retrieval(task.Task):
             weights: With trainable = [*phi, W].
 
         Returns:
-            {"map_at_10": see `metrics.map_at_r`}.
+            {"map_at_10": see `metrics.map_at_r`, "mean_cosine": see
+            `metrics.MeanCosine`}.
         """
         features, labels = zip(
             *self._features(weights, self.dataset.test_examples()), strict=True
         )
+        features, cosine = np.concatenate(features), metrics.MeanCosine()
+        cosine.add(features)
         return collections.OrderedDict(
-            map_at_10=metrics.map_at_r(
-                np.concatenate(features), np.concatenate(labels), _R
-            )
+            map_at_10=metrics.map_at_r(features, np.concatenate(labels), _R),
+            mean_cosine=cosine.value,
         )

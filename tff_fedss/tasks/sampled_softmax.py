@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_fedss.datasets.fingerprint import Fingerprint
+
 
 class SampledSoftmaxTask(abc.ABC):
     """The triple of data, encoder and metric.
@@ -31,6 +33,10 @@ class SampledSoftmaxTask(abc.ABC):
     embedding_dim: int
     logit_scale: float
     summary: str
+
+    @abc.abstractmethod
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows its data again; see `datasets.fingerprint`."""
 
     @abc.abstractmethod
     def encoder(self) -> Any:

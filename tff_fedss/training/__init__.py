@@ -9,13 +9,9 @@ from tff_fedss.training.leap_run import InTurnEmbedding, LeapRun
 from tff_fedss.training.loop import Metrics, Run, train
 from tff_fedss.training.moco_run import MocoRun
 from tff_fedss.training.progress import Progress
-from tff_fedss.training.results_folder import (
-    ResultsFolder,
-    processor,
-    read_arrays,
-    read_flags,
-    read_metrics,
-)
+from tff_fedss.training.provenance import processor
+from tff_fedss.training.results_folder import ResultsFolder
+from tff_fedss.training.run_files import read_arrays
 from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
 from tff_fedss.training.sharded_checkpoints import ShardedCheckpoints
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
@@ -41,8 +37,6 @@ __all__ = [
     "pooled_batches",
     "processor",
     "read_arrays",
-    "read_flags",
-    "read_metrics",
     "train",
     "warm_start",
 ]

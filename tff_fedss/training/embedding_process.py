@@ -7,10 +7,12 @@ share data between processes locally using arrays and values."
 import multiprocessing
 import os
 import signal
+import sys
 
 import numpy as np
 
 from tff_fedss.algorithms import MagnetEmbedding, MagnetSettings
+from tff_fedss.errors import RunStoppedError
 from tff_fedss.training.shared_arrays import SharedArrays
 
 # The state of a network can be large: it is not copied after every update.
@@ -72,7 +74,7 @@ class EmbeddingProcess:
             num_steps: Of the student; they do not matter here.
 
         Raises:
-            RuntimeError: If the process has ended.
+            RunStoppedError: If the process has ended.
         """
         del num_steps
         self._ensure_clusters()
@@ -140,7 +142,7 @@ class EmbeddingProcess:
         while not self._has_clusters.wait(_POLL_SECONDS) and self._process.is_alive():
             pass
         if not self._process.is_alive():
-            raise RuntimeError(
+            raise RunStoppedError(
                 "the process that trains the embedding network has ended with exit "
                 f"code {self._process.exitcode}; the run goes on from its last "
                 "checkpoint when it is started again"
@@ -156,7 +158,11 @@ def _train(settings, shared, num_arrays, lock, has_clusters, stop, parent) -> No
         has_clusters.set()
     clusters = embedding.clusters
     while not stop.is_set() and os.getppid() == parent:
-        loss = embedding.update()
+        try:
+            loss = embedding.update()
+        except RunStoppedError as error:  # The parent ends the program.
+            print(f"embedding: {error}", file=sys.stderr, flush=True)
+            sys.exit(1)
         is_new = embedding.clusters is not clusters
         clusters = embedding.clusters
         is_due = is_new or embedding.num_steps % _STEPS_PER_COPY == 0

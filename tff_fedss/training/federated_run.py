@@ -114,14 +114,18 @@ class FederatedRun:
         """Runs one round.
 
         Returns:
-            The metrics of the process as Python numbers; and `bytes_down` and
-            `bytes_up`, what the whole model costs on the wire, a client's mean.
+            The metrics of the process as Python numbers, without `loss` and `accuracy`
+            if no client's update was accepted; and `bytes_down` and `bytes_up`, what
+            the whole model costs on the wire, a client's mean.
         """
         clients = self._select_clients(self.round_num + 1)
         state, round_metrics = self._process.next(self._state, clients)
         measured = collections.OrderedDict(
             (key, np.asarray(value).item()) for key, value in round_metrics.items()
         )
+        if measured["rejected_clients"] == measured["num_clients"]:
+            # Means over no one: there are none.
+            del measured["loss"], measured["accuracy"]
         *phi, classifier = self._parameter_shapes
         traffic = metrics.classifier_traffic(
             measured["classes_per_client"], classifier[1], self._asks_by_id

@@ -14,7 +14,9 @@ from tff_fedss.tasks import (
     SampledSoftmaxTask,
     Task,
 )
+from tff_fedss.training import stopping
 from tff_fedss.training.checkpoints import Checkpoints
+from tff_fedss.training.divergence import Guard
 from tff_fedss.training.progress import Progress
 
 Metrics = collections.OrderedDict[str, Any]
@@ -78,29 +80,37 @@ def train(
             "images_per_second", "evaluation_seconds"), which is not.
         checkpoints: By the name of the run, where its state is saved: every
             `rounds_per_checkpoint` rounds, after the last one, and when training ends
-            early for whatever reason, with the last whole round. A round's release
-            comes before its checkpoint.
+            early for whatever reason, with the last whole round: the first Ctrl-C or
+            SIGTERM waits for its end. A round's release comes before its checkpoint.
         rounds_per_checkpoint: How often to save.
         measures_train: Whether the last evaluation has "train_top1" too.
         examples: What the runs train on, for the name of the speed.
         unit: What a round is, for the progress.
+
+    Raises:
+        RunStoppedError: If a run has diverged, see `Guard`; or from `release` and
+            `checkpoints`.
     """
     task = runs[0].task
     checkpoints = checkpoints or {}
+    guards = {run.name: Guard(run.name, num_rounds, unit) for run in runs}
 
     def save(run: Run) -> None:
         state, round_num = released[run.name]
         if run.name in checkpoints and round_num:
             checkpoints[run.name].save(state, round_num)
 
-    with Progress(
-        [run.name for run in runs],
-        num_rounds,
-        unit,
-        metric=task.metric,
-        metric_title=task.metric_title,
-        format_metric=task.format_metric,
-    ) as progress:
+    with (
+        Progress(
+            [run.name for run in runs],
+            num_rounds,
+            unit,
+            metric=task.metric,
+            metric_title=task.metric_title,
+            format_metric=task.format_metric,
+        ) as progress,
+        stopping.put_off(unit) as stop_if_asked,
+    ):
 
         def report(run: Run, metrics: Metrics, speed: Metrics) -> None:
             is_due = run.round_num % rounds_per_evaluation == 0
@@ -111,6 +121,7 @@ def train(
                 if measures_train and run.round_num == num_rounds:
                     metrics["train_top1"] = run.task.train_top1(weights)
                 speed["evaluation_seconds"] = time.monotonic() - start
+                guards[run.name].check_metrics(run.round_num, metrics)
             progress.update(run.name, run.round_num, metrics)
             which = {"method": run.name, "round": run.round_num}
             release(Metrics(**which, **metrics), Metrics(**which, **speed))
@@ -126,14 +137,21 @@ def train(
                         start = time.monotonic()
                         metrics = run.run_round()
                         seconds = time.monotonic() - start
+                        state = run.state
+                        is_trained = guards[run.name].check_round(
+                            run.round_num, metrics, state
+                        )
                         rate = metrics["num_examples"] / seconds
                         speed = Metrics(
                             {"round_seconds": seconds, f"{examples}_per_second": rate}
                         )
                         report(run, metrics, speed)
-                        released[run.name] = run.state, run.round_num
+                        # A round in which nothing was learnt is not worth keeping.
+                        if is_trained:
+                            released[run.name] = state, run.round_num
                         if run.round_num % rounds_per_checkpoint == 0:
                             save(run)
+                        stop_if_asked()
         finally:
             # Not a round whose metrics are lost: that one is done again.
             for run in runs:

@@ -48,6 +48,8 @@ class Progress:
         self._last_line = self._start
         self._done = dict.fromkeys(names, 0)
         self._shown: dict[str, dict[str, str]] = {name: {} for name in names}
+        # When the metric was measured last, and what it was.
+        self._measured: dict[str, tuple[int, str]] = {}
         self._bars: dict[str, tqdm.tqdm] | None = None
         self._width = max(map(len, names))
         if sys.stderr.isatty():
@@ -78,13 +80,18 @@ class Progress:
             done: How many of its units are done.
             metrics: What is known by now; `loss` and the metric of evaluations or
                 `accuracy` are shown, and what is not in here keeps its last value on
-                the screen.
+                the screen, the metric with the number of its round.
         """
         shown = self._shown[name]
+        if name in self._measured:  # Before: no news of this round.
+            when, value = self._measured[name]
+            shown[self._metric_title] = f"{value} ({self._unit} {when})"
         if "loss" in metrics:
             shown["loss"] = f"{metrics['loss']:.3f}"
         if self._metric in metrics:
-            shown[self._metric_title] = self._format_metric(metrics[self._metric])
+            value = self._format_metric(metrics[self._metric])
+            shown[self._metric_title] = value
+            self._measured[name] = done, value
         elif self._metric_title not in shown and "accuracy" in metrics:
             shown["acc"] = f"{100 * metrics['accuracy']:.1f} %"
         if self._metric_title in shown:

@@ -1,19 +1,10 @@
 """The folder that a run leaves behind, and that explains it years later."""
 
-import csv
-import fcntl
-import hashlib
-import io
+import contextlib
 import json
 import os
 import pathlib
-import platform
-import shutil
-import subprocess
-import sys
-import time
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,22 +12,20 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tff_fedss
-from tff_fedss import models
-from tff_fedss.errors import InvalidInputError
+from tff_fedss import files, models
+from tff_fedss.errors import InvalidInputError, RunStoppedError
+from tff_fedss.training import provenance, run_files
 from tff_fedss.training.checkpoints import Checkpoints, wait_for
 from tff_fedss.training.loop import Metrics, Run
 from tff_fedss.training.sharded_checkpoints import write_npy
 
-_FLAGS = "flags.txt"
-_METRICS = "metrics.csv"
-_SPEED = "speed.csv"
-_DONE = "done.json"
+_CHECKPOINTS = "checkpoints"
+_LOCK = ".lock"
 
 # All columns of metrics.csv and of speed.csv: a row leaves those empty that were not
 # measured. The first file is the same, byte for byte, whenever the run is repeated.
 _FEDERATED_COLUMNS = {
-    _METRICS: (
+    run_files.METRICS: (
         "method",
         "round",
         "loss",
@@ -51,8 +40,9 @@ _FEDERATED_COLUMNS = {
         "rejected_clients",
         "bytes_down",
         "bytes_up",
+        "mean_cosine",
     ),
-    _SPEED: (
+    run_files.SPEED: (
         "method",
         "round",
         "round_seconds",
@@ -66,10 +56,10 @@ class ResultsFolder:
     """A folder that belongs to one set of flags.
 
     Files: `flags.txt` (a flagfile that repeats the run), `run.json` (flags, versions,
-    git commit, machine), `metrics.csv` (a row per method and round, written as it is
-    measured), `speed.csv` (likewise, but different each time), `tensorboard/` (the
-    same numbers as event files), `checkpoints/` (until the run is done), and
-    `done.json` (once it is).
+    git commit, machine), `data.json` (what the data were), `metrics.csv` (a row per
+    method and round, written as it is measured), `speed.csv` (likewise, but different
+    each time), `tensorboard/` (the same numbers as event files), `checkpoints/` (until
+    the run is done), and `done.json` (once it is).
 
     Attributes:
         path: Where it is.
@@ -91,20 +81,39 @@ class ResultsFolder:
                 default those of federated runs.
 
         Raises:
-            InvalidInputError: If the folder belongs to a run with other flags, or holds
-                something that is not a run.
+            InvalidInputError: If the folder belongs to a run with other flags, holds
+                something that is not a run, or is damaged; or if a flagfile cannot hold
+                a flag.
+            RunStoppedError: If the folder cannot be read.
         """
         self.path = pathlib.Path(path)
         self._flags = dict(flags)
         self._columns = columns
-        self._files: dict[str, Any] = {}
-        self._writers: dict[str, csv.DictWriter] = {}
+        self._lock: files.Lock | None = None
+        self._files: dict[str, files.AppendedFile] = {}
         self._boards: dict[str, tff.program.TensorBoardReleaseManager] = {}
         self.rows: list[Metrics] = []
-        if self.path.exists() and not self.path.is_dir():
-            raise InvalidInputError(f"--results_dir={path} is a file, not a folder.")
-        if (self.path / _FLAGS).exists():
-            theirs = _parse_flagfile((self.path / _FLAGS).read_text())
+        self._description: dict[str, Any] = {}
+        for name, value in self._flags.items():
+            run_files.check_for_flagfile(name, value)
+        self._check_flags()
+
+    def _check_flags(self) -> None:
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            return
+        except NotADirectoryError as error:
+            raise InvalidInputError(
+                f"--results_dir={self.path} is a file, not a folder."
+            ) from error
+        except OSError as error:
+            raise files.refusal(
+                error, f"--results_dir={self.path}", "cannot be read"
+            ) from error
+        text = files.read_text(self.path / run_files.FLAGS)
+        if text is not None:
+            theirs = run_files.parse_flags(text, self.path / run_files.FLAGS)
             differences = [
                 f"--{name}={theirs.get(name, '(unset)')} there, "
                 f"--{name}={self._flags.get(name, '(unset)')} here"
@@ -113,54 +122,145 @@ class ResultsFolder:
             ]
             if differences:
                 raise InvalidInputError(
-                    f"--results_dir={path} belongs to a run with other flags: "
+                    f"--results_dir={self.path} belongs to a run with other flags: "
                     f"{'; '.join(differences)}. Name another folder, or remove it."
                 )
-        elif self.path.is_dir() and any(self.path.iterdir()):
+        # What a kill in the very first write leaves is no one's.
+        elif any(name not in (_LOCK, f".{run_files.FLAGS}.tmp") for name in names):
             raise InvalidInputError(
-                f"--results_dir={path} holds files but no {_FLAGS}, so it is not a "
-                "run's folder. Name an empty or a new one."
+                f"--results_dir={self.path} holds files but no {run_files.FLAGS}, so "
+                "it is not a run's folder. Name an empty or a new one."
             )
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What `finish` wrote; None if the run has not come to its end."""
-        path = self.path / _DONE
-        return json.loads(path.read_text()) if path.exists() else None
-
-    def open(self) -> None:
-        """Creates the folder, takes it for this process, and starts its files.
+        """What `finish` wrote; None if the run has not come to its end.
 
         Raises:
-            InvalidInputError: If the folder cannot be created, or another process is
-                at work in it.
+            InvalidInputError: If the file is damaged, or its metrics.csv is gone.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        path = self.path / run_files.DONE
+        result = run_files.read_json(path)
+        if result is not None and not (self.path / run_files.METRICS).exists():
             raise InvalidInputError(
-                f"--results_dir={self.path} cannot be created: {error.strerror}."
-            ) from error
-        # The flags first: a folder with files but no flags is taken for someone else's.
-        self.write_text(
-            _FLAGS,
-            "".join(f"--{name}={value}\n" for name, value in self._flags.items()),
-        )
-        # The lock goes with the process, however it ends.
-        self._files["lock"] = open(self.path / ".lock", "w")  # noqa: SIM115
+                f"{self.path / run_files.METRICS} is missing, though {path.name} says "
+                "that the run is done. Bring it back, or remove the results folder."
+            )
+        return result
+
+    def told(self, key: str) -> str | None:
+        """Returns what a finished run says of itself; None if it is not finished.
+
+        Args:
+            key: Of its result.
+
+        Raises:
+            InvalidInputError: If the result is damaged, or has no such text.
+        """
+        result = self.result
+        if result is None:
+            return None
+        if not isinstance(result.get(key), str):
+            raise InvalidInputError(
+                f"{self.path / run_files.DONE} is damaged: it has no text {key!r}. "
+                "Bring it back, or remove the results folder to do the run again."
+            )
+        return f"Done before, nothing to run.\n{result[key]}"
+
+    def result_text(self, key: str) -> str:
+        """Returns a text of `result`, of a run that is done.
+
+        Raises:
+            InvalidInputError: If the file has no such text.
+        """
+        text = (self.result or {}).get(key)
+        if not isinstance(text, str):
+            raise InvalidInputError(
+                f"{self.path / run_files.DONE} has no {key!r}, so it is not of this "
+                "program. Bring the file back, or remove the results folder."
+            )
+        return text
+
+    def open(self, data: Mapping[str, Any] | None = None) -> None:
+        """Takes the folder for this process, and writes down what it is of.
+
+        Args:
+            data: What the run reads, for JSON: a fingerprint by the name of each input,
+                such as {"data": {"clients": 99, ...}}. A folder that was begun with
+                others is refused.
+
+        Raises:
+            InvalidInputError: If there can be no such folder, another process is at
+                work in it, or it was begun with other data. Nothing is written then.
+            RunStoppedError: If it cannot be written.
+        """
+        files.make_folder(self.path, f"--results_dir={self.path}")
         try:
-            fcntl.flock(self._files["lock"], fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = files.Lock(self.path / _LOCK)
         except BlockingIOError as error:
             raise InvalidInputError(
                 f"--results_dir={self.path} is in use by another process."
             ) from error
-        self.write_text("run.json", json.dumps(_describe(self._flags), indent=2) + "\n")
+        except OSError as error:
+            raise files.refusal(
+                error, f"--results_dir={self.path}", f"cannot be locked by {_LOCK}"
+            ) from error
+        try:
+            self._begin(data or {})
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, data: Mapping[str, Any]) -> None:
+        # Now that nobody else can change it: who had the lock until now may have.
+        self._check_flags()
+        if self.result is not None:
+            raise InvalidInputError(
+                f"--results_dir={self.path}: another process has just finished this "
+                "run. The same command again shows what came of it."
+            )
+        self._check_data(data)
+        self.write_text(run_files.FLAGS, run_files.as_flagfile(self._flags))
+        if data and not (self.path / run_files.DATA).exists():
+            self.write_text(run_files.DATA, json.dumps(data, indent=2) + "\n")
+        self._description = self._describe()
+
+    def _check_data(self, data: Mapping[str, Any]) -> None:
+        theirs = run_files.read_json(self.path / run_files.DATA)
+        if theirs is None:
+            return
+        differences = [
+            f"{what}: {_shown(there.get(what))} there, {_shown(here.get(what))} here"
+            for name in data
+            for there, here in [(theirs.get(name) or {}, data[name])]
+            for what in dict.fromkeys([*there, *here])
+            if there.get(what) != here.get(what)
+        ]
+        if differences:
+            raise InvalidInputError(
+                f"--results_dir={self.path} was begun with other input: "
+                f"{'; '.join(differences)}. Bring back what it was begun with, or name "
+                "another folder."
+            )
+
+    def _describe(self) -> dict[str, Any]:
+        """Returns what run.json is to say: how the run began, and was gone on with."""
+        described = provenance.describe(self._flags)
+        before = run_files.read_json(self.path / run_files.RUN)
+        if before is not None:
+            continued = {key: described[key] for key in ("command", "started")}
+            continued["git_commit"] = described["versions"]["git_commit"]
+            described = {
+                **before,
+                "continued": [*before.get("continued", []), continued],
+            }
+        return described
 
     def checkpoints(
         self, method: str, kind: type[Checkpoints] = Checkpoints
     ) -> Checkpoints:
         """Returns the place for a method's checkpoints in this folder."""
-        return kind(self.path / "checkpoints" / method)
+        return kind(self.path / _CHECKPOINTS / method)
 
     def resume(
         self,
@@ -179,14 +279,21 @@ class ResultsFolder:
 
         Returns:
             By name of the run, the place for its checkpoints.
+
+        Raises:
+            InvalidInputError: If what is there is damaged, see `start` and
+                `Checkpoints.restore`.
+            RunStoppedError: If it cannot be read.
         """
         places = {run.name: self.checkpoints(run.name, kind) for run in runs}
         for run in runs:
             restored = places[run.name].restore(run.state)
             if restored is not None:
                 run.resume(*restored)
-                print(f"{run.name}: goes on after {unit} {run.round_num}.", flush=True)
         self.start({run.name: run.round_num for run in runs if run.round_num})
+        for run in runs:
+            if run.round_num:
+                print(f"{run.name}: goes on after {unit} {run.round_num}.", flush=True)
         return places
 
     def start(self, rounds_done: Mapping[str, int]) -> None:
@@ -196,21 +303,45 @@ class ResultsFolder:
             rounds_done: For each method that goes on from a checkpoint, the number of
                 its rounds that are done. Rows of later rounds, and of methods that
                 start anew, are dropped: these rounds will be run again.
+
+        Raises:
+            InvalidInputError: If a row of the rounds that are done is missing, or one
+                is damaged. The files are as they were then.
         """
-        for name, columns in self._columns.items():
-            path = self.path / name
-            kept = [
+        kept = {}
+        for name in self._columns:
+            rows = [
                 row
-                for row in _read_rows(path)
-                if int(row["round"]) <= rounds_done.get(row["method"], -1)
+                for row in self._read_rows(name)
+                if row["round"] <= rounds_done.get(row["method"], -1)
             ]
-            self.write_text(name, _as_csv(columns, kept))
-            self._files[name] = open(path, "a", newline="")  # noqa: SIM115
-            self._writers[name] = csv.DictWriter(
-                self._files[name], columns, lineterminator="\n"
-            )
-            if name == _METRICS:
-                self.rows = [_with_numbers(row) for row in kept]
+            for method, done in rounds_done.items():
+                found = [row["round"] for row in rows if row["method"] == method]
+                missing = sorted({*range(done + 1)} - {*found})
+                if missing or len(found) > done + 1:
+                    what = (
+                        f"lacks round {missing[0]}"
+                        if missing
+                        else f"has {len(found)} rows for the rounds 0 to {done}"
+                    )
+                    raise InvalidInputError(
+                        f"{self.path / name} {what} of {method}, whose checkpoint is "
+                        f"of round {done}. Bring the file back, or remove the results "
+                        "folder to begin anew."
+                    )
+            kept[name] = rows
+        if self._description:  # Not before: a start that is refused leaves no trace.
+            text = json.dumps(self._description, indent=2) + "\n"
+            self.write_text(run_files.RUN, text)
+        for name, columns in self._columns.items():
+            self.write_text(name, run_files.as_csv(columns, kept[name]))
+            self._files[name] = files.AppendedFile(self.path / name)
+        self.rows = kept[run_files.METRICS]
+
+    def _read_rows(self, name: str) -> list[Metrics]:
+        return run_files.parse_rows(
+            run_files.read_table(self.path / name, is_done=False)
+        )
 
     def release(self, metrics: Metrics, speed: Metrics) -> None:
         """Records a round. It is in the files when this returns.
@@ -218,45 +349,72 @@ class ResultsFolder:
         Args:
             metrics: What was measured, from `train`.
             speed: How fast it was, likewise.
+
+        Raises:
+            RunStoppedError: If a file cannot be written; no half of a row is in it.
         """
-        for name, row in ((_SPEED, speed), (_METRICS, metrics)):
-            self._writers[name].writerow(row)
-            self._files[name].flush()
+        for name, row in ((run_files.SPEED, speed), (run_files.METRICS, metrics)):
+            text = run_files.as_csv(self._columns[name], [row], header=False)
+            self._files[name].append(text)
         self.rows.append(metrics)
         method, round_num = metrics["method"], metrics["round"]
-        if method not in self._boards:
-            self._boards[method] = tff.program.TensorBoardReleaseManager(
-                self.path / "tensorboard" / method
-            )
-        scalars = {
-            key: value
-            for key, value in {**metrics, **speed}.items()
-            if key not in ("method", "round")
-        }
-        wait_for(self._boards[method].release(scalars, round_num))
+        with np.errstate(over="ignore"):
+            scalars = {
+                # As event files keep them: a larger double is no error, but infinite.
+                key: np.float32(value)
+                for key, value in {**metrics, **speed}.items()
+                if key not in ("method", "round")
+            }
+        place = self.path / "tensorboard" / method
+        try:
+            if method not in self._boards:
+                self._boards[method] = tff.program.TensorBoardReleaseManager(place)
+            wait_for(self._boards[method].release(scalars, round_num))
+        except (OSError, tf.errors.OpError) as error:
+            raise RunStoppedError(
+                f"{place} cannot be written: {' '.join(str(error).split())[:300]}"
+            ) from error
+
+    def last_row(self, method: str) -> Metrics:
+        """Returns the row of a method's last round by now."""
+        return next(row for row in reversed(self.rows) if row["method"] == method)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Writes down that the run is done, and what came of it.
 
         Args:
             result: For JSON; `self.result` has it from now on.
+
+        Raises:
+            RunStoppedError: If a file cannot be written; the run is not done then.
         """
         # Methods that went on from different rounds were recorded in another order
         # than those of an undisturbed run.
         methods = list(dict.fromkeys(row["method"] for row in self.rows))
         for name, columns in self._columns.items():
             self._files.pop(name).close()
-            rows = _read_rows(self.path / name)
-            rows.sort(key=lambda row: (int(row["round"]), methods.index(row["method"])))
-            self.write_text(name, _as_csv(columns, rows))
-        self.write_text(_DONE, json.dumps(result, indent=2) + "\n")
-        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+            rows = self._read_rows(name)
+            rows.sort(key=lambda row: (row["round"], methods.index(row["method"])))
+            self.write_text(name, run_files.as_csv(columns, rows))
+        self.write_text(run_files.DONE, json.dumps(result, indent=2) + "\n")
+        for method in methods:
+            self.checkpoints(method).clear()
+        with contextlib.suppress(OSError):  # Unless something was put aside there.
+            (self.path / _CHECKPOINTS).rmdir()
+        self.close()
+
+    def close(self) -> None:
+        """Gives the folder back, for others to open; the end of the process does so."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def write_text(self, name: str, text: str) -> None:
-        """Writes a file, whole or not at all."""
-        temporary = self.path / f".{name}.tmp"
-        temporary.write_text(text)
-        os.replace(temporary, self.path / name)
+        """Writes a file, whole or not at all, see `files.write_text`."""
+        files.write_text(self.path / name, text)
 
     def write_weights(
         self, name: str, weights: tff.learning.models.ModelWeights
@@ -272,162 +430,28 @@ class ResultsFolder:
     def write_arrays(
         self, name: str, arrays: Mapping[str, np.ndarray | models.ShardedMatrix]
     ) -> None:
-        """Writes arrays by name as an .npz file, whole or not at all."""
+        """Writes arrays by name as an .npz file, whole or not at all.
+
+        Raises:
+            RunStoppedError: If it cannot be written.
+        """
         sharded = {
             key: value
             for key, value in arrays.items()
             if isinstance(value, models.ShardedMatrix)
         }
-        temporary = self.path / f".{name}.tmp.npz"
-        np.savez(
-            temporary,
-            **{k: np.asarray(v) for k, v in arrays.items() if k not in sharded},
-        )
-        with zipfile.ZipFile(temporary, "a") as archive:
-            for key, matrix in sharded.items():
-                entry = zipfile.ZipInfo(f"{key}.npy")
-                with archive.open(entry, "w", force_zip64=True) as file:
-                    write_npy(file, matrix)
-        os.replace(temporary, self.path / name)
-
-
-def read_metrics(folder: str | os.PathLike) -> list[Metrics]:
-    """Reads what a run, finished or not, has recorded by now.
-
-    Args:
-        folder: Of the run.
-
-    Returns:
-        The rows of its metrics.csv, with numbers as numbers; none if it has no file.
-
-    Raises:
-        InvalidInputError: If the file is damaged.
-    """
-    path = pathlib.Path(folder) / _METRICS
-    try:
-        return [_with_numbers(row) for row in _read_rows(path)]
-    # A row may lack columns, or have text or nothing where a number belongs.
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidInputError(f"{path} is damaged: {error!r}.") from error
-
-
-def read_flags(folder: str | os.PathLike) -> dict[str, str]:
-    """Reads the flags, name to value, that decided a run; none if it has no file."""
-    path = pathlib.Path(folder) / _FLAGS
-    return _parse_flagfile(path.read_text()) if path.exists() else {}
-
-
-def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Reads what `ResultsFolder.write_arrays` wrote.
-
-    Args:
-        path: The .npz file.
-
-    Raises:
-        InvalidInputError: If it is not there or damaged.
-    """
-    try:
-        with np.load(path) as arrays:
-            return dict(arrays)
-    # What NumPy raises on files that are no whole archive. TypeError: on one array.
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise InvalidInputError(f"{path} is damaged: {error}.") from error
-
-
-def _parse_flagfile(text: str) -> dict[str, str]:
-    pairs = (line[2:].partition("=") for line in text.splitlines() if line[:2] == "--")
-    return {name: value for name, _, value in pairs}
-
-
-def _read_rows(path: pathlib.Path) -> list[dict[str, str]]:
-    """Reads the whole rows of a file; a killed program may leave half of one."""
-    if not path.exists():
-        return []
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1]
-    return list(csv.DictReader(io.StringIO(whole, newline="")))
-
-
-def _as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _with_numbers(row: Mapping[str, str]) -> Metrics:
-    """Turns a row back into what `release` was given."""
-    values = Metrics(method=row["method"])
-    for name, text in row.items():
-        if name != "method" and text != "":
-            value = float(text)
-            is_whole = value.is_integer() and not set(text) & set(".e")
-            values[name] = int(text) if is_whole else value
-    return values
-
-
-def _describe(flags: Mapping[str, str]) -> dict[str, Any]:
-    text = json.dumps(dict(flags), sort_keys=True)
-    return {
-        "command": sys.argv,
-        "flags": dict(flags),
-        "fingerprint": hashlib.sha256(text.encode()).hexdigest(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "versions": {
-            "tff_fedss": tff_fedss.__version__,
-            "git_commit": _git_commit(),
-            "tensorflow": tf.__version__,
-            "tensorflow_federated": tff.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "machine": {
-            "platform": platform.platform(),
-            "processor": processor(),
-            "cpus": os.cpu_count(),
-            "memory_gib": round(
-                os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1
-            ),
-            "gpus": [gpu.name for gpu in tf.config.list_physical_devices("GPU")],
-        },
-    }
-
-
-def _git_commit() -> str | None:
-    """The commit of the checkout, with "+" if files differ from it; None if unknown."""
-    root = pathlib.Path(tff_fedss.__file__).parent.parent
-    try:
-        commit, status = (
-            subprocess.run(
-                ["git", "-C", root, *arguments],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=10,
-            ).stdout.strip()
-            for arguments in (
-                ["rev-parse", "HEAD"],
-                ["status", "--porcelain", "--untracked-files=no"],
+        with files.replacing(self.path / name) as temporary:
+            files.write_npz(
+                temporary, {k: v for k, v in arrays.items() if k not in sharded}
             )
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return commit + ("+" if status else "")
+            with zipfile.ZipFile(temporary, "a") as archive:
+                for key, matrix in sharded.items():
+                    entry = zipfile.ZipInfo(f"{key}.npy")
+                    with archive.open(entry, "w", force_zip64=True) as file:
+                        write_npy(file, matrix)
 
 
-def processor() -> str | None:
-    """Returns the name of this machine's processor; None if unknown."""
-    try:
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return None
-    names = (line.partition(":")[2].strip() for line in lines if "model name" in line)
-    return next(names, None)
+def _shown(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "nothing" if value is None else str(value)

@@ -8,11 +8,12 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from tff_fedss import algorithms
+from tff_fedss import algorithms, files
 from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.training import run_files
 from tff_fedss.training.progress import Progress
 
 # What learns fastest on small images.
@@ -85,14 +86,25 @@ class WarmStartCache:
             model: phi.
             train: Trains it in place. Two processes may do so at once: both get the
                 same weights, and the file is replaced whole.
+
+        Raises:
+            InvalidInputError: If the file is damaged or of another model.
+            RunStoppedError: If it cannot be written.
         """
         if self._path.exists():
-            with np.load(self._path) as saved:
+            saved = run_files.read_arrays(self._path)
+            try:
                 model.set_weights([saved[f"phi_{i:03d}"] for i in range(len(saved))])
+            except (KeyError, ValueError) as error:
+                raise InvalidInputError(
+                    f"{self._path} is no warm start of this model; remove it."
+                ) from error
             return
         train()
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp.npz")
+        files.make_folder(self._path.parent)
         weights = model.get_weights()
-        np.savez(temporary, **{f"phi_{i:03d}": w for i, w in enumerate(weights)})
-        os.replace(temporary, self._path)
+        # Two processes may write at once, each a file of its own.
+        with files.replacing(self._path, unique=True) as temporary:
+            files.write_npz(
+                temporary, {f"phi_{i:03d}": w for i, w in enumerate(weights)}
+            )

@@ -1,0 +1,387 @@
+"""Fingerprints: the same for the same data, and another for any other."""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tests import landmarks_images
+from tff_fedss import tasks
+from tff_fedss.datasets import (
+    array_client_data,
+    extreme,
+    federated_dataset,
+    fingerprint,
+    identities,
+    identity_folders,
+    labelled_images,
+    landmarks,
+    penn_treebank,
+    records,
+    synthetic,
+    two_views,
+)
+
+
+def test_the_digest_is_that_of_types_shapes_and_bytes():
+    numbers = np.arange(6, dtype=">i4").reshape(2, 3)
+    texts = np.array([b"ab", b""], object)
+
+    def with_length(part):
+        return len(part).to_bytes(8, "little") + part
+
+    expected = b"".join(
+        [
+            with_length(b"i4 (2, 3)"),
+            numbers.astype("<i4").tobytes(),
+            *map(with_length, (b"O (2,)", b"ab", b"")),
+        ]
+    )
+    digest = hashlib.blake2b(expected, digest_size=8).hexdigest()
+    assert fingerprint.of_arrays([numbers, texts]) == digest
+
+
+def test_what_a_digest_tells_apart():
+    a, b = np.arange(6, dtype=np.uint8), np.arange(6, 9, dtype=np.uint8)
+    several = [
+        fingerprint.of_arrays([a, b]),
+        fingerprint.of_arrays([b, a]),
+        fingerprint.of_arrays([np.concatenate([a, b])]),
+        fingerprint.of_arrays([a.astype(np.int32), b]),
+        fingerprint.of_arrays([a.reshape(2, 3), b]),
+        fingerprint.of_arrays([a, b[::-1]]),
+        fingerprint.of_text(["ab", "c"]),
+        fingerprint.of_text(["a", "bc"]),
+        fingerprint.of_numbers([1, 2]),
+        fingerprint.of_numbers([2, 1]),
+    ]
+    assert len(set(several)) == len(several)
+
+
+def test_of_large_arrays_every_nth_row_counts():
+    rows = np.arange(1000, dtype=np.uint8).reshape(100, 10)
+    digest = fingerprint.of_arrays([rows], max_bytes=250)
+    for row, differs in ((0, True), (3, False), (4, True), (96, True), (99, False)):
+        other = rows.copy()
+        other[row, 5] += 1
+        assert (fingerprint.of_arrays([other], max_bytes=250) != digest) == differs
+    # Whatever the number of rows at a time.
+    many = np.arange(10_000, dtype=np.int64)
+    assert fingerprint.of_arrays([many]) == fingerprint.of_numbers(range(10_000))
+
+
+@pytest.mark.parametrize("max_bytes", [1000, 50])
+def test_files_count_wherever_they_lie(tmp_path, monkeypatch, max_bytes):
+    monkeypatch.setattr(fingerprint, "MAX_BYTES", max_bytes)
+    monkeypatch.setattr(fingerprint, "_SAMPLE_BLOCKS", 4)
+    monkeypatch.setattr(fingerprint, "_SAMPLE_BLOCK_BYTES", 5)
+
+    def made(folder, **changes):
+        (tmp_path / folder).mkdir()
+        contents = {"a": b"a" * 30, "b": b"b" * 70, **changes}
+        for name, content in contents.items():
+            (tmp_path / folder / name).write_bytes(content)
+        paths = [tmp_path / folder / name for name in contents]
+        return fingerprint.of_files(paths, "files")
+
+    first = made("first")
+    assert first == made("second")
+    assert (first["files"], first["bytes of files"]) == (2, 100)
+    # Of 100 bytes, those at 0, 25, 50 and 75 are read, and four more of each.
+    changed = made("third", b=b"b" * 45 + b"B" + b"b" * 24)
+    keys = {key for key in first if changed[key] != first[key]}
+    assert keys == {"contents of files"}
+    if max_bytes == 50:
+        assert made("fourth", b=b"b" * 44 + b"B" + b"b" * 25) == first
+    moved = made("fifth", a=b"a" * 31, b=b"b" * 69)
+    assert moved["names and sizes of files"] != first["names and sizes of files"]
+
+
+def clients():
+    """Two clients with two examples of two classes each."""
+    images = np.arange(4 * 4 * 4, dtype=np.uint8).reshape(4, 4, 4, 1)
+    return {
+        "a": (images[:2].copy(), np.array([0, 1], np.int32)),
+        "b": (images[2:].copy(), np.array([1, 1], np.int32)),
+    }
+
+
+def federated(by_client, test_value=7, **changes):
+    data = array_client_data.InMemoryClientData(by_client)
+    test = np.full([3, 4, 4, 1], test_value, np.uint8)
+    fields = {
+        "name": "toy",
+        "num_classes": 2,
+        "image_shape": (4, 4, 1),
+        "train": data,
+        "num_examples": data.num_examples,
+        "positives": data.positives,
+        "max_positives": 2,
+        "test": array_client_data.dataset_from_arrays(test, np.zeros(3, np.int32)),
+        "num_test_examples": 3,
+    }
+    return federated_dataset.FederatedDataset(**{**fields, **changes})
+
+
+def _changed_label(data):
+    data["a"][1][0] = 1
+
+
+def _swapped_labels(data):
+    data["a"][1][:] = [1, 0]
+
+
+def _changed_pixel(data):
+    data["b"][0][1, 3, 3, 0] ^= 1
+
+
+def _swapped_images(data):
+    data["b"][0][:] = data["b"][0][::-1].copy()
+
+
+def _missing_client(data):
+    del data["b"]
+
+
+def _renamed_client(data):
+    data["c"] = data.pop("b")
+
+
+def _other_order(data):
+    data["a"] = data.pop("a")
+
+
+def _missing_image(data):
+    data["b"] = tuple(array[:1] for array in data["b"])
+
+
+@pytest.mark.parametrize(
+    ("change", "keys"),
+    [
+        (_changed_label, {"classes of clients", "labels of training images"}),
+        (_swapped_labels, {"labels of training images"}),
+        (_changed_pixel, {"contents of training images"}),
+        (_swapped_images, {"contents of training images"}),
+        (_missing_client, {"clients", "training images", "images per client"}),
+        (_renamed_client, {"names of clients"}),
+        (_other_order, {"names of clients", "contents of training images"}),
+        (_missing_image, {"training images", "images per client", "images per class"}),
+    ],
+)
+def test_what_changes_the_fingerprint_of_clients(change, keys):
+    expected = federated(clients()).fingerprint()
+    assert federated(clients()).fingerprint() == expected
+    data = clients()
+    change(data)
+    found = federated(data).fingerprint()
+    differ = {key for key in expected if found[key] != expected[key]}
+    assert keys <= differ
+    # What has not changed says so.
+    assert not differ & {"data set", "test images", "contents of test images"}
+
+
+def test_test_and_public_images_count():
+    expected = federated(clients()).fingerprint()
+    other = federated(clients(), test_value=8).fingerprint()
+    assert {key for key in expected if other[key] != expected[key]} == {
+        "contents of test images"
+    }
+    public = array_client_data.dataset_from_arrays(*clients()["a"])
+    with_public = federated(clients(), public=public).fingerprint()
+    assert set(with_public) - set(expected) == {"contents of public images"}
+
+
+def test_client_data_of_any_kind_are_sampled():
+    """Such as a user's own, which have no `fingerprint`."""
+
+    def of(by_client):
+        data = array_client_data.InMemoryClientData(by_client)
+        plain = data.preprocess(lambda examples: examples)
+        assert not hasattr(plain, "fingerprint")
+        return federated(by_client, train=plain).fingerprint()
+
+    expected, data = of(clients()), clients()
+    assert of(clients()) == expected
+    _changed_pixel(data)
+    assert of(data)["contents of some clients"] != expected["contents of some clients"]
+
+
+def test_generated_data_are_told_apart_by_their_arguments():
+    def of(num_classes=50, **options):
+        return synthetic.glyphs(num_classes, **options).fingerprint()
+
+    assert of() == of(cache_bytes=0)
+    assert of()["seed of glyphs"] == 0
+    others = [
+        of(51),
+        of(seed=1),
+        of(image_size=20),
+        of(mean_examples_per_class=6),
+        of(clients_per_class=3),
+        of(num_test_hands=19),
+        of(public_examples_per_class=19),
+        of(num_public_classes=0),
+    ]
+    assert of() not in others
+
+    def identity(**options):
+        return identities.GeneratedIdentities(100, **options).fingerprint()
+
+    assert identity() == identity()
+    assert identity() not in [identity(seed=1), identity(noise=0.4)]
+
+
+def test_records_count_wherever_they_lie(tmp_path):
+    data = landmarks_images.make(tmp_path / "source")
+    assert landmarks_images.prepare(data, tmp_path / "first") == 0
+    expected = landmarks.load(tmp_path / "first", image_size=60).fingerprint()
+    shutil.move(tmp_path / "first", tmp_path / "second")
+    moved = landmarks.load(tmp_path / "second", image_size=60)
+    assert moved.fingerprint() == expected
+    assert expected["record files"] == expected["clients"] + 1
+    assert expected["records"] == expected["training images"] + expected["test images"]
+
+
+def test_a_record_of_the_same_length_with_another_image(tmp_path):
+    parse = records.example_parser("image", "class", 3)
+
+    def of(folder, colour):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "x.tfrecord"
+        image = _png(colour)
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for label in range(3):
+                writer.write(_example(image, label))
+        index = records.build_index([path], parse, cache_dir=tmp_path, what="x")
+        data = records.RecordClientData(index, ["a"], lambda _: np.arange(3))
+        return data.fingerprint()
+
+    first, second = of("first", 10), of("second", 11)
+    assert first == of("third", 10)
+    assert {key for key in first if first[key] != second[key]} == {
+        "contents of record files"
+    }
+
+
+def _png(colour):
+    """A PNG whose length does not depend on the colour of its one pixel."""
+    return tf.io.encode_png(np.full([1, 1, 1], colour, np.uint8), compression=0).numpy()
+
+
+def _example(encoded, label):
+    features = {
+        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),
+        "class": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    return example.SerializeToString()
+
+
+def test_folders_of_identities(tmp_path):
+    def written(folder, shade):
+        for person in range(6):
+            place = tmp_path / folder / f"p{person}"
+            place.mkdir(parents=True)
+            for i in range(2):
+                colour = (shade if person == i == 0 else 100, person, i)
+                Image.new("RGB", (9, 9), colour).save(place / f"{i}.jpg")
+        return identity_folders.load(tmp_path / folder, image_size=8).fingerprint()
+
+    first = written("first", 100)
+    assert written("second", 100) == first != written("third", 200)
+    (tmp_path / "second" / "p5").rename(tmp_path / "second" / "q5")
+    renamed = identity_folders.load(tmp_path / "second", image_size=8).fingerprint()
+    assert renamed["names of identities"] != first["names of identities"]
+
+
+def _labelled(last_label=1):
+    images = np.arange(4 * 64 * 3, dtype=np.uint8).reshape(4, 8, 8, 3)
+    labels = np.array([0, 1, 0, last_label], np.int32)
+    return labelled_images.LabelledImages(
+        "toy", ("r", "g"), images, labels, images[:2], labels[:2]
+    )
+
+
+def _flatten():
+    inputs = tf.keras.Input([8, 8, 3])
+    return tf.keras.Model(inputs, tf.keras.layers.Flatten()(inputs))
+
+
+def _images(last_label):
+    data = clients()
+    data["b"][1][1] = last_label
+    return federated(data)
+
+
+def _text(last_label):
+    tokens = np.arange(20, dtype=np.int32) % 3
+    tokens[-1] = last_label
+    return penn_treebank.PennTreebank(tokens, tokens, tokens, ["a", "b", "c"])
+
+
+def _sparse(last_label):
+    rows = extreme.SparseRows(
+        np.array([0, 1], np.int32),
+        np.ones(2, np.float32),
+        np.array([0, 1, 2]),
+        np.array([0, last_label], np.int32),
+        np.array([0, 1, 2]),
+    )
+    return extreme.ExtremeDataset(rows, rows, 2, 2)
+
+
+def _identities(last_label):
+    labels = np.array([0, 0, 1, 1, 2, last_label])
+    part = (np.eye(6, dtype=np.float32), labels)
+    return identities.ArrayIdentities("toy", part, part)
+
+
+_ENCODER = {"embedding_dim": 2, "logit_scale": 1.0, "batch_size": 2, "seed": 0}
+_TASKS = {
+    "classification": lambda label: tasks.Classification(_images(label), _flatten),
+    "retrieval": lambda label: tasks.Retrieval(_images(label), _flatten),
+    "pooled": lambda label: tasks.PooledImages(
+        tasks.Classification(_images(label), _flatten), lambda _: (), logit_scale=1.0
+    ),
+    "labelled": lambda label: tasks.LabelledClassification(
+        _labelled(label), _flatten, None
+    ),
+    "contrastive": lambda label: tasks.Contrastive(
+        _labelled(label),
+        _flatten,
+        two_views.TwoViews(8, blur=False),
+        batch_size=2,
+        seed=0,
+    ),
+    "language": lambda label: tasks.LanguageModel(
+        _text(label), num_steps=2, num_units=2, **_ENCODER
+    ),
+    "extreme": lambda label: tasks.ExtremeClassification(_sparse(label), **_ENCODER),
+    "identities": lambda label: tasks.IdentityVerification(
+        _identities(label),
+        _flatten,
+        logit_scale=1.0,
+        batch_size=2,
+        seed=0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _TASKS)
+def test_every_task_has_the_fingerprint_of_its_data(name):
+    found = _TASKS[name](1).fingerprint()
+    assert found == _TASKS[name](1).fingerprint() != _TASKS[name](0).fingerprint()
+    assert json.loads(json.dumps(found)) == found
+    assert all(type(value) in (int, str) for value in found.values())
+
+
+def test_a_subset_is_other_data():
+    whole = _labelled()
+    assert whole.subset(2).fingerprint() != whole.fingerprint()
+    renamed = dataclasses.replace(whole, class_names=("r", "b"))
+    assert renamed.fingerprint() != whole.fingerprint()

@@ -1,0 +1,99 @@
+"""Files that are files, and files that are whole or not there."""
+
+import errno
+import os
+import pathlib
+
+import pytest
+
+from tests import odd_files
+from tff_fedss import files
+from tff_fedss.errors import InvalidInputError, RunStoppedError
+
+
+@pytest.mark.parametrize("kind", odd_files.UNREADABLE)
+def test_only_regular_files_are_read(tmp_path, kind):
+    path = tmp_path / "x"
+    reason = odd_files.UNREADABLE[kind](path)
+    with pytest.raises(OSError) as error:
+        files.read(path)
+    assert reason in error.value.strerror and error.value.filename == str(path)
+
+
+def test_a_link_to_a_regular_file_is_one(tmp_path):
+    (tmp_path / "x").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to("x")
+    assert files.read(tmp_path / "link") == b"abc"
+    with pytest.raises(OSError, match="null byte"):
+        files.read("a\0b")
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    for content in (b"old", b"new"):
+        files.write(path, content)
+        assert path.read_bytes() == content
+
+    def full(self, content):
+        with open(self, "wb") as file:
+            file.write(content[:2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+    with pytest.raises(RunStoppedError, match="x cannot be written: No space left"):
+        files.write(path, b"newer")
+    assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a" * 300, "File name too long"),
+        ("none/x", "No such file"),
+        ("file/x", "Not a directory"),
+        ("folder", "Is a directory"),
+        ("pipe", "it is a named pipe; expected a regular file"),
+        ("loop/x", "Too many levels of symbolic links"),
+    ],
+)
+def test_a_path_that_cannot_be_written_is_bad_input(tmp_path, name, reason):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InvalidInputError, match=f"cannot be written: {reason}"):
+        files.write(tmp_path / name, b"x")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", ".."])
+def test_what_is_no_name_of_a_file(name):
+    with pytest.raises(InvalidInputError, match="is not the name of a file"):
+        files.write(name, b"x")
+
+
+def test_folders(tmp_path):
+    files.make_folder(tmp_path / "a" / "b")
+    files.make_folder(tmp_path / "a" / "b")
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/x"):
+        with pytest.raises(InvalidInputError, match="Not a directory"):
+            files.make_folder(tmp_path / name)
+
+
+def test_what_stops_a_run_and_what_is_bad_input():
+    full = OSError(errno.ENOSPC, "No space left on device", "/x/.tmp")
+    assert str(files.refusal(full, "/x", "cannot be written")) == (
+        "/x cannot be written: No space left on device; free some space, then give the "
+        "same command again."
+    )
+    for number, kind in (
+        (errno.ENOSPC, RunStoppedError),
+        (errno.EROFS, RunStoppedError),
+        (errno.EACCES, RunStoppedError),
+        (errno.EFBIG, RunStoppedError),
+        (errno.ENOTDIR, InvalidInputError),
+        (errno.ENAMETOOLONG, InvalidInputError),
+    ):
+        assert type(files.refusal(OSError(number, "y"), "x", "z")) is kind

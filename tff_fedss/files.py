@@ -1,0 +1,350 @@
+"""Files that are written whole or not at all, locks, and one-line reasons."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import pathlib
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from tff_fedss.errors import InvalidInputError, RunStoppedError
+
+_HASH_BYTES = 2**24
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+# What is wrong with the path itself; anything else is the machine's doing.
+_BAD_PATH = frozenset(
+    {
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+        errno.EINVAL,
+        errno.ENOENT,
+        errno.ENOTEMPTY,
+    }
+)
+_CURES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit (ulimit -f)",
+    errno.EROFS: "name a folder that can be written",
+    errno.EACCES: "give yourself access, or name another",
+    errno.EPERM: "give yourself access, or name another",
+    errno.EMFILE: "raise the limit (ulimit -n)",
+}
+
+
+def one_line(error: object) -> str:
+    """The message of an exception, or another text, on one line."""
+    return " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+
+
+def reason(error: Exception) -> str:
+    """Returns in a few words what could not be done, and the cure.
+
+    Args:
+        error: An OSError, or one of TensorFlow's, which writes and reads files itself.
+    """
+    text = getattr(error, "strerror", None) or one_line(
+        getattr(error, "message", error)
+    )
+    cure = _CURES.get(getattr(error, "errno", None))
+    return f"{text}; {cure}, then give the same command again" if cure else text
+
+
+def refusal(
+    error: Exception, path: str | os.PathLike, what: str
+) -> InvalidInputError | RunStoppedError:
+    """Returns the error to raise for what the operating system refused.
+
+    Args:
+        error: What it raised, an OSError or one of TensorFlow's.
+        path: The file or folder that was named; the error may know another one, on the
+            way to it.
+        what: What could not be done, such as "cannot be written".
+
+    Returns:
+        An `InvalidInputError` if no machine could do it, because of the path, else a
+        `RunStoppedError`.
+    """
+    is_input = getattr(error, "errno", None) in _BAD_PATH
+    message = f"{os.fspath(path)} {what}: {reason(error)}."
+    return (InvalidInputError if is_input else RunStoppedError)(message)
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike) -> Iterator[None]:
+    """Names the file that the body could not write.
+
+    Args:
+        path: What to name.
+
+    Raises:
+        InvalidInputError: If there can be no such file.
+        RunStoppedError: If the disk is full, or the system forbids it.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise refusal(error, path, "cannot be written") from error
+
+
+def make_folder(path: str | os.PathLike, name: str | None = None) -> None:
+    """Makes a folder and those above it, where they are not there.
+
+    Args:
+        path: The folder.
+        name: How messages call it; by default its path.
+
+    Raises:
+        InvalidInputError: If there can be no such folder.
+        RunStoppedError: If it cannot be made.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        if isinstance(error, FileExistsError):
+            error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        raise refusal(error, name or path, "cannot be created") from error
+
+
+def check_regular(path: str | os.PathLike) -> os.stat_result:
+    """Checks that a path is that of a regular file, or leads to one.
+
+    To open a pipe waits for its other end, and a device may have no end.
+
+    Args:
+        path: The path.
+
+    Returns:
+        What the system knows of the file.
+
+    Raises:
+        OSError: If there is no such file, or it is something else.
+    """
+    try:
+        status = os.stat(path)
+    except ValueError as error:  # A zero byte in it.
+        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from error
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(
+            errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path)
+        )
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
+        raise OSError(
+            errno.EINVAL, f"it is {kind}; expected a regular file", os.fspath(path)
+        )
+    return status
+
+
+def read(path: str | os.PathLike) -> bytes:
+    """Returns the content of a regular file.
+
+    Raises:
+        OSError: If it cannot be read, or is not a regular file.
+    """
+    check_regular(path)
+    return pathlib.Path(path).read_bytes()
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike, unique: bool = False) -> Iterator[pathlib.Path]:
+    """Yields where to write a file, which takes its place unless the body fails.
+
+    Args:
+        path: The file, in a folder that exists.
+        unique: Whether several processes may write it at once: the last one counts.
+
+    Raises:
+        InvalidInputError: If there can be no such file.
+        RunStoppedError: If it cannot be written. What was there before stays.
+    """
+    path = pathlib.Path(path)
+    if path.name in ("", ".."):
+        raise InvalidInputError(f"{str(path)!r} is not the name of a file.")
+    part = f"{os.getpid()}." if unique else ""
+    temporary = path.with_name(f".{path.name}.{part}tmp")
+    with writing(path):
+        if os.path.exists(path):
+            check_regular(path)  # A device or a pipe is not replaced.
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+
+def write(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file, see `replacing`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Writes a text in UTF-8, see `replacing`."""
+    write(path, text.encode("utf-8"))
+
+
+def read_text(path: str | os.PathLike) -> str | None:
+    """Reads a text in UTF-8.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The text, with its line ends as they are; None if there is no such file.
+
+    Raises:
+        InvalidInputError: If it is not UTF-8, or no regular file; it names the line.
+        RunStoppedError: If it cannot be read.
+    """
+    content = read_if_there(path)
+    return None if content is None else as_text(content, path)
+
+
+def read_if_there(path: str | os.PathLike) -> bytes | None:
+    """Reads a file; None if there is no such file.
+
+    Raises:
+        InvalidInputError: If it is no regular file.
+        RunStoppedError: If it cannot be read.
+    """
+    try:
+        return read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise refusal(error, path, "cannot be read") from error
+
+
+def as_text(content: bytes, path: str | os.PathLike) -> str:
+    """Returns the text that the bytes of a file are in UTF-8.
+
+    Args:
+        content: The bytes.
+        path: The file, for messages.
+
+    Raises:
+        InvalidInputError: If it is not UTF-8; it names the line.
+    """
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InvalidInputError(
+            f"{os.fspath(path)}:{line}: this is not UTF-8."
+        ) from error
+
+
+def write_npz(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays by name into an .npz file with the bytes of `np.savez`.
+
+    That leaves an archive behind if the disk is full, which complains once more, with a
+    traceback, when it is collected.
+
+    Args:
+        path: The file.
+        arrays: By name, without Python objects in them.
+
+    Raises:
+        OSError: If it cannot be written.
+        ValueError: If an array holds Python objects.
+    """
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(
+                    file, np.asanyarray(array), allow_pickle=False
+                )
+
+
+class AppendedFile:
+    """A file that grows by whole pieces: a piece is in it, or nothing of it is."""
+
+    def __init__(self, path: str | os.PathLike):
+        """Opens the file.
+
+        Raises:
+            RunStoppedError: If it cannot be written.
+        """
+        self._path = path
+        try:
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise refusal(error, path, "cannot be written") from error
+
+    def append(self, text: str) -> None:
+        """Appends a text.
+
+        Raises:
+            RunStoppedError: If it cannot be written; the file is as it was then.
+        """
+        data = memoryview(text.encode("utf-8"))
+        size = self._file.seek(0, os.SEEK_END)
+        try:
+            while data:  # A disk that becomes full takes a part.
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(size)
+            raise refusal(error, self._path, "cannot be written") from error
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class Lock:
+    """A folder's lock, which goes with the process, however that ends."""
+
+    def __init__(self, path: str | os.PathLike):
+        """Takes the lock.
+
+        Args:
+            path: The file that stands for it.
+
+        Raises:
+            BlockingIOError: If another process has it.
+            OSError: If the file cannot be written, or its file system has no locks.
+        """
+        self._file = open(path, "a")  # noqa: SIM115
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def release(self) -> None:
+        """Gives it back."""
+        self._file.close()
+
+
+def sha256(path: str | os.PathLike) -> str:
+    """Returns the SHA-256 of a file, in hexadecimal; it is read piece by piece."""
+    sha = hashlib.sha256()
+    with open(path, "rb") as file:
+        while part := file.read(_HASH_BYTES):
+            sha.update(part)
+    return sha.hexdigest()
+
+
+def sync(folder: str | os.PathLike) -> None:
+    """Makes sure that the names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

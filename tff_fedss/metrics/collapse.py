@@ -1,0 +1,38 @@
+"""Whether features still tell one image from another."""
+
+import numpy as np
+
+
+class MeanCosine:
+    """The mean cosine between the features of two different images.
+
+    Features have collapsed when all images get the same one: the mean is 1. That is the
+    state in which small federated runs from scratch get stuck, with a loss that falls
+    (the classifier learns how frequent classes are) and a metric at chance. Of centred
+    features of many classes the mean is about 0.
+    """
+
+    def __init__(self):
+        """Has seen no image."""
+        self._sum: np.ndarray | float = 0.0
+        self._count = 0
+
+    def add(self, features: np.ndarray) -> None:
+        """Adds images.
+
+        Args:
+            features: float32[images, d].
+        """
+        features = np.asarray(features, np.float64)
+        lengths = np.linalg.norm(features, axis=1, keepdims=True)
+        self._sum = self._sum + (features / np.maximum(lengths, 1e-12)).sum(0)
+        self._count += len(features)
+
+    @property
+    def value(self) -> float:
+        """The mean over all pairs of different images; 1 for less than two images."""
+        pairs = self._count * (self._count - 1)
+        if not pairs:
+            return 1.0
+        # |sum of u|^2 is the sum of all cosines, those of images with themselves too.
+        return float((np.sum(np.square(self._sum)) - self._count) / pairs)

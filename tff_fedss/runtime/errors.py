@@ -1,0 +1,62 @@
+"""What a context raises when a computation could not be done.
+
+    ExecutionError              what `invoke` raises for a good computation and argument
+    |-- ComputationError        the computation itself failed
+    |   |-- ClientError         ... at a client
+    |   `-- ServerError         ... at the server
+    `-- WorkerError             what it was to run on could not be had, or died
+
+An argument that does not fit the computation raises a TypeError or a ValueError, as in
+TFF's own contexts, and what a runtime cannot run a NotImplementedError.
+"""
+
+import grpc
+import tensorflow as tf
+
+
+class ExecutionError(RuntimeError):
+    """A computation could not be done; the base of all such errors."""
+
+
+class ComputationError(ExecutionError):
+    """A computation failed. The error that it failed with is the `__cause__`."""
+
+
+class ClientError(ComputationError):
+    """A client's computation failed.
+
+    Attributes:
+        client: The client's index in the round, from 0.
+    """
+
+    def __init__(self, client: int, num_clients: int, cause: BaseException):
+        super().__init__(f"Client {client} of {num_clients} failed: {describe(cause)}")
+        self.client = client
+
+
+class ServerError(ComputationError):
+    """What the server computed failed."""
+
+    def __init__(self, cause: BaseException):
+        super().__init__(f"The server failed: {describe(cause)}")
+
+
+class WorkerError(ExecutionError):
+    """A worker could not be started or reached, or died."""
+
+
+# What TensorFlow says around the message of an error in a graph.
+_NO_NEWS = ("Graph execution error:", "Detected at node", "<stack traces unavailable>")
+
+
+def describe(error: BaseException) -> str:
+    """Returns one line: the message of an error, without ornaments, and its type."""
+    if isinstance(error, tf.errors.OpError):
+        text = error.message
+    elif isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):
+        text = f"{error.details()}"
+    else:
+        text = str(error)
+    lines = [line.strip() for line in text.splitlines()]
+    news = " ".join(line for line in lines if line and not line.startswith(_NO_NEWS))
+    return f"{news} [{type(error).__name__}]"

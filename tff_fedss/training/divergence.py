@@ -1,0 +1,88 @@
+"""Training that learns nothing any more must not look like training that does."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tff_fedss.errors import RunStoppedError
+from tff_fedss.training.checkpoints import is_finite
+
+# So many rounds in a row without an accepted client are no accident.
+_MAX_LOST_ROUNDS = 3
+_CURE = "Try a smaller learning rate. Checkpoints of earlier {unit}s stay as they are."
+
+
+class Guard:
+    """Watches one run, and stops it when it has diverged."""
+
+    def __init__(self, name: str, num_rounds: int, unit: str = "round"):
+        """Has seen nothing yet.
+
+        Args:
+            name: Of the run.
+            num_rounds: How many rounds it is to have.
+            unit: What a round is called.
+        """
+        self._name = name
+        self._num_rounds = num_rounds
+        self._unit = unit
+        self._num_lost = 0
+
+    def check_round(
+        self, round_num: int, metrics: Mapping[str, Any], state: Any
+    ) -> bool:
+        """Looks at a round that is done.
+
+        Args:
+            round_num: Its number.
+            metrics: What it measured. If it has `rejected_clients` but no `loss`, all
+                updates of the cohort were rejected, because they were not finite.
+            state: After it.
+
+        Returns:
+            Whether anything was learnt from it.
+
+        Raises:
+            RunStoppedError: If its loss or a weight is not finite, or no client was
+                accepted in this round and the ones before.
+        """
+        if "loss" in metrics and not math.isfinite(metrics["loss"]):
+            self._stop(round_num, f"its loss is {metrics['loss']}")
+        if not is_finite(getattr(state, "arrays", state)):
+            self._stop(round_num, "a weight is not finite")
+        if "loss" in metrics or not metrics.get("rejected_clients"):
+            self._num_lost = 0
+            return True
+        self._num_lost += 1
+        if self._num_lost >= min(_MAX_LOST_ROUNDS, self._num_rounds):
+            self._stop(
+                round_num,
+                f"for {self._num_lost} {self._unit}s in a row no client's update was "
+                "finite, and all were rejected",
+            )
+        return False
+
+    def check_metrics(self, round_num: int, metrics: Mapping[str, Any]) -> None:
+        """Looks at what an evaluation has measured.
+
+        Args:
+            round_num: The number of rounds done.
+            metrics: By name.
+
+        Raises:
+            RunStoppedError: If one is not finite.
+        """
+        for name, value in metrics.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                self._stop(round_num, f"{name} is {value}")
+
+    def _stop(self, round_num: int, why: str) -> None:
+        if not round_num:
+            raise RunStoppedError(
+                f"{self._name} cannot be trained: before the first {self._unit} {why}. "
+                "Try other weights to start from, or a smaller scale of the logits."
+            )
+        raise RunStoppedError(
+            f"{self._name} has diverged in {self._unit} {round_num}: {why}. "
+            + _CURE.format(unit=self._unit)
+        )

@@ -1,0 +1,85 @@
+"""Where numbers come from: the command, versions, commit and machine of a run."""
+
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_fedss
+
+
+def describe(flags: Mapping[str, str]) -> dict[str, Any]:
+    """Describes a run for its run.json.
+
+    Args:
+        flags: Name to value of all flags that decide the results.
+
+    Returns:
+        The command, flags and their fingerprint, start, versions, commit and machine.
+    """
+    text = json.dumps(dict(flags), sort_keys=True)
+    return {
+        "command": sys.argv,
+        "flags": dict(flags),
+        "fingerprint": hashlib.sha256(text.encode()).hexdigest(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": {
+            "tff_fedss": tff_fedss.__version__,
+            "git_commit": _git_commit(),
+            "tensorflow": tf.__version__,
+            "tensorflow_federated": tff.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": {
+            "platform": platform.platform(),
+            "processor": processor(),
+            "cpus": os.cpu_count(),
+            "memory_gib": round(
+                os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1
+            ),
+            "gpus": [gpu.name for gpu in tf.config.list_physical_devices("GPU")],
+        },
+    }
+
+
+def _git_commit() -> str | None:
+    """The commit of the checkout, with "+" if files differ from it; None if unknown."""
+    root = pathlib.Path(tff_fedss.__file__).parent.parent
+    try:
+        commit, status = (
+            subprocess.run(
+                ["git", "-C", root, *arguments],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=10,
+            ).stdout.strip()
+            for arguments in (
+                ["rev-parse", "HEAD"],
+                ["status", "--porcelain", "--untracked-files=no"],
+            )
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+" if status else "")
+
+
+def processor() -> str | None:
+    """Returns the name of this machine's processor; None if unknown."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    names = (line.partition(":")[2].strip() for line in lines if "model name" in line)
+    return next(names, None)
