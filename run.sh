@@ -10,13 +10,18 @@ readonly venv="$root/.venv" tmp="$root/.venv/.tmp"
 readonly python_version=3.11                   # the only one TFF 0.87 and the lock suit
 readonly uv_version=0.13.8 lock_date=2024-10-01 # for `./run.sh lock`
 
-# room_of NAME: the folder of the program NAME.py, which can be run, not just imported.
-room_of() {
-  local room
-  for room in experiments data; do
-    if [[ $1 =~ ^[a-z][a-z0-9_]*$ ]] &&
-      grep -qs '^if __name__ == "__main__":' "$root/$room/$1.py"; then
-      printf '%s' "$room"
+# module_of NAME: the program behind a command, one that can be run and not just imported:
+# data/NAME.py, experiments/PAPER/NAME.py, for the name of a paper its train.py, and for
+# PAPER_report its report.py.
+module_of() {
+  local file
+  [[ $1 =~ ^[a-z][a-z0-9_]*$ ]] || return 1
+  for file in experiments/{fedss,common,rf_softmax,partial_fc,leap,moco}/"$1" \
+    experiments/benchmarks/benchmark "experiments/$1/train" "experiments/${1%_report}/report" "data/$1"; do
+    [[ $file == */report && $1 != *report ]] && continue
+    [[ $file == */benchmark && $1 != benchmark ]] && continue
+    if grep -qs '^if __name__ == "__main__":' "$root/$file.py"; then
+      printf '%s' "${file//\//.}"
       return
     fi
   done
@@ -24,19 +29,26 @@ room_of() {
 }
 
 usage() {
-  local file name names=()
-  for file in "$root"/experiments/*.py "$root"/data/*.py; do
+  local file name folder names=()
+  for file in "$root"/experiments/*/*.py "$root"/data/*.py; do
+    folder=${file%/*} folder=${folder##*/}
     name=${file##*/} name=${name%.py}
-    if room_of "$name" > /dev/null; then names+=("$name"); fi
+    case $folder/$name in
+      fedss/*) ;;
+      */train) name=$folder ;;
+      */report) name=${folder}_report ;;
+    esac
+    [[ $folder == benchmarks && $name != benchmark || $name == sweep ]] && continue
+    if module_of "$name" > /dev/null; then names+=("$name"); fi
   done
   cat <<END
 Usage: ./run.sh COMMAND [ARGS]
 
   demo [FLAGS]          train FedSS and FullSoftmax side by side (about 5 minutes)
-  train [FLAGS]         one run; --flagfile=experiments/... repeats a published one
-  table N [FLAGS]       all runs of the paper's table N, and the table
+  train [FLAGS]         one run; --cell=1/mini/omniglot_fedss_m5 is a published one
+  table N [FLAGS]       all runs of FedSS's table N, and the table; PAPER/N of another paper
   partial_fc [FLAGS]    very many classes over several devices, centrally (Partial FC)
-  leap [FLAGS]          LEAP, SPLD or random mini-batches; --flagfile=experiments/leap_runs/...
+  leap [FLAGS]          LEAP, SPLD or random mini-batches, centrally
   moco [FLAGS]          contrastive features without labels (MoCo v2, focal loss)
   worker --port=P       share this machine's CPUs with a run that names it in --workers
   test [PYTEST ARGS]    the fast tests; --slow adds the slow ones
@@ -46,7 +58,7 @@ Usage: ./run.sh COMMAND [ARGS]
   help                  this text
   ANYTHING ELSE         runs inside .venv: ./run.sh python x.py, ./run.sh ruff check .
 
-Every program experiments/NAME.py or data/NAME.py is a command:
+Every program in experiments/ and data/ is a command:
   ${names[*]:-none so far}.
 The first command makes .venv: 2-7 minutes, 3 GB. PYTHON=/path/to/python3.11 picks
 the Python that it is made with. To start afresh, delete .venv.
@@ -350,16 +362,16 @@ case $command in
   bazel) run_bazel "$@" ;;
   table)
     enter_environment
-    exec python -P -m experiments.run_table "$@"
+    exec python -P -m experiments.common.sweep "$@"
     ;;
   *)
     enter_environment
-    if room=$(room_of "$command"); then
-      exec python -P -m "$room.$command" "$@"
+    if module=$(module_of "$command"); then
+      exec python -P -m "$module" "$@"
     fi
     command -v -- "$command" > /dev/null ||
-      die "no command '$command' and no program experiments/$command.py or" \
-        "data/$command.py; see ./run.sh help"
+      die "no command '$command' and no such program in experiments/ or data/; see" \
+        "./run.sh help"
     exec "$command" "$@"
     ;;
 esac

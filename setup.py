@@ -46,7 +46,6 @@ setuptools.setup(
     packages=setuptools.find_packages(
         include=["tff_fedss", "tff_fedss.*", "experiments", "experiments.*"]
     ),
-    package_data={"experiments": ["**/*.flags"]},
     install_requires=_INSTALL,
     extras_require={
         "test": _requirements("test.in"),

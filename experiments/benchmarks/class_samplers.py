@@ -24,7 +24,7 @@ import numpy as np
 import tqdm
 from absl import flags
 
-from experiments import output_files, program
+from experiments.common import output_files, program
 from tff_fedss import samplers
 
 _OUTPUT_DIR = flags.DEFINE_string(

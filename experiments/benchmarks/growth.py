@@ -31,8 +31,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 
-from experiments import output_files, program
 from experiments.benchmarks import peak_memory
+from experiments.common import output_files, program
 from tff_fedss import metrics, models, runtime
 from tff_fedss.algorithms import fedss
 from tff_fedss.errors import InvalidInputError

@@ -26,8 +26,8 @@ import tensorflow as tf
 from absl import flags
 from PIL import Image, ImageFilter
 
-from experiments import output_files, program
 from experiments.benchmarks import peak_memory
+from experiments.common import output_files, program
 from tff_fedss import models
 from tff_fedss.datasets import records
 from tff_fedss.datasets.preprocessing import Preprocessing

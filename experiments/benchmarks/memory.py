@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 
-from experiments import output_files, program
+from experiments.common import output_files, program
 from tff_fedss import runtime
 from tff_fedss.algorithms import fedss
 

@@ -28,8 +28,8 @@ import matplotlib.figure
 import numpy as np
 from absl import flags
 
-from experiments import output_files, program
 from experiments.benchmarks.peak_memory import peak_bytes
+from experiments.common import output_files, program
 from tff_fedss import algorithms, losses, models, runtime
 from tff_fedss.errors import InvalidInputError
 

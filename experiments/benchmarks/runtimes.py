@@ -34,8 +34,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import flags
 
-from experiments import output_files, program
 from experiments.benchmarks import table
+from experiments.common import output_files, program
 from tff_fedss import algorithms, class_sets, losses, models, runtime
 from tff_fedss.algorithms import client_update, exchange, fedss
 from tff_fedss.errors import InvalidInputError

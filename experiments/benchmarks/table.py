@@ -12,9 +12,9 @@ from typing import Any
 import matplotlib.figure
 import matplotlib.ticker
 
-from experiments import output_files
 from experiments.benchmarks import contest
 from experiments.benchmarks.contest import Result
+from experiments.common import output_files
 from tff_fedss import training
 
 _OURS = ("ours_in_process", "ours_native")

@@ -3,7 +3,8 @@ import signal
 import pytest
 from absl.testing import flagsaver
 
-from experiments import program, train
+from experiments.common import program
+from experiments.fedss import train
 
 
 @pytest.fixture

@@ -1,41 +1,141 @@
-"""Runs one program of experiments/ again and again, for tests.
+"""Runs programs again and again in one process that has TensorFlow loaded, for tests.
 
-    python tests/experiments/program_server.py experiments.NAME
+    python tests/experiments/program_server.py FD
 
-Programs whose flags have the same names cannot be in one process, and a process for
-every run would be slow to start. Each line of standard input is a JSON list of flags;
-each line of standard output is [exit code, stdout, stderr] of the run.
+A process for every run would be slow to start. Here every run begins as a new process
+does: the modules of experiments/ and data/ are imported anew, as `__main__` and with
+the flags that absl alone defines, so that any program can follow any other. What a run
+changes of the process (flags, working directory, environment, limits, signal handlers,
+user) is put back after it. Each line of standard input is a JSON object, see `Server`;
+each line written to the file descriptor FD is [exit code, stdout, stderr] of the run.
 """
 
 import contextlib
-import importlib
 import io
 import json
+import os
+import pathlib
+import resource
+import runpy
+import select
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from absl.testing import flagsaver
+_ROOT = pathlib.Path(__file__).parents[2]
+_OWN = ("experiments", "data")
+_NOBODY = 65534
 
-from experiments import program
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    code: int
+    output: str
+    errors: str
+
+
+class Server:
+    """A process that runs programs; it is started again should it die or hang."""
+
+    def __init__(self, seconds: float = 900.0):
+        """Starts nothing yet.
+
+        Args:
+            seconds: A run that takes longer hangs.
+        """
+        self._seconds = seconds
+        self._process: subprocess.Popen | None = None
+        self._answers: int | None = None
+
+    def run(
+        self,
+        module: str,
+        *flags: str,
+        cwd: os.PathLike | str | None = None,
+        limits: Mapping[str, int] | None = None,
+        as_nobody: bool = False,
+        stop_after_rows: int | None = None,
+    ) -> Outcome:
+        """Runs a program.
+
+        Args:
+            module: As `python -m` takes it.
+            *flags: Its arguments.
+            cwd: Where; by default in the root of the project.
+            limits: Soft limits by name: `FSIZE` in bytes, and so on.
+            as_nobody: Whether to run it as the user nobody (needs root).
+            stop_after_rows: Ctrl-C comes when so many rounds have been recorded.
+
+        Returns:
+            Its exit code and what it wrote.
+
+        Raises:
+            AssertionError: If the process died or hung; the message has its output.
+        """
+        if self._process is None:
+            self._start()
+        request = {
+            "module": module,
+            "flags": list(flags),
+            "cwd": str(cwd or _ROOT),
+            "limits": dict(limits or {}),
+            "as_nobody": as_nobody,
+            "stop_after_rows": stop_after_rows,
+        }
+        text = b""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            while not text.endswith(b"\n"):
+                if not select.select([self._answers], [], [], self._seconds)[0]:
+                    break
+                part = os.read(self._answers, 2**16)
+                if not part:
+                    break
+                text += part
+        if not text.endswith(b"\n"):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+            code = self._process.poll()
+            self.close()
+            how = "hung" if code is None else f"died ({code})"
+            raise AssertionError(f"{module} {' '.join(flags)}: the process {how}")
+        return Outcome(*json.loads(text))
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process.stdin.close()
+            os.close(self._answers)
+            self._process = None
+
+    def _start(self) -> None:
+        self._answers, theirs = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", __file__, str(theirs)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs],
+            cwd=_ROOT,
+        )
+        os.close(theirs)
 
 
 @contextlib.contextmanager
-def serve(module: str) -> Iterator[Callable[..., list]]:
-    """Starts a server; yields a function: flags -> [exit code, stdout, stderr]."""
-    with subprocess.Popen(
-        [sys.executable, __file__, module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as server:
-
-        def run(*flags: str) -> list:
-            print(json.dumps(flags), file=server.stdin, flush=True)
-            return json.loads(server.stdout.readline())
-
-        yield run
-        server.stdin.close()
+def serve(module: str) -> Iterator[Callable[..., Outcome]]:
+    """Yields a function that runs one program: flags -> (exit code, stdout, stderr)."""
+    server = Server()
+    try:
+        yield lambda *flags, **options: server.run(module, *flags, **options)
+    finally:
+        server.close()
 
 
 def help_of(module: str) -> str:
@@ -47,25 +147,192 @@ def help_of(module: str) -> str:
     return outcome.stdout
 
 
+# --- In the process ---------------------------------------------------------------
+
+
 def main() -> None:
-    module = importlib.import_module(sys.argv[1])
-    answers = sys.stdout
-    for line in sys.stdin:
-        flags = json.loads(line)
-        out, err = io.StringIO(), io.StringIO()
-        code = 0
-        with (
-            flagsaver.flagsaver(),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
+    """Answers requests until standard input ends."""
+    sys.path[:0] = [str(_ROOT)] if str(_ROOT) not in sys.path else []
+    # Once, for all programs. None of these defines a flag of ours.
+    import absl.flags
+    import matplotlib.pyplot  # noqa: F401
+    import tensorflow_datasets  # noqa: F401
+
+    from tff_fedss import training  # noqa: F401
+
+    absls = _copy_of_flags(absl.flags.FLAGS)
+    with open(int(sys.argv[1]), "wb", buffering=0) as answers:
+        for line in sys.stdin:
+            request = json.loads(line)
+            with _kept_state(request), _captured() as captured:
+                _forget_programs()
+                absl.flags.FLAGS.__dict__.update(_copy_of_flags_dict(absls))
+                code = _run(request)
+            answers.write(json.dumps([code, *captured]).encode() + b"\n")
+
+
+def _run(request: Mapping[str, Any]) -> int:
+    sys.argv = [request["module"], *request["flags"]]
+    try:
+        with _stopping(request["stop_after_rows"]):
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:  # As Python tells of it at its end.
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _forget_programs() -> None:
+    for name in [n for n in sys.modules if n.partition(".")[0] in _OWN]:
+        del sys.modules[name]
+
+
+def _copy_of_flags(values: Any) -> dict[str, Any]:
+    """What the registry of flags holds, before any program has added to it."""
+    return _copy_of_flags_dict(values.__dict__)
+
+
+def _copy_of_flags_dict(registry: Mapping[str, Any]) -> dict[str, Any]:
+    result = {}
+    for key, value in registry.items():
+        if key == "__flags":
+            # Flag objects are in the table of their modules, too: their state is what
+            # has to be put back.
+            value = dict(value)
+            for flag in value.values():
+                flag.unparse()
+        elif isinstance(value, dict):
+            value = {k: list(v) if isinstance(v, list) else v for k, v in value.items()}
+        elif isinstance(value, set):
+            value = set(value)
+        result[key] = value
+    return result
+
+
+@contextlib.contextmanager
+def _stopping(rows: int | None) -> Iterator[None]:
+    """Presses Ctrl-C when so many rounds have been recorded."""
+    if rows is None:
+        yield
+        return
+    from tff_fedss import training
+
+    release, left = training.ResultsFolder.release, [rows]
+
+    def release_and_stop(self: Any, *arguments: Any) -> None:
+        release(self, *arguments)
+        left[0] -= 1
+        if not left[0]:
+            signal.raise_signal(signal.SIGINT)
+
+    training.ResultsFolder.release = release_and_stop
+    try:
+        yield
+    finally:
+        training.ResultsFolder.release = release
+
+
+@contextlib.contextmanager
+def _kept_state(request: Mapping[str, Any]) -> Iterator[None]:
+    """Prepares the process for a run, and puts it back as it was."""
+    argv, environment = sys.argv, dict(os.environ)
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    names = {name: getattr(resource, f"RLIMIT_{name}") for name in request["limits"]}
+    before = {name: resource.getrlimit(number) for name, number in names.items()}
+    os.chdir(request["cwd"])
+    for name, value in request["limits"].items():
+        resource.setrlimit(names[name], (value, before[name][1]))
+    if request["as_nobody"]:
+        os.setegid(_NOBODY)
+        os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        if request["as_nobody"]:
+            os.seteuid(os.getuid())
+            os.setegid(os.getgid())
+        for name, number in names.items():
+            resource.setrlimit(number, before[name])
+        os.chdir(_ROOT)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = argv
+
+
+class _Pipe:
+    """Takes what is written to a file descriptor; limits of files do not hold for it.
+
+    A process that a program has started may hold the descriptor for longer than the
+    program runs, so nobody waits for the end of the pipe.
+    """
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._kept = os.dup(descriptor)
+        self._source, target = os.pipe()
+        os.set_blocking(self._source, False)
+        os.dup2(target, descriptor)
+        os.close(target)
+        self._parts: list[bytes] = []
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while True:
+            is_last = self._is_done.is_set()
+            select.select([self._source], [], [], 0 if is_last else 0.02)
             try:
-                program.run(module.main, [sys.argv[1], *flags])
-            except SystemExit as end:
-                code = end.code or 0
-        print(
-            json.dumps([code, out.getvalue(), err.getvalue()]), file=answers, flush=True
-        )
+                part = os.read(self._source, 2**20)
+            except BlockingIOError:
+                part = b""
+            self._parts.append(part)
+            if is_last and not part:
+                return
+
+    def close(self) -> str:
+        """Puts the descriptor back and returns what was written."""
+        os.dup2(self._kept, self._descriptor)
+        os.close(self._kept)
+        self._is_done.set()
+        self._thread.join()
+        os.close(self._source)
+        return b"".join(self._parts).decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _captured() -> Iterator[list[str]]:
+    """Takes what the process and its libraries write; yields a list that is filled."""
+    texts: list[str] = []
+    streams = sys.stdout, sys.stderr
+    for stream in streams:
+        stream.flush()
+    pipes = [_Pipe(1), _Pipe(2)]
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), line_buffering=True)
+        for fd in (1, 2)
+    )
+    try:
+        yield texts
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        sys.stdout, sys.stderr = streams
+        texts += [pipe.close() for pipe in pipes]
+
+
+def command(module: str, flags: Sequence[str]) -> list[str]:
+    """The command of a process of its own, for what needs one."""
+    return [sys.executable, "-P", "-m", module, *flags]
 
 
 if __name__ == "__main__":

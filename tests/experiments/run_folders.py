@@ -1,4 +1,4 @@
-"""Makes run folders as `./run.sh train` leaves them, with any numbers."""
+"""Makes results folders as the programs leave them, with any numbers."""
 
 import csv
 import io
@@ -34,6 +34,8 @@ def write_run(
     round_seconds=1.5,
     num_classes=NUM_CLASSES,
     flags=None,
+    command=("/somewhere/train.py",),
+    collapsed=None,
 ) -> pathlib.Path:
     """Writes one run.
 
@@ -53,6 +55,8 @@ def write_run(
         round_seconds: The time of each round; an evaluation takes half a second.
         num_classes: n.
         flags: More flags.
+        command: In run.json.
+        collapsed: In done.json, unless None.
 
     Returns:
         The folder.
@@ -88,7 +92,7 @@ def write_run(
     (folder / "run.json").write_text(
         json.dumps(
             {
-                "command": ["/somewhere/train.py"],
+                "command": command,
                 "versions": {
                     "tff_fedss": "0.1.0",
                     "git_commit": "c0ffee",
@@ -132,12 +136,15 @@ def write_run(
     (folder / "metrics.csv").write_text(_as_csv(_METRICS, rows))
     (folder / "speed.csv").write_text(_as_csv(_SPEED, speed))
     if rounds_done == rounds:
+        outcome = {"percent": percent}
+        if collapsed is not None:
+            outcome["collapsed"] = collapsed
         (folder / "done.json").write_text(
             json.dumps(
                 {
                     "metric": metric,
                     "num_classes": num_classes,
-                    "outcomes": {method: {"percent": percent}},
+                    "outcomes": {method: outcome},
                 },
                 indent=2,
             )
@@ -181,3 +188,82 @@ def _as_csv(columns, rows) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+# --- Runs of the centralized programs ---------------------------------------------
+
+# Flags that a program keeps of each run, with some values.
+FLAGS = {
+    "rf_softmax": {
+        "task": "ptb",
+        "sampler": "rff",
+        "data_dir": "ptb",
+        "seed": 0,
+        "num_negatives": 100,
+        "nu": 4.0,
+        "num_frequencies": 256,
+        "rounds": 3,
+        "learning_rate": 0.05,
+    },
+    "partial_fc": {
+        "dataset": "omniglot",
+        "data_dir": "omniglot",
+        "seed": 0,
+        "sample_rate": 0.1,
+        "sampling": "pprn",
+        "rounds": 2,
+        "learning_rate": 0.001,
+    },
+    "leap": {
+        "method": "leap",
+        "dataset": "cifar10",
+        "seed": 0,
+        "pace": "share",
+        "rounds": 3,
+        "learning_rate": 0.1,
+    },
+    "moco": {
+        "dataset": "cifar10",
+        "seed": 0,
+        "loss": "plain",
+        "gamma": 0.0,
+        "epochs": 2,
+        "learning_rate": 0.06,
+    },
+}
+
+
+def write_own_run(folder, program, name, rows, *, flags=None, is_done=True, **values):
+    """Writes a run of a centralized program.
+
+    Args:
+        folder: The folder of the run.
+        program: A key of `FLAGS`.
+        name: Of the run, as in metrics.csv.
+        rows: Of metrics.csv, without method and round.
+        flags: More flags, or others; those of None are left out.
+        is_done: Whether to write done.json, with what the last row has.
+        **values: More of done.json.
+
+    Returns:
+        The folder.
+    """
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True)
+    length = "epochs" if program == "moco" else "rounds"
+    flags = {**FLAGS[program], length: len(rows) - 1, **(flags or {})}
+    (folder / "flags.txt").write_text(
+        "".join(f"--{k}={v}\n" for k, v in flags.items() if v is not None)
+    )
+    rows = [{"method": name, "round": i, **row} for i, row in enumerate(rows)]
+    columns = dict.fromkeys(column for row in rows for column in row)
+    columns = list(columns) or ["method", "round"]
+    (folder / "metrics.csv").write_text(_as_csv(columns, rows))
+    speed = [{"method": name, "round": i} for i in range(len(rows))]
+    (folder / "speed.csv").write_text(_as_csv(_SPEED, speed))
+    if is_done:
+        *_, metric = (c for c in rows[-1] if c not in ("method", "round"))
+        (folder / "done.json").write_text(
+            json.dumps({"text": "x", "metric": metric, **rows[-1], **values})
+        )
+    return folder

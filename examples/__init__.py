@@ -1,0 +1,1 @@
+"""Pages of obvious code; the tests compare the fast code with them."""

@@ -1,0 +1,185 @@
+"""Measures this project beside TensorFlow's limit and its peers, in one table.
+
+    ./run.sh benchmark --setup_peers
+    ./run.sh benchmark
+
+The first command makes the peers' virtual environments (.venv-peers: 3 GB to fetch,
+5 GB on disk, some minutes; without them their rows say so). The second runs rounds of
+FedAvg and FedSS (experiments/benchmarks/workload.py: data, models and
+hyperparameters) in every contender:
+
+    plain_tensorflow   a tf.function step per batch, called from Python: the limit
+    ours_in_process    this project, in its in-process runtime
+    ours_native        this project, in TFF's C++ runtime
+    tff_fed_avg        tff.learning.algorithms.build_weighted_fed_avg
+    plain_pytorch      the same loop in PyTorch
+    fedjax             FedJAX
+    pfl_research       pfl-research with PyTorch
+    flower             Flower's simulation engine with PyTorch
+
+Each is a process of its own and may use all cores as it likes best; the settings are in
+the table, and `--contenders=fedjax:backend=pmap` tries others (the options are in
+experiments/benchmarks/contenders/*.py). They take turns, a round each, so that other
+load meets all alike. After the first round and after the last, each must hold the same
+weights as plain_tensorflow and give the same loss on the same data; a contender that
+does not is reported as WRONG. Rounding grows from step to step, in MobileNetV3 quickly:
+plain_tensorflow:nudged=1 is the plain loop from a start one float32 step away, and ten
+times the most that it differed by is allowed to everybody. A contender whose first
+round takes over two minutes does one that counts. One that fails is reported with its
+reason; its output is in OUTPUT_DIR/logs.
+
+Writes benchmark.csv, benchmark_rounds.csv (every round's time), benchmark.md and
+benchmark.png, after each workload anew. All of it takes an hour on 2 cores, and all
+contenders together 26 GiB with 64 clients of MobileNetV3-Small: --workloads,
+--num_clients and --contenders measure less.
+"""
+
+import shutil
+import subprocess
+import time
+
+from absl import flags
+
+from experiments.benchmarks import contest, table
+from experiments.benchmarks.workload import Workload
+from experiments.common import output_files, program
+from tff_fedss.errors import InvalidInputError
+
+_WORKLOADS = (
+    "fedavg/cnn",
+    "fedss/cnn",
+    "fedavg/mobilenet_v3_small",
+    "fedss/mobilenet_v3_small",
+)
+
+_SETUP_PEERS = flags.DEFINE_bool(
+    "setup_peers", False, "Make the peers' virtual environments, and nothing else."
+)
+_CONTENDERS = flags.DEFINE_list(
+    "contenders",
+    list(contest.CONTENDERS),
+    "Who takes part, each as name or name:option=value. plain_tensorflow always does.",
+)
+_WORKLOADS_FLAG = flags.DEFINE_list("workloads", list(_WORKLOADS), "What they compute.")
+_NUM_CLIENTS = flags.DEFINE_list("num_clients", ["8", "64"], "K, clients in a round.")
+_REPEATS = flags.DEFINE_integer(
+    "repeats", 3, "Rounds that count, after the first, at least.", lower_bound=1
+)
+_SECONDS = flags.DEFINE_float(
+    "seconds",
+    60,
+    "How long to repeat short rounds of a workload, all contenders' together; at most "
+    f"{contest.MOST_REPEATS} rounds of each.",
+    lower_bound=0,
+)
+_QUICK = flags.DEFINE_bool(
+    "quick", False, "A look at the CNN with 8 clients and 2 rounds that count."
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", "results/benchmarks", "Where the tables and the plot go."
+)
+_WEIGHTS_TOLERANCE = flags.DEFINE_float(
+    "weights_tolerance",
+    1e-3,
+    "How far a contender's weights may be from plain_tensorflow's after a round, "
+    "as a part of the way that plain_tensorflow's went.",
+    lower_bound=0,
+)
+_LOSS_TOLERANCE = flags.DEFINE_float(
+    "loss_tolerance", 1e-5, "How far its loss may be, as a part.", lower_bound=0
+)
+_TIMEOUT = flags.DEFINE_float(
+    "timeout", 900, "Seconds that a contender may take for a round.", lower_bound=1
+)
+
+_GROUPS = {
+    "What is measured": [
+        "contenders",
+        "workloads",
+        "num_clients",
+        "repeats",
+        "seconds",
+        "quick",
+    ],
+    "The check": ["weights_tolerance", "loss_tolerance"],
+}
+
+
+def main() -> None:
+    """Runs the contest."""
+    if _SETUP_PEERS.value:
+        script = contest.ROOT / "experiments/benchmarks/peers/setup.sh"
+        if subprocess.run([script], check=False).returncode:
+            raise InvalidInputError(f"{script.name} failed; its message is above.")
+        return
+    names, workloads = _names(), _workloads()
+    output_dir = output_files.create_folder(_OUTPUT_DIR.value)
+    log_dir = output_dir / "logs"
+    shutil.rmtree(log_dir, ignore_errors=True)
+    results, begun = [], time.monotonic()
+    machine = table.Machine.here()
+    for workload in workloads:
+        print(
+            f"{workload.name}, {workload.num_clients} clients "
+            f"(after {(time.monotonic() - begun) / 60:.0f} min):",
+            flush=True,
+        )
+        results += contest.run(
+            workload,
+            names,
+            repeats=2 if _QUICK.value else _REPEATS.value,
+            seconds=0 if _QUICK.value else _SECONDS.value,
+            weights_tolerance=_WEIGHTS_TOLERANCE.value,
+            loss_tolerance=_LOSS_TOLERANCE.value,
+            timeout=_TIMEOUT.value,
+            log_dir=log_dir,
+            nudged=contest.NUDGED,
+            say=lambda line: print(line, flush=True),
+        )
+        table.write(
+            output_dir,
+            results,
+            machine,
+            f"|w - w'| / |w - w0| <= {_WEIGHTS_TOLERANCE.value:g}, "
+            f"loss within {_LOSS_TOLERANCE.value:g}; or within ten times what "
+            f"{contest.NUDGED} differs by, if that is more",
+        )
+    print()
+    print((output_dir / "benchmark.md").read_text())
+    print(f"Written to {output_dir}/benchmark.csv, .md and .png")
+
+
+def _names() -> list[str]:
+    names = [contest.REFERENCE, contest.NUDGED]
+    for name in _CONTENDERS.value:
+        try:
+            contest.parse_name(name, contest.CONTENDERS)
+        except ValueError as error:
+            raise InvalidInputError(f"--contenders: {error}") from error
+        if name not in names:
+            names.append(name)
+    return names
+
+
+def _workloads() -> list[Workload]:
+    if unknown := sorted(set(_WORKLOADS_FLAG.value) - set(_WORKLOADS)):
+        raise InvalidInputError(
+            f"--workloads: expected some of {', '.join(_WORKLOADS)}, found {unknown[0]}"
+        )
+    try:
+        cohorts = [int(text) for text in _NUM_CLIENTS.value]
+    except ValueError:
+        cohorts = []
+    if not cohorts or min(cohorts) < 1:
+        raise InvalidInputError(
+            "--num_clients: expected positive numbers such as 8,64, found "
+            f"{','.join(_NUM_CLIENTS.value)}"
+        )
+    chosen = _WORKLOADS_FLAG.value
+    if _QUICK.value:
+        chosen, cohorts = [w for w in chosen if w.endswith("/cnn")], [8]
+    return [Workload(*name.split("/"), k) for name in chosen for k in cohorts]
+
+
+if __name__ == "__main__":
+    program.run(main, groups=_GROUPS)

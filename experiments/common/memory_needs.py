@@ -1,0 +1,153 @@
+"""What the programs would have to hold in memory at least, by their flags.
+
+Bytes by what they are for, as `memory.check` takes them. Only what must be there at the
+same time is counted, once: a run that fits by these numbers may still be too large.
+"""
+
+import itertools
+from collections.abc import Callable, Collection
+
+import tensorflow as tf
+
+from tff_fedss import models
+from tff_fedss.datasets.federated_dataset import FederatedDataset
+
+_FLOAT = 4
+# So many clients are asked for the number of their images.
+_MAX_CLIENTS = 1000
+
+
+def matrix(title: str, num_rows: int, num_columns: int, copies: int = 1) -> dict:
+    """Counts copies of float32[rows, columns], such as W and its momentum.
+
+    Args:
+        title: What to call it.
+        num_rows: Such as n.
+        num_columns: Such as d.
+        copies: How many there are.
+    """
+    times = f"{copies} x " if copies > 1 else ""
+    return {
+        f"{title} ({times}{num_rows:,} x {num_columns:,} numbers)": _FLOAT
+        * copies
+        * num_rows
+        * num_columns
+    }
+
+
+def images(count: int, size: int, channels: int = 1, title: str = "images") -> dict:
+    """Counts images in bytes, uint8[count, size, size, channels]."""
+    return {f"{title} ({count:,} of {size:,} x {size:,})": count * size**2 * channels}
+
+
+def network(
+    title: str,
+    model_fn: Callable[[], tf.keras.Model],
+    batch_size: int,
+    copies: int,
+) -> dict:
+    """Counts a network in training: its weights, and what a gradient needs.
+
+    Args:
+        title: What to call it.
+        model_fn: Builds it; no weight gets a value.
+        batch_size: Examples at the same time.
+        copies: How often the weights are there: once themselves, once as their
+            gradient, and as often as the optimizer keeps them.
+    """
+    size = models.model_size(model_fn)
+    return {
+        f"the weights of {title} ({copies} x {size.parameters // _FLOAT:,} numbers)": (
+            copies * size.parameters
+        ),
+        f"the layers of {title} for {batch_size:,} examples": (
+            batch_size * size.activations
+        ),
+    }
+
+
+def classifiers(methods: Collection[str], num_classes: int, embedding_dim: int) -> dict:
+    """Counts the W of methods that run side by side, and their momentums.
+
+    Args:
+        methods: Of `run_flags.METHODS`.
+        num_classes: n.
+        embedding_dim: d.
+    """
+    copies = sum(1 if method == "centralized" else 2 for method in methods)
+    return matrix("W and its momentum", num_classes, embedding_dim, copies)
+
+
+def round_of_clients(
+    methods: Collection[str],
+    dataset: FederatedDataset,
+    model_fn: Callable[[], tf.keras.Model],
+    *,
+    embedding_dim: int,
+    num_negatives: int,
+    clients_per_round: int,
+    batch_size: int,
+) -> dict:
+    """Counts what a round needs beside W: the rows of its clients, and phi.
+
+    Args:
+        methods: Of `run_flags.METHODS`, run one after another.
+        dataset: The data.
+        model_fn: Builds phi.
+        embedding_dim: d.
+        num_negatives: m.
+        clients_per_round: K.
+        batch_size: The mini-batch.
+    """
+    needs = {}
+    num_classes = dataset.num_classes
+    if "full_softmax" in methods:
+        needs |= matrix("a client's W and its change", num_classes, embedding_dim, 2)
+    if set(methods) - {"full_softmax", "centralized"}:
+        draws = {"fedss", "neg_only"} & set(methods)
+        num_rows = dataset.max_positives + (num_negatives if draws else 0)
+        needs |= matrix(
+            "the rows of W that the clients send",
+            clients_per_round * num_rows,
+            embedding_dim,
+        )
+    count = batch_size
+    if set(methods) == {"centralized"}:
+        if count > dataset.num_clients:
+            every = map(dataset.num_examples, dataset.train.client_ids)
+            count = min(count, sum(every))
+    else:
+        some = itertools.islice(dataset.train.client_ids, _MAX_CLIENTS)
+        smallest = min(map(dataset.num_examples, some))
+        count = min(count, smallest)
+        height, _, channels = dataset.image_shape
+        needs |= images(smallest, height, channels, "the images of a client")
+    return needs | network("phi", model_fn, count, copies=2)
+
+
+def sampling_tree(
+    sampler: str,
+    num_classes: int,
+    embedding_dim: int,
+    num_frequencies: int,
+    leaf_size: int | None,
+) -> dict:
+    """Counts the tree of a kernel-based sampler, and what makes its features.
+
+    Args:
+        sampler: Of `samplers.SAMPLERS`; the others have no tree.
+        num_classes: n.
+        embedding_dim: d.
+        num_frequencies: D, of rff.
+        leaf_size: B; None: the sampler's own, whose tree is small where it can be.
+    """
+    if sampler == "rff":
+        num_features = 2 * num_frequencies
+        needs = matrix("frequencies", embedding_dim, num_frequencies, copies=2)
+    elif sampler == "quadratic":
+        num_features = embedding_dim * (embedding_dim + 1) // 2 + 1
+        needs = matrix("pairs of numbers", num_features, 2, copies=2)
+    else:
+        return {}
+    num_buckets = -(-num_classes // leaf_size) if leaf_size else 1
+    return needs | matrix("the tree of the sampler", num_buckets, num_features)

@@ -1,0 +1,98 @@
+"""The files that reports and benchmarks leave, each whole or not at all."""
+
+import contextlib
+import csv
+import io
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import matplotlib.figure
+
+from tff_fedss import files
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.files import replacing, write_text
+
+__all__ = [
+    "check_name",
+    "create_folder",
+    "drawing_afterwards",
+    "replacing",
+    "write_csv",
+    "write_png",
+    "write_text",
+]
+
+
+def create_folder(path: str | os.PathLike, flag: str = "output_dir") -> pathlib.Path:
+    """Creates a folder, unless it is there.
+
+    Args:
+        path: The folder.
+        flag: Which one names it.
+
+    Raises:
+        InvalidInputError: If there can be no such folder.
+        RunStoppedError: If it cannot be created.
+    """
+    files.make_folder(path, f"--{flag}={path}")
+    return pathlib.Path(path)
+
+
+def check_name(name: str) -> None:
+    """Checks that --name can begin the names of files.
+
+    Raises:
+        InvalidInputError: If it is empty or holds a slash, so that files would get
+            another name, or lie elsewhere.
+    """
+    if not name or "/" in name:
+        raise InvalidInputError(f"--name={name} must be a file's name without a slash.")
+
+
+@contextlib.contextmanager
+def drawing_afterwards(draw: Callable[[], None]) -> Iterator[None]:
+    """Draws at the end of the body, and also if that is stopped.
+
+    What was measured before Ctrl-C is worth a picture too, but what stopped the body is
+    the news: a picture that cannot be written then is none.
+
+    Args:
+        draw: Draws and writes.
+    """
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            draw()
+        raise
+    draw()
+
+
+def write_csv(
+    path: pathlib.Path,
+    rows: Iterable[Mapping[str, Any]],
+    columns: Sequence[str] | None = None,
+) -> None:
+    """Writes rows of values by column, with a header, see `replacing`.
+
+    Args:
+        path: The file.
+        rows: What a row lacks stays empty.
+        columns: By default those of the first row, which must be there then.
+    """
+    rows = list(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns or list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def write_png(
+    path: pathlib.Path, figure: matplotlib.figure.Figure, dpi: int = 120
+) -> None:
+    """Writes a figure, see `replacing`."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=dpi)

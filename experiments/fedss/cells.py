@@ -1,0 +1,258 @@
+"""The cells of FedSS: Tables 1 to 4, Figure 6, and the search of the learning rate.
+
+    ./run.sh table 1 --scale=mini --data_dir=OMNIGLOT      # or fedss/1
+    ./run.sh table 2 --scale=mini --data_dir=OMNIGLOT      # Table 4 is in it
+    ./run.sh table figure6 --scale=mini --data_dir=OMNIGLOT
+    ./run.sh table 1 --scale=tiny_imagenet --data_dir=TINY_IMAGENET
+    ./run.sh table 1 --scale=paper --data_dir=LANDMARKS --pretrained=imagenet.h5
+
+Hours on 2 cores at --scale=mini, three seeds: Table 1 1.8, Table 2 with Table 4 2.8.
+What to expect: docs/results/table1_mini and table2_mini; the paper's numbers are in
+`paper_values`. --scale=paper has not been run: no such GPUs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.common.cells import Cell, table
+
+_PROGRAM = "experiments.fedss.train"
+# A.2: what all data sets share.
+_COMMON = dict(
+    batch_size=32, server_learning_rate=1.0, server_momentum=0.9, embedding_dim=64
+)
+# 4.2 and A.2: photographs at 224 pixels, from ImageNet-1k.
+_PHOTOGRAPHS = dict(**_COMMON, image_size=224, resize_size=256, warm_start_epochs=0)
+_PAPER = {
+    1: dict(
+        dataset="landmarks",
+        rounds=5000,
+        clients_per_round=64,
+        client_learning_rate=0.01,
+        model="mobilenet_v3_large",
+        rounds_per_evaluation=100,
+        **_PHOTOGRAPHS,
+    ),
+    2: dict(
+        dataset="sop",
+        rounds=2000,
+        clients_per_round=32,
+        client_learning_rate=0.01,
+        model="mobilenet_v3_large",
+        rounds_per_evaluation=100,
+        **_PHOTOGRAPHS,
+    ),
+    3: dict(
+        dataset="imagenet21k",
+        rounds=25000,
+        clients_per_round=64,
+        client_learning_rate=0.001,
+        model="mobilenet_v3_paper",
+        rounds_per_evaluation=500,
+        **_PHOTOGRAPHS,
+    ),
+}
+_MINI = dict(
+    dataset="omniglot",
+    clients_per_round=16,
+    warm_start_epochs=4,
+    rounds_per_evaluation=10,
+)
+_MINI_TABLE = dict(
+    **_MINI, **_COMMON, rounds=200, model="small_cnn", runtime="in_process"
+)
+# Rates: docs/results/mini_learning_rate.md.
+_MINI_1 = dict(_MINI_TABLE, task="classification", client_learning_rate=0.03)
+_MINI_2 = dict(_MINI_TABLE, task="retrieval", client_learning_rate=0.1)
+_TINY_IMAGENET = dict(
+    **_COMMON,
+    dataset="tiny_imagenet",
+    task="classification",
+    rounds=100,
+    clients_per_round=16,
+    image_size=28,
+    resize_size=32,
+    num_public_classes=80,
+    model="small_cnn",
+    warm_start_epochs=8,
+    rounds_per_evaluation=10,
+    runtime="in_process",
+)
+_TITLES = {
+    "fedss": "FedSS",
+    "neg_only": "NegOnly",
+    "pos_only": "PosOnly",
+    "fedaws": "FedAwS",
+    "full_softmax": "FullSoftmax",
+    "centralized": "Centralized",
+}
+
+
+def _drawing(
+    prefix: str, common: Mapping[str, Any], method: str, m: int, corrected: bool = True
+) -> Cell:
+    """A cell of a method that draws m negatives."""
+    own = dict(method=method, num_negatives=m)
+    name, title = f"{prefix}_{method}_m{m}", f"{_TITLES[method]}, m = {m}"
+    if not corrected:
+        own["logit_correction"] = "none"
+        name, title = f"{name}_uncorrected", f"{title}, no logit correction"
+    return Cell(name, {**common, **own}, title)
+
+
+def _other(prefix: str, common: Mapping[str, Any], method: str) -> Cell:
+    own = dict(method=method)
+    if method == "fedaws":
+        own["spreadout_weight"] = 1.0
+    return Cell(f"{prefix}_{method}", {**common, **own}, _TITLES[method])
+
+
+def _six_methods(
+    prefix: str,
+    common: Mapping[str, Any],
+    sizes: Sequence[int] = (5, 10, 20, 40, 80),
+    also_table_4: Sequence[str] = (),
+) -> list[Cell]:
+    """The rows of Tables 1 to 3; FedSS with both readings of Eq. 3's correction.
+
+    Args:
+        prefix: Of the cells' names.
+        common: What they share.
+        sizes: The values of m.
+        also_table_4: Cells that measure the training images, too.
+    """
+    cells = [
+        *(_drawing(prefix, common, "fedss", m) for m in sizes),
+        *(_drawing(prefix, common, "fedss", m, corrected=False) for m in sizes),
+        *(_drawing(prefix, common, "neg_only", m) for m in sizes),
+        *(
+            _other(prefix, common, method)
+            for method in ("pos_only", "fedaws", "full_softmax", "centralized")
+        ),
+    ]
+    return [
+        _with_train_top1(cell) if cell.name in also_table_4 else cell for cell in cells
+    ]
+
+
+def _with_train_top1(cell: Cell) -> Cell:
+    return Cell(cell.name, {**cell.settings, "train_top1": True}, cell.title)
+
+
+def _table_4(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
+    cells = [
+        _drawing(prefix, common, "fedss", 80),
+        _other(prefix, common, "full_softmax"),
+        _other(prefix, common, "centralized"),
+    ]
+    return [_with_train_top1(cell) for cell in cells]
+
+
+def _names(cells: Sequence[Cell]) -> list[str]:
+    return [cell.name for cell in cells]
+
+
+def _figure_6(prefix: str, common: Mapping[str, Any], positives: int) -> list[Cell]:
+    """NegOnly with as many pushing classes as FedSS with m: m + |P_k| - 1."""
+    sizes = [m + positives - 1 for m in (5, 10, 20, 40, 80)]
+    return [_drawing(prefix, common, "neg_only", m) for m in sizes]
+
+
+def _rates(
+    prefix: str, common: Mapping[str, Any], rates: Sequence[float]
+) -> list[Cell]:
+    return [
+        Cell(
+            f"{prefix}_{rate:g}",
+            {**common, "method": "full_softmax", "client_learning_rate": rate},
+            f"FullSoftmax, rate {rate:g}",
+        )
+        for rate in rates
+    ]
+
+
+_TABLE_4_PAPER = _table_4("sop", _PAPER[2])
+_TABLE_4_MINI = _table_4("omniglot", _MINI_2)
+_SEARCH = dict(_MINI, rounds=100)
+
+TABLES = {
+    ("1", "paper"): table(
+        "Table 1, Landmarks-User-160k",
+        _PROGRAM,
+        _six_methods("landmarks", _PAPER[1]),
+        "table1_paper",
+    ),
+    ("1", "mini"): table(
+        "Table 1 at a size for 2 cores, Omniglot",
+        _PROGRAM,
+        _six_methods("omniglot", _MINI_1),
+        "table1_mini",
+    ),
+    ("1", "tiny_imagenet"): table(
+        "Table 1 at a size for 2 cores, Tiny-ImageNet",
+        _PROGRAM,
+        _six_methods("tiny_imagenet", dict(_TINY_IMAGENET, client_learning_rate=0.01)),
+        "table1_tiny_imagenet",
+    ),
+    ("2", "paper"): table(
+        "Table 2, Stanford Online Products",
+        _PROGRAM,
+        _six_methods("sop", _PAPER[2], also_table_4=_names(_TABLE_4_PAPER)),
+        "table2_paper",
+    ),
+    ("2", "mini"): table(
+        "Table 2 at a size for 2 cores, unseen characters of Omniglot",
+        _PROGRAM,
+        _six_methods("omniglot", _MINI_2, also_table_4=_names(_TABLE_4_MINI)),
+        "table2_mini",
+    ),
+    ("3", "paper"): table(
+        "Table 3, ImageNet-21k",
+        _PROGRAM,
+        _six_methods("imagenet21k", _PAPER[3], (50, 100, 200, 400, 800)),
+        "table3_paper",
+    ),
+    # The same runs as those of Table 2.
+    ("4", "paper"): table(
+        "Table 4, Stanford Online Products", _PROGRAM, _TABLE_4_PAPER, "table2_paper"
+    ),
+    ("4", "mini"): table(
+        "Table 4 at a size for 2 cores, unseen characters of Omniglot",
+        _PROGRAM,
+        _TABLE_4_MINI,
+        "table2_mini",
+    ),
+    # Beside those of Table 1.
+    ("figure6", "paper"): table(
+        "Figure 6, Landmarks-User-160k",
+        _PROGRAM,
+        _figure_6("landmarks", _PAPER[1], 90),
+        "table1_paper",
+    ),
+    ("figure6", "mini"): table(
+        "Figure 6 at a size for 2 cores, Omniglot",
+        _PROGRAM,
+        _figure_6("omniglot", _MINI_1, 20),
+        "table1_mini",
+    ),
+    ("learning_rate", "mini"): table(
+        "The client learning rate of the mini runs",
+        _PROGRAM,
+        [
+            cell
+            for task in ("classification", "retrieval")
+            for cell in _rates(
+                f"omniglot_{task}", dict(_SEARCH, task=task), (0.01, 0.03, 0.1, 0.3, 1)
+            )
+        ],
+        "learning_rate_mini",
+    ),
+    ("learning_rate", "tiny_imagenet"): table(
+        "The client learning rate of Table 1 on Tiny-ImageNet",
+        _PROGRAM,
+        _rates(
+            "tiny_imagenet_classification", _TINY_IMAGENET, (0.003, 0.01, 0.03, 0.1)
+        ),
+        "learning_rate_tiny_imagenet",
+    ),
+}

@@ -1,0 +1,535 @@
+"""Tables and pictures of what runs have measured.
+
+    ./run.sh report --table=1 --scale=mini --results_dir=results/table1_mini
+
+reads the runs that `./run.sh table 1 --scale=mini` has left, finished or not, and
+writes table1.md and table1.csv, in the shape of the paper's table with its numbers
+beside ours, and the figures that go with it. It takes seconds and changes no run.
+
+    ./run.sh report --table=1 --scale=mini --figures=3,4,5,7 --output_dir=DIR
+    ./run.sh report --figures=8
+
+Figures 7 and 9 look at the data of the runs, so they must still be where they were, or
+at --data_dir. Figure 8 is computed from the network alone.
+"""
+
+import csv
+import io
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from absl import flags
+
+from experiments.common import output_files, plots, program
+from experiments.common.cells import Cell, Table
+from experiments.fedss import cells as cells_lib
+from experiments.fedss import figures as figures_lib
+from experiments.fedss import paper_table, paper_values, table_results
+from experiments.fedss.table_results import METHOD_TITLES
+from tff_fedss import metrics, tasks, training
+from tff_fedss.errors import InvalidInputError
+
+SCALES = ("mini", "tiny_imagenet", "paper")
+NUM_SEEDS = 3  # Section 4.1: three independent runs.
+_DEFAULT_FIGURES = {1: (3, 4, 5), 2: (3, 4, 5), 3: (3, 4, 10), 4: ()}
+# Of the runs, for `./run.sh table`.
+KIND, RUN = table_results.KIND, table_results.Run
+
+
+class Outcome(NamedTuple):
+    """What came of one run; the fields are the columns of the table.
+
+    In the file, the metric of the task gives `percent` its name: `top1_percent`.
+
+    Where there are no clients (Centralized), there is no traffic: None.
+
+    Attributes:
+        method: As the paper writes it.
+        percent: The metric of the task after the last round.
+        classes_percent: The mean |S_k| over all rounds, in percent of n.
+        classifier_parameters: Sent down to a client, and back up, per round; a mean.
+        classifier_bytes_down: Per client and round.
+        classifier_bytes_up: Per client and round, with the ids of the classes.
+    """
+
+    method: str
+    percent: float
+    classes_percent: float | None
+    classifier_parameters: float | None
+    classifier_bytes_down: float | None
+    classifier_bytes_up: float | None
+
+
+def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
+    """Sums up a finished run.
+
+    Args:
+        run: The run.
+        rows: What `training.train` released, of this run and of others.
+    """
+    own = [row for row in rows if row["method"] == run.name]
+    title, percent = METHOD_TITLES[run.name], 100 * own[-1][run.task.metric]
+    sizes = [row["classes_per_client"] for row in own if "classes_per_client" in row]
+    if not sizes:
+        return Outcome(title, percent, None, None, None, None)
+    mean_size = sum(sizes) / len(sizes)
+    num_classes, embedding_dim = run.weights.trainable[-1].shape
+    traffic = metrics.classifier_traffic(
+        mean_size, embedding_dim, asks_by_id=run.name != "full_softmax"
+    )
+    return Outcome(
+        title,
+        percent,
+        100 * mean_size / num_classes,
+        traffic.parameters,
+        traffic.bytes_down,
+        traffic.bytes_up,
+    )
+
+
+def as_csv(outcomes: Sequence[Outcome], metric: str) -> str:
+    """Writes outcomes as CSV, a row per method.
+
+    Args:
+        outcomes: The rows.
+        metric: The metric of the task.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        f"{metric}_percent" if name == "percent" else name for name in Outcome._fields
+    )
+    writer.writerows(outcomes)
+    return text.getvalue()
+
+
+def as_text(
+    outcomes: Sequence[Outcome], metric_title: str, num_classes: int, chance: float
+) -> str:
+    """Writes outcomes as a table for the terminal.
+
+    Args:
+        outcomes: The rows.
+        metric_title: How to write the metric of the task.
+        num_classes: n.
+        chance: What guessing would reach, a share.
+    """
+    header = (
+        "method",
+        f"{metric_title} %",
+        "|S_k| % of n",
+        "parameters",
+        "bytes down",
+        "bytes up",
+    )
+    cells = [
+        header,
+        *(
+            (
+                o.method,
+                _number(o.percent, ".1f"),
+                _number(o.classes_percent, ".1f"),
+                _number(o.classifier_parameters, ",.0f"),
+                _number(o.classifier_bytes_down, ",.0f"),
+                _number(o.classifier_bytes_up, ",.0f"),
+            )
+            for o in outcomes
+        ),
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    ]
+    rule = "-" * len(lines[0])
+    caption = (
+        f"{metric_title}: on held-out images, trained on n = {num_classes:,} classes "
+        f"(chance: {100 * chance:.2g} %).\n"
+        "parameters and bytes: of the classifier, per client and round; means."
+    )
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule, caption])
+
+
+def _number(value: float | None, format_spec: str) -> str:
+    return "-" if value is None else format(value, format_spec)
+
+
+def plot_learning_curves(
+    rows: Sequence[training.Metrics],
+    task: type[tasks.Task] | tasks.Task,
+    path: pathlib.Path,
+) -> None:
+    """Draws loss and the task's metric by round, a colour per method, as a PNG.
+
+    Args:
+        rows: What `training.train` released; nothing is drawn of nothing.
+        task: The task, or its class.
+        path: The file; replaced whole or not at all.
+    """
+    if not rows:
+        return
+    with plots.png(path, 1, 2, figsize=(9, 3.5)) as (figure, (left, right)):
+        for name in dict.fromkeys(row["method"] for row in rows):
+            own = [row for row in rows if row["method"] == name]
+            losses = [(row["round"], row["loss"]) for row in own if "loss" in row]
+            measured = [
+                (row["round"], 100 * row[task.metric])
+                for row in own
+                if task.metric in row
+            ]
+            for axes, points, marker in ((left, measured, "o"), (right, losses, "")):
+                if points:
+                    axes.plot(
+                        *zip(*points, strict=True),
+                        marker=marker,
+                        color=figures_lib.METHOD_COLORS[name],
+                        label=METHOD_TITLES[name],
+                    )
+        left.set(xlabel="round", ylabel=f"{task.metric_title} on held-out images (%)")
+        left.set_ylim(bottom=0)
+        right.set(xlabel="round", ylabel="training loss (each method's own)")
+        for axes in (left, right):
+            axes.grid(alpha=0.3)
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(
+            handles, labels, loc="outside upper center", ncols=6, frameon=False
+        )
+
+
+# --- The tables of the paper ------------------------------------------------------
+
+
+def write(
+    results_dir: str | os.PathLike,
+    table: int,
+    scale: str,
+    *,
+    figures: Sequence[int] | None = None,
+    output_dir: str | os.PathLike | None = None,
+    more_results_dirs: Sequence[str | os.PathLike] = (),
+    cells: Table | None = None,
+    num_seeds: int = NUM_SEEDS,
+    load_task: figures_lib.LoadTask | None = None,
+    command: Sequence[str] | None = None,
+) -> str:
+    """Writes a table of the paper from our runs: tableN.md, tableN.csv and figures.
+
+    Files are replaced whole or not at all. Unfinished cells are `-`. Cells differ in
+    what the table is about, and in what their flagfiles have differently.
+
+    Args:
+        results_dir: Holds CELL/seedK/, the folders of the runs.
+        table: 1 to 4.
+        scale: One of `SCALES`: which cells there are to be.
+        figures: The figures to draw; None: those that need the runs of this table
+            alone (3, 4 and 5 or 10; 6 if there are cells for it).
+        output_dir: Where to write; by default the results_dir.
+        more_results_dirs: Folders like results_dir with more cells for the figures.
+        cells: What there is to be; by default the table in `cells`.
+        num_seeds: How many seeds a cell is to have.
+        load_task: For figures 7 and 9, see `figures.draw`.
+        command: What was given to write it, argument by argument; it stands in the
+            table.
+
+    Returns:
+        The text of tableN.md.
+
+    Raises:
+        InvalidInputError: If there is no run of the table, or a file of one is damaged,
+            or the files cannot be written.
+    """
+    paper = paper_values.TABLES[table]
+    cells = cells or cells_lib.TABLES.get((str(table), scale))
+    may_differ = frozenset(() if cells is None else cells.differing_settings())
+    results = table_results.read(results_dir, may_differ=may_differ)
+    pool = (
+        table_results.read(results_dir, *more_results_dirs, may_differ=may_differ)
+        if more_results_dirs
+        else results
+    )
+    expected = paper_table.expected_cells(() if cells is None else cells.cells)
+    results = paper_table.cells_of_table(results, paper, expected)
+    lines = paper_table.lines_of(results, paper, expected, num_seeds)
+    folder = output_files.create_folder(output_dir or results_dir)
+    if figures is None:
+        figures = _DEFAULT_FIGURES[table]
+        if table in (1, 2) and figures_lib.compositions(pool):
+            figures = (*figures, 6)
+    pictures = [
+        _figure_text(number, folder, pool, load_task, in_markdown=True)
+        for number in figures
+    ]
+    table_text = paper_table.as_markdown(results, paper, scale, lines, command)
+    text = "\n".join([table_text, *pictures])
+    text = text.rstrip("\n") + "\n"
+    output_files.write_text(
+        folder / f"table{table}.csv", paper_table.as_csv(results, paper, lines)
+    )
+    output_files.write_text(folder / f"table{table}.md", text)
+    return text
+
+
+def default_rounds(cell: Cell) -> int:
+    """Returns how many rounds a cell has that does not say so: by its data set.
+
+    Raises:
+        InvalidInputError: If there is no such data set or task.
+    """
+    dataset = cell.settings.get("dataset", "glyphs")
+    settings = tasks.FAMILIES[dataset].settings if dataset in tasks.FAMILIES else {}
+    task = cell.settings.get("task", next(iter(settings), None))
+    if task not in settings:
+        raise InvalidInputError(
+            f"{cell.title}: there is no --dataset={dataset} with --task={task}."
+        )
+    return settings[task].rounds
+
+
+def write_table(
+    name: tuple[str, str],
+    table: Table,
+    results_dir: pathlib.Path,
+    num_seeds: int,
+    command: Sequence[str],
+) -> str:
+    """Writes what `./run.sh table` asks for.
+
+    Args:
+        name: Of the table, and its scale.
+        table: The cells that there are to be.
+        results_dir: Holds CELL/seedK/, the folders of the runs.
+        num_seeds: How many seeds a cell is to have.
+        command: What was given, argument by argument.
+
+    Returns:
+        The table or, of a figure, a line.
+    """
+    number, scale = name
+    if number == "figure6":
+        return write_figure(results_dir, 6)
+    if not number.isdecimal():  # The search of a learning rate has no table.
+        return ""
+    return write(
+        results_dir,
+        int(number),
+        scale,
+        cells=table,
+        num_seeds=num_seeds,
+        command=command,
+    )
+
+
+def write_figure(
+    results_dir: str | os.PathLike | None,
+    number: int,
+    *,
+    output_dir: str | os.PathLike | None = None,
+    more_results_dirs: Sequence[str | os.PathLike] = (),
+    load_task: figures_lib.LoadTask | None = None,
+) -> str:
+    """Draws one figure of the paper from our runs: figureN.png.
+
+    Args:
+        results_dir: Holds CELL/seedK/, the folders of the runs; figure 8 needs none.
+        number: As the paper counts them, 3 to 10.
+        output_dir: Where to write; by default the results_dir.
+        more_results_dirs: Folders like results_dir with more cells.
+        load_task: For figures 7 and 9, see `figures.draw`.
+
+    Returns:
+        A line that says where the figure is, or why it is not drawn; for figure 6 a
+        line for each pair of bars too.
+
+    Raises:
+        InvalidInputError: If there is no run, or a file of one is damaged, or the
+            figure cannot be written.
+    """
+    results = None
+    if results_dir is not None and number != 8:
+        results = table_results.read(results_dir, *more_results_dirs)
+    folder = output_files.create_folder(output_dir or results_dir)
+    text = _figure_text(number, folder, results, load_task, in_markdown=False)
+    if number == 6 and results is not None:
+        for pair in figures_lib.compositions(results):
+            lines = [
+                paper_table.line_of(results, c.setting, c.name, None, NUM_SEEDS)
+                for c in pair
+            ]
+            text += "\n  " + "; ".join(f"{x.setting}: {x} %" for x in lines)
+    return text
+
+
+def _figure_text(
+    number: int,
+    folder: pathlib.Path,
+    results: table_results.Results | None,
+    load_task: figures_lib.LoadTask | None,
+    in_markdown: bool,
+) -> str:
+    if number not in figures_lib.CAPTIONS:
+        known = ", ".join(map(str, figures_lib.CAPTIONS))
+        raise InvalidInputError(f"--figures={number} must be of {known}.")
+    path = folder / f"figure{number}.png"
+    try:
+        figures_lib.draw(number, path, results, load_task)
+    except figures_lib.NothingToDraw as reason:
+        text = f"Figure {number} is not drawn: {reason}."
+    else:
+        caption = f"Figure {number}: {figures_lib.CAPTIONS[number]}"
+        if not in_markdown:
+            return f"{caption}: {path}"
+        text = f"![{caption}]({path.name})"
+    return f"{text}\n" if in_markdown else text
+
+
+# --- The program ------------------------------------------------------------------
+
+
+def _define_flags() -> None:
+    """Defines the flags of the program.
+
+    In a function, because this module is imported by programs with flags of their own.
+    """
+    flags.DEFINE_enum(
+        "table", None, [str(n) for n in paper_values.TABLES], "The paper's table."
+    )
+    flags.DEFINE_enum(
+        "scale", "mini", list(SCALES), "Which cells it has, see ./run.sh table."
+    )
+    flags.DEFINE_string(
+        "results_dir",
+        None,
+        "Where the runs are: CELL/seedK/. Default: results/tableN_SCALE.",
+    )
+    flags.DEFINE_list(
+        "more_results_dirs",
+        [],
+        "More folders with runs for the figures: results/figure6_mini for figure 6.",
+    )
+    flags.DEFINE_list(
+        "figures",
+        None,
+        "Numbers of the figures to draw, of 3 to 10. Default: those that need the runs "
+        "of the table alone.",
+    )
+    flags.DEFINE_string(
+        "output_dir",
+        None,
+        "Where to write. Default: --results_dir, or results/figures if there is none.",
+    )
+    flags.DEFINE_string(
+        "data_dir",
+        None,
+        "For figures 7 and 9: where the data set is now. Default: where the runs had "
+        "it.",
+    )
+
+
+def make(
+    table: int | None,
+    scale: str,
+    *,
+    results_dir: str | None = None,
+    more_results_dirs: Sequence[str] = (),
+    figures: Sequence[str] | None = None,
+    output_dir: str | None = None,
+    data_dir: str | None = None,
+    command: Sequence[str] | None = None,
+) -> str:
+    """Does what the flags of the program ask for.
+
+    Args:
+        table: 1 to 4; None: figures only.
+        scale: One of `SCALES`.
+        results_dir: See the flag.
+        more_results_dirs: See the flag.
+        figures: See the flag.
+        output_dir: See the flag.
+        data_dir: See the flag.
+        command: See `write`.
+
+    Returns:
+        The text for the terminal.
+
+    Raises:
+        InvalidInputError: If the flags make no sense, there is no run, or a file of one
+            is damaged.
+    """
+    for name, value in (("results_dir", results_dir), ("output_dir", output_dir)):
+        if value == "":
+            raise InvalidInputError(f"--{name}= is empty; expected a folder.")
+    numbers = None if figures is None else [_figure_number(text) for text in figures]
+    load_task: figures_lib.LoadTask | None = None
+    if data_dir is not None:
+
+        def load_task(run_flags):
+            return figures_lib.load_task_of_flags({**run_flags, "data_dir": data_dir})
+
+    if table is not None:
+        results_dir = results_dir or f"results/table{table}_{scale}"
+        text = write(
+            results_dir,
+            table,
+            scale,
+            figures=numbers,
+            output_dir=output_dir,
+            more_results_dirs=more_results_dirs,
+            load_task=load_task,
+            command=command,
+        )
+        return f"{text}\nWritten to {output_dir or results_dir}/"
+    if not numbers:
+        raise InvalidInputError(
+            "say what to report: --table=1 with --results_dir=DIR, or --figures=8."
+        )
+    if results_dir is None and set(numbers) != {8}:
+        raise InvalidInputError(
+            f"--figures={','.join(map(str, numbers))} need --results_dir=DIR or "
+            "--table=N; only figure 8 needs no runs."
+        )
+    output_dir = output_dir or results_dir or "results/figures"
+    return "\n".join(
+        write_figure(
+            results_dir,
+            number,
+            output_dir=output_dir,
+            more_results_dirs=more_results_dirs,
+            load_task=load_task,
+        )
+        for number in numbers
+    )
+
+
+def _figure_number(text: str) -> int:
+    if text.isdecimal() and int(text) in figures_lib.CAPTIONS:
+        return int(text)
+    known = ", ".join(map(str, figures_lib.CAPTIONS))
+    raise InvalidInputError(f"--figures has {text!r}, expected numbers of {known}.")
+
+
+def main() -> None:
+    """Writes what is asked for and prints the table."""
+    values = flags.FLAGS
+    print(
+        make(
+            values.table and int(values.table),
+            values.scale,
+            results_dir=values.results_dir,
+            more_results_dirs=values.more_results_dirs,
+            figures=values.figures,
+            output_dir=values.output_dir,
+            data_dir=values.data_dir,
+            command=["./run.sh", "report", *sys.argv[1:]],
+        )
+    )
+
+
+if __name__ == "__main__":
+    _define_flags()
+    program.run(main)

@@ -1,0 +1,1 @@
+"""LEAP: easy and diverse examples first."""

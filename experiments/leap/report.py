@@ -1,0 +1,246 @@
+"""LEAP, SPLD and Random side by side: Table 1, and figures 2 to 11.
+
+    ./run.sh leap_report --results_dir=results/leap --output_dir=docs/results/leap
+
+reads results/leap/SETTING/METHOD/seedN/, the results folders of `./run.sh leap`,
+finished or not, in which the runs of a setting differ in method and seed alone. It
+writes table1.md and table1.csv with the paper's numbers beside ours, and for each
+setting (any name, such as cifar10_mini) curves.png (figures 2, 4, 6, 7, 9, 10),
+selection.png, and embedding.png (figures 3, 5, 8, 11), with the setting's name before
+each. It takes seconds, and about 10 more per setting for t-SNE.
+"""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from absl import flags
+
+from experiments.common import output_files, program, results
+from experiments.common.cells import Table
+from experiments.leap import figures as leap_figures
+from tff_fedss import training
+from tff_fedss.errors import InvalidInputError
+
+# Table 1 of the paper: test accuracy in percent, five runs (four of the last two).
+PAPER = {
+    "mnist": {"leap": "99.31 ± 0.06", "spld": "99.20 ± 0.05", "random": "99.24 ± 0.06"},
+    "fashion_mnist": {
+        "leap": "93.76 ± 0.11",
+        "spld": "93.17 ± 0.18",
+        "random": "92.95 ± 0.14",
+    },
+    "cifar10": {
+        "leap": "95.12 ± 0.16",
+        "spld": "94.42 ± 0.21",
+        "random": "94.49 ± 0.12",
+    },
+    "cifar100": {
+        "leap": "79.17 ± 0.24",
+        "spld": "74.67 ± 0.30",
+        "random": "75.45 ± 0.25",
+    },
+    "svhn_cropped": {
+        "leap": "97.65 ± 0.09",
+        "spld": "97.38 ± 0.06",
+        "random": "97.43 ± 0.11",
+    },
+}
+KIND = results.RunKind(
+    program="leap",
+    run_name=lambda run_flags: run_flags["method"],
+    choices={"method": leap_figures.METHODS},
+    columns=("steps",),
+    cell_flags=frozenset({"method"}),
+)
+# Of the runs, for `./run.sh table`.
+RUN = results.Run
+
+# By setting and method, the runs by seed.
+Settings = dict[str, dict[str, list[results.Run]]]
+
+
+def _define_flags() -> None:
+    # Not at the import: other programs have flags of these names.
+    flags.DEFINE_string(
+        "results_dir", None, "Holds SETTING/METHOD/seedN, the results folders."
+    )
+    flags.DEFINE_string("output_dir", None, "Where to write.")
+
+
+def main() -> None:
+    """Reads and writes."""
+    for name in ("results_dir", "output_dir"):
+        if not flags.FLAGS[name].value:
+            raise InvalidInputError(f"--{name}=DIR is needed.")
+    text = write(
+        pathlib.Path(flags.FLAGS.results_dir), pathlib.Path(flags.FLAGS.output_dir)
+    )
+    print(text)
+
+
+def write(results_dir: pathlib.Path, output_dir: pathlib.Path) -> str:
+    """Writes the table and the figures.
+
+    Args:
+        results_dir: Holds SETTING/METHOD/seedN, the results folders.
+        output_dir: Where to write; created if need be.
+
+    Returns:
+        The table, in Markdown.
+
+    Raises:
+        InvalidInputError: If there is no measured run, a file of one is damaged, or
+            runs do not belong together.
+    """
+    settings = _read(results_dir)
+    folder = output_files.create_folder(output_dir)
+    for setting, methods in settings.items():
+        _draw(setting, methods, folder)
+    table = [
+        _table_row(setting, method, runs, methods.get("random"))
+        for setting, methods in settings.items()
+        for method, runs in methods.items()
+    ]
+    output_files.write_csv(folder / "table1.csv", table)
+    text = _as_markdown(table)
+    output_files.write_text(folder / "table1.md", text)
+    return text
+
+
+def write_table(
+    name: tuple[str, str],
+    table: Table,
+    results_dir: pathlib.Path,
+    num_seeds: int,
+    command: Sequence[str],
+) -> str:
+    """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
+    del name, num_seeds
+    settings = _read(results_dir)
+    cells = [runs for methods in settings.values() for runs in methods.values()]
+    head = results.head(table.title, cells, command)
+    return f"{head}\n{write(results_dir, results_dir)}"
+
+
+def _read(results_dir: pathlib.Path) -> Settings:
+    if not results_dir.is_dir():
+        raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
+    settings: Settings = {}
+    for folder in sorted(p for p in results_dir.iterdir() if p.is_dir()):
+        methods = {}
+        for method in leap_figures.METHODS:
+            if runs := _read_cell(folder / method):
+                methods[method] = runs
+        if methods:
+            results.check_same_table([run for runs in methods.values() for run in runs])
+            settings[folder.name] = methods
+    if not settings:
+        raise InvalidInputError(
+            f"--results_dir={results_dir} holds no SETTING/METHOD/seedN/metrics.csv "
+            f"with a row, for a method of {', '.join(leap_figures.METHODS)}."
+        )
+    return settings
+
+
+def _read_cell(folder: pathlib.Path) -> list[results.Run]:
+    """Reads the runs of a method that have been measured."""
+    runs = [results.read_run(path, KIND) for path in results.seed_folders(folder)]
+    for run in runs:
+        if run.name != folder.name:
+            raise InvalidInputError(
+                f"{run.path} has --method={run.name}, in the folder {folder.name}."
+            )
+        if run.rows and "top1" not in run.rows[0]:
+            raise InvalidInputError(f"{run.path / 'metrics.csv'}:2: there is no top1.")
+    runs = [run for run in runs if run.rows]
+    results.check_same_cell(runs)
+    return runs
+
+
+def _draw(
+    setting: str, methods: Mapping[str, Sequence[results.Run]], folder: pathlib.Path
+) -> None:
+    rows = {method: [run.rows for run in runs] for method, runs in methods.items()}
+    leap_figures.plot_curves(rows, folder / f"{setting}_curves.png")
+    leap_figures.plot_selection(rows, folder / f"{setting}_selection.png")
+    for run in methods.get("leap", ()):
+        path = run.path / "representations.npz"
+        if path.exists():
+            leap_figures.plot_embedding(
+                run.rows, *_read_embedding(path), folder / f"{setting}_embedding.png"
+            )
+            return
+
+
+def _read_embedding(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Reads representations, labels and the names of classes."""
+    saved = training.read_arrays(path)
+    for name in ("representations", "labels", "class_names"):
+        if name not in saved:
+            raise InvalidInputError(f"{path} is damaged: it has no {name}.")
+    points, labels = saved["representations"], saved["labels"]
+    names = saved["class_names"].tolist()
+    if not (
+        points.ndim == 2
+        and len(points) >= 4  # What t-SNE needs.
+        and points.shape[1] > 0
+        and np.issubdtype(points.dtype, np.floating)
+        and np.isfinite(points).all()
+        and labels.shape == points.shape[:1]
+        and np.issubdtype(labels.dtype, np.integer)
+        and saved["class_names"].ndim == 1
+        and 0 <= labels.min() <= labels.max() < len(names)
+    ):
+        raise InvalidInputError(
+            f"{path} is damaged: expected representations float[examples, d], "
+            "finite and of 4 or more, labels int[examples] and a name for each class."
+        )
+    return points, labels, names
+
+
+def _table_row(
+    setting: str,
+    method: str,
+    runs: Sequence[results.Run],
+    random: Sequence[results.Run] | None,
+) -> dict[str, str]:
+    """One row of the table, as text; blank is what is not known."""
+    curve = leap_figures.mean_curve([run.rows for run in runs], "top1")
+    steps, mean, spread = curve
+    reached = ""
+    if random is not None:
+        _, random_mean, _ = leap_figures.mean_curve([r.rows for r in random], "top1")
+        is_reached = mean >= random_mean[-1]
+        reached = f"{steps[is_reached.argmax()]:,}" if is_reached.any() else "not"
+    dataset = runs[0].flags.get("dataset", "")
+    last = f"{100 * mean[-1]:.2f}"
+    if len(runs) > 1:
+        last += f" ± {100 * spread[-1]:.2f}"
+    unfinished = sum(not run.is_done for run in runs)
+    return {
+        "setting": setting,
+        "method": leap_figures.METHODS[method],
+        "mini-batches": f"{steps[-1]:,}",
+        "seeds": str(len(runs)) + (f" ({unfinished} unfinished)" * bool(unfinished)),
+        "top-1 %": last,
+        "reaches Random's last after": reached,
+        "paper's Table 1": PAPER.get(dataset, {}).get(method, ""),
+    }
+
+
+def _as_markdown(table: Sequence[Mapping[str, str]]) -> str:
+    columns = list(table[0])
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    lines += [f"| {' | '.join(row.values())} |" for row in table]
+    lines += [
+        "",
+        "Mean and standard deviation over seeds, at the last mini-batch that all seeds "
+        "have. The paper's numbers are of its full settings, whatever ours is.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    _define_flags()
+    program.run(main)

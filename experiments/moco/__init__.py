@@ -1,0 +1,1 @@
+"""Focal contrastive learning: MoCo v2 with a focal loss."""

@@ -1,0 +1,284 @@
+"""Tables 1 to 4 and figures 3 to 5 of focal contrastive learning, from our own runs.
+
+    ./run.sh moco_report --results_dir=results/moco --output_dir=docs/results/moco
+
+reads results/moco/CELL/seedN/, the results folders of finished runs of `./run.sh
+moco`, and writes linear_accuracy.md, linear_accuracy.csv and losses.png, in a few
+seconds. CELL is named as in cells.py: a_gamma0 for experiment A with gamma = 0,
+and so on to d_gamma2; `untrained` is the random encoder. The runs must have the same
+flags but for what their cells stand for, and those of one seed that are post-trained
+start from the same model. The paper's numbers (Imagenette, ResNet-50, 1,250 epochs)
+stand beside ours.
+"""
+
+import pathlib
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import flags
+
+from experiments.common import output_files, plots, program, results
+from experiments.common.cells import Table
+from tff_fedss import losses, tasks, training
+from tff_fedss.errors import InvalidInputError
+
+_TITLES = {
+    "a": "Experiment A, from scratch (Table 1)",
+    "b": "Experiment B, post-training (Table 2)",
+    "c": "Experiment C, post-training, clustered (Table 3)",
+    "d": "Experiment D, post-training, filtered (Table 4)",
+}
+_GAMMAS = ("0", "0.5", "1", "2")
+# Accuracy in percent, by gamma.
+_PAPER = {
+    "a": (81.7, 81.4, 80.7, 80.7),
+    "b": (84.1, 84.3, 84.2, 83.9),
+    "c": (84.0, 84.1, 84.1, 83.8),
+    "d": (84.2, 84.9, 85.1, 85.0),
+}
+_UNTRAINED = "untrained"
+# What --loss is in each experiment; all but the first start from --pretrained.
+_LOSSES = {"a": "plain", "b": "plain", "c": "clustered", "d": "filtered"}
+KIND = results.RunKind(
+    program="moco",
+    run_name=lambda run_flags: "moco",
+    choices={"loss": losses.INFO_NCE_FORMS},
+    whole_numbers=("seed", "epochs"),
+    numbers=("gamma",),
+    length="epochs",
+    cell_flags=frozenset({"loss", "gamma", "pretrained"}),
+    starts_by_seed=True,
+)
+# Of the runs, for `./run.sh table`.
+RUN = results.Run
+# The model whose losses figures 3 to 5 show.
+_MEASURED = "a_gamma0"
+_FIGURES = dict(zip(losses.INFO_NCE_FORMS, (3, 4, 5), strict=True))
+
+
+class _Row(NamedTuple):
+    cell: str
+    gamma: str
+    paper: float | None
+    accuracies: list[float]  # In percent, a seed each.
+
+
+def _define_flags() -> None:
+    # Not at the import: other programs have flags of these names.
+    flags.DEFINE_string("results_dir", None, "Holds CELL/seedN/.")
+    flags.DEFINE_string("output_dir", None, "Where to write.")
+
+
+def main() -> None:
+    """Reads and writes."""
+    for name in ("results_dir", "output_dir"):
+        if not flags.FLAGS[name].value:
+            raise InvalidInputError(f"--{name}=DIR is needed.")
+    text = write(
+        pathlib.Path(flags.FLAGS.results_dir), pathlib.Path(flags.FLAGS.output_dir)
+    )
+    print(text, end="")
+
+
+def write(results_dir: pathlib.Path, output_dir: pathlib.Path) -> str:
+    """Writes the tables and the figure.
+
+    Args:
+        results_dir: Holds CELL/seedN/.
+        output_dir: Where to write; created if need be.
+
+    Returns:
+        The tables, in Markdown.
+
+    Raises:
+        InvalidInputError: If no run is finished, a file of one is damaged, or runs do
+            not belong together.
+    """
+    papers = {
+        f"{experiment}_gamma{gamma}": (gamma, paper)
+        for experiment, values in _PAPER.items()
+        for gamma, paper in zip(_GAMMAS, values, strict=True)
+    }
+    cells = {cell: _read_cell(results_dir / cell) for cell in (_UNTRAINED, *papers)}
+    if not any(cells.values()):
+        raise InvalidInputError(
+            f"--results_dir={results_dir} holds no finished run in CELL/seedN/, for a "
+            f"CELL of {', '.join(cells)}."
+        )
+    _check_cells(cells)
+    rows = [
+        _Row(cell, *papers.get(cell, ("", None)), list(map(_accuracy, runs)))
+        for cell, runs in cells.items()
+    ]
+    measured = _read_losses(cells[_MEASURED])
+    output_files.create_folder(output_dir)
+    text = _as_markdown(rows) + _describe_losses(measured)
+    output_files.write_text(output_dir / "linear_accuracy.md", text)
+    output_files.write_csv(
+        output_dir / "linear_accuracy.csv", [_csv_row(row) for row in rows]
+    )
+    if measured is not None:
+        _plot(measured, output_dir / "losses.png")
+    return text
+
+
+def write_table(
+    name: tuple[str, str],
+    table: Table,
+    results_dir: pathlib.Path,
+    num_seeds: int,
+    command: Sequence[str],
+) -> str:
+    """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
+    del name, num_seeds
+    cells = [_read_cell(results_dir / cell) for cell in table.cells]
+    head = results.head(table.title, cells, command)
+    return f"{head}\n{write(results_dir, results_dir)}"
+
+
+def _csv_row(row: _Row) -> dict[str, Any]:
+    mean, deviation = _moments(row.accuracies)
+    return {
+        "cell": row.cell,
+        "paper": row.paper,
+        "mean": mean,
+        "deviation": deviation,
+        "seeds": len(row.accuracies),
+    }
+
+
+def _read_cell(folder: pathlib.Path) -> list[results.Run]:
+    """Reads the finished runs of a cell, and checks that they are of this cell."""
+    runs = [results.read_run(path, KIND) for path in results.seed_folders(folder)]
+    experiment, _, gamma = folder.name.partition("_gamma")
+    for run in runs:
+        loss, is_pretrained = run.flags["loss"], bool(run.flags.get("pretrained"))
+        if folder.name == _UNTRAINED:
+            is_right = run.num_rounds == 0 and not is_pretrained
+            expected = "--epochs=0 and no --pretrained"
+        else:
+            is_right = (
+                loss == _LOSSES[experiment]
+                and float(run.flags["gamma"]) == float(gamma)
+                and is_pretrained == (experiment != "a")
+                and run.num_rounds > 0
+            )
+            expected = (
+                f"--loss={_LOSSES[experiment]} --gamma={gamma}, --epochs above 0 and "
+                f"{'no ' * (experiment == 'a')}--pretrained"
+            )
+        if not is_right:
+            raise InvalidInputError(
+                f"{run.path} has --loss={loss} --gamma={run.flags['gamma']} "
+                f"--epochs={run.num_rounds} "
+                f"--pretrained={run.flags.get('pretrained', '(unset)')}; a run of "
+                f"{folder.name} has {expected}."
+            )
+    results.check_same_cell(runs)
+    return [run for run in runs if run.is_done]
+
+
+def _check_cells(cells: Mapping[str, Sequence[results.Run]]) -> None:
+    trained = [run for cell in cells if cell != _UNTRAINED for run in cells[cell]]
+    results.check_same_table(trained)
+    results.check_same_table([*cells[_UNTRAINED], *trained], {"epochs"})
+
+
+def _accuracy(run: results.Run) -> float:
+    """The metric after the last epoch, in percent."""
+    return 100 * run.rows[-1][tasks.Contrastive.metric]
+
+
+def _moments(values: list[float]) -> tuple[str, str]:
+    """The mean and, of several values, their standard deviation."""
+    mean = f"{statistics.mean(values):.2f}" if values else ""
+    deviation = f"{statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return mean, deviation
+
+
+def _as_markdown(rows: list[_Row]) -> str:
+    lines = []
+    for experiment, title in _TITLES.items():
+        own = [row for row in rows if row.cell.startswith(f"{experiment}_")]
+        if not any(row.accuracies for row in own):
+            continue
+        lines += [
+            f"{title}:",
+            "",
+            "| gamma | paper, % | ours, % | seeds |",
+            "|---|---|---|---|",
+        ]
+        for row in own:
+            mean, deviation = _moments(row.accuracies)
+            ours = f"{mean} ± {deviation}" if deviation else mean
+            seeds = len(row.accuracies) or ""
+            lines.append(f"| {row.gamma} | {row.paper} | {ours} | {seeds} |")
+        lines.append("")
+    untrained = next(row for row in rows if row.cell == _UNTRAINED)
+    if untrained.accuracies:
+        mean, deviation = _moments(untrained.accuracies)
+        ours = f"{mean} ± {deviation}" if deviation else mean
+        lines += [f"Random encoder, not trained: {ours} %.", ""]
+    return "\n".join(lines)
+
+
+def _read_losses(runs: Sequence[results.Run]) -> dict[str, np.ndarray] | None:
+    """The losses of all examples in all seeds of the model, by form."""
+    measured = {form: [] for form in _FIGURES}
+    for run in runs:
+        path = run.path / "losses.npz"
+        arrays = training.read_arrays(path)
+        for form, parts in measured.items():
+            if form not in arrays:
+                raise InvalidInputError(f"{path} is damaged: it has no {form}.")
+            values = arrays[form]
+            if not (
+                values.ndim == 1
+                and len(values)
+                and np.issubdtype(values.dtype, np.floating)
+                and np.isfinite(values).all()
+            ):
+                raise InvalidInputError(
+                    f"{path} is damaged: expected {form} as a finite float[examples]."
+                )
+            parts.append(values)
+    if not measured["plain"]:
+        return None
+    return {form: np.concatenate(parts) for form, parts in measured.items()}
+
+
+def _describe_losses(measured: dict[str, np.ndarray] | None) -> str:
+    if measured is None:
+        return ""
+    lines = [
+        "",
+        "Loss of each example under the model of experiment A with gamma = 0:",
+        "",
+        "| loss | figure | mean | median | below 0.5, % |",
+        "|---|---|---|---|---|",
+    ]
+    for form, values in measured.items():
+        low = 100 * np.mean(values < 0.5)
+        lines.append(
+            f"| {form} | {_FIGURES[form]} | {values.mean():.2f} | "
+            f"{np.median(values):.2f} | {low:.1f} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def _plot(measured: dict[str, np.ndarray], path: pathlib.Path) -> None:
+    """Draws the three histograms on one scale, as figures 3 to 5 of the paper."""
+    top = max(np.quantile(values, 0.999) for values in measured.values())
+    with plots.png(path, 1, 3, figsize=(12, 3.2), sharey=True) as (_, panels):
+        for panel, (form, values) in zip(panels, measured.items(), strict=True):
+            panel.hist(np.minimum(values, top), bins=60, range=(0, top), density=True)
+            panel.set(title=f"{form} (figure {_FIGURES[form]})", xlabel="loss")
+            panel.grid(alpha=0.3)
+        panels[0].set_ylabel("density of examples")
+
+
+if __name__ == "__main__":
+    _define_flags()
+    program.run(main)

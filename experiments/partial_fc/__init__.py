@@ -1,0 +1,1 @@
+"""Partial FC: very many classes over the devices of one machine."""

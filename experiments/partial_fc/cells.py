@@ -1,0 +1,96 @@
+"""The cells of Partial FC.
+
+    ./run.sh table partial_fc/omniglot --data_dir=OMNIGLOT
+    ./run.sh table partial_fc/ten_million --cells='*'
+    ./run.sh table partial_fc/faces --data_dir=FACES
+
+`omniglot`: must the positives be kept? All 1,623 characters, PPRN against sampling at
+random; 20 minutes on 2 cores for three seeds; top-1 53.1 % (r = 1), 46.9 % (PPRN, 0.5),
+27.8 % (PPRN, 0.1), 22.4 and 0.1 % at random: docs/results/partial_fc. `ten_million`: W
+and its momentum are 5.1 GB; 8 GiB of memory. `faces` has not been run: no faces could
+be had.
+"""
+
+from experiments.common.cells import Cell, table
+
+_PROGRAM = "experiments.partial_fc.train"
+_OMNIGLOT = dict(
+    dataset="omniglot",
+    rounds=20,
+    steps_per_round=100,
+    rounds_per_evaluation=2,
+    num_strata=8,
+    # The best of a search at r = 1.
+    learning_rate=0.001,
+)
+
+TABLES = {
+    ("omniglot", "mini"): table(
+        "All 1,623 characters of Omniglot",
+        _PROGRAM,
+        [
+            Cell(
+                "full",
+                dict(_OMNIGLOT, sample_rate=1.0),
+                "The model-parallel full softmax",
+            ),
+            *(
+                Cell(
+                    f"{sampling}_{rate:g}",
+                    dict(_OMNIGLOT, sampling=sampling, sample_rate=rate),
+                    f"{sampling}, r = {rate:g}",
+                )
+                for sampling in ("pprn", "all_random")
+                for rate in (0.5, 0.1)
+            ),
+        ],
+        "partial_fc/omniglot",
+    ),
+    ("ten_million", "mini"): table(
+        "Ten million generated identities, d = 64",
+        _PROGRAM,
+        [
+            Cell(
+                "pprn_0.1",
+                dict(
+                    dataset="generated",
+                    num_classes=10_000_000,
+                    sample_rate=0.1,
+                    num_strata=16,
+                    rounds=4,
+                    steps_per_round=25,
+                    rounds_per_evaluation=2,
+                    rounds_per_checkpoint=2,
+                ),
+                "PPRN, r = 0.1",
+            )
+        ],
+        "partial_fc/ten_million",
+        (0,),
+    ),
+    ("faces", "paper"): table(
+        "Aligned faces in a folder for each identity, as the authors train",
+        _PROGRAM,
+        [
+            Cell(
+                "pprn_0.1",
+                dict(
+                    dataset="faces",
+                    model="mobilenet_v3_large",
+                    image_size=112,
+                    embedding_dim=512,
+                    margin="arcface",
+                    margin_size=0.5,
+                    logit_scale=64.0,
+                    sample_rate=0.1,
+                    batch_size=512,
+                    rounds=200,
+                    steps_per_round=1000,
+                ),
+                "ArcFace, s = 64, d = 512, r = 0.1",
+            )
+        ],
+        "partial_fc/faces",
+        (0,),
+    ),
+}

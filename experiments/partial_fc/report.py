@@ -1,0 +1,201 @@
+"""A table and curves of Partial FC runs: are the positives what must be kept?
+
+    ./run.sh partial_fc_report --results_dir=DIR --output_dir=DIR --name=omniglot
+
+reads the results folders of `./run.sh partial_fc` in DIR, at any depth, finished or
+not, and writes NAME.png (TAR@FAR, CA_pcc and the loss by steps), NAME.csv (a row per
+measurement of CA_pcc) and NAME.md. Runs of one --sampling and --sample_rate
+(`pprn_0.1`, ...) are one row: the mean and the standard deviation over seeds, at the
+last step that all of them have; the curves are of the first. All other flags must be
+the same. Takes seconds.
+"""
+
+import os
+import pathlib
+import statistics
+from collections.abc import Mapping, Sequence
+
+from absl import flags
+
+from experiments.common import output_files, program, results
+from experiments.common.cells import Table
+from experiments.partial_fc import curves as partial_fc_curves
+from tff_fedss import samplers, training
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.tasks.identities import IdentityVerification
+
+_TITLES = {
+    "tar_at_far": IdentityVerification.metric_title,
+    "pair_accuracy": "pair accuracy",
+    "map_at_r": "MAP@R",
+    "top1": "top-1",
+    "ca_pcc": "CA_pcc",
+    "trained_share": "examples with a target",
+    "classes_per_step": "classes in a step",
+}
+
+
+def _run_name(run_flags: results.Flags) -> str:
+    rate = float(run_flags["sample_rate"])
+    return "full" if rate == 1 else f"{run_flags['sampling']}_{rate:g}"
+
+
+KIND = results.RunKind(
+    program="partial_fc",
+    run_name=_run_name,
+    choices={"sampling": samplers.SAMPLINGS},
+    numbers=("sample_rate",),
+    columns=("steps",),
+    cell_flags=frozenset({"sampling", "sample_rate"}),
+    own_data=frozenset({"generated"}),
+)
+# Of the runs, for `./run.sh table`.
+RUN = results.Run
+
+
+def _define_flags() -> None:
+    # Not at the import: other programs have flags of these names.
+    flags.DEFINE_string("results_dir", None, "Holds the results folders.")
+    flags.DEFINE_string("output_dir", None, "Where to write.")
+    flags.DEFINE_string("name", "partial_fc", "Of the files, without an ending.")
+
+
+def main() -> None:
+    """Reads and writes."""
+    for name in ("results_dir", "output_dir"):
+        if not flags.FLAGS[name].value:
+            raise InvalidInputError(f"--{name}=DIR is needed.")
+    text = write(
+        pathlib.Path(flags.FLAGS.results_dir),
+        pathlib.Path(flags.FLAGS.output_dir),
+        flags.FLAGS.name,
+    )
+    print(text)
+
+
+def write(results_dir: pathlib.Path, output_dir: pathlib.Path, name: str) -> str:
+    """Writes the curves and the table.
+
+    Args:
+        results_dir: Holds the results folders.
+        output_dir: Where to write; created if need be.
+        name: Of the files.
+
+    Returns:
+        The table, in Markdown.
+
+    Raises:
+        InvalidInputError: If there is no measured run, a file of one is damaged, or
+            runs do not belong together.
+    """
+    output_files.check_name(name)
+    cells = _read(results_dir)
+    output_files.create_folder(output_dir)
+    firsts = {key: _rows(runs[0]) for key, runs in cells.items()}
+    partial_fc_curves.plot(firsts, _TITLES["tar_at_far"], output_dir / f"{name}.png")
+    columns = ["steps", "loss", *_TITLES]
+    output_files.write_csv(
+        output_dir / f"{name}.csv",
+        [
+            {"run": key, "repeat": repeat, **{c: row.get(c, "") for c in columns}}
+            for key, runs in cells.items()
+            for repeat, run in enumerate(runs)
+            for row in _rows(run)
+        ],
+        ["run", "repeat", *columns],
+    )
+    text = _as_markdown(cells)
+    output_files.write_text(output_dir / f"{name}.md", text)
+    return text
+
+
+def write_table(
+    name: tuple[str, str],
+    table: Table,
+    results_dir: pathlib.Path,
+    num_seeds: int,
+    command: Sequence[str],
+) -> str:
+    """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
+    del num_seeds
+    cells = _read(results_dir)
+    text = write(results_dir, results_dir, "_".join(name))
+    head = results.head(table.title, cells.values(), command)
+    return f"{head}\n{text}"
+
+
+def _read(results_dir: pathlib.Path) -> dict[str, list[results.Run]]:
+    """Reads all runs that have been measured, by name and then by seed."""
+    if not results_dir.is_dir():
+        raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
+    cells: dict[str, list[results.Run]] = {}
+    folders = [pathlib.Path(p) for p, *_ in os.walk(results_dir, onerror=_raise)]
+    for path in sorted(filter(results.has_begun, folders)):
+        run = results.read_run(path, KIND)
+        if any("ca_pcc" in row for row in run.rows):
+            cells.setdefault(run.name, []).append(run)
+    if not cells:
+        raise InvalidInputError(
+            f"--results_dir={results_dir} holds no RUN/metrics.csv with CA_pcc."
+        )
+    for runs in cells.values():
+        runs.sort(key=lambda run: run.seed)
+        results.check_same_cell(runs)
+    results.check_same_table([run for runs in cells.values() for run in runs])
+    return dict(sorted(cells.items(), key=lambda item: (item[0] != "full", item[0])))
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _rows(run: results.Run) -> list[training.Metrics]:
+    """The rows with the steps before the first round, which are none."""
+    return [
+        {"steps": 0.0, **{k: float(v) for k, v in row.items() if k != "method"}}
+        for row in run.rows
+    ]
+
+
+def _as_markdown(cells: Mapping[str, Sequence[results.Run]]) -> str:
+    """A row for each name: the last measurement of each column that all seeds have."""
+    columns = [
+        c
+        for c in _TITLES
+        if any(c in row for runs in cells.values() for run in runs for row in run.rows)
+    ]
+    lines = [
+        "| run | seeds | steps | " + " | ".join(_TITLES[c] for c in columns) + " |",
+        "|---" * (len(columns) + 3) + "|",
+    ]
+    for name, runs in cells.items():
+        unfinished = sum(not run.is_done for run in runs)
+        seeds = f"{len(runs)}" + f" ({unfinished} unfinished)" * bool(unfinished)
+        steps = min(run.rows[-1].get("steps", 0) for run in runs)
+        values = " | ".join(_cell(c, _last(c, runs)) for c in columns)
+        lines.append(f"| {name} | {seeds} | {steps:,} | {values} |")
+    return "\n".join(lines) + "\n"
+
+
+def _last(column: str, runs: Sequence[results.Run]) -> list[float]:
+    """The values of all runs after the last round in which all have one."""
+    by_round = [
+        {row["round"]: row[column] for row in run.rows if column in row} for run in runs
+    ]
+    common = set.intersection(*map(set, by_round))
+    return [values[max(common)] for values in by_round] if common else []
+
+
+def _cell(column: str, values: list[float]) -> str:
+    if not values:
+        return ""
+    digits = 0 if column == "classes_per_step" else 3
+    text = f"{statistics.mean(values):,.{digits}f}"
+    if len(values) > 1:
+        text += f" ± {statistics.stdev(values):.{digits}f}"
+    return text
+
+
+if __name__ == "__main__":
+    _define_flags()
+    program.run(main)

@@ -1,0 +1,1 @@
+"""RF-softmax: sampled softmax with kernel-based samplers."""

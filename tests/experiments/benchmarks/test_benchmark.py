@@ -1,0 +1,241 @@
+"""The benchmark: what it measures is the same in all, and it tells who cheats."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from experiments.benchmarks import contest, table
+from experiments.benchmarks.workload import BATCH_SIZE, Workload
+
+_WORKLOAD = Workload("fedavg", "cnn", num_clients=2, num_examples=40)
+_FAKE = contest.Entry("tests.experiments.benchmarks.fake_contender")
+_FAKES = {
+    "reference": _FAKE,
+    "fake": _FAKE,
+    "absent": contest.Entry(
+        "tests.experiments.benchmarks.fake_contender", "no_such_peer"
+    ),
+    "other": contest.Entry(
+        "tests.experiments.benchmarks.fake_contender", algorithms=("fedss",)
+    ),
+}
+
+
+def _run(tmp_path, names, **kwargs):
+    lines = []
+    defaults = dict(
+        repeats=3,
+        weights_tolerance=1e-3,
+        loss_tolerance=1e-5,
+        timeout=60,
+        log_dir=tmp_path,
+        say=lines.append,
+        contenders=_FAKES,
+    )
+    results = contest.run(_WORKLOAD, ["reference", *names], **defaults | kwargs)
+    return dict(zip(names, results[1:], strict=True)), lines
+
+
+def test_an_honest_contender_is_ok_and_measured(tmp_path):
+    results, _ = _run(tmp_path, ["fake"])
+    result = results["fake"]
+    assert (result.status, result.note) == ("ok", "fake")
+    assert result.weights_difference == 0 and result.loss_difference == 0
+    assert len(result.seconds) == 3 and result.first_seconds > 0
+    assert result.peak_mib > 1
+    assert "not a reply" in (tmp_path / "fedavg_cnn_2_fake.log").read_text()
+
+
+def test_short_rounds_are_repeated_for_a_while(tmp_path):
+    results, _ = _run(tmp_path, ["fake"], repeats=1, seconds=60)
+    assert len(results["fake"].seconds) == contest.MOST_REPEATS
+    results, _ = _run(tmp_path, ["fake"], repeats=contest.MOST_REPEATS + 1, seconds=0)
+    assert len(results["fake"].seconds) == contest.MOST_REPEATS + 1
+
+
+def test_a_slow_contender_does_one_round_that_counts(tmp_path):
+    results, lines = _run(tmp_path, ["fake:how=slow", "fake"], slow_seconds=0.4)
+    slow = results["fake:how=slow"]
+    assert (slow.status, len(slow.seconds)) == ("ok", 1) and slow.peak_mib > 1
+    assert slow.weights_difference == 0  # After as many rounds of the reference.
+    assert any("too slow" in line for line in lines)
+    assert results["fake"].status == "ok" and len(results["fake"].seconds) == 3
+
+
+@pytest.mark.parametrize("how", ["lies", "stops", "nan", "other model", "other loss"])
+def test_a_contender_that_computes_something_else_is_wrong(tmp_path, how):
+    results, lines = _run(tmp_path, [f"fake:how={how}", "fake"])
+    result = results[f"fake:how={how}"]
+    assert result.status == "WRONG"
+    assert any("WRONG" in line for line in lines)
+    assert len(result.seconds) == 3  # Not hidden.
+    assert results["fake"].status == "ok"
+    if how == "lies":  # Nearest to its mark after the first round, of 0.1 w_0.
+        initial = _WORKLOAD.initial_weights().values()
+        length = 0.1 * np.sqrt(sum(np.sum(np.square(w)) for w in initial))
+        assert result.weights_difference == pytest.approx(1 / length, rel=1e-4)
+    if how == "other loss":
+        assert result.loss_difference == pytest.approx(0.1)
+
+
+def test_what_rounding_does_is_not_wrong(tmp_path):
+    nudged, other = "fake:how=lies", "fake:how=other loss"
+    results, _ = _run(tmp_path, [nudged, f"{nudged}:name=B", other], nudged=nudged)
+    assert results[nudged].status == results[f"{nudged}:name=B"].status == "ok"
+    assert results[nudged].weights_difference > 1e-3
+    # Its loss is the reference's, so that of the others must be, too.
+    assert results[other].status == "WRONG"
+    results, _ = _run(tmp_path, ["fake", nudged], nudged="fake")
+    assert results[nudged].status == "WRONG"
+
+
+def test_what_rounding_did_in_any_round_is_not_wrong(tmp_path):
+    nudged, other = "fake:how=other loss at first", "fake:how=other loss"
+    results, _ = _run(tmp_path, [nudged, other], nudged=nudged)
+    assert results[nudged].loss_difference == pytest.approx(0.1)
+    assert results[other].status == "ok"
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("fake:how=dies", "out of cheese"),
+        ("fake:how=raises", "no cheese"),
+        ("fake:no_such_option=1", "no_such_option"),
+        ("absent", "--setup_peers"),
+    ],
+)
+def test_a_contender_that_fails_is_reported_and_stops_nobody(tmp_path, name, reason):
+    results, lines = _run(tmp_path, [name, "fake"])
+    assert results[name].status == "failed" and reason in results[name].note
+    assert any(name in line and reason in line for line in lines)
+    assert results["fake"].status == "ok" and len(results["fake"].seconds) == 3
+
+
+def test_a_contender_that_hangs_is_given_up(tmp_path):
+    results, _ = _run(tmp_path, ["fake:how=hangs"], timeout=5)
+    assert results["fake:how=hangs"].status == "failed"
+    assert "no answer in 5 s" in results["fake:how=hangs"].note
+
+
+def test_what_is_not_implemented_is_not_started(tmp_path):
+    results, _ = _run(tmp_path, ["other"])
+    assert (results["other"].status, results["other"].seconds) == ("none", [])
+
+
+def test_without_the_reference_nobody_counts_as_checked(tmp_path):
+    contenders = {**_FAKES, "reference": _FAKES["absent"]}
+    results, _ = _run(tmp_path, ["fake"], contenders=contenders)
+    assert results["fake"].status == "WRONG"
+
+
+def test_contenders_take_turns(tmp_path):
+    diary = tmp_path / "diary"
+    _run(tmp_path, [f"fake:diary={diary}:name={name}" for name in "ABC"], repeats=2)
+    assert diary.read_text() == "ABC" + "ABCABC"
+
+
+def test_the_workload_is_the_same_wherever_it_is_made():
+    a, b = _WORKLOAD.clients(), Workload.from_json(_WORKLOAD.to_json()).clients()
+    for x, y in zip(a, b, strict=True):
+        for u, v in zip(x, y, strict=True):
+            np.testing.assert_array_equal(u, v)
+    assert not np.array_equal(a[0].images, a[1].images)
+    np.testing.assert_array_equal(a[1].labels, _WORKLOAD.client(1).labels)
+    assert a[0].images.shape == (40, 28, 28, 1) and a[0].images.dtype == np.uint8
+    weights = _WORKLOAD.initial_weights()
+    for name, value in _WORKLOAD.initial_weights().items():
+        np.testing.assert_array_equal(value, weights[name])
+
+
+@pytest.mark.parametrize(
+    "model", ["cnn", pytest.param("mobilenet_v3_small", marks=pytest.mark.slow)]
+)
+def test_the_weights_are_those_of_the_models_here(model):
+    from experiments.benchmarks.contenders import tf_model
+
+    workload = Workload("fedss", model, 2)
+    phi = tf_model.feature_extractor(workload)
+    *weights, w = tf_model.initial_weights(workload, phi)
+    assert [x.shape for x in weights] == [v.shape for v in phi.trainable_variables]
+    assert w.shape == (workload.num_classes, phi.output_shape[1])
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedss"])
+def test_ours_computes_what_the_plain_loop_does(algorithm):
+    from experiments.benchmarks.contenders import ours, plain_tensorflow
+
+    workload = Workload(algorithm, "cnn", 2, 40)  # The last batch is a short one.
+    contenders = plain_tensorflow.PlainTensorFlow(workload), ours.Ours(workload)
+    for contender in contenders:
+        contender.build()
+        contender.one_round()
+        contender.one_round()
+    expected, found = (contender.weights() for contender in contenders)
+    initial = workload.initial_weights()
+    assert list(expected) == list(found) == list(initial)
+    for name, value in initial.items():
+        step = np.linalg.norm(expected[name] - value)
+        assert step > 0, name
+        assert np.linalg.norm(found[name] - expected[name]) < 1e-3 * step, name
+    expected, found = (contender.loss() for contender in contenders)
+    assert found == pytest.approx(expected, rel=1e-5)
+    contenders[1].close()
+
+
+def _result(contender, seconds, **kwargs):
+    result = contest.Result(contender, _WORKLOAD, seconds=seconds, **kwargs)
+    if seconds:
+        result.build_seconds, result.first_seconds = 1.0, 3.0
+    return result
+
+
+def test_the_tables(tmp_path):
+    results = [
+        _result("plain_tensorflow", [1.0, 1.0, 2.0]),
+        _result(
+            "ours_in_process",
+            [0.5, 1.0, 1.0],
+            weights_difference=1e-6,
+            loss_difference=1e-7,
+        ),
+        _result("tff_fed_avg", [2.0, 2.0, 2.0]),
+        _result("fedjax", [0.1, 0.1, 0.1], status="WRONG"),
+        _result("flower", [], status="failed", note="a | b"),
+    ]
+    table.write(tmp_path, results, table.Machine("a processor", 2, 0.1, "now"), "equal")
+    with open(tmp_path / "benchmark.csv") as file:
+        rows = {row["contender"]: row for row in csv.DictReader(file)}
+    # 80 images in the median round of 1 s; 1 / 0.5, 1 / 1 and 2 / 1 turn by turn.
+    assert float(rows["ours_in_process"]["images_per_second"]) == 80
+    assert float(rows["ours_in_process"]["of_plain_tensorflow"]) == 2
+    assert rows["flower"]["images_per_second"] == ""
+    with open(tmp_path / "benchmark_rounds.csv") as file:
+        rounds = [r for r in csv.DictReader(file) if r["contender"] == "tff_fed_avg"]
+    assert [r["round"] for r in rounds] == ["build", "first", "1", "2", "3"]
+    text = (tmp_path / "benchmark.md").read_text()
+    assert "fedjax **WRONG**" in text and "failed: a \\| b" in text
+    # A wrong contender is no peer to be measured against.
+    assert "2.00 of the best peer (tff_fed_avg)" in text
+    assert "first round 3.0 of the median" in text
+    assert (tmp_path / "benchmark.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["cnn", "mobilenet_v3_small"])
+def test_all_contenders_compute_the_same(tmp_path, model):
+    reference, *others = contest.CONTENDERS
+    if not all(entry.python.exists() for entry in contest.CONTENDERS.values()):
+        pytest.skip("needs the peers: ./run.sh benchmark --setup_peers")
+    results = contest.run(
+        Workload("fedavg", model, 2, 2 * BATCH_SIZE),
+        [reference, contest.NUDGED, *others],
+        nudged=contest.NUDGED,
+        repeats=1,
+        weights_tolerance=1e-3,
+        loss_tolerance=1e-5,
+        timeout=600,
+        log_dir=tmp_path,
+    )
+    assert {r.contender: (r.status, r.note) for r in results if r.status != "ok"} == {}

@@ -1,0 +1,80 @@
+"""Flags that no machine has the memory for: one line, at once, nothing written.
+
+Here those of train; tests/faults has the other programs.
+"""
+
+import pytest
+
+from experiments.common import memory_needs
+from tff_fedss import models
+
+# 100 TiB and more: beyond any machine that runs these tests.
+ABSURD = [
+    (["--num_classes=2000000000", "--embedding_dim=100000"], "W and its momentum (2 x"),
+    (["--image_size=100000"], "the layers of phi for 32 examples"),
+    (["--image_size=2000000000"], "images (1 of 2,000,000,000 x 2,000,000,000)"),
+    (["--embedding_dim=2000000000"], "W and its momentum (2 x 40 x 2,000,000,000"),
+]
+REFUSED = [
+    (["--batch_size=2147483648"], "--batch_size=2147483648: expected at most"),
+    (["--rounds=99999999999999999999"], "expected at most 2147483647"),
+]
+
+
+@pytest.mark.parametrize("flags, message", ABSURD + REFUSED)
+def test_are_refused_in_a_line(run_train, tmp_path, flags, message):
+    folder = tmp_path / "run"
+    code, output, errors = run_train(
+        "--num_classes=40",
+        "--num_negatives=5",
+        "--clients_per_round=2",
+        f"--results_dir={folder}",
+        *flags,
+    )
+    assert code == 2, errors
+    assert errors.startswith("error: ") and errors.count("\n") == 1 and not output
+    assert message in errors
+    if (flags, message) in ABSURD:
+        assert "not enough memory: at least " in errors and "GiB" in errors
+    assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_a_batch_may_be_larger_than_any_client(run_train, tmp_path):
+    code, _, errors = run_train(
+        "--num_classes=40",
+        "--num_negatives=5",
+        "--clients_per_round=2",
+        "--warm_start_epochs=0",
+        "--rounds=1",
+        "--runtime=in_process",
+        "--batch_size=2147483647",
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    assert code == 0, errors
+
+
+def test_numbers_are_counted_in_bytes():
+    assert list(memory_needs.matrix("W", 3, 5, copies=2).values()) == [2 * 3 * 5 * 4]
+    assert list(memory_needs.images(2, 10, 3).values()) == [2 * 10 * 10 * 3]
+    # Two federated methods have two W and two momentums; Centralized has one W.
+    methods = ["fedss", "centralized", "full_softmax"]
+    assert list(memory_needs.classifiers(methods, 10, 4).values()) == [5 * 10 * 4 * 4]
+
+
+def test_a_network_is_its_weights_and_its_layers():
+    size = models.model_size(lambda: models.small_cnn((8, 8, 1), 4))
+    needs = memory_needs.network(
+        "phi", lambda: models.small_cnn((8, 8, 1), 4), 32, copies=3
+    )
+    assert list(needs.values()) == [3 * size.parameters, 32 * size.activations]
+
+
+def test_a_tree_takes_no_less_than_it_says():
+    # 2 D features of a bucket, in as many buckets as there are.
+    needs = memory_needs.sampling_tree("rff", 1000, 8, 16, leaf_size=10)
+    assert list(needs.values()) == [2 * 8 * 16 * 4, 100 * 32 * 4]
+    # d (d + 1) / 2 products and a constant.
+    needs = memory_needs.sampling_tree("quadratic", 1000, 8, 16, leaf_size=None)
+    assert list(needs.values())[1] == 37 * 4
+    assert memory_needs.sampling_tree("uniform", 1000, 8, 16, None) == {}

@@ -1,0 +1,358 @@
+"""The reader of results folders: what is damaged, and what does not belong together."""
+
+import json
+import os
+import pathlib
+
+import pytest
+
+from experiments.common import results
+from tests.experiments import run_folders
+from tff_fedss.errors import InvalidInputError, RunStoppedError
+from tff_fedss.training import run_files
+
+KIND = results.RunKind(
+    program="partial_fc",
+    run_name=lambda flags: f"{flags['sampling']}_{flags['sample_rate']}",
+    choices={"sampling": ("pprn", "all_random")},
+    numbers=("sample_rate",),
+    columns=("steps",),
+    cell_flags=frozenset({"sampling", "sample_rate"}),
+    own_data=frozenset({"generated"}),
+)
+ROWS = (
+    {"tar_at_far": 0.01},
+    {"steps": 50, "loss": 4.0},
+    {"steps": 100, "loss": 3.0, "tar_at_far": 0.5},
+)
+
+
+def write(path, seed=0, rows=ROWS, flags=None, origin=None, **options):
+    folder = run_folders.write_own_run(
+        path / f"seed{seed}",
+        "partial_fc",
+        "pprn_0.1",
+        rows,
+        flags={"seed": seed, **(flags or {})},
+        **options,
+    )
+    if origin is not None:
+        (folder / "data.json").write_text(json.dumps(origin))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write(tmp_path)
+
+
+def read(folder):
+    return results.read_run(folder, KIND)
+
+
+def test_a_whole_run(folder):
+    run = read(folder)
+    assert (run.name, run.seed, run.is_done) == ("pprn_0.1", 0, True)
+    assert (run.num_rounds, run.rounds_done) == (2, 2)
+    assert run.rows[1] == {"method": "pprn_0.1", "round": 1, "steps": 50, "loss": 4.0}
+    assert len(run.speed) == 3 and run.result["tar_at_far"] == 0.5
+    assert run.description is None and run.origin is None
+
+
+def test_a_run_that_has_just_begun(folder):
+    for name in ("metrics.csv", "speed.csv", "done.json"):
+        (folder / name).unlink()
+    run = read(folder)
+    assert not run.is_done and run.rows == [] and run.rounds_done == 0
+
+
+def test_what_has_begun(folder, tmp_path):
+    assert results.has_begun(folder) and not results.has_begun(tmp_path)
+    killed = tmp_path / "seed7"
+    killed.mkdir()
+    (killed / ".flags.txt.tmp").write_text("--see")
+    (tmp_path / "seed0.log").touch()
+    write(tmp_path, 10)
+    write(tmp_path, 2)
+    names = [path.name for path in results.seed_folders(tmp_path)]
+    assert names == ["seed0", "seed2", "seed10"]
+    assert results.seed_folders(tmp_path / "nowhere") == []
+
+
+def replace(old, new):
+    def damage(path):
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+
+    return damage
+
+
+def put(content):
+    def damage(path):
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
+
+    return damage
+
+
+def cut(length):
+    return lambda path: path.write_bytes(path.read_bytes()[:length])
+
+
+def make_folder(path):
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def make_pipe(path):
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+DAMAGES = [
+    # File, what happens to it, what the line says.
+    ("flags.txt", pathlib.Path.unlink, "flags.txt is missing"),
+    ("flags.txt", put(b""), "flags.txt:1: the file is empty or ends within a line"),
+    ("flags.txt", cut(-1), "flags.txt:7: the file is empty or ends within a line"),
+    (
+        "flags.txt",
+        put(b"--seed=0\n--data_dir=\xff\n"),
+        "flags.txt:2: this is not UTF-8",
+    ),
+    ("flags.txt", put(b"\x00\x01\n"), "flags.txt:1: found '\\x00\\x01'"),
+    ("flags.txt", replace("--seed", "seed"), "flags.txt:3: found 'seed=0', expected"),
+    ("flags.txt", replace("--seed=0", "--seed"), "flags.txt:3: found '--seed'"),
+    (
+        "flags.txt",
+        replace("--seed", "--rounds"),
+        "flags.txt:6: --rounds is there twice",
+    ),
+    ("flags.txt", replace("--seed=0", "--seed=1"), "--seed=1 in the folder seed0"),
+    ("flags.txt", replace("--seed=0", "--seed=-1"), "--seed=-1 is no whole number"),
+    ("flags.txt", replace("rounds=2", "rounds=two"), "--rounds=two is no whole number"),
+    ("flags.txt", replace("rate=0.1", "rate=nan"), "--sample_rate=nan is no number"),
+    (
+        "flags.txt",
+        replace("=pprn", "=all"),
+        "--sampling=all is none of pprn, all_random",
+    ),
+    ("flags.txt", replace("--sampling", "--method"), "--sampling=(unset) is none of"),
+    ("flags.txt", make_folder, "flags.txt cannot be read: Is a directory"),
+    ("flags.txt", make_pipe, "flags.txt cannot be read: it is a named pipe"),
+    (
+        "metrics.csv",
+        pathlib.Path.unlink,
+        "metrics.csv is missing, though the run is done",
+    ),
+    ("metrics.csv", put(b""), "metrics.csv:1: the file is empty"),
+    ("metrics.csv", cut(-1), "metrics.csv:4: the file ends within a line"),
+    ("metrics.csv", cut(-5), "metrics.csv:4: the file ends within a line"),
+    (
+        "metrics.csv",
+        put(b"method,round\n\xff\xfe\n"),
+        "metrics.csv:2: this is not UTF-8",
+    ),
+    ("metrics.csv", replace("round", "circle"), "metrics.csv:1: no column 'round'"),
+    ("metrics.csv", replace("loss", "steps"), "metrics.csv:1: two columns are called"),
+    ("metrics.csv", replace(",50,", ",50,7,"), "metrics.csv:3: 6 cells, expected 5"),
+    ("metrics.csv", replace("\n", "\n\n"), "metrics.csv:2: 0 cells, expected 5"),
+    ("metrics.csv", replace("pprn_0.1,1", "full,1"), "metrics.csv:3: found the method"),
+    (
+        "metrics.csv",
+        replace("0.1,1", "0.1,4"),
+        "metrics.csv:3: found round 4, expected 1",
+    ),
+    ("metrics.csv", replace("0.1,1", "0.1,"), "metrics.csv:3: found round None"),
+    (
+        "metrics.csv",
+        replace("4.0", "four"),
+        "metrics.csv:3: loss is 'four', expected a",
+    ),
+    ("metrics.csv", replace("4.0", "4_0"), "metrics.csv:3: loss is '4_0', expected a"),
+    ("metrics.csv", replace("4.0", "nan"), "metrics.csv:3: loss is nan: this run has"),
+    (
+        "metrics.csv",
+        replace("4.0", "-inf"),
+        "metrics.csv:3: loss is -inf: this run has",
+    ),
+    ("metrics.csv", replace("4.0", "1e999"), "loss is 1e999, expected a finite number"),
+    (
+        "metrics.csv",
+        replace("0.01", "1.5"),
+        "metrics.csv:2: tar_at_far is 1.5, expected",
+    ),
+    ("metrics.csv", replace("0.01", "-0.1"), "tar_at_far is -0.1, expected a share"),
+    ("metrics.csv", replace(",50,", ",,"), "metrics.csv:3: there is no steps"),
+    ("metrics.csv", replace("0.1,1", '0.1,"1'), "metrics.csv:4: 2 cells, expected 5"),
+    ("metrics.csv", replace("4.0", "4" * 200_000), "field larger than field limit"),
+    (
+        "metrics.csv",
+        replace("pprn_0.1,2,0.5,100,3.0\n", ""),
+        "the last round is 1, but",
+    ),
+    ("metrics.csv", replace(",0.5", ",0.25"), "metrics.csv:4: tar_at_far is 0.25, but"),
+    ("metrics.csv", make_folder, "metrics.csv cannot be read: Is a directory"),
+    ("speed.csv", pathlib.Path.unlink, "speed.csv is missing, though the run is done"),
+    ("speed.csv", replace("0.1,1,", "0.1,1,x"), "speed.csv:3: round_seconds is 'x'"),
+    ("done.json", put(b""), "done.json:1: not JSON: the file is empty"),
+    ("done.json", cut(20), "done.json:1: not JSON"),
+    ("done.json", put(b"[]"), "done.json:1: expected a JSON object"),
+    ("done.json", put(b"[" * 100_000), "done.json: not JSON"),
+    (
+        "done.json",
+        put(b'{"a": NaN}'),
+        "done.json: not JSON: found NaN, expected finite",
+    ),
+    ("done.json", put(b"\xff"), "done.json:1: this is not UTF-8"),
+    ("done.json", put(b"{}"), "done.json: expected `metric` and its value"),
+    ("done.json", replace('far": 0.5', 'far": "half"'), "done.json says 'half'"),
+    ("done.json", replace('steps": 100', 'steps": 10'), "steps is 100, but"),
+    ("done.json", make_folder, "done.json cannot be read: Is a directory"),
+    (
+        "run.json",
+        put(b'{"machine": 3}'),
+        "run.json: machine is 3, expected a JSON object",
+    ),
+    ("run.json", put(b'{"command": [1]}'), "run.json: command must be an array of str"),
+    (
+        "data.json",
+        put(b'{"data": []}'),
+        "data.json: data is [], expected a JSON object",
+    ),
+    ("data.json", put(b"{"), "data.json:1: not JSON"),
+]
+
+
+@pytest.mark.parametrize("file, damage, message", DAMAGES)
+def test_damage_is_named(folder, file, damage, message):
+    damage(folder / file)
+    with pytest.raises(InvalidInputError) as error:
+        read(folder)
+    assert str(folder) in str(error.value) and message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_cannot_be_read_is_the_machines_fault(folder, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(pathlib.Path, "read_bytes", refuse)
+    with pytest.raises(RunStoppedError, match="flags.txt cannot be read: Permission"):
+        read(folder)
+
+
+def test_a_forbidden_folder_is_not_an_empty_one(folder, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(pathlib.Path, "lstat", refuse)
+    with pytest.raises(PermissionError, match="seed0/flags.txt"):
+        results.has_begun(folder)
+
+
+def test_half_a_row_of_a_killed_run_does_not_count(folder):
+    (folder / "done.json").unlink()
+    (folder / "speed.csv").unlink()
+    cut(-5)(folder / "metrics.csv")
+    assert read(folder).rounds_done == 1
+
+
+def test_a_path_may_hold_odd_characters(tmp_path):
+    # All but line feeds, which a run refuses.
+    path = "a\x0b\x85\u2028=--b"
+    assert read(write(tmp_path, flags={"data_dir": path})).flags["data_dir"] == path
+
+
+# --- Runs together ----------------------------------------------------------------
+
+
+def cell(tmp_path, *options):
+    return [read(write(tmp_path, seed, **o)) for seed, o in enumerate(options)]
+
+
+def refused(check, runs, *parts, **options):
+    with pytest.raises(InvalidInputError) as error:
+        check(runs, **options)
+    for part in parts:
+        assert part in str(error.value), str(error.value)
+
+
+def with_data(count, digest="a"):
+    return {"data": {"images": count}, "pretrained": {"sha256": digest}}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ({},),
+        ({}, {}, {}),
+        ({}, {"flags": {"data_dir": "/elsewhere", "clients_csv": "x.csv"}}),
+        ({"flags": {"pretrained": "a"}}, {"flags": {"pretrained": "b"}}),
+        ({"origin": with_data(7)}, {}, {"origin": with_data(7)}),
+        ({"origin": {}}, {"origin": with_data(7)}),
+    ],
+)
+def test_runs_of_a_cell(tmp_path, options):
+    runs = cell(tmp_path, *options)
+    results.check_same_cell(runs)
+    results.check_same_table(runs)
+
+
+@pytest.mark.parametrize(
+    "second, parts",
+    [
+        ({"flags": {"learning_rate": 0.1}}, ["--learning_rate=0.1", "=0.001"]),
+        (
+            {"flags": {"dataset": "faces", "margin": "x"}},
+            ["=faces --margin=x", "(unset)"],
+        ),
+        ({"rows": (*ROWS, {"steps": 150, "a": 1})}, ["--rounds=3", "--rounds=2"]),
+        ({"flags": {"pretrained": "a"}}, ["--pretrained=a", "--pretrained=(unset)"]),
+        (
+            {"origin": with_data(8)},
+            ["data.json", "--data_dir", "images is 8", "there 7"],
+        ),
+        ({"origin": with_data(7, "b")}, ["--pretrained", "sha256 is 'b'", "there 'a'"]),
+    ],
+)
+def test_what_is_not_of_a_cell_is_not_of_a_table_either(tmp_path, second, parts):
+    runs = cell(tmp_path, {"origin": with_data(7)}, {}, second)
+    names = [f"{tmp_path}/seed2", f"{tmp_path}/seed0"]
+    refused(results.check_same_cell, runs, *names, *parts)
+    refused(results.check_same_table, runs, *names, *parts)
+
+
+def test_cells_of_a_table(tmp_path):
+    first, second = cell(
+        tmp_path, {}, {"flags": {"num_strata": 4, "rounds_per_evaluation": 7}}
+    )
+    other = results.Run(
+        **{**vars(second), "flags": {**second.flags, "sampling": "all_random"}}
+    )
+    refused(results.check_same_cell, [first, other], "--sampling=all_random", "=pprn")
+    refused(results.check_same_table, [first, other], "--num_strata=4 and")
+    results.check_same_table([first, other], {"num_strata"})
+
+
+def test_a_seed_counts_once(tmp_path):
+    runs = [read(write(tmp_path / name)) for name in "ab"]
+    refused(results.check_same_cell, runs, "a/seed0", "b/seed0", "both have --seed=0")
+    results.check_same_table(runs)
+
+
+def test_data_that_are_drawn_from_the_seed(tmp_path):
+    own = {"dataset": "generated"}
+    runs = cell(
+        tmp_path,
+        {"flags": own, "origin": {"data": {"sum": 1}}},
+        {"flags": own, "origin": {"data": {"sum": 2}}},
+    )
+    results.check_same_cell(runs)
+    again = read(write(tmp_path / "b", flags=own, origin={"data": {"sum": 3}}))
+    refused(results.check_same_table, [*runs, again], "sum is 3", "there 1")
+
+
+def test_long_values_are_shortened():
+    assert len(run_files.short("x" * 1000)) < 70

@@ -1,0 +1,116 @@
+"""What the flags of the runtime mean on machines with and without GPUs."""
+
+import types
+
+import pytest
+import tensorflow as tf
+from absl.testing import flagsaver
+
+from experiments.common import runtime_flags
+from tff_fedss import runtime
+from tff_fedss.errors import InvalidInputError
+
+CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+GPUS = [f"/job:localhost/replica:0/task:0/device:GPU:{i}" for i in range(3)]
+
+
+@pytest.fixture
+def parse():
+    """Parses flags, and takes them back after the test."""
+
+    def parse_flags(*arguments):
+        runtime_flags.flags.FLAGS(["program", *arguments])
+
+    with flagsaver.flagsaver():
+        yield parse_flags
+
+
+@pytest.fixture
+def three_gpus(monkeypatch):
+    """Makes TensorFlow list GPUs. Returns how the runtime was set up, once it was."""
+    gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in "012"]
+    asked = types.SimpleNamespace(visible=gpus, client_devices=set())
+
+    def set_in_process_context(clients_per_device):
+        asked.clients_per_device = clients_per_device
+        asked.devices = GPUS[: len(asked.visible)]
+        return asked
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: gpus)
+    monkeypatch.setattr(
+        tf.config, "set_visible_devices", lambda g, _: setattr(asked, "visible", g)
+    )
+    monkeypatch.setattr(runtime, "set_in_process_context", set_in_process_context)
+    return asked
+
+
+def test_auto_is_in_process_without_a_gpu(parse, monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
+    parse()
+    runtime_flags.take_defaults()
+    assert runtime_flags.RUNTIME.value == "in_process"
+
+
+@pytest.mark.parametrize(
+    "arguments, name",
+    [
+        ((), "in_process"),
+        (("--num_gpus=2",), "in_process"),
+        (("--num_gpus=0",), "in_process"),
+        (("--workers=a:1",), "native"),
+    ],
+)
+def test_auto_with_gpus(parse, three_gpus, arguments, name):
+    parse(*arguments)
+    runtime_flags.take_defaults()
+    assert runtime_flags.RUNTIME.value == name
+
+
+@pytest.mark.parametrize(
+    "arguments, installed",
+    [
+        ((), "set_in_process_context"),
+        (("--runtime=native",), "set_native_context"),
+        (("--workers=a:1",), "set_remote_context"),
+    ],
+)
+def test_the_runtime_becomes_the_default(parse, monkeypatch, arguments, installed):
+    called = []
+    for name in ("set_in_process_context", "set_native_context", "set_remote_context"):
+        monkeypatch.setattr(
+            runtime, name, lambda *_, name=name, **__: called.append(name)
+        )
+    parse(*arguments)
+    runtime_flags.install()
+    assert called == [installed]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--num_gpus=4",), "--num_gpus=4, but TensorFlow sees 3"),
+        (("--num_gpus=2", "--runtime=native"), "--num_gpus=2 needs --runtime=in_pro"),
+    ],
+)
+def test_what_does_not_go_together(parse, three_gpus, arguments, message):
+    parse(*arguments)
+    with pytest.raises(InvalidInputError, match=message):
+        runtime_flags.take_defaults()
+
+
+def test_as_many_gpus_and_clients_as_asked_for(parse, three_gpus):
+    parse("--num_gpus=2", "--clients_per_gpu=4")
+    runtime_flags.install()
+    assert len(three_gpus.visible) == 2 and three_gpus.clients_per_device == 4
+
+
+def test_clients_that_did_not_train_on_the_gpus_are_noticed(parse, three_gpus):
+    parse()
+    check = runtime_flags.install()
+    three_gpus.client_devices = {CPU, GPUS[0]}
+    check()
+    for devices in ({CPU}, set()):
+        three_gpus.client_devices = devices
+        with pytest.raises(RuntimeError, match="trained on .*GPU:0.*GPU:2, but"):
+            check()

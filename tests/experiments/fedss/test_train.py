@@ -1,0 +1,293 @@
+import csv
+import fcntl
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pytest
+
+from tests import waiting
+from tests.experiments.killing import kill_after_a_checkpoint
+from tff_fedss import tasks
+
+SMALL = (
+    "--num_classes=40",
+    "--num_negatives=5",
+    "--clients_per_round=3",
+    "--warm_start_epochs=0",
+    "--rounds_per_evaluation=2",
+)
+
+
+def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
+    folder = tmp_path / "run"
+    flags = (*SMALL, "--rounds=3", f"--results_dir={folder}")
+    code, output, errors = run_train(*flags)
+    assert code == 0, errors
+    assert "n=40 classes" in output and "chance: 2.5 %" in output
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".lock",
+        "curves.png",
+        "data.json",
+        "done.json",
+        "fedss.npz",
+        "flags.txt",
+        "metrics.csv",
+        "run.json",
+        "speed.csv",
+        "table.csv",
+        "tensorboard",
+    ]
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    assert [row["round"] for row in rows] == ["0", "1", "2", "3"]
+    assert [bool(row["top1"]) for row in rows] == [True, False, True, True]
+    assert [bool(row["loss"]) for row in rows] == [False, True, True, True]
+    (table,) = csv.DictReader((folder / "table.csv").open())
+    assert float(table["top1_percent"]) == 100 * float(rows[-1]["top1"])
+
+    # The flagfile alone repeats the run, to the same bytes.
+    again = tmp_path / "again"
+    code, _, errors = run_train(
+        f"--flagfile={folder / 'flags.txt'}", f"--results_dir={again}"
+    )
+    assert code == 0, errors
+    with np.load(folder / "fedss.npz") as a, np.load(again / "fedss.npz") as b:
+        assert sorted(a) == sorted(b)
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+    metrics = (folder / "metrics.csv").read_bytes()
+    assert (again / "metrics.csv").read_bytes() == metrics
+
+    # The same flags in the same folder find it done.
+    code, output, errors = run_train(*flags)
+    assert code == 0 and "Done before, nothing to run." in output
+    assert (folder / "metrics.csv").read_bytes() == metrics
+
+    # Other flags are refused, and the folder stays as it is.
+    code, _, errors = run_train(*flags, "--seed=1")
+    assert code == 2
+    assert "other flags: --seed=0 there, --seed=1 here" in errors
+    assert (folder / "metrics.csv").read_bytes() == metrics
+
+
+@pytest.mark.parametrize(
+    "method, runtime",
+    [
+        pytest.param("fedss", "native", marks=pytest.mark.slow),
+        ("fedss", "in_process"),
+        pytest.param("centralized", "native", marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, method, runtime):
+    flags = (
+        *SMALL,
+        f"--method={method}",
+        f"--runtime={runtime}",
+        "--rounds=9",
+        "--rounds_per_checkpoint=2",
+    )
+    code, _, errors = run_train(*flags, f"--results_dir={tmp_path / 'whole'}")
+    assert code == 0, errors
+
+    folder = tmp_path / "killed"
+    kill_after_a_checkpoint(
+        "experiments.fedss.train", method, flags, folder, seconds=120
+    )
+    # What a kill in the middle of a write leaves.
+    with (folder / "metrics.csv").open("a") as metrics:
+        metrics.write(f"{method},99,0.1")
+    (folder / "checkpoints" / method / "round_98_temp1234").mkdir()
+
+    code, output, errors = run_train(*flags, f"--results_dir={folder}")
+    assert code == 0, errors
+    assert f"{method}: goes on after round" in output
+    for name in ("metrics.csv", f"{method}.npz", "table.csv"):
+        assert (folder / name).read_bytes() == (
+            tmp_path / "whole" / name
+        ).read_bytes(), name
+    assert not (folder / "checkpoints").exists()
+
+
+def test_two_processes_do_not_share_a_folder(run_train, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    # What the other process has written first.
+    code, _, errors = run_train(*SMALL, "--rounds=1", f"--results_dir={folder}")
+    assert code == 0, errors
+    (folder / "done.json").unlink()
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, errors = run_train(*SMALL, "--rounds=1", f"--results_dir={folder}")
+    assert code == 2 and "in use by another process" in errors
+
+
+def test_a_run_that_diverges_says_so_and_keeps_what_was_good(run_train, tmp_path):
+    folder = tmp_path / "run"
+    flags = (*SMALL, "--rounds=9", "--client_learning_rate=1e20")
+    code, _, errors = run_train(*flags, f"--results_dir={folder}")
+    assert code == 1
+    *_, last = errors.splitlines()
+    assert last.startswith(
+        "error: fedss has diverged in round 3: for 3 rounds in a row"
+    )
+    assert "smaller learning rate" in last and "Traceback" not in errors
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    assert [row["rejected_clients"] for row in rows] == ["", "3", "3"]
+    assert all(row["loss"] == row["accuracy"] == "" for row in rows)
+    assert not (folder / "done.json").exists()
+
+
+def test_a_run_that_collapses_says_so(run_train, tmp_path):
+    # Not from nothing, but no further than chance: with a rate that lets phi stay.
+    folder = tmp_path / "run"
+    code, output, errors = run_train(
+        *SMALL,
+        "--rounds=1",
+        "--client_learning_rate=0.3",
+        f"--results_dir={folder}",
+    )
+    assert code == 0, errors
+    row = list(csv.DictReader((folder / "metrics.csv").open()))[-1]
+    is_collapsed = float(row["mean_cosine"]) > 0.95 and float(row["top1"]) <= 5 / 40
+    assert is_collapsed
+    assert "the features have collapsed: after round 1" in errors
+    assert "--warm_start_epochs" in output
+    outcome = json.loads((folder / "done.json").read_text())["outcomes"]["fedss"]
+    assert outcome["collapsed"] is True
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--client_learning_rate=nan"], "--client_learning_rate=nan: expected a fin"),
+        (["--server_learning_rate=inf"], "--server_learning_rate=inf: expected a fin"),
+        (["--dataset=imagenet"], "--dataset=imagenet: value should be one of <glyphs|"),
+        (["--method=softmax"], "--method=softmax: value should be one of <fedss|"),
+        (["--rounds=many"], "--rounds=many"),
+        (["--no_such_flag"], "no_such_flag"),
+        (["stray"], "'stray'"),
+        (["--num_negatives=39"], "--num_negatives=39 is more than n - |P_k| = 40 - "),
+        (["--clients_per_round=9"], "--clients_per_round=9 is more than the 8 clients"),
+        (["--model=mobilenet_v3_small"], "--image_size of at least 32, found 28"),
+        (["--pretrained=/no/such.h5"], "/no/such.h5"),
+        (
+            ["--method=fedaws", "--spreadout_neighbors=40"],
+            "--spreadout_neighbors=40 is more than the n - 1 = 39",
+        ),
+        (["--data_dir=."], "--data_dir goes with --dataset=omniglot"),
+        (
+            ["--dataset=omniglot"],
+            "--num_classes goes with --dataset=glyphs only, found --dataset=omniglot",
+        ),
+        (
+            ["--task=retrieval"],
+            "--task=retrieval does not go with --dataset=glyphs, which knows classif",
+        ),
+        (["--partition=drawer"], "--partition=drawer does not go with"),
+        (["--num_gpus=99"], "--num_gpus=99, but TensorFlow sees "),
+        (["--flagfile=/no/such/flags.txt"], "/no/such/flags.txt"),
+    ],
+)
+def test_bad_input_is_one_clear_line(run_train, tmp_path, flags, message):
+    folder = tmp_path / "run"
+    code, output, errors = run_train(*SMALL, f"--results_dir={folder}", *flags)
+    assert code == 2, errors
+    assert output == ""
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert message in errors
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("dataset", sorted(set(tasks.FAMILIES) - {"glyphs"}))
+def test_missing_data_are_named(run_train, tmp_path, dataset):
+    code, output, errors = run_train(
+        f"--dataset={dataset}",
+        "--data_dir=/no/such/folder",
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    assert code == 2, errors
+    assert output == "" and not (tmp_path / "run").exists()
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert "--data_dir=/no/such/folder" in errors
+
+
+@pytest.mark.parametrize("name", ["train", "demo"])
+def test_help_shows_the_flags(name):
+    command = [sys.executable, "-m", f"experiments.fedss.{name}", "--help"]
+    outcome = subprocess.run(command, capture_output=True, text=True)
+    assert outcome.returncode == 0 and "Traceback" not in outcome.stderr
+    output = outcome.stdout
+    assert f"./run.sh {name}" in output
+    topics = ["The run:", "Data:", "Method:", "Optimization:", "Model:"]
+    places = [output.index(f"\n{topic}\n") for topic in topics]
+    assert places == sorted(places)
+    for flag in ("--method", "--num_negatives", "--logit_correction", "--results_dir"):
+        assert flag in output
+
+
+@pytest.mark.parametrize("seed", [1, 2**31 - 1])
+def test_every_seed_will_do(run_train, tmp_path, seed):
+    code, _, errors = run_train(
+        *SMALL, "--rounds=1", f"--seed={seed}", f"--results_dir={tmp_path / 'run'}"
+    )
+    assert code == 0, errors
+
+
+def test_a_results_folder_is_needed(run_train):
+    code, _, errors = run_train(*SMALL)
+    assert code == 2 and errors.startswith("error: --results_dir=DIR is needed")
+
+
+@pytest.mark.parametrize("damage", ["empty", "truncated"])
+def test_damaged_omniglot_is_one_clear_line(run_train, tmp_path, damage):
+    data = tmp_path / "data" / "omniglot" / "Alphabet" / "character01"
+    data.mkdir(parents=True)
+    if damage == "truncated":
+        (data / "0965_01.png").write_bytes(b"\x89PNG\r\n\x1a\n half of it")
+    code, _, errors = run_train(
+        "--dataset=omniglot",
+        f"--data_dir={tmp_path / 'data'}",
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    assert code == 2
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert str(tmp_path / "data") in errors
+    if damage == "truncated":
+        assert "0965_01.png" in errors
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "signal_number, exit_code, runtime",
+    [(signal.SIGINT, 130, "in_process"), (signal.SIGTERM, 143, "native")],
+)
+def test_a_stopped_run_keeps_what_it_measured(
+    tmp_path, signal_number, exit_code, runtime
+):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "experiments.fedss.train", *SMALL]
+    flags = ["--rounds=100000", f"--results_dir={folder}", f"--runtime={runtime}"]
+    with subprocess.Popen(
+        [*command, *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts what runs in the background with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        metrics = folder / "metrics.csv"
+        waiting.wait_until(
+            lambda: metrics.exists() and metrics.read_text().count("\n") >= 5, process
+        )
+        workers = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal_number)
+        _, errors = process.communicate(timeout=waiting.LIMIT)
+        assert process.returncode == exit_code, errors
+        assert "Traceback" not in errors
+    assert bool(workers) == (runtime == "native")
+    assert not any(worker.is_running() for worker in workers)
+    assert metrics.read_text().count("\n") >= 5
+    assert (folder / "curves.png").stat().st_size > 1000

@@ -1,0 +1,148 @@
+import csv
+
+import numpy as np
+import pytest
+
+from experiments.leap import figures as leap_figures
+from experiments.leap import report as leap_report
+from tests.experiments import run_folders
+from tff_fedss.errors import InvalidInputError
+
+
+def write_run(folder, top1, flags=None, **options):
+    """A run with evaluations after 10, 20, ... mini-batches."""
+    method, seed = folder.parent.name, int(folder.name[4:])
+    rows = [
+        {"top1": 0.1, "test_loss": 2.5},
+        *(
+            {
+                "steps": 10 * i,
+                "loss": 2.0 / i,
+                "test_loss": 1 / i,
+                "selected_share": 0.5,
+                "selected_classes": 2.5,
+                "embedding_loss": 0.9,
+                "top1": value,
+            }
+            for i, value in enumerate(top1, 1)
+        ),
+    ]
+    return run_folders.write_own_run(
+        folder,
+        "leap",
+        method,
+        rows,
+        flags={"method": method, "seed": seed, **(flags or {})},
+        **options,
+    )
+
+
+def write_representations(folder, **changes):
+    generator = np.random.default_rng(0)
+    arrays = {
+        "representations": generator.standard_normal([40, 3]).astype(np.float32),
+        "labels": np.arange(40) % 2,
+        "class_names": np.array(["cat", "dog"]),
+        **changes,
+    }
+    np.savez(folder / "representations.npz", **arrays)
+
+
+def test_methods_stand_beside_the_papers_numbers(tmp_path):
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    write_representations(write_run(runs / "mini/leap/seed0", [0.3, 0.52, 0.6]))
+    write_run(runs / "mini/leap/seed1", [0.3, 0.54, 0.7])
+    write_run(
+        runs / "mini/random/seed0", [0.2, 0.4, 0.51], {"rounds": 3}, is_done=False
+    )
+    write_run(runs / "mini/spld/seed0", [0.2, 0.3, 0.4])
+    write_run(runs / "digits/spld/seed3", [0.5], {"dataset": "mnist"})
+    text = leap_report.write(runs, out)
+    lines = (out / "table1.md").read_text().splitlines()
+    assert lines[2:6] == [
+        "| digits | SPLD | 10 | 1 | 50.00 |  | 99.20 ± 0.05 |",
+        "| mini | LEAP | 30 | 2 | 65.00 ± 7.07 | 20 | 95.12 ± 0.16 |",
+        "| mini | SPLD | 30 | 1 | 40.00 | not | 94.42 ± 0.21 |",
+        "| mini | Random | 30 | 1 (1 unfinished) | 51.00 | 30 | 94.49 ± 0.12 |",
+    ]
+    assert lines == text.splitlines()
+    rows = list(csv.DictReader((out / "table1.csv").open()))
+    assert rows[1]["top-1 %"] == "65.00 ± 7.07"
+    names = {path.name for path in out.glob("*.png")}
+    assert names == {
+        "mini_curves.png",
+        "mini_selection.png",
+        "mini_embedding.png",
+        "digits_curves.png",
+        "digits_selection.png",
+    }
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (5, 2), (9, 40)])
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_any_representations_can_be_laid_out(shape, is_constant):
+    points = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    if is_constant:
+        points[:] = 1
+    assert np.isfinite(leap_figures.t_sne(points, 0)).all()
+
+
+def refused(tmp_path, *parts):
+    with pytest.raises(InvalidInputError) as error:
+        leap_report.write(tmp_path, tmp_path / "out")
+    for part in parts:
+        assert part in str(error.value), str(error.value)
+
+
+@pytest.mark.parametrize("second", ["leap/seed1", "random/seed0"])
+@pytest.mark.parametrize(
+    "flags", [{"dataset": "mnist"}, {"rounds": 9}, {"learning_rate": 0.2}]
+)
+def test_settings_that_mix_are_refused(tmp_path, second, flags):
+    write_run(tmp_path / "mini/leap/seed0", [0.3])
+    write_run(tmp_path / "mini" / second, [0.3], flags, is_done=False)
+    ((name, value),) = flags.items()
+    was = {"rounds": 1}.get(name, run_folders.FLAGS["leap"][name])
+    refused(tmp_path, f"--{name}={value}", f"--{name}={was}", "leap/seed0", second)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    refused(tmp_path, "holds no SETTING/METHOD/seedN")
+    refused(tmp_path / "nowhere", "nowhere is no folder")
+    folder = write_run(tmp_path / "mini/leap/seed0", [0.3])
+    path = folder / "metrics.csv"
+    whole = path.read_text()
+    path.write_text("round,loss\n1,x\n")
+    refused(tmp_path, "leap/seed0/metrics.csv:1: no column 'method'")
+    path.write_text(whole.replace("leap,0,0.1,", "leap,0,,"))
+    refused(tmp_path, "leap/seed0/metrics.csv:2: there is no top1")
+    path.write_text(whole)
+    folder.parent.rename(tmp_path / "mini/spld")
+    refused(tmp_path, "spld/seed0 has --method=leap, in the folder spld")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"labels": np.arange(39) % 2},
+        {"labels": np.full(40, 2)},
+        {"labels": np.full(40, 0.5)},
+        {"representations": np.full([40, 3], np.nan)},
+        {"representations": np.full(40, 1.0)},
+        {"representations": np.ones([3, 3]), "labels": np.zeros(3, int)},
+        {"class_names": np.array("cat")},
+    ],
+)
+def test_damaged_representations(tmp_path, changes):
+    folder = write_run(tmp_path / "mini/leap/seed0", [0.3])
+    write_representations(folder, **changes)
+    refused(tmp_path, "representations.npz is damaged: expected")
+
+
+def test_representations_that_are_no_archive(tmp_path):
+    path = write_run(tmp_path / "mini/leap/seed0", [0.3]) / "representations.npz"
+    path.write_bytes(b"PK\3\4")
+    refused(tmp_path, "representations.npz is damaged")
+    np.savez(path, labels=np.zeros(3))
+    refused(tmp_path, "representations.npz is damaged: it has no representations")

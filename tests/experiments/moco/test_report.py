@@ -1,0 +1,155 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from experiments.moco import report as moco_report
+from tests.experiments import run_folders
+from tff_fedss.errors import InvalidInputError
+
+LOSSES = {"a": "plain", "b": "plain", "c": "clustered", "d": "filtered"}
+
+
+def write_run(
+    folder, cell, seed, accuracy, losses=None, flags=None, sha256=None, **more
+):
+    experiment, _, gamma = cell.partition("_gamma")
+    own = {"seed": seed, "gamma": float(gamma or 0), "loss": LOSSES.get(experiment)}
+    if cell == "untrained":
+        own["loss"] = "plain"
+    elif experiment != "a":
+        own["pretrained"] = f"runs/a_gamma0/seed{seed}"
+    rows = [{"steps": 10 * i, "linear_accuracy": accuracy} for i in range(3)]
+    path = run_folders.write_own_run(
+        folder / cell / f"seed{seed}",
+        "moco",
+        "moco",
+        rows[:1] if cell == "untrained" else rows,
+        flags={**own, **(flags or {})},
+        **more,
+    )
+    if sha256 is not None:
+        data = {"data": {}, "pretrained": {"sha256": sha256}}
+        (path / "data.json").write_text(json.dumps(data))
+    if losses is not None:
+        np.savez(path / "losses.npz", **losses)
+    return path
+
+
+def some_losses(seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "plain": rng.uniform(1, 3, 50),
+        "clustered": np.full(50, 0.25),
+        "filtered": rng.uniform(0, 1, 50),
+    }
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for seed, accuracy in enumerate((0.5, 0.52, 0.51)):
+        write_run(tmp_path / "runs", "a_gamma0", seed, accuracy, some_losses(seed))
+    write_run(tmp_path / "runs", "d_gamma0.5", 0, 0.5625, sha256="abc")
+    write_run(tmp_path / "runs", "d_gamma0.5", 1, 0.99, is_done=False)
+    write_run(tmp_path / "runs", "untrained", 0, 0.4)
+    return tmp_path / "runs"
+
+
+def test_tables_stand_beside_the_paper_s(runs, tmp_path):
+    out = tmp_path / "out"
+    text = moco_report.write(runs, out)
+    lines = text.splitlines()
+    assert "| 0 | 81.7 | 51.00 ± 1.00 | 3 |" in lines
+    assert "| 0.5 | 84.9 | 56.25 | 1 |" in lines
+    assert "| 2 | 85.0 |  |  |" in lines  # Not run: blank.
+    assert "Random encoder, not trained: 40.00 %." in lines
+    assert "Table 2" not in text and "Table 4" in text
+    assert "| clustered | 4 | 0.25 | 0.25 | 100.0 |" in lines
+    assert (out / "linear_accuracy.md").read_text() == text
+    rows = {
+        row["cell"]: row for row in csv.DictReader((out / "linear_accuracy.csv").open())
+    }
+    assert len(rows) == 17
+    assert rows["a_gamma0"] == {
+        "cell": "a_gamma0",
+        "paper": "81.7",
+        "mean": "51.00",
+        "deviation": "1.00",
+        "seeds": "3",
+    }
+    assert (out / "losses.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_the_measured_model_there_is_no_figure(tmp_path):
+    write_run(tmp_path / "runs", "b_gamma1", 0, 0.5)
+    text = moco_report.write(tmp_path / "runs", tmp_path / "out")
+    assert "Table 2" in text and "Loss of each example" not in text
+    assert not (tmp_path / "out/losses.png").exists()
+
+
+def refused(runs, *parts):
+    out = runs.parent / "out"
+    with pytest.raises(InvalidInputError) as error:
+        moco_report.write(runs, out)
+    for part in parts:
+        assert part in str(error.value), str(error.value)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("cell, seed", [("a_gamma0", 3), ("c_gamma0", 0)])
+@pytest.mark.parametrize(
+    "flags", [{"dataset": "svhn_cropped"}, {"learning_rate": 0.6}, {"epochs": 3}]
+)
+def test_runs_that_do_not_belong_together(runs, cell, seed, flags):
+    write_run(runs, cell, seed, 0.9, flags=flags, is_done=False)
+    if cell == "c_gamma0":  # Only finished runs of other cells are in the table.
+        moco_report.write(runs, runs.parent / "out2")
+        return
+    ((name, value),) = flags.items()
+    was = {"epochs": 2}.get(name, run_folders.FLAGS["moco"].get(name))
+    refused(runs, f"--{name}={value}", f"--{name}={was}", "a_gamma0/seed3")
+
+
+def test_cells_must_have_the_same_settings(runs):
+    write_run(runs, "c_gamma0", 0, 0.9, flags={"learning_rate": 0.6})
+    refused(runs, "One table cannot hold", "--learning_rate=0.6", "a_gamma0/seed0")
+
+
+@pytest.mark.parametrize(
+    "cell, flags, parts",
+    [
+        ("a_gamma1", {"gamma": 2.0}, ["--gamma=2.0", "a_gamma1 has --loss=plain"]),
+        ("a_gamma1", {"pretrained": "x"}, ["--pretrained=x", "no --pretrained"]),
+        ("b_gamma1", {"pretrained": None}, ["(unset)", "above 0 and --pretrained."]),
+        ("c_gamma1", {"loss": "filtered"}, ["--loss=filtered", "--loss=clustered"]),
+        ("untrained", {"pretrained": "x"}, ["--epochs=0 and no --pretrained"]),
+    ],
+)
+def test_folders_are_named_for_their_runs(tmp_path, cell, flags, parts):
+    write_run(tmp_path / "runs", cell, 0, 0.5, flags=flags)
+    refused(tmp_path / "runs", f"{cell}/seed0 has --loss", *parts)
+
+
+def test_post_training_of_a_seed_starts_from_one_model(runs):
+    write_run(runs, "d_gamma1", 1, 0.9, sha256="def")  # Another seed's own.
+    moco_report.write(runs, runs.parent / "out2")
+    write_run(runs, "d_gamma1", 0, 0.9, sha256="def")
+    refused(runs, "d_gamma1/seed0/data.json", "sha256 is 'def'", "there 'abc'")
+
+
+def test_what_cannot_be_read_is_named(runs, tmp_path):
+    with pytest.raises(InvalidInputError, match=r"none holds no finished run in CELL"):
+        moco_report.write(tmp_path / "none", tmp_path / "out")
+    path = runs / "a_gamma0/seed1/losses.npz"
+    path.write_bytes(path.read_bytes()[:500])
+    refused(runs, "seed1/losses.npz is damaged")
+    for plain in (np.full(50, np.nan), np.zeros(0), np.zeros([2, 2]), np.arange(3)):
+        np.savez(path, **{**some_losses(), "plain": plain})
+        refused(runs, "seed1/losses.npz is damaged: expected plain as a finite")
+    np.savez(path, plain=np.ones(3))
+    refused(runs, "seed1/losses.npz is damaged: it has no clustered")
+    path.unlink()
+    refused(runs, "seed1/losses.npz is damaged")
+    (runs / "d_gamma0.5/seed0/done.json").write_text("{")
+    refused(runs, "seed0/done.json:1: not JSON")

@@ -1,0 +1,178 @@
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.experiments import killing, program_server
+
+SMALL = (
+    "--dataset=cifar10",
+    "--image_size=16",
+    "--batch_size=8",
+    "--queue_size=20",
+    "--num_clusters=2",
+    "--epochs=2",
+)
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
+    with program_server.serve("experiments.moco.train") as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """26 training and 10 test images of two classes, red and blue."""
+    root = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 13), ("test", 5)):
+        for channel, name in ((0, "red"), (2, "blue")):
+            folder = root / part / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.integers(0, 120, size=[16, 16, 3], dtype=np.uint8)
+                pixels[..., channel] += 130
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def pretrained(run, folders, tmp_path_factory):
+    """The flags and the folder of a finished run."""
+    folder = tmp_path_factory.mktemp("runs") / "plain"
+    flags = (*SMALL, f"--data_dir={folders}")
+    code, output, errors = run(*flags, f"--results_dir={folder}")
+    assert code == 0, errors
+    assert "26 training and 10 test images" in output
+    return flags, folder
+
+
+def rows_of(folder):
+    return list(csv.DictReader((folder / "metrics.csv").open()))
+
+
+def test_a_run_leaves_a_folder_that_explains_it(run, pretrained, tmp_path):
+    flags, folder = pretrained
+    names = {path.name for path in folder.iterdir()}
+    assert {"metrics.csv", "speed.csv", "curves.png", "moco.npz", "run.json"} <= names
+    rows = rows_of(folder)
+    assert [row["steps"] for row in rows] == ["", "3", "6"]
+    assert [bool(row["linear_accuracy"]) for row in rows] == [True, False, True]
+    done = json.loads((folder / "done.json").read_text())
+    assert done["linear_accuracy"] == float(rows[-1]["linear_accuracy"]) == 1.0
+    with np.load(folder / "losses.npz") as losses:
+        assert {form: losses[form].shape for form in losses} == dict.fromkeys(
+            ("plain", "clustered", "filtered"), (24,)
+        )
+        # Fewer keys that push, and then more that pull: Eq. 1, 6 and 5.
+        assert (losses["plain"] >= losses["filtered"]).all()
+        assert (losses["filtered"] >= losses["clustered"]).all()
+
+    again = tmp_path / "again"
+    code, _, errors = run(
+        f"--flagfile={folder / 'flags.txt'}", f"--results_dir={again}"
+    )
+    assert code == 0, errors
+    for name in ("metrics.csv", "moco.npz", "losses.npz"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
+    code, output, _ = run(*flags, f"--results_dir={folder}")
+    assert code == 0 and "Done before, nothing to run." in output
+    code, _, errors = run(*flags, "--gamma=1", f"--results_dir={folder}")
+    assert code == 2 and "--gamma=0.0 there, --gamma=1.0 here" in errors
+
+
+def test_post_training_starts_from_a_run(run, pretrained, tmp_path):
+    flags, start = pretrained
+    folder = tmp_path / "filtered"
+    code, _, errors = run(
+        *flags,
+        f"--pretrained={start}",
+        "--loss=filtered",
+        "--gamma=1",
+        f"--results_dir={folder}",
+    )
+    assert code == 0, errors
+    first, *rest = rows_of(folder)
+    assert first["linear_accuracy"] == rows_of(start)[-1]["linear_accuracy"]
+    assert all(0 < float(row["cluster_share"]) < 1 for row in rest)
+
+    measured = tmp_path / "measured"
+    code, _, errors = run(
+        *flags,
+        "--epochs=0",
+        f"--pretrained={start / 'moco.npz'}",
+        f"--results_dir={measured}",
+    )
+    assert code == 0, errors
+    assert len(rows_of(measured)) == 1
+    with np.load(start / "moco.npz") as ours, np.load(measured / "moco.npz") as theirs:
+        for name in ours:
+            if name not in ("queue", "pointer"):
+                np.testing.assert_array_equal(ours[name], theirs[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["plain", "filtered"])
+def test_a_killed_run_goes_on_to_the_same_bytes(run, folders, tmp_path, loss):
+    flags = (*SMALL, f"--data_dir={folders}", f"--loss={loss}", "--gamma=1")
+    flags = (*flags, "--epochs=40")
+    code, _, errors = run(*flags, f"--results_dir={tmp_path / 'whole'}")
+    assert code == 0, errors
+    folder = tmp_path / "killed"
+    killing.kill_after_a_checkpoint(
+        "experiments.moco.train", "moco", flags, folder, seconds=400, rounds="[3-9]"
+    )
+    code, output, errors = run(*flags, f"--results_dir={folder}")
+    assert code == 0, errors
+    assert "moco: goes on after epoch" in output
+    for name in ("metrics.csv", "moco.npz", "losses.npz"):
+        whole = (tmp_path / "whole" / name).read_bytes()
+        assert (folder / name).read_bytes() == whole, name
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--loss=best"], "--loss=best: value should be one of <plain|clustered|filt"),
+        (["--gamma=-1"], "--gamma=-1"),
+        (["--data_dir=/no/such"], "--data_dir=/no/such does not exist"),
+        (["--pretrained=/no/such"], "there is no /no/such; expected the results fold"),
+        (["--batch_size=21"], "--batch_size=21 is more than the --queue_size=20 keys"),
+        (["--num_clusters=21"], "--num_clusters=21 is more than the --queue_size=20"),
+        (["--batch_size=27", "--queue_size=30"], "is more than the 26 training images"),
+        (["--num_train=27"], "num_train=27 must be in 2..26"),
+        (["--backbone=resnet50"], "resnet50 needs --image_size of at least 32, found"),
+        (["--dataset=mnist"], "--dataset=mnist: value should be one of <imagenette"),
+    ],
+)
+def test_bad_input_is_one_clear_line(run, folders, tmp_path, flags, message):
+    code, output, errors = run(
+        *SMALL, f"--data_dir={folders}", *flags, f"--results_dir={tmp_path / 'run'}"
+    )
+    assert code == 2, errors
+    assert output == "" and errors.count("\n") == 1
+    assert message in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_bad_start_is_named(run, pretrained, tmp_path):
+    flags, start = pretrained
+    damaged = tmp_path / "moco.npz"
+    damaged.write_bytes((start / "moco.npz").read_bytes()[:1000])
+    last = f"--results_dir={tmp_path / 'run'}"
+    code, _, errors = run(*flags, f"--pretrained={damaged}", last)
+    assert code == 2 and f"{damaged} is damaged" in errors
+    code, _, errors = run(*flags, "--image_size=24", f"--pretrained={start}", last)
+    assert code == 2 and "query_012 has the shape (64, 256), not" in errors
+    assert "give the flags of the model that it was trained with" in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_shows_the_flags_by_topic():
+    output = program_server.help_of("experiments.moco.train")
+    for text in ("./run.sh moco", "\nLoss:\n", "--gamma", "--pretrained"):
+        assert text in output

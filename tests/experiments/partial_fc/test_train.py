@@ -1,0 +1,201 @@
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.experiments import killing, program_server
+
+SMALL = (
+    "--num_strata=4",
+    "--sample_rate=0.5",
+    "--embedding_dim=6",
+    "--batch_size=8",
+    "--learning_rate=0.01",
+    "--steps_per_round=2",
+    "--rounds_per_evaluation=20",
+    "--rounds_per_checkpoint=1",
+)
+
+
+# In which a program gets to where it is killed.
+_SECONDS = 600
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
+    with program_server.serve("experiments.partial_fc.train") as run:
+        yield run
+
+
+def read(folder, *columns):
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    return np.array([[float(row[c]) for c in columns] for row in rows[1:]])
+
+
+def test_a_run_leaves_a_folder_that_explains_it(run, tmp_path):
+    folder = tmp_path / "run"
+    flags = (
+        *SMALL,
+        "--num_classes=90",
+        "--rounds=3",
+        "--num_devices=2",
+        "--margin=arcface",
+    )
+    code, output, errors = run(*flags, f"--results_dir={folder}")
+    assert code == 0, errors
+    assert "n=90 identities" in output and "pprn_0.5: tar_at_far" in output
+    names = {path.name for path in folder.iterdir()}
+    assert {"metrics.csv", "speed.csv", "curves.png", "run.json"} <= names
+    assert not (folder / "checkpoints").exists()
+    with np.load(folder / "pprn_0.5.npz") as weights:
+        assert weights["W"].shape == (90, 6) and weights["phi_000"].shape == (64, 256)
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    assert [row["steps"] for row in rows] == ["", "2", "4", "6"]
+    assert [bool(row["tar_at_far"]) for row in rows] == [True, False, False, True]
+    done = json.loads((folder / "done.json").read_text())
+    assert done["tar_at_far"] == float(rows[-1]["tar_at_far"])
+
+    again = tmp_path / "again"
+    code, _, errors = run(
+        f"--flagfile={folder / 'flags.txt'}",
+        "--num_devices=2",
+        f"--results_dir={again}",
+    )
+    assert code == 0, errors
+    for name in ("metrics.csv", "pprn_0.5.npz"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+    code, output, _ = run(*flags, f"--results_dir={folder}")
+    assert code == 0 and "Done before, nothing to run." in output
+
+
+def start(folder, num_devices, *flags):
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "experiments.partial_fc.train",
+            *SMALL,
+            *flags,
+            f"--num_devices={num_devices}",
+            f"--results_dir={folder}",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_killed_runs_go_on_with_half_and_with_twice_the_devices(tmp_path):
+    flags = (
+        "--rounds=24",
+        "--num_classes=60000",
+        "--batch_size=16",
+        # With 0.01 rounding grows tenfold in 8 steps, on one device as on several.
+        "--learning_rate=0.001",
+    )
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    output, _ = start(whole, 2, *flags).communicate()
+    assert "Written to" in output
+    places = killed / "checkpoints" / "pprn_0.5"
+    # First in the midst of a checkpoint, whose files are in a folder of another name;
+    # then during a step, between two of them.
+    for _ in range(5):  # It may just have been finished when the signal comes.
+        process = start(killed, 2, *flags)
+        killing.kill_when(
+            process, lambda: list(places.glob("round_*_temp/W*")), _SECONDS
+        )
+        if list(places.glob("round_*_temp")):
+            break
+    else:
+        pytest.fail("no kill came during a checkpoint")
+    first = {path.name for path in places.glob("round_?")}
+
+    def a_step_after_a_new_checkpoint():
+        there = {path.name for path in places.iterdir()}
+        return there - first and not any(name.endswith("_temp") for name in there)
+
+    killing.kill_when(start(killed, 1, *flags), a_step_after_a_new_checkpoint, _SECONDS)
+    assert not (killed / "done.json").exists()
+    process = start(killed, 4, *flags)
+    output, _ = process.communicate()
+    assert process.returncode == 0 and "pprn_0.5: goes on after round" in output
+
+    columns = ("steps", "loss", "ca_pcc", "classes_per_step")
+    expected, found = read(whole, *columns), read(killed, *columns)
+    assert len(expected) == 24
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    with np.load(whole / "pprn_0.5.npz") as a, np.load(killed / "pprn_0.5.npz") as b:
+        np.testing.assert_allclose(a["W"], b["W"], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_on_as_many_devices_a_killed_run_ends_with_the_same_bytes(tmp_path):
+    flags = ("--rounds=20", "--num_classes=90")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    start(whole, 2, *flags).communicate()
+    places = killed / "checkpoints" / "pprn_0.5"
+    killing.kill_when(
+        start(killed, 2, *flags), lambda: list(places.glob("round_?")), _SECONDS
+    )
+    start(killed, 2, *flags).communicate()
+    for name in ("metrics.csv", "pprn_0.5.npz"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_omniglot_is_trained_on(test_data, tmp_path):
+    process = start(
+        tmp_path / "run",
+        2,
+        "--dataset=omniglot",
+        f"--data_dir={test_data / 'omniglot28'}",
+        "--rounds=1",
+    )
+    output, _ = process.communicate()
+    assert process.returncode == 0 and "n=1,623 identities" in output
+    assert "top1" in output
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--results_dir="], "--results_dir=DIR is needed"),
+        (["--dataset=faces"], "--dataset=faces needs --data_dir=DIR"),
+        (
+            ["--dataset=faces", "--data_dir=/no/such"],
+            "/no/such is not a fol",
+        ),
+        (["--data_dir=/tmp"], "--dataset=generated takes no --data_dir"),
+        (["--dataset=omniglot", "--num_classes=5"], "--num_classes goes with"),
+        (
+            ["--model=small_cnn"],
+            "small_cnn does not go with --dataset=generated",
+        ),
+        (["--sample_rate=0"], "--sample_rate=0"),
+        (["--sample_rate=1.5"], "--sample_rate=1.5"),
+        (["--margin=best"], "value should be one of <none|arcface|cosface>"),
+        (["--num_strata=1", "--num_devices=2"], "--num_devices=2 is more than --num_s"),
+        (["--batch_size=1", "--num_devices=2"], "--num_devices=2 is more than --batch"),
+        (["--num_classes=9", "--num_devices=2"], "--num_strata=16 is more than n=9"),
+        (
+            ["--dataset=faces", "--data_dir=/tmp", "--image_size=16"],
+            "needs --image_size of at least 32",
+        ),
+    ],
+)
+def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
+    run_flags = ("--num_devices=2", f"--results_dir={tmp_path / 'run'}", *flags)
+    code, _, errors = run(*run_flags)
+    assert code == 2, errors
+    assert errors.count("\n") == 1 and message in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_shows_the_flags_by_topic():
+    output = program_server.help_of("experiments.partial_fc.train")
+    for text in ("./run.sh partial_fc", "\nClasses and devices:\n", "--num_strata"):
+        assert text in output

@@ -1,0 +1,303 @@
+"""The programs, with flags and data for which a run takes a second or two."""
+
+import dataclasses
+import io
+import pathlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from PIL import Image
+
+from tests import labelled_blobs
+
+STOP_AFTER_ROWS = 4  # Rounds 0 to 3: the last whole checkpoint is of round 3.
+ROUNDS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program and its usual flags.
+
+    Attributes:
+        module: As `python -m` takes it.
+        flags: For a tiny run. Paths are relative: it runs beside its data, in `data`.
+        make_data: Writes the data into a folder.
+        name: Of the run: its checkpoints and weights have it.
+    """
+
+    module: str
+    flags: Sequence[str] = ()
+    make_data: Callable[[pathlib.Path], None] | None = None
+    name: str = ""
+
+
+# --- Data -------------------------------------------------------------------------
+
+
+def text(folder: pathlib.Path) -> None:
+    """A language of 40 words, in which each is followed by one of two."""
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for part in ("train", "valid", "test"):
+        word, words = 0, []
+        for _ in range(600):
+            word = (3 * word + generator.integers(1, 3)) % 40
+            words.append(f"w{word}")
+        if part == "train":
+            words += [f"w{i}" for i in range(40)]
+        (folder / f"ptb.{part}.txt").write_text(" ".join(words) + "\n")
+
+
+def labelled_rows(folder: pathlib.Path) -> None:
+    """Sparse rows (XMC) whose feature is their label."""
+    folder.mkdir(parents=True)
+    for part, count in (("train", 60), ("test", 20)):
+        lines = [f"{i % 12},{(i + 1) % 12} {i % 12}:1" for i in range(count)]
+        header = f"{count} 12 12"
+        (folder / f"{part}.txt").write_text("\n".join([header, *lines]) + "\n")
+
+
+def picture(
+    number: int, side: int = 16, channel: int | None = None, kind: str = "PNG"
+) -> bytes:
+    """An image of noise that no other number has; one of its channels is bright."""
+    rng = np.random.default_rng(number)
+    pixels = rng.integers(0, 120, size=[side, side, 3], dtype=np.uint8)
+    pixels[..., number % 3 if channel is None else channel] += 130
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, kind)
+    return content.getvalue()
+
+
+def image_folders(folder: pathlib.Path) -> None:
+    """26 training and 10 test images of two classes, red and blue."""
+    for part, count in (("train", 13), ("test", 5)):
+        for channel, name in ((0, "red"), (2, "blue")):
+            (folder / part / name).mkdir(parents=True)
+            for i in range(count):
+                path = folder / part / name / f"{i}.png"
+                path.write_bytes(
+                    picture(len(part) * 1000 + 100 * channel + i, 16, channel)
+                )
+
+
+def faces(folder: pathlib.Path) -> None:
+    """24 identities with three images each."""
+    for person in range(24):
+        (folder / f"person{person:02}").mkdir(parents=True)
+        for i in range(3):
+            path = folder / f"person{person:02}" / f"{i}.png"
+            path.write_bytes(picture(10 * person + i))
+
+
+A_PHOTOGRAPH = "data/tiny-imagenet-200/train/n00001003/images/n00001003_2.JPEG"
+WNIDS = [f"n{1000 + i:08}" for i in range(10)]
+
+
+def tiny_imagenet(folder: pathlib.Path) -> None:
+    """Ten classes of photographs with 8 training and 2 validation images each."""
+    root = folder / "tiny-imagenet-200"
+    (root / "val/images").mkdir(parents=True)
+    (root / "wnids.txt").write_text("".join(f"{w}\n" for w in WNIDS))
+    lines = []
+    for c, wnid in enumerate(WNIDS):
+        images = root / "train" / wnid / "images"
+        images.mkdir(parents=True)
+        for i in range(8):
+            content = picture(100 * c + i, 16, kind="JPEG")
+            (images / f"{wnid}_{i}.JPEG").write_bytes(content)
+        for i in range(2):
+            name = f"val_{2 * c + i}.JPEG"
+            content = picture(5000 + 2 * c + i, 16, kind="JPEG")
+            (root / "val/images" / name).write_bytes(content)
+            lines.append(f"{name}\t{wnid}\t0\t32\t44\t62\n")
+    (root / "val/val_annotations.txt").write_text("".join(lines))
+
+
+# --- Programs ---------------------------------------------------------------------
+
+_OUT = "--results_dir=run"
+_ROUNDS = (
+    f"--rounds={ROUNDS}",
+    "--rounds_per_evaluation=2",
+    "--rounds_per_checkpoint=1",
+)
+_FEDERATED = (
+    "--num_negatives=5",
+    "--clients_per_round=3",
+    "--warm_start_epochs=0",
+    "--runtime=in_process",
+    *_ROUNDS,
+    _OUT,
+)
+
+PROGRAMS = {
+    "train": Program(
+        "experiments.fedss.train", ("--num_classes=40", *_FEDERATED), name="fedss"
+    ),
+    "train_photographs": Program(
+        "experiments.fedss.train",
+        (
+            "--dataset=tiny_imagenet",
+            "--data_dir=data",
+            "--partition=dirichlet",
+            "--num_clients=3",
+            "--image_size=16",
+            *_FEDERATED,
+            "--num_negatives=2",
+            "--clients_per_round=2",
+        ),
+        tiny_imagenet,
+        "fedss",
+    ),
+    "compare": Program(
+        "experiments.fedss.compare",
+        (
+            "--dataset=glyphs",
+            "--num_classes=40",
+            "--methods=fedss,pos_only",
+            *_FEDERATED,
+        ),
+        name="fedss",
+    ),
+    "rf_softmax": Program(
+        "experiments.rf_softmax.train",
+        (
+            "--task=ptb",
+            "--data_dir=data",
+            "--num_negatives=5",
+            "--num_units=8",
+            "--embedding_dim=6",
+            "--batch_size=2",
+            "--num_steps=4",
+            "--num_frequencies=10",
+            "--steps_per_round=3",
+            *_ROUNDS,
+            _OUT,
+        ),
+        text,
+        "rff",
+    ),
+    "rf_softmax_labels": Program(
+        "experiments.rf_softmax.train",
+        (
+            "--task=extreme",
+            "--data_dir=data",
+            "--sampler=exp",
+            "--num_negatives=4",
+            "--embedding_dim=6",
+            "--steps_per_round=3",
+            *_ROUNDS,
+            _OUT,
+        ),
+        labelled_rows,
+        "exp",
+    ),
+    "partial_fc": Program(
+        "experiments.partial_fc.train",
+        (
+            "--num_classes=90",
+            "--num_strata=4",
+            "--sample_rate=0.5",
+            "--embedding_dim=6",
+            "--batch_size=8",
+            "--steps_per_round=2",
+            "--num_devices=1",
+            *_ROUNDS,
+            _OUT,
+        ),
+        name="pprn_0.5",
+    ),
+    "partial_fc_faces": Program(
+        "experiments.partial_fc.train",
+        (
+            "--dataset=faces",
+            "--data_dir=data",
+            "--model=small_cnn",
+            "--image_size=16",
+            "--num_strata=4",
+            "--sample_rate=0.5",
+            "--embedding_dim=6",
+            "--batch_size=8",
+            "--steps_per_round=2",
+            "--num_devices=1",
+            *_ROUNDS,
+            _OUT,
+        ),
+        faces,
+        "pprn_0.5",
+    ),
+    "leap": Program(
+        "experiments.leap.train",
+        (
+            "--dataset=mnist",
+            "--data_dir=data",
+            "--student=lenet",
+            "--embedding=lenet",
+            "--embedding_dim=4",
+            "--in_turn",
+            "--clusters_per_class=2",
+            "--clusters_per_batch=3",
+            "--examples_per_cluster=4",
+            "--embedding_learning_rate=0.003",
+            "--batch_size=8",
+            "--learning_rate=0.02",
+            "--steps_per_round=3",
+            *_ROUNDS,
+            _OUT,
+        ),
+        labelled_blobs.write,
+        "leap",
+    ),
+    "moco": Program(
+        "experiments.moco.train",
+        (
+            "--dataset=cifar10",
+            "--data_dir=data",
+            "--image_size=16",
+            "--batch_size=8",
+            "--queue_size=20",
+            "--num_clusters=2",
+            f"--epochs={ROUNDS}",
+            "--epochs_per_evaluation=2",
+            _OUT,
+        ),
+        image_folders,
+        "moco",
+    ),
+    **{
+        name: Program(f"experiments.{module}")
+        for name, module in {
+            "check_resume": "common.check_resume",
+            "demo": "fedss.demo",
+            "describe": "fedss.describe",
+            "leap_report": "leap.report",
+            "moco_report": "moco.report",
+            "partial_fc_report": "partial_fc.report",
+            "report": "fedss.report",
+            "rf_softmax_report": "rf_softmax.report",
+            "run_table": "common.sweep",
+            "sampler_quality": "rf_softmax.sampler_quality",
+            "worker": "common.worker",
+        }.items()
+    },
+    **{
+        name: Program(f"data.{name}")
+        for name in ("partition_sop", "prepare_imagenet21k", "prepare_landmarks")
+    },
+}
+
+
+def command(name: str) -> str:
+    """What `./run.sh` calls a program; several here are of one, with other flags."""
+    others = {
+        "train_photographs": "train",
+        "rf_softmax_labels": "rf_softmax",
+        "partial_fc_faces": "partial_fc",
+        "run_table": "table",
+    }
+    return others.get(name, name)
+
+
+# Those that train: each has a results folder and checkpoints.
+TRAINING = ("train", "rf_softmax", "partial_fc", "leap", "moco")

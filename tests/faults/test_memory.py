@@ -1,0 +1,76 @@
+"""Sizes that no machine holds: refused with their sum, before anything is done."""
+
+from tests.faults import harness
+from tests.faults.harness import Case
+
+# Far above this machine's memory; a process that tries it anyway is stopped early.
+_LIMIT = {"AS": 24 * 2**30}
+
+ABSURD = [
+    Case(
+        label,
+        program,
+        flags,
+        says=[("memory", "GiB", "TiB", "GB", "at most"), *says],
+        limits=_LIMIT,
+    )
+    for program, label, flags, says in (
+        ("train", "embedding_dim_1e9", ["--embedding_dim=1000000000"], []),
+        ("train", "image_size_100000", ["--image_size=100000"], []),
+        (
+            "train",
+            "a_million_classes_wide",
+            ["--num_classes=1000000", "--embedding_dim=1000000"],
+            [],
+        ),
+        ("train", "n_1e9", ["--num_classes=1000000000"], []),
+        ("compare", "embedding_dim_1e9", ["--embedding_dim=1000000000"], []),
+        ("train_photographs", "image_size_100000", ["--image_size=100000"], []),
+        ("rf_softmax", "embedding_dim_1e9", ["--embedding_dim=1000000000"], []),
+        ("rf_softmax", "num_units_1e9", ["--num_units=1000000000"], []),
+        ("rf_softmax", "num_frequencies_1e12", ["--num_frequencies=1000000000000"], []),
+        ("rf_softmax", "num_negatives_1e10", ["--num_negatives=10000000000"], []),
+        (
+            "partial_fc",
+            "n_1e9",
+            ["--num_classes=1000000000", "--embedding_dim=512"],
+            [],
+        ),
+        ("partial_fc", "n_1e12", ["--num_classes=1000000000000"], []),
+        ("partial_fc", "embedding_dim_1e9", ["--embedding_dim=1000000000"], []),
+        ("partial_fc_faces", "image_size_100000", ["--image_size=100000"], []),
+        ("leap", "embedding_dim_1e10", ["--embedding_dim=10000000000"], []),
+        ("moco", "queue_size_1e10", ["--queue_size=10000000000"], []),
+        ("moco", "image_size_100000", ["--image_size=100000"], []),
+        ("describe", "glyphs_1e9", ["--num_classes=1000000000"], []),
+    )
+]
+
+
+@harness.params(ABSURD)
+def test_an_absurd_size_is_refused(case, place):
+    harness.try_case(case, place)
+
+
+def test_a_class_of_three_billion_images_is_refused(place):
+    (place.root / "sizes.csv").write_text("one,3000000000\ntwo,5\n")
+    case = Case(
+        "class_of_3e9",
+        "describe",
+        ["--dataset=sop", "--class_sizes=sizes.csv", "--output=x.png"],
+        says=["sizes.csv"],
+        limits=_LIMIT,
+    )
+    harness.try_case(case, place)
+
+
+def test_a_class_with_a_number_of_20_digits_is_refused(place):
+    (place.root / "sizes.csv").write_text(f"one,{'9' * 20}\ntwo,5\n")
+    case = Case(
+        "class_of_1e20",
+        "describe",
+        ["--dataset=sop", "--class_sizes=sizes.csv", "--output=x.png"],
+        says=["sizes.csv"],
+        limits=_LIMIT,
+    )
+    harness.try_case(case, place)
