@@ -119,10 +119,10 @@ def _tar_members(path, source, is_wanted):
                     f"{source}: {name} in {path.name} is a link; expected a file."
                 )
             yield name, tar.extractfile(member).read() if member.isfile() else b""
-        _check_end(tar)
+        check_end(tar)
 
 
-def _check_end(tar: tarfile.TarFile) -> None:
+def check_end(tar: tarfile.TarFile) -> None:
     """Checks what tarfile does not: that it stopped where the archive ends."""
     # tarfile takes a damaged header, or a file cut off between two members, for the
     # end. A whole archive has blocks of zeros there.

@@ -68,9 +68,20 @@ def check(encoded: bytes) -> None:
         ):
             raise EOFError("its end is missing")
     except DECODING_ERRORS as e:
-        raise ValueError(
-            f"is cut off or damaged ({len(encoded):,} bytes; {_reason(e)})"
-        ) from e
+        raise ValueError(damaged(encoded, e)) from e
+
+
+def damaged(encoded: bytes, error: Exception) -> str:
+    """Says what is wrong with an image that raised one of `DECODING_ERRORS`.
+
+    Args:
+        encoded: The content of the file.
+        error: What was raised.
+
+    Returns:
+        Text made to follow the name of the file.
+    """
+    return f"is cut off or damaged ({len(encoded):,} bytes; {_reason(error)})"
 
 
 def decode(encoded: bytes) -> Image.Image:
@@ -90,10 +101,13 @@ def load(encoded: bytes) -> Image.Image:
     """Decodes an image that `check` has found whole; 16 bits a pixel become 8."""
     image = Image.open(io.BytesIO(encoded), formats=["JPEG", "PNG"])
     image.load()
-    if image.mode.startswith("I"):
-        # Pillow's own conversion makes everything white from 255 on.
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    return image
+    return eight_bits(image) if image.mode.startswith("I") else image
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """A grey image of 16 bits a pixel as one of 8."""
+    # Pillow's own conversion makes everything white from 255 on.
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
 def _reason(error: Exception) -> str:

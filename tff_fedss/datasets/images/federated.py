@@ -1,0 +1,250 @@
+"""Labelled images of any origin as a federated data set."""
+
+import concurrent.futures
+import dataclasses
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from tff_fedss.datasets import array_client_data, fingerprint
+from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets.images import clients, held_out, index
+from tff_fedss.datasets.partitions import Partition
+from tff_fedss.datasets.preprocessing import Preprocessing, decode_image
+from tff_fedss.errors import InvalidInputError
+
+# Keep these draws apart from others of the same seed.
+_PHILOX_STREAM = int.from_bytes(b"images..", "big")
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageOptions:
+    """What becomes of labelled images.
+
+    Attributes:
+        image_size: Height and width in pixels of what the model sees: a crop.
+        resize_size: Height and width that images are brought to first; None: the
+            paper's ratio (Appendix A.2).
+        retrieval: Whether the test is of classes that no client has.
+        test: See `held_out.hold_out`; None: by what the data have.
+        test_share: Likewise.
+        num_public_classes: Likewise, for a warm start.
+        split: How the training images are split over clients.
+        validation_share: The share of clients that are kept apart as validation
+            clients, in [0, 1).
+        on_validation: Whether the held-out images are those of the validation clients
+            instead of the test's: for choices that must not know the test.
+        seed: Of all draws; 0 <= seed < 2^63.
+    """
+
+    image_size: int = 64
+    resize_size: int | None = None
+    retrieval: bool = False
+    test: str | None = None
+    test_share: float = 0.2
+    num_public_classes: int = 0
+    split: clients.ClientOptions = dataclasses.field(
+        default_factory=clients.ClientOptions
+    )
+    validation_share: float = 0.0
+    on_validation: bool = False
+    seed: int = 0
+
+
+def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
+    """Makes a federated data set of labelled images.
+
+    No image is read here. Clients read and check theirs when they are asked for;
+    memory is that of the index.
+
+    Args:
+        images: Which there are.
+        options: What becomes of them.
+
+    Returns:
+        The data set. Classes are numbered in the order of their names among those that
+        clients may have. Stored images are string[], the bytes of a JPEG or PNG;
+        pooled and test images int64[], rows of `images`.
+
+    Raises:
+        InvalidInputError: If the options do not go with each other or with the images.
+    """
+    if not 0 <= options.seed < 2**63:
+        raise InvalidInputError(f"seed={options.seed} must be in 0..2^63-1.")
+    if not 0 <= options.validation_share < 1:
+        raise InvalidInputError(
+            f"validation_share={options.validation_share} must be at least 0 and "
+            "below 1."
+        )
+    if options.on_validation and not options.validation_share:
+        raise InvalidInputError("on_validation needs a validation_share above 0.")
+
+    def read(stored: tf.Tensor) -> tf.Tensor:
+        if stored.dtype == tf.string:
+            return decode_image(stored)
+        content = tf.numpy_function(
+            lambda row: images.encoded(int(row)), [stored], tf.string
+        )
+        content.set_shape([])
+        return decode_image(content)
+
+    preprocessing = Preprocessing(options.image_size, options.resize_size, read)
+    rng = np.random.Generator(np.random.Philox(key=[options.seed, _PHILOX_STREAM]))
+    chosen = held_out.hold_out(
+        images,
+        is_unseen=options.retrieval,
+        test=options.test,
+        share=options.test_share,
+        num_public_classes=options.num_public_classes,
+        rng=rng,
+    )
+    labels, num_classes = _numbered(images.labels, chosen.train)
+    partition = clients.split(
+        labels[chosen.train],
+        None if images.clients is None else images.clients[chosen.train],
+        images.client_names,
+        options.split,
+        rng,
+    )
+    test, notes = chosen.test, [images.note, chosen.note]
+    is_validation = np.zeros(partition.num_clients, bool)
+    if options.validation_share:
+        count = max(1, round(partition.num_clients * options.validation_share))
+        if count >= partition.num_clients:
+            raise InvalidInputError(
+                f"validation_share={options.validation_share:g} leaves none of the "
+                f"{partition.num_clients:,} clients for training."
+            )
+        is_validation[rng.choice(partition.num_clients, count, replace=False)] = True
+        notes.append(f"{count:,} validation clients apart")
+    train = _ImageClients(images, labels, chosen.train, partition, ~is_validation)
+    unseen = chosen.test_is_unseen
+    if options.on_validation:
+        test = np.sort(
+            np.concatenate(
+                [
+                    chosen.train[partition.examples(k)]
+                    for k in np.flatnonzero(is_validation)
+                ]
+            )
+        )
+        unseen = False
+        # Of the classes that are trained, where the metric needs to know them.
+        seen = np.zeros(num_classes, bool)
+        seen[labels[train.rows]] = True
+        test = test[seen[labels[test]]]
+        if not len(test):
+            raise InvalidInputError(
+                "no validation client has a class that a training client has: take "
+                "more validation clients."
+            )
+    if unseen:
+        test_labels, _ = _numbered(images.labels, test)
+    else:
+        test_labels = labels
+    public_labels, num_public = _numbered(images.labels, chosen.public)
+
+    def rows_dataset(rows: np.ndarray, numbers: np.ndarray) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(
+            array_client_data.to_element(
+                rows.astype(np.int64), numbers[rows].astype(np.int32)
+            )
+        )
+
+    return FederatedDataset(
+        name=images.name,
+        num_classes=num_classes,
+        image_shape=(options.image_size, options.image_size, 3),
+        train=train,
+        num_examples=train.num_examples,
+        positives=train.positives,
+        max_positives=train.max_positives,
+        test=rows_dataset(test, test_labels),
+        num_test_examples=len(test),
+        test_is_unseen=unseen,
+        preprocessing=preprocessing,
+        pooled=lambda: rows_dataset(train.rows, labels),
+        public=(
+            preprocessing.evaluation(rows_dataset(chosen.public, public_labels))
+            if num_public
+            else None
+        ),
+        num_public_classes=num_public,
+        num_public_examples=len(chosen.public),
+        note="; ".join(filter(None, notes)),
+        contents=lambda: {
+            **images.fingerprint(np.sort(train.rows)),
+            "test rows": fingerprint.of_arrays([test, test_labels[test]]),
+            "public rows": fingerprint.of_arrays([chosen.public]),
+        },
+    )
+
+
+def _numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, int]:
+    """Numbers the classes of some rows from 0 on; -1 for all other classes."""
+    present = np.unique(labels[rows])
+    number = np.full(int(labels.max()) + 1, -1, np.int32)
+    number[present] = np.arange(len(present))
+    return number[labels], len(present)
+
+
+class _ImageClients(array_client_data.ArrayClientData):
+    """Clients whose images are read when asked for."""
+
+    def __init__(
+        self,
+        images: index.ImageIndex,
+        labels: np.ndarray,
+        rows: np.ndarray,
+        partition: Partition,
+        is_training: np.ndarray,
+    ):
+        """Takes the training clients of a partition.
+
+        Args:
+            images: All images.
+            labels: Of all rows of images, int32[N].
+            rows: Those that partition splits.
+            partition: Of rows.
+            is_training: Whether a client of it trains, bool[K].
+        """
+        kept = np.flatnonzero(is_training)
+        super().__init__([partition.client_ids[k] for k in kept], (), tf.string)
+        self._images, self._labels = images, labels
+        sizes = partition.sizes[kept]
+        self._starts = np.append(0, np.cumsum(sizes))
+        self.rows = rows[np.concatenate([partition.examples(k) for k in kept])]
+        self._place = {client: k for k, client in enumerate(self.client_ids)}
+        self._pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+        owner = np.repeat(np.arange(len(kept)), sizes)
+        pairs = np.unique(owner * (int(labels.max()) + 1) + labels[self.rows])
+        owner, present = np.divmod(pairs, int(labels.max()) + 1)
+        self._positives = present.astype(np.int32)
+        self._positives_ends = np.searchsorted(owner, np.arange(len(kept) + 1))
+        self.max_positives = int(np.diff(self._positives_ends).max())
+
+    def client_arrays(self, client_id: str) -> array_client_data.Arrays:
+        """See the base class."""
+        rows = self._rows_of(client_id)
+        contents = np.empty(len(rows), object)
+        contents[:] = list(self._pool.map(self._images.encoded, rows.tolist()))
+        return contents, self._labels[rows]
+
+    def num_examples(self, client_id: str) -> int:
+        """n_k of a client; reads no image."""
+        return len(self._rows_of(client_id))
+
+    def positives(self, client_id: str) -> np.ndarray:
+        """P_k of a client, int32[|P_k|], ascending; reads no image."""
+        k = self._number(client_id)
+        return self._positives[self._positives_ends[k] : self._positives_ends[k + 1]]
+
+    def _rows_of(self, client_id: str) -> np.ndarray:
+        k = self._number(client_id)
+        return self.rows[self._starts[k] : self._starts[k + 1]]
+
+    def _number(self, client_id: str) -> int:
+        if client_id not in self._place:
+            raise ValueError(f"{client_id!r} is not a client of this data set.")
+        return self._place[client_id]
