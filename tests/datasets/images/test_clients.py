@@ -92,6 +92,14 @@ def test_shares_of_a_class_are_dirichlet(alpha):
     assert abs(shares.var() / variance - 1) < 0.15
 
 
+def test_no_place_among_clients_goes_short():
+    # Of 3 images a class, which nearly all clients get none of.
+    labels = np.repeat(np.arange(2000), 3)
+    sizes = clients.dirichlet(labels, 200, 5.0, 1, np.random.default_rng(0)).sizes
+    # 30 on average, with a standard error of about 0.8 for 50 of them.
+    np.testing.assert_allclose(sizes.reshape(4, 50).mean(1), 30, atol=3)
+
+
 def test_classes_per_client():
     found = split(partition="classes", num_clients=12, classes_per_client=5)
     for _, examples in found.items():
