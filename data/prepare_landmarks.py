@@ -52,7 +52,8 @@ from absl import flags
 
 from experiments.common import program
 from tff_fedss import files
-from tff_fedss.datasets import archives, image_files, landmarks, split_csv
+from tff_fedss.datasets import archives, image_files, landmarks
+from tff_fedss.datasets.federated import split_csv
 from tff_fedss.errors import InvalidInputError
 
 _EXIT_MISSING = 1

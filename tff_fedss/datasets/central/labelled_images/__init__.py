@@ -1,0 +1,9 @@
+"""Plain labelled images, for methods without clients (LEAP, contrastive learning)."""
+
+from tff_fedss.datasets.central.labelled_images.loading import (
+    SOURCES,
+    LabelledImages,
+    load,
+)
+
+__all__ = ["SOURCES", "LabelledImages", "load"]
