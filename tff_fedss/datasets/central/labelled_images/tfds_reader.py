@@ -3,24 +3,21 @@
 Apart from `loading`, because importing TFDS takes seconds.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 from tensorflow_datasets.core.download import download_manager
 
-from tff_fedss.datasets.central.labelled_images import loading
+from tff_fedss.datasets.central.labelled_images.images import (
+    LabelledImages,
+    Source,
+    as_array,
+    fitted,
+)
 from tff_fedss.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    from tff_fedss.datasets.central.labelled_images.loading import (
-        LabelledImages,
-        Source,
-    )
 
-
-def load(name: str, source: "Source", image_size: int | None) -> "LabelledImages":
+def load(name: str, source: Source, image_size: int | None) -> LabelledImages:
     """Loads a data set, which TFDS downloads if it is not on the disk.
 
     Args:
@@ -52,7 +49,7 @@ def load(name: str, source: "Source", image_size: int | None) -> "LabelledImages
         for split in (source.train, source.test)
     )
     class_names = tuple(builder.info.features["label"].names)
-    return loading.LabelledImages(name, class_names, *train, *test)
+    return LabelledImages(name, class_names, *train, *test)
 
 
 def _arrays(
@@ -66,8 +63,7 @@ def _arrays(
         image = example["image"]
         if image_size is not None and image.shape[:2] != (image_size, image_size):
             whole = Image.fromarray(image.squeeze(2) if channels == 1 else image)
-            fitted = loading.fitted(whole, image_size)
-            image = loading.as_array(fitted, channels)
+            image = as_array(fitted(whole, image_size), channels)
         images.append(image)
         labels.append(example["label"])
     return np.stack(images), np.array(labels, np.int32)
