@@ -37,7 +37,7 @@ import sys
 from absl import flags
 
 from experiments.common import program
-from tff_fedss.datasets.imagenet21k import shards
+from tff_fedss.datasets.imagenet21k import preparation, shards
 from tff_fedss.errors import InvalidInputError
 
 _EXIT_UNDECODABLE = 1
@@ -107,7 +107,7 @@ def prepare(
     )
     try:
         builder.download_and_prepare()
-    except shards.UndecodableImagesError as error:
+    except preparation.UndecodableImagesError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(_EXIT_UNDECODABLE)
     if verify:

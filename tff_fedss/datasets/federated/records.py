@@ -29,7 +29,7 @@ from tff_fedss.datasets.fingerprint import Fingerprint
 
 # A record of a TFRecord file: its length in 8 bytes, a checksum of these in 4, the
 # payload, a checksum of the payload in 4.
-_HEADER, _FOOTER = 12, 4
+HEADER_BYTES, FOOTER_BYTES = 12, 4
 
 # `file` is a position in `RecordIndex.paths`; offset and length, in bytes, are those of
 # the payload.
@@ -333,8 +333,8 @@ def _scan_file(
             image_files.check(encoded)
         except ValueError as e:
             raise fail(f"its image {e}") from e
-        found.append((number, position + _HEADER, len(serialized), label))
-        position += _HEADER + len(serialized) + _FOOTER
+        found.append((number, position + HEADER_BYTES, len(serialized), label))
+        position += HEADER_BYTES + len(serialized) + FOOTER_BYTES
         if len(found) % _RECORDS_PER_STEP == 0:
             advance(position - reported)
             reported = position
@@ -447,8 +447,8 @@ def read_image(feature: str) -> Callable[[Mapping[str, tf.Tensor]], tf.Tensor]:
         variant = tf.raw_ops.TFRecordDatasetV2(
             filenames=[reference["path"]],
             compression_type="",
-            buffer_size=_HEADER + reference["length"] + _FOOTER,
-            byte_offsets=[reference["offset"] - _HEADER],
+            buffer_size=HEADER_BYTES + reference["length"] + FOOTER_BYTES,
+            byte_offsets=[reference["offset"] - HEADER_BYTES],
         )
         data = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
         record = data.take(1).get_single_element()

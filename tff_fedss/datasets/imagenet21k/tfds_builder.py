@@ -9,7 +9,7 @@ import pathlib
 import tensorflow_datasets as tfds
 
 from tff_fedss import errors
-from tff_fedss.datasets.imagenet21k import class_tars, shards
+from tff_fedss.datasets.imagenet21k import class_tars, preparation, shards
 
 _ARCHIVES = ("fall11_whole.tar", "winter21_whole.tar.gz")
 
@@ -28,7 +28,7 @@ class Imagenet21k(tfds.core.dataset_builder.FileReaderBuilder):
     by `tfds.load("imagenet21k", data_dir=...)`. Only the writing is our own. TFDS
     starts over whenever it is interrupted, and puts all records into temporary files to
     shuffle them, which takes the disk twice. Here, what is written stays, in a folder
-    `1.0.0.partial` that becomes `1.0.0` when all is there; see `shards`.
+    `1.0.0.partial` that becomes `1.0.0` when all is there; see `preparation`.
 
     A shard has one class, so shuffle over many of them: `tfds.load(...,
     shuffle_files=True)` and a large `shuffle`.
@@ -118,7 +118,7 @@ class Imagenet21k(tfds.core.dataset_builder.FileReaderBuilder):
         Raises:
             errors.InvalidInputError: If the archive cannot be used, or a data set with
                 another seed is in the same place.
-            shards.UndecodableImagesError: If there are images that cannot
+            preparation.UndecodableImagesError: If there are images that cannot
                 be decoded, and they are not allowed.
         """
         if file_format not in (None, "tfrecord"):
@@ -135,14 +135,14 @@ class Imagenet21k(tfds.core.dataset_builder.FileReaderBuilder):
         partial = final.with_name(f"{final.name}.partial")
         if self.is_prepared():
             self._check_seed(final)
-            shards.delete_progress(final)
+            preparation.delete_progress(final)
             return
         archive = class_tars.open_archive(
             self._archive or _find_archive(dl_manager),
-            cache_dir=shards.progress_folder(partial),
+            cache_dir=preparation.progress_folder(partial),
             wnids_file=self._wnids_file,
         )
-        summary = shards.write(
+        summary = preparation.write(
             archive,
             partial,
             seed=self._seed,
@@ -171,7 +171,7 @@ class Imagenet21k(tfds.core.dataset_builder.FileReaderBuilder):
         self.info.write_to_directory(partial)
         # From here on the data set is there, all of it.
         os.replace(partial, final)
-        shards.delete_progress(final)
+        preparation.delete_progress(final)
         self.info.read_from_directory(self.data_dir)
 
     def _check_seed(self, folder: pathlib.Path) -> None:

@@ -1,24 +1,21 @@
-"""Landmarks-User-160k: photographs of landmarks, grouped by who took them."""
+"""Landmarks-User-160k: photographs of landmarks, grouped by who took them.
 
-from tff_fedss.datasets.landmarks.dataset import (
-    REJECTED_COLUMNS,
-    REJECTED_FILE,
-    SPLITS,
+`preparation` makes its files, of the published CSV files and the images of Google
+Landmarks v2; `load` reads them.
+"""
+
+from tff_fedss.datasets.landmarks.dataset import load
+from tff_fedss.datasets.landmarks.layout import (
     TEST_FILE,
-    TEST_OWNER,
     TRAIN_FOLDER,
-    Published,
-    load,
     read_rejected,
     to_record,
 )
+from tff_fedss.datasets.landmarks.splits import SPLITS, Published
 
 __all__ = [
-    "REJECTED_COLUMNS",
-    "REJECTED_FILE",
     "SPLITS",
     "TEST_FILE",
-    "TEST_OWNER",
     "TRAIN_FOLDER",
     "Published",
     "load",

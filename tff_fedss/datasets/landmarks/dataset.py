@@ -15,8 +15,6 @@ error and starts to download half a terabyte. Nothing here calls it.)
 """
 
 import collections
-import csv
-import dataclasses
 import itertools
 import os
 import pathlib
@@ -27,97 +25,20 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import files
 from tff_fedss.datasets.federated import records, split_csv
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
+from tff_fedss.datasets.landmarks.layout import (
+    CLASS_FEATURE,
+    IMAGE_FEATURE,
+    REJECTED_FILE,
+    TEST_FILE,
+    TEST_OWNER,
+    TRAIN_FOLDER,
+    read_rejected,
+)
+from tff_fedss.datasets.landmarks.splits import SPLITS, Published
 from tff_fedss.errors import InvalidInputError
-
-TRAIN_FOLDER = "train"
-TEST_FILE = "test.tfRecord"
-REJECTED_FILE = "rejected.csv"
-REJECTED_COLUMNS = ("image_id", "user_id", "reason", "path")
-TEST_OWNER = "test"  # in the place of a user_id, for a rejected test image
-
-_IMAGE_FEATURE = "image/encoded_jpeg"
-_CLASS_FEATURE = "class"
-
-
-@dataclasses.dataclass(frozen=True)
-class Published:
-    """What is known of a split as its authors published it.
-
-    Attributes:
-        title: Its name.
-        folder: The folder of its files in a cache.
-        train_csv: The name of the file that lists the clients' images.
-        test_csv: The name of the file that lists the test images.
-        num_classes: n.
-        num_clients: The number of clients.
-        num_train_images: The clients' images.
-        num_test_images: The test images; None if it was not published.
-        zip_md5: The checksum of the zip in which both files come, if they do.
-        csv_md5s: The checksums of train_csv and test_csv, where they were published.
-    """
-
-    title: str
-    folder: str
-    train_csv: str
-    test_csv: str
-    num_classes: int
-    num_clients: int
-    num_train_images: int
-    num_test_images: int | None = None
-    zip_md5: str | None = None
-    csv_md5s: tuple[str, str] | None = None
-
-
-SPLITS: Mapping[str, Published] = {
-    "160k": Published(
-        title="Landmarks-User-160k",
-        folder="gld160k",
-        train_csv="federated_train.csv",
-        test_csv="test.csv",
-        num_classes=2028,
-        num_clients=1262,
-        num_train_images=164_172,
-        num_test_images=19_526,
-        zip_md5="53c36bd7d5fc12f927af2820b7e4a57c",
-    ),
-    "23k": Published(
-        title="Landmarks-User-23k",
-        folder="gld23k",
-        train_csv="mini_gld_train_split.csv",
-        test_csv="mini_gld_test.csv",
-        num_classes=203,
-        num_clients=233,
-        num_train_images=23_080,
-        csv_md5s=(
-            "9fd62cf79a67046fdd673d3a0ac52841",
-            "298e9d19d66357236f66fe8e22920933",
-        ),
-    ),
-}
-
-
-def to_record(encoded: bytes, label: int) -> bytes:
-    """Makes the record of one image, always the same bytes.
-
-    Args:
-        encoded: The content of a JPEG file.
-        label: Its class.
-
-    Returns:
-        A serialized `tf.train.Example`.
-    """
-    image = tf.train.BytesList(value=[encoded])
-    labels = tf.train.Int64List(value=[label])
-    features = {
-        _IMAGE_FEATURE: tf.train.Feature(bytes_list=image),
-        _CLASS_FEATURE: tf.train.Feature(int64_list=labels),
-    }
-    example = tf.train.Example(features=tf.train.Features(feature=features))
-    return example.SerializeToString(deterministic=True)
 
 
 def load(
@@ -159,7 +80,7 @@ def load(
 
     index = records.build_index(
         [*paths, str(folder / TEST_FILE)],
-        records.example_parser(_IMAGE_FEATURE, _CLASS_FEATURE, published.num_classes),
+        records.example_parser(IMAGE_FEATURE, CLASS_FEATURE, published.num_classes),
         cache_dir=folder,
         what=published.title,
     )
@@ -327,57 +248,24 @@ def _check_labels(
     )
 
 
-def read_rejected(path: pathlib.Path) -> set[tuple[str, str]]:
-    """Reads which images were left out when the data was prepared.
-
-    Args:
-        path: The file; it need not be there.
-
-    Returns:
-        Pairs of a client's id, or `TEST_OWNER`, and an image's id.
-
-    Raises:
-        InvalidInputError: If it is not such a file.
-    """
-    if not os.path.lexists(path):
-        return set()
-    try:
-        files.check_regular(path)
-        with path.open(newline="", encoding="utf-8") as lines:
-            rows = list(csv.reader(lines, strict=True))
-    except (OSError, ValueError, csv.Error) as e:
-        reason = getattr(e, "strerror", None) or files.one_line(e)
-        raise InvalidInputError(f"{path}: cannot be read: {reason}.") from e
-    header = ",".join(REJECTED_COLUMNS)
-    if not rows or ",".join(rows[0]) != header:
-        raise InvalidInputError(f"{path}, line 1: expected the header {header}.")
-    for row in rows:
-        if len(row) != len(REJECTED_COLUMNS):
-            raise InvalidInputError(
-                f"{path}: found the row {','.join(row)!r}; expected the "
-                f"{len(REJECTED_COLUMNS)} fields {header}."
-            )
-    return {(owner, image_id) for image_id, owner, *_ in rows[1:]}
-
-
 def _stored_examples(path: str | tf.Tensor) -> tf.data.Dataset:
     """Reads a file's examples; also in a graph, where the path is a tensor."""
     features = {
-        _IMAGE_FEATURE: tf.io.FixedLenFeature([], tf.string),
-        _CLASS_FEATURE: tf.io.FixedLenFeature([], tf.int64),
+        IMAGE_FEATURE: tf.io.FixedLenFeature([], tf.string),
+        CLASS_FEATURE: tf.io.FixedLenFeature([], tf.int64),
     }
 
     def stored_example(serialized):
         example = tf.io.parse_single_example(serialized, features)
         return collections.OrderedDict(
-            image=example[_IMAGE_FEATURE],
-            label=tf.cast(example[_CLASS_FEATURE], tf.int32),
+            image=example[IMAGE_FEATURE],
+            label=tf.cast(example[CLASS_FEATURE], tf.int32),
         )
 
     return tf.data.TFRecordDataset(path).map(stored_example)
 
 
-_read_reference = records.read_image(_IMAGE_FEATURE)
+_read_reference = records.read_image(IMAGE_FEATURE)
 
 
 def _read_stored(image: Any) -> tf.Tensor:
