@@ -37,7 +37,7 @@ import sys
 from absl import flags
 
 from experiments.common import program
-from tff_fedss.datasets import imagenet21k_shards
+from tff_fedss.datasets.imagenet21k import preparation, shards
 from tff_fedss.errors import InvalidInputError
 
 _EXIT_UNDECODABLE = 1
@@ -95,9 +95,9 @@ def prepare(
         if not value:
             raise InvalidInputError(f"--{name} must be given; see --help.")
     # Imported here: it takes seconds, and bad flags need none of it.
-    from tff_fedss.datasets import imagenet21k_tfds
+    from tff_fedss.datasets.imagenet21k import tfds_builder
 
-    builder = imagenet21k_tfds.Imagenet21k(
+    builder = tfds_builder.Imagenet21k(
         data_dir=output_dir,
         archive=archive,
         seed=seed,
@@ -107,11 +107,11 @@ def prepare(
     )
     try:
         builder.download_and_prepare()
-    except imagenet21k_shards.UndecodableImagesError as error:
+    except preparation.UndecodableImagesError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(_EXIT_UNDECODABLE)
     if verify:
-        imagenet21k_shards.verify(builder.data_dir)
+        shards.verify(builder.data_dir)
     splits = builder.info.splits
     print(
         f"{builder.data_dir} holds {splits['train'].num_examples:,} training and "

@@ -29,8 +29,8 @@ from PIL import Image, ImageFilter
 from experiments.benchmarks import peak_memory
 from experiments.common import output_files, program
 from tff_fedss import models
-from tff_fedss.datasets import records
-from tff_fedss.datasets.preprocessing import Preprocessing
+from tff_fedss.datasets.federated import records
+from tff_fedss.datasets.federated.preprocessing import Preprocessing
 
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", "results/benchmarks", "Where to write input_pipeline.csv."

@@ -17,7 +17,7 @@ from experiments.common import memory_needs, output_files, program, runtime_flag
 from experiments.fedss import report
 from tff_fedss import algorithms, memory, models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 # In the order of the paper's tables.

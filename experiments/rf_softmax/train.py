@@ -24,7 +24,7 @@ from experiments.common import launch as single_run
 from experiments.common import memory_needs, program
 from experiments.rf_softmax import curves as sampler_curves
 from tff_fedss import algorithms, memory, models, samplers, tasks, training
-from tff_fedss.datasets import extreme, penn_treebank
+from tff_fedss.datasets.central import extreme, penn_treebank
 from tff_fedss.errors import InvalidInputError
 
 FULL = "full"

@@ -17,8 +17,8 @@ from PIL import Image
 from tensorflow_datasets.core import shuffle
 
 from tests import sop_archive
-from tff_fedss.datasets import split_csv
 from tff_fedss.datasets import stanford_online_products as sop
+from tff_fedss.datasets.federated import split_csv
 from tff_fedss.errors import InvalidInputError
 
 _TRAIN, _TEST = sop_archive.listings(

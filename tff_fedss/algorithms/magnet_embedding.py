@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_fedss import losses, models, seeds
-from tff_fedss.datasets.augmentation import AUGMENTATIONS, Augmentation
+from tff_fedss.datasets.central.augmentation import AUGMENTATIONS, Augmentation
 from tff_fedss.errors import RunStoppedError
 from tff_fedss.samplers import neighbourhoods
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import metrics, models
-from tff_fedss.datasets.extreme import ExtremeDataset, SparseRows
+from tff_fedss.datasets.central.extreme import ExtremeDataset, SparseRows
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks import sampled_softmax

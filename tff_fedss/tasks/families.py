@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.tasks.classification import Classification
 from tff_fedss.tasks.retrieval import Retrieval
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import metrics
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.fingerprint import Fingerprint
 
 _EVALUATION_BATCH = 256

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import algorithms
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.tasks import Task
 from tff_fedss.training import draws
 from tff_fedss.training.loop import Metrics
