@@ -96,7 +96,7 @@ def test_a_centralized_run_pools_all_clients(task):
         for c in task.dataset.train.client_ids
     )
     labels = np.concatenate(
-        [batch["label"].numpy() for batch in run._next_batches(-(-total // 4))]
+        [batch["label"].numpy() for batch in run._next_batches(0, -(-total // 4))]
     )
     pooled = np.concatenate(
         [task.dataset.train.client_arrays(c)[1] for c in task.dataset.train.client_ids]
@@ -128,17 +128,16 @@ def test_evaluation_counts_the_nearest_classes(task):
 
 
 def test_the_loop_interleaves_evaluates_and_releases(task):
-    class FakeRun:
+    class FakeRun(training.Run):
         metric, metric_title = "top1", "top-1"
         format_metric = "{:.3f}".format
+        weights = None
 
         def __init__(self, name):
-            self.name, self.round_num, self.task, self.weights = name, 0, self, None
-            self.state = None
+            super().__init__(name, task=self)
 
-        def run_round(self):
-            self.round_num += 1
-            return {"loss": float(self.round_num), "num_examples": 8}
+        def _train_round(self, round_num):
+            return {"loss": float(round_num), "num_examples": 8}
 
         def evaluate(self, weights):
             assert weights is None
