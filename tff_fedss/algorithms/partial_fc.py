@@ -40,8 +40,6 @@ from tff_fedss.samplers import ShardSample, ShardSampler
 
 # W ~ N(0, 0.01), as its authors' code has it: the standard deviation.
 _INITIAL_STDDEV = 0.01
-# Added to squared norms, as in `models.cosine_logits`.
-_EPSILON = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +249,7 @@ class PartialFC:
     def _encode(self, inputs) -> tuple[tf.GradientTape, tf.Tensor]:
         with tf.GradientTape() as tape:
             features, _ = self._encoder(inputs, (), training=True)
-            features = tf.math.l2_normalize(features, axis=1, epsilon=_EPSILON)
+            features = models.unit(features)
         return tape, features
 
     def _target_logits(self, cosines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -283,7 +281,7 @@ class PartialFC:
         """Everything that the next steps depend on."""
         arrays = [
             np.asarray(self._num_steps),
-            *(variable.numpy() for variable in self._small_variables),
+            *models.values(self._small_variables),
         ]
         return ShardedState(arrays, self._matrices)
 
@@ -294,8 +292,7 @@ class PartialFC:
             state: Of an algorithm with the same strata, on any mesh.
         """
         num_steps, *arrays = state.arrays
-        for variable, value in zip(self._small_variables, arrays, strict=True):
-            variable.assign(value)
+        models.assign(self._small_variables, arrays)
         for name, matrix in self._matrices.items():
             matrix.copy_from(state.matrices[name])
         self._num_steps = int(num_steps)
@@ -306,7 +303,7 @@ class PartialFC:
 
         See `models.ShardedMatrix` for how to read it.
         """
-        encoder = [v.numpy() for v in self._encoder.trainable_variables]
+        encoder = models.values(self._encoder.trainable_variables)
         return tff.learning.models.ModelWeights(
             trainable=[*encoder, self._matrices["W"]], non_trainable=[]
         )
