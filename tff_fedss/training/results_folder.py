@@ -16,7 +16,7 @@ from tff_fedss import files, models
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import provenance, run_files
 from tff_fedss.training.checkpoints import Checkpoints, wait_for
-from tff_fedss.training.loop import Metrics, Run
+from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.sharded_checkpoints import write_npy
 
 _CHECKPOINTS = "checkpoints"
