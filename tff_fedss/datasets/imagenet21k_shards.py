@@ -49,7 +49,7 @@ _FOOTER_BYTES = 4
 _ROWS_AT_A_TIME = 1 << 20
 
 
-class UndecodableImagesError(Exception):
+class UndecodableImagesError(errors.RunStoppedError):
     """Some images cannot be decoded, and nobody has said that this is all right.
 
     The message is one line; everything else has been written.
@@ -164,7 +164,7 @@ def write(
             f"{summary.num_undecodable + sum(map(sum, summary.sizes.values())):,} "
             "images cannot be decoded; they are listed in "
             f"{folder / UNDECODABLE_FILE}. Everything else is written: run the same "
-            "command with --allow_undecodable to finish without them."
+            "command with `allow_undecodable` to finish without them."
         )
     return summary
 
@@ -608,7 +608,7 @@ def _check_preparation(folder: pathlib.Path, seed: int, wnids: list[str]) -> Non
                 key = "other classes"
             raise errors.InvalidInputError(
                 f"{folder} has unfinished shards of {key}: {found}, now {wanted}. Give "
-                "the same --archive and --seed, or delete the folder."
+                "the same `archive` and `seed`, or delete the folder."
             )
 
 
