@@ -15,12 +15,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import losses, models, seeds
-<<<<<<< HEAD
-from tff_fedss.datasets.central.augmentation import Augmentation
-=======
 from tff_fedss.algorithms.weight_decay import with_weight_decay
-from tff_fedss.datasets.augmentation import Augmentation
->>>>>>> runs
+from tff_fedss.datasets.central.augmentation import Augmentation
 from tff_fedss.samplers import self_paced
 
 # Keeps the draws apart from those of an embedding network with the same seed.

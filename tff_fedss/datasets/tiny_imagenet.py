@@ -125,7 +125,7 @@ def load(
     preprocessing = Preprocessing(image_size, resize_size)
     if data_dir is None:
         raise errors.InvalidInputError(
-            f"Tiny-ImageNet needs --data_dir; expected there: {_LAYOUT}."
+            f"Tiny-ImageNet needs `data_dir`; expected there: {_LAYOUT}."
         )
     source = Files(data_dir)
     if not 0 <= num_public_classes <= len(source.wnids) - 2:
@@ -214,7 +214,7 @@ class Files:
         Raises:
             errors.InvalidInputError: If something is missing or damaged.
         """
-        self._source = f"--data_dir={os.fspath(data_dir)}"
+        self._source = f"data_dir={os.fspath(data_dir)}"
         # By path below the root, images only.
         self._train: dict[str, bytes] = {}
         self._val: dict[str, bytes] = {}

@@ -9,13 +9,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-<<<<<<< HEAD
-from tff_fedss import metrics, models
-from tff_fedss.datasets.central.extreme import ExtremeDataset, SparseRows
-=======
 from tff_fedss import metrics, models, seeds
-from tff_fedss.datasets.extreme import ExtremeDataset, SparseRows
->>>>>>> runs
+from tff_fedss.datasets.central.extreme import ExtremeDataset, SparseRows
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks import sampled_softmax

@@ -101,7 +101,7 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
             cannot be used, with its line; or if the two do not go together.
     """
     folder = pathlib.Path(data_dir)
-    source = f"--data_dir={data_dir}"
+    source = f"data_dir={data_dir}"
     if not folder.is_dir():
         raise errors.InvalidInputError(f"{source} is not a folder.")
     paths, parts, sizes = [], [], []

@@ -50,7 +50,7 @@ def load(
         InvalidInputError: If there is no such folder, there are too few identities, or
             an image cannot be read or decoded. All images are decoded once to see that.
     """
-    source = f"--data_dir={os.fspath(data_dir)}"
+    source = f"data_dir={os.fspath(data_dir)}"
     root = pathlib.Path(data_dir)
     if not root.is_dir():
         raise InvalidInputError(f"{source} is not a folder.")
@@ -150,7 +150,7 @@ class _FolderIdentities(identities.Identities):
         self._files, self._labels = _flat(train, 0)
         self._test_files, self.test_labels = _flat(test, len(train))
         self.summary = (
-            f"{source.removeprefix('--data_dir=')}: n={len(train):,} identities with "
+            f"{source.removeprefix('data_dir=')}: n={len(train):,} identities with "
             f"{len(self._files):,} images for training, {len(test):,} others with "
             f"{len(self._test_files):,} for the test{note}"
         )

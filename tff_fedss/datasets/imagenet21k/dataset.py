@@ -49,7 +49,8 @@ def load(
     `$XDG_CACHE_HOME/tff_fedss` if nothing can be written there.
 
     Args:
-        data_dir: The `--output_dir` of that program, or the folder of the shards in it.
+        data_dir: The folder that it was to write into, or the folder of the shards in
+            that.
         image_size: Height and width of an image that is ready, in pixels.
         resize_size: What images are resized to before the crop, in pixels; see
             `preprocessing.Preprocessing`.
@@ -206,7 +207,7 @@ def _folder(data_dir: pathlib.Path) -> pathlib.Path:
     if (data_dir / f"{version}.partial").is_dir():
         found = f"{version}.partial, which is not finished"
     raise errors.InvalidInputError(
-        f"--data_dir={data_dir}: found {found}; expected {version}, as ./run.sh "
+        f"data_dir={data_dir}: found {found}; expected {version}, as ./run.sh "
         "prepare_imagenet21k writes it from the class tars of ImageNet-21k."
     )
 

@@ -26,12 +26,13 @@ from tff_fedss import files
 from tff_fedss.datasets import image_files
 from tff_fedss.datasets.federated import record_writer, records
 from tff_fedss.datasets.imagenet21k import class_tars, shards
+from tff_fedss.errors import RunStoppedError
 
 _FORMAT = 1
 _PROGRESS = "progress"
 
 
-class UndecodableImagesError(Exception):
+class UndecodableImagesError(RunStoppedError):
     """Some images cannot be decoded, and nobody has said that this is all right.
 
     The message is one line; everything else has been written.
@@ -122,7 +123,7 @@ def write(
             f"{summary.num_undecodable + sum(map(sum, summary.sizes.values())):,} "
             "images cannot be decoded; they are listed in "
             f"{folder / shards.UNDECODABLE_FILE}. Everything else is written: run the "
-            "same command with --allow_undecodable to finish without them."
+            "same command with `allow_undecodable` to finish without them."
         )
     return summary
 
@@ -317,6 +318,6 @@ def _difference(folder: pathlib.Path, ours: Mapping[str, object]) -> str | None:
                 key = "other classes"
             return (
                 f"{folder} has unfinished shards of {key}: {found}, now {wanted}. Give "
-                "the same --archive and --seed, or delete the folder."
+                "the same `archive` and `seed`, or delete the folder."
             )
     return None

@@ -127,7 +127,7 @@ def _note(num_train: int, num_clients: int, published: Published) -> str:
 
 def _find_folder(data_dir: os.PathLike | None, published: Published) -> pathlib.Path:
     """Returns the absolute path of the folder of one split."""
-    source = "--data_dir" if data_dir is None else f"--data_dir={os.fspath(data_dir)}"
+    source = "`data_dir`" if data_dir is None else f"data_dir={os.fspath(data_dir)}"
     layout = (
         f"{published.folder}/{TRAIN_FOLDER}/<user_id> and "
         f"{published.folder}/{TEST_FILE}, as `./run.sh prepare_landmarks` writes them"

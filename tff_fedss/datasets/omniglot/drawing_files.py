@@ -163,7 +163,7 @@ def read(data_dir: os.PathLike, image_size: int) -> Drawings:
         errors.InvalidInputError: If there are no drawings, if one is missing or cannot
             be decoded, or if an archive is damaged.
     """
-    source = f"--data_dir={os.fspath(data_dir)}"
+    source = f"data_dir={os.fspath(data_dir)}"
     collector = Collector(source, image_size)
     for name, content in progress(_files(pathlib.Path(data_dir), source)):
         alphabet, character, drawer = _DRAWING.search(name).groups()

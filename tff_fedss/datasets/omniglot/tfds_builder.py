@@ -79,7 +79,7 @@ def read(
         raise errors.InvalidInputError(
             "Omniglot could not be downloaded through TFDS "
             f"({type(e).__name__}: {' '.join(str(e).split())}). Name a folder or an "
-            "archive that has it with --data_dir."
+            "archive that has it with `data_dir`."
         ) from e
     alphabet_names = builder.info.features["alphabet"].int2str
     collector = drawing_files.Collector("TFDS", image_size)

@@ -303,8 +303,8 @@ class _Place(NamedTuple):
 
 def _find(data_dir: os.PathLike | None) -> _Place:
     if data_dir is None:
-        return _Place("Without --data_dir", None)
-    source = f"--data_dir={os.fspath(data_dir)}"
+        return _Place("Without `data_dir`", None)
+    source = f"data_dir={os.fspath(data_dir)}"
     path = pathlib.Path(data_dir).absolute()
     layout = (
         f"expected {ARCHIVE}, or a folder that holds it, or {FOLDER}/Ebay_train.txt, "
@@ -691,7 +691,7 @@ def _run_tfds(
     # changes under its hands.
     except Exception as e:
         hint = (
-            f" Name a folder that has {ARCHIVE} with --data_dir."
+            f" Name a folder that has {ARCHIVE} with `data_dir`."
             if place.tfds_dir is None
             else ""
         )

@@ -39,10 +39,10 @@ def load(name: str, source: Source, image_size: int | None) -> LabelledImages:
     ) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InvalidInputError(
-            f"--dataset={name} is not on this disk where TFDS keeps its data "
+            f"dataset={name} is not on this disk where TFDS keeps its data "
             f"(TFDS_DATA_DIR or ~/tensorflow_datasets), and could not be downloaded "
             f"({reason[:300]}). Name a folder or an archive that has it with "
-            "--data_dir."
+            "`data_dir`."
         ) from error
     train, test = (
         _arrays(builder, split, source.channels, image_size)
