@@ -155,7 +155,7 @@ def build_index(
     times = [stat.st_mtime_ns for stat in stats]
     name = f"{first_half}-{_digest([_FORMAT_VERSION, sizes, times])}.index"
 
-    folders = (pathlib.Path(cache_dir), _user_cache())
+    folders = (pathlib.Path(cache_dir), user_cache())
     for folder in folders:
         if (records := _map(folder / name)) is not None:
             return RecordIndex(absolute, records)
@@ -203,7 +203,8 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
 
 
-def _user_cache() -> pathlib.Path:
+def user_cache() -> pathlib.Path:
+    """Returns where to keep what cannot be written beside the data."""
     root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(root) / "tff_fedss"
 
