@@ -16,7 +16,12 @@ import numpy as np
 
 from tff_fedss import errors, files
 from tff_fedss.datasets import bijection
-from tff_fedss.datasets.federated import partitions, preprocessing, records
+from tff_fedss.datasets.federated import (
+    partitions,
+    preprocessing,
+    record_index,
+    records,
+)
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.imagenet21k import shards
 
@@ -218,7 +223,7 @@ def _cached_partition(
     what = (_PARTITION_FORMAT, seed, num_clients, classes_per_client)
     digest = hashlib.sha256(repr(what).encode() + class_sizes.astype("<i8").tobytes())
     name = f"clients-{digest.hexdigest()[:16]}.npy"
-    for place in (folder, records.user_cache()):
+    for place in (folder, record_index.user_cache()):
         if (partition := _opened(place / name)) is not None:
             return partition
     partition = client_partition(
@@ -233,7 +238,7 @@ def _cached_partition(
     ).astype("<i8")
     numbers = np.append(numbers, _digest(numbers))
     problems = []
-    for place in (folder, records.user_cache()):
+    for place in (folder, record_index.user_cache()):
         try:
             _save(place / name, numbers)
         except OSError as e:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_fedss import files
-from tff_fedss.datasets.federated import records
+from tff_fedss.datasets.federated import record_index
 from tff_fedss.datasets.stanford_online_products.original import (
     ARCHIVE,
     BUILDER,
@@ -210,7 +210,7 @@ def _rows_of_records(split: str, num_records: int) -> np.ndarray:
     return np.array(sorted(range(num_records), key=digest), np.int64)
 
 
-def index_of(builder: Any) -> tuple[records.RecordIndex, Mapping[str, int]]:
+def index_of(builder: Any) -> tuple[record_index.RecordIndex, Mapping[str, int]]:
     """Returns the index, train before test, and how many records each split has."""
     info = builder.info
     if info.file_format.value != "tfrecord" or not set(LISTINGS) <= set(info.splits):
@@ -221,9 +221,9 @@ def index_of(builder: Any) -> tuple[records.RecordIndex, Mapping[str, int]]:
     splits = [info.splits[split] for split in LISTINGS]
     paths = [os.fspath(path) for split in splits for path in split.filepaths]
     lengths = [length for split in splits for length in split.shard_lengths]
-    index = records.build_index(
+    index = record_index.build_index(
         paths,
-        records.example_parser(IMAGE_FEATURE, _CLASS_FEATURE, NUM_CLASSES),
+        record_index.example_parser(IMAGE_FEATURE, _CLASS_FEATURE, NUM_CLASSES),
         cache_dir=builder.data_dir,
         what=_TITLE,
     )
@@ -242,7 +242,7 @@ def index_of(builder: Any) -> tuple[records.RecordIndex, Mapping[str, int]]:
 
 def find_records(
     builder: Any,
-    index: records.RecordIndex,
+    index: record_index.RecordIndex,
     first: int,
     num_records: int,
     listing: Listing,
@@ -286,7 +286,7 @@ def find_records(
 
 
 def infer_train_listing(
-    builder: Any, index: records.RecordIndex, num_records: int
+    builder: Any, index: record_index.RecordIndex, num_records: int
 ) -> Listing:
     """Finds the rows of Ebay_train.txt again where only TFDS's files are there.
 
