@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from tff_fedss import files
 from tff_fedss.datasets.federated import record_writer, split_csv
@@ -26,9 +26,7 @@ from tff_fedss.datasets.landmarks.layout import (
     TRAIN_FOLDER,
     to_record,
 )
-from tff_fedss.errors import InvalidInputError
-
-_EXIT_MISSING = 1
+from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 _LEDGER = "finished.csv"
 # Folders that are gone when everything is done. None is in `train`, where TFF takes
@@ -86,8 +84,8 @@ def prepare(options: Options) -> None:
 
     Raises:
         InvalidInputError: If an option or a file cannot be used.
-        RunStoppedError: If the disk is full or the system forbids to write.
-        SystemExit: With code 1 if images are missing or damaged which may not be.
+        RunStoppedError: If the disk is full, the system forbids to write, or images are
+            missing or damaged which may not be.
     """
     published = options.published
     if not options.output_dir:
@@ -353,7 +351,7 @@ def _report(
     """Prints what was done.
 
     Raises:
-        SystemExit: With code 1 if images are missing which may not be.
+        RunStoppedError: If images are missing which may not be.
     """
     folder = options.folder
     num_train, num_test = len(split.train.image_ids), len(split.test.image_ids)
@@ -364,10 +362,12 @@ def _report(
             f"{rejected[0].path} {rejected[0].reason}."
         )
         if empty:
-            _fail(f"{found} Not one image is left of: {', '.join(empty)}.")
+            raise RunStoppedError(
+                f"{found} Not one image is left of: {', '.join(empty)}."
+            )
         if not options.allow_missing:
             owners = {row.owner for row in rejected}
-            _fail(
+            raise RunStoppedError(
                 f"{found} The {len(owners):,} files that need them were not written. "
                 "Add the images and run the same command again, or leave them out with "
                 "--allow_missing."
@@ -380,8 +380,3 @@ def _report(
         f"{len(set(split.train.clients)):,} clients and "
         f"{num_test - num_test_rejected:,} test images."
     )
-
-
-def _fail(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(_EXIT_MISSING)
