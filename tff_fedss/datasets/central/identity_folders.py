@@ -8,11 +8,9 @@ cropped already; images are resized to squares.
 import concurrent.futures
 import os
 import pathlib
-import threading
 from collections.abc import Sequence
 
 import numpy as np
-import tqdm
 from PIL import Image
 
 from tff_fedss import files
@@ -101,33 +99,17 @@ def _check(images: Sequence[pathlib.Path], source: str) -> None:
     Raises:
         InvalidInputError: If one does not; of several, the first by name.
     """
-    stop = threading.Event()
 
     def problem(image: pathlib.Path) -> str | None:
-        if stop.is_set():
-            return None
         try:
             image_files.check(files.read(image))
         except OSError as error:
-            return f"{image} cannot be read: {error.strerror or error}"
+            return f"{source}: {image} cannot be read: {error.strerror or error}."
         except ValueError as error:
-            return f"{image} {error}"
+            return f"{source}: {image} {error}."
         return None
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        try:
-            for found in tqdm.tqdm(
-                pool.map(problem, images),
-                desc="Checking faces",
-                total=len(images),
-                unit=" images",
-                delay=2,
-                disable=None,
-            ):
-                if found:
-                    raise InvalidInputError(f"{source}: {found}.")
-        finally:
-            stop.set()
+    image_files.check_all(images, problem, "faces")
 
 
 class _FolderIdentities(identities.Identities):

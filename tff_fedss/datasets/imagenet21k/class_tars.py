@@ -330,7 +330,7 @@ def _read_wnids(path: pathlib.Path) -> list[str]:
     try:
         lines = files.read(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as e:
-        reason = getattr(e, "strerror", None) or _line(e)
+        reason = files.short_reason(e)
         raise errors.InvalidInputError(f"wnids={path} cannot be read: {reason}.") from e
     wnids = set()
     for number, line in enumerate(lines, 1):
@@ -472,7 +472,7 @@ def _readable(source: str) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as e:
-        reason = getattr(e, "strerror", None) or _line(e)
+        reason = files.short_reason(e)
         raise errors.InvalidInputError(
             f"{source} is unreadable or damaged: {reason}"
         ) from e
@@ -482,7 +482,3 @@ def _progress(what: str, num_bytes: int) -> tqdm.tqdm:
     return tqdm.tqdm(
         desc=what, total=num_bytes, unit="B", unit_scale=True, delay=2, disable=None
     )
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

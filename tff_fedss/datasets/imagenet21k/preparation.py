@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from tff_fedss import files
 from tff_fedss.datasets import image_files
-from tff_fedss.datasets.federated import record_writer, records
+from tff_fedss.datasets.federated import record_index, record_writer
 from tff_fedss.datasets.imagenet21k import class_tars, shards
 from tff_fedss.errors import RunStoppedError
 
@@ -283,10 +283,10 @@ def _write_index(wnids: list[str], folder: pathlib.Path, split: str) -> None:
     ):
         for label, wnid in enumerate(wnids):
             lengths = np.array(_read_class(folder, wnid).lengths[split], np.int64)
-            rows = np.empty(len(lengths), records.DTYPE)
-            framed = lengths + (records.HEADER_BYTES + records.FOOTER_BYTES)
+            rows = np.empty(len(lengths), record_index.DTYPE)
+            framed = lengths + (record_index.HEADER_BYTES + record_index.FOOTER_BYTES)
             rows["file"] = rows["label"] = label
-            rows["offset"] = np.cumsum(framed) - framed + records.HEADER_BYTES
+            rows["offset"] = np.cumsum(framed) - framed + record_index.HEADER_BYTES
             rows["length"] = lengths
             file.write(rows.tobytes())
 

@@ -84,8 +84,8 @@ def prepare(options: Options) -> None:
 
     Raises:
         InvalidInputError: If an option or a file cannot be used.
-        RunStoppedError: If the disk is full or the system forbids to write, or if
-            images are missing or damaged which may not be.
+        RunStoppedError: If the disk is full, the system forbids to write, or images are
+            missing or damaged which may not be.
     """
     published = options.published
     if not options.output_dir:

@@ -200,7 +200,7 @@ def _read_zip(
     """Returns the names, for messages, and the contents of the files of those names."""
 
     def is_wanted(member: str) -> bool:
-        return member.rpartition("/")[2] in names and "__MACOSX/" not in member
+        return member.rpartition("/")[2] in names and archives.FOREIGN not in member
 
     source = f"split_dir={path}"
     _read_bytes(path)

@@ -180,7 +180,8 @@ def _decode(source: str, name: str, content: bytes) -> Image.Image:
         return image_files.load(content)
     except image_files.DECODING_ERRORS as e:
         raise errors.InvalidInputError(
-            f"{source}: {name} ({len(content)} bytes) is not a whole PNG: {_line(e)}"
+            f"{source}: {name} ({len(content)} bytes) is not a whole PNG: "
+            f"{files.one_line(e)}"
         ) from e
 
 
@@ -236,8 +237,3 @@ def _archived_files(archive: pathlib.Path, source: str) -> Iterator[tuple[str, b
             f"{source}: the archive {archive.name} holds no drawing of Omniglot's "
             f"({_LAYOUT})."
         )
-
-
-def _line(error: Exception) -> str:
-    """The message of an exception on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
