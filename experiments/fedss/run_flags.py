@@ -519,7 +519,9 @@ def load_task(methods: Sequence[str]) -> tasks.Task:
     return tasks.KINDS[_TASK.value](dataset, model_fn)
 
 
-def build_run(method: str, task: tasks.Task) -> training.Run:
+def build_run(
+    method: str, task: tasks.Task
+) -> training.FederatedRun | training.CentralizedRun:
     """Builds the run of one method.
 
     Args:
