@@ -113,7 +113,9 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
     return tasks.KINDS[config.task](dataset, model_fn)
 
 
-def build_run(config: RunConfig, method: str, task: tasks.Task) -> training.Run:
+def build_run(
+    config: RunConfig, method: str, task: tasks.Task
+) -> training.FederatedRun | training.CentralizedRun:
     """Builds the run of one method.
 
     Args:
