@@ -216,19 +216,16 @@ def with_bad_images(classes):
     return images, {*bad, f"{wnids[0]}_1.JPEG"}
 
 
-def test_undecodable_images_are_listed_and_need_permission(
-    with_bad_images, tmp_path, capsys
-):
+def test_undecodable_images_are_listed_and_need_permission(with_bad_images, tmp_path):
     images, bad = with_bad_images
     archive = imagenet21k_archive.write_fall11(tmp_path, images)
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(preparation.UndecodableImagesError) as error:
         _prepare(archive, tmp_path / "out")
-    assert end.value.code == 1
     partial = tmp_path / "out" / "imagenet21k" / "1.0.0.partial"
-    message = capsys.readouterr().err
-    assert message.startswith("error: 4 of 77 images cannot be decoded")
+    message = str(error.value)
+    assert message.startswith("4 of 77 images cannot be decoded")
     assert str(partial / "undecodable.csv") in message
-    assert "--allow_undecodable" in message
+    assert "`allow_undecodable`" in message
     with open(partial / "undecodable.csv") as file:
         rows = list(csv.DictReader(file))
     assert {row["member"] for row in rows} == bad
@@ -494,7 +491,7 @@ def test_what_is_finished_stays(folder_archive, tmp_path, capsys):
     _prepare("gone.tar", tmp_path)
     assert "57 training and 14 test images of 7 classes" in capsys.readouterr().out
     assert _files(folder) == before
-    with pytest.raises(errors.InvalidInputError, match=r"--seed=0, not 1"):
+    with pytest.raises(errors.InvalidInputError, match=r"with seed=0, not 1"):
         _prepare(folder_archive, tmp_path, seed=1)
 
 

@@ -425,8 +425,11 @@ def held_up(self, image_id):
     return read(self, image_id)
 
 FolderOfImages.read = held_up
-prepare_landmarks.define_flags()
-program.run(prepare_landmarks.main, ["prepare_landmarks", *flags])
+program.run(
+    prepare_landmarks.main,
+    prepare_landmarks.Config(),
+    ["prepare_landmarks", *flags],
+)
 """
 
 

@@ -21,7 +21,7 @@ from tff_fedss.datasets.central import (
     penn_treebank,
     two_views,
 )
-from tff_fedss.datasets.federated import records
+from tff_fedss.datasets.federated import record_index, records
 from tff_fedss.datasets.federated.clients import InMemoryClientData, dataset_from_arrays
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 
@@ -246,7 +246,7 @@ def test_records_count_wherever_they_lie(tmp_path):
 
 
 def test_a_record_of_the_same_length_with_another_image(tmp_path):
-    parse = records.example_parser("image", "class", 3)
+    parse = record_index.example_parser("image", "class", 3)
 
     def of(folder, colour):
         (tmp_path / folder).mkdir()
@@ -255,7 +255,7 @@ def test_a_record_of_the_same_length_with_another_image(tmp_path):
         with tf.io.TFRecordWriter(str(path)) as writer:
             for label in range(3):
                 writer.write(_example(image, label))
-        index = records.build_index([path], parse, cache_dir=tmp_path, what="x")
+        index = record_index.build_index([path], parse, cache_dir=tmp_path, what="x")
         data = records.RecordClientData(index, ["a"], lambda _: np.arange(3))
         return data.fingerprint()
 

@@ -222,7 +222,7 @@ def _error(data_dir, **arguments):
 def test_no_data_set(tmp_path):
     assert "found no such folder; expected" in _error(tmp_path / "no")
     message = _error(tmp_path)
-    assert message.startswith(f"--data_dir={tmp_path}: found a folder without it")
+    assert message.startswith(f"data_dir={tmp_path}: found a folder without it")
     assert "prepare_imagenet21k" in message
     (tmp_path / "imagenet21k" / "1.0.0.partial").mkdir(parents=True)
     assert "1.0.0.partial, which is not finished" in _error(tmp_path)

@@ -308,7 +308,7 @@ def _error(data_dir, **arguments):
     assert sorted(root.rglob("*")) == before
     message = str(error.value)
     assert "\n" not in message
-    assert message.startswith(f"--data_dir={data_dir}")
+    assert message.startswith(f"data_dir={data_dir}")
     return message
 
 
@@ -514,7 +514,7 @@ def test_tfds_builder_keeps_the_drawer(tfds_reader, miniature, tmp_path):
 def test_tfds_refuses_files_with_other_checksums(tfds_reader, tmp_path):
     files = {_path(*key): _png(0, magnify=21) for key in [(1, 1), (965, 1)]}
     _write_original_zips(tmp_path / "downloads" / "manual", files)
-    with pytest.raises(errors.InvalidInputError, match="wrong checksum.*--data_dir"):
+    with pytest.raises(errors.InvalidInputError, match="wrong checksum.*`data_dir`"):
         tfds_reader.read(_SIDE, str(tmp_path))
 
 
@@ -526,7 +526,7 @@ def test_failed_download_names_the_other_way(tfds_reader, monkeypatch, tmp_path)
 
     monkeypatch.setattr(requests.Session, "get", fail)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    with pytest.raises(errors.InvalidInputError, match="no route.*--data_dir") as error:
+    with pytest.raises(errors.InvalidInputError, match="no route.*`data_dir`") as error:
         tfds_reader.read(_SIDE, str(tmp_path))
     assert "\n" not in str(error.value)
 

@@ -51,7 +51,6 @@ _USED = re.compile(
 )
 _IMAGE = re.compile(r"(?:train/[^/.][^/]*|val)/images/[^/.][^/]*")
 # Folders of other systems' own files, at any depth.
-_FOREIGN = "__MACOSX/"
 
 
 def load(
@@ -109,8 +108,7 @@ def load(
         raise errors.InvalidInputError(
             f"partition={partition!r} must be one of {', '.join(PARTITIONS)}."
         )
-    if not 0 <= seed < 2**63:
-        raise errors.InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
+    partitions.check_seed(seed)
     for name, value in (
         ("classes_per_client", classes_per_client),
         ("images_per_class", images_per_class),
@@ -125,7 +123,7 @@ def load(
     preprocessing = Preprocessing(image_size, resize_size)
     if data_dir is None:
         raise errors.InvalidInputError(
-            f"Tiny-ImageNet needs --data_dir; expected there: {_LAYOUT}."
+            f"Tiny-ImageNet needs `data_dir`; expected there: {_LAYOUT}."
         )
     source = Files(data_dir)
     if not 0 <= num_public_classes <= len(source.wnids) - 2:
@@ -133,7 +131,7 @@ def load(
             f"num_public_classes={num_public_classes} must leave two or more of the "
             f"{len(source.wnids)} classes to the clients."
         )
-    rng = np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM]))
+    rng = partitions.generator(seed, _PHILOX_STREAM)
     # Without public classes nothing is drawn: partitions stay what they were.
     is_public = np.zeros(len(source.wnids), bool)
     if num_public_classes:
@@ -214,7 +212,7 @@ class Files:
         Raises:
             errors.InvalidInputError: If something is missing or damaged.
         """
-        self._source = f"--data_dir={os.fspath(data_dir)}"
+        self._source = f"data_dir={os.fspath(data_dir)}"
         # By path below the root, images only.
         self._train: dict[str, bytes] = {}
         self._val: dict[str, bytes] = {}
@@ -374,7 +372,7 @@ def _progress(contents: Iterator) -> Iterator:
 
 
 def _is_used(name: str) -> bool:
-    return not name.startswith(_FOREIGN) and _USED.fullmatch(name) is not None
+    return not name.startswith(archives.FOREIGN) and _USED.fullmatch(name) is not None
 
 
 def _files(path: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:

@@ -2,7 +2,12 @@
 
 import functools
 
-from tff_fedss.models.cosine_classifier import cosine_logits, initial_classifier
+from tff_fedss.models.cosine_classifier import (
+    UNIT_EPSILON,
+    cosine_logits,
+    initial_classifier,
+    unit,
+)
 from tff_fedss.models.encoders import ImageEncoder, LstmEncoder, SparseEncoder
 from tff_fedss.models.group_normalization import GroupNormalization
 from tff_fedss.models.inference import inference
@@ -27,6 +32,7 @@ from tff_fedss.models.resnet import resnet18, wide_resnet
 from tff_fedss.models.resnet50 import resnet50
 from tff_fedss.models.sharded_matrix import ShardedMatrix, scatter_rows
 from tff_fedss.models.small_cnn import small_cnn
+from tff_fedss.models.variables import assign, values
 from tff_fedss.models.vgg import vgg16
 
 # By the name that a user gives them: (image shape, d, seed=...) -> phi.
@@ -62,6 +68,7 @@ __all__ = [
     "BACKBONES",
     "FEATURE_EXTRACTORS",
     "NETWORKS",
+    "UNIT_EPSILON",
     "CountedDropout",
     "GroupNormalization",
     "ImageEncoder",
@@ -71,6 +78,7 @@ __all__ = [
     "PartialFitError",
     "ShardedMatrix",
     "SparseEncoder",
+    "assign",
     "communication_saving",
     "cosine_logits",
     "inference",
@@ -87,6 +95,8 @@ __all__ = [
     "resnet50",
     "scatter_rows",
     "small_cnn",
+    "unit",
+    "values",
     "vgg16",
     "wide_resnet",
     "with_projection_head",

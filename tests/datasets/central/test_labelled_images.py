@@ -103,7 +103,7 @@ def test_images_are_resized_and_made_grey(tmp_path):
 )
 def test_bad_images_are_named(tmp_path, changed, message):
     archive_files.write_folder(tmp_path, {**files(), **changed})
-    with pytest.raises(InvalidInputError, match=f"--data_dir={tmp_path}.*{message}"):
+    with pytest.raises(InvalidInputError, match=f"data_dir={tmp_path}.*{message}"):
         labelled_images.load("cifar10", tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_bad_arguments_are_named(tmp_path):
         (("cifar",), "'cifar' must be one of mnist, "),
         (("cifar10", tmp_path / "no"), "does not exist; expected train/CLASS"),
         (("imagenette", tmp_path), "differ in size"),
-        (("tiny_imagenet",), "--dataset=tiny_imagenet needs --data_dir"),
+        (("tiny_imagenet",), "dataset=tiny_imagenet needs `data_dir`"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             labelled_images.load(*arguments)
@@ -205,7 +205,7 @@ def test_what_tfds_cannot_get_is_named(monkeypatch):
         tfds.core.DatasetBuilder, "download_and_prepare", refuse, raising=True
     )
     with pytest.raises(
-        InvalidInputError, match="--dataset=cifar100 is not on this disk.*no route"
+        InvalidInputError, match="^dataset=cifar100 is not on this disk.*no route"
     ):
         labelled_images.load("cifar100")
 

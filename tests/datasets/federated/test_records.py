@@ -12,13 +12,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from PIL import Image
 
-from tff_fedss.datasets.federated import records
+from tff_fedss.datasets.federated import record_index, records
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.errors import InvalidInputError
 
 _NUM_CLASSES = 7
 _SIZES = (5, 1, 8, 3)  # records of each file
-_PARSE = records.example_parser("picture", "class", _NUM_CLASSES)
+_PARSE = record_index.example_parser("picture", "class", _NUM_CLASSES)
 
 
 def _pixels(number):
@@ -66,7 +66,7 @@ def paths(tmp_path):
 @pytest.fixture
 def build(tmp_path):
     def build(paths, parse=_PARSE, cache_dir=tmp_path / "cache", what="test"):
-        return records.build_index(paths, parse, cache_dir=cache_dir, what=what)
+        return record_index.build_index(paths, parse, cache_dir=cache_dir, what=what)
 
     return build
 
@@ -83,7 +83,7 @@ def test_an_index_that_is_damaged_is_made_again(build, paths, tmp_path, damage):
     content = bytearray(file.read_bytes())
     if damage == "flip":
         content[len(content) // 2] ^= 1
-    kept = {"cut": records.DTYPE.itemsize, "short": 5, "empty": len(content)}
+    kept = {"cut": record_index.DTYPE.itemsize, "short": 5, "empty": len(content)}
     file.unlink()
     if damage == "pipe":
         os.mkfifo(file)

@@ -7,6 +7,11 @@ Reads two text formats, told apart by the name of the file:
 - sparse ARFF (`.arff`, as Mulan has it): attributes, then `{index value, ...}` for each
   row. The labels are the attributes whose names an XML file lists, or whose names
   begin with `TAG_` if there is no such file.
+
+XMC is read here and not by scikit-learn's `load_svmlight_file`: its errors ("need more
+than 1 value to unpack") do not name the line, it takes XMC's first line for a broken
+row, and it lets `nan` and `1_0` pass as values. SciPy's ARFF reader reads no sparse
+rows.
 """
 
 import array
@@ -101,7 +106,7 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
             cannot be used, with its line; or if the two do not go together.
     """
     folder = pathlib.Path(data_dir)
-    source = f"--data_dir={data_dir}"
+    source = f"data_dir={data_dir}"
     if not folder.is_dir():
         raise errors.InvalidInputError(f"{source} is not a folder.")
     paths, parts, sizes = [], [], []
@@ -359,7 +364,7 @@ def _which_are_labels(path: pathlib.Path, names: list[str]) -> np.ndarray:
         try:
             root = xml.etree.ElementTree.fromstring(files.read(lists[0]))
         except _XML_ERRORS as error:
-            reason = getattr(error, "strerror", None) or files.one_line(error)
+            reason = files.short_reason(error)
             raise errors.InvalidInputError(
                 f"{lists[0]} is unreadable or damaged: {reason}."
             ) from error

@@ -8,11 +8,9 @@ cropped already; images are resized to squares.
 import concurrent.futures
 import os
 import pathlib
-import threading
 from collections.abc import Sequence
 
 import numpy as np
-import tqdm
 from PIL import Image
 
 from tff_fedss import files
@@ -50,7 +48,7 @@ def load(
         InvalidInputError: If there is no such folder, there are too few identities, or
             an image cannot be read or decoded. All images are decoded once to see that.
     """
-    source = f"--data_dir={os.fspath(data_dir)}"
+    source = f"data_dir={os.fspath(data_dir)}"
     root = pathlib.Path(data_dir)
     if not root.is_dir():
         raise InvalidInputError(f"{source} is not a folder.")
@@ -101,33 +99,17 @@ def _check(images: Sequence[pathlib.Path], source: str) -> None:
     Raises:
         InvalidInputError: If one does not; of several, the first by name.
     """
-    stop = threading.Event()
 
     def problem(image: pathlib.Path) -> str | None:
-        if stop.is_set():
-            return None
         try:
             image_files.check(files.read(image))
         except OSError as error:
-            return f"{image} cannot be read: {error.strerror or error}"
+            return f"{source}: {image} cannot be read: {error.strerror or error}."
         except ValueError as error:
-            return f"{image} {error}"
+            return f"{source}: {image} {error}."
         return None
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        try:
-            for found in tqdm.tqdm(
-                pool.map(problem, images),
-                desc="Checking faces",
-                total=len(images),
-                unit=" images",
-                delay=2,
-                disable=None,
-            ):
-                if found:
-                    raise InvalidInputError(f"{source}: {found}.")
-        finally:
-            stop.set()
+    image_files.check_all(images, problem, "faces")
 
 
 class _FolderIdentities(identities.Identities):
@@ -150,7 +132,7 @@ class _FolderIdentities(identities.Identities):
         self._files, self._labels = _flat(train, 0)
         self._test_files, self.test_labels = _flat(test, len(train))
         self.summary = (
-            f"{source.removeprefix('--data_dir=')}: n={len(train):,} identities with "
+            f"{source.removeprefix('data_dir=')}: n={len(train):,} identities with "
             f"{len(self._files):,} images for training, {len(test):,} others with "
             f"{len(self._test_files):,} for the test{note}"
         )

@@ -59,7 +59,7 @@ def load(data_dir: str | os.PathLike) -> PennTreebank:
         errors.InvalidInputError: If a file is missing, empty or not text, the archive
             is damaged, or a later file has a word that the training text has not.
     """
-    source = f"--data_dir={data_dir}"
+    source = f"data_dir={data_dir}"
     texts = _read(pathlib.Path(data_dir), source)
     tokens = {part: _tokens(texts, part, source) for part in _FILES}
     counts = collections.Counter(tokens["train"])

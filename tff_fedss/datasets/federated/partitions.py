@@ -97,6 +97,30 @@ def client_ids(num_clients: int) -> list[str]:
     return [f"{CLIENT_PREFIX}{k:0{digits}}" for k in range(num_clients)]
 
 
+def check_seed(seed: int) -> None:
+    """Checks the seed of a partition.
+
+    Raises:
+        errors.InvalidInputError: If it is not in 0..2^63-1.
+    """
+    if not 0 <= seed < 2**63:
+        raise errors.InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
+
+
+def generator(seed: int, stream: int) -> np.random.Generator:
+    """Makes the generator of a data set's draws.
+
+    Args:
+        seed: Which partition; 0 <= seed < 2^63.
+        stream: Keeps the draws of a data set apart from others of the same seed.
+
+    Raises:
+        errors.InvalidInputError: If the seed is out of range.
+    """
+    check_seed(seed)
+    return np.random.Generator(np.random.Philox(key=[seed, stream]))
+
+
 def chunks(
     labels: np.ndarray, images_per_client: int, rng: np.random.Generator
 ) -> Partition:

@@ -303,7 +303,7 @@ def open_archive(
     listed = None if wnids_file is None else _read_wnids(pathlib.Path(wnids_file))
     if not path.exists():
         raise errors.InvalidInputError(
-            f"--archive={path} does not exist; expected {_LAYOUT}."
+            f"archive={path} does not exist; expected {_LAYOUT}."
         )
     if path.is_dir():
         archive = _DirectArchive(path, _tars_of_folder(path))
@@ -320,7 +320,7 @@ def open_archive(
     if listed is not None and listed != archive.wnids:
         odd = sorted(set(listed) ^ set(archive.wnids))
         raise errors.InvalidInputError(
-            f"--wnids={wnids_file} has {len(listed):,} classes and {path} has "
+            f"wnids={wnids_file} has {len(listed):,} classes and {path} has "
             f"{len(archive.wnids):,}; {odd[0]} is in one of them only."
         )
     return archive
@@ -330,10 +330,8 @@ def _read_wnids(path: pathlib.Path) -> list[str]:
     try:
         lines = files.read(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as e:
-        reason = getattr(e, "strerror", None) or _line(e)
-        raise errors.InvalidInputError(
-            f"--wnids={path} cannot be read: {reason}."
-        ) from e
+        reason = files.short_reason(e)
+        raise errors.InvalidInputError(f"wnids={path} cannot be read: {reason}.") from e
     wnids = set()
     for number, line in enumerate(lines, 1):
         wnid = line.strip()
@@ -342,12 +340,12 @@ def _read_wnids(path: pathlib.Path) -> list[str]:
         if not _WNID.fullmatch(wnid) or wnid in wnids:
             problem = "is there twice" if wnid in wnids else "is not a wnid"
             raise errors.InvalidInputError(
-                f"--wnids={path}, line {number}: {wnid!r} {problem}; expected an n and "
+                f"wnids={path}, line {number}: {wnid!r} {problem}; expected an n and "
                 "8 digits, each class once."
             )
         wnids.add(wnid)
     if not wnids:
-        raise errors.InvalidInputError(f"--wnids={path} names no class.")
+        raise errors.InvalidInputError(f"wnids={path} names no class.")
     return sorted(wnids)
 
 
@@ -356,7 +354,7 @@ def _tars_of_folder(folder: pathlib.Path) -> list[ClassTar]:
     for path in sorted(folder.glob("*.tar")):
         if not _WNID.fullmatch(path.stem):
             raise errors.InvalidInputError(
-                f"--archive={folder}: {path.name} is not a class tar; expected "
+                f"archive={folder}: {path.name} is not a class tar; expected "
                 f"{_LAYOUT}."
             )
         with _readable(str(path)):
@@ -364,7 +362,7 @@ def _tars_of_folder(folder: pathlib.Path) -> list[ClassTar]:
         tars.append(ClassTar(path.stem, str(path), path, 0, size))
     if not tars:
         raise errors.InvalidInputError(
-            f"--archive={folder} has no class tar; expected {_LAYOUT}."
+            f"archive={folder} has no class tar; expected {_LAYOUT}."
         )
     return tars
 
@@ -474,7 +472,7 @@ def _readable(source: str) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as e:
-        reason = getattr(e, "strerror", None) or _line(e)
+        reason = files.short_reason(e)
         raise errors.InvalidInputError(
             f"{source} is unreadable or damaged: {reason}"
         ) from e
@@ -484,7 +482,3 @@ def _progress(what: str, num_bytes: int) -> tqdm.tqdm:
     return tqdm.tqdm(
         desc=what, total=num_bytes, unit="B", unit_scale=True, delay=2, disable=None
     )
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

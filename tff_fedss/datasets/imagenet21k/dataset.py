@@ -16,7 +16,12 @@ import numpy as np
 
 from tff_fedss import errors, files
 from tff_fedss.datasets import bijection
-from tff_fedss.datasets.federated import partitions, preprocessing, records
+from tff_fedss.datasets.federated import (
+    partitions,
+    preprocessing,
+    record_index,
+    records,
+)
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.imagenet21k import shards
 
@@ -49,7 +54,8 @@ def load(
     `$XDG_CACHE_HOME/tff_fedss` if nothing can be written there.
 
     Args:
-        data_dir: The `--output_dir` of that program, or the folder of the shards in it.
+        data_dir: The folder that it was to write into, or the folder of the shards in
+            that.
         image_size: Height and width of an image that is ready, in pixels.
         resize_size: What images are resized to before the crop, in pixels; see
             `preprocessing.Preprocessing`.
@@ -68,7 +74,7 @@ def load(
             argument is out of range; or if there are too few images or classes for
             that many clients and classes.
     """
-    _check_seed(seed)
+    partitions.check_seed(seed)
     # Checks its arguments.
     preprocess = preprocessing.Preprocessing(
         image_size, resize_size, records.read_image("image")
@@ -88,7 +94,9 @@ def load(
     client_data = records.RecordClientData(
         train, partition.client_ids, partition.examples
     )
-    test_order = bijection.Bijection(len(test), _rng(seed, _TEST_ORDER_STREAM))
+    test_order = bijection.Bijection(
+        len(test), partitions.generator(seed, _TEST_ORDER_STREAM)
+    )
     return FederatedDataset(
         name=shards.NAME,
         num_classes=len(sizes["train"]),
@@ -132,7 +140,7 @@ def client_partition(
     Raises:
         errors.InvalidInputError: If that is not possible.
     """
-    _check_seed(seed)
+    partitions.check_seed(seed)
     labels = training_labels(class_sizes)
     if classes_per_client < 1:
         raise errors.InvalidInputError(
@@ -146,7 +154,10 @@ def client_partition(
     if num_clients is None:
         num_clients = default_num_clients(class_sizes, classes_per_client)
     return partitions.class_slots(
-        labels, num_clients, classes_per_client, _rng(seed, _PARTITION_STREAM)
+        labels,
+        num_clients,
+        classes_per_client,
+        partitions.generator(seed, _PARTITION_STREAM),
     )
 
 
@@ -186,15 +197,6 @@ def default_num_clients(
     )
 
 
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**63:
-        raise errors.InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
-
-
-def _rng(seed: int, stream: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=[seed, stream]))
-
-
 def _folder(data_dir: pathlib.Path) -> pathlib.Path:
     version = pathlib.Path(shards.NAME) / shards.VERSION
     for folder in (data_dir, data_dir / version):
@@ -206,7 +208,7 @@ def _folder(data_dir: pathlib.Path) -> pathlib.Path:
     if (data_dir / f"{version}.partial").is_dir():
         found = f"{version}.partial, which is not finished"
     raise errors.InvalidInputError(
-        f"--data_dir={data_dir}: found {found}; expected {version}, as ./run.sh "
+        f"data_dir={data_dir}: found {found}; expected {version}, as ./run.sh "
         "prepare_imagenet21k writes it from the class tars of ImageNet-21k."
     )
 
@@ -222,7 +224,7 @@ def _cached_partition(
     what = (_PARTITION_FORMAT, seed, num_clients, classes_per_client)
     digest = hashlib.sha256(repr(what).encode() + class_sizes.astype("<i8").tobytes())
     name = f"clients-{digest.hexdigest()[:16]}.npy"
-    for place in _cache_folders(folder):
+    for place in (folder, record_index.user_cache()):
         if (partition := _opened(place / name)) is not None:
             return partition
     partition = client_partition(
@@ -237,7 +239,7 @@ def _cached_partition(
     ).astype("<i8")
     numbers = np.append(numbers, _digest(numbers))
     problems = []
-    for place in _cache_folders(folder):
+    for place in (folder, record_index.user_cache()):
         try:
             _save(place / name, numbers)
         except OSError as e:
@@ -261,11 +263,6 @@ def _cached_partition(
 def _digest(numbers: np.ndarray) -> np.int64:
     digest = hashlib.blake2b(numbers, digest_size=8).digest()
     return np.frombuffer(digest, "<i8")[0]
-
-
-def _cache_folders(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return folder, pathlib.Path(cache) / "tff_fedss"
 
 
 def _save(path: pathlib.Path, array: np.ndarray) -> None:

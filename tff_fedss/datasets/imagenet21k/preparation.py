@@ -24,14 +24,15 @@ import tensorflow as tf
 
 from tff_fedss import files
 from tff_fedss.datasets import image_files
-from tff_fedss.datasets.federated import record_writer, records
+from tff_fedss.datasets.federated import record_index, record_writer
 from tff_fedss.datasets.imagenet21k import class_tars, shards
+from tff_fedss.errors import RunStoppedError
 
 _FORMAT = 1
 _PROGRESS = "progress"
 
 
-class UndecodableImagesError(Exception):
+class UndecodableImagesError(RunStoppedError):
     """Some images cannot be decoded, and nobody has said that this is all right.
 
     The message is one line; everything else has been written.
@@ -122,7 +123,7 @@ def write(
             f"{summary.num_undecodable + sum(map(sum, summary.sizes.values())):,} "
             "images cannot be decoded; they are listed in "
             f"{folder / shards.UNDECODABLE_FILE}. Everything else is written: run the "
-            "same command with --allow_undecodable to finish without them."
+            "same command with `allow_undecodable` to finish without them."
         )
     return summary
 
@@ -282,10 +283,10 @@ def _write_index(wnids: list[str], folder: pathlib.Path, split: str) -> None:
     ):
         for label, wnid in enumerate(wnids):
             lengths = np.array(_read_class(folder, wnid).lengths[split], np.int64)
-            rows = np.empty(len(lengths), records.DTYPE)
-            framed = lengths + (records.HEADER_BYTES + records.FOOTER_BYTES)
+            rows = np.empty(len(lengths), record_index.DTYPE)
+            framed = lengths + (record_index.HEADER_BYTES + record_index.FOOTER_BYTES)
             rows["file"] = rows["label"] = label
-            rows["offset"] = np.cumsum(framed) - framed + records.HEADER_BYTES
+            rows["offset"] = np.cumsum(framed) - framed + record_index.HEADER_BYTES
             rows["length"] = lengths
             file.write(rows.tobytes())
 
@@ -317,6 +318,6 @@ def _difference(folder: pathlib.Path, ours: Mapping[str, object]) -> str | None:
                 key = "other classes"
             return (
                 f"{folder} has unfinished shards of {key}: {found}, now {wanted}. Give "
-                "the same --archive and --seed, or delete the folder."
+                "the same `archive` and `seed`, or delete the folder."
             )
     return None

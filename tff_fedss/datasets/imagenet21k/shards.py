@@ -15,7 +15,7 @@ import tempfile
 import numpy as np
 
 from tff_fedss import errors, files
-from tff_fedss.datasets.federated import records
+from tff_fedss.datasets.federated import record_index
 
 NAME = "imagenet21k"
 VERSION = "1.0.0"
@@ -37,8 +37,8 @@ def shard_name(split: str, label: int, num_classes: int) -> str:
 def index_name(split: str) -> str:
     """Returns the name of the file that says where each record of a split is.
 
-    It is an array of `records.DTYPE`, in the order of the labels and, in a class, of
-    the file names. `file` is the label too: the number of the shard.
+    It is an array of `record_index.DTYPE`, in the order of the labels and, in a class,
+    of the file names. `file` is the label too: the number of the shard.
     """
     return f"{split}.index"
 
@@ -73,7 +73,7 @@ def read_preparation(folder: os.PathLike) -> dict:
             raise ValueError("it has no list of wnids")
         return preparation
     except (OSError, ValueError, AttributeError) as e:
-        reason = getattr(e, "strerror", None) or files.one_line(e)
+        reason = files.short_reason(e)
         raise errors.InvalidInputError(
             f"{path}, which says what has been prepared, cannot be read: {reason}."
         ) from e
@@ -95,9 +95,9 @@ def verify(folder: os.PathLike) -> None:
         labels = np.unique(expected["label"])
         paths = [folder / shard_name(split, label, num_classes) for label in labels]
         with tempfile.TemporaryDirectory() as temporary:
-            found = records.build_index(
+            found = record_index.build_index(
                 paths,
-                records.example_parser("image", "label", num_classes),
+                record_index.example_parser("image", "label", num_classes),
                 cache_dir=temporary,
                 what=f"{NAME} {split}",
             ).records
@@ -109,7 +109,7 @@ def verify(folder: os.PathLike) -> None:
                     )
 
 
-def open_index(folder: os.PathLike, split: str) -> records.RecordIndex:
+def open_index(folder: os.PathLike, split: str) -> record_index.RecordIndex:
     """Opens the index of a split, and checks that its shards are there, whole.
 
     Args:
@@ -127,17 +127,17 @@ def open_index(folder: os.PathLike, split: str) -> records.RecordIndex:
     sizes = read_class_sizes(folder)[split]
     path = folder / index_name(split)
     found = _size(path)
-    wanted = int(sizes.sum()) * records.DTYPE.itemsize
+    wanted = int(sizes.sum()) * record_index.DTYPE.itemsize
     if found != wanted or not wanted:
         raise errors.InvalidInputError(
             f"{path} has {found} bytes; expected {wanted:,}, for {sizes.sum():,} "
             "images, at least one."
         )
-    index = np.memmap(path, records.DTYPE, mode="r")
+    index = np.memmap(path, record_index.DTYPE, mode="r")
     _check_index(path, index, sizes)
     last = index[np.cumsum(sizes)[sizes > 0] - 1]
     file_sizes = np.zeros(len(sizes), np.int64)
-    file_sizes[sizes > 0] = last["offset"] + last["length"] + records.FOOTER_BYTES
+    file_sizes[sizes > 0] = last["offset"] + last["length"] + record_index.FOOTER_BYTES
     paths = [
         folder / shard_name(split, label, len(sizes)) for label in range(len(sizes))
     ]
@@ -149,29 +149,25 @@ def open_index(folder: os.PathLike, split: str) -> records.RecordIndex:
                 else f"{shard} has {found:,} bytes; expected {wanted:,}: it is cut off "
                 "or was changed."
             )
-    return records.RecordIndex(tuple(map(str, paths)), index)
+    return record_index.RecordIndex(tuple(map(str, paths)), index)
 
 
 def _check_index(path: pathlib.Path, index: np.ndarray, sizes: np.ndarray) -> None:
     """Checks what an index must be: shard after shard, record after record in each."""
+    header, footer = record_index.HEADER_BYTES, record_index.FOOTER_BYTES
     ends = np.cumsum(sizes)
     for start in range(0, len(index), _ROWS_AT_A_TIME):
         rows = np.arange(start, min(start + _ROWS_AT_A_TIME, len(index)))
         found = index[rows]
         label = np.searchsorted(ends, rows, "right")
         before = index[np.maximum(rows - 1, 0)]
-        follows = (
-            before["offset"]
-            + before["length"]
-            + records.FOOTER_BYTES
-            + records.HEADER_BYTES
-        )
+        follows = before["offset"] + before["length"] + footer + header
         is_first = rows == ends[label] - sizes[label]
         is_good = (
             (found["label"] == label)
             & (found["file"] == label)
             & (found["length"] > 0)
-            & (found["offset"] == np.where(is_first, records.HEADER_BYTES, follows))
+            & (found["offset"] == np.where(is_first, header, follows))
         )
         if not is_good.all():
             row = rows[np.argmin(is_good)]
@@ -199,7 +195,7 @@ def read_class_sizes(folder: os.PathLike) -> dict[str, np.ndarray]:
         text = files.read(path).decode()
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except (OSError, ValueError, csv.Error) as e:
-        reason = getattr(e, "strerror", None) or files.one_line(e)
+        reason = files.short_reason(e)
         raise errors.InvalidInputError(f"{path} cannot be read: {reason}.") from e
     if not rows or tuple(rows[0]) != header or len(rows) < 2:
         raise errors.InvalidInputError(

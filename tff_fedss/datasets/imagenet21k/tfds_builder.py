@@ -178,8 +178,8 @@ class Imagenet21k(tfds.core.dataset_builder.FileReaderBuilder):
         found = shards.read_preparation(folder)["seed"]
         if found != self._seed:
             raise errors.InvalidInputError(
-                f"{folder} has been prepared with --seed={found}, not {self._seed}. "
-                "Give another --output_dir, or delete it."
+                f"{folder} has been prepared with seed={found}, not {self._seed}. "
+                "Give another `output_dir`, or delete it."
             )
 
     def _manual_dir(self, download_dir, download_config) -> pathlib.Path:

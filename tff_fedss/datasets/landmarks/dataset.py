@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss.datasets.federated import records, split_csv
+from tff_fedss.datasets.federated import record_index, records, split_csv
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
 from tff_fedss.datasets.landmarks.layout import (
@@ -78,9 +78,11 @@ def load(
     client_ids = _find_clients(folder, published)
     paths = [str(folder / TRAIN_FOLDER / client_id) for client_id in client_ids]
 
-    index = records.build_index(
+    index = record_index.build_index(
         [*paths, str(folder / TEST_FILE)],
-        records.example_parser(IMAGE_FEATURE, CLASS_FEATURE, published.num_classes),
+        record_index.example_parser(
+            IMAGE_FEATURE, CLASS_FEATURE, published.num_classes
+        ),
         cache_dir=folder,
         what=published.title,
     )
@@ -127,7 +129,7 @@ def _note(num_train: int, num_clients: int, published: Published) -> str:
 
 def _find_folder(data_dir: os.PathLike | None, published: Published) -> pathlib.Path:
     """Returns the absolute path of the folder of one split."""
-    source = "--data_dir" if data_dir is None else f"--data_dir={os.fspath(data_dir)}"
+    source = "`data_dir`" if data_dir is None else f"data_dir={os.fspath(data_dir)}"
     layout = (
         f"{published.folder}/{TRAIN_FOLDER}/<user_id> and "
         f"{published.folder}/{TEST_FILE}, as `./run.sh prepare_landmarks` writes them"

@@ -188,7 +188,7 @@ def check_choice(image_dir: str | None, shard_dir: str | None) -> None:
     """
     if (image_dir is None) == (shard_dir is None):
         raise InvalidInputError(
-            "exactly one of --image_dir (a folder of jpgs) and --shard_dir (a folder "
+            "exactly one of `image_dir` (a folder of jpgs) and `shard_dir` (a folder "
             "of images_NNN.tar) must be given."
         )
 
@@ -206,14 +206,14 @@ def check(image_dir: str | None, shard_dir: str | None) -> None:
     if image_dir is not None:
         if not pathlib.Path(image_dir).is_dir():
             raise InvalidInputError(
-                f"--image_dir={image_dir} is no folder; expected one with "
+                f"image_dir={image_dir} is no folder; expected one with "
                 "<id>.jpg or a/b/c/<id>.jpg."
             )
         return
     shards = _shards_in(pathlib.Path(shard_dir))
     if not shards:
         raise InvalidInputError(
-            f"--shard_dir={shard_dir}: found no images_NNN.tar; expected those "
+            f"shard_dir={shard_dir}: found no images_NNN.tar; expected those "
             "of Google Landmarks v2, images_000.tar to images_499.tar."
         )
     for shard in shards:

@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from tff_fedss import files
 from tff_fedss.datasets.federated import record_writer, split_csv
@@ -26,9 +26,7 @@ from tff_fedss.datasets.landmarks.layout import (
     TRAIN_FOLDER,
     to_record,
 )
-from tff_fedss.errors import InvalidInputError
-
-_EXIT_MISSING = 1
+from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 _LEDGER = "finished.csv"
 # Folders that are gone when everything is done. None is in `train`, where TFF takes
@@ -86,13 +84,13 @@ def prepare(options: Options) -> None:
 
     Raises:
         InvalidInputError: If an option or a file cannot be used.
-        RunStoppedError: If the disk is full or the system forbids to write.
-        SystemExit: With code 1 if images are missing or damaged which may not be.
+        RunStoppedError: If the disk is full, the system forbids to write, or images are
+            missing or damaged which may not be.
     """
     published = options.published
     if not options.output_dir:
         raise InvalidInputError(
-            f"--output_dir must say where to write {published.folder}."
+            f"`output_dir` must say where to write {published.folder}."
         )
     image_sources.check_choice(options.image_dir, options.shard_dir)
     split = splits.read_split(
@@ -103,7 +101,7 @@ def prepare(options: Options) -> None:
         allow_other_split=options.allow_other_split,
     )
     image_sources.check(options.image_dir, options.shard_dir)
-    folder, name = options.folder, f"--output_dir={options.output_dir}"
+    folder, name = options.folder, f"output_dir={options.output_dir}"
     with (
         files.writing(name),
         record_writer.open_folder(
@@ -117,7 +115,7 @@ def prepare(options: Options) -> None:
             },
             refusal=lambda file: (
                 f"{folder / file} is not the {file} that you gave: the folder is of "
-                "another split. Give another --output_dir, or remove the folder."
+                "another split. Give another `output_dir`, or remove the folder."
             ),
             name=name,
         ) as writer,
@@ -224,7 +222,7 @@ class _Preparation:
         if strays:
             raise InvalidInputError(
                 f"{train / strays[0]} is of no client of this split; remove it, or "
-                "give another --output_dir."
+                "give another `output_dir`."
             )
 
     def _has(self, unit: _Unit) -> bool:
@@ -353,7 +351,7 @@ def _report(
     """Prints what was done.
 
     Raises:
-        SystemExit: With code 1 if images are missing which may not be.
+        RunStoppedError: If images are missing which may not be.
     """
     folder = options.folder
     num_train, num_test = len(split.train.image_ids), len(split.test.image_ids)
@@ -364,13 +362,15 @@ def _report(
             f"{rejected[0].path} {rejected[0].reason}."
         )
         if empty:
-            _fail(f"{found} Not one image is left of: {', '.join(empty)}.")
+            raise RunStoppedError(
+                f"{found} Not one image is left of: {', '.join(empty)}."
+            )
         if not options.allow_missing:
             owners = {row.owner for row in rejected}
-            _fail(
+            raise RunStoppedError(
                 f"{found} The {len(owners):,} files that need them were not written. "
                 "Add the images and run the same command again, or leave them out with "
-                "--allow_missing."
+                "`allow_missing`."
             )
         print(f"note: {found} They are left out.", file=sys.stderr)
     num_test_rejected = sum(row.owner == TEST_OWNER for row in rejected)
@@ -380,8 +380,3 @@ def _report(
         f"{len(set(split.train.clients)):,} clients and "
         f"{num_test - num_test_rejected:,} test images."
     )
-
-
-def _fail(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(_EXIT_MISSING)

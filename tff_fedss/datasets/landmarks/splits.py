@@ -123,8 +123,8 @@ def read_split(
     if split_dir is not None:
         if train_csv is not None or test_csv is not None:
             raise InvalidInputError(
-                "--split_dir already names both CSV files; leave out --train_csv and "
-                "--test_csv."
+                "`split_dir` already names both CSV files; leave out `train_csv` and "
+                "`test_csv`."
             )
         path = pathlib.Path(split_dir)
         is_zip = path.name.endswith(".zip") and not path.is_dir()
@@ -133,8 +133,8 @@ def read_split(
     else:
         if train_csv is None or test_csv is None:
             raise InvalidInputError(
-                f"--split_dir must name the folder or the zip with {names[0]} and "
-                f"{names[1]} (or give both --train_csv and --test_csv)."
+                f"`split_dir` must name the folder or the zip with {names[0]} and "
+                f"{names[1]} (or give both `train_csv` and `test_csv`)."
             )
         is_zip = False
         paths = [pathlib.Path(train_csv), pathlib.Path(test_csv)]
@@ -181,7 +181,7 @@ def read_split(
         message = f"This is not the published {published.title}: {'; '.join(problems)}."
         if not allow_other_split:
             raise InvalidInputError(
-                f"{message} If that is intended, give --allow_other_split."
+                f"{message} If that is intended, give `allow_other_split`."
             )
         print(f"note: {message}", file=sys.stderr)
     return SplitFiles(*contents, train, test)
@@ -200,9 +200,9 @@ def _read_zip(
     """Returns the names, for messages, and the contents of the files of those names."""
 
     def is_wanted(member: str) -> bool:
-        return member.rpartition("/")[2] in names and "__MACOSX/" not in member
+        return member.rpartition("/")[2] in names and archives.FOREIGN not in member
 
-    source = f"--split_dir={path}"
+    source = f"split_dir={path}"
     _read_bytes(path)
     found = collections.defaultdict(list)
     for member, content in archives.members(path, source, is_wanted):

@@ -212,7 +212,7 @@ def _client_data(
     drawings_per_class: int,
 ) -> InMemoryClientData:
     """Splits the training drawings, int64[N] indices, over clients."""
-    rng = np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM]))
+    rng = partitions.generator(seed, _PHILOX_STREAM)
     if partition == "mixed":
         clients = partitions.grouped_shares(
             labels[train], classes_per_client, drawings_per_class, rng
@@ -265,8 +265,7 @@ def _check(
         raise errors.InvalidInputError(
             f"partition={partition!r} must be one of {', '.join(PARTITIONS)}."
         )
-    if not 0 <= seed < 2**63:
-        raise errors.InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
+    partitions.check_seed(seed)
     for name, value in (
         ("image_size", image_size),
         ("classes_per_client", classes_per_client),

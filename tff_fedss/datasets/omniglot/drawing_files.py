@@ -163,7 +163,7 @@ def read(data_dir: os.PathLike, image_size: int) -> Drawings:
         errors.InvalidInputError: If there are no drawings, if one is missing or cannot
             be decoded, or if an archive is damaged.
     """
-    source = f"--data_dir={os.fspath(data_dir)}"
+    source = f"data_dir={os.fspath(data_dir)}"
     collector = Collector(source, image_size)
     for name, content in progress(_files(pathlib.Path(data_dir), source)):
         alphabet, character, drawer = _DRAWING.search(name).groups()
@@ -180,7 +180,8 @@ def _decode(source: str, name: str, content: bytes) -> Image.Image:
         return image_files.load(content)
     except image_files.DECODING_ERRORS as e:
         raise errors.InvalidInputError(
-            f"{source}: {name} ({len(content)} bytes) is not a whole PNG: {_line(e)}"
+            f"{source}: {name} ({len(content)} bytes) is not a whole PNG: "
+            f"{files.one_line(e)}"
         ) from e
 
 
@@ -236,8 +237,3 @@ def _archived_files(archive: pathlib.Path, source: str) -> Iterator[tuple[str, b
             f"{source}: the archive {archive.name} holds no drawing of Omniglot's "
             f"({_LAYOUT})."
         )
-
-
-def _line(error: Exception) -> str:
-    """The message of an exception on one line."""
-    return " ".join(str(error).split()) or type(error).__name__

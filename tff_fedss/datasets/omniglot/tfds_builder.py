@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
-from tensorflow_datasets.core.download import download_manager
 
-from tff_fedss import errors
+from tff_fedss.datasets import tfds_download
 from tff_fedss.datasets.omniglot import drawing_files
 
 
@@ -64,23 +63,15 @@ def read(
     Raises:
         errors.InvalidInputError: If the download fails or a drawing is missing.
     """
-    builder = OmniglotDrawers(data_dir=tfds_dir)
-    config = download_config or tfds.download.DownloadConfig(
-        force_checksums_validation=True
+    builder = tfds_download.prepared(
+        lambda: OmniglotDrawers(data_dir=tfds_dir),
+        lambda reason: (
+            f"Omniglot could not be downloaded through TFDS ({reason}). Name a folder "
+            "or an archive that has it with `data_dir`."
+        ),
+        download_config
+        or tfds.download.DownloadConfig(force_checksums_validation=True),
     )
-    try:
-        builder.download_and_prepare(download_config=config)
-    # A failed connection is one of requests' exceptions, which are OSErrors.
-    except (
-        OSError,
-        tfds.download.DownloadError,
-        download_manager.NonMatchingChecksumError,
-    ) as e:
-        raise errors.InvalidInputError(
-            "Omniglot could not be downloaded through TFDS "
-            f"({type(e).__name__}: {' '.join(str(e).split())}). Name a folder or an "
-            "archive that has it with --data_dir."
-        ) from e
     alphabet_names = builder.info.features["alphabet"].int2str
     collector = drawing_files.Collector("TFDS", image_size)
     examples = builder.as_dataset(["train", "test"])

@@ -27,7 +27,6 @@ _IMAGE = re.compile(
 _CLASS_FOLDER = re.compile(
     r"(?:[^/]+/)*?(?P<part>train|test|val)/(?P<class_name>[^/.][^/]*)/", re.IGNORECASE
 )
-_FOREIGN = "__MACOSX/"
 
 
 def load(
@@ -120,7 +119,7 @@ def _stacked(
 
 def _is_used(name: str) -> bool:
     pattern = _CLASS_FOLDER if name.endswith("/") else _IMAGE
-    return not name.startswith(_FOREIGN) and pattern.fullmatch(name) is not None
+    return not name.startswith(archives.FOREIGN) and pattern.fullmatch(name) is not None
 
 
 def _files(path: pathlib.Path, flag: str) -> Iterator[tuple[str, bytes]]:

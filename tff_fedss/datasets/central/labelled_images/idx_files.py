@@ -121,7 +121,7 @@ def _read_idx(file: pathlib.Path, flag: str, dimensions: int) -> np.ndarray:
         if file.suffix == ".gz":
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or files.one_line(error)
+        reason = files.short_reason(error)
         raise InvalidInputError(
             f"{flag}: {file.name} is unreadable or damaged: {reason}."
         ) from error

@@ -70,14 +70,14 @@ def load(
         raise InvalidInputError(f"the images of {name} differ in size: give a size.")
     if data_dir is None:
         if name in _FILES_ONLY:
-            raise InvalidInputError(f"--dataset={name} needs --data_dir.")
+            raise InvalidInputError(f"dataset={name} needs `data_dir`.")
         # TFDS takes seconds to import.
         from tff_fedss.datasets.central.labelled_images import tfds_reader
 
         return tfds_reader.load(name, source, image_size)
     if name == "tiny_imagenet":
         return _load_tiny_imagenet(name, data_dir, image_size)
-    path, flag = pathlib.Path(data_dir), f"--data_dir={os.fspath(data_dir)}"
+    path, flag = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
     if not path.exists():
         raise InvalidInputError(f"{flag} does not exist; expected {EXPECTED}.")
     if path.is_dir() and any(path.glob("*-idx[13]-ubyte*")):

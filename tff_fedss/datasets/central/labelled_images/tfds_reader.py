@@ -6,15 +6,14 @@ Apart from `loading`, because importing TFDS takes seconds.
 import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
-from tensorflow_datasets.core.download import download_manager
 
+from tff_fedss.datasets import tfds_download
 from tff_fedss.datasets.central.labelled_images.images import (
     LabelledImages,
     Source,
     as_array,
     fitted,
 )
-from tff_fedss.errors import InvalidInputError
 
 
 def load(name: str, source: Source, image_size: int | None) -> LabelledImages:
@@ -28,22 +27,14 @@ def load(name: str, source: Source, image_size: int | None) -> LabelledImages:
     Raises:
         InvalidInputError: If it is not on the disk and cannot be downloaded.
     """
-    try:
-        builder = tfds.builder(source.tfds_name)
-        builder.download_and_prepare()
-    # A failed connection is one of requests' exceptions, which are OSErrors.
-    except (
-        OSError,
-        tfds.download.DownloadError,
-        download_manager.NonMatchingChecksumError,
-    ) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise InvalidInputError(
-            f"--dataset={name} is not on this disk where TFDS keeps its data "
+    builder = tfds_download.prepared(
+        lambda: tfds.builder(source.tfds_name),
+        lambda reason: (
+            f"dataset={name} is not on this disk where TFDS keeps its data "
             f"(TFDS_DATA_DIR or ~/tensorflow_datasets), and could not be downloaded "
-            f"({reason[:300]}). Name a folder or an archive that has it with "
-            "--data_dir."
-        ) from error
+            f"({reason}). Name a folder or an archive that has it with `data_dir`."
+        ),
+    )
     train, test = (
         _arrays(builder, split, source.channels, image_size)
         for split in (source.train, source.test)
