@@ -14,7 +14,7 @@ import tqdm
 from absl import flags
 
 from experiments.common import memory_needs, output_files, program, runtime_flags
-from experiments.fedss import report
+from experiments.fedss import outcomes as outcomes_lib
 from tff_fedss import algorithms, memory, models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.datasets.federated_dataset import FederatedDataset
@@ -646,9 +646,7 @@ def _train_in(
             collapsed.discard(method)
 
     with output_files.drawing_afterwards(
-        lambda: report.plot_learning_curves(
-            folder.rows, task, folder.path / "curves.png"
-        )
+        lambda: outcomes_lib.plot(folder.rows, task, folder.path / "curves.png")
     ):
         training.train(
             runs,
@@ -661,9 +659,9 @@ def _train_in(
         )
     for run in runs:
         folder.write_weights(f"{run.name}.npz", run.weights)
-    outcomes = [report.outcome(run, folder.rows) for run in runs]
-    folder.write_text("table.csv", report.as_csv(outcomes, task.metric))
-    table = report.as_text(
+    outcomes = [outcomes_lib.outcome(run, folder.rows) for run in runs]
+    folder.write_text("table.csv", outcomes_lib.as_csv(outcomes, task.metric))
+    table = outcomes_lib.as_text(
         outcomes, task.metric_title, task.dataset.num_classes, task.chance
     )
     for method in (run.name for run in runs if run.name in collapsed):

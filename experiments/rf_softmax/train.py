@@ -10,8 +10,8 @@ Treebank (perplexity), one hidden layer on sparse features with very many labels
 baseline; see README.md about the patent that is said to cover it.
 
 The results folder has metrics.csv (a row per round of --steps_per_round steps),
-curves.png, the weights, flags.txt and run.json. A run that was stopped or killed goes
-on when it is given the same flags again, and ends with the same bytes.
+curves.png and .pdf, the weights, flags.txt and run.json. A run that was stopped or
+killed goes on when it is given the same flags again, and ends with the same bytes.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from absl import flags
 
 from experiments.common import launch as single_run
 from experiments.common import memory_needs, program
-from experiments.rf_softmax import curves as sampler_curves
+from experiments.rf_softmax import report
 from tff_fedss import algorithms, memory, models, samplers, tasks, training
 from tff_fedss.datasets import extreme, penn_treebank
 from tff_fedss.errors import InvalidInputError
@@ -244,12 +244,11 @@ def main() -> None:
         rounds=_ROUNDS.value,
         rounds_per_evaluation=_ROUNDS_PER_EVALUATION.value,
         rounds_per_checkpoint=_ROUNDS_PER_CHECKPOINT.value,
-        plot=lambda: sampler_curves.plot(
-            {run.name: folder.rows},
+        plot=lambda: report.plot(
+            {run.name: [folder.rows]},
             task.metric,
             task.metric_title,
             folder.path / "curves.png",
-            is_share=task.metric != "perplexity",
         ),
         examples="examples",
     )
