@@ -223,20 +223,33 @@ def _plot(groups: Sequence[Sequence[Result]], path: pathlib.Path) -> None:
             w = all_of_it[0].workload
             ax.set_title(f"{w.name}, {w.num_clients} clients", loc="left", fontsize=9)
             ax.xaxis.set_major_formatter("{x:,.0f}")
+            rounds = {
+                r.contender: [w.images_per_round / s for s in r.seconds] for r in group
+            }
+            right = [r for r in group if r.status == "ok"] or group
+            # A wrong one may be so fast that the others would not be seen.
+            limit = 1.2 * max(max(rounds[r.contender]) for r in right)
+            ax.set_xlim(0, limit)
             for i, result in enumerate(group):
-                rate, images = result.images_per_second, w.images_per_round
+                rate, speeds = result.images_per_second, rounds[result.contender]
                 kind = result.contender.split("_")[0]
-                slowest, fastest = (images / f(result.seconds) for f in (max, min))
                 ax.barh(
                     i,
                     rate,
                     color=_COLOURS.get(kind, _COLOURS["peer"]),
                     edgecolor="white",
                     hatch="xx" if result.status != "ok" else None,
-                    xerr=[[rate - slowest], [fastest - rate]],
+                    xerr=[[rate - min(speeds)], [max(speeds) - rate]],
                     capsize=2,
                 )
-                ax.text(0, i, f" {rate:,.0f}", va="center", fontsize=8)
+                ax.text(
+                    min(max(speeds) + 0.01 * limit, 0.9 * limit),
+                    i,
+                    f"{rate:,.0f}",
+                    va="center",
+                    fontsize=8,
+                    bbox={"color": "white", "pad": 1},
+                )
             ax.set_yticks(
                 range(len(group)),
                 [r.contender + (" WRONG" if r.status != "ok" else "") for r in group],

@@ -231,8 +231,10 @@ def write_curves(path: pathlib.Path, panels: Iterable[Panel]) -> bool:
     if not panels:
         return False
     width = 6 if len(panels) == 1 else 4.4 * len(panels)
-    size = {"figsize": (width, 4), "squeeze": False}
-    with figure(path, 1, len(panels), **size) as (drawn, grid):
+    # What is the same quantity has the same axis.
+    is_same = len({(panel.ylabel, panel.log) for panel in panels}) == 1
+    options = {"figsize": (width, 4), "squeeze": False, "sharey": is_same}
+    with figure(path, 1, len(panels), **options) as (drawn, grid):
         for axes, panel in zip(grid[0], panels, strict=True):
             draw_panel(axes, panel)
         add_legend(drawn, grid[0])

@@ -28,9 +28,8 @@ def main() -> None:
     """Trains and prints the table."""
     folder = run_flags.open_results_folder(METHODS)
     print(run_flags.train_methods(list(dict.fromkeys(METHODS.value)), folder))
-    print(
-        f"Written to {folder.path}/: curves.png and .pdf, metrics.csv, table.csv, flags.txt"
-    )
+    names = "curves.png and .pdf, metrics.csv, table.csv, flags.txt"
+    print(f"Written to {folder.path}/: {names}")
 
 
 if __name__ == "__main__":

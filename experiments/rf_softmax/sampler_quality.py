@@ -125,19 +125,11 @@ def _bias(folder: pathlib.Path) -> None:
                     / max(sampler.num_estimates, 1),
                 }
             )
-    names = list(dict.fromkeys(row["sampler"] for row in rows))
-    table_rows, curves = [], []
-    for i, name in enumerate(names):
-        own = [row for row in rows if row["sampler"] == name]
+    _plot(rows, folder / "bias.png")
+    table_rows = []
+    for name, own in _by_sampler(rows).items():
         cells = [f"{row['bias']:.4f} ({row['noise']:.4f})" for row in own]
         table_rows.append([name, *cells, f"{own[-1]['clipped_share']:.1%}"])
-        bias = [row["bias"] for row in own]
-        curves.append(plots.Curve(name, _NUM_NEGATIVES, bias, plots.style(i)))
-    noise = [row["noise"] for row in rows if row["sampler"] == "exp"]
-    look = plots.REFERENCE._replace(linestyle=":")
-    curves.append(plots.Curve("noise (exp)", _NUM_NEGATIVES, noise, look))
-    panel = plots.Panel(curves, "m", "bias of the gradient, $L_1$", log="xy")
-    plots.write_curves(folder / "bias.png", [panel])
     header = ["sampler", *(f"m = {m}" for m in _NUM_NEGATIVES), "clipped"]
     text = (
         f"n = {_CLASSES}, d = {_DIM}, tau = {_SCALE:g}; the mean over "
@@ -146,6 +138,25 @@ def _bias(folder: pathlib.Path) -> None:
         f"measurement alone would give.\n\n{as_markdown(header, table_rows)}\n"
     )
     _write(folder, "bias", rows, text)
+
+
+def _by_sampler(rows: Sequence[dict]) -> dict[str, list[dict]]:
+    names = dict.fromkeys(row["sampler"] for row in rows)
+    return {name: [row for row in rows if row["sampler"] == name] for name in names}
+
+
+def _plot(rows: Sequence[dict], path: pathlib.Path) -> None:
+    """Draws the bias by m, and the noise below which it cannot be told."""
+    by_sampler = _by_sampler(rows)
+    curves = [
+        plots.Curve(name, _NUM_NEGATIVES, [r["bias"] for r in own], plots.style(i))
+        for i, (name, own) in enumerate(by_sampler.items())
+    ]
+    noise = [row["noise"] for row in by_sampler["exp"]]
+    look = plots.REFERENCE._replace(linestyle=":")
+    curves.append(plots.Curve("noise (exp)", _NUM_NEGATIVES, noise, look))
+    panel = plots.Panel(curves, "m", "bias of the gradient, $L_1$", log="xy")
+    plots.write_curves(path, [panel])
 
 
 def _bias_of(
