@@ -3,14 +3,18 @@
 import collections
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+import tqdm
 
 from tff_fedss.datasets import fingerprint
+from tff_fedss.datasets.federated import clients as clients_lib
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.datasets.fingerprint import Fingerprint
+from tff_fedss.errors import InvalidInputError
 
 # Whose images and classes a fingerprint counts; of more clients, as many of them.
 _COUNTED_CLIENTS = 8192
@@ -75,6 +79,160 @@ class FederatedDataset:
     num_public_examples: int = 0
     note: str = ""
     contents: Callable[[], Mapping[str, int | str]] | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        clients: Mapping[str, clients_lib.Arrays],
+        test: clients_lib.Arrays,
+        *,
+        name: str = "arrays",
+        num_classes: int | None = None,
+        test_is_unseen: bool = False,
+    ) -> "FederatedDataset":
+        """Makes a data set of arrays in memory.
+
+        Args:
+            clients: For each client id, images uint8[n_k, h, w, c] and labels
+                int[n_k], with n_k >= 1.
+            test: Held-out images uint8[N, h, w, c] and labels int[N].
+            name: What to call it.
+            num_classes: n; None: the largest label of a client, and one more.
+            test_is_unseen: See the class.
+
+        Returns:
+            The data set.
+
+        Raises:
+            InvalidInputError: If shapes or types are others, or a label is out of
+                range.
+        """
+        if not clients:
+            raise InvalidInputError("from_arrays needs a client or more.")
+        shape = np.shape(next(iter(clients.values()))[0])[1:]
+        checked = {
+            client_id: _checked_arrays(arrays, shape, f"client {client_id!r}")
+            for client_id, arrays in clients.items()
+        }
+        test_arrays = _checked_arrays(test, shape, "the test")
+        data = clients_lib.InMemoryClientData(checked)
+        largest = max(int(data.positives(k)[-1]) for k in data.client_ids)
+        num_classes = _checked_num_classes(num_classes, largest)
+        _check_test_labels(test_arrays[1], num_classes, test_is_unseen)
+        return cls(
+            name=name,
+            num_classes=num_classes,
+            image_shape=shape,
+            train=data,
+            num_examples=data.num_examples,
+            positives=data.positives,
+            max_positives=data.max_positives,
+            test=clients_lib.dataset_from_arrays(*test_arrays),
+            num_test_examples=len(test_arrays[1]),
+            test_is_unseen=test_is_unseen,
+        )
+
+    @classmethod
+    def from_client_data(
+        cls,
+        train: tff.simulation.datasets.ClientData,
+        test: tff.simulation.datasets.ClientData | tf.data.Dataset,
+        *,
+        example_fn: Callable[[Any], tuple[tf.Tensor, tf.Tensor]] | None = None,
+        name: str = "client data",
+        num_classes: int | None = None,
+        test_is_unseen: bool = False,
+    ) -> "FederatedDataset":
+        """Makes a data set of any client data of TFF.
+
+        Goes once through all examples, to know n_k and P_k of every client.
+
+        Args:
+            train: The clients, such as a `FilePerUserClientData`, a `SqlClientData` or
+                a `TestClientData`.
+            test: Held-out examples of the same structure; of client data, those of all
+                clients.
+            example_fn: From one example to its image, uint8[h, w, c] of a static shape,
+                and its label, a whole number []. Traced by TensorFlow. None: what the
+                example calls `image` and `label`.
+            name: What to call it.
+            num_classes: n; None: the largest label of a client, and one more.
+            test_is_unseen: See the class.
+
+        Returns:
+            The data set. Clients without examples are left out.
+
+        Raises:
+            InvalidInputError: If examples are of other types, or a label is out of
+                range.
+        """
+        if example_fn is None:
+            example_fn = _image_and_label
+            spec = train.element_type_structure
+            if not (isinstance(spec, Mapping) and {"image", "label"} <= spec.keys()):
+                raise InvalidInputError(
+                    f"{name}: examples are {spec}; expected `image` and `label`, or an "
+                    "example_fn that gives both."
+                )
+
+        def mapped(data: tf.data.Dataset) -> tf.data.Dataset:
+            pairs = data.map(lambda *parts: tuple(example_fn(*parts)))
+            _check_element(*pairs.element_spec)
+            return pairs.map(
+                lambda image, label: clients_lib.to_element(
+                    image, tf.cast(label, tf.int32)
+                )
+            )
+
+        examples = train.preprocess(mapped)
+        sizes, positives = {}, {}
+        for client_id in tqdm.tqdm(
+            train.client_ids, f"Reading {name}", unit=" clients", delay=2, disable=None
+        ):
+            data = examples.create_tf_dataset_for_client(client_id)
+            parts = [
+                np.unique(batch, return_counts=True)
+                for batch in data.map(lambda example: example["label"])
+                .batch(_BATCH)
+                .as_numpy_iterator()
+            ]
+            if not parts:
+                continue
+            classes = np.unique(np.concatenate([part for part, _ in parts]))
+            if classes[0] < 0:
+                raise InvalidInputError(
+                    f"{name}: client {client_id!r} has the label {classes[0]}; "
+                    "expected 0 or more."
+                )
+            sizes[client_id] = int(sum(counts.sum() for _, counts in parts))
+            positives[client_id] = classes.astype(np.int32)
+        if not sizes:
+            raise InvalidInputError(f"{name}: no client has an example.")
+        if len(sizes) < len(train.client_ids):
+            examples = tff.simulation.datasets.ClientData.from_clients_and_tf_fn(
+                list(sizes), examples.serializable_dataset_fn
+            )
+        largest = max(int(classes[-1]) for classes in positives.values())
+        num_classes = _checked_num_classes(num_classes, largest)
+        if isinstance(test, tff.simulation.datasets.ClientData):
+            test = test.create_tf_dataset_from_all_clients(seed=0)
+        test = mapped(test)
+        labels = np.fromiter(
+            test.map(lambda example: example["label"]).as_numpy_iterator(), np.int64
+        )
+        _check_test_labels(labels, num_classes, test_is_unseen)
+        return cls(
+            name=name,
+            num_classes=num_classes,
+            image_shape=tuple(test.element_spec["image"].shape),
+            train=examples,
+            num_examples=sizes.__getitem__,
+            positives=positives.__getitem__,
+            max_positives=max(map(len, positives.values())),
+            test=test,
+            num_test_examples=len(labels),
+            test_is_unseen=test_is_unseen,
+        )
 
     def client_examples(self, client_id: str, seed: np.ndarray) -> tf.data.Dataset:
         """Returns a client's examples for one round, as the model takes them.
@@ -197,3 +355,59 @@ def _batches(data: tf.data.Dataset) -> Iterator[list[np.ndarray]]:
     """Yields the parts of stored examples, some examples at a time."""
     for batch in data.batch(_BATCH).as_numpy_iterator():
         yield tf.nest.flatten(batch)
+
+
+def _image_and_label(example: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    return example["image"], example["label"]
+
+
+def _check_element(image: tf.TensorSpec, label: tf.TensorSpec) -> None:
+    """Checks that an example is one that models take."""
+    if image.dtype != tf.uint8 or image.shape.rank != 3 or None in image.shape:
+        raise InvalidInputError(
+            f"images are {image.dtype.name}{image.shape}; expected uint8[h, w, c] of "
+            "one known shape. Give an example_fn that makes them so."
+        )
+    if not label.dtype.is_integer or label.shape.rank != 0:
+        raise InvalidInputError(
+            f"labels are {label.dtype.name}{label.shape}; expected a whole number []."
+        )
+
+
+def _checked_arrays(
+    arrays: clients_lib.Arrays, shape: tuple[int, ...], whose: str
+) -> clients_lib.Arrays:
+    images, labels = map(np.asarray, arrays)
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != shape:
+        raise InvalidInputError(
+            f"{whose} has images {images.dtype}{list(images.shape)}; expected "
+            f"uint8[N, h, w, c], all with [h, w, c] = {list(shape)}."
+        )
+    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
+        raise InvalidInputError(
+            f"{whose} has labels {labels.dtype}{list(labels.shape)}; expected whole "
+            f"numbers [{len(images)}]."
+        )
+    if not len(labels) or labels.min() < 0:
+        raise InvalidInputError(f"{whose} has no image, or a label below 0.")
+    return images, labels.astype(np.int32)
+
+
+def _checked_num_classes(num_classes: int | None, largest: int) -> int:
+    if num_classes is None:
+        return largest + 1
+    if num_classes <= largest:
+        raise InvalidInputError(
+            f"num_classes={num_classes}, but a client has the label {largest}."
+        )
+    return num_classes
+
+
+def _check_test_labels(labels: np.ndarray, num_classes: int, is_unseen: bool) -> None:
+    if not len(labels):
+        raise InvalidInputError("the test has no image.")
+    if labels.min() < 0 or (not is_unseen and labels.max() >= num_classes):
+        raise InvalidInputError(
+            f"the test has labels {labels.min()}..{labels.max()}; expected those of "
+            f"the {num_classes} classes of the clients, or test_is_unseen=True."
+        )

@@ -1,0 +1,176 @@
+"""Data sets of arrays and of any client data of TFF."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.python.simulation.datasets import sql_client_data_utils
+
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.errors import InvalidInputError
+
+
+def arrays(labels, seed=0):
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (len(labels), 4, 5, 3), np.uint8)
+    return images, np.array(labels, np.int64)
+
+
+CLIENTS = {"ann": arrays([0, 2, 2]), "bob": arrays([1] * 300, 1)}
+TEST = arrays([0, 1, 2, 2], 2)
+
+
+def to_element(images, labels):
+    return collections.OrderedDict(image=images, label=labels)
+
+
+def dataset_of(client_id):
+    return tf.data.Dataset.from_tensor_slices(to_element(*CLIENTS[client_id]))
+
+
+SPEC = to_element(tf.TensorSpec([4, 5, 3], tf.uint8), tf.TensorSpec([], tf.int64))
+
+
+def file_per_user(tmp_path):
+    paths = {}
+    for client_id in CLIENTS:
+        paths[client_id] = str(tmp_path / client_id)
+        with tf.io.TFRecordWriter(paths[client_id]) as writer:
+            for image, label in zip(*CLIENTS[client_id], strict=True):
+                writer.write(bytes([label]) + image.tobytes())
+
+    def parse(record):
+        values = tf.io.decode_raw(record, tf.uint8)
+        image = tf.reshape(values[1:], [4, 5, 3])
+        return to_element(image, tf.cast(values[0], tf.int64))
+
+    return tff.simulation.datasets.FilePerUserClientData(
+        paths, lambda path: tf.data.TFRecordDataset(path).map(parse)
+    )
+
+
+def sql(tmp_path):
+    path = str(tmp_path / "clients.sqlite")
+    sql_client_data_utils.save_to_sql_client_data(list(CLIENTS), dataset_of, path)
+    return sql_client_data_utils.load_and_parse_sql_client_data(path, SPEC)
+
+
+def in_memory(tmp_path):
+    del tmp_path
+    return tff.simulation.datasets.TestClientData(
+        {client_id: to_element(*found) for client_id, found in CLIENTS.items()}
+    )
+
+
+def of_clients(dataset):
+    result = {}
+    for client_id in dataset.train.client_ids:
+        data = dataset.client_examples(client_id, np.array([0, 0], np.int32))
+        images, labels = next(
+            data.batch(1000).map(lambda e: (e["image"], e["label"])).as_numpy_iterator()
+        )
+        result[client_id] = images, labels
+    return result
+
+
+def check(dataset):
+    assert dataset.num_classes == 3 and dataset.image_shape == (4, 5, 3)
+    assert dataset.num_test_examples == 4 and dataset.max_positives == 2
+    found = of_clients(dataset)
+    assert found.keys() == CLIENTS.keys()
+    for client_id, (images, labels) in CLIENTS.items():
+        np.testing.assert_array_equal(found[client_id][0], images)
+        np.testing.assert_array_equal(found[client_id][1], labels)
+        assert found[client_id][1].dtype == np.int32
+        assert dataset.num_examples(client_id) == len(labels)
+        np.testing.assert_array_equal(dataset.positives(client_id), np.unique(labels))
+    assert dataset.fingerprint() == dataset.fingerprint()
+
+
+def test_arrays():
+    check(FederatedDataset.from_arrays(CLIENTS, TEST))
+
+
+@pytest.mark.parametrize("make", [file_per_user, sql, in_memory])
+def test_client_data(make, tmp_path):
+    test = tf.data.Dataset.from_tensor_slices(to_element(*TEST))
+    check(FederatedDataset.from_client_data(make(tmp_path), test))
+
+
+def test_client_data_for_the_test():
+    data = in_memory(None)
+    dataset = FederatedDataset.from_client_data(data, data)
+    assert dataset.num_test_examples == 303
+
+
+def test_examples_of_other_structure():
+    pixels = {
+        client_id: collections.OrderedDict(
+            label=labels.astype(np.int32), pixels=images[..., 0] / np.float32(255)
+        )
+        for client_id, (images, labels) in CLIENTS.items()
+    }
+    data = tff.simulation.datasets.TestClientData(pixels)
+    dataset = FederatedDataset.from_client_data(
+        data,
+        data,
+        example_fn=lambda e: (
+            tf.saturate_cast(tf.round(e["pixels"] * 255), tf.uint8)[..., tf.newaxis],
+            e["label"],
+        ),
+    )
+    assert dataset.image_shape == (4, 5, 1)
+    images, _ = of_clients(dataset)["ann"]
+    np.testing.assert_array_equal(images[..., 0], CLIENTS["ann"][0][..., 0])
+    with pytest.raises(InvalidInputError, match="expected `image` and `label`"):
+        FederatedDataset.from_client_data(data, data)
+
+
+def test_clients_without_examples_are_left_out():
+    clients = {k: to_element(*v) for k, v in CLIENTS.items()}
+    data = tff.simulation.datasets.TestClientData(clients)
+    picky = data.preprocess(lambda d: d.filter(lambda e: e["label"] != 1))
+    dataset = FederatedDataset.from_client_data(picky, data)
+    assert dataset.train.client_ids == ["ann"] and dataset.num_clients == 1
+    assert set(of_clients(dataset)) == {"ann"}
+
+
+@pytest.mark.parametrize(
+    "clients, test, options, message",
+    [
+        ({}, TEST, {}, "needs a client or more"),
+        ({"a": (np.zeros((2, 4, 5, 3)), [0, 1])}, TEST, {}, "has images float64"),
+        ({"a": (TEST[0], TEST[1] / 1)}, TEST, {}, "has labels float64"),
+        ({"a": (TEST[0], [0, 1, 2])}, TEST, {}, r"expected whole numbers \[4\]"),
+        ({"a": (TEST[0], [0, 1, 2, -1])}, TEST, {}, "or a label below 0"),
+        (CLIENTS, (TEST[0][:, :3], TEST[1]), {}, r"\[h, w, c\] = \[4, 5, 3\]"),
+        (CLIENTS, TEST, {"num_classes": 2}, "num_classes=2, but a client has the lab"),
+        (CLIENTS, (TEST[0], TEST[1] + 1), {}, "expected those of the 3 classes"),
+    ],
+)
+def test_bad_arrays_are_named(clients, test, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        FederatedDataset.from_arrays(clients, test, **options)
+
+
+def test_bad_client_data_are_named():
+    data = in_memory(None)
+    floats = data.preprocess(
+        lambda d: d.map(
+            lambda e: to_element(tf.cast(e["image"], tf.float32), e["label"])
+        )
+    )
+    with pytest.raises(InvalidInputError, match=r"images are float32.*expected uint8"):
+        FederatedDataset.from_client_data(floats, floats)
+    with pytest.raises(
+        InvalidInputError, match="labels are float32.*expected a whole number"
+    ):
+        FederatedDataset.from_client_data(
+            data,
+            data,
+            example_fn=lambda e: (e["image"], tf.cast(e["label"], tf.float32)),
+        )
+    with pytest.raises(InvalidInputError, match="num_classes=2, but a client has"):
+        FederatedDataset.from_client_data(data, data, num_classes=2)
