@@ -217,29 +217,36 @@ def dirichlet(
         raise InvalidInputError(f"dirichlet_alpha={alpha} must be above 0 and finite.")
     min_size = max(1, min_size)
     _check_min_size(len(labels), num_clients, min_size)
-    class_sizes = np.bincount(labels)
-    class_sizes = class_sizes[class_sizes > 0]
-    for _ in range(_MAX_TRIES):
-        shares = rng.standard_gamma(alpha, (len(class_sizes), num_clients))
-        # A row of zeros, all of them too small for floats: one client has it all.
-        shares[shares.sum(1) == 0, rng.integers(num_clients)] = 1.0
-        cuts = np.cumsum(shares, 1) / shares.sum(1, keepdims=True)
-        cuts = np.round(cuts * class_sizes[:, np.newaxis]).astype(np.int64)
-        counts = np.diff(cuts, axis=1, prepend=0)
-        if counts.sum(0).min() >= min_size:
-            break
-    else:
-        raise InvalidInputError(
-            f"{_MAX_TRIES} draws with dirichlet_alpha={alpha:g} left one of "
-            f"{num_clients:,} clients with fewer than min_client_size={min_size} "
-            "images: take fewer clients, or a larger alpha."
-        )
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    client_of = np.repeat(
-        np.tile(np.arange(num_clients), len(class_sizes)), counts.reshape(-1)
+    class_sizes = np.bincount(labels)
+    for _ in range(_MAX_TRIES):
+        client_of = np.concatenate(
+            [_dirichlet_clients(size, num_clients, alpha, rng) for size in class_sizes]
+        )
+        smallest = np.bincount(client_of, minlength=num_clients).min()
+        if smallest >= min_size:
+            return natural_of(by_class, client_of, num_clients, rng)
+    raise InvalidInputError(
+        f"{_MAX_TRIES} draws with dirichlet_alpha={alpha:g} left one of "
+        f"{num_clients:,} clients with fewer than min_client_size={min_size} images: "
+        "take fewer clients, or a larger alpha."
     )
-    return natural_of(by_class, client_of, num_clients, rng)
+
+
+def _dirichlet_clients(
+    size: int, num_clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    """The clients of the images of one class, int64[size], in random order of them."""
+    # The logarithm of a gamma variate, which is 0 in floats if alpha is small:
+    # gamma(a) = gamma(a + 1) * U^(1/a).
+    logs = np.log(rng.standard_gamma(alpha + 1, num_clients))
+    logs -= rng.standard_exponential(num_clients) / alpha
+    shares = np.exp(logs - logs.max())
+    ends = np.round(np.cumsum(shares) / shares.sum() * size).astype(np.int64)
+    # By position, the first clients would go short where there are few images.
+    order = rng.permutation(num_clients)
+    return np.repeat(order, np.diff(ends, prepend=0))
 
 
 def natural_of(

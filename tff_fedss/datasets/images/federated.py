@@ -133,7 +133,13 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         # Of the classes that are trained, where the metric needs to know them.
         seen = np.zeros(num_classes, bool)
         seen[labels[train.rows]] = True
-        test = test[seen[labels[test]]]
+        known = seen[labels[test]]
+        if not known.all():
+            notes.append(
+                f"left out: {np.sum(~known):,} of their images, of classes that no "
+                "other client has"
+            )
+        test = test[known]
         if not len(test):
             raise InvalidInputError(
                 "no validation client has a class that a training client has: take "

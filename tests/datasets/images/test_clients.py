@@ -1,0 +1,157 @@
+import numpy as np
+import pytest
+
+from tff_fedss.datasets import images
+from tff_fedss.datasets.images import clients
+from tff_fedss.errors import InvalidInputError
+
+LABELS = np.repeat(np.arange(10), 60)
+OF_CLIENT = np.arange(600) % 7
+NAMES = [f"person {k}" for k in range(8)]  # The last one has no image.
+
+
+def split(seed=0, **options):
+    return clients.split(
+        LABELS,
+        OF_CLIENT,
+        NAMES,
+        images.ClientOptions(**options),
+        np.random.default_rng(seed),
+    )
+
+
+@pytest.mark.parametrize("name", images.PARTITIONS)
+def test_every_image_goes_to_one_client(name):
+    options = {} if name == "natural" else {"num_clients": 12}
+    found = split(partition=name, classes_per_client=5, **options)
+    np.testing.assert_array_equal(np.sort(found.order), np.arange(600))
+    assert (found.sizes > 0).all()
+    assert found.num_clients == (7 if name == "natural" else 12)
+    again = split(partition=name, classes_per_client=5, **options)
+    np.testing.assert_array_equal(found.order, again.order)
+    other = split(1, partition=name, classes_per_client=5, **options)
+    assert (found.order != other.order).any()
+
+
+def test_natural_clients_are_those_of_the_data():
+    found = split(partition="natural")
+    assert found.client_ids == NAMES[:7]
+    for k, (_, examples) in enumerate(found.items()):
+        assert (OF_CLIENT[examples] == k).all() and len(examples) == sum(k == OF_CLIENT)
+
+
+def test_iid_clients_are_alike():
+    found = split(partition="iid", num_clients=7)
+    assert found.sizes.max() - found.sizes.min() <= 1
+    counts = np.stack([np.bincount(LABELS[e], minlength=10) for _, e in found.items()])
+    # 60 images of a class on 7 clients, 8.6 on average, standard deviation 2.7.
+    assert counts.min() >= 1 and counts.max() <= 20
+
+
+def test_without_a_number_clients_have_about_a_hundred_images():
+    assert split(partition="iid").num_clients == 6
+
+
+@pytest.mark.parametrize("sigma, spread", [(0.0, 1.02), (0.5, 2.0), (2.0, 20.0)])
+def test_sizes_are_log_normal(sigma, spread):
+    found = split(partition="quantity", num_clients=20, quantity_sigma=sigma)
+    ratio = found.sizes.max() / found.sizes.min()
+    assert ratio <= spread if sigma == 0 else ratio > spread
+
+
+def test_log_normal_sizes_have_that_distribution():
+    rng = np.random.default_rng(0)
+    found = clients.quantity(10**7, 5000, 0.8, 1, rng)
+    logs = np.log(found.sizes)
+    # Standard errors of mean and deviation: 0.011 and 0.008.
+    assert abs(logs.std() - 0.8) < 0.04
+    quartiles = np.quantile((logs - logs.mean()) / logs.std(), [0.25, 0.5, 0.75])
+    np.testing.assert_allclose(quartiles, [-0.6745, 0, 0.6745], atol=0.06)
+
+
+def test_every_client_has_the_least_size():
+    for name, options in (
+        ("quantity", {"quantity_sigma": 3.0}),
+        ("dirichlet", {"dirichlet_alpha": 1.0}),
+    ):
+        found = split(partition=name, num_clients=20, min_client_size=9, **options)
+        assert found.sizes.min() >= 9
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 50.0])
+def test_shares_of_a_class_are_dirichlet(alpha):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(400), 1000)
+    found = clients.dirichlet(labels, 5, alpha, 1, rng)
+    shares = np.stack(
+        [np.bincount(labels[e], minlength=400) / 1000 for _, e in found.items()]
+    )
+    # Of Dir_K(alpha): mean 1 / K, variance (K - 1) / K^2 / (K alpha + 1).
+    np.testing.assert_allclose(shares.mean(1), 0.2, atol=0.08)
+    variance = 4 / 25 / (5 * alpha + 1)
+    assert abs(shares.var() / variance - 1) < 0.15
+
+
+def test_no_place_among_clients_goes_short():
+    # Of 3 images a class, which nearly all clients get none of.
+    labels = np.repeat(np.arange(2000), 3)
+    sizes = clients.dirichlet(labels, 200, 5.0, 1, np.random.default_rng(0)).sizes
+    # 30 on average, with a standard error of about 0.8 for 50 of them.
+    np.testing.assert_allclose(sizes.reshape(4, 50).mean(1), 30, atol=3)
+
+
+def test_classes_per_client():
+    found = split(partition="classes", num_clients=12, classes_per_client=5)
+    for _, examples in found.items():
+        assert len(np.unique(LABELS[examples])) == 5
+
+
+def test_chunks_keep_classes_whole_but_at_the_cuts():
+    found = split(partition="chunks", num_clients=10)
+    of_class = [np.unique(LABELS[examples]) for _, examples in found.items()]
+    assert all(len(classes) == 1 for classes in of_class)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"partition": "odd"}, "partition='odd' must be one of iid, natural"),
+        ({"partition": "natural", "num_clients": 3}, "num_clients=3 does not go with"),
+        ({"num_clients": 601}, "num_clients=601 must be in 1..600"),
+        ({"num_clients": 0}, "num_clients=0 must be in 1..600"),
+        (
+            {"partition": "dirichlet", "dirichlet_alpha": 0.0},
+            "dirichlet_alpha=0.0 must be above 0",
+        ),
+        (
+            {"partition": "dirichlet", "dirichlet_alpha": 0.01, "num_clients": 100},
+            "100 draws with dirichlet_alpha=0.01 left one of 100 clients",
+        ),
+        (
+            {"partition": "quantity", "quantity_sigma": float("nan")},
+            "quantity_sigma=nan must be",
+        ),
+        (
+            {"partition": "quantity", "num_clients": 10, "min_client_size": 61},
+            "min_client_size=61 must be in 1..60",
+        ),
+        (
+            {"partition": "classes", "classes_per_client": 11, "num_clients": 2},
+            "fill at most 20",
+        ),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        split(**options)
+
+
+def test_natural_clients_need_clients():
+    with pytest.raises(InvalidInputError, match="partition=natural needs clients"):
+        clients.split(
+            LABELS,
+            None,
+            None,
+            images.ClientOptions("natural"),
+            np.random.default_rng(0),
+        )

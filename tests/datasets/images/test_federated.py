@@ -1,0 +1,170 @@
+import numpy as np
+import pytest
+
+from tests.datasets.images import own_images
+from tff_fedss.datasets import images
+from tff_fedss.datasets.images import layout
+from tff_fedss.errors import InvalidInputError
+
+CLASSES, EACH, CLIENTS = 8, 10, 4
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """8 classes of 10 pictures, on 4 clients; half of the last two is the test."""
+    root = tmp_path_factory.mktemp("own")
+    lines = ["path,label,client,split"]
+    contents = {}
+    for c in range(CLASSES):
+        for i in range(EACH):
+            name = f"{c}_{i}.png"
+            contents[name] = own_images.encoded(own_images.picture(EACH * c + i))
+            split = "test" if c >= 6 and i % 2 else "val" if i == 0 else "train"
+            lines.append(f"{name},class {c},client {i % CLIENTS},{split}")
+    contents["images.csv"] = "\n".join(lines).encode()
+    own_images.write(root / "data", contents)
+    return images.load_index(root / "data", cache_dir=root / "cache")
+
+
+def load(index, **options):
+    split = options.pop("split", images.ClientOptions(num_clients=4))
+    return images.federated(
+        index,
+        images.ImageOptions(image_size=10, resize_size=12, split=split, **options),
+    )
+
+
+def labels_of(data):
+    return np.array([int(example["label"]) for example in data])
+
+
+def of_clients(dataset):
+    return {
+        client: labels_of(dataset.train.create_tf_dataset_for_client(client))
+        for client in dataset.train.client_ids
+    }
+
+
+@pytest.mark.parametrize("test", ["images", "clients", "given", None])
+def test_known_classes_are_held_out(index, test):
+    dataset = load(index, test=test)
+    assert dataset.num_classes == CLASSES and not dataset.test_is_unseen
+    train = np.concatenate(list(of_clients(dataset).values()))
+    held_out = labels_of(dataset.test_examples())
+    assert len(held_out) == dataset.num_test_examples > 0
+    assert set(train) == set(range(CLASSES)) >= set(held_out)
+    # What the data call validation is trained in no case; nor is their test.
+    given = index.splits == layout.TRAIN
+    if test in ("given", None):
+        assert len(train) == given.sum() and set(held_out) == {6, 7}
+    else:
+        assert len(train) + len(held_out) == given.sum()
+
+
+def test_a_share_of_each_class(index):
+    dataset = load(index, test="images", test_share=0.5)
+    sizes = np.bincount(labels_of(dataset.test_examples()), minlength=CLASSES)
+    given = np.bincount(index.labels[index.splits == layout.TRAIN])
+    np.testing.assert_array_equal(sizes, np.round(given / 2))
+
+
+def test_unseen_classes_are_held_out(index):
+    dataset = load(index, retrieval=True, test="classes", test_share=0.25)
+    assert dataset.num_classes == 6 and dataset.test_is_unseen
+    assert set(labels_of(dataset.test_examples())) == {0, 1}
+    assert set(np.concatenate(list(of_clients(dataset).values()))) == set(range(6))
+
+
+def test_public_classes_are_on_no_client(index):
+    dataset = load(index, test="images", num_public_classes=3)
+    assert dataset.num_classes == 5 and dataset.num_public_classes == 3
+    assert set(labels_of(dataset.public)) == {0, 1, 2}
+    assert len(labels_of(dataset.public)) == dataset.num_public_examples
+    assert "left out of the test" in dataset.note
+
+
+def test_clients_know_their_classes_without_reading(index, monkeypatch):
+    dataset = load(index, split=images.ClientOptions("natural"))
+    monkeypatch.setattr(index, "encoded", None)
+    for client in dataset.train.client_ids:
+        assert dataset.num_examples(client) > 0
+        assert (np.diff(dataset.positives(client)) > 0).all()
+    monkeypatch.undo()
+    for client, labels in of_clients(dataset).items():
+        np.testing.assert_array_equal(np.unique(labels), dataset.positives(client))
+        assert len(labels) == dataset.num_examples(client)
+    assert dataset.max_positives == CLASSES
+
+
+def test_images_are_those_of_the_files(index):
+    dataset = load(index, split=images.ClientOptions("natural"))
+    by_pixels = {}
+    for c in range(CLASSES):
+        for i in range(EACH):
+            by_pixels[own_images.picture(EACH * c + i)[:10, :10].tobytes()] = c
+    for example in dataset.train.create_tf_dataset_for_client("client 1"):
+        pixels = dataset.preprocessing.read(example["image"]).numpy()
+        assert by_pixels[pixels[:10, :10].tobytes()] == int(example["label"])
+    # Rows and bytes are the same images, cropped alike.
+    example = next(iter(dataset.pooled_examples()))
+    ready = dataset.ready(example, np.array([1, 2], np.int32))
+    assert ready["image"].shape == (10, 10, 3)
+
+
+def test_validation_clients_are_apart(index):
+    whole = load(index, test="images")
+    apart = load(index, test="images", validation_share=0.3)
+    on_them = load(index, test="images", validation_share=0.3, on_validation=True)
+    assert apart.num_clients == whole.num_clients - 1
+    assert set(apart.train.client_ids) < set(whole.train.client_ids)
+    (client,) = set(whole.train.client_ids) - set(apart.train.client_ids)
+    assert apart.num_test_examples == whole.num_test_examples
+    held_out = labels_of(on_them.test_examples())
+    # Classes that no other client has cannot be learned, and are left out.
+    seen = np.concatenate(list(of_clients(apart).values()))
+    expected = [label for label in of_clients(whole)[client] if label in seen]
+    assert expected
+    np.testing.assert_array_equal(np.sort(held_out), np.sort(expected))
+    assert on_them.train.client_ids == apart.train.client_ids
+
+
+def test_fingerprints_know_data_and_split(index, tmp_path):
+    first = load(index).fingerprint()
+    assert first == load(index).fingerprint()
+    other = load(index, split=images.ClientOptions(num_clients=5)).fingerprint()
+    assert first != other
+    assert first["contents of images"] == other["contents of images"]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"test": "all"}, "test='all' must be one of"),
+        ({"test_share": 0.0}, "test_share=0.0 must be above 0"),
+        ({"test_share": float("nan")}, "test_share=nan must be above 0"),
+        ({"retrieval": True, "test": "images"}, "retrieval of unseen classes needs"),
+        ({"test": "classes"}, "test=classes holds out classes that no client has"),
+        ({"retrieval": True}, "the class 'class 6' of the test is one of the training"),
+        ({"num_public_classes": 7}, "must leave two or more of the 8 training classes"),
+        ({"test": "clients", "test_share": 0.99}, "holds out all of the 4 clients"),
+        ({"validation_share": 0.99}, "leaves none of the 4 clients"),
+        ({"validation_share": 1.0}, "validation_share=1.0 must be"),
+        ({"on_validation": True}, "on_validation needs a validation_share"),
+        ({"seed": -1}, "seed=-1 must be in"),
+    ],
+)
+def test_bad_options_are_named(index, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        load(index, **options)
+
+
+def test_without_a_test_there_is_none_given(tmp_path):
+    own_images.write(tmp_path / "data", own_images.images("a/1.png", "b/1.png"))
+    index = images.load_index(tmp_path / "data", cache_dir=tmp_path / "cache")
+    with pytest.raises(InvalidInputError, match="test=given, but the data have no"):
+        load(index, test="given")
+    with pytest.raises(InvalidInputError, match="test=clients needs clients"):
+        load(index, test="clients")
+    # One image a class: all are needed for training.
+    with pytest.raises(InvalidInputError, match="test=images leaves no test image"):
+        load(index)

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+
+from tff_fedss.datasets import images
+from tff_fedss.datasets.images import layout
+from tff_fedss.errors import InvalidInputError
+
+
+def of(*names, folders="auto"):
+    return layout.from_folders(sorted(names), "data_dir=X", folders)
+
+
+def found(what, names):
+    """By image: class, client, split."""
+    names = sorted(names)
+    return {
+        names[k]: (
+            what.class_names[what.labels[i]],
+            what.client_names and what.client_names[what.clients[i]],
+            None if what.splits is None else int(what.splits[i]),
+        )
+        for i, k in enumerate(what.files)
+    }
+
+
+@pytest.mark.parametrize(
+    "folders, expected",
+    [
+        # A folder for each class, below what all share.
+        ({"a/1.png": "a", "b/1.PNG": "b"}, None),
+        ({"x/y/a/1.jpg": "a", "x/y/b/1.jpeg": "b"}, None),
+        # As deep as people nest them.
+        ({"cars/red/1.png": "cars/red", "cars/blue/1.png": "cars/blue"}, "shared"),
+        ({"cars/red/1.png": "cars/red", "dogs/1.png": "dogs"}, None),
+        # Folders that say nothing.
+        ({"a/images/1.png": "a", "b/images/1.png": "b"}, None),
+        # One class may be called so.
+        ({"images/1.png": "images", "b/1.png": "b"}, None),
+        ({"train/1.png": "train", "bus/1.png": "bus"}, None),
+    ],
+)
+def test_folders_are_classes(folders, expected):
+    what = of(*folders)
+    if expected == "shared":  # `cars` is above all of them.
+        folders = {name: label.split("/")[-1] for name, label in folders.items()}
+    assert found(what, folders) == {k: (v, None, None) for k, v in folders.items()}
+
+
+@pytest.mark.parametrize(
+    "train, other, split",
+    [
+        ("train", "test", layout.TEST),
+        ("Train", "VAL", layout.VALIDATION),
+        ("training", "validation", layout.VALIDATION),
+    ],
+)
+@pytest.mark.parametrize("pattern", ["x/{}/{}/1.png", "{1}/{0}/1.png"])
+def test_training_and_test_beside_each_other(pattern, train, other, split):
+    names = [pattern.format(s, c) for s in (train, other) for c in "ab"]
+    what = found(of(*names), names)
+    for name in names:
+        is_train = f"{train}/" in name
+        label = "a" if "/a" in name or name.startswith("a/") else "b"
+        assert what[name] == (label, None, layout.TRAIN if is_train else split)
+
+
+def test_clients():
+    names = ["ann/cat/1.png", "ann/dog/2.png", "bob/cat/1.png", "bob/big/dog/1.png"]
+    what = found(of(*names, folders="client/class"), names)
+    assert what == {
+        "ann/cat/1.png": ("cat", "ann", None),
+        "ann/dog/2.png": ("dog", "ann", None),
+        "bob/cat/1.png": ("cat", "bob", None),
+        "bob/big/dog/1.png": ("big/dog", "bob", None),
+    }
+    assert found(of(*names, folders="class"), names)["bob/cat/1.png"][0] == "bob/cat"
+
+
+def test_a_test_without_classes_is_left_out():
+    what = of(
+        "train/a/1.png", "train/b/1.png", "test/images/1.png", "test/images/2.png"
+    )
+    assert len(what.labels) == 2 and what.splits is None
+    assert "left out: 2 images of 'test/images'" in what.note
+
+
+def test_other_files_are_counted():
+    what = of("a/1.png", "a/readme.txt", "b/1.png", "b/2.gif")
+    assert what.note == "left out: 2 files that are no images, as 'a/readme.txt'"
+
+
+def table(text, names):
+    return layout.from_table(text.encode(), "images.csv", sorted(names), "data_dir=X")
+
+
+def test_a_table_says_all():
+    names = ["x/a b.png", "x/ü\n.png", "y.png", "z.png"]
+    what = table(
+        "path,label,client,split\r\n"
+        'x/a b.png,cat,ann,train\r\n\r\n"x/ü\n.png",dog,bob,Test\r\n'
+        "./y.png,cat,bob,val\r\n",
+        names,
+    )
+    assert found(what, names) == {
+        "x/a b.png": ("cat", "ann", layout.TRAIN),
+        "x/ü\n.png": ("dog", "bob", layout.TEST),
+        "y.png": ("cat", "bob", layout.VALIDATION),
+    }
+    assert what.note == "left out: 1 images that images.csv does not name"
+
+
+def test_a_table_needs_neither_clients_nor_splits():
+    what = table("\ufefflabel,path\n7,y.png\n8,z.png\n", ["y.png", "z.png"])
+    assert what.clients is None and what.splits is None
+    np.testing.assert_array_equal(what.labels, [0, 1])
+
+
+def test_rows_follow_the_table():
+    what = table("path,label\nz.png,b\ny.png,a\n", ["y.png", "z.png"])
+    np.testing.assert_array_equal(what.files, [1, 0])
+    np.testing.assert_array_equal(what.labels, [1, 0])
+
+
+def test_an_unknown_way_to_read_folders_is_refused(tmp_path):
+    with pytest.raises(InvalidInputError, match="folders='deep' must be one of"):
+        images.load_index(tmp_path, folders="deep")

@@ -1,0 +1,206 @@
+"""What people hand over by mistake: one line each, and nothing written."""
+
+import os
+import shutil
+import tarfile
+import warnings
+import zipfile
+
+import pytest
+
+from tests.datasets.images import own_images
+from tff_fedss.datasets import images
+from tff_fedss.errors import InvalidInputError
+
+GOOD = own_images.images("a/1.png", "a/2.png", "b/1.png", "b/2.png")
+PNG = GOOD["a/1.png"]
+
+
+def folder(**changes):
+    def make(root):
+        return own_images.write(root / "data", GOOD | changes.get("more", {}))
+
+    return make
+
+
+def table(text, encoding="utf-8"):
+    def make(root):
+        content = text if isinstance(text, bytes) else text.encode(encoding)
+        return own_images.write(root / "data", GOOD | {"images.csv": content})
+
+    return make
+
+
+def only(contents):
+    def make(root):
+        (root / "data").mkdir()
+        return own_images.write(root / "data", contents)
+
+    return make
+
+
+def archive(kind, change):
+    def make(root):
+        source = own_images.write(root / "source", GOOD)
+        path = shutil.make_archive(root / "data", kind, source)
+        with open(path, "rb") as file:
+            content = file.read()
+        with open(path, "wb") as file:
+            file.write(change(content))
+        return path
+
+    return make
+
+
+def link_to_nowhere(root):
+    path = folder()(root)
+    (path / "a/3.png").symlink_to(root / "nowhere")
+    return path
+
+
+def link_to_itself(root):
+    path = folder()(root)
+    (path / "c").symlink_to(path)
+    return path
+
+
+def pipe(root):
+    path = folder()(root)
+    os.mkfifo(path / "a/3.png")
+    return path
+
+
+def linked_tar(root):
+    path = root / "data.tar"
+    with tarfile.open(path, "w") as tar:
+        member = tarfile.TarInfo("a/1.png")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(member)
+    return path
+
+
+def encrypted_zip(root):
+    path = own_images.zipped(root / "data.zip", GOOD)
+    content = bytearray(path.read_bytes())
+    for start in (b"PK\x03\x04", b"PK\x01\x02"):
+        at = content.find(start)
+        content[at + (6 if start[2] == 3 else 8)] |= 1
+    path.write_bytes(content)
+    return path
+
+
+def twice_in_zip(root):
+    path = root / "data.zip"
+    with zipfile.ZipFile(path, "w") as zipped:
+        for _ in range(2):
+            with warnings.catch_warnings(action="ignore"):
+                zipped.writestr("a/1.png", PNG)
+    return path
+
+
+def lzma_zip(root):
+    path = root / "data.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as zipped:
+        zipped.writestr("a/1.png", PNG)
+    return path
+
+
+def damaged_in_zip(root):
+    path = root / "data.zip"
+    with zipfile.ZipFile(path, "w") as zipped:
+        for name, content in GOOD.items():
+            zipped.writestr(name, content)
+    content = bytearray(path.read_bytes())
+    content[content.find(b"IDAT") + 20] ^= 255
+    path.write_bytes(content)
+    return path
+
+
+CASES = {
+    "missing": (lambda root: root / "nowhere", "nowhere does not exist"),
+    "missing table": (lambda root: root / "x.csv", "x.csv is no file"),
+    "a text": (
+        lambda root: own_images.write(root, {"a.txt": b"x"}) / "a.txt",
+        "is a file; expected a folder, an archive",
+    ),
+    "empty folder": (only({}), "found no image .*found no file"),
+    "no images": (only({"a/x.txt": b""}), "found no image .*found 'a/x.txt'"),
+    "no class folders": (only({"1.png": PNG}), "1.png lies in no folder; expected"),
+    "half of them in folders": (
+        folder(more={"x.png": PNG}),
+        "x.png lies in no folder, others do",
+    ),
+    "one class": (only({"a/1.png": PNG}), "all images are of one class"),
+    "an empty image": (folder(more={"a/3.png": b""}), "a/3.png is empty"),
+    "a page": (folder(more={"a/3.jpg": b"<html>"}), "a/3.jpg is no JPEG"),
+    "a cut image": (folder(more={"b/3.png": PNG[:80]}), "b/3.png is cut off"),
+    "a GIF called PNG": (folder(more={"b/3.png": b"GIF89a"}), "starts with b'GIF89a'"),
+    "a link to nowhere": (link_to_nowhere, "a/3.png cannot be read"),
+    "a link to itself": (link_to_itself, "it is a link to a folder that it is in"),
+    "a pipe": (pipe, "a/3.png cannot be read: it is no regular file"),
+    "train, test and more": (
+        only(own_images.images("train/a/1.png", "test/a/1.png", "extra/a/1.png")),
+        "found the folder extra beside test and train",
+    ),
+    "clients or classes": (
+        only(own_images.images("x/a/1.png", "y/a/1.png")),
+        "x/a and y/a may be one class of two clients, or two classes",
+    ),
+    "training images without a class": (
+        only(own_images.images("train/1.png", "train/a/2.png", "test/a/1.png")),
+        "images in train/ lie in no folder of a class",
+    ),
+    "no zip": (archive("zip", lambda c: b"x" * 100), "unreadable or damaged"),
+    "a cut zip": (archive("zip", lambda c: c[:-40]), "unreadable or damaged"),
+    "a cut tar": (archive("tar", lambda c: c[:3000]), "damaged|cut off"),
+    "a cut tar.gz": (archive("gztar", lambda c: c[:-60]), "unreadable or damaged"),
+    "a cut tar.xz": (archive("xztar", lambda c: c[:-60]), "unreadable or damaged"),
+    "no tar.bz2": (archive("bztar", lambda c: b"x" * 100), "unreadable or damaged"),
+    "an encrypted zip": (encrypted_zip, "is encrypted; unpack the archive"),
+    "a name twice": (twice_in_zip, "a/1.png is in it twice"),
+    "another compression": (lzma_zip, "compressed by the method 14"),
+    "damage within a zip": (damaged_in_zip, "its checksum differs"),
+    "a link in a tar": (linked_tar, "a/1.png is a link or no plain file"),
+    "table: not UTF-8": (table("path,label\nü,1", "latin-1"), "is not in UTF-8"),
+    "table: empty": (table(""), "images.csv names no image"),
+    "table: a header alone": (table("path,label\n"), "images.csv names no image"),
+    "table: no label": (table("path,class\na/1.png,x\n"), ":1: the header lacks label"),
+    "table: a column twice": (
+        table("path,label,label\n"),
+        ":1: the column 'label' is there 2 times",
+    ),
+    "table: columns": (table("path,label\na/1.png\n"), ":2: found 1 columns"),
+    "table: no such file": (
+        table("path,label\na/1.png,x\na/9.png,y\n"),
+        ":3: there is no file 'a/9.png'",
+    ),
+    "table: outside": (table("path,label\n../x.png,x\n"), ":2: there is no file"),
+    "table: twice": (
+        table("path,label\na/1.png,x\n\n./a/1.png,y\n"),
+        ":4: 'a/1.png' is already in line 2",
+    ),
+    "table: no class": (table("path,label\na/1.png, \n"), ":2: the label of"),
+    "table: no client": (
+        table("path,label,client\na/1.png,x,\n"),
+        ":2: the client of",
+    ),
+    "table: split": (
+        table("path,label,split\na/1.png,x,trian\n"),
+        ":2: found the split 'trian'; expected train, test or val",
+    ),
+    "table: quotes": (table('path,label\n"a/1.png,x\n'), ":2: unexpected end of data"),
+    "table: a NUL": (table("path,label\n\0,x\n"), ":2: there is no file"),
+    "table: one class": (table("path,label\na/1.png,x\n"), "all images are of one"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_line_says_what_is_wrong(name, tmp_path):
+    make, message = CASES[name]
+    path = make(tmp_path)
+    cache = tmp_path / "cache"
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        images.load_index(path, cache_dir=cache)
+    text = str(caught.value)
+    assert "\n" not in text and len(text) < 400
+    assert not list(cache.glob("checked*")) and not list(cache.glob(".*"))
