@@ -4,7 +4,15 @@ import functools
 
 from tff_fedss.models.cosine_classifier import cosine_logits, initial_classifier
 from tff_fedss.models.encoders import ImageEncoder, LstmEncoder, SparseEncoder
+from tff_fedss.models.exported_encoder import (
+    FORMATS,
+    ExportedEncoder,
+    check_output,
+    save_encoder,
+    with_input_and_length,
+)
 from tff_fedss.models.group_normalization import GroupNormalization
+from tff_fedss.models.image_input import ImageInput
 from tff_fedss.models.inference import inference
 from tff_fedss.models.layers import CountedDropout
 from tff_fedss.models.lenet import lenet
@@ -61,16 +69,20 @@ BACKBONES = {
 __all__ = [
     "BACKBONES",
     "FEATURE_EXTRACTORS",
+    "FORMATS",
     "NETWORKS",
     "CountedDropout",
+    "ExportedEncoder",
     "GroupNormalization",
     "ImageEncoder",
+    "ImageInput",
     "LoadReport",
     "LstmEncoder",
     "ModelSize",
     "PartialFitError",
     "ShardedMatrix",
     "SparseEncoder",
+    "check_output",
     "communication_saving",
     "cosine_logits",
     "inference",
@@ -85,9 +97,11 @@ __all__ = [
     "pretrained_digest",
     "resnet18",
     "resnet50",
+    "save_encoder",
     "scatter_rows",
     "small_cnn",
     "vgg16",
     "wide_resnet",
+    "with_input_and_length",
     "with_projection_head",
 ]

@@ -9,7 +9,6 @@ installed, and it knows where it comes from (`tff_fedss.json` within it):
 """
 
 import functools
-import hashlib
 import json
 import os
 import pathlib
@@ -157,11 +156,14 @@ def check_output(path: str | os.PathLike, kind: str) -> None:
     if kind != "saved_model":
         if path.is_dir():
             raise InvalidInputError(f"{path} is a folder; expected a file's name.")
-    elif path.exists() and not (path / _EXTRA_FOLDER / _METADATA).is_file():
-        if not path.is_dir() or any(path.iterdir()):
-            raise InvalidInputError(
-                f"{path} is there already and is no encoder: name a new folder."
-            )
+    elif path.is_file() or (
+        path.is_dir()
+        and any(path.iterdir())
+        and not (path / _EXTRA_FOLDER / _METADATA).is_file()
+    ):
+        raise InvalidInputError(
+            f"{path} is there already and is no encoder: name a new folder."
+        )
 
 
 def _save_folder(model: tf.keras.Model, path: pathlib.Path, text: str) -> None:
@@ -226,12 +228,8 @@ class ExportedEncoder:
 
     @functools.cached_property
     def digest(self) -> str:
-        """The SHA-256 of the file; of a folder that of its files and their names."""
-        if self.path.is_file():
-            return files.sha256(self.path)
-        names = sorted(p for p in self.path.rglob("*") if p.is_file())
-        lines = (f"{files.sha256(p)}  {p.relative_to(self.path)}\n" for p in names)
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+        """By which it is known again, see `files.tree_sha256`."""
+        return files.tree_sha256(self.path)
 
     def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Embeds images.

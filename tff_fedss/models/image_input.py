@@ -101,9 +101,7 @@ class ImageInput:
 def _grey(images: tf.Tensor) -> tf.Tensor:
     """uint8[N, h, w, 1] of uint8[N, h, w, 3], by whole numbers as Pillow does."""
     wide = tf.cast(images, tf.int32)
-    luma = sum(
-        wide[:, :, :, k : k + 1] * weight for k, weight in enumerate(_LUMA)
-    )
+    luma = sum(wide[:, :, :, k : k + 1] * weight for k, weight in enumerate(_LUMA))
     return tf.cast((luma + 2**15) // 2**16, tf.uint8)
 
 
