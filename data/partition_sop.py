@@ -18,12 +18,12 @@ follows from --seed. The same seed gives the same bytes at every run. A second o
 1.3 MB.
 """
 
+import dataclasses
 import pathlib
 
 import numpy as np
-from absl import flags
 
-from experiments.common import program
+from experiments.common import config, program
 from tff_fedss import files
 from tff_fedss.datasets import partitions, split_csv, stanford_online_products
 from tff_fedss.errors import InvalidInputError
@@ -31,28 +31,26 @@ from tff_fedss.errors import InvalidInputError
 _OUTPUT = pathlib.Path(__file__).parent / "partitions" / "sop_596_clients.csv"
 
 
-def _define_flags() -> None:
-    # Not at the import: other programs have flags of these names, and a test may
-    # import more than one of them.
-    flags.DEFINE_string(
-        "data_dir",
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    data_dir: str | None = config.flag(
         None,
         "Folder that holds Stanford_Online_Products.zip or the unpacked "
         "Stanford_Online_Products, or either of them itself.",
     )
-    flags.DEFINE_string("output", str(_OUTPUT), "The CSV file to write.")
-    flags.DEFINE_integer("seed", 0, "Which partition; 0 <= seed < 2^63.")
-    flags.DEFINE_integer(
-        "images_per_client",
+    output: str = config.flag(str(_OUTPUT), "The CSV file to write.")
+    seed: int = config.flag(0, "Which partition; 0 <= seed < 2^63.")
+    images_per_client: int = config.flag(
         stanford_online_products.IMAGES_PER_CLIENT,
         "How many images a client has; the last one may have fewer.",
     )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Writes the file that the flags ask for and prints what is in it."""
-    values = flags.FLAGS
-    write(values.data_dir, values.output, values.images_per_client, values.seed)
+    write(config.data_dir, config.output, config.images_per_client, config.seed)
 
 
 def write(data_dir: str | None, output: str, images_per_client: int, seed: int) -> None:
@@ -115,5 +113,4 @@ def _statistics(values: np.ndarray) -> str:
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

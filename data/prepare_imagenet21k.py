@@ -32,45 +32,40 @@ with 0 if everything is written; with 1 if there are images that cannot be decod
 unless `--allow_undecodable`, or if the disk is full; and with 2 on any other bad input.
 """
 
+import dataclasses
 import sys
 
-from absl import flags
-
-from experiments.common import program
+from experiments.common import config, program
 from tff_fedss.datasets import imagenet21k_shards
 from tff_fedss.errors import InvalidInputError
 
 _EXIT_UNDECODABLE = 1
 
 
-def _define_flags() -> None:
-    # Not at the import: other programs have flags of these names, and a test may
-    # import more than one of them.
-    flags.DEFINE_string(
-        "archive",
-        None,
-        "fall11_whole.tar, winter21_whole.tar.gz, or a folder of <wnid>.tar.",
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    archive: str | None = config.flag(
+        None, "fall11_whole.tar, winter21_whole.tar.gz, or a folder of <wnid>.tar."
     )
-    flags.DEFINE_string(
-        "output_dir", None, "Where to write: the folder for imagenet21k/1.0.0."
+    output_dir: str | None = config.flag(
+        None, "Where to write: the folder for imagenet21k/1.0.0."
     )
-    flags.DEFINE_integer("seed", 0, "Which random 80-20 split.", 0)
-    flags.DEFINE_integer(
-        "workers", None, "How many classes to work on at a time; default: one per core."
+    seed: int = config.flag(0, "Which random 80-20 split.", low=0)
+    workers: int | None = config.flag(
+        None, "How many classes to work on at a time; default: one per core."
     )
-    flags.DEFINE_string(
-        "wnids",
+    wnids: str | None = config.flag(
         None,
         "A file with the wnids of all classes, one a line: saves the first pass "
         "through a gzipped tar.",
     )
-    flags.DEFINE_bool(
-        "allow_undecodable", False, "Leave out images that cannot be decoded."
+    allow_undecodable: bool = config.flag(
+        False, "Leave out images that cannot be decoded."
     )
-    flags.DEFINE_bool(
-        "verify",
-        False,
-        "Afterwards, read all shards again and compare their checksums.",
+    verify: bool = config.flag(
+        False, "Afterwards, read all shards again and compare their checksums."
     )
 
 
@@ -120,19 +115,18 @@ def prepare(
     )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Prepares the data set that the flags describe."""
     prepare(
-        flags.FLAGS.archive,
-        flags.FLAGS.output_dir,
-        seed=flags.FLAGS.seed,
-        workers=flags.FLAGS.workers,
-        wnids=flags.FLAGS.wnids,
-        allow_undecodable=flags.FLAGS.allow_undecodable,
-        verify=flags.FLAGS.verify,
+        config.archive,
+        config.output_dir,
+        seed=config.seed,
+        workers=config.workers,
+        wnids=config.wnids,
+        allow_undecodable=config.allow_undecodable,
+        verify=config.verify,
     )
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

@@ -48,9 +48,8 @@ from typing import NamedTuple, NoReturn, Protocol
 import numpy as np
 import tensorflow as tf
 import tqdm
-from absl import flags
 
-from experiments.common import program
+from experiments.common import config, program
 from tff_fedss import files
 from tff_fedss.datasets import archives, image_files, landmarks, split_csv
 from tff_fedss.errors import InvalidInputError
@@ -111,75 +110,40 @@ class Options:
         return pathlib.Path(self.output_dir) / self.published.folder
 
 
-def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-    """Defines the flags.
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
 
-    Not at the import: other programs have flags of these names, and a test may import
-    more than one of them.
-
-    Args:
-        flag_values: Where to define them.
-    """
-    values = {"flag_values": flag_values}
-    flags.DEFINE_enum(
-        "split", "160k", list(landmarks.SPLITS), "Which published split.", **values
-    )
-    flags.DEFINE_string(
-        "split_dir",
+    split: str = config.flag("160k", "Which published split.", choices=landmarks.SPLITS)
+    split_dir: str | None = config.flag(
         None,
         "The folder or the zip with the two CSV files of the split: "
         "federated_train.csv and test.csv, or mini_gld_train_split.csv and "
         "mini_gld_test.csv.",
-        **values,
     )
-    flags.DEFINE_string(
-        "train_csv",
-        None,
-        "Instead of --split_dir: the file of the clients' images.",
-        **values,
+    train_csv: str | None = config.flag(
+        None, "Instead of --split_dir: the file of the clients' images."
     )
-    flags.DEFINE_string(
-        "test_csv",
-        None,
-        "Instead of --split_dir: the file of the test images.",
-        **values,
+    test_csv: str | None = config.flag(
+        None, "Instead of --split_dir: the file of the test images."
     )
-    flags.DEFINE_string(
-        "image_dir",
-        None,
-        "The images: <id>.jpg, or a/b/c/<id>.jpg where <id> is abc...",
-        **values,
+    image_dir: str | None = config.flag(
+        None, "The images: <id>.jpg, or a/b/c/<id>.jpg where <id> is abc..."
     )
-    flags.DEFINE_string(
-        "shard_dir",
-        None,
-        "Instead of --image_dir: the folder of images_NNN.tar.",
-        **values,
+    shard_dir: str | None = config.flag(
+        None, "Instead of --image_dir: the folder of images_NNN.tar."
     )
-    flags.DEFINE_string(
-        "output_dir",
-        None,
-        "Where to write: the folder for gld160k or gld23k.",
-        **values,
+    output_dir: str | None = config.flag(
+        None, "Where to write: the folder for gld160k or gld23k."
     )
-    flags.DEFINE_integer(
-        "threads",
-        None,
-        "How many images to read at a time; default: two per core.",
-        lower_bound=1,
-        **values,
+    threads: int | None = config.flag(
+        None, "How many images to read at a time; default: two per core.", low=1
     )
-    flags.DEFINE_bool(
-        "allow_missing",
-        False,
-        "Leave out images that are missing or damaged.",
-        **values,
+    allow_missing: bool = config.flag(
+        False, "Leave out images that are missing or damaged."
     )
-    flags.DEFINE_bool(
-        "allow_other_split",
-        False,
-        "Take CSV files that are not the published ones.",
-        **values,
+    allow_other_split: bool = config.flag(
+        False, "Take CSV files that are not the published ones."
     )
 
 
@@ -907,12 +871,10 @@ def _fail(message: str) -> NoReturn:
     sys.exit(_EXIT_MISSING)
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Prepares the data set that the flags describe."""
-    names = [field.name for field in dataclasses.fields(Options)]
-    prepare(Options(**{name: flags.FLAGS[name].value for name in names}))
+    prepare(Options(**dataclasses.asdict(config)))
 
 
 if __name__ == "__main__":
-    define_flags()
-    program.run(main)
+    program.run(main, Config())

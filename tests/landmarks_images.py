@@ -7,7 +7,6 @@ import pathlib
 import signal
 
 import numpy as np
-from absl import flags
 from PIL import Image
 
 from data import prepare_landmarks
@@ -98,15 +97,15 @@ def prepare(miniature: Miniature, output_dir: pathlib.Path, *flags: str) -> int:
 
 def run_prepare(*arguments: str) -> int:
     handler = signal.getsignal(signal.SIGTERM)
-    values = flags.FlagValues()
-    prepare_landmarks.define_flags(values)
-    flags.FLAGS.append_flag_values(values)
     try:
-        program.run(prepare_landmarks.main, ["prepare_landmarks", *arguments])
+        program.run(
+            prepare_landmarks.main,
+            prepare_landmarks.Config(),
+            ["prepare_landmarks", *arguments],
+        )
     except SystemExit as end:
         return end.code or 0
     finally:
-        flags.FLAGS.remove_flag_values(values)
         signal.signal(signal.SIGTERM, handler)
     raise AssertionError("program.run always ends with SystemExit")
 

@@ -34,15 +34,14 @@ contenders together 26 GiB with 64 clients of MobileNetV3-Small: --workloads,
 --num_clients and --contenders measure less.
 """
 
+import dataclasses
 import shutil
 import subprocess
 import time
 
-from absl import flags
-
 from experiments.benchmarks import contest, table
 from experiments.benchmarks.workload import Workload
-from experiments.common import output_files, program
+from experiments.common import config, output_files, program
 from tff_fedss.errors import InvalidInputError
 
 _WORKLOADS = (
@@ -52,68 +51,63 @@ _WORKLOADS = (
     "fedss/mobilenet_v3_small",
 )
 
-_SETUP_PEERS = flags.DEFINE_bool(
-    "setup_peers", False, "Make the peers' virtual environments, and nothing else."
-)
-_CONTENDERS = flags.DEFINE_list(
-    "contenders",
-    list(contest.CONTENDERS),
-    "Who takes part, each as name or name:option=value. plain_tensorflow always does.",
-)
-_WORKLOADS_FLAG = flags.DEFINE_list("workloads", list(_WORKLOADS), "What they compute.")
-_NUM_CLIENTS = flags.DEFINE_list("num_clients", ["8", "64"], "K, clients in a round.")
-_REPEATS = flags.DEFINE_integer(
-    "repeats", 3, "Rounds that count, after the first, at least.", lower_bound=1
-)
-_SECONDS = flags.DEFINE_float(
-    "seconds",
-    60,
-    "How long to repeat short rounds of a workload, all contenders' together; at most "
-    f"{contest.MOST_REPEATS} rounds of each.",
-    lower_bound=0,
-)
-_QUICK = flags.DEFINE_bool(
-    "quick", False, "A look at the CNN with 8 clients and 2 rounds that count."
-)
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", "results/benchmarks", "Where the tables and the plot go."
-)
-_WEIGHTS_TOLERANCE = flags.DEFINE_float(
-    "weights_tolerance",
-    1e-3,
-    "How far a contender's weights may be from plain_tensorflow's after a round, "
-    "as a part of the way that plain_tensorflow's went.",
-    lower_bound=0,
-)
-_LOSS_TOLERANCE = flags.DEFINE_float(
-    "loss_tolerance", 1e-5, "How far its loss may be, as a part.", lower_bound=0
-)
-_TIMEOUT = flags.DEFINE_float(
-    "timeout", 900, "Seconds that a contender may take for a round.", lower_bound=1
-)
 
-_GROUPS = {
-    "What is measured": [
-        "contenders",
-        "workloads",
-        "num_clients",
-        "repeats",
-        "seconds",
-        "quick",
-    ],
-    "The check": ["weights_tolerance", "loss_tolerance"],
-}
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    setup_peers: bool = config.flag(
+        False, "Make the peers' virtual environments, and nothing else."
+    )
+    output_dir: str = config.flag(
+        "results/benchmarks", "Where the tables and the plot go."
+    )
+    timeout: float = config.flag(
+        900.0, "Seconds that a contender may take for a round.", low=1.0
+    )
+    contenders: tuple[str, ...] = config.flag(
+        tuple(contest.CONTENDERS),
+        "Who takes part, each as name or name:option=value. plain_tensorflow always "
+        "does.",
+        group="What is measured",
+    )
+    workloads: tuple[str, ...] = config.flag(
+        _WORKLOADS, "What they compute.", choices=_WORKLOADS
+    )
+    num_clients: tuple[str, ...] = config.flag(("8", "64"), "K, clients in a round.")
+    repeats: int = config.flag(
+        3, "Rounds that count, after the first, at least.", low=1
+    )
+    seconds: float = config.flag(
+        60.0,
+        "How long to repeat short rounds of a workload, all contenders' together; at "
+        f"most {contest.MOST_REPEATS} rounds of each.",
+        low=0.0,
+    )
+    quick: bool = config.flag(
+        False, "A look at the CNN with 8 clients and 2 rounds that count."
+    )
+    weights_tolerance: float = config.flag(
+        1e-3,
+        "How far a contender's weights may be from plain_tensorflow's after a round, "
+        "as a part of the way that plain_tensorflow's went.",
+        group="The check",
+        low=0.0,
+    )
+    loss_tolerance: float = config.flag(
+        1e-5, "How far its loss may be, as a part.", low=0
+    )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Runs the contest."""
-    if _SETUP_PEERS.value:
+    if config.setup_peers:
         script = contest.ROOT / "experiments/benchmarks/peers/setup.sh"
         if subprocess.run([script], check=False).returncode:
             raise InvalidInputError(f"{script.name} failed; its message is above.")
         return
-    names, workloads = _names(), _workloads()
-    output_dir = output_files.create_folder(_OUTPUT_DIR.value)
+    names, workloads = _names(config), _workloads(config)
+    output_dir = output_files.create_folder(config.output_dir)
     log_dir = output_dir / "logs"
     shutil.rmtree(log_dir, ignore_errors=True)
     results, begun = [], time.monotonic()
@@ -127,11 +121,11 @@ def main() -> None:
         results += contest.run(
             workload,
             names,
-            repeats=2 if _QUICK.value else _REPEATS.value,
-            seconds=0 if _QUICK.value else _SECONDS.value,
-            weights_tolerance=_WEIGHTS_TOLERANCE.value,
-            loss_tolerance=_LOSS_TOLERANCE.value,
-            timeout=_TIMEOUT.value,
+            repeats=2 if config.quick else config.repeats,
+            seconds=0 if config.quick else config.seconds,
+            weights_tolerance=config.weights_tolerance,
+            loss_tolerance=config.loss_tolerance,
+            timeout=config.timeout,
             log_dir=log_dir,
             nudged=contest.NUDGED,
             say=lambda line: print(line, flush=True),
@@ -140,8 +134,8 @@ def main() -> None:
             output_dir,
             results,
             machine,
-            f"|w - w'| / |w - w0| <= {_WEIGHTS_TOLERANCE.value:g}, "
-            f"loss within {_LOSS_TOLERANCE.value:g}; or within ten times what "
+            f"|w - w'| / |w - w0| <= {config.weights_tolerance:g}, "
+            f"loss within {config.loss_tolerance:g}; or within ten times what "
             f"{contest.NUDGED} differs by, if that is more",
         )
     print()
@@ -149,9 +143,9 @@ def main() -> None:
     print(f"Written to {output_dir}/benchmark.csv, .md and .png")
 
 
-def _names() -> list[str]:
+def _names(config: Config) -> list[str]:
     names = [contest.REFERENCE, contest.NUDGED]
-    for name in _CONTENDERS.value:
+    for name in config.contenders:
         try:
             contest.parse_name(name, contest.CONTENDERS)
         except ValueError as error:
@@ -161,25 +155,21 @@ def _names() -> list[str]:
     return names
 
 
-def _workloads() -> list[Workload]:
-    if unknown := sorted(set(_WORKLOADS_FLAG.value) - set(_WORKLOADS)):
-        raise InvalidInputError(
-            f"--workloads: expected some of {', '.join(_WORKLOADS)}, found {unknown[0]}"
-        )
+def _workloads(config: Config) -> list[Workload]:
     try:
-        cohorts = [int(text) for text in _NUM_CLIENTS.value]
+        cohorts = [int(text) for text in config.num_clients]
     except ValueError:
         cohorts = []
     if not cohorts or min(cohorts) < 1:
         raise InvalidInputError(
             "--num_clients: expected positive numbers such as 8,64, found "
-            f"{','.join(_NUM_CLIENTS.value)}"
+            f"{','.join(config.num_clients)}"
         )
-    chosen = _WORKLOADS_FLAG.value
-    if _QUICK.value:
+    chosen = config.workloads
+    if config.quick:
         chosen, cohorts = [w for w in chosen if w.endswith("/cnn")], [8]
     return [Workload(*name.split("/"), k) for name in chosen for k in cohorts]
 
 
 if __name__ == "__main__":
-    program.run(main, groups=_GROUPS)
+    program.run(main, Config())

@@ -16,22 +16,28 @@ Prints the table beside the poster's and writes wall_time.csv and wall_time.md. 
 minutes on 2 quiet cores, and 5 GB of memory.
 """
 
+import dataclasses
 import gc
 import statistics
 import time
 
 import numpy as np
 import tqdm
-from absl import flags
 
-from experiments.common import output_files, program
+from experiments.common import config, output_files, program
 from tff_fedss import samplers
 
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", "results/benchmarks", "Where to write wall_time.csv and wall_time.md."
-)
-_CLASSES = flags.DEFINE_list("classes", ["10000", "70000", "500000"], "n.")
-_REPEATS = flags.DEFINE_integer("repeats", 50, "Calls to measure.", lower_bound=1)
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    output_dir: str = config.flag(
+        "results/benchmarks", "Where to write wall_time.csv and wall_time.md."
+    )
+    classes: tuple[str, ...] = config.flag(("10000", "70000", "500000"), "n.")
+    repeats: int = config.flag(50, "Calls to measure.", low=1)
+
 
 _BATCH_SIZE, _NUM_NEGATIVES, _DIM = 10, 10, 64
 _LOGIT_SCALE, _NU = 12.0, 4.0
@@ -70,17 +76,19 @@ _COLUMNS = (
 )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Measures and prints."""
-    output_dir = output_files.create_folder(_OUTPUT_DIR.value)
-    rows = [row for n in map(int, _CLASSES.value) for row in _measure(n)]
+    output_dir = output_files.create_folder(config.output_dir)
+    rows = [
+        row for n in map(int, config.classes) for row in _measure(n, config.repeats)
+    ]
     output_files.write_csv(output_dir / "wall_time.csv", rows, _COLUMNS)
-    text = _as_markdown(rows)
+    text = _as_markdown(rows, config.repeats)
     output_files.write_text(output_dir / "wall_time.md", text)
     print(text)
 
 
-def _measure(num_classes: int) -> list[dict]:
+def _measure(num_classes: int, repeats: int) -> list[dict]:
     """Measures all samplers on n classes."""
     generator = np.random.Generator(np.random.Philox(0))
     embeddings = generator.standard_normal((num_classes, _DIM), np.float32)
@@ -110,7 +118,7 @@ def _measure(num_classes: int) -> list[dict]:
             }
         )
     draws, cpu_draws, updates = ([[] for _ in built] for _ in range(3))
-    for _ in tqdm.trange(_REPEATS.value + 1, desc=f"n={num_classes:,}", mininterval=1):
+    for _ in tqdm.trange(repeats + 1, desc=f"n={num_classes:,}", mininterval=1):
         targets = generator.integers(num_classes, size=_BATCH_SIZE)
         noise = generator.standard_normal((_BATCH_SIZE, _DIM), np.float32)
         queries = embeddings[targets] + 0.1 * noise
@@ -135,10 +143,10 @@ def _measure(num_classes: int) -> list[dict]:
     return rows
 
 
-def _as_markdown(rows: list[dict]) -> str:
+def _as_markdown(rows: list[dict], repeats: int) -> str:
     lines = [
         f"Batch of {_BATCH_SIZE}, m = {_NUM_NEGATIVES}, d = {_DIM}; medians of "
-        f"{_REPEATS.value} calls, in turns. CPU: processor time, one thread.",
+        f"{repeats} calls, in turns. CPU: processor time, one thread.",
         "",
         "| n | sampler | draw, CPU ms | exp / this | draw, ms | fastest, ms "
         "| poster, ms | poster, exp / this | update, CPU ms | build, s | bucket |",
@@ -163,4 +171,4 @@ def _as_markdown(rows: list[dict]) -> str:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    program.run(main, Config())

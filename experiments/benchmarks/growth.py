@@ -29,13 +29,11 @@ import matplotlib.figure
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from absl import flags
 
 from experiments.benchmarks import peak_memory
-from experiments.common import output_files, program
+from experiments.common import config, output_files, program
 from tff_fedss import metrics, models, runtime
 from tff_fedss.algorithms import fedss
-from tff_fedss.errors import InvalidInputError
 
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_IMAGES, _BATCH_SIZE = 96, 32
@@ -76,32 +74,26 @@ _CASES = {
 }
 
 
-def _define_flags() -> None:
-    # Not at the import: other programs have flags of these names, and a test may
-    # import more than one of them.
-    flags.DEFINE_string(
-        "output_dir", "results/benchmarks", "Where growth.csv, .md and .png go."
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    output_dir: str = config.flag(
+        "results/benchmarks", "Where growth.csv, .md and .png go."
     )
-    flags.DEFINE_integer(
-        "repeats",
-        5,
-        "Rounds of each case that count, after the first two.",
-        lower_bound=1,
+    repeats: int = config.flag(
+        5, "Rounds of each case that count, after the first two.", low=1
     )
-    flags.DEFINE_list(
-        "series",
-        list(_CASES),
+    series: tuple[str, ...] = config.flag(
+        tuple(_CASES),
         "What to vary: n at d = 64 or at d = 1280, K, or n of FullSoftmax.",
+        choices=_CASES,
     )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Runs the program as the flags say."""
-    if unknown := set(flags.FLAGS.series) - set(_CASES):
-        raise InvalidInputError(
-            f"--series={unknown.pop()}: expected some of {', '.join(_CASES)}."
-        )
-    measure(flags.FLAGS.series, flags.FLAGS.repeats, flags.FLAGS.output_dir)
+    measure(config.series, config.repeats, config.output_dir)
 
 
 def measure(all_series: Sequence[str], repeats: int, folder: str) -> None:
@@ -328,5 +320,4 @@ def _plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

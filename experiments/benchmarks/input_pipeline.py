@@ -14,6 +14,7 @@ nothing. About 3 minutes on 2 cores.
 """
 
 import collections
+import dataclasses
 import io
 import os
 import subprocess
@@ -23,57 +24,62 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from absl import flags
 from PIL import Image, ImageFilter
 
 from experiments.benchmarks import peak_memory
-from experiments.common import output_files, program
+from experiments.common import config, output_files, program
 from tff_fedss import models
 from tff_fedss.datasets import records
 from tff_fedss.datasets.preprocessing import Preprocessing
 
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", "results/benchmarks", "Where to write input_pipeline.csv."
-)
-_NUM_IMAGES = flags.DEFINE_integer(
-    "num_images", 400, "Images of one client, or evaluation.", lower_bound=1
-)
-_REPEATS = flags.DEFINE_integer("repeats", 5, "How often to measure.", lower_bound=1)
-_ONLY = flags.DEFINE_string(
-    "only", None, "Measure the memory of one stage; how the program calls itself."
-)
-_RECORDS = flags.DEFINE_string("records", None, "The file that --only reads.")
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    output_dir: str = config.flag(
+        "results/benchmarks", "Where to write input_pipeline.csv."
+    )
+    num_images: int = config.flag(400, "Images of one client, or evaluation.", low=1)
+    repeats: int = config.flag(5, "How often to measure.", low=1)
+    only: str | None = config.flag(
+        None, "Measure the memory of one stage; how the program calls itself."
+    )
+    records: str | None = config.flag(None, "The file that --only reads.")
+
 
 _FEATURE = "image/encoded_jpeg"
 _BATCH_SIZE = 32
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Measures and prints."""
-    if _ONLY.value:
-        if _ONLY.value != "nothing":
-            _drain(_stages(_RECORDS.value)[_ONLY.value]())
+    if config.only:
+        if config.only != "nothing":
+            _drain(_stages(config, config.records)[config.only]())
         print(peak_memory.peak_bytes())
         return
-    output_dir = output_files.create_folder(_OUTPUT_DIR.value)
+    output_dir = output_files.create_folder(config.output_dir)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "images.tfrecord")
-        size = _write_images(path)
+        size = _write_images(config, path)
         print(
-            f"{_NUM_IMAGES.value} JPEGs of 500x375 pixels, {size / 1000:.0f} kB each; "
+            f"{config.num_images} JPEGs of 500x375 pixels, {size / 1000:.0f} kB each; "
             f"{len(os.sched_getaffinity(0))} cores.",
             flush=True,
         )
-        stages = _stages(path)
+        stages = _stages(config, path)
         rates = collections.defaultdict(list)
         step = _training_step()
-        for _ in range(_REPEATS.value):
+        for _ in range(config.repeats):
             for name, make in stages.items():
                 start = time.perf_counter()
-                count = _drain(make())
-                rates[name].append(count / (time.perf_counter() - start))
+                _drain(make())
+                rates[name].append(config.num_images / (time.perf_counter() - start))
             rates["training step of MobileNetV3 (paper)"].append(step())
-        memory = {name: _peak_memory(name, path) for name in ("nothing", *stages)}
+        memory = {
+            name: _peak_memory(config, name, path) for name in ("nothing", *stages)
+        }
     rows = []
     for name, values in rates.items():
         extra = memory[name] - memory["nothing"] if name in memory else None
@@ -96,12 +102,12 @@ def main() -> None:
     print(f"Written to {output_dir}/input_pipeline.csv")
 
 
-def _write_images(path: str) -> float:
+def _write_images(config: Config, path: str) -> float:
     """Writes JPEGs that compress like photographs; returns their mean size in bytes."""
     rng = np.random.default_rng(0)
     sizes = []
     with tf.io.TFRecordWriter(path) as writer:
-        for i in range(_NUM_IMAGES.value):
+        for i in range(config.num_images):
             noise = Image.fromarray(rng.integers(0, 256, (375, 500, 3), np.uint8))
             coarse = noise.resize((25, 19)).resize((500, 375), Image.Resampling.BICUBIC)
             fine = noise.filter(ImageFilter.GaussianBlur(1.0))
@@ -117,7 +123,7 @@ def _write_images(path: str) -> float:
     return float(np.mean(sizes))
 
 
-def _stages(path: str):
+def _stages(config: Config, path: str):
     """Names what is drained: functions to datasets, each doing more than the last."""
     index = records.build_index(
         [path],
@@ -146,15 +152,14 @@ def _stages(path: str):
         "evaluation (centre crops)": lambda: preprocessing.evaluation(references()),
         "a client's round, as one stack": lambda: preprocessing.training(
             references(), seed
-        ).batch(_NUM_IMAGES.value),
+        ).batch(config.num_images),
     }
 
 
-def _drain(data: tf.data.Dataset) -> int:
+def _drain(data: tf.data.Dataset) -> None:
     """Goes through a dataset without keeping anything."""
     for _ in data:
         pass
-    return _NUM_IMAGES.value
 
 
 def _training_step():
@@ -190,7 +195,7 @@ def _training_step():
     return measure
 
 
-def _peak_memory(stage: str, path: str) -> int:
+def _peak_memory(config: Config, stage: str, path: str) -> int:
     """Runs one stage in a process of its own; returns its peak memory in bytes."""
     output = subprocess.run(
         [
@@ -200,7 +205,7 @@ def _peak_memory(stage: str, path: str) -> int:
             "experiments.benchmarks.input_pipeline",
             f"--only={stage}",
             f"--records={path}",
-            f"--num_images={_NUM_IMAGES.value}",
+            f"--num_images={config.num_images}",
         ],
         check=True,
         capture_output=True,
@@ -211,4 +216,4 @@ def _peak_memory(stage: str, path: str) -> int:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    program.run(main, Config())

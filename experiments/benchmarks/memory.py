@@ -9,32 +9,36 @@ round shows as a slope; allocators take a few hundred rounds to find their size.
 Prints a table and writes memory.csv. A few minutes on 2 cores.
 """
 
+import dataclasses
 import pathlib
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from absl import flags
 
-from experiments.common import output_files, program
+from experiments.common import config, output_files, program
 from tff_fedss import runtime
 from tff_fedss.algorithms import fedss
 
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", "results/benchmarks", "Where to write memory.csv."
-)
-_ROUNDS = flags.DEFINE_integer("rounds", 1000, "How many rounds.", lower_bound=20)
-_RUNTIME = flags.DEFINE_enum(
-    "runtime", "in_process", ["in_process", "native"], "What runs them."
-)
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    output_dir: str = config.flag("results/benchmarks", "Where to write memory.csv.")
+    rounds: int = config.flag(1000, "How many rounds.", low=20)
+    runtime: str = config.flag(
+        "in_process", "What runs them.", choices=("in_process", "native")
+    )
+
 
 _NUM_CLIENTS, _NUM_IMAGES, _NUM_CLASSES, _EMBEDDING_DIM = 8, 32, 5000, 16
 _IMAGE_SHAPE = (8, 8, 1)
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Measures and prints."""
-    if _RUNTIME.value == "in_process":
+    if config.runtime == "in_process":
         runtime.set_in_process_context(clients_per_device=2)
     process = fedss.build_fedss(
         _feature_extractor,
@@ -47,15 +51,15 @@ def main() -> None:
     state = process.initialize()
     rng = np.random.default_rng(0)
     rows = []
-    for round_num in range(1, _ROUNDS.value + 1):
+    for round_num in range(1, config.rounds + 1):
         state, _ = process.next(state, [_client(rng) for _ in range(_NUM_CLIENTS)])
-        if round_num % (_ROUNDS.value // 10) == 0:
+        if round_num % (config.rounds // 10) == 0:
             rows.append({"round": round_num, "mib": _resident_bytes() / 2**20})
             print(f"round {round_num:6d}  {rows[-1]['mib']:8.1f} MiB", flush=True)
     half = rows[len(rows) // 2 :]
     slope = np.polyfit([r["round"] for r in half], [r["mib"] for r in half], 1)[0]
-    print(f"{_RUNTIME.value}: {1024 * slope:.2f} KiB a round over the second half.")
-    output_dir = output_files.create_folder(_OUTPUT_DIR.value)
+    print(f"{config.runtime}: {1024 * slope:.2f} KiB a round over the second half.")
+    output_dir = output_files.create_folder(config.output_dir)
     output_files.write_csv(output_dir / "memory.csv", rows)
 
 
@@ -84,4 +88,4 @@ def _resident_bytes() -> int:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    program.run(main, Config())

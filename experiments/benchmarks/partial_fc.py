@@ -26,10 +26,9 @@ from typing import Any
 
 import matplotlib.figure
 import numpy as np
-from absl import flags
 
 from experiments.benchmarks.peak_memory import peak_bytes
-from experiments.common import output_files, program
+from experiments.common import config, output_files, program
 from tff_fedss import algorithms, losses, models, runtime
 from tff_fedss.errors import InvalidInputError
 
@@ -62,35 +61,35 @@ class Case:
         return 4 * self.num_classes * self.embedding_dim
 
 
-def _define_flags() -> None:
-    # Not at the import: other programs have flags of these names, and a test may
-    # import more than one of them.
-    flags.DEFINE_string("output_dir", "results/benchmarks", "Where the files go.")
-    flags.DEFINE_integer(
-        "repeats", 5, "Steps of each case that count, after the first.", lower_bound=1
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    output_dir: str = config.flag("results/benchmarks", "Where the files go.")
+    repeats: int = config.flag(
+        5, "Steps of each case that count, after the first.", low=1
     )
-    flags.DEFINE_integer("num_devices", 8, "Of the mesh.", lower_bound=1)
-    flags.DEFINE_integer("batch_size", 64, "Of all devices together.", lower_bound=1)
-    flags.DEFINE_integer("embedding_dim", 64, "d.", lower_bound=1)
-    flags.DEFINE_list(
-        "cases",
-        [f"{n:g}:{r:g}" for n in _NUM_CLASSES for r in _RATES],
+    num_devices: int = config.flag(8, "Of the mesh.", low=1)
+    batch_size: int = config.flag(64, "Of all devices together.", low=1)
+    embedding_dim: int = config.flag(64, "d.", low=1)
+    cases: tuple[str, ...] = config.flag(
+        tuple(f"{n:g}:{r:g}" for n in _NUM_CLASSES for r in _RATES),
         "n:r of each case.",
     )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Runs the program as the flags say."""
     cases = []
-    for text in flags.FLAGS.cases:
+    for text in config.cases:
         n, _, r = text.partition(":")
         try:
             case = Case(
                 int(float(n)),
                 float(r),
-                flags.FLAGS.num_devices,
-                flags.FLAGS.batch_size,
-                flags.FLAGS.embedding_dim,
+                config.num_devices,
+                config.batch_size,
+                config.embedding_dim,
             )
         except ValueError as error:
             raise InvalidInputError(
@@ -102,7 +101,7 @@ def main() -> None:
                 f"--num_devices={case.num_devices}."
             )
         cases.append(case)
-    measure(cases, flags.FLAGS.repeats, flags.FLAGS.output_dir)
+    measure(cases, config.repeats, config.output_dir)
 
 
 def measure(cases: Sequence[Case], repeats: int, folder: str) -> None:
@@ -279,5 +278,4 @@ def _plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

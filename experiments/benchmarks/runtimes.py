@@ -21,6 +21,7 @@ minutes on 2 quiet cores.
 """
 
 import collections
+import dataclasses
 import functools
 import itertools
 import os
@@ -32,10 +33,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from absl import flags
 
 from experiments.benchmarks import table
-from experiments.common import output_files, program
+from experiments.common import config, output_files, program
 from tff_fedss import algorithms, class_sets, losses, models, runtime
 from tff_fedss.algorithms import client_update, exchange, fedss
 from tff_fedss.errors import InvalidInputError
@@ -52,45 +52,42 @@ _MODELS = {
 _COHORT, _KEYS, _EMBEDDING_DIM = 64, 170, 64
 
 
-def _define_flags() -> None:
-    # Not at the import: other programs have flags of these names, and a test may
-    # import more than one of them.
-    flags.DEFINE_string(
-        "output_dir", "results/benchmarks", "Where runtimes.csv and runtimes.md go."
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    output_dir: str = config.flag(
+        "results/benchmarks", "Where runtimes.csv and runtimes.md go."
     )
-    flags.DEFINE_integer("repeats", 7, "Rounds to measure.", lower_bound=1)
-    flags.DEFINE_list("models", list(_MODELS), "Which models to train.")
-    flags.DEFINE_list(
-        "classes", ["2000", "20000", "200000", "1000000"], "n, in the second part."
+    repeats: int = config.flag(7, "Rounds to measure.", low=1)
+    models: tuple[str, ...] = config.flag(
+        tuple(_MODELS), "Which models to train.", choices=_MODELS
     )
-    flags.DEFINE_list(
-        "clients_per_device",
-        [],
-        "Clients at a time in the in-process runtime. Default: 1, and one a core.",
+    classes: tuple[str, ...] = config.flag(
+        ("2000", "20000", "200000", "1000000"), "n, in the second part."
     )
-    flags.DEFINE_bool("native", True, "Measure the native runtime, too.")
+    clients_per_device: tuple[str, ...] = config.flag(
+        (), "Clients at a time in the in-process runtime. Default: 1, and one a core."
+    )
+    native: bool = config.flag(True, "Measure the native runtime, too.")
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Runs the program as the flags say."""
-    if unknown := set(flags.FLAGS.models) - set(_MODELS):
-        raise InvalidInputError(
-            f"--models={unknown.pop()}: expected some of {', '.join(_MODELS)}."
-        )
     numbers = {}
     for name in ("classes", "clients_per_device"):
-        texts = flags.FLAGS[name].value
+        texts = getattr(config, name)
         if bad := [text for text in texts if not text.isdecimal() or int(text) < 1]:
             raise InvalidInputError(f"--{name}={bad[0]}: expected whole numbers > 0.")
         numbers[name] = [int(text) for text in texts]
     cores = len(os.sched_getaffinity(0))
     measure(
-        flags.FLAGS.models,
+        config.models,
         numbers["classes"],
         numbers["clients_per_device"] or sorted({1, cores}),
-        flags.FLAGS.native,
-        flags.FLAGS.repeats,
-        flags.FLAGS.output_dir,
+        config.native,
+        config.repeats,
+        config.output_dir,
     )
 
 
@@ -446,5 +443,4 @@ def _as_markdown(rows: list[dict[str, Any]], machine: table.Machine) -> str:
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

@@ -16,6 +16,7 @@ rounds of 4 clients and 20 kills: about 20 minutes on 2 cores.
 """
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import signal
@@ -25,9 +26,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from absl import flags
 
-from experiments.common import program
+from experiments.common import config, program
 from tff_fedss.errors import InvalidInputError
 
 # Those with a results folder and checkpoints.
@@ -40,38 +40,38 @@ PROGRAMS = {
     },
 }
 
-_PROGRAM = flags.DEFINE_enum(
-    "program", "train", list(PROGRAMS), "What to run and kill."
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir", None, "An empty or new folder for both runs."
-)
-_KILLS = flags.DEFINE_integer("kills", 20, "How often to kill.", lower_bound=1)
-_SEED = flags.DEFINE_integer("seed", 0, "Of the moments.", lower_bound=0)
-_MAX_SECONDS = flags.DEFINE_float(
-    "max_seconds",
-    20.0,
-    "No kill comes later after the start, or after the first round.",
-    lower_bound=0.0,
-)
-_IN_CHECKPOINT = flags.DEFINE_float(
-    "in_checkpoint",
-    0.2,
-    "The share of the kills that come while a checkpoint is being written.",
-    lower_bound=0.0,
-    upper_bound=0.8,
-)
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    program: str = config.flag("train", "What to run and kill.", choices=PROGRAMS)
+    results_dir: str = config.flag(
+        None,
+        "An empty or new folder for both runs.",
+        needed="DIR is needed, for both runs.",
+    )
+    kills: int = config.flag(20, "How often to kill.", low=1)
+    seed: int = config.flag(0, "Of the moments.", low=0)
+    max_seconds: float = config.flag(
+        20.0, "No kill comes later after the start, or after the first round.", low=0.0
+    )
+    in_checkpoint: float = config.flag(
+        0.2,
+        "The share of the kills that come while a checkpoint is being written.",
+        low=0.0,
+        high=0.8,
+    )
+
 
 _AT_ANY_TIME = 0.2  # The share of kills that may come before the first round.
 # What a checkpoint is called that is being written.
 _UNFINISHED = "checkpoints/*/round_*_temp*"
 
 
-def main(run_flags: list[str]) -> None:
+def main(config: Config, run_flags: list[str]) -> None:
     """Runs, kills and compares."""
-    if not _RESULTS_DIR.value:
-        raise InvalidInputError("--results_dir=DIR is needed, for both runs.")
-    folder = pathlib.Path(_RESULTS_DIR.value)
+    folder = pathlib.Path(config.results_dir)
     undisturbed, killed = folder / "undisturbed", folder / "killed"
     for path in (undisturbed, killed):
         if path.exists():
@@ -81,13 +81,13 @@ def main(run_flags: list[str]) -> None:
             )
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "undisturbed.log"
-    if _attempt(undisturbed, run_flags, log) != 0:
+    if _attempt(config, undisturbed, run_flags, log) != 0:
         raise InvalidInputError(
             f"the undisturbed run failed ({_last_line(log)}); see {log}."
         )
     log = folder / "killed.log"
-    kills = _kill_repeatedly(killed, run_flags, log)
-    if _attempt(killed, run_flags, log) != 0:
+    kills = _kill_repeatedly(config, killed, run_flags, log)
+    if _attempt(config, killed, run_flags, log) != 0:
         print(
             f"DIFFERENT: the killed run could not go on ({_last_line(log)}); see {log}."
         )
@@ -100,21 +100,23 @@ def main(run_flags: list[str]) -> None:
     print(f"THE SAME after {kills} kills: {', '.join(names)}.")
 
 
-def _kill_repeatedly(folder: pathlib.Path, run_flags: list[str], log: pathlib.Path):
+def _kill_repeatedly(
+    config: Config, folder: pathlib.Path, run_flags: list[str], log: pathlib.Path
+):
     """Kills attempt after attempt; returns how many were killed."""
-    rng = np.random.default_rng(_SEED.value)
-    for kill in range(1, _KILLS.value + 1):
-        seconds = rng.uniform(0.0, _MAX_SECONDS.value)
+    rng = np.random.default_rng(config.seed)
+    for kill in range(1, config.kills + 1):
+        seconds = rng.uniform(0.0, config.max_seconds)
         draw = rng.random()
         before = _rounds_done(folder)
         if draw < _AT_ANY_TIME:
             moment, when = f"{seconds:4.1f} s after the start", _after(seconds)
-        elif draw < _AT_ANY_TIME + _IN_CHECKPOINT.value:
+        elif draw < _AT_ANY_TIME + config.in_checkpoint:
             moment, when = "in a checkpoint", _in_a_checkpoint(folder)
         else:
             moment = f"{seconds:4.1f} s after a round"
             when = _after(seconds, _a_row_in(folder / "metrics.csv"))
-        if _attempt(folder, run_flags, log, when) is not None:
+        if _attempt(config, folder, run_flags, log, when) is not None:
             print(
                 f"The run came to its end after {kill - 1} kills, before the next one: "
                 "give it more rounds, or a smaller --max_seconds.",
@@ -126,7 +128,7 @@ def _kill_repeatedly(folder: pathlib.Path, run_flags: list[str], log: pathlib.Pa
             f"{_rounds_done(folder)}, checkpoints {_checkpoints(folder)}",
             flush=True,
         )
-    return _KILLS.value
+    return config.kills
 
 
 # --- Moments ----------------------------------------------------------------------
@@ -203,6 +205,7 @@ def _unfinished(folder: pathlib.Path) -> set[tuple[pathlib.Path, int]]:
 
 
 def _attempt(
+    config: Config,
     folder: pathlib.Path,
     run_flags: Sequence[str],
     log: pathlib.Path,
@@ -211,6 +214,7 @@ def _attempt(
     """Runs the program, and kills it at a moment if one is given.
 
     Args:
+        config: Which program it is.
         folder: Of the run.
         run_flags: Its other flags.
         log: Where its output goes.
@@ -219,7 +223,7 @@ def _attempt(
     Returns:
         The exit code; None if it was killed.
     """
-    module = PROGRAMS[_PROGRAM.value]
+    module = PROGRAMS[config.program]
     command = [sys.executable, "-P", "-m", module, *run_flags]
     with open(log, "a") as output:
         process = subprocess.Popen(
@@ -273,4 +277,4 @@ def _last_line(log: pathlib.Path) -> str:
 
 
 if __name__ == "__main__":
-    program.run(main, takes_arguments=True)
+    program.run(main, Config(), takes_arguments=True)

@@ -4,74 +4,66 @@ These are rf_softmax, partial_fc, leap and moco: where a run is kept, its seed, 
 way from there to a finished folder.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from absl import flags
-
-from experiments.common import output_files, program
+from experiments.common import config, output_files
 from tff_fedss import training
-from tff_fedss.errors import InvalidInputError
 
-RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    None,
-    "The folder for what the run leaves behind. A run that was stopped or killed goes "
-    "on when it is given the same folder and flags again.",
-)
-SEED = flags.DEFINE_integer(
-    "seed",
-    0,
-    "Decides every random draw: same seed, same results.",
-    lower_bound=0,
-    upper_bound=2**31 - 2,
-)
+_TOPIC = "The run"
 
 
-_FREE = frozenset({"results_dir", "rounds_per_checkpoint", "epochs_per_checkpoint"})
+def results_dir(default: str | None = None) -> Any:
+    """Declares --results_dir."""
+    return config.flag(
+        default,
+        "The folder for what the run leaves behind. A run that was stopped or killed "
+        "goes on when it is given the same folder and flags again.",
+        group=_TOPIC,
+        decides=False,
+        needed="DIR is needed, for what the run leaves.",
+    )
 
 
-def set_defaults(open_flags: Iterable[flags.FlagHolder], settings: Any) -> None:
-    """Gives flags that were left open the values that suit the task.
+def seed(high: int = 2**31 - 2, marks: tuple[str, ...] = ()) -> Any:
+    """Declares --seed.
 
     Args:
-        open_flags: The flags.
-        settings: With an attribute of the name of each.
+        high: The largest.
+        marks: See `config.flag`.
     """
-    for flag in open_flags:
-        if flag.value is None:
-            flags.set_default(flag, getattr(settings, flag.name))
+    return config.flag(
+        0,
+        "Decides every random draw: same seed, same results.",
+        group=_TOPIC,
+        low=0,
+        high=high,
+        marks=marks,
+    )
 
 
 def open_folder(
-    groups: Mapping[str, Sequence[str]],
+    config: config.Config,
     columns: Sequence[str],
     examples: str = "images",
-    free: Collection[str] = (),
 ) -> training.ResultsFolder | None:
     """Opens the folder of --results_dir.
 
     Args:
-        groups: The names of the program's flags, by topic. They decide results: a
-            folder with others is refused.
+        config: What the user asks for, --results_dir included. A folder with other
+            values of the flags that decide results is refused.
         columns: Of metrics.csv, after `method` and `round`.
         examples: What a mini-batch consists of.
-        free: Flags that decide nothing, besides where and how often to save.
 
     Returns:
         The folder; None if its run is done, which is then printed.
 
     Raises:
-        InvalidInputError: If --results_dir is missing or belongs to another run.
+        InvalidInputError: If the folder belongs to another run.
     """
-    if not RESULTS_DIR.value:
-        raise InvalidInputError("--results_dir=DIR is needed, for what the run leaves.")
-    names = [name for group in groups.values() for name in group]
     folder = training.ResultsFolder(
-        RESULTS_DIR.value,
-        program.as_texts(
-            flags.FLAGS[name] for name in names if name not in {*_FREE, *free}
-        ),
+        config.results_dir,
+        config.deciding(),
         {
             "metrics.csv": ("method", "round", *columns),
             "speed.csv": (

@@ -70,7 +70,7 @@ def classifiers(methods: Collection[str], num_classes: int, embedding_dim: int) 
     """Counts the W of methods that run side by side, and their momentums.
 
     Args:
-        methods: Of `run_flags.METHODS`.
+        methods: Of `run_config.METHODS`.
         num_classes: n.
         embedding_dim: d.
     """
@@ -91,7 +91,7 @@ def round_of_clients(
     """Counts what a round needs beside W: the rows of its clients, and phi.
 
     Args:
-        methods: Of `run_flags.METHODS`, run one after another.
+        methods: Of `run_config.METHODS`, run one after another.
         dataset: The data.
         model_fn: Builds phi.
         embedding_dim: d.

@@ -11,12 +11,11 @@ table from the two files as from the folders.
 All runs must be done. Nothing that was run is changed or removed.
 """
 
+import dataclasses
 import os
 import pathlib
 
-from absl import flags
-
-from experiments.common import archive, output_files, program, results
+from experiments.common import archive, config, output_files, program, results
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
 
@@ -85,24 +84,30 @@ def _read(path: pathlib.Path) -> archive.Content:
     return archive.Content(documents, tables)
 
 
-def _define_flags() -> None:
-    flags.DEFINE_string("results_dir", None, "Where the runs are: CELL/seedK/.")
-    flags.DEFINE_string(
-        "output_dir", None, "Where runs.csv.gz and runs.json go: another folder."
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    results_dir: str = config.flag(
+        None,
+        "Where the runs are: CELL/seedK/.",
+        needed="DIR is needed.",
     )
-    flags.mark_flags_as_required(["results_dir", "output_dir"])
+    output_dir: str = config.flag(
+        None,
+        "Where runs.csv.gz and runs.json go: another folder.",
+        needed="DIR is needed.",
+    )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Packs, and says what."""
-    values = flags.FLAGS
-    count = pack(values.results_dir, values.output_dir)
+    count = pack(config.results_dir, config.output_dir)
     print(
-        f"{count} runs of {values.results_dir} are packed: "
-        f"{values.output_dir}/{archive.CSV} and {archive.JSON}."
+        f"{count} runs of {config.results_dir} are packed: "
+        f"{config.output_dir}/{archive.CSV} and {archive.JSON}."
     )
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

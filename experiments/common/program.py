@@ -2,26 +2,23 @@
 
 import functools
 import itertools
-import math
 import os
 import select
 import signal
 import stat
 import sys
-import textwrap
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import tensorflow as tf
 from absl import app, flags, logging
 
-from experiments.common import cells
+from experiments.common import cells, config
 from tff_fedss import files, runtime
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 1
-_LARGEST = 2**31 - 1  # TensorFlow counts in int32.
 _HELP = frozenset({"--help", "-help", "-h", "--helpshort"})
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _EXIT_TERMINATED = 143  # 128 + SIGTERM
@@ -30,13 +27,14 @@ _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 def run(
     main: Callable[..., None],
+    defaults: config.Config,
     argv: Sequence[str] | None = None,
     *,
     takes_arguments: bool = False,
-    groups: Mapping[str, Sequence[str]] | None = None,
+    topics: Collection[str] | None = None,
     paper: str | None = None,
 ) -> None:
-    """Sets the TFF context, parses the flags and calls `main`.
+    """Sets the TFF context, parses the flags and calls `main` with them.
 
     Bad input (a flag that does not parse, a float that is not finite, or an
     `InvalidInputError`) ends the program with one line and exit code 2. What stops a
@@ -46,12 +44,13 @@ def run(
     program like Ctrl-C does, so that files are closed and workers end.
 
     Args:
-        main: The program.
+        main: The program. It takes a `config.Config`.
+        defaults: The flags of the program and what they are by default. They are
+            defined for as long as the program runs.
         argv: Its name and flags; by default those of the command line.
-        takes_arguments: Whether `main` takes a list of what else is on the command
+        takes_arguments: Whether `main` also takes a list of what else is on the command
             line, such as everything after `--`. Else there must be nothing else.
-        groups: How `--help` orders the flags: names of flags, by topic. Flags of the
-            program that are in no group come first.
+        topics: Those that `--help` has, see `config.help_of`.
         paper: Whose cells the program trains: --cell names one of them, for its flags.
 
     Raises:
@@ -70,7 +69,8 @@ def run(
             # TFF and TensorFlow report every file that they write.
             logging.set_verbosity(logging.WARNING)
         try:
-            main(*([list(arguments[1:])] if takes_arguments else []))
+            asked = config.read(defaults, flags.FLAGS)
+            main(asked, *([list(arguments[1:])] if takes_arguments else []))
             sys.stdout.flush()  # Here, where an error can still be told.
         except InvalidInputError as error:
             _fail(error)
@@ -101,15 +101,22 @@ def run(
             _fail(error)
     if _HELP & set(itertools.takewhile(lambda a: a != "--", arguments[1:])):
         try:
-            print(_help(groups or {}, paper), flush=True)
+            print(_help(defaults, topics, paper), flush=True)
         except BrokenPipeError:
             _end_with_broken_pipe()
         sys.exit(0)
-    app.run(
-        guarded,
-        arguments,
-        flags_parser=functools.partial(_parse_flags, takes_arguments=takes_arguments),
-    )
+    # Not at the import: programs have flags of the same names.
+    config.define(defaults, flags.FLAGS)
+    try:
+        app.run(
+            guarded,
+            arguments,
+            flags_parser=functools.partial(
+                _parse_flags, takes_arguments=takes_arguments
+            ),
+        )
+    finally:
+        config.undefine(defaults, flags.FLAGS)
 
 
 def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:
@@ -128,28 +135,10 @@ def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:
     return expanded
 
 
-def as_texts(own: Iterable[flags.FlagHolder | flags.Flag]) -> dict[str, str]:
-    """Writes flags as a flagfile takes them.
-
-    Args:
-        own: The flags; those without a value are left out.
-
-    Returns:
-        Name to value.
-    """
-    return {flag.name: _as_text(flag) for flag in own if flag.value is not None}
-
-
-def _as_text(flag: flags.FlagHolder | flags.Flag) -> str:
-    if isinstance(flag.value, bool):  # Serialized as --flag or --noflag.
-        return str(flag.value).lower()
-    return flags.FLAGS[flag.name].serialize().partition("=")[2]
-
-
-def _help(groups: Mapping[str, Sequence[str]], paper: str | None) -> str:
+def _help(
+    defaults: config.Config, topics: Collection[str] | None, paper: str | None
+) -> str:
     """The docstring of the program and its flags, by topic."""
-    own = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])}
-    grouped = {name for names in groups.values() for name in names}
     parts = [(sys.modules["__main__"].__doc__ or "").strip()]
     if paper is not None:
         parts.append(
@@ -157,22 +146,7 @@ def _help(groups: Mapping[str, Sequence[str]], paper: str | None) -> str:
             f"experiments/{paper}/cells.py, such as\n      "
             f"--cell={cells.example(paper)}. Flags after it win."
         )
-    for topic, names in {"Flags": sorted(own - grouped), **groups}.items():
-        texts = [_help_of(flags.FLAGS[name]) for name in names if name in own]
-        if texts:
-            parts.append("\n".join([f"{topic}:", *texts]))
-    return "\n\n".join(parts)
-
-
-def _help_of(flag: flags.Flag) -> str:
-    choices = getattr(flag.parser, "enum_values", None)
-    value = "|".join(choices) if choices else flag.flag_type().split()[-1].upper()
-    names = f"--[no]{flag.name}" if flag.boolean else f"--{flag.name}={value}"
-    text = flag.help.removeprefix(f"<{'|'.join(choices or [])}>: ")
-    if flag.default is not None and not flag.boolean:
-        text += f" Default: {flag.default_as_str.strip(chr(39))}."
-    wrapped = textwrap.wrap(text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return "\n".join([*textwrap.wrap(names, 86, initial_indent="  "), *wrapped])
+    return "\n\n".join([*parts, *config.help_of(defaults, topics)])
 
 
 def _parse_flags(argv: Sequence[str], takes_arguments: bool) -> Sequence[str]:
@@ -185,26 +159,7 @@ def _parse_flags(argv: Sequence[str], takes_arguments: bool) -> Sequence[str]:
         _fail(f"--flagfile: the file is not UTF-8: {error}")
     if len(rest) > 1 and not takes_arguments:
         _fail(f"unexpected argument {rest[1]!r}; flags look like --name=value")
-    for flag in _own_flags():
-        # The bounds of absl let NaN pass, and infinity where there is no upper one.
-        if isinstance(flag.value, float) and not math.isfinite(flag.value):
-            _fail(f"flag --{flag.name}={flag.value}: expected a finite number")
-        # Seeds may have more: some of them go to NumPy.
-        is_integer = isinstance(flag.value, int)
-        if is_integer and abs(flag.value) > _LARGEST and flag.name != "seed":
-            _fail(f"flag --{flag.name}={flag.value}: expected at most {_LARGEST}")
     return rest
-
-
-def _own_flags() -> list[flags.Flag]:
-    """Returns the flags that the program's --help shows."""
-    by_module = flags.FLAGS.flags_by_module_dict()
-    return [
-        flag
-        for module, own in by_module.items()
-        if not module.startswith("absl.")
-        for flag in own
-    ]
 
 
 class _Reader:

@@ -22,9 +22,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from absl import flags
-
-from experiments.common import cells, flagfiles, program, results
+from experiments.common import cells, config, flagfiles, program, results
 from experiments.common import jobs as jobs_lib
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
@@ -47,89 +45,88 @@ _FREE = frozenset(
 _LARGEST_SEED = 2**31 - 1  # Of ./run.sh train.
 
 
-def _define_flags() -> None:
-    # Not at the import: other programs have flags of these names, and a test may
-    # import more than one of them.
-    flags.DEFINE_enum(
-        "scale",
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    scale: str | None = config.flag(
         None,
-        list(_SCALES),
         "`paper`: the paper's data sets and settings. `mini`: for 2 cores. "
         "`tiny_imagenet`: photographs, on 2 cores; FedSS's Table 1 alone has cells. "
         "Default: mini, where the table has that.",
+        choices=_SCALES,
     )
-    flags.DEFINE_string(
-        "data_dir", None, "Where the data set is, as for the program of the cells."
+    data_dir: str | None = config.flag(
+        None, "Where the data set is, as for the program of the cells."
     )
-    flags.DEFINE_string(
-        "results_dir",
+    results_dir: str | None = config.flag(
         None,
         "Where the runs are. Default: a folder in results/. FedSS's Table 4 shares the "
         "runs of Table 2, Figure 6 stands beside those of Table 1, and MoCo's tables "
         "share theirs.",
     )
-    flags.DEFINE_string(
-        "flagfiles",
+    flagfiles: str | None = config.flag(
         None,
         "A folder of flagfiles, CELL.flags, to take for the cells. Default: those of "
         "experiments/PAPER/cells.py.",
     )
-    flags.DEFINE_list(
-        "cells",
+    cells: tuple[str, ...] | None = config.flag(
         None,
         "Only cells with these names; `*` stands for anything. Default: all of them.",
     )
-    flags.DEFINE_list("seeds", None, "The seeds of each cell. Default: the table's.")
-    flags.DEFINE_integer(
-        "rounds",
+    seeds: tuple[str, ...] | None = config.flag(
+        None, "The seeds of each cell. Default: the table's."
+    )
+    rounds: int | None = config.flag(
         None,
         "Give each run so many rounds (epochs, for moco), not those of its cell: the "
         "results folder is one of its own then, and the table says so.",
-        lower_bound=1,
+        low=1,
     )
-    flags.DEFINE_integer(
-        "workers",
+    workers: int | None = config.flag(
         None,
         "How many runs at once. Each gets its share of the cores. Default: one for "
         "each of --gpus, else one for each core.",
-        lower_bound=1,
+        low=1,
     )
-    flags.DEFINE_list(
-        "gpus", [], "Numbers of the GPUs to use: every run at work gets one."
+    gpus: tuple[str, ...] = config.flag(
+        (), "Numbers of the GPUs to use: every run at work gets one."
     )
-    flags.DEFINE_string(
-        "pretrained",
+    pretrained: str | None = config.flag(
         None,
         "As for the program of the cells, for those that start from no other cell: "
         "ImageNet-1k weights, say.",
     )
-    flags.DEFINE_bool("status", False, "Only say how far everything is.")
+    status: bool = config.flag(False, "Only say how far everything is.")
 
 
-def main(arguments: list[str]) -> None:
+def main(config: Config, arguments: list[str]) -> None:
     """Runs the jobs and writes the report."""
-    name, table = _table(arguments)
-    if flags.FLAGS.results_dir == "":
+    name, table = _table(config, arguments)
+    if config.results_dir == "":
         raise InvalidInputError("--results_dir= is empty; expected a folder.")
-    rounds = flags.FLAGS.rounds
+    rounds = config.rounds
     results_dir = pathlib.Path(
-        flags.FLAGS.results_dir
+        config.results_dir
         or f"results/{table.results}" + (f"_{rounds}_rounds" if rounds else "")
     )
-    seeds = _seeds(flags.FLAGS.seeds, table)
-    jobs = _jobs(name, table, flags.FLAGS.cells, seeds, results_dir, rounds)
+    seeds = _seeds(config.seeds, table)
+    jobs = _jobs(name, table, config.cells, seeds, results_dir, rounds)
     for job in jobs:
-        _check_folder(job, flags.FLAGS.pretrained)
-    if not flags.FLAGS.status:
+        _check_folder(job, config.pretrained)
+    if not config.status:
         try:
             jobs_lib.run_all(
                 jobs,
-                num_workers=flags.FLAGS.workers,
-                gpus=flags.FLAGS.gpus,
+                num_workers=config.workers,
+                gpus=config.gpus,
                 more_settings={
-                    name: flags.FLAGS[name].value
-                    for name in ("data_dir", "pretrained")
-                    if flags.FLAGS[name].value is not None
+                    name: value
+                    for name, value in (
+                        ("data_dir", config.data_dir),
+                        ("pretrained", config.pretrained),
+                    )
+                    if value is not None
                 },
             )
         finally:
@@ -147,7 +144,7 @@ def main(arguments: list[str]) -> None:
         sys.exit(1)
 
 
-def _table(arguments: list[str]) -> tuple[tuple[str, str], cells.Table]:
+def _table(config: Config, arguments: list[str]) -> tuple[tuple[str, str], cells.Table]:
     """Returns the name and scale of the table that is asked for, and the table."""
     asked = arguments[0] if len(arguments) == 1 else ""
     paper, _, name = asked.rpartition("/")
@@ -166,8 +163,8 @@ def _table(arguments: list[str]) -> tuple[tuple[str, str], cells.Table]:
             f"say which table of {paper}, one of {', '.join(names)}; found "
             f"{' '.join(arguments) or 'none'}."
         )
-    scale = flags.FLAGS.scale or ("mini" if "mini" in scales else scales[0])
-    folder = flags.FLAGS.flagfiles
+    scale = config.scale or ("mini" if "mini" in scales else scales[0])
+    folder = config.flagfiles
     if scale not in scales:
         if not folder:
             raise InvalidInputError(
@@ -313,5 +310,4 @@ def _check_folder(job: jobs_lib.Job, pretrained: str | None) -> None:
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main, takes_arguments=True)
+    program.run(main, Config(), takes_arguments=True)

@@ -11,35 +11,42 @@ anyone who reaches the port, on any address of this machine. Start it inside a t
 network only.
 """
 
+import dataclasses
 import socket
 import threading
 
-from absl import flags
-
-from experiments.common import program
+from experiments.common import config, program
 from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.runtime import worker_service
 
-_PORT = flags.DEFINE_integer(
-    "port", None, "Where to listen.", lower_bound=1, upper_bound=65535
-)
-_MAX_CLIENTS = flags.DEFINE_integer(
-    "max_clients_at_once",
-    None,
-    "How many clients may train at the same time; fewer need less memory. Default: "
-    "all that come.",
-    lower_bound=1,
-)
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    port: int = config.flag(
+        None,
+        "Where to listen.",
+        low=1,
+        high=65535,
+        needed="P is needed, where the worker listens.",
+    )
+    max_clients_at_once: int | None = config.flag(
+        None,
+        "How many clients may train at the same time; fewer need less memory. Default: "
+        "all that come.",
+        low=1,
+    )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Runs a worker until it is stopped."""
-    if _PORT.value is None:
-        raise InvalidInputError("--port=P is needed, where the worker listens.")
-    _check_port(_PORT.value)
-    process = worker_service.start_process(_PORT.value, _MAX_CLIENTS.value or -1, None)
-    channel = worker_service.Channel(f"localhost:{_PORT.value}")
+    _check_port(config.port)
+    process = worker_service.start_process(
+        config.port, config.max_clients_at_once or -1, None
+    )
+    channel = worker_service.Channel(f"localhost:{config.port}")
     try:
         is_ready = threading.Event()
         channel.ask(lambda is_there: is_there and is_ready.set(), wait_for_ready=True)
@@ -47,7 +54,7 @@ def main() -> None:
             pass
         if is_ready.is_set():
             print(
-                f"TFF worker listening on port {_PORT.value} (process {process.pid}). "
+                f"TFF worker listening on port {config.port} (process {process.pid}). "
                 "Ctrl-C ends it.",
                 flush=True,
             )
@@ -73,4 +80,4 @@ def _check_port(port: int) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    program.run(main, Config())

@@ -6,31 +6,33 @@ compares all six methods of the paper on Omniglot. The flags are those of
 `./run.sh train`, and so are the files in the results folder.
 """
 
-from absl import flags
+import dataclasses
+import pathlib
 
-from experiments.common import program
-from experiments.fedss import run_flags
-
-METHODS = flags.DEFINE_list(
-    "methods",
-    list(run_flags.METHODS),
-    f"What to train with, side by side: of {', '.join(run_flags.METHODS)}.",
-)
-flags.register_validator(
-    "methods",
-    lambda methods: methods and set(methods) <= set(run_flags.METHODS),
-    f"value should be a list of <{'|'.join(run_flags.METHODS)}>",
-)
-flags.adopt_module_key_flags(run_flags)  # --help shows them.
+from experiments.common import config, program
+from experiments.fedss import run_config, run_methods
 
 
-def main() -> None:
+@dataclasses.dataclass(frozen=True)
+class Config(run_config.RunConfig):
+    """What a user asks for."""
+
+    methods: tuple[str, ...] = config.flag(
+        run_config.METHODS,
+        f"What to train with, side by side: of {', '.join(run_config.METHODS)}.",
+        group="The run",
+        choices=run_config.METHODS,
+    )
+
+
+def main(config: Config) -> None:
     """Trains and prints the table."""
-    folder = run_flags.open_results_folder(METHODS)
-    print(run_flags.train_methods(list(dict.fromkeys(METHODS.value)), folder))
-    print(f"Written to {folder.path}/: curves.png, metrics.csv, table.csv, flags.txt")
+    print(run_methods.train_methods(config, list(dict.fromkeys(config.methods))))
+    print(
+        f"Written to {pathlib.Path(config.results_dir)}/: curves.png, metrics.csv, "
+        "table.csv, flags.txt"
+    )
 
 
 if __name__ == "__main__":
-    flags.set_default(run_flags.DATASET, "omniglot")
-    program.run(main, groups=run_flags.GROUPS)
+    program.run(main, Config(dataset="omniglot"))

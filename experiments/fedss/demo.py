@@ -6,16 +6,15 @@ draws its own data, downloads nothing, and writes results/demo/. This is
 `./run.sh compare` with other defaults.
 """
 
-from absl import flags
-
 from experiments.common import program
-from experiments.fedss import compare, run_flags
+from experiments.fedss import compare
 
-flags.adopt_module_key_flags(compare)  # --help shows them.
+DEFAULTS = compare.Config(
+    methods=("fedss", "full_softmax"),
+    rounds=60,
+    rounds_per_evaluation=5,
+    results_dir="results/demo",
+)
 
 if __name__ == "__main__":
-    flags.set_default(compare.METHODS, ["fedss", "full_softmax"])
-    flags.set_default(run_flags.ROUNDS, 60)
-    flags.set_default(run_flags.ROUNDS_PER_EVALUATION, 5)
-    flags.set_default(run_flags.RESULTS_DIR, "results/demo")
-    program.run(compare.main, groups=run_flags.GROUPS)
+    program.run(compare.main, DEFAULTS)

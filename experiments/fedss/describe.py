@@ -20,6 +20,7 @@ The result is a table with minimum, median, mean and maximum, and a PNG of histo
 """
 
 import csv
+import dataclasses
 import io
 import pathlib
 import textwrap
@@ -28,28 +29,31 @@ from typing import NamedTuple
 
 import numpy as np
 import tqdm
-from absl import flags
 
-from experiments.common import plots, program
-from experiments.fedss import run_flags
+from experiments.common import config, plots, program
+from experiments.fedss import run_config, run_parts
 from tff_fedss import files, memory
 from tff_fedss.datasets import imagenet21k, partitions, stanford_online_products
 from tff_fedss.datasets.federated_dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
-_OUTPUT = flags.DEFINE_string(
-    "output",
-    None,
-    "Where `describe` writes its histograms, a .png file. By default "
-    "results/describe/DATASET.png.",
-)
-_CLASS_SIZES = flags.DEFINE_string(
-    "class_sizes",
-    None,
-    "For sop and imagenet21k: `describe` makes the paper's partition without images, "
-    "from a CSV file with a line `class,images` for each class; or, with `original`, "
-    "from random class sizes whose sum is the true number of images.",
-)
+
+@dataclasses.dataclass(frozen=True)
+class Config(run_config.RunConfig):
+    """What a user asks for. --results_dir is where the histograms go."""
+
+    output: str | None = config.flag(
+        None,
+        "Where `describe` writes its histograms, a .png file. By default "
+        "results/describe/DATASET.png.",
+    )
+    class_sizes: str | None = config.flag(
+        None,
+        "For sop and imagenet21k: `describe` makes the paper's partition without "
+        "images, from a CSV file with a line `class,images` for each class; or, with "
+        "`original`, from random class sizes whose sum is the true number of images.",
+    )
+
 
 _STREAM = int.from_bytes(b"describe", "big")
 _MAX_BARS = 50
@@ -396,20 +400,21 @@ def plot(description: Description, path: pathlib.Path) -> None:
         )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Writes the histograms and prints the table."""
-    dataset = run_flags.DATASET.value
-    output = pathlib.Path(_OUTPUT.value or f"results/describe/{dataset}.png")
+    output = pathlib.Path(config.output or f"{config.results_dir}/{config.dataset}.png")
     if output.suffix != ".png":
         raise InvalidInputError(f"--output={output} must be a .png file.")
-    if _CLASS_SIZES.value is None:
-        num_classes = flags.FLAGS.num_classes or 0
+    if config.class_sizes is None:
+        num_classes = config.num_classes or 0
         # Glyphs have a class on four clients: its number there, once more when all are
         # put together, and a count.
         memory.check({f"who holds which of {num_classes:,} classes": 40 * num_classes})
-        description = of_dataset(run_flags.load_dataset())
+        description = of_dataset(
+            run_parts.load_dataset(run_config.with_defaults(config))
+        )
     else:
-        description = _from_class_sizes(dataset, _CLASS_SIZES.value)
+        description = _from_class_sizes(config)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -418,14 +423,14 @@ def main() -> None:
     print(f"{as_text(description)}\nHistograms: {output}")
 
 
-def _from_class_sizes(dataset: str, class_sizes: str) -> Description:
+def _from_class_sizes(config: Config) -> Description:
+    dataset, class_sizes, seed = config.dataset, config.class_sizes, config.seed
     if dataset not in _ORIGINALS:
         raise InvalidInputError(
             f"--class_sizes goes with --dataset={' or '.join(_ORIGINALS)} only, found "
             f"--dataset={dataset}."
         )
-    run_flags.take_defaults()  # Refuses flags of other data sets.
-    seed = flags.FLAGS.seed
+    run_config.with_defaults(config)  # Refuses flags of other data sets.
     if class_sizes == "original":
         sizes = stand_in_sizes(dataset, seed)
         note = (
@@ -436,7 +441,7 @@ def _from_class_sizes(dataset: str, class_sizes: str) -> Description:
         sizes = read_class_sizes(class_sizes)
         note = f"Class sizes from {class_sizes}: {sizes.sum():,} images."
     note += _ORIGINALS[dataset].note
-    return of_class_sizes(dataset, sizes, seed, flags.FLAGS.num_clients, note)
+    return of_class_sizes(dataset, sizes, seed, config.num_clients, note)
 
 
 def _rng(seed: int) -> np.random.Generator:
@@ -444,4 +449,4 @@ def _rng(seed: int) -> np.random.Generator:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    program.run(main, Config(results_dir="results/describe"), topics=())

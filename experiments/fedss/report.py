@@ -14,6 +14,7 @@ at --data_dir. Figure 8 is computed from the network alone.
 """
 
 import csv
+import dataclasses
 import io
 import os
 import pathlib
@@ -21,9 +22,7 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from absl import flags
-
-from experiments.common import output_files, plots, program
+from experiments.common import config, output_files, plots, program
 from experiments.common.cells import Cell, Table
 from experiments.fedss import cells as cells_lib
 from experiments.fedss import figures as figures_lib
@@ -391,40 +390,32 @@ def _figure_text(
 # --- The program ------------------------------------------------------------------
 
 
-def _define_flags() -> None:
-    """Defines the flags of the program.
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
 
-    In a function, because this module is imported by programs with flags of their own.
-    """
-    flags.DEFINE_enum(
-        "table", None, [str(n) for n in paper_values.TABLES], "The paper's table."
+    table: str | None = config.flag(
+        None, "The paper's table.", choices=[str(n) for n in paper_values.TABLES]
     )
-    flags.DEFINE_enum(
-        "scale", "mini", list(SCALES), "Which cells it has, see ./run.sh table."
+    scale: str = config.flag(
+        "mini", "Which cells it has, see ./run.sh table.", choices=SCALES
     )
-    flags.DEFINE_string(
-        "results_dir",
-        None,
-        "Where the runs are: CELL/seedK/. Default: results/tableN_SCALE.",
+    results_dir: str | None = config.flag(
+        None, "Where the runs are: CELL/seedK/. Default: results/tableN_SCALE."
     )
-    flags.DEFINE_list(
-        "more_results_dirs",
-        [],
-        "More folders with runs for the figures: results/figure6_mini for figure 6.",
+    more_results_dirs: tuple[str, ...] = config.flag(
+        (), "More folders with runs for the figures: results/figure6_mini for figure 6."
     )
-    flags.DEFINE_list(
-        "figures",
+    figures: tuple[str, ...] | None = config.flag(
         None,
         "Numbers of the figures to draw, of 3 to 10. Default: those that need the runs "
         "of the table alone.",
     )
-    flags.DEFINE_string(
-        "output_dir",
+    output_dir: str | None = config.flag(
         None,
         "Where to write. Default: --results_dir, or results/figures if there is none.",
     )
-    flags.DEFINE_string(
-        "data_dir",
+    data_dir: str | None = config.flag(
         None,
         "For figures 7 and 9: where the data set is now. Default: where the runs had "
         "it.",
@@ -513,23 +504,21 @@ def _figure_number(text: str) -> int:
     raise InvalidInputError(f"--figures has {text!r}, expected numbers of {known}.")
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Writes what is asked for and prints the table."""
-    values = flags.FLAGS
     print(
         make(
-            values.table and int(values.table),
-            values.scale,
-            results_dir=values.results_dir,
-            more_results_dirs=values.more_results_dirs,
-            figures=values.figures,
-            output_dir=values.output_dir,
-            data_dir=values.data_dir,
+            config.table and int(config.table),
+            config.scale,
+            results_dir=config.results_dir,
+            more_results_dirs=config.more_results_dirs,
+            figures=config.figures,
+            output_dir=config.output_dir,
+            data_dir=config.data_dir,
             command=["./run.sh", "report", *sys.argv[1:]],
         )
     )
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

@@ -11,24 +11,27 @@ Expected, for Omniglot with --rounds=60: top-1 49.5 %, where chance is 0.15 %, a
 minutes on 2 cores.
 """
 
-from absl import flags
+import dataclasses
+import pathlib
 
-from experiments.common import program
-from experiments.fedss import run_flags
-
-_METHOD = flags.DEFINE_enum(
-    "method", "fedss", list(run_flags.METHODS), "What to train with."
-)
-flags.adopt_module_key_flags(run_flags)  # --help shows them.
+from experiments.common import config, program
+from experiments.fedss import run_config, run_methods
 
 
-def main() -> None:
+@dataclasses.dataclass(frozen=True)
+class Config(run_config.RunConfig):
+    """What a user asks for."""
+
+    method: str = config.flag(
+        "fedss", "What to train with.", group="The run", choices=run_config.METHODS
+    )
+
+
+def main(config: Config) -> None:
     """Trains and prints the table."""
-    folder = run_flags.open_results_folder(_METHOD)
-    table = run_flags.train_methods([_METHOD.value], folder)
-    print(table)
-    print(f"Written to {folder.path}/")
+    print(run_methods.train_methods(config, [config.method]))
+    print(f"Written to {pathlib.Path(config.results_dir)}/")
 
 
 if __name__ == "__main__":
-    program.run(main, groups=run_flags.GROUPS, paper="fedss")
+    program.run(main, Config(), paper="fedss")

@@ -10,13 +10,13 @@ selection.png, and embedding.png (figures 3, 5, 8, 11), with the setting's name 
 each. It takes seconds, and about 10 more per setting for t-SNE.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from absl import flags
 
-from experiments.common import output_files, program, results
+from experiments.common import config, output_files, program, results
 from experiments.common.cells import Table
 from experiments.leap import figures as leap_figures
 from tff_fedss import training
@@ -60,22 +60,25 @@ RUN = results.Run
 Settings = dict[str, dict[str, list[results.Run]]]
 
 
-def _define_flags() -> None:
-    # Not at the import: other programs have flags of these names.
-    flags.DEFINE_string(
-        "results_dir", None, "Holds SETTING/METHOD/seedN, the results folders."
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    results_dir: str = config.flag(
+        None,
+        "Holds SETTING/METHOD/seedN, the results folders.",
+        needed="DIR is needed.",
     )
-    flags.DEFINE_string("output_dir", None, "Where to write.")
+    output_dir: str = config.flag(
+        None,
+        "Where to write.",
+        needed="DIR is needed.",
+    )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Reads and writes."""
-    for name in ("results_dir", "output_dir"):
-        if not flags.FLAGS[name].value:
-            raise InvalidInputError(f"--{name}=DIR is needed.")
-    text = write(
-        pathlib.Path(flags.FLAGS.results_dir), pathlib.Path(flags.FLAGS.output_dir)
-    )
+    text = write(pathlib.Path(config.results_dir), pathlib.Path(config.output_dir))
     print(text)
 
 
@@ -242,5 +245,4 @@ def _as_markdown(table: Sequence[Mapping[str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

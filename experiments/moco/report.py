@@ -11,15 +11,15 @@ start from the same model. The paper's numbers (Imagenette, ResNet-50, 1,250 epo
 stand beside ours.
 """
 
+import dataclasses
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import flags
 
-from experiments.common import output_files, plots, program, results
+from experiments.common import config, output_files, plots, program, results
 from experiments.common.cells import Table
 from tff_fedss import losses, tasks, training
 from tff_fedss.errors import InvalidInputError
@@ -65,20 +65,25 @@ class _Row(NamedTuple):
     accuracies: list[float]  # In percent, a seed each.
 
 
-def _define_flags() -> None:
-    # Not at the import: other programs have flags of these names.
-    flags.DEFINE_string("results_dir", None, "Holds CELL/seedN/.")
-    flags.DEFINE_string("output_dir", None, "Where to write.")
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
 
-
-def main() -> None:
-    """Reads and writes."""
-    for name in ("results_dir", "output_dir"):
-        if not flags.FLAGS[name].value:
-            raise InvalidInputError(f"--{name}=DIR is needed.")
-    text = write(
-        pathlib.Path(flags.FLAGS.results_dir), pathlib.Path(flags.FLAGS.output_dir)
+    results_dir: str = config.flag(
+        None,
+        "Holds CELL/seedN/.",
+        needed="DIR is needed.",
     )
+    output_dir: str = config.flag(
+        None,
+        "Where to write.",
+        needed="DIR is needed.",
+    )
+
+
+def main(config: Config) -> None:
+    """Reads and writes."""
+    text = write(pathlib.Path(config.results_dir), pathlib.Path(config.output_dir))
     print(text, end="")
 
 
@@ -280,5 +285,4 @@ def _plot(measured: dict[str, np.ndarray], path: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

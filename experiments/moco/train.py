@@ -28,10 +28,8 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-from absl import flags
 
-from experiments.common import launch as single_run
-from experiments.common import memory_needs, plots, program
+from experiments.common import config, launch, memory_needs, plots, program
 from tff_fedss import algorithms, files, losses, memory, models, tasks, training
 from tff_fedss.datasets import labelled_images
 from tff_fedss.datasets.two_views import TwoViews
@@ -81,140 +79,102 @@ def _by_dataset(name: str) -> str:
     return f" Default: {large} for imagenette, {small} for small images."
 
 
-_DATASET = flags.DEFINE_enum(
-    "dataset", "cifar10", list(_SETTINGS), "The images, and the defaults below."
-)
-_DATA_DIR = flags.DEFINE_string(
-    "data_dir",
-    None,
-    "A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE (or val). "
-    "Without it, TFDS downloads the data set (not tiny_imagenet).",
-)
-_PRETRAINED = flags.DEFINE_string(
-    "pretrained",
-    None,
-    "Start from what a finished run has learned, its queue included: its results "
-    f"folder, or the {WEIGHTS} in it. Default: from random weights.",
-)
-_NUM_TRAIN = flags.DEFINE_integer(
-    "num_train",
-    None,
-    "Take so many training images only, of each class as many. Default: all.",
-    lower_bound=1,
-)
-_LOSS = flags.DEFINE_enum(
-    "loss",
-    "plain",
-    list(losses.INFO_NCE_FORMS),
-    "What to do with the keys in the query's cluster: `plain` knows no clusters (Eq. "
-    "1), `clustered` pulls them, too (Eq. 5), `filtered` leaves them out (Eq. 6).",
-)
-_GAMMA = flags.DEFINE_float(
-    "gamma",
-    0.0,
-    "Of the focal loss (Eq. 4); 0 is cross-entropy.",
-    lower_bound=0.0,
-)
-_NUM_CLUSTERS = flags.DEFINE_integer(
-    "num_clusters", 10, "Of the queue, found before each epoch.", lower_bound=1
-)
-_TEMPERATURE = flags.DEFINE_float(
-    "temperature",
-    None,
-    "Similarities are divided by it." + _by_dataset("temperature"),
-    lower_bound=1e-3,
-)
-_QUEUE_SIZE = flags.DEFINE_integer(
-    "queue_size",
-    None,
-    "K, the keys that are kept." + _by_dataset("queue_size"),
-    lower_bound=1,
-)
-_KEY_MOMENTUM = flags.DEFINE_float(
-    "key_momentum",
-    None,
-    "m, with which the key encoder follows." + _by_dataset("key_momentum"),
-    lower_bound=0.0,
-    upper_bound=1.0,
-)
-_BACKBONE = flags.DEFINE_enum(
-    "backbone",
-    None,
-    list(models.BACKBONES),
-    "What gives the features. `resnet50_group` has GroupNorm for BatchNorm, which "
-    "MoCo shuffles between GPUs and we cannot." + _by_dataset("backbone"),
-)
-_IMAGE_SIZE = flags.DEFINE_integer(
-    "image_size",
-    None,
-    "Height and width of a view, in pixels. Default: 224 for imagenette (of images of "
-    "256), 64 for tiny_imagenet, 32 for the others.",
-    lower_bound=8,
-)
-_BLUR = flags.DEFINE_bool(
-    "blur", None, "Whether to blur half of the views." + _by_dataset("blur")
-)
-_EPOCHS = flags.DEFINE_integer(
-    "epochs",
-    None,
-    "How long to train; the learning rate falls to 0 by then." + _by_dataset("epochs"),
-    lower_bound=0,
-)
-_BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size", None, "The mini-batch." + _by_dataset("batch_size"), lower_bound=1
-)
-_LEARNING_RATE = flags.DEFINE_float(
-    "learning_rate",
-    None,
-    "At the start, of SGD with momentum 0.9; it falls by a half cosine."
-    + _by_dataset("learning_rate"),
-    lower_bound=0.0,
-)
-_WEIGHT_DECAY = flags.DEFINE_float(
-    "weight_decay", None, "Of all weights. Default: 0.0001.", lower_bound=0.0
-)
-_EPOCHS_PER_EVALUATION = flags.DEFINE_integer(
-    "epochs_per_evaluation",
-    None,
-    "How often to measure linear accuracy. Default: at the start and the end only.",
-    lower_bound=1,
-)
-_EPOCHS_PER_CHECKPOINT = flags.DEFINE_integer(
-    "epochs_per_checkpoint",
-    1,
-    "How often to save what a killed run goes on from.",
-    lower_bound=1,
-)
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
 
-flags.adopt_module_key_flags(single_run)  # --help shows them.
+    dataset: str = config.flag(
+        "cifar10",
+        "The images, and the defaults below.",
+        group="The run",
+        choices=_SETTINGS,
+    )
+    data_dir: str | None = config.flag(
+        None,
+        "A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE (or val). "
+        "Without it, TFDS downloads the data set (not tiny_imagenet).",
+    )
+    results_dir: str = launch.results_dir()
+    pretrained: str | None = config.flag(
+        None,
+        "Start from what a finished run has learned, its queue included: its results "
+        f"folder, or the {WEIGHTS} in it. Default: from random weights.",
+    )
+    seed: int = launch.seed()
+    loss: str = config.flag(
+        "plain",
+        "What to do with the keys in the query's cluster: `plain` knows no clusters "
+        "(Eq. 1), `clustered` pulls them, too (Eq. 5), `filtered` leaves them out (Eq. "
+        "6).",
+        group="Loss",
+        choices=losses.INFO_NCE_FORMS,
+    )
+    gamma: float = config.flag(
+        0.0, "Of the focal loss (Eq. 4); 0 is cross-entropy.", low=0.0
+    )
+    num_clusters: int = config.flag(10, "Of the queue, found before each epoch.", low=1)
+    temperature: float | None = config.flag(
+        None, "Similarities are divided by it." + _by_dataset("temperature"), low=1e-3
+    )
+    epochs: int | None = config.flag(
+        None,
+        "How long to train; the learning rate falls to 0 by then."
+        + _by_dataset("epochs"),
+        group="Training",
+        low=0,
+    )
+    num_train: int | None = config.flag(
+        None,
+        "Take so many training images only, of each class as many. Default: all.",
+        low=1,
+    )
+    batch_size: int | None = config.flag(
+        None, "The mini-batch." + _by_dataset("batch_size"), low=1
+    )
+    learning_rate: float | None = config.flag(
+        None,
+        "At the start, of SGD with momentum 0.9; it falls by a half cosine."
+        + _by_dataset("learning_rate"),
+        low=0.0,
+    )
+    weight_decay: float | None = config.flag(
+        None, "Of all weights. Default: 0.0001.", low=0.0
+    )
+    queue_size: int | None = config.flag(
+        None, "K, the keys that are kept." + _by_dataset("queue_size"), low=1
+    )
+    key_momentum: float | None = config.flag(
+        None,
+        "m, with which the key encoder follows." + _by_dataset("key_momentum"),
+        low=0.0,
+        high=1.0,
+    )
+    image_size: int | None = config.flag(
+        None,
+        "Height and width of a view, in pixels. Default: 224 for imagenette (of images "
+        "of 256), 64 for tiny_imagenet, 32 for the others.",
+        group="Views and model",
+        low=8,
+    )
+    blur: bool | None = config.flag(
+        None, "Whether to blur half of the views." + _by_dataset("blur")
+    )
+    backbone: str | None = config.flag(
+        None,
+        "What gives the features. `resnet50_group` has GroupNorm for BatchNorm, which "
+        "MoCo shuffles between GPUs and we cannot." + _by_dataset("backbone"),
+        choices=models.BACKBONES,
+    )
+    epochs_per_evaluation: int | None = config.flag(
+        None,
+        "How often to measure linear accuracy. Default: at the start and the end only.",
+        group="Evaluation and checkpoints",
+        low=1,
+    )
+    epochs_per_checkpoint: int = config.flag(
+        1, "How often to save what a killed run goes on from.", low=1, decides=False
+    )
 
-GROUPS = {
-    "The run": ("dataset", "data_dir", "results_dir", "pretrained", "seed"),
-    "Loss": ("loss", "gamma", "num_clusters", "temperature"),
-    "Training": (
-        "epochs",
-        "num_train",
-        "batch_size",
-        "learning_rate",
-        "weight_decay",
-        "queue_size",
-        "key_momentum",
-    ),
-    "Views and model": ("image_size", "blur", "backbone"),
-    "Evaluation and checkpoints": ("epochs_per_evaluation", "epochs_per_checkpoint"),
-}
-_BY_DATASET = (
-    _TEMPERATURE,
-    _QUEUE_SIZE,
-    _KEY_MOMENTUM,
-    _BACKBONE,
-    _IMAGE_SIZE,
-    _BLUR,
-    _EPOCHS,
-    _BATCH_SIZE,
-    _LEARNING_RATE,
-    _WEIGHT_DECAY,
-)
 
 _COLUMNS = (
     "steps",
@@ -228,137 +188,138 @@ _MOMENTUM = 0.9
 _KEY_DIM = 128
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Trains and prints the result."""
-    _take_defaults()
-    folder = single_run.open_folder(GROUPS, _COLUMNS)
+    config = _with_defaults(config)
+    folder = launch.open_folder(config, _COLUMNS)
     if folder is None:
         return
-    start = _load_pretrained()
-    task = _load_task()
+    start = _load_pretrained(config)
+    task = _load_task(config)
     print(task.summary, flush=True)
-    algorithm = _build_algorithm(task)
+    algorithm = _build_algorithm(config, task)
     if start is not None:
         try:
             algorithm.start_from(start)
         except ValueError as error:
             raise InvalidInputError(
-                f"--pretrained={_PRETRAINED.value} {error}: give the flags of the "
+                f"--pretrained={config.pretrained} {error}: give the flags of the "
                 "model that it was trained with."
             ) from error
-    clusters = _LOSS.value != "plain"
+    clusters = config.loss != "plain"
     run = training.MocoRun(NAME, task, algorithm, clusters)
-    single_run.train(
+    launch.train(
         run,
         folder,
-        rounds=_EPOCHS.value,
-        rounds_per_evaluation=_EPOCHS_PER_EVALUATION.value or max(_EPOCHS.value, 1),
-        rounds_per_checkpoint=_EPOCHS_PER_CHECKPOINT.value,
+        rounds=config.epochs,
+        rounds_per_evaluation=config.epochs_per_evaluation or max(config.epochs, 1),
+        rounds_per_checkpoint=config.epochs_per_checkpoint,
         plot=lambda: _plot(folder),
         unit="epoch",
-        inputs=_pretrained_fingerprint(),
+        inputs=_pretrained_fingerprint(config),
     )
     folder.write_arrays(WEIGHTS, algorithm.arrays())
     folder.write_arrays(LOSSES, run.measure_losses())
     accuracy = folder.rows[-1][task.metric]
     text = f"{run.name}: {task.metric_title} {task.format_metric(accuracy)}"
-    single_run.finish(folder, task.metric, text, {task.metric: accuracy})
+    launch.finish(folder, task.metric, text, {task.metric: accuracy})
 
 
-def _take_defaults() -> None:
+def _with_defaults(config: Config) -> Config:
     """Gives the flags that were left open their values, and checks them.
 
     Raises:
         InvalidInputError: If they do not go together.
     """
-    single_run.set_defaults(_BY_DATASET, _SETTINGS[_DATASET.value])
-    for flag in (_BATCH_SIZE, _NUM_CLUSTERS):
-        if flag.value > _QUEUE_SIZE.value:
+    config = config.filled(_SETTINGS[config.dataset])
+    for name in ("batch_size", "num_clusters"):
+        if getattr(config, name) > config.queue_size:
             raise InvalidInputError(
-                f"--{flag.name}={flag.value} is more than the --queue_size="
-                f"{_QUEUE_SIZE.value} keys of the queue."
+                f"--{name}={getattr(config, name)} is more than the --queue_size="
+                f"{config.queue_size} keys of the queue."
             )
-    if _BACKBONE.value.startswith("resnet") and _IMAGE_SIZE.value < 32:
+    if config.backbone.startswith("resnet") and config.image_size < 32:
         raise InvalidInputError(
-            f"--backbone={_BACKBONE.value} needs --image_size of at least 32, found "
-            f"{_IMAGE_SIZE.value}."
+            f"--backbone={config.backbone} needs --image_size of at least 32, found "
+            f"{config.image_size}."
         )
+    return config
 
 
-def _load_pretrained() -> dict[str, np.ndarray] | None:
+def _load_pretrained(config: Config) -> dict[str, np.ndarray] | None:
     """Reads what --pretrained names.
 
     Raises:
         InvalidInputError: If it is not there or damaged.
     """
-    if not _PRETRAINED.value:
+    if not config.pretrained:
         return None
-    path = _pretrained_path()
+    path = _pretrained_path(config)
     if not path.is_file():
         raise InvalidInputError(
-            f"--pretrained={_PRETRAINED.value}: there is no {path}; expected the "
+            f"--pretrained={config.pretrained}: there is no {path}; expected the "
             f"results folder of a finished run, or the {WEIGHTS} in it."
         )
     try:
         return training.read_arrays(path)
     except InvalidInputError as error:
-        raise InvalidInputError(f"--pretrained={_PRETRAINED.value}: {error}") from error
+        raise InvalidInputError(f"--pretrained={config.pretrained}: {error}") from error
 
 
-def _pretrained_path() -> pathlib.Path:
-    path = pathlib.Path(_PRETRAINED.value)
+def _pretrained_path(config: Config) -> pathlib.Path:
+    path = pathlib.Path(config.pretrained)
     return path / WEIGHTS if path.is_dir() else path
 
 
-def _pretrained_fingerprint() -> dict[str, dict[str, str]]:
-    if not _PRETRAINED.value:
+def _pretrained_fingerprint(config: Config) -> dict[str, dict[str, str]]:
+    if not config.pretrained:
         return {}
-    return {"pretrained": {"--pretrained": files.sha256(_pretrained_path())}}
+    return {"pretrained": {"--pretrained": files.sha256(_pretrained_path(config))}}
 
 
-def _load_task() -> tasks.Contrastive:
+def _load_task(config: Config) -> tasks.Contrastive:
     """Loads the data.
 
     Raises:
         InvalidInputError: If they are not there, damaged, or do not go with the flags.
     """
-    size = _IMAGE_SIZE.value
+    size = config.image_size
     backbone_fn = functools.partial(
-        models.BACKBONES[_BACKBONE.value], (size, size, 3), seed=single_run.SEED.value
+        models.BACKBONES[config.backbone], (size, size, 3), seed=config.seed
     )
-    _check_memory(backbone_fn)
+    _check_memory(config, backbone_fn)
     # Photographs are loaded larger, for crops, by the ratio of 256 to 224.
-    is_photograph = labelled_images.SOURCES[_DATASET.value].image_size is None
+    is_photograph = labelled_images.SOURCES[config.dataset].image_size is None
     data = labelled_images.load(
-        _DATASET.value,
-        _DATA_DIR.value,
+        config.dataset,
+        config.data_dir,
         image_size=round(size * 256 / 224) if is_photograph else size,
     )
-    if _NUM_TRAIN.value is not None:
-        data = data.subset(_NUM_TRAIN.value)
+    if config.num_train is not None:
+        data = data.subset(config.num_train)
     if data.num_classes < 2:
         raise InvalidInputError(
-            f"--data_dir={_DATA_DIR.value} holds images of one class: linear accuracy "
+            f"--data_dir={config.data_dir} holds images of one class: linear accuracy "
             "needs at least two."
         )
-    if _BATCH_SIZE.value > len(data.train_images):
+    if config.batch_size > len(data.train_images):
         raise InvalidInputError(
-            f"--batch_size={_BATCH_SIZE.value} is more than the "
+            f"--batch_size={config.batch_size} is more than the "
             f"{len(data.train_images)} training images."
         )
     return tasks.Contrastive(
         data,
         backbone_fn,
-        TwoViews(size, blur=_BLUR.value),
-        batch_size=_BATCH_SIZE.value,
-        seed=single_run.SEED.value,
+        TwoViews(size, blur=config.blur),
+        batch_size=config.batch_size,
+        seed=config.seed,
     )
 
 
-def _check_memory(backbone_fn: Callable[[], tf.keras.Model]) -> None:
+def _check_memory(config: Config, backbone_fn: Callable[[], tf.keras.Model]) -> None:
     """Refuses what cannot fit into memory, before the data are read."""
-    batch_size, queue_size = _BATCH_SIZE.value, _QUEUE_SIZE.value
-    images = memory_needs.images(batch_size, _IMAGE_SIZE.value, 3)
+    batch_size, queue_size = config.batch_size, config.queue_size
+    images = memory_needs.images(batch_size, config.image_size, 3)
     memory.check(images)  # The backbone of yet larger ones has no numbers.
     memory.check(
         images | memory_needs.matrix("the queue", queue_size, _KEY_DIM),
@@ -372,22 +333,22 @@ def _check_memory(backbone_fn: Callable[[], tf.keras.Model]) -> None:
     )
 
 
-def _build_algorithm(task: tasks.Contrastive) -> algorithms.MoCo:
+def _build_algorithm(config: Config, task: tasks.Contrastive) -> algorithms.MoCo:
     learning_rate = tf.keras.optimizers.schedules.CosineDecay(
-        _LEARNING_RATE.value, max(_EPOCHS.value, 1) * task.steps_per_epoch
+        config.learning_rate, max(config.epochs, 1) * task.steps_per_epoch
     )
     return algorithms.MoCo(
         task.backbone_fn,
         tf.keras.optimizers.SGD(learning_rate, momentum=_MOMENTUM),
-        queue_size=_QUEUE_SIZE.value,
+        queue_size=config.queue_size,
         embedding_dim=_KEY_DIM,
-        temperature=_TEMPERATURE.value,
-        key_momentum=_KEY_MOMENTUM.value,
-        weight_decay=_WEIGHT_DECAY.value,
-        gamma=_GAMMA.value,
-        form=_LOSS.value,
-        num_clusters=_NUM_CLUSTERS.value,
-        seed=single_run.SEED.value,
+        temperature=config.temperature,
+        key_momentum=config.key_momentum,
+        weight_decay=config.weight_decay,
+        gamma=config.gamma,
+        form=config.loss,
+        num_clusters=config.num_clusters,
+        seed=config.seed,
     )
 
 
@@ -410,4 +371,4 @@ def _plot(folder: training.ResultsFolder) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main, groups=GROUPS, paper="moco")
+    program.run(main, Config(), paper="moco")

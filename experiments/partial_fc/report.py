@@ -10,14 +10,13 @@ last step that all of them have; the curves are of the first. All other flags mu
 the same. Takes seconds.
 """
 
+import dataclasses
 import os
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
-from absl import flags
-
-from experiments.common import output_files, program, results
+from experiments.common import config, output_files, program, results
 from experiments.common.cells import Table
 from experiments.partial_fc import curves as partial_fc_curves
 from tff_fedss import samplers, training
@@ -53,22 +52,29 @@ KIND = results.RunKind(
 RUN = results.Run
 
 
-def _define_flags() -> None:
-    # Not at the import: other programs have flags of these names.
-    flags.DEFINE_string("results_dir", None, "Holds the results folders.")
-    flags.DEFINE_string("output_dir", None, "Where to write.")
-    flags.DEFINE_string("name", "partial_fc", "Of the files, without an ending.")
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    results_dir: str = config.flag(
+        None,
+        "Holds the results folders.",
+        needed="DIR is needed.",
+    )
+    output_dir: str = config.flag(
+        None,
+        "Where to write.",
+        needed="DIR is needed.",
+    )
+    name: str = config.flag("partial_fc", "Of the files, without an ending.")
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Reads and writes."""
-    for name in ("results_dir", "output_dir"):
-        if not flags.FLAGS[name].value:
-            raise InvalidInputError(f"--{name}=DIR is needed.")
     text = write(
-        pathlib.Path(flags.FLAGS.results_dir),
-        pathlib.Path(flags.FLAGS.output_dir),
-        flags.FLAGS.name,
+        pathlib.Path(config.results_dir),
+        pathlib.Path(config.output_dir),
+        config.name,
     )
     print(text)
 
@@ -197,5 +203,4 @@ def _cell(column: str, values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

@@ -26,10 +26,7 @@ import dataclasses
 import functools
 import math
 
-from absl import flags
-
-from experiments.common import launch as single_run
-from experiments.common import memory_needs, program
+from experiments.common import config, launch, memory_needs, program
 from experiments.partial_fc import curves as partial_fc_curves
 from tff_fedss import (
     algorithms,
@@ -61,130 +58,96 @@ _SETTINGS = {
 }
 _MODELS = {"mlp": models.mlp, **models.FEATURE_EXTRACTORS}
 
-_DATASET = flags.DEFINE_enum(
-    "dataset",
-    "generated",
-    list(_SETTINGS),
-    "`generated`: vectors of as many identities as you like; `omniglot`: all 1,623 "
-    "characters, tested on other hands; `faces`: a folder for each identity, tested on "
-    "a tenth of them.",
-)
-_DATA_DIR = flags.DEFINE_string(
-    "data_dir",
-    None,
-    "omniglot: as for `./run.sh train`; without it, TFDS downloads them. faces: a "
-    "folder of <identity>/<image>.jpg or .png.",
-)
-_NUM_CLASSES = flags.DEFINE_integer(
-    "num_classes",
-    None,
-    "n, for generated identities; 100,000 by default.",
-    lower_bound=2,
-)
-_IMAGE_SIZE = flags.DEFINE_integer(
-    "image_size",
-    None,
-    "Pixels a side. Default: omniglot 28, faces 112.",
-    lower_bound=8,
-)
-_SAMPLE_RATE = flags.DEFINE_float(
-    "sample_rate",
-    0.1,
-    "r, the share of the negatives in a step. 1: the full softmax.",
-    lower_bound=1e-9,
-    upper_bound=1.0,
-)
-_SAMPLING = flags.DEFINE_enum(
-    "sampling",
-    "pprn",
-    samplers.SAMPLINGS,
-    "`pprn`: all positives of the mini-batch, and a share r of the other classes. "
-    "`all_random`: a share r of all classes; an example whose own is not among them is "
-    "left out of the step.",
-)
-_NUM_STRATA = flags.DEFINE_integer(
-    "num_strata",
-    16,
-    "Into how many equal parts the classes are cut for the sampling, each drawn from "
-    "alone. A device holds some of them whole, so that it is also the largest number "
-    "of devices; it decides the draws, and the number of devices does not.",
-    lower_bound=1,
-)
-_NUM_DEVICES = flags.DEFINE_integer(
-    "num_devices",
-    None,
-    "Over how many devices W and the mini-batch are split: GPUs, or else logical "
-    "devices of the CPU. Default: all GPUs, or 1. It may differ when a run goes on.",
-    lower_bound=1,
-)
-_MARGIN = flags.DEFINE_enum(
-    "margin",
-    "none",
-    list(losses.MARGINS),
-    "What targets must be nearer by: `arcface` s cos(theta + m), `cosface` "
-    "s (cos(theta) - m).",
-)
-_MARGIN_SIZE = flags.DEFINE_float(
-    "margin_size", 0.35, "m, in radians for arcface.", lower_bound=0, upper_bound=1.5
-)
-_LOGIT_SCALE = flags.DEFINE_float(
-    "logit_scale", 30.0, "s: logits are s cos(theta).", lower_bound=1e-6
-)
-_MODEL = flags.DEFINE_enum(
-    "model",
-    None,
-    list(_MODELS),
-    "phi. Default: generated mlp, omniglot small_cnn, faces mobilenet_v3_large.",
-)
-_EMBEDDING_DIM = flags.DEFINE_integer(
-    "embedding_dim", 64, "d, of features and classes.", lower_bound=1
-)
-_ROUNDS = flags.DEFINE_integer("rounds", 40, "How many rounds.", lower_bound=1)
-_STEPS_PER_ROUND = flags.DEFINE_integer(
-    "steps_per_round", 100, "How many updates make a round.", lower_bound=1
-)
-_BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size", 64, "The mini-batch, of all devices together.", lower_bound=1
-)
-_LEARNING_RATE = flags.DEFINE_float(
-    "learning_rate", 0.01, "Of SGD, for phi and W.", lower_bound=0.0
-)
-_MOMENTUM = flags.DEFINE_float(
-    "momentum", 0.9, "Of SGD, likewise.", lower_bound=0.0, upper_bound=0.9999
-)
-_ROUNDS_PER_EVALUATION = flags.DEFINE_integer(
-    "rounds_per_evaluation", 5, "How often to measure.", lower_bound=1
-)
-_ROUNDS_PER_CHECKPOINT = flags.DEFINE_integer(
-    "rounds_per_checkpoint",
-    5,
-    "How often to save what a killed run goes on from: 8 n d bytes, twice over.",
-    lower_bound=1,
-)
 
-flags.adopt_module_key_flags(single_run)  # --help shows them.
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
 
-GROUPS = {
-    "The run": ("dataset", "data_dir", "results_dir", "seed"),
-    "Classes and devices": (
-        "num_classes",
-        "sample_rate",
-        "sampling",
-        "num_devices",
-        "num_strata",
-    ),
-    "Loss": ("margin", "margin_size", "logit_scale"),
-    "Model": ("model", "embedding_dim", "image_size"),
-    "Optimization": (
-        "rounds",
-        "steps_per_round",
-        "batch_size",
-        "learning_rate",
-        "momentum",
-    ),
-    "Evaluation and checkpoints": ("rounds_per_evaluation", "rounds_per_checkpoint"),
-}
-_BY_DATASET = (_MODEL, _IMAGE_SIZE, _NUM_CLASSES)
+    dataset: str = config.flag(
+        "generated",
+        "`generated`: vectors of as many identities as you like; `omniglot`: all 1,623 "
+        "characters, tested on other hands; `faces`: a folder for each identity, "
+        "tested on a tenth of them.",
+        group="The run",
+        choices=_SETTINGS,
+    )
+    data_dir: str | None = config.flag(
+        None,
+        "omniglot: as for `./run.sh train`; without it, TFDS downloads them. faces: a "
+        "folder of <identity>/<image>.jpg or .png.",
+    )
+    results_dir: str = launch.results_dir()
+    seed: int = launch.seed()
+    num_classes: int | None = config.flag(
+        None,
+        "n, for generated identities; 100,000 by default.",
+        group="Classes and devices",
+        low=2,
+    )
+    sample_rate: float = config.flag(
+        0.1,
+        "r, the share of the negatives in a step. 1: the full softmax.",
+        low=1e-9,
+        high=1.0,
+    )
+    sampling: str = config.flag(
+        "pprn",
+        "`pprn`: all positives of the mini-batch, and a share r of the other classes. "
+        "`all_random`: a share r of all classes; an example whose own is not among "
+        "them is left out of the step.",
+        choices=samplers.SAMPLINGS,
+    )
+    num_devices: int | None = config.flag(
+        None,
+        "Over how many devices W and the mini-batch are split: GPUs, or else logical "
+        "devices of the CPU. Default: all GPUs, or 1. It may differ when a run goes "
+        "on.",
+        low=1,
+        decides=False,
+    )
+    num_strata: int = config.flag(
+        16,
+        "Into how many equal parts the classes are cut for the sampling, each drawn "
+        "from alone. A device holds some of them whole, so that it is also the largest "
+        "number of devices; it decides the draws, and the number of devices does not.",
+        low=1,
+    )
+    margin: str = config.flag(
+        "none",
+        "What targets must be nearer by: `arcface` s cos(theta + m), `cosface` s "
+        "(cos(theta) - m).",
+        group="Loss",
+        choices=losses.MARGINS,
+    )
+    margin_size: float = config.flag(
+        0.35, "m, in radians for arcface.", low=0.0, high=1.5
+    )
+    logit_scale: float = config.flag(30.0, "s: logits are s cos(theta).", low=1e-6)
+    model: str | None = config.flag(
+        None,
+        "phi. Default: generated mlp, omniglot small_cnn, faces mobilenet_v3_large.",
+        group="Model",
+        choices=_MODELS,
+    )
+    embedding_dim: int = config.flag(64, "d, of features and classes.", low=1)
+    image_size: int | None = config.flag(
+        None, "Pixels a side. Default: omniglot 28, faces 112.", low=8
+    )
+    rounds: int = config.flag(40, "How many rounds.", group="Optimization", low=1)
+    steps_per_round: int = config.flag(100, "How many updates make a round.", low=1)
+    batch_size: int = config.flag(64, "The mini-batch, of all devices together.", low=1)
+    learning_rate: float = config.flag(0.01, "Of SGD, for phi and W.", low=0.0)
+    momentum: float = config.flag(0.9, "Of SGD, likewise.", low=0.0, high=0.9999)
+    rounds_per_evaluation: int = config.flag(
+        5, "How often to measure.", group="Evaluation and checkpoints", low=1
+    )
+    rounds_per_checkpoint: int = config.flag(
+        5,
+        "How often to save what a killed run goes on from: 8 n d bytes, twice over.",
+        low=1,
+        decides=False,
+    )
+
 
 _METRICS = ("tar_at_far", "pair_accuracy", "map_at_r", "top1")
 _COLUMNS = (
@@ -198,23 +161,22 @@ _COLUMNS = (
 )
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Trains and prints the result."""
-    _take_defaults()
-    # A run may go on with another number of devices.
-    folder = single_run.open_folder(GROUPS, _COLUMNS, "examples", {"num_devices"})
+    config = _with_defaults(config)
+    folder = launch.open_folder(config, _COLUMNS, "examples")
     if folder is None:
         return
-    mesh = runtime.local_mesh(_NUM_DEVICES.value)
-    task = _load_task()
+    mesh = runtime.local_mesh(config.num_devices)
+    task = _load_task(config)
     print(task.summary, flush=True)
-    run = _build_run(task, mesh)
-    single_run.train(
+    run = _build_run(config, task, mesh)
+    launch.train(
         run,
         folder,
-        rounds=_ROUNDS.value,
-        rounds_per_evaluation=_ROUNDS_PER_EVALUATION.value,
-        rounds_per_checkpoint=_ROUNDS_PER_CHECKPOINT.value,
+        rounds=config.rounds,
+        rounds_per_evaluation=config.rounds_per_evaluation,
+        rounds_per_checkpoint=config.rounds_per_checkpoint,
         plot=lambda: partial_fc_curves.plot(
             {run.name: folder.rows}, task.metric_title, folder.path / "curves.png"
         ),
@@ -225,88 +187,87 @@ def main() -> None:
     last = folder.rows[-1]
     values = {name: last[name] for name in (*_METRICS, "ca_pcc") if name in last}
     text = f"{run.name}: " + ", ".join(f"{k} {v:.4f}" for k, v in values.items())
-    single_run.finish(folder, task.metric, text, values)
+    launch.finish(folder, task.metric, text, values)
 
 
-def _take_defaults() -> None:
+def _with_defaults(config: Config) -> Config:
     """Gives flags the values of the data, and checks that they go together.
 
     Raises:
         InvalidInputError: If they do not.
     """
-    dataset = _DATASET.value
-    if dataset == "faces" and not _DATA_DIR.value:
+    dataset = config.dataset
+    if dataset == "faces" and not config.data_dir:
         raise InvalidInputError("--dataset=faces needs --data_dir=DIR.")
     if dataset == "generated":
-        for flag in (_DATA_DIR, _IMAGE_SIZE):
-            if flag.value is not None:
-                raise InvalidInputError(f"--dataset=generated takes no --{flag.name}.")
-    elif _NUM_CLASSES.value is not None:
+        for name in ("data_dir", "image_size"):
+            if getattr(config, name) is not None:
+                raise InvalidInputError(f"--dataset=generated takes no --{name}.")
+    elif config.num_classes is not None:
         raise InvalidInputError(
             "--num_classes goes with --dataset=generated only; "
             f"--dataset={dataset} has its own."
         )
-    single_run.set_defaults(_BY_DATASET, _SETTINGS[dataset])
-    if (_MODEL.value == "mlp") != (dataset == "generated"):
+    config = config.filled(_SETTINGS[dataset])
+    if (config.model == "mlp") != (dataset == "generated"):
         raise InvalidInputError(
-            f"--model={_MODEL.value} does not go with --dataset={dataset}: mlp is for "
+            f"--model={config.model} does not go with --dataset={dataset}: mlp is for "
             "vectors (generated), the others are for images."
         )
-    if _MODEL.value.startswith("mobilenet") and _IMAGE_SIZE.value < 32:
+    if config.model.startswith("mobilenet") and config.image_size < 32:
         raise InvalidInputError(
-            f"--model={_MODEL.value} needs --image_size of at least 32, found "
-            f"{_IMAGE_SIZE.value}."
+            f"--model={config.model} needs --image_size of at least 32, found "
+            f"{config.image_size}."
         )
-    for limit in (_NUM_STRATA, _BATCH_SIZE):
-        if (_NUM_DEVICES.value or 1) > limit.value:
+    for name in ("num_strata", "batch_size"):
+        limit = getattr(config, name)
+        if (config.num_devices or 1) > limit:
             raise InvalidInputError(
-                f"--num_devices={_NUM_DEVICES.value} is more than "
-                f"--{limit.name}={limit.value}."
+                f"--num_devices={config.num_devices} is more than --{name}={limit}."
             )
-    memory.check(memory_needs.images(1, _IMAGE_SIZE.value or 1))
+    memory.check(memory_needs.images(1, config.image_size or 1))
+    return config
 
 
-def _load_task() -> tasks.IdentityVerification:
+def _load_task(config: Config) -> tasks.IdentityVerification:
     """Loads the data.
 
     Raises:
         InvalidInputError: If they are not there, or damaged.
     """
-    if _DATASET.value == "generated":
-        data = identities.GeneratedIdentities(
-            _NUM_CLASSES.value, seed=single_run.SEED.value
-        )
-    elif _DATASET.value == "omniglot":
-        data = omniglot.load_identities(_DATA_DIR.value, image_size=_IMAGE_SIZE.value)
+    if config.dataset == "generated":
+        data = identities.GeneratedIdentities(config.num_classes, seed=config.seed)
+    elif config.dataset == "omniglot":
+        data = omniglot.load_identities(config.data_dir, image_size=config.image_size)
     else:
-        data = identity_folders.load(_DATA_DIR.value, image_size=_IMAGE_SIZE.value)
+        data = identity_folders.load(config.data_dir, image_size=config.image_size)
     model_fn = functools.partial(
-        _MODELS[_MODEL.value],
+        _MODELS[config.model],
         data.example_shape,
-        _EMBEDDING_DIM.value,
-        seed=single_run.SEED.value,
+        config.embedding_dim,
+        seed=config.seed,
     )
     # SGD with momentum: beside weights and gradient, there is one number for each.
     memory.check(
         memory_needs.matrix(
-            "a mini-batch", _BATCH_SIZE.value, math.prod(data.example_shape)
+            "a mini-batch", config.batch_size, math.prod(data.example_shape)
         ),
         device_needs=memory_needs.matrix(
-            "W and its momentum", data.num_classes, _EMBEDDING_DIM.value, 2
+            "W and its momentum", data.num_classes, config.embedding_dim, 2
         )
-        | memory_needs.network("phi", model_fn, _BATCH_SIZE.value, copies=3),
+        | memory_needs.network("phi", model_fn, config.batch_size, copies=3),
     )
     return tasks.IdentityVerification(
         data,
         model_fn,
-        logit_scale=_LOGIT_SCALE.value,
-        batch_size=_BATCH_SIZE.value,
-        seed=single_run.SEED.value,
+        logit_scale=config.logit_scale,
+        batch_size=config.batch_size,
+        seed=config.seed,
     )
 
 
 def _build_run(
-    task: tasks.IdentityVerification, mesh: runtime.DeviceMesh
+    config: Config, task: tasks.IdentityVerification, mesh: runtime.DeviceMesh
 ) -> training.SampledSoftmaxRun:
     """Puts the classes on the devices.
 
@@ -315,9 +276,9 @@ def _build_run(
             strata than classes.
     """
     for count, name, limit, of in (
-        (len(mesh), "num_devices", _NUM_STRATA.value, "--num_strata"),
-        (len(mesh), "num_devices", _BATCH_SIZE.value, "--batch_size"),
-        (_NUM_STRATA.value, "num_strata", task.num_classes, "n"),
+        (len(mesh), "num_devices", config.num_strata, "--num_strata"),
+        (len(mesh), "num_devices", config.batch_size, "--batch_size"),
+        (config.num_strata, "num_strata", task.num_classes, "n"),
     ):
         if count > limit:
             raise InvalidInputError(f"--{name}={count} is more than {of}={limit}.")
@@ -326,18 +287,18 @@ def _build_run(
         task.num_classes,
         task.embedding_dim,
         mesh,
-        margin=losses.Margin(_MARGIN.value, task.logit_scale, _MARGIN_SIZE.value),
-        sample_rate=_SAMPLE_RATE.value,
-        sampling=_SAMPLING.value,
-        num_strata=_NUM_STRATA.value,
-        learning_rate=_LEARNING_RATE.value,
-        momentum=_MOMENTUM.value,
-        seed=single_run.SEED.value,
+        margin=losses.Margin(config.margin, task.logit_scale, config.margin_size),
+        sample_rate=config.sample_rate,
+        sampling=config.sampling,
+        num_strata=config.num_strata,
+        learning_rate=config.learning_rate,
+        momentum=config.momentum,
+        seed=config.seed,
     )
-    rate = _SAMPLE_RATE.value
-    name = "full" if rate == 1 else f"{_SAMPLING.value}_{rate:g}"
-    return training.SampledSoftmaxRun(name, task, algorithm, _STEPS_PER_ROUND.value)
+    rate = config.sample_rate
+    name = "full" if rate == 1 else f"{config.sampling}_{rate:g}"
+    return training.SampledSoftmaxRun(name, task, algorithm, config.steps_per_round)
 
 
 if __name__ == "__main__":
-    program.run(main, groups=GROUPS, paper="partial_fc")
+    program.run(main, Config(), paper="partial_fc")

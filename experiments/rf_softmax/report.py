@@ -8,13 +8,12 @@ flags but for the sampler and its own parameters. For precision@k, the poster's 
 on its (much larger) data sets stand below the table.
 """
 
+import dataclasses
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
 
-from absl import flags
-
-from experiments.common import output_files, program, results
+from experiments.common import config, output_files, program, results
 from experiments.common.cells import Table
 from experiments.rf_softmax import curves as sampler_curves
 from tff_fedss import samplers
@@ -60,24 +59,29 @@ _POSTER = {
 }
 
 
-def _define_flags() -> None:
-    # Not at the import: other programs have flags of these names.
-    flags.DEFINE_string(
-        "results_dir", None, "Holds the results folders, named by their samplers."
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    results_dir: str = config.flag(
+        None,
+        "Holds the results folders, named by their samplers.",
+        needed="DIR is needed.",
     )
-    flags.DEFINE_string("output_dir", None, "Where to write.")
-    flags.DEFINE_string("name", "curves", "Of the files, without an ending.")
+    output_dir: str = config.flag(
+        None,
+        "Where to write.",
+        needed="DIR is needed.",
+    )
+    name: str = config.flag("curves", "Of the files, without an ending.")
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Reads and writes."""
-    for name in ("results_dir", "output_dir"):
-        if not flags.FLAGS[name].value:
-            raise InvalidInputError(f"--{name}=DIR is needed.")
     text = write(
-        pathlib.Path(flags.FLAGS.results_dir),
-        pathlib.Path(flags.FLAGS.output_dir),
-        flags.FLAGS.name,
+        pathlib.Path(config.results_dir),
+        pathlib.Path(config.output_dir),
+        config.name,
     )
     print(text)
 
@@ -233,5 +237,4 @@ def _format(metric: str, value: float) -> str:
 
 
 if __name__ == "__main__":
-    _define_flags()
-    program.run(main)
+    program.run(main, Config())

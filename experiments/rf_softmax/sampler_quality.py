@@ -14,6 +14,7 @@ that of digits of 16 x 16 pixels: --images takes MNIST's, which are shrunk to it
 directions are measured in any case. About 3 minutes on 2 cores.
 """
 
+import dataclasses
 import gzip
 import math
 import os
@@ -23,19 +24,24 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 import tqdm
-from absl import flags
 
-from experiments.common import output_files, plots, program
+from experiments.common import config, output_files, plots, program
 from tff_fedss import files, samplers
 from tff_fedss.errors import InvalidInputError
 
-_OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Where to write.")
-_IMAGES = flags.DEFINE_string(
-    "images", None, "A gzipped IDX file of images, for Table 1 on real vectors."
-)
-_NUM_DRAWS = flags.DEFINE_integer(
-    "num_draws", 10_000, "Sampled gradients for each mean.", lower_bound=100
-)
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    output_dir: str = config.flag(
+        None, "Where to write.", needed="DIR is needed, for the tables."
+    )
+    images: str | None = config.flag(
+        None, "A gzipped IDX file of images, for Table 1 on real vectors."
+    )
+    num_draws: int = config.flag(10_000, "Sampled gradients for each mean.", low=100)
+
 
 # The bias is measured here; logits are as wide as those of a model in training.
 _CLASSES, _DIM, _SCALE, _EXAMPLES = 500, 32, 10.0, 4
@@ -66,15 +72,13 @@ _POSTER = {
 }
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Measures and writes."""
-    if not _OUTPUT_DIR.value:
-        raise InvalidInputError("--output_dir=DIR is needed, for the tables.")
     vectors = {"random directions": _random_directions(2 * _PAIRS)}
-    if _IMAGES.value:
-        vectors["MNIST at 16 x 16"] = _digits(_IMAGES.value, 2 * _PAIRS)
-    folder = output_files.create_folder(_OUTPUT_DIR.value)
-    _bias(folder)
+    if config.images:
+        vectors["MNIST at 16 x 16"] = _digits(config.images, 2 * _PAIRS)
+    folder = output_files.create_folder(config.output_dir)
+    _bias(folder, config.num_draws)
     _table1(folder, vectors)
     print(f"Written to {folder}/")
 
@@ -106,7 +110,7 @@ def _samplers_to_compare() -> Iterator[tuple[str, samplers.ClassSampler]]:
     yield "exp", samplers.SAMPLERS["exp"](options)
 
 
-def _bias(folder: pathlib.Path) -> None:
+def _bias(folder: pathlib.Path, num_draws: int) -> None:
     generator = _generator(0)
     classes = _unit(generator.standard_normal((_CLASSES, _DIM)))
     targets = np.arange(_EXAMPLES)
@@ -120,7 +124,9 @@ def _bias(folder: pathlib.Path) -> None:
         for m in _NUM_NEGATIVES:
             bias, noise = zip(
                 *(
-                    _bias_of(sampler, classes, queries[i], targets[i], m)
+                    _bias_of(
+                        sampler, classes, queries[i], targets[i], m, num_draws // 2
+                    )
                     for i in range(_EXAMPLES)
                 ),
                 strict=True,
@@ -138,7 +144,7 @@ def _bias(folder: pathlib.Path) -> None:
     names = list(dict.fromkeys(row["sampler"] for row in rows))
     lines = [
         f"n = {_CLASSES}, d = {_DIM}, tau = {_SCALE:g}; the mean over "
-        f"{_EXAMPLES} examples of |mean of {_NUM_DRAWS.value:,} sampled gradients - "
+        f"{_EXAMPLES} examples of |mean of {num_draws:,} sampled gradients - "
         "full gradient|_1, in the logits. In brackets: what of it the noise of the "
         "measurement alone would give.",
         "",
@@ -173,6 +179,7 @@ def _bias_of(
     query: np.ndarray,
     target: int,
     m: int,
+    num_draws: int,
 ) -> tuple[float, float]:
     """The bias of one example's gradient, and the noise in the measurement of it."""
     logits = _SCALE * np.float64(classes) @ query
@@ -181,7 +188,6 @@ def _bias_of(
     halves = []
     for half in range(2):
         # All draws for one example: they are independent.
-        num_draws = _NUM_DRAWS.value // 2
         ids, log_q = sampler.draw(
             query[np.newaxis], [target], num_draws * m, _generator(1, half, m)
         )
@@ -316,4 +322,4 @@ def _digits(path: str | os.PathLike, count: int) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    program.run(main)
+    program.run(main, Config())

@@ -18,10 +18,8 @@ import dataclasses
 import functools
 
 import tensorflow as tf
-from absl import flags
 
-from experiments.common import launch as single_run
-from experiments.common import memory_needs, program
+from experiments.common import config, launch, memory_needs, program
 from experiments.rf_softmax import curves as sampler_curves
 from tff_fedss import algorithms, memory, models, samplers, tasks, training
 from tff_fedss.datasets import extreme, penn_treebank
@@ -59,155 +57,107 @@ def _by_task(name: str) -> str:
     return f" Default: {', '.join(texts)}."
 
 
-_TASK = flags.DEFINE_enum(
-    "task",
-    "ptb",
-    list(_SETTINGS),
-    "What to train: `ptb`, the next word of Penn Treebank; `extreme`, labels of rows "
-    "with sparse features; or a data set of images, with the model that `./run.sh "
-    "train` has for it.",
-)
-_SAMPLER = flags.DEFINE_enum(
-    "sampler",
-    "rff",
-    [FULL, *samplers.SAMPLERS],
-    "Where negatives come from. `full`: no sampling, the full softmax. `exp`: the "
-    "softmax distribution itself. `quadratic`: alpha (h.c)^2 + 1. `rff`: random "
-    "Fourier features. `log_uniform`: Zipf's law, for text.",
-)
-_DATA_DIR = flags.DEFINE_string(
-    "data_dir",
-    None,
-    "ptb: a folder or zip with ptb.train.txt, ptb.valid.txt and ptb.test.txt. extreme: "
-    "a folder with a train and a test file, XMC (.txt) or sparse ARFF (.arff). Images: "
-    "as for `./run.sh train`.",
-)
-_NUM_NEGATIVES = flags.DEFINE_integer(
-    "num_negatives",
-    None,
-    "m, drawn for each example." + _by_task("num_negatives"),
-    lower_bound=1,
-)
-_SHARE_NEGATIVES = flags.DEFINE_bool(
-    "share_negatives",
-    False,
-    "Draw m negatives for the mini-batch, not for each example: cheaper, and noisier. "
-    "An example leaves those out that are its target.",
-)
-_LOGIT_SCALE = flags.DEFINE_float(
-    "logit_scale",
-    None,
-    "tau: logits are tau h.c, of embeddings at length 1." + _by_task("logit_scale"),
-    lower_bound=1e-6,
-)
-_NU = flags.DEFINE_float(
-    "nu",
-    4.0,
-    "Of rff's Gaussian kernel exp(-nu |h - c|^2 / 2). The softmax's is tau; less makes "
-    "the estimate more exact (the poster's T is 1 / sqrt(nu)).",
-    lower_bound=1e-6,
-)
-_NUM_FREQUENCIES = flags.DEFINE_integer(
-    "num_frequencies", 256, "D, of rff: there are 2 D features.", lower_bound=1
-)
-_ALPHA = flags.DEFINE_float("alpha", 100.0, "Of the quadratic kernel.", lower_bound=0.0)
-_LEAF_SIZE = flags.DEFINE_integer(
-    "leaf_size",
-    None,
-    "How many classes make a bucket at the bottom of the tree of rff or quadratic: "
-    "more take less memory and more time. Default: d / 2 for quadratic; for rff 1, or "
-    "as few as fit in 1 GiB.",
-    lower_bound=1,
-)
-_EMBEDDING_DIM = flags.DEFINE_integer(
-    "embedding_dim", 64, "d, of inputs and classes.", lower_bound=1
-)
-_NUM_UNITS = flags.DEFINE_integer(
-    "num_units", 128, "The width of the LSTM and of its words, for ptb.", lower_bound=1
-)
-_NUM_STEPS = flags.DEFINE_integer(
-    "num_steps", 10, "The words of each text in a mini-batch, for ptb.", lower_bound=1
-)
-_VALIDATION_WORDS = flags.DEFINE_integer(
-    "validation_words",
-    None,
-    "Measure perplexity on so many words from the start of the validation text, for "
-    "ptb. Default: on all of them.",
-    lower_bound=1000,
-)
-_ROUNDS = flags.DEFINE_integer(
-    "rounds", None, "How many rounds." + _by_task("rounds"), lower_bound=1
-)
-_STEPS_PER_ROUND = flags.DEFINE_integer(
-    "steps_per_round", 100, "How many updates make a round.", lower_bound=1
-)
-_BATCH_SIZE = flags.DEFINE_integer(
-    "batch_size",
-    None,
-    "The mini-batch; for ptb, the texts side by side." + _by_task("batch_size"),
-    lower_bound=1,
-)
-_OPTIMIZER = flags.DEFINE_enum(
-    "optimizer",
-    None,
-    ["adagrad", "sgd"],
-    "Of those that leave classes alone that no example names." + _by_task("optimizer"),
-)
-_LEARNING_RATE = flags.DEFINE_float(
-    "learning_rate",
-    None,
-    "Of the optimizer." + _by_task("learning_rate"),
-    lower_bound=0.0,
-)
-_MAX_GRADIENT_NORM = flags.DEFINE_float(
-    "max_gradient_norm", 5.0, "Longer gradients are shortened to it.", lower_bound=1e-6
-)
-_ROUNDS_PER_EVALUATION = flags.DEFINE_integer(
-    "rounds_per_evaluation", 5, "How often to measure.", lower_bound=1
-)
-_ROUNDS_PER_CHECKPOINT = flags.DEFINE_integer(
-    "rounds_per_checkpoint",
-    5,
-    "How often to save what a killed run goes on from.",
-    lower_bound=1,
-)
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
 
-flags.adopt_module_key_flags(single_run)  # --help shows them.
+    task: str = config.flag(
+        "ptb",
+        "What to train: `ptb`, the next word of Penn Treebank; `extreme`, labels of "
+        "rows with sparse features; or a data set of images, with the model that "
+        "`./run.sh train` has for it.",
+        group="The run",
+        choices=_SETTINGS,
+    )
+    sampler: str = config.flag(
+        "rff",
+        "Where negatives come from. `full`: no sampling, the full softmax. `exp`: the "
+        "softmax distribution itself. `quadratic`: alpha (h.c)^2 + 1. `rff`: random "
+        "Fourier features. `log_uniform`: Zipf's law, for text.",
+        choices=[FULL, *samplers.SAMPLERS],
+    )
+    data_dir: str | None = config.flag(
+        None,
+        "ptb: a folder or zip with ptb.train.txt, ptb.valid.txt and ptb.test.txt. "
+        "extreme: a folder with a train and a test file, XMC (.txt) or sparse ARFF "
+        "(.arff). Images: as for `./run.sh train`.",
+    )
+    results_dir: str = launch.results_dir()
+    seed: int = launch.seed()
+    num_negatives: int | None = config.flag(
+        None,
+        "m, drawn for each example." + _by_task("num_negatives"),
+        group="Sampling",
+        low=1,
+    )
+    share_negatives: bool = config.flag(
+        False,
+        "Draw m negatives for the mini-batch, not for each example: cheaper, and "
+        "noisier. An example leaves those out that are its target.",
+    )
+    logit_scale: float | None = config.flag(
+        None,
+        "tau: logits are tau h.c, of embeddings at length 1." + _by_task("logit_scale"),
+        low=1e-6,
+    )
+    nu: float = config.flag(
+        4.0,
+        "Of rff's Gaussian kernel exp(-nu |h - c|^2 / 2). The softmax's is tau; less "
+        "makes the estimate more exact (the poster's T is 1 / sqrt(nu)).",
+        low=1e-6,
+    )
+    num_frequencies: int = config.flag(256, "D, of rff: there are 2 D features.", low=1)
+    alpha: float = config.flag(100.0, "Of the quadratic kernel.", low=0.0)
+    leaf_size: int | None = config.flag(
+        None,
+        "How many classes make a bucket at the bottom of the tree of rff or quadratic: "
+        "more take less memory and more time. Default: d / 2 for quadratic; for rff 1, "
+        "or as few as fit in 1 GiB.",
+        low=1,
+    )
+    embedding_dim: int = config.flag(
+        64, "d, of inputs and classes.", group="Model", low=1
+    )
+    num_units: int = config.flag(
+        128, "The width of the LSTM and of its words, for ptb.", low=1
+    )
+    num_steps: int = config.flag(
+        10, "The words of each text in a mini-batch, for ptb.", low=1
+    )
+    rounds: int | None = config.flag(
+        None, "How many rounds." + _by_task("rounds"), group="Optimization", low=1
+    )
+    steps_per_round: int = config.flag(100, "How many updates make a round.", low=1)
+    batch_size: int | None = config.flag(
+        None,
+        "The mini-batch; for ptb, the texts side by side." + _by_task("batch_size"),
+        low=1,
+    )
+    optimizer: str | None = config.flag(
+        None,
+        "Of those that leave classes alone that no example names."
+        + _by_task("optimizer"),
+        choices=("adagrad", "sgd"),
+    )
+    learning_rate: float | None = config.flag(
+        None, "Of the optimizer." + _by_task("learning_rate"), low=0.0
+    )
+    max_gradient_norm: float = config.flag(
+        5.0, "Longer gradients are shortened to it.", low=1e-6
+    )
+    rounds_per_evaluation: int = config.flag(
+        5, "How often to measure.", group="Evaluation and checkpoints", low=1
+    )
+    validation_words: int | None = config.flag(
+        None,
+        "Measure perplexity on so many words from the start of the validation text, "
+        "for ptb. Default: on all of them.",
+        low=1000,
+    )
+    rounds_per_checkpoint: int = config.flag(
+        5, "How often to save what a killed run goes on from.", low=1, decides=False
+    )
 
-GROUPS = {
-    "The run": ("task", "sampler", "data_dir", "results_dir", "seed"),
-    "Sampling": (
-        "num_negatives",
-        "share_negatives",
-        "logit_scale",
-        "nu",
-        "num_frequencies",
-        "alpha",
-        "leaf_size",
-    ),
-    "Model": ("embedding_dim", "num_units", "num_steps"),
-    "Optimization": (
-        "rounds",
-        "steps_per_round",
-        "batch_size",
-        "optimizer",
-        "learning_rate",
-        "max_gradient_norm",
-    ),
-    "Evaluation and checkpoints": (
-        "rounds_per_evaluation",
-        "validation_words",
-        "rounds_per_checkpoint",
-    ),
-}
-_BY_TASK = (
-    _NUM_NEGATIVES,
-    _LOGIT_SCALE,
-    _ROUNDS,
-    _BATCH_SIZE,
-    _OPTIMIZER,
-    _LEARNING_RATE,
-)
 
 _METRICS = ("perplexity", "precision_at_1", "precision_at_3", "precision_at_5", "top1")
 _COLUMNS = (
@@ -229,21 +179,21 @@ _OPTIMIZERS = {
 }
 
 
-def main() -> None:
+def main(config: Config) -> None:
     """Trains and prints the result."""
-    single_run.set_defaults(_BY_TASK, _SETTINGS[_TASK.value])
-    folder = single_run.open_folder(GROUPS, _COLUMNS, "examples")
+    config = config.filled(_SETTINGS[config.task])
+    folder = launch.open_folder(config, _COLUMNS, "examples")
     if folder is None:
         return
-    task = _load_task()
+    task = _load_task(config)
     print(task.summary, flush=True)
-    run = _build_run(task)
-    single_run.train(
+    run = _build_run(config, task)
+    launch.train(
         run,
         folder,
-        rounds=_ROUNDS.value,
-        rounds_per_evaluation=_ROUNDS_PER_EVALUATION.value,
-        rounds_per_checkpoint=_ROUNDS_PER_CHECKPOINT.value,
+        rounds=config.rounds,
+        rounds_per_evaluation=config.rounds_per_evaluation,
+        rounds_per_checkpoint=config.rounds_per_checkpoint,
         plot=lambda: sampler_curves.plot(
             {run.name: folder.rows},
             task.metric,
@@ -259,52 +209,54 @@ def main() -> None:
     text = f"{run.name}: " + ", ".join(
         f"{name} {task.format_metric(value)}" for name, value in values.items()
     )
-    single_run.finish(folder, task.metric, text, values)
+    launch.finish(folder, task.metric, text, values)
 
 
-def _load_task() -> tasks.SampledSoftmaxTask:
+def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
     """Loads the data.
 
     Raises:
         InvalidInputError: If they are not there, damaged, or do not go with the flags.
     """
-    if _TASK.value in ("ptb", "extreme") and not _DATA_DIR.value:
-        raise InvalidInputError(f"--task={_TASK.value} needs --data_dir=DIR.")
+    if config.task in ("ptb", "extreme") and not config.data_dir:
+        raise InvalidInputError(f"--task={config.task} needs --data_dir=DIR.")
     common = dict(
-        embedding_dim=_EMBEDDING_DIM.value,
-        logit_scale=_LOGIT_SCALE.value,
-        batch_size=_BATCH_SIZE.value,
-        seed=single_run.SEED.value,
+        embedding_dim=config.embedding_dim,
+        logit_scale=config.logit_scale,
+        batch_size=config.batch_size,
+        seed=config.seed,
     )
-    if _TASK.value == "ptb":
-        data = penn_treebank.load(_DATA_DIR.value)
-        shortest = min(map(len, (data.train, data.valid[: _VALIDATION_WORDS.value])))
-        if (shortest - 1) // _BATCH_SIZE.value < _NUM_STEPS.value:
+    if config.task == "ptb":
+        data = penn_treebank.load(config.data_dir)
+        shortest = min(map(len, (data.train, data.valid[: config.validation_words])))
+        if (shortest - 1) // config.batch_size < config.num_steps:
             raise InvalidInputError(
-                f"--batch_size={_BATCH_SIZE.value} parts of --num_steps="
-                f"{_NUM_STEPS.value} words are more than a text of {shortest} has."
+                f"--batch_size={config.batch_size} parts of --num_steps="
+                f"{config.num_steps} words are more than a text of {shortest} has."
             )
-        num_units, num_words = _NUM_UNITS.value, len(data.words)
+        num_units, num_words = config.num_units, len(data.words)
         _check_memory(
+            config,
             num_words,
             memory_needs.matrix("the LSTM", 8 * num_units, num_units)
             | memory_needs.matrix("words", num_words, num_units),
-            _BATCH_SIZE.value * _NUM_STEPS.value,
+            config.batch_size * config.num_steps,
         )
         return tasks.LanguageModel(
             data,
-            num_steps=_NUM_STEPS.value,
-            num_units=_NUM_UNITS.value,
-            validation_words=_VALIDATION_WORDS.value,
+            num_steps=config.num_steps,
+            num_units=config.num_units,
+            validation_words=config.validation_words,
             **common,
         )
-    if _TASK.value == "extreme":
+    if config.task == "extreme":
         try:
-            data = extreme.load(_DATA_DIR.value)
+            data = extreme.load(config.data_dir)
             _check_memory(
+                config,
                 data.num_labels,
                 memory_needs.matrix(
-                    "features", data.num_features, _EMBEDDING_DIM.value
+                    "features", data.num_features, config.embedding_dim
                 ),
             )
             return tasks.ExtremeClassification(data, **common)
@@ -312,17 +264,18 @@ def _load_task() -> tasks.SampledSoftmaxTask:
             raise
         except ValueError as error:
             raise InvalidInputError(
-                f"--data_dir={_DATA_DIR.value}: {error}."
+                f"--data_dir={config.data_dir}: {error}."
             ) from error
-    return _image_task()
+    return _image_task(config)
 
 
 def _check_memory(
-    num_classes: int, encoder: dict[str, int], num_examples: int = 1
+    config: Config, num_classes: int, encoder: dict[str, int], num_examples: int = 1
 ) -> None:
     """Refuses what cannot fit into memory, and buckets larger than all classes.
 
     Args:
+        config: The flags.
         num_classes: n.
         encoder: What the encoder needs.
         num_examples: At least so many make a mini-batch.
@@ -330,32 +283,32 @@ def _check_memory(
     Raises:
         InvalidInputError: If so.
     """
-    if _LEAF_SIZE.value is not None and _LEAF_SIZE.value > num_classes:
+    if config.leaf_size is not None and config.leaf_size > num_classes:
         raise InvalidInputError(
-            f"--leaf_size={_LEAF_SIZE.value} is more than the n={num_classes} classes."
+            f"--leaf_size={config.leaf_size} is more than the n={num_classes} classes."
         )
-    dim, is_shared = _EMBEDDING_DIM.value, _SHARE_NEGATIVES.value
-    if _SAMPLER.value == FULL:
+    dim, is_shared = config.embedding_dim, config.share_negatives
+    if config.sampler == FULL:
         step = memory_needs.matrix("logits", num_examples, num_classes)
     else:
-        draws = _NUM_NEGATIVES.value * (1 if is_shared else num_examples)
+        draws = config.num_negatives * (1 if is_shared else num_examples)
         step = memory_needs.matrix("the embeddings of negatives", draws, dim)
     memory.check(
         memory_needs.sampling_tree(
-            _SAMPLER.value, num_classes, dim, _NUM_FREQUENCIES.value, _LEAF_SIZE.value
+            config.sampler, num_classes, dim, config.num_frequencies, config.leaf_size
         ),
         device_needs=encoder | memory_needs.matrix("W", num_classes, dim) | step,
     )
 
 
-def _image_task() -> tasks.PooledImages:
-    family = tasks.FAMILIES[_TASK.value]
-    if _DATA_DIR.value and "data_dir" not in family.options:
-        raise InvalidInputError(f"--task={_TASK.value} takes no --data_dir.")
+def _image_task(config: Config) -> tasks.PooledImages:
+    family = tasks.FAMILIES[config.task]
+    if config.data_dir and "data_dir" not in family.options:
+        raise InvalidInputError(f"--task={config.task} takes no --data_dir.")
     settings = family.settings["classification"]
     dataset = family.load(
         tasks.DataOptions(
-            data_dir=_DATA_DIR.value,
+            data_dir=config.data_dir,
             kind="classification",
             partition=family.partitions[0],
             image_size=settings.image_size,
@@ -364,53 +317,55 @@ def _image_task() -> tasks.PooledImages:
     model_fn = functools.partial(
         models.FEATURE_EXTRACTORS[settings.model],
         dataset.image_shape,
-        _EMBEDDING_DIM.value,
-        seed=single_run.SEED.value,
+        config.embedding_dim,
+        seed=config.seed,
     )
     _check_memory(
-        dataset.num_classes, memory_needs.network("phi", model_fn, 1, copies=1)
+        config, dataset.num_classes, memory_needs.network("phi", model_fn, 1, copies=1)
     )
     task = tasks.Classification(dataset, model_fn)
     return tasks.PooledImages(
         task,
         functools.partial(
-            training.pooled_batches, dataset, _BATCH_SIZE.value, single_run.SEED.value
+            training.pooled_batches, dataset, config.batch_size, config.seed
         ),
-        logit_scale=_LOGIT_SCALE.value,
+        logit_scale=config.logit_scale,
     )
 
 
-def _build_run(task: tasks.SampledSoftmaxTask) -> training.SampledSoftmaxRun:
+def _build_run(
+    config: Config, task: tasks.SampledSoftmaxTask
+) -> training.SampledSoftmaxRun:
     sampler = None
-    if _SAMPLER.value != FULL:
-        sampler = samplers.SAMPLERS[_SAMPLER.value](
+    if config.sampler != FULL:
+        sampler = samplers.SAMPLERS[config.sampler](
             samplers.SamplerOptions(
                 task.num_classes,
                 task.embedding_dim,
                 scale=task.logit_scale,
-                alpha=_ALPHA.value,
-                nu=_NU.value,
-                num_frequencies=_NUM_FREQUENCIES.value,
-                leaf_size=_LEAF_SIZE.value,
-                seed=single_run.SEED.value,
+                alpha=config.alpha,
+                nu=config.nu,
+                num_frequencies=config.num_frequencies,
+                leaf_size=config.leaf_size,
+                seed=config.seed,
             )
         )
     algorithm = algorithms.SampledSoftmax(
         task.encoder(),
         task.num_classes,
         task.embedding_dim,
-        _OPTIMIZERS[_OPTIMIZER.value](_LEARNING_RATE.value),
+        _OPTIMIZERS[config.optimizer](config.learning_rate),
         sampler,
-        num_negatives=_NUM_NEGATIVES.value,
+        num_negatives=config.num_negatives,
         logit_scale=task.logit_scale,
-        share_negatives=_SHARE_NEGATIVES.value,
-        max_gradient_norm=_MAX_GRADIENT_NORM.value,
-        seed=single_run.SEED.value,
+        share_negatives=config.share_negatives,
+        max_gradient_norm=config.max_gradient_norm,
+        seed=config.seed,
     )
     return training.SampledSoftmaxRun(
-        _SAMPLER.value, task, algorithm, _STEPS_PER_ROUND.value
+        config.sampler, task, algorithm, config.steps_per_round
     )
 
 
 if __name__ == "__main__":
-    program.run(main, groups=GROUPS, paper="rf_softmax")
+    program.run(main, Config(), paper="rf_softmax")

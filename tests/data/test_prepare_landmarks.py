@@ -424,8 +424,11 @@ def held_up(self, image_id):
     return read(self, image_id)
 
 prepare_landmarks.FolderOfImages.read = held_up
-prepare_landmarks.define_flags()
-program.run(prepare_landmarks.main, ["prepare_landmarks", *flags])
+program.run(
+    prepare_landmarks.main,
+    prepare_landmarks.Config(),
+    ["prepare_landmarks", *flags],
+)
 """
 
 

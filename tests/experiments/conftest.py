@@ -1,7 +1,6 @@
 import signal
 
 import pytest
-from absl.testing import flagsaver
 
 from experiments.common import program
 from experiments.fedss import train
@@ -13,8 +12,8 @@ def run_train(capsys):
 
     def run(*flags):
         handler = signal.getsignal(signal.SIGTERM)
-        with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
-            program.run(train.main, ["train", *flags])
+        with pytest.raises(SystemExit) as end:
+            program.run(train.main, train.Config(), ["train", *flags])
         signal.signal(signal.SIGTERM, handler)
         return (end.value.code or 0, *capsys.readouterr())
 

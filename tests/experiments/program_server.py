@@ -2,9 +2,8 @@
 
     python tests/experiments/program_server.py FD
 
-A process for every run would be slow to start. Here every run begins as a new process
-does: the modules of experiments/ and data/ are imported anew, as `__main__` and with
-the flags that absl alone defines, so that any program can follow any other. What a run
+A process for every run would be slow to start. Here any program can follow any other:
+each defines its flags when it begins and takes them back at its end. What a run
 changes of the process (flags, working directory, environment, limits, signal handlers,
 user) is put back after it. Each line of standard input is a JSON object, see `Server`;
 each line written to the file descriptor FD is [exit code, stdout, stderr] of the run.
@@ -27,7 +26,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_OWN = ("experiments", "data")
 _NOBODY = 65534
 
 
@@ -153,26 +151,25 @@ def help_of(module: str) -> str:
 def main() -> None:
     """Answers requests until standard input ends."""
     sys.path[:0] = [str(_ROOT)] if str(_ROOT) not in sys.path else []
-    # Once, for all programs. None of these defines a flag of ours.
+    # Once, for all programs.
     import absl.flags
     import matplotlib.pyplot  # noqa: F401
     import tensorflow_datasets  # noqa: F401
 
     from tff_fedss import training  # noqa: F401
 
-    absls = _copy_of_flags(absl.flags.FLAGS)
     with open(int(sys.argv[1]), "wb", buffering=0) as answers:
         for line in sys.stdin:
             request = json.loads(line)
             with _kept_state(request), _captured() as captured:
-                _forget_programs()
-                absl.flags.FLAGS.__dict__.update(_copy_of_flags_dict(absls))
+                absl.flags.FLAGS.unparse_flags()
                 code = _run(request)
             answers.write(json.dumps([code, *captured]).encode() + b"\n")
 
 
 def _run(request: Mapping[str, Any]) -> int:
     sys.argv = [request["module"], *request["flags"]]
+    sys.modules.pop(request["module"], None)  # Python would warn that it is there.
     try:
         with _stopping(request["stop_after_rows"]):
             runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
@@ -185,33 +182,6 @@ def _run(request: Mapping[str, Any]) -> int:
         traceback.print_exc()
         return 1
     return 0
-
-
-def _forget_programs() -> None:
-    for name in [n for n in sys.modules if n.partition(".")[0] in _OWN]:
-        del sys.modules[name]
-
-
-def _copy_of_flags(values: Any) -> dict[str, Any]:
-    """What the registry of flags holds, before any program has added to it."""
-    return _copy_of_flags_dict(values.__dict__)
-
-
-def _copy_of_flags_dict(registry: Mapping[str, Any]) -> dict[str, Any]:
-    result = {}
-    for key, value in registry.items():
-        if key == "__flags":
-            # Flag objects are in the table of their modules, too: their state is what
-            # has to be put back.
-            value = dict(value)
-            for flag in value.values():
-                flag.unparse()
-        elif isinstance(value, dict):
-            value = {k: list(v) if isinstance(v, list) else v for k, v in value.items()}
-        elif isinstance(value, set):
-            value = set(value)
-        result[key] = value
-    return result
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import pytest
 
 from experiments.common import cells, jobs
 from experiments.common import sweep as run_table
-from experiments.fedss import run_flags
+from experiments.fedss import run_config
 from tests import waiting
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -143,7 +143,7 @@ def test_a_killed_table_leaves_runs_that_go_on(flagfiles, tmp_path, number):
 )
 def test_which_table_must_be_said(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
-        run_table._table(arguments)
+        run_table._table(run_table.Config(), arguments)
 
 
 @pytest.mark.parametrize(
@@ -315,11 +315,9 @@ def test_a_foreign_run_stops_the_command_at_once(flagfiles, tmp_path):
 
 def test_what_a_run_does_not_keep():
     """The flags that _check_folder passes over are those that a run does not record."""
-    known = {name for names in run_flags.GROUPS.values() for name in names}
-    kept = {flag.name for flag in run_flags._DECIDE_RESULTS}
+    flags = run_config.RunConfig.flags()
     places = {"data_dir", "clients_csv"}
-    methods = {"method", "methods"}
-    not_kept = known - kept - methods
+    not_kept = {name for name, flag in flags.items() if not flag.decides}
     assert not_kept | places | {"flagfile"} == run_table._FREE
 
 

@@ -9,20 +9,10 @@ import matplotlib.image
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import flags
-from absl.testing import flagsaver
 
 from experiments.fedss import describe
 from tff_fedss.datasets import array_client_data, federated_dataset, synthetic
 from tff_fedss.errors import InvalidInputError
-
-
-@pytest.fixture(autouse=True)
-def parsed_flags():
-    """`main` runs under `program.run`, which parses the flags."""
-    with flagsaver.flagsaver():
-        flags.FLAGS.mark_as_parsed()
-        yield
 
 
 def _dataset(**changes):
@@ -305,11 +295,8 @@ def test_program_from_a_dataset(tmp_path):
 
 
 def _error_of_main(dataset, **values):
-    with (
-        flagsaver.flagsaver(dataset=dataset, **values),
-        pytest.raises(InvalidInputError) as error,
-    ):
-        describe.main()
+    with pytest.raises(InvalidInputError) as error:
+        describe.main(describe.Config(dataset=dataset, **values))
     return str(error.value)
 
 

@@ -4,9 +4,8 @@ import types
 
 import pytest
 import tensorflow as tf
-from absl.testing import flagsaver
 
-from experiments.common import runtime_flags
+from experiments.common import config, runtime_config
 from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
 
@@ -14,15 +13,8 @@ CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 GPUS = [f"/job:localhost/replica:0/task:0/device:GPU:{i}" for i in range(3)]
 
 
-@pytest.fixture
-def parse():
-    """Parses flags, and takes them back after the test."""
-
-    def parse_flags(*arguments):
-        runtime_flags.flags.FLAGS(["program", *arguments])
-
-    with flagsaver.flagsaver():
-        yield parse_flags
+def parse(*arguments):
+    return config.parse(runtime_config.RuntimeConfig(), *arguments)
 
 
 @pytest.fixture
@@ -45,11 +37,9 @@ def three_gpus(monkeypatch):
     return asked
 
 
-def test_auto_is_in_process_without_a_gpu(parse, monkeypatch):
+def test_auto_is_in_process_without_a_gpu(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
-    parse()
-    runtime_flags.take_defaults()
-    assert runtime_flags.RUNTIME.value == "in_process"
+    assert runtime_config.with_defaults(parse()).runtime == "in_process"
 
 
 @pytest.mark.parametrize(
@@ -61,10 +51,8 @@ def test_auto_is_in_process_without_a_gpu(parse, monkeypatch):
         (("--workers=a:1",), "native"),
     ],
 )
-def test_auto_with_gpus(parse, three_gpus, arguments, name):
-    parse(*arguments)
-    runtime_flags.take_defaults()
-    assert runtime_flags.RUNTIME.value == name
+def test_auto_with_gpus(three_gpus, arguments, name):
+    assert runtime_config.with_defaults(parse(*arguments)).runtime == name
 
 
 @pytest.mark.parametrize(
@@ -75,14 +63,13 @@ def test_auto_with_gpus(parse, three_gpus, arguments, name):
         (("--workers=a:1",), "set_remote_context"),
     ],
 )
-def test_the_runtime_becomes_the_default(parse, monkeypatch, arguments, installed):
+def test_the_runtime_becomes_the_default(monkeypatch, arguments, installed):
     called = []
     for name in ("set_in_process_context", "set_native_context", "set_remote_context"):
         monkeypatch.setattr(
             runtime, name, lambda *_, name=name, **__: called.append(name)
         )
-    parse(*arguments)
-    runtime_flags.install()
+    runtime_config.install(parse(*arguments))
     assert called == [installed]
 
 
@@ -93,21 +80,18 @@ def test_the_runtime_becomes_the_default(parse, monkeypatch, arguments, installe
         (("--num_gpus=2", "--runtime=native"), "--num_gpus=2 needs --runtime=in_pro"),
     ],
 )
-def test_what_does_not_go_together(parse, three_gpus, arguments, message):
-    parse(*arguments)
+def test_what_does_not_go_together(three_gpus, arguments, message):
     with pytest.raises(InvalidInputError, match=message):
-        runtime_flags.take_defaults()
+        runtime_config.with_defaults(parse(*arguments))
 
 
-def test_as_many_gpus_and_clients_as_asked_for(parse, three_gpus):
-    parse("--num_gpus=2", "--clients_per_gpu=4")
-    runtime_flags.install()
+def test_as_many_gpus_and_clients_as_asked_for(three_gpus):
+    runtime_config.install(parse("--num_gpus=2", "--clients_per_gpu=4"))
     assert len(three_gpus.visible) == 2 and three_gpus.clients_per_device == 4
 
 
-def test_clients_that_did_not_train_on_the_gpus_are_noticed(parse, three_gpus):
-    parse()
-    check = runtime_flags.install()
+def test_clients_that_did_not_train_on_the_gpus_are_noticed(three_gpus):
+    check = runtime_config.install(parse())
     three_gpus.client_devices = {CPU, GPUS[0]}
     check()
     for devices in ({CPU}, set()):

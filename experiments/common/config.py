@@ -1,0 +1,274 @@
+"""The flags of a program: a frozen dataclass, with a field for each.
+
+    @dataclasses.dataclass(frozen=True)
+    class Config(config.Config):
+        rounds: int = config.flag(40, "How many rounds.", low=1)
+        data_dir: str | None = config.flag(None, "Where the data are.")
+
+    def main(config: Config) -> None: ...
+
+    program.run(main, Config())
+
+The annotation says what a flag takes: int, float, str, bool or tuple[str, ...], with
+`| None` where it may be left open. The fields are in the order of --help, within a
+topic, and of flags.txt: those of a class before those that it inherits.
+"""
+
+import dataclasses
+import math
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Collection, Sequence
+from typing import Any, Self, TypeVar
+
+from absl import flags
+
+from experiments.common import cells
+from tff_fedss.errors import InvalidInputError
+
+_LARGEST = 2**31 - 1  # TensorFlow counts in int32.
+_KEY = "flag"
+# What a flag takes, as --help writes it.
+_PLACEHOLDERS = {int: "INT", float: "FLOAT", str: "STRING", tuple: "STRINGS"}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Flag:
+    """What `flag` was told, see there."""
+
+    help: str
+    group: str | None
+    low: float | None
+    high: float | None
+    choices: Sequence[str] | None
+    decides: bool
+    needed: str | None
+    marks: tuple[str, ...]
+    name: str = ""
+    kind: type = str
+
+
+def flag(
+    default: Any,
+    help: str,  # As absl calls it.
+    *,
+    group: str | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    choices: Sequence[str] | None = None,
+    decides: bool = True,
+    needed: str | None = None,
+    marks: tuple[str, ...] = (),
+) -> Any:
+    """Declares a flag, as the field of a dataclass.
+
+    Args:
+        default: Its value where the user gives none.
+        help: For --help.
+        group: Its topic there; the flags after it in the class have it, too, up to one
+            that names another. Flags of no topic come first, by name.
+        low: The least number that it takes.
+        high: The largest.
+        choices: The words that it takes. A list takes one or more of them.
+        decides: Whether it decides what comes out of a run, so that flags.txt has it
+            and a results folder belongs to its value.
+        needed: Says that it cannot be left open, and why: what follows `--name=`, such
+            as "DIR is needed.".
+        marks: What else it decides, see `Config.marked`.
+    """
+    told = _Flag(help, group, low, high, choices, decides, needed, marks)
+    return dataclasses.field(default=default, metadata={_KEY: told})
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What a user asks of a program. The programs have subclasses."""
+
+    @classmethod
+    def flags(cls) -> dict[str, _Flag]:
+        """Returns the flags by name: those of a class before those it inherits."""
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        hints = typing.get_type_hints(cls)
+        result = {}
+        for owner in cls.__mro__:
+            group = None
+            for name in owner.__dict__.get("__annotations__", {}):
+                told = fields[name].metadata[_KEY]
+                group = told.group or group
+                own = dataclasses.replace(
+                    told, name=name, kind=_kind(hints[name]), group=group
+                )
+                result.setdefault(name, own)
+        return result
+
+    def deciding(self) -> dict[str, str]:
+        """Returns the flags that decide results, as flags.txt has them.
+
+        Those that are open (None) are left out.
+        """
+        return cells.as_texts(
+            {
+                name: float(value) if own.kind is float else value
+                for name, own in self.flags().items()
+                if own.decides and (value := getattr(self, name)) is not None
+            }
+        )
+
+    def marked(self, mark: str) -> dict[str, Any]:
+        """Returns the values of the flags with a mark, by name."""
+        return {
+            name: getattr(self, name)
+            for name, own in self.flags().items()
+            if mark in own.marks
+        }
+
+    def filled(self, settings: Any) -> Self:
+        """Returns a copy in which what was open has the values of other settings.
+
+        Args:
+            settings: A dataclass. Its attributes that are no flag of this name, or one
+                that is not open, are passed over.
+        """
+        names = self.flags()
+        return dataclasses.replace(
+            self,
+            **{
+                field.name: getattr(settings, field.name)
+                for field in dataclasses.fields(settings)
+                if field.name in names and getattr(self, field.name) is None
+            },
+        )
+
+
+_ConfigT = TypeVar("_ConfigT", bound=Config)
+
+
+def define(defaults: Config, flag_values: flags.FlagValues) -> None:
+    """Defines flags for absl.
+
+    Args:
+        defaults: Which, and with what defaults.
+        flag_values: Where.
+    """
+    for name, own in defaults.flags().items():
+        default = getattr(defaults, name)
+        # For --helpfull they are flags of the program, not of this module.
+        options = {"flag_values": flag_values, "module_name": sys.argv[0]}
+        if own.kind in (int, float):
+            define_number = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
+            define_number[own.kind](
+                name, default, own.help, own.low, own.high, **options
+            )
+        elif own.kind is bool:
+            flags.DEFINE_bool(name, default, own.help, **options)
+        elif own.kind is tuple:
+            default = None if default is None else list(default)
+            flags.DEFINE_list(name, default, own.help, **options)
+            if own.choices:
+                flags.register_validator(
+                    name,
+                    lambda words, known=frozenset(own.choices): (
+                        words is None or (words and known.issuperset(words))
+                    ),
+                    f"value should be a list of <{'|'.join(own.choices)}>",
+                    flag_values,
+                )
+        elif own.choices:
+            flags.DEFINE_enum(name, default, list(own.choices), own.help, **options)
+        else:
+            flags.DEFINE_string(name, default, own.help, **options)
+
+
+def undefine(defaults: Config, flag_values: flags.FlagValues) -> None:
+    """Takes back what `define` has done, so that another program can follow."""
+    for name in defaults.flags():
+        delattr(flag_values, name)
+
+
+def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
+    """Returns what the user asks for.
+
+    Args:
+        defaults: As for `define`.
+        flag_values: Where the flags are, parsed.
+
+    Raises:
+        InvalidInputError: If a flag is missing that cannot be left open, or a number
+            is not finite or too large.
+    """
+    values = {name: flag_values[name].value for name in defaults.flags()}
+    for name, own in defaults.flags().items():
+        value = values[name]
+        if own.needed and value in (None, ""):
+            raise InvalidInputError(f"--{name}={own.needed}")
+        # The bounds of absl let NaN pass, and infinity where there is no upper one.
+        if own.kind is float and value is not None and not math.isfinite(value):
+            raise InvalidInputError(f"flag --{name}={value}: expected a finite number")
+        # Seeds may have more: some of them go to NumPy.
+        if own.kind is int and abs(value or 0) > _LARGEST and name != "seed":
+            raise InvalidInputError(
+                f"flag --{name}={value}: expected at most {_LARGEST}"
+            )
+        if own.kind is tuple and value is not None:
+            values[name] = tuple(value)
+    return dataclasses.replace(defaults, **values)
+
+
+def parse(defaults: _ConfigT, *arguments: str) -> _ConfigT:
+    """Returns what arguments ask for, without a program around it.
+
+    Args:
+        defaults: As for `define`.
+        *arguments: Of a command line.
+
+    Raises:
+        absl.flags.Error: If one does not parse.
+        InvalidInputError: See `read`.
+    """
+    flag_values = flags.FlagValues()
+    define(defaults, flag_values)
+    flag_values(["", *arguments])
+    return read(defaults, flag_values)
+
+
+def help_of(defaults: Config, topics: Collection[str] | None = None) -> list[str]:
+    """Writes what --help says of the flags: a text for each topic.
+
+    Args:
+        defaults: The flags and their defaults.
+        topics: Those to write of; by default all. Flags of no topic are always there.
+    """
+    own = defaults.flags().values()
+    by_topic = {"Flags": sorted((f for f in own if not f.group), key=lambda f: f.name)}
+    for told in own:
+        if told.group and (topics is None or told.group in topics):
+            by_topic.setdefault(told.group, []).append(told)
+    return [
+        "\n".join(
+            [f"{topic}:", *(_help_of(f, getattr(defaults, f.name)) for f in members)]
+        )
+        for topic, members in by_topic.items()
+        if members
+    ]
+
+
+def _help_of(own: _Flag, default: Any) -> str:
+    is_choice = own.choices and own.kind is str
+    value = "|".join(own.choices) if is_choice else _PLACEHOLDERS.get(own.kind)
+    name = f"--[no]{own.name}" if own.kind is bool else f"--{own.name}={value}"
+    text = own.help
+    if default not in (None, ()) and own.kind is not bool:
+        text += f" Default: {cells.as_texts({'': own.kind(default)})['']}."
+    wrapped = textwrap.wrap(text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join([*textwrap.wrap(name, 86, initial_indent="  "), *wrapped])
+
+
+def _kind(annotation: Any) -> type:
+    """Returns what values of an annotation are, where they are not None."""
+    options = [annotation]
+    if isinstance(annotation, types.UnionType):
+        options = [o for o in typing.get_args(annotation) if o is not types.NoneType]
+    (option,) = options
+    return typing.get_origin(option) or option

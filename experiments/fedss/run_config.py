@@ -1,0 +1,256 @@
+"""What a user may ask of a federated run: its flags, and what is open by data set."""
+
+import dataclasses
+from typing import TypeVar
+
+from experiments.common import config, launch, runtime_config
+from tff_fedss import models, tasks
+from tff_fedss.class_sets import LOGIT_CORRECTIONS
+from tff_fedss.errors import InvalidInputError
+
+# In the order of the paper's tables.
+METHODS = (
+    "fedss",
+    "neg_only",
+    "pos_only",
+    "fedaws",
+    "full_softmax",
+    "centralized",
+)
+
+
+# Marks what a warm start depends on.
+_WARM_START = ("warm_start",)
+
+
+def _by_dataset(name: str) -> str:
+    """Says in --help what a flag's default is for each data set."""
+    values = {
+        key: getattr(next(iter(family.settings.values())), name)
+        for key, family in tasks.FAMILIES.items()
+    }
+    texts = [
+        f"{key} {_last(value):g}" if not isinstance(value, str) else f"{key} {value}"
+        for key, value in values.items()
+    ]
+    return f" Default: {', '.join(texts)}."
+
+
+def _last(value):
+    return value[-1] if isinstance(value, tuple) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(runtime_config.RuntimeConfig):
+    """What a user asks of a federated run, whatever the method."""
+
+    dataset: str = config.flag(
+        "glyphs",
+        "The data, and with them the defaults of the flags below: `glyphs` are drawn "
+        "by an embedded generator, nothing is downloaded; data/README.md says how to "
+        "get the others.",
+        group="The run",
+        choices=tasks.FAMILIES,
+        marks=_WARM_START,
+    )
+    data_dir: str | None = config.flag(
+        None,
+        "Where the data set is: a folder or an archive, see data/README.md. Without "
+        "it, TFDS downloads Omniglot and SOP.",
+        marks=_WARM_START,
+    )
+    task: str | None = config.flag(
+        None,
+        "What is asked of the held-out images. Default: `retrieval` (MAP@10, of "
+        "classes that no client has) for sop, `classification` (top-1) for the others; "
+        "omniglot knows both.",
+        group="Data",
+        choices=tasks.KINDS,
+        marks=_WARM_START,
+    )
+    partition: str | None = config.flag(
+        None,
+        "How images are split over clients. omniglot: `mixed` (20 classes with about 5 "
+        "drawings of each; the default) or `drawer` (natural: one person's hand in one "
+        "alphabet). tiny_imagenet: `mixed` or `dirichlet`. The others know one way.",
+    )
+    dirichlet_alpha: float | None = config.flag(
+        None,
+        "The concentration of --partition=dirichlet; less is more uneven. Default: 10.",
+        low=1e-6,
+    )
+    num_clients: int | None = config.flag(
+        None,
+        "How many clients the partition makes. Default for imagenet21k: 25,691, the "
+        "paper's, scaled to the number of images.",
+        low=1,
+    )
+    clients_csv: str | None = config.flag(
+        None,
+        "For sop: which client has which image (user_id,image_id,class), as "
+        "data/partition_sop.py writes it. Default: the same partition, made anew.",
+    )
+    image_size: int | None = config.flag(
+        None,
+        "Height and width of what the model sees, in pixels."
+        + _by_dataset("image_size"),
+        low=8,
+        marks=_WARM_START,
+    )
+    resize_size: int | None = config.flag(
+        None,
+        "Photographs are resized to this height and width, from which the image is "
+        "cut. Default: 256/224 of --image_size.",
+        low=8,
+    )
+    num_classes: int | None = config.flag(
+        None, "n, for glyphs: up to a million. Default: 500.", low=2, marks=_WARM_START
+    )
+    num_public_classes: int | None = config.flag(
+        None,
+        "For tiny_imagenet: so many classes, drawn at random, are kept from the "
+        "clients, for --warm_start_epochs. Default: 0.",
+        low=0,
+        marks=_WARM_START,
+    )
+    num_negatives: int | None = config.flag(
+        None,
+        "m, the negative classes that a client draws per round. Only fedss and "
+        "neg_only draw any." + _by_dataset("num_negatives"),
+        group="Method",
+        low=1,
+    )
+    logit_correction: str = config.flag(
+        "inclusion",
+        "How the logits of sampled negatives are corrected: `inclusion` by the inverse "
+        "of their inclusion probability, `none` not at all.",
+        choices=LOGIT_CORRECTIONS,
+    )
+    spreadout_weight: float = config.flag(
+        1.0, "lambda, of fedaws' regularizer.", low=0.0
+    )
+    spreadout_margin: float = config.flag(
+        1.0,
+        "nu, the distance on the unit sphere below which fedaws pushes classes apart.",
+        low=1e-6,
+        high=2.0,
+    )
+    spreadout_neighbors: int | None = config.flag(
+        None,
+        "k: only the k nearest classes of each class push it (fedaws, for many "
+        "classes). By default all of them do.",
+        low=1,
+    )
+    rounds: int | None = config.flag(
+        None, "How many rounds." + _by_dataset("rounds"), group="Optimization", low=1
+    )
+    clients_per_round: int | None = config.flag(
+        None, "K, the clients of a round." + _by_dataset("clients_per_round"), low=1
+    )
+    batch_size: int = config.flag(32, "The mini-batch on a client.", low=1)
+    client_learning_rate: float | None = config.flag(
+        None,
+        "eta, of SGD on the clients (and of centralized SGD)."
+        + _by_dataset("client_learning_rate"),
+        low=0.0,
+    )
+    server_learning_rate: float = config.flag(1.0, "alpha, of the server.", low=0.0)
+    server_momentum: float = config.flag(0.9, "Of the server.", low=0.0, high=1.0)
+    model: str | None = config.flag(
+        None,
+        "phi, the feature extractor. MobileNetV3 needs --image_size of at least 32; "
+        "`paper` meets the paper's shares of parameters, ImageNet weights fit `large`."
+        + _by_dataset("model"),
+        group="Model",
+        choices=models.FEATURE_EXTRACTORS,
+        marks=_WARM_START,
+    )
+    pretrained: str | None = config.flag(
+        None,
+        "Start phi from this file: Keras .h5 or SavedModel, by the names of the layers "
+        "(ImageNet weights of MobileNetV3, for instance, those with their top), or the "
+        "METHOD.npz or moco.npz of another run.",
+        marks=_WARM_START,
+    )
+    allow_partial_pretrained: bool | None = config.flag(
+        None,
+        "Start from --pretrained even if it has less than nine tenths of phi's "
+        "parameters: the others keep their initial values. By default that is refused.",
+    )
+    embedding_dim: int = config.flag(
+        64, "d, the length of an image's representation.", low=1, marks=_WARM_START
+    )
+    warm_start_epochs: int | None = config.flag(
+        None,
+        "Before the rounds, train phi centrally for so many epochs on public classes, "
+        "which no client holds (the paper starts from ImageNet-1k). 0: from scratch."
+        + _by_dataset("warm_start_epochs"),
+        low=0,
+        marks=_WARM_START,
+    )
+    warm_start_cache: str | None = config.flag(
+        None,
+        "A folder that keeps warm starts, for other runs that begin with the same.",
+        decides=False,
+    )
+    rounds_per_evaluation: int | None = config.flag(
+        None,
+        "How often to measure on the held-out images."
+        + _by_dataset("rounds_per_evaluation"),
+        group="Evaluation and checkpoints",
+        low=1,
+    )
+    train_top1: bool = config.flag(
+        False,
+        "Measure after the last round how well the training images are classified, too "
+        "(Table 4).",
+    )
+    rounds_per_checkpoint: int = config.flag(
+        25, "How often to save what a killed run goes on from.", low=1, decides=False
+    )
+    results_dir: str = launch.results_dir()
+    seed: int = launch.seed(2**31 - 1, marks=_WARM_START)
+
+    @property
+    def family(self) -> tasks.Family:
+        """What is known of the data set."""
+        return tasks.FAMILIES[self.dataset]
+
+
+_ConfigT = TypeVar("_ConfigT", bound=RunConfig)
+
+
+def with_defaults(config: _ConfigT) -> _ConfigT:
+    """Gives what was left open the values of the data set and of this machine.
+
+    Raises:
+        InvalidInputError: If a flag does not go with the data set, with another flag or
+            with this machine.
+    """
+    family = config.family
+    for name, offered in (
+        ("task", tuple(family.settings)),
+        ("partition", family.partitions),
+    ):
+        value = getattr(config, name)
+        if value is None:
+            config = dataclasses.replace(config, **{name: offered[0]})
+        elif value not in offered:
+            raise InvalidInputError(
+                f"--{name}={value} does not go with --dataset={config.dataset}, which "
+                f"knows {' and '.join(offered)}."
+            )
+    # These go with some data sets only.
+    options = frozenset().union(*(f.options for f in tasks.FAMILIES.values()))
+    for name in config.flags():
+        is_taken = name not in options or name in family.options
+        if not is_taken and getattr(config, name) is not None:
+            those = [k for k, f in tasks.FAMILIES.items() if name in f.options]
+            raise InvalidInputError(
+                f"--{name} goes with --dataset={' or '.join(those)} only, found "
+                f"--dataset={config.dataset}."
+            )
+    settings = family.settings[config.task]
+    negatives = _last(settings.num_negatives)
+    config = config.filled(dataclasses.replace(settings, num_negatives=negatives))
+    return runtime_config.with_defaults(config)

@@ -1,0 +1,145 @@
+"""One federated run, from its flags to its results folder."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tqdm
+
+from experiments.common import output_files, runtime_config
+from experiments.fedss import report, run_config, run_parts, starting_point
+from experiments.fedss.run_config import RunConfig
+from tff_fedss import models, tasks, training
+
+
+def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
+    """Runs methods side by side, from the data to the files in --results_dir.
+
+    Goes on from the folder's checkpoints, if there are any. If the folder is of a
+    finished run, nothing is run again.
+
+    Args:
+        config: What the user asks for.
+        methods: Of `run_config.METHODS`.
+
+    Returns:
+        The table of what came of each method, for the terminal.
+
+    Raises:
+        InvalidInputError: Before anything is written, if the flags or data are bad.
+    """
+    config = run_config.with_defaults(config)
+    folder = training.ResultsFolder(config.results_dir, config.deciding())
+    if (told := folder.told("table")) is not None:
+        return told
+    check_placement = runtime_config.install(config)
+    task = run_parts.load_task(config, methods)
+    model, loaded = starting_point.initial(config, task)
+    num_w = task.dataset.num_classes * config.embedding_dim
+    share = models.last_layer_share(
+        model.count_params(), task.dataset.num_classes, config.embedding_dim
+    )
+    facts = [
+        task.dataset.summary(),
+        f"phi: {config.model}, {model.count_params():,} parameters; W: {num_w:,} "
+        f"({100 * share:.1f} % of all)",
+    ]
+    if loaded:
+        facts.append(str(loaded))
+    elif config.family.settings[config.task].starts_pretrained:
+        facts.append(
+            "Note: the paper starts phi from ImageNet-1k; without --pretrained this "
+            "run starts from scratch."
+        )
+    print("\n".join(facts), flush=True)
+    inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
+    folder.open(inputs)
+    with contextlib.closing(folder):
+        return _train_in(config, folder, task, methods, inputs, check_placement)
+
+
+def _train_in(
+    config: RunConfig,
+    folder: training.ResultsFolder,
+    task: tasks.Task,
+    methods: Sequence[str],
+    inputs: Mapping[str, Any],
+    check_placement: Callable[[], None],
+) -> str:
+    """Does what `train_methods` does once the folder is open."""
+    runs = [run_parts.build_run(config, method, task) for method in methods]
+    checkpoints = folder.resume(runs)
+    if not all(run.round_num for run in runs):
+        phi = starting_point.trained(config, task, inputs)
+        for run in runs:
+            if not run.round_num:
+                run.set_feature_extractor(phi)
+
+    collapsed = {m["method"] for m in folder.rows if _has_collapsed(task, m)}
+
+    def release(metrics: training.Metrics, speed: training.Metrics) -> None:
+        method = metrics["method"]
+        if metrics["round"] and method != "centralized":
+            check_placement()
+        folder.release(metrics, speed)
+        if _has_collapsed(task, metrics):
+            if method not in collapsed:
+                tqdm.tqdm.write(_explain_collapse(method, metrics), file=sys.stderr)
+            collapsed.add(method)
+        elif task.metric in metrics:
+            collapsed.discard(method)
+
+    with output_files.drawing_afterwards(
+        lambda: report.plot_learning_curves(
+            folder.rows, task, folder.path / "curves.png"
+        )
+    ):
+        training.train(
+            runs,
+            config.rounds,
+            config.rounds_per_evaluation,
+            release,
+            checkpoints,
+            config.rounds_per_checkpoint,
+            config.train_top1,
+        )
+    for run in runs:
+        folder.write_weights(f"{run.name}.npz", run.weights)
+    outcomes = [report.outcome(run, folder.rows) for run in runs]
+    folder.write_text("table.csv", report.as_csv(outcomes, task.metric))
+    table = report.as_text(
+        outcomes, task.metric_title, task.dataset.num_classes, task.chance
+    )
+    for method in (run.name for run in runs if run.name in collapsed):
+        table += "\n" + _explain_collapse(method, folder.last_row(method))
+    folder.finish(
+        {
+            "table": table,
+            "metric": task.metric,
+            "num_classes": task.dataset.num_classes,
+            "outcomes": {
+                run.name: {
+                    **outcome._asdict(),
+                    **({"collapsed": True} if run.name in collapsed else {}),
+                }
+                for run, outcome in zip(runs, outcomes, strict=True)
+            },
+        }
+    )
+    return table
+
+
+def _has_collapsed(task: tasks.Task, metrics: training.Metrics) -> bool:
+    """Whether an evaluation, if the row has one, found phi collapsed by training."""
+    is_trained = metrics["round"] > 0
+    return is_trained and "mean_cosine" in metrics and task.has_collapsed(metrics)
+
+
+def _explain_collapse(method: str, metrics: training.Metrics) -> str:
+    return (
+        f"{method}: the features have collapsed: after round {metrics['round']} all "
+        f"images look alike to phi (mean cosine {metrics['mean_cosine']:.3f}) and it "
+        "knows no more than chance. Small federated runs from scratch do that. What "
+        "helps: --warm_start_epochs, --pretrained, a smaller --client_learning_rate."
+    )

@@ -1,0 +1,170 @@
+"""The parts of a federated run, as its flags want them."""
+
+import functools
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from experiments.common import memory_needs
+from experiments.fedss.run_config import RunConfig
+from tff_fedss import algorithms, memory, models, tasks, training
+from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.errors import InvalidInputError
+
+
+def load_dataset(config: RunConfig) -> FederatedDataset:
+    """Loads the data set that the flags ask for.
+
+    Args:
+        config: With the defaults of its data set.
+
+    Raises:
+        InvalidInputError: If the data are not there, or damaged, or do not go with the
+            other flags.
+    """
+    options = {
+        name: value
+        for name in config.family.options
+        if (value := getattr(config, name)) is not None
+    }
+    return config.family.load(
+        tasks.DataOptions(
+            kind=config.task,
+            partition=config.partition,
+            image_size=config.image_size,
+            **{"data_dir": None, **options},
+        )
+    )
+
+
+def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
+    """Loads the data set and checks that the methods can be run on it.
+
+    Args:
+        config: With the defaults of its data set.
+        methods: Of `METHODS`.
+
+    Raises:
+        InvalidInputError: If the data are not there, or damaged, or do not go with the
+            other flags.
+    """
+    memory.check(
+        memory_needs.images(1, config.image_size),
+        device_needs=memory_needs.classifiers(
+            methods, config.num_classes or 2, config.embedding_dim
+        ),
+    )
+    dataset = load_dataset(config)
+    if config.clients_per_round > dataset.num_clients:
+        raise InvalidInputError(
+            f"--clients_per_round={config.clients_per_round} is more than the "
+            f"{dataset.num_clients} clients of {dataset.name}."
+        )
+    most = dataset.num_classes - dataset.max_positives
+    if any(map(_draws_negatives, methods)) and config.num_negatives > most:
+        raise InvalidInputError(
+            f"--num_negatives={config.num_negatives} is more than n - |P_k| = "
+            f"{dataset.num_classes} - {dataset.max_positives} = {most}, for the client "
+            f"of {dataset.name} with the most classes."
+        )
+    if config.warm_start_epochs and dataset.public is None:
+        raise InvalidInputError(
+            f"--warm_start_epochs={config.warm_start_epochs} needs public classes, and "
+            f"{dataset.name} has none: use --warm_start_epochs=0"
+            + (
+                ", or give it some by --num_public_classes."
+                if "num_public_classes" in config.family.options
+                else "."
+            )
+        )
+    if config.model.startswith("mobilenet") and config.image_size < 32:
+        raise InvalidInputError(
+            f"--model={config.model} needs --image_size of at least 32, "
+            f"found {config.image_size}."
+        )
+    neighbors = config.spreadout_neighbors
+    if "fedaws" in methods and neighbors and neighbors >= dataset.num_classes:
+        raise InvalidInputError(
+            f"--spreadout_neighbors={neighbors} is more than the n - 1 = "
+            f"{dataset.num_classes - 1} other classes of {dataset.name}."
+        )
+    model_fn = functools.partial(
+        models.FEATURE_EXTRACTORS[config.model],
+        dataset.image_shape,
+        config.embedding_dim,
+        seed=config.seed,
+    )
+    memory.check(
+        {},
+        device_needs=memory_needs.classifiers(
+            methods, dataset.num_classes, config.embedding_dim
+        )
+        | memory_needs.round_of_clients(
+            methods,
+            dataset,
+            model_fn,
+            embedding_dim=config.embedding_dim,
+            num_negatives=config.num_negatives,
+            clients_per_round=config.clients_per_round,
+            batch_size=config.batch_size,
+        ),
+    )
+    return tasks.KINDS[config.task](dataset, model_fn)
+
+
+def build_run(config: RunConfig, method: str, task: tasks.Task) -> training.Run:
+    """Builds the run of one method.
+
+    Args:
+        config: With the defaults of its data set.
+        method: One of `METHODS`.
+        task: The task.
+    """
+    if method == "centralized":
+        return training.CentralizedRun(
+            method,
+            task,
+            tf.keras.optimizers.SGD(config.client_learning_rate),
+            cohort_size=config.clients_per_round,
+            batch_size=config.batch_size,
+            seed=config.seed,
+        )
+    build = functools.partial(
+        algorithms.build_fedaws if method == "fedaws" else algorithms.build_fedss,
+        task.feature_extractor_fn,
+        task.dataset.num_classes,
+        task.dataset.max_positives,
+        client_optimizer=tff.learning.optimizers.build_sgdm(
+            config.client_learning_rate
+        ),
+        server_optimizer=algorithms.build_sparse_sgdm(
+            config.server_learning_rate, config.server_momentum
+        ),
+        batch_size=config.batch_size,
+        seed=config.seed,
+    )
+    if method == "fedaws":
+        process = build(
+            spreadout_weight=config.spreadout_weight,
+            spreadout_margin=config.spreadout_margin,
+            spreadout_neighbors=config.spreadout_neighbors,
+        )
+    else:
+        process = build(
+            method=method,
+            num_negatives=config.num_negatives if _draws_negatives(method) else 0,
+            logit_correction=config.logit_correction,
+        )
+    return training.FederatedRun(
+        method,
+        process,
+        task,
+        cohort_size=config.clients_per_round,
+        seed=config.seed,
+        asks_by_id=method != "full_softmax",
+    )
+
+
+def _draws_negatives(method: str) -> bool:
+    return method in ("fedss", "neg_only")

@@ -1,0 +1,73 @@
+"""What phi is before the first round: as drawn, loaded or trained on public classes."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.fedss.run_config import RunConfig
+from tff_fedss import models, tasks, training
+from tff_fedss.errors import InvalidInputError
+
+
+def fingerprint(config: RunConfig) -> dict[str, dict[str, str]]:
+    """Returns what tells one --pretrained from another; nothing if there is none."""
+    if not config.pretrained:
+        return {}
+    digest = models.pretrained_digest(config.pretrained)
+    return {"pretrained": {"--pretrained": digest}}
+
+
+def initial(
+    config: RunConfig, task: tasks.Task
+) -> tuple[tf.keras.Model, models.LoadReport | None]:
+    """Builds phi, with the weights of --pretrained if there are any.
+
+    Raises:
+        InvalidInputError: If they are not there, damaged, or of another model.
+    """
+    model = task.feature_extractor_fn()
+    if not config.pretrained:
+        return model, None
+    options = {"min_share": 0.0} if config.allow_partial_pretrained else {}
+    try:
+        return model, models.load_pretrained(model, config.pretrained, **options)
+    except models.PartialFitError as error:
+        raise InvalidInputError(
+            f"--pretrained: {error} Give another file, or --allow_partial_pretrained "
+            "to start from so little."
+        ) from error
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--pretrained: {error}") from error
+
+
+def trained(
+    config: RunConfig, task: tasks.Task, inputs: Mapping[str, Any]
+) -> list[np.ndarray]:
+    """Trains phi on public classes, or takes what --warm_start_cache has of that.
+
+    Args:
+        config: With the defaults of its data set.
+        task: The task.
+        inputs: Fingerprints of what the run reads.
+
+    Returns:
+        The weights that phi starts the rounds with.
+    """
+    # A new model: once others have been built in graphs, as TFF does, Keras may refuse
+    # to list the variables of an earlier one.
+    model, _ = initial(config, task)
+    epochs, seed = config.warm_start_epochs, config.seed
+    if epochs:
+        train = functools.partial(
+            training.warm_start, model, task.dataset, epochs, seed
+        )
+        if config.warm_start_cache:
+            deciding = {**config.marked("warm_start"), "inputs": inputs}
+            cache = training.WarmStartCache(config.warm_start_cache, deciding)
+            cache.fill(model, train)
+        else:
+            train()
+    return model.get_weights()

@@ -1,0 +1,179 @@
+"""Flags from a dataclass: what is defined, read, written and shown."""
+
+import dataclasses
+
+import pytest
+from absl import flags
+
+from experiments.common import cells, config, program
+from experiments.fedss import train as fedss
+from experiments.leap import train as leap
+from experiments.moco import train as moco
+from experiments.partial_fc import train as partial_fc
+from experiments.rf_softmax import train as rf_softmax
+from tff_fedss.errors import InvalidInputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Base(config.Config):
+    where: str | None = config.flag(None, "Where.", group="Places", decides=False)
+    seed: int = config.flag(0, "Draws.", low=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(Base):
+    name: str | None = config.flag(None, "Who.")
+    rounds: int | None = config.flag(None, "How long.", group="Time", low=1)
+    rate: float = config.flag(0.5, "How fast.", low=0.0, high=1.0, marks=("speed",))
+    is_quick: bool = config.flag(False, "Whether.")
+    kind: str = config.flag("a", "Which.", group="Kinds", choices=("a", "b"))
+    kinds: tuple[str, ...] = config.flag(("a",), "Some.", choices=("a", "b"))
+    words: tuple[str, ...] | None = config.flag(None, "Any.")
+
+
+def test_defaults_are_those_of_the_instance():
+    assert config.parse(Config()) == Config()
+    assert config.parse(Config(rounds=3, kinds=("b", "a"))).kinds == ("b", "a")
+
+
+def test_every_kind_is_read():
+    asked = config.parse(
+        Config(),
+        *("--name=x", "--rounds=7", "--rate=1", "--is_quick", "--kind=b"),
+        *("--kinds=a,b", "--words=", "--seed=4", "--where=here"),
+    )
+    assert asked == Config(
+        where="here",
+        seed=4,
+        name="x",
+        rounds=7,
+        rate=1.0,
+        is_quick=True,
+        kind="b",
+        kinds=("a", "b"),
+        words=(),
+    )
+    assert isinstance(asked.rate, float)
+
+
+@pytest.mark.parametrize(
+    "argument, message",
+    [
+        ("--rounds=0", "--rounds=0: 0 is not a positive integer"),
+        ("--rounds=x", "--rounds=x: invalid literal"),
+        ("--rate=2", "--rate=2: 2.0 is not a number in the range"),
+        ("--kind=c", "--kind=c: value should be one of <a|b>"),
+        ("--kinds=a,c", "value should be a list of <a|b>"),
+        ("--kinds=", "value should be a list of <a|b>"),
+        ("--speed=1", "Unknown command line flag 'speed'"),
+    ],
+)
+def test_what_does_not_parse(argument, message):
+    with pytest.raises(flags.Error, match=message):
+        config.parse(Config(), argument)
+
+
+@pytest.mark.parametrize(
+    "argument, message",
+    [
+        ("--rate=nan", "flag --rate=nan: expected a finite number"),
+        (f"--rounds={2**31}", f"flag --rounds={2**31}: expected at most {2**31 - 1}"),
+    ],
+)
+def test_numbers_that_cannot_be(argument, message):
+    with pytest.raises(InvalidInputError, match=message):
+        config.parse(Config(), argument)
+
+
+def test_a_seed_may_be_large():
+    assert config.parse(Config(), f"--seed={2**40}").seed == 2**40
+
+
+def test_what_cannot_be_left_open():
+    @dataclasses.dataclass(frozen=True)
+    class Needy(config.Config):
+        folder: str = config.flag(None, "Where.", needed="DIR is needed, for files.")
+
+    for arguments in ((), ("--folder=",)):
+        with pytest.raises(InvalidInputError, match="^--folder=DIR is needed, for fil"):
+            config.parse(Needy(), *arguments)
+    assert config.parse(Needy(), "--folder=x").folder == "x"
+
+
+def test_what_decides_results_in_the_order_of_the_class():
+    assert list(Config(rounds=2, where="x", words=("u", "v")).deciding().items()) == [
+        ("rounds", "2"),
+        ("rate", "0.5"),
+        ("is_quick", "false"),
+        ("kind", "a"),
+        ("kinds", "a"),
+        ("words", "u,v"),
+        ("seed", "0"),
+    ]
+    assert Config(rate=1).deciding()["rate"] == "1.0"
+    assert Config().marked("speed") == {"rate": 0.5}
+
+
+def test_what_is_open_is_filled():
+    @dataclasses.dataclass(frozen=True)
+    class Settings:
+        rounds: int = 9
+        rate: float = 0.9
+        unknown: int = 1
+
+    assert Config().filled(Settings()) == Config(rounds=9)
+    assert Config(rounds=1).filled(Settings()).rounds == 1
+
+
+def test_help_has_topics_and_defaults():
+    text = "\n\n".join(config.help_of(Config(rounds=5)))
+    assert text == (
+        "Flags:\n"
+        "  --name=STRING\n      Who.\n\n"
+        "Time:\n"
+        "  --rounds=INT\n      How long. Default: 5.\n"
+        "  --rate=FLOAT\n      How fast. Default: 0.5.\n"
+        "  --[no]is_quick\n      Whether.\n\n"
+        "Kinds:\n"
+        "  --kind=a|b\n      Which. Default: a.\n"
+        "  --kinds=STRINGS\n      Some. Default: a.\n"
+        "  --words=STRINGS\n      Any.\n\n"
+        "Places:\n"
+        "  --where=STRING\n      Where.\n"
+        "  --seed=INT\n      Draws. Default: 0."
+    )
+    (shown,) = config.help_of(Config(), topics=())
+    assert shown == "Flags:\n  --name=STRING\n      Who."
+
+
+def test_programs_of_two_papers_in_one_process(capsys):
+    """Flags of one name are no matter to a program that comes after another."""
+    for module in (rf_softmax, leap, rf_softmax):
+        seen = []
+        with pytest.raises(SystemExit) as end:
+            program.run(
+                seen.append,
+                module.Config(),
+                ["train", "--results_dir=x", "--alpha=2", "--embedding_dim=3"],
+            )
+        assert not end.value.code, capsys.readouterr().err
+        (asked,) = seen
+        assert isinstance(asked, module.Config)
+        assert (asked.alpha, asked.embedding_dim) == (2.0, 3)
+        assert "embedding_dim" not in flags.FLAGS
+
+
+@pytest.mark.parametrize("module", [fedss, leap, moco, partial_fc, rf_softmax])
+def test_every_published_cell_is_one_of_its_program(module):
+    """A flag of a cell is one that the program knows, and decides its results."""
+    paper = module.__name__.split(".")[1]
+    for table in cells.tables_of(paper).values():
+        for cell in table.cells.values():
+            asked = config.parse(
+                module.Config(results_dir="x"), *cells.as_arguments(cell.settings)
+            )
+            kept = asked.deciding()
+            for name, text in cells.as_texts(cell.settings).items():
+                own = asked.flags()[name]
+                expected = str(float(text)) if own.kind is float else text
+                assert not own.decides or kept[name] == expected, (cell.name, name)
