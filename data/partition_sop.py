@@ -25,7 +25,8 @@ import numpy as np
 
 from experiments.common import config, program
 from tff_fedss import files
-from tff_fedss.datasets import partitions, split_csv, stanford_online_products
+from tff_fedss.datasets import stanford_online_products
+from tff_fedss.datasets.federated import partitions, split_csv
 from tff_fedss.errors import InvalidInputError
 
 _OUTPUT = pathlib.Path(__file__).parent / "partitions" / "sop_596_clients.csv"

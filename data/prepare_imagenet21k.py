@@ -33,13 +33,10 @@ unless `--allow_undecodable`, or if the disk is full; and with 2 on any other ba
 """
 
 import dataclasses
-import sys
 
 from experiments.common import config, program
-from tff_fedss.datasets import imagenet21k_shards
+from tff_fedss.datasets.imagenet21k import shards
 from tff_fedss.errors import InvalidInputError
-
-_EXIT_UNDECODABLE = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,16 +80,16 @@ def prepare(
 
     Raises:
         InvalidInputError: If an argument or the archive cannot be used.
-        SystemExit: With code 1 if there are images that cannot be decoded, and they are
+        UndecodableImagesError: If there are images that cannot be decoded, and they are
             not allowed.
     """
     for name, value in {"archive": archive, "output_dir": output_dir}.items():
         if not value:
             raise InvalidInputError(f"--{name} must be given; see --help.")
     # Imported here: it takes seconds, and bad flags need none of it.
-    from tff_fedss.datasets import imagenet21k_tfds
+    from tff_fedss.datasets.imagenet21k import tfds_builder
 
-    builder = imagenet21k_tfds.Imagenet21k(
+    builder = tfds_builder.Imagenet21k(
         data_dir=output_dir,
         archive=archive,
         seed=seed,
@@ -100,13 +97,9 @@ def prepare(
         wnids_file=wnids,
         allow_undecodable=allow_undecodable,
     )
-    try:
-        builder.download_and_prepare()
-    except imagenet21k_shards.UndecodableImagesError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(_EXIT_UNDECODABLE)
+    builder.download_and_prepare()
     if verify:
-        imagenet21k_shards.verify(builder.data_dir)
+        shards.verify(builder.data_dir)
     splits = builder.info.splits
     print(
         f"{builder.data_dir} holds {splits['train'].num_examples:,} training and "

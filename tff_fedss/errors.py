@@ -2,10 +2,12 @@
 
 
 class InvalidInputError(ValueError):
-    """Input that cannot be used: a flag's value, a path, a damaged file.
+    """Input that cannot be used: an argument's value, a path, a damaged file.
 
-    The message is one line that names the flag or file, what was found and what was
-    expected. The binaries under `experiments/` print it and exit with code 2.
+    The message is one line that names the argument or file, what was found and what was
+    expected. An argument is written as `name=value`, or, without a value, in backticks:
+    a program that has a flag of the name says --name there. The binaries under
+    `experiments/` print the line and exit with code 2.
     """
 
 

@@ -50,6 +50,11 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split()).removesuffix(".") or type(error).__name__
 
 
+def short_reason(error: Exception) -> str:
+    """The operating system's words for an error, or its message, on one line."""
+    return getattr(error, "strerror", None) or one_line(error)
+
+
 def reason(error: Exception) -> str:
     """Returns in a few words what could not be done, and the cure.
 

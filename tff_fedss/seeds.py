@@ -7,6 +7,7 @@ changes when another is added, and a resumed run draws what an uninterrupted one
 
 import enum
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -31,3 +32,18 @@ def fold_in(seed: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
     return tf.random.experimental.stateless_fold_in(
         seed, tf.cast(number, tf.int32), alg="philox"
     )
+
+
+def generator(seed: int, number: int) -> np.random.Generator:
+    """Returns NumPy's generator for one step of a run.
+
+    Args:
+        seed: Of the run, below 2^64.
+        number: Of the step.
+
+    Returns:
+        Philox, keyed by both: the same draws for the same two numbers, and others for
+        any others.
+    """
+    key = np.array([seed, number], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key))

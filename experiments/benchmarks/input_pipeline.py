@@ -29,8 +29,8 @@ from PIL import Image, ImageFilter
 from experiments.benchmarks import peak_memory
 from experiments.common import config, output_files, program
 from tff_fedss import models
-from tff_fedss.datasets import records
-from tff_fedss.datasets.preprocessing import Preprocessing
+from tff_fedss.datasets.federated import record_index, records
+from tff_fedss.datasets.federated.preprocessing import Preprocessing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +125,9 @@ def _write_images(config: Config, path: str) -> float:
 
 def _stages(config: Config, path: str):
     """Names what is drained: functions to datasets, each doing more than the last."""
-    index = records.build_index(
+    index = record_index.build_index(
         [path],
-        records.example_parser(_FEATURE, "class", 20),
+        record_index.example_parser(_FEATURE, "class", 20),
         cache_dir=os.path.dirname(path),
         what="benchmark",
     )

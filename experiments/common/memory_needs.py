@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 import tensorflow as tf
 
 from tff_fedss import models
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 _FLOAT = 4
 # So many clients are asked for the number of their images.

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import os
+import re
 import select
 import signal
 import stat
@@ -73,9 +74,9 @@ def run(
             main(asked, *([list(arguments[1:])] if takes_arguments else []))
             sys.stdout.flush()  # Here, where an error can still be told.
         except InvalidInputError as error:
-            _fail(error)
+            _fail(_with_flags(str(error), defaults))
         except (RunStoppedError, runtime.ExecutionError) as error:
-            _fail(error, EXIT_STOPPED)
+            _fail(_with_flags(str(error), defaults), EXIT_STOPPED)
         except BrokenPipeError:
             _end_with_broken_pipe()
         except OSError as error:
@@ -133,6 +134,16 @@ def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:
         else:
             expanded.append(argument)
     return expanded
+
+
+def _with_flags(message: str, defaults: config.Config) -> str:
+    """Writes --name for the arguments that a message names (see `InvalidInputError`).
+
+    Those of the library have no flags; the programs call theirs the same.
+    """
+    names = "|".join(defaults.flags())
+    message = re.sub(rf"(?<![\w\-/.=:'\"])({names})=", r"--\1=", message)
+    return re.sub(rf"`({names})`", r"--\1", message)
 
 
 def _help(

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_fedss import files, models, tasks
-from tff_fedss.datasets.preprocessing import Preprocessing
+from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.models import ImageInput
 from tff_fedss.training import run_files

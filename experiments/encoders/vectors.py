@@ -19,8 +19,8 @@ import pyarrow.parquet
 import tqdm
 
 from tff_fedss import files, models
+from tff_fedss.datasets.federated.preprocessing import decode_image
 from tff_fedss.datasets.images import ImageIndex
-from tff_fedss.datasets.preprocessing import decode_image
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import read_arrays, run_files
 

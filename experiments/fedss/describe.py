@@ -33,8 +33,9 @@ import tqdm
 from experiments.common import config, plots, program
 from experiments.fedss import run_config, run_parts
 from tff_fedss import files, memory
-from tff_fedss.datasets import imagenet21k, partitions, stanford_online_products
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets import imagenet21k, stanford_online_products
+from tff_fedss.datasets.federated import partitions
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 

@@ -47,8 +47,9 @@ class RunConfig(runtime_config.RuntimeConfig):
     dataset: str = config.flag(
         "glyphs",
         "The data, and with them the defaults of the flags below: `glyphs` are drawn "
-        "by an embedded generator, nothing is downloaded; data/README.md says how to "
-        "get the others.",
+        "by an embedded generator, nothing is downloaded; `images` are your own, see "
+        "docs/own_images.md; `tfds` is any image data set of TFDS; data/README.md says "
+        "how to get the others.",
         group="The run",
         choices=tasks.FAMILIES,
         marks=_WARM_START,
@@ -56,14 +57,17 @@ class RunConfig(runtime_config.RuntimeConfig):
     data_dir: str | None = config.flag(
         None,
         "Where the data set is: a folder or an archive, see data/README.md. Without "
-        "it, TFDS downloads Omniglot and SOP.",
+        "it, TFDS downloads Omniglot and SOP. images: CLASS/image or "
+        "CLIENT/CLASS/image, with train/ and test/ above or not, in a folder, zip or "
+        "tar; or an images.csv with path,label and perhaps client and split. tfds: "
+        "TFDS's own folder.",
         marks=_WARM_START,
     )
     task: str | None = config.flag(
         None,
         "What is asked of the held-out images. Default: `retrieval` (MAP@10, of "
         "classes that no client has) for sop, `classification` (top-1) for the others; "
-        "omniglot knows both.",
+        "omniglot, images and tfds know both.",
         group="Data",
         choices=tasks.KINDS,
         marks=_WARM_START,
@@ -72,11 +76,16 @@ class RunConfig(runtime_config.RuntimeConfig):
         None,
         "How images are split over clients. omniglot: `mixed` (20 classes with about 5 "
         "drawings of each; the default) or `drawer` (natural: one person's hand in one "
-        "alphabet). tiny_imagenet: `mixed` or `dirichlet`. The others know one way.",
+        "alphabet). tiny_imagenet: `mixed` or `dirichlet`. images and tfds: `iid` (the "
+        "default), `natural` (the data's own clients), `dirichlet` (each class cut in "
+        "random proportions), `classes` (--classes_per_client each), `chunks` (classes "
+        "whole but at the cuts), `quantity` (log-normal sizes). The others know one "
+        "way.",
     )
     dirichlet_alpha: float | None = config.flag(
         None,
-        "The concentration of --partition=dirichlet; less is more uneven. Default: 10.",
+        "The concentration of --partition=dirichlet; less is more uneven. Default: "
+        "tiny_imagenet 10, images and tfds 0.5.",
         low=1e-6,
     )
     num_clients: int | None = config.flag(
@@ -84,6 +93,64 @@ class RunConfig(runtime_config.RuntimeConfig):
         "How many clients the partition makes. Default for imagenet21k: 25,691, the "
         "paper's, scaled to the number of images.",
         low=1,
+    )
+    min_client_size: int | None = config.flag(
+        None,
+        "For `dirichlet` and `quantity` of images and tfds: no client has fewer "
+        "images. Default: 1.",
+        low=1,
+    )
+    classes_per_client: int | None = config.flag(
+        None, "For `classes` of images and tfds. Default: 20.", low=1
+    )
+    quantity_sigma: float | None = config.flag(
+        None,
+        "For `quantity` of images and tfds: the standard deviation of the logarithm of "
+        "a client's size. Default: 1.",
+        low=0.0,
+    )
+    folders: str | None = config.flag(
+        None,
+        "For images in folders: what the folders above an image are. `auto`, the "
+        "default: its `class`, unless that could also be `client/class`.",
+        choices=("auto", "class", "client/class"),
+    )
+    test: str | None = config.flag(
+        None,
+        "For images and tfds: what is held out. `given`: what the data call test (or "
+        "val). A share of the `images` of each class, of the `classes` (for retrieval) "
+        "or of the `clients`. Default: given if there is one, else images, or classes "
+        "for retrieval.",
+        choices=("given", "images", "classes", "clients"),
+    )
+    test_share: float | None = config.flag(
+        None, "The share that --test holds out. Default: 0.2.", low=1e-6, high=0.999999
+    )
+    validation_share: float | None = config.flag(
+        None,
+        "For images and tfds: keep this share of the clients apart, neither for "
+        "training nor for the test: for choices such as `./run.sh tune` makes. "
+        "Default: 0.",
+        low=0.0,
+        high=0.999999,
+    )
+    on_validation: bool | None = config.flag(
+        None,
+        "Measure on the images of the validation clients, not on the test.",
+    )
+    tfds_name: str | None = config.flag(
+        None, "For tfds: NAME[/CONFIG][:VERSION] of a data set with images and labels."
+    )
+    image_key: str | None = config.flag(
+        None, "For tfds: the feature with the image. Default: the only image."
+    )
+    label_key: str | None = config.flag(
+        None,
+        "For tfds: the feature with the class, a number or a text. Default: the only "
+        "class label.",
+    )
+    client_key: str | None = config.flag(
+        None, "For tfds: the feature with the client, for --partition=natural."
     )
     clients_csv: str | None = config.flag(
         None,
@@ -108,8 +175,8 @@ class RunConfig(runtime_config.RuntimeConfig):
     )
     num_public_classes: int | None = config.flag(
         None,
-        "For tiny_imagenet: so many classes, drawn at random, are kept from the "
-        "clients, for --warm_start_epochs. Default: 0.",
+        "For tiny_imagenet, images and tfds: so many classes, drawn at random, are "
+        "kept from the clients, for --warm_start_epochs. Default: 0.",
         low=0,
         marks=_WARM_START,
     )

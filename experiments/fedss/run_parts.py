@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 from experiments.common import memory_needs
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, models, tasks, training
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 
@@ -113,7 +113,9 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
     return tasks.KINDS[config.task](dataset, model_fn)
 
 
-def build_run(config: RunConfig, method: str, task: tasks.Task) -> training.Run:
+def build_run(
+    config: RunConfig, method: str, task: tasks.Task
+) -> training.FederatedRun | training.CentralizedRun:
     """Builds the run of one method.
 
     Args:

@@ -28,7 +28,7 @@ import tensorflow as tf
 from experiments.common import config, launch, memory_needs, program
 from experiments.leap import figures as leap_figures
 from tff_fedss import algorithms, memory, models, tasks, training
-from tff_fedss.datasets import augmentation, labelled_images
+from tff_fedss.datasets.central import augmentation, labelled_images
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.samplers import self_paced
 

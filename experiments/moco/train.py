@@ -31,8 +31,8 @@ import tensorflow as tf
 
 from experiments.common import config, launch, memory_needs, plots, program
 from tff_fedss import algorithms, files, losses, memory, models, tasks, training
-from tff_fedss.datasets import labelled_images
-from tff_fedss.datasets.two_views import TwoViews
+from tff_fedss.datasets.central import labelled_images
+from tff_fedss.datasets.central.two_views import TwoViews
 from tff_fedss.errors import InvalidInputError
 
 NAME = "moco"

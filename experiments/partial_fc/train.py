@@ -38,7 +38,8 @@ from tff_fedss import (
     tasks,
     training,
 )
-from tff_fedss.datasets import identities, identity_folders, omniglot
+from tff_fedss.datasets import omniglot
+from tff_fedss.datasets.central import identities, identity_folders
 from tff_fedss.errors import InvalidInputError
 
 

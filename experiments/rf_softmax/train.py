@@ -22,7 +22,7 @@ import tensorflow as tf
 from experiments.common import config, launch, memory_needs, program
 from experiments.rf_softmax import curves as sampler_curves
 from tff_fedss import algorithms, memory, models, samplers, tasks, training
-from tff_fedss.datasets import extreme, penn_treebank
+from tff_fedss.datasets.central import extreme, penn_treebank
 from tff_fedss.errors import InvalidInputError
 
 FULL = "full"

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests import labelled_blobs
 from tff_fedss import algorithms
-from tff_fedss.datasets.augmentation import AUGMENTATIONS
+from tff_fedss.datasets.central.augmentation import AUGMENTATIONS
 from tff_fedss.samplers import self_paced
 
 N = 30

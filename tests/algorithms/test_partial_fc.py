@@ -190,14 +190,6 @@ def test_another_number_of_devices_goes_on_with_the_same_losses(sampling):
             np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
 
 
-def test_a_state_is_gone_once_the_next_step_begins():
-    algorithm = build(2)
-    state = algorithm.state
-    assert state.is_current()
-    algorithm.update(*batch(0))
-    assert not state.is_current() and algorithm.state.is_current()
-
-
 def test_ca_pcc_is_the_mean_cosine_with_the_positive_centre():
     algorithm = build(4, sample_rate=0.1, sampling="all_random")
     inputs, labels = batch(0)

@@ -19,7 +19,8 @@ from PIL import Image
 from data import prepare_imagenet21k
 from tests import imagenet21k_archive
 from tff_fedss import errors
-from tff_fedss.datasets import image_files, imagenet21k_shards
+from tff_fedss.datasets import image_files
+from tff_fedss.datasets.imagenet21k import preparation, shards
 
 ROOT = pathlib.Path(__file__).parents[2]
 SIZES = [1, 2, 3, 7, 30, 10, 18]
@@ -129,7 +130,7 @@ def test_tfds_reads_it_without_our_code(prepared, classes):
 
 def test_the_index_points_at_the_records(prepared):
     for split in ("train", "test"):
-        index = imagenet21k_shards.open_index(prepared, split)
+        index = shards.open_index(prepared, split)
         found = []
         for file, offset, length, label in index.records.tolist():
             with open(index.paths[file], "rb") as shard:
@@ -143,16 +144,16 @@ def test_the_index_points_at_the_records(prepared):
 
 def test_the_split_is_a_random_fifth_that_depends_on_names_and_seed_only():
     names = [f"n01440764_{i}.JPEG" for i in range(2000)]
-    first = imagenet21k_shards.is_test(0, names)
+    first = preparation.is_test(0, names)
     assert len(first) == 400 and first < set(names)
-    assert imagenet21k_shards.is_test(0, names[::-1]) == first
+    assert preparation.is_test(0, names[::-1]) == first
     # Independent of another seed's: 80 of the 400 in common, +- 8.
-    second = imagenet21k_shards.is_test(1, names)
+    second = preparation.is_test(1, names)
     assert 48 < len(first & second) < 112
     # No trend along the names: the mean place is 1000 +- 29.
     assert 880 < np.mean([names.index(name) for name in first]) < 1120
     # Without one image, at most one other changes sides.
-    assert len(first ^ imagenet21k_shards.is_test(0, names[1:])) <= 2
+    assert len(first ^ preparation.is_test(0, names[1:])) <= 2
 
 
 # Layouts.
@@ -178,7 +179,7 @@ def test_all_layouts_give_the_same_bytes(prepared, classes, tmp_path, monkeypatc
     assert _files(_prepare(fall11, tmp_path / "1", workers=3)) == expected
     assert _files(_prepare(winter21, tmp_path / "2", workers=1)) == expected
     # With the list of the classes, a gzipped tar is decompressed only once.
-    monkeypatch.delattr("tff_fedss.datasets.imagenet21k_archive._gzip_listing")
+    monkeypatch.delattr("tff_fedss.datasets.imagenet21k.class_tars._gzip_listing")
     assert _files(_prepare(winter21, tmp_path / "3", wnids=str(wnids))) == expected
     assert _files(_prepare(fall11, tmp_path / "4", wnids=str(wnids))) == expected
 
@@ -215,19 +216,16 @@ def with_bad_images(classes):
     return images, {*bad, f"{wnids[0]}_1.JPEG"}
 
 
-def test_undecodable_images_are_listed_and_need_permission(
-    with_bad_images, tmp_path, capsys
-):
+def test_undecodable_images_are_listed_and_need_permission(with_bad_images, tmp_path):
     images, bad = with_bad_images
     archive = imagenet21k_archive.write_fall11(tmp_path, images)
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(preparation.UndecodableImagesError) as error:
         _prepare(archive, tmp_path / "out")
-    assert end.value.code == 1
     partial = tmp_path / "out" / "imagenet21k" / "1.0.0.partial"
-    message = capsys.readouterr().err
-    assert message.startswith("error: 4 of 77 images cannot be decoded")
+    message = str(error.value)
+    assert message.startswith("4 of 77 images cannot be decoded")
     assert str(partial / "undecodable.csv") in message
-    assert "--allow_undecodable" in message
+    assert "`allow_undecodable`" in message
     with open(partial / "undecodable.csv") as file:
         rows = list(csv.DictReader(file))
     assert {row["member"] for row in rows} == bad
@@ -430,8 +428,9 @@ def test_an_interrupted_program_goes_on(
 
 _KILLED = """
 import os, signal, sys
-from tff_fedss.datasets import image_files, imagenet21k_archive, imagenet21k_shards
-check, write = image_files.check, imagenet21k_shards._write_records
+from tff_fedss.datasets.imagenet21k import class_tars, preparation
+from tff_fedss.datasets.federated import record_writer
+write = record_writer._write_records
 calls = 0
 def write_half(path, payloads):
     global calls
@@ -441,10 +440,10 @@ def write_half(path, payloads):
         path.write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGKILL)
     return write(path, payloads)
-imagenet21k_shards._write_records = write_half
+record_writer._write_records = write_half
 folder = sys.argv[2]
-archive = imagenet21k_archive.open_archive(sys.argv[1], cache_dir=folder + "/progress")
-imagenet21k_shards.write(archive, folder, seed=0, workers=2, allow_undecodable=False)
+archive = class_tars.open_archive(sys.argv[1], cache_dir=folder + "/progress")
+preparation.write(archive, folder, seed=0, workers=2, allow_undecodable=False)
 """
 
 
@@ -492,7 +491,7 @@ def test_what_is_finished_stays(folder_archive, tmp_path, capsys):
     _prepare("gone.tar", tmp_path)
     assert "57 training and 14 test images of 7 classes" in capsys.readouterr().out
     assert _files(folder) == before
-    with pytest.raises(errors.InvalidInputError, match=r"--seed=0, not 1"):
+    with pytest.raises(errors.InvalidInputError, match=r"with seed=0, not 1"):
         _prepare(folder_archive, tmp_path, seed=1)
 
 

@@ -414,16 +414,17 @@ _HELD_UP = """
 import sys, threading
 from data import prepare_landmarks
 from experiments.common import program
+from tff_fedss.datasets.landmarks.image_sources import FolderOfImages
 
 _, stuck, *flags = sys.argv
-read = prepare_landmarks.FolderOfImages.read
+read = FolderOfImages.read
 
 def held_up(self, image_id):
     if image_id == stuck:
         threading.Event().wait()
     return read(self, image_id)
 
-prepare_landmarks.FolderOfImages.read = held_up
+FolderOfImages.read = held_up
 program.run(
     prepare_landmarks.main,
     prepare_landmarks.Config(),

@@ -15,19 +15,21 @@ import pytest
 from tests import labelled_blobs, odd_files
 from tests.datasets.damaged import refused, write
 from tff_fedss.datasets import (
-    extreme,
     fingerprint,
-    identity_folders,
     image_files,
-    imagenet21k_shards,
-    labelled_images,
     landmarks,
-    omniglot_drawings,
-    penn_treebank,
-    split_csv,
     stanford_online_products,
     tiny_imagenet,
 )
+from tff_fedss.datasets.central import (
+    extreme,
+    identity_folders,
+    labelled_images,
+    penn_treebank,
+)
+from tff_fedss.datasets.federated import split_csv
+from tff_fedss.datasets.imagenet21k import shards
+from tff_fedss.datasets.omniglot import drawing_files
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 
@@ -132,7 +134,7 @@ READERS = {
     ),
     "omniglot": (
         _drawings,
-        lambda folder: omniglot_drawings.read(folder, 28),
+        lambda folder: drawing_files.read(folder, 28),
         ["Greek/character01/0001_01.png"],
     ),
     "text": (_text, penn_treebank.load, ["ptb.train.txt", "ptb.test.txt"]),
@@ -336,8 +338,8 @@ def test_tiny_imagenet_of_one_class_and_from_an_editor(tmp_path):
     [
         ("s.csv", split_csv.read),
         ("rejected.csv", landmarks.read_rejected),
-        ("class_sizes.csv", lambda p: imagenet21k_shards.read_class_sizes(p.parent)),
-        ("preparation.json", lambda p: imagenet21k_shards.read_preparation(p.parent)),
+        ("class_sizes.csv", lambda p: shards.read_class_sizes(p.parent)),
+        ("preparation.json", lambda p: shards.read_preparation(p.parent)),
         (
             "Stanford_Online_Products/Ebay_train.txt",
             lambda p: stanford_online_products.read_train_listing(p.parent.parent),

@@ -5,12 +5,9 @@ import zipfile
 import pytest
 
 from tests.datasets.damaged import refused, write
-from tff_fedss.datasets import (
-    extreme,
-    imagenet21k_shards,
-    penn_treebank,
-    split_csv,
-)
+from tff_fedss.datasets.central import extreme, penn_treebank
+from tff_fedss.datasets.federated import split_csv
+from tff_fedss.datasets.imagenet21k import shards
 
 XMC = "3 5 4\n1,3 0:1.5 4:-2\n 2:0.5\n0\n"
 
@@ -188,4 +185,4 @@ def test_splits_that_cannot_be(tmp_path, content, message):
 )
 def test_class_sizes_that_cannot_be(tmp_path, row, message):
     write(tmp_path / "class_sizes.csv", f"wnid,train,test\n{row}\n")
-    refused(imagenet21k_shards.read_class_sizes, tmp_path, message)
+    refused(shards.read_class_sizes, tmp_path, message)

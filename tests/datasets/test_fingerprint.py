@@ -12,20 +12,18 @@ from PIL import Image
 
 from tests import landmarks_images
 from tff_fedss import tasks
-from tff_fedss.datasets import (
-    array_client_data,
+from tff_fedss.datasets import fingerprint, landmarks, synthetic
+from tff_fedss.datasets.central import (
     extreme,
-    federated_dataset,
-    fingerprint,
     identities,
     identity_folders,
     labelled_images,
-    landmarks,
     penn_treebank,
-    records,
-    synthetic,
     two_views,
 )
+from tff_fedss.datasets.federated import record_index, records
+from tff_fedss.datasets.federated.clients import InMemoryClientData, dataset_from_arrays
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 
 def test_the_digest_is_that_of_types_shapes_and_bytes():
@@ -112,7 +110,7 @@ def clients():
 
 
 def federated(by_client, test_value=7, **changes):
-    data = array_client_data.InMemoryClientData(by_client)
+    data = InMemoryClientData(by_client)
     test = np.full([3, 4, 4, 1], test_value, np.uint8)
     fields = {
         "name": "toy",
@@ -122,10 +120,10 @@ def federated(by_client, test_value=7, **changes):
         "num_examples": data.num_examples,
         "positives": data.positives,
         "max_positives": 2,
-        "test": array_client_data.dataset_from_arrays(test, np.zeros(3, np.int32)),
+        "test": dataset_from_arrays(test, np.zeros(3, np.int32)),
         "num_test_examples": 3,
     }
-    return federated_dataset.FederatedDataset(**{**fields, **changes})
+    return FederatedDataset(**{**fields, **changes})
 
 
 def _changed_label(data):
@@ -191,7 +189,7 @@ def test_test_and_public_images_count():
     assert {key for key in expected if other[key] != expected[key]} == {
         "contents of test images"
     }
-    public = array_client_data.dataset_from_arrays(*clients()["a"])
+    public = dataset_from_arrays(*clients()["a"])
     with_public = federated(clients(), public=public).fingerprint()
     assert set(with_public) - set(expected) == {"contents of public images"}
 
@@ -200,7 +198,7 @@ def test_client_data_of_any_kind_are_sampled():
     """Such as a user's own, which have no `fingerprint`."""
 
     def of(by_client):
-        data = array_client_data.InMemoryClientData(by_client)
+        data = InMemoryClientData(by_client)
         plain = data.preprocess(lambda examples: examples)
         assert not hasattr(plain, "fingerprint")
         return federated(by_client, train=plain).fingerprint()
@@ -248,7 +246,7 @@ def test_records_count_wherever_they_lie(tmp_path):
 
 
 def test_a_record_of_the_same_length_with_another_image(tmp_path):
-    parse = records.example_parser("image", "class", 3)
+    parse = record_index.example_parser("image", "class", 3)
 
     def of(folder, colour):
         (tmp_path / folder).mkdir()
@@ -257,7 +255,7 @@ def test_a_record_of_the_same_length_with_another_image(tmp_path):
         with tf.io.TFRecordWriter(str(path)) as writer:
             for label in range(3):
                 writer.write(_example(image, label))
-        index = records.build_index([path], parse, cache_dir=tmp_path, what="x")
+        index = record_index.build_index([path], parse, cache_dir=tmp_path, what="x")
         data = records.RecordClientData(index, ["a"], lambda _: np.arange(3))
         return data.fingerprint()
 

@@ -9,7 +9,10 @@ import tensorflow as tf
 
 from tests import imagenet21k_archive
 from tff_fedss import errors
-from tff_fedss.datasets import imagenet21k, imagenet21k_shards, partitions
+from tff_fedss.datasets import imagenet21k
+from tff_fedss.datasets.federated import partitions
+from tff_fedss.datasets.imagenet21k import dataset as imagenet21k_dataset
+from tff_fedss.datasets.imagenet21k import shards
 
 # 25 classes, 150 images, 125 of them for training.
 SIZES = [1, 2, 3, 4, 5, *[6, 7] * 8, 2, 8, 9, 12]
@@ -22,11 +25,11 @@ def classes():
 
 @pytest.fixture(scope="module")
 def prepared(classes, tmp_path_factory):
-    from tff_fedss.datasets import imagenet21k_tfds
+    from tff_fedss.datasets.imagenet21k import tfds_builder
 
     root = tmp_path_factory.mktemp("imagenet21k")
     archive = imagenet21k_archive.write_folder(root / "tars", classes)
-    builder = imagenet21k_tfds.Imagenet21k(data_dir=root / "out", archive=archive)
+    builder = tfds_builder.Imagenet21k(data_dir=root / "out", archive=archive)
     builder.download_and_prepare()
     return root / "out"
 
@@ -157,8 +160,8 @@ def test_clients_of_a_read_only_folder(data_dir, tmp_path, monkeypatch, capsys):
             raise PermissionError(13, "Permission denied")
         save(path, array)
 
-    save = imagenet21k._save
-    monkeypatch.setattr(imagenet21k, "_save", refuse)
+    save = imagenet21k_dataset._save
+    monkeypatch.setattr(imagenet21k_dataset, "_save", refuse)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for path in data_dir.rglob("clients-*"):
         path.unlink()
@@ -219,7 +222,7 @@ def _error(data_dir, **arguments):
 def test_no_data_set(tmp_path):
     assert "found no such folder; expected" in _error(tmp_path / "no")
     message = _error(tmp_path)
-    assert message.startswith(f"--data_dir={tmp_path}: found a folder without it")
+    assert message.startswith(f"data_dir={tmp_path}: found a folder without it")
     assert "prepare_imagenet21k" in message
     (tmp_path / "imagenet21k" / "1.0.0.partial").mkdir(parents=True)
     assert "1.0.0.partial, which is not finished" in _error(tmp_path)
@@ -270,7 +273,7 @@ def test_clients_that_are_damaged_are_made_again(data_dir, damage):
 
 def test_damaged_shards_and_index(data_dir):
     folder = data_dir / "imagenet21k" / "1.0.0"
-    shard = folder / imagenet21k_shards.shard_name("test", 7, 25)
+    shard = folder / shards.shard_name("test", 7, 25)
     content = shard.read_bytes()
     shard.write_bytes(content[:-1])
     message = _error(data_dir)
@@ -318,7 +321,7 @@ def test_damaged_class_sizes(data_dir, old, new, problem):
 
 def test_damaged_record_names_its_checksum(data_dir):
     folder = data_dir / "imagenet21k" / "1.0.0"
-    shard = folder / imagenet21k_shards.shard_name("train", 0, 25)
+    shard = folder / shards.shard_name("train", 0, 25)
     content = bytearray(shard.read_bytes())
     content[60] ^= 1
     shard.write_bytes(content)

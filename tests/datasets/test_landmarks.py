@@ -329,13 +329,13 @@ def test_rejected_csv_of_another_kind(cache):
 def test_wrong_folder(cache, miniature, tmp_path):
     layout = "expected gld160k/train/<user_id> and gld160k/test.tfRecord"
     message = _error(miniature.split_dir)
-    assert message.startswith(f"--data_dir={miniature.split_dir}: {layout}")
+    assert message.startswith(f"data_dir={miniature.split_dir}: {layout}")
     assert "found federated_train.csv, test.csv." in message
     (tmp_path / "empty").mkdir()
     assert "found an empty folder" in _error(tmp_path / "empty")
     assert "is no folder; expected one with gld160k/train" in _error(tmp_path / "no")
     assert "is no folder" in _error(cache / "test.csv")
-    assert "needs --data_dir" in _error(None)
+    assert "needs `data_dir`" in _error(None)
 
 
 def test_folder_of_the_other_split(cache):

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from tff_fedss import errors
-from tff_fedss.datasets import archives, omniglot, omniglot_drawings
+from tff_fedss.datasets import archives, omniglot
+from tff_fedss.datasets.omniglot import drawing_files
 
 # A miniature drawing has 5x5 pixels which spell out its number in binary, so that a
 # test can tell from an image alone which drawing it is.
@@ -63,8 +64,8 @@ def two_drawers():
 @pytest.fixture
 def miniature(two_drawers, monkeypatch):
     """Makes Omniglot a tenth of its size: what two of its twenty drawers drew."""
-    monkeypatch.setattr(omniglot_drawings, "NUM_DRAWERS", 2)
-    monkeypatch.setattr(omniglot_drawings, "NUM_DRAWINGS", 2 * 1623)
+    monkeypatch.setattr(drawing_files, "NUM_DRAWERS", 2)
+    monkeypatch.setattr(drawing_files, "NUM_DRAWINGS", 2 * 1623)
     return two_drawers
 
 
@@ -132,8 +133,8 @@ def test_reads_an_archive_by_its_folder_and_by_its_own_path(miniature, tmp_path)
     files = {f"resized/{k}": v for k, v in {**ignored, **miniature}.items()}
     path = tmp_path / "omniglot_resized.tar.gz"
     _write_tar(path, files)
-    _assert_all_drawings(omniglot_drawings.read(tmp_path, _SIDE), 2)
-    _assert_all_drawings(omniglot_drawings.read(str(path), _SIDE), 2)
+    _assert_all_drawings(drawing_files.read(tmp_path, _SIDE), 2)
+    _assert_all_drawings(drawing_files.read(str(path), _SIDE), 2)
 
 
 def test_reads_the_split_layout_from_a_tar_xz(miniature, tmp_path):
@@ -141,7 +142,7 @@ def test_reads_the_split_layout_from_a_tar_xz(miniature, tmp_path):
     path = tmp_path / "omniglot.tar.xz"
     files = {**evaluation, **background}
     _write_tar(path, {f"Omniglot Dataset/{k}": v for k, v in files.items()})
-    _assert_all_drawings(omniglot_drawings.read(tmp_path, _SIDE), 2)
+    _assert_all_drawings(drawing_files.read(tmp_path, _SIDE), 2)
 
 
 def test_reads_the_original_zips_with_the_small_subsets(miniature, tmp_path):
@@ -151,17 +152,17 @@ def test_reads_the_original_zips_with_the_small_subsets(miniature, tmp_path):
     subset = {f"images_background_small1/{_path(5, 2)}": miniature[_path(5, 2)]}
     _write_zip(tmp_path / "images_background_small1.zip", subset)
     (tmp_path / "LICENSE").write_text("MIT")
-    _assert_all_drawings(omniglot_drawings.read(tmp_path, _SIDE), 2)
+    _assert_all_drawings(drawing_files.read(tmp_path, _SIDE), 2)
 
 
 def test_reads_a_folder_of_drawings_and_no_archive_beside_them(miniature, tmp_path):
     _write_folder(tmp_path / "python" / "images", miniature)
     (tmp_path / "old.zip").write_bytes(b"not read, as there are drawings")
-    _assert_all_drawings(omniglot_drawings.read(tmp_path, _SIDE), 2)
+    _assert_all_drawings(drawing_files.read(tmp_path, _SIDE), 2)
 
 
 def test_larger_drawings_are_averaged_over_areas():
-    collector = omniglot_drawings.Collector("test", 2)
+    collector = drawing_files.Collector("test", 2)
     pixels = np.full([4, 4], 255, np.uint8)
     pixels[0, 0] = pixels[2:, 2:] = 0
     collector.add("x", "A", 1, 1, Image.fromarray(pixels))
@@ -177,13 +178,13 @@ def all_drawings(tmp_path_factory):
     """The full number of miniature drawings, as read from a zip."""
     path = tmp_path_factory.mktemp("full") / "omniglot.zip"
     _write_zip(path, _miniature(20))
-    return omniglot_drawings.read(path, _SIDE)
+    return drawing_files.read(path, _SIDE)
 
 
 @pytest.fixture
 def load(all_drawings, monkeypatch):
     """`omniglot.load`, without reading the files again."""
-    monkeypatch.setattr(omniglot_drawings, "read", lambda *_: all_drawings)
+    monkeypatch.setattr(drawing_files, "read", lambda *_: all_drawings)
     return functools.partial(omniglot.load, "already read", image_size=_SIDE)
 
 
@@ -307,7 +308,7 @@ def _error(data_dir, **arguments):
     assert sorted(root.rglob("*")) == before
     message = str(error.value)
     assert "\n" not in message
-    assert message.startswith(f"--data_dir={data_dir}")
+    assert message.startswith(f"data_dir={data_dir}")
     return message
 
 
@@ -468,11 +469,11 @@ def test_arguments_out_of_range_before_any_file_is_read(tmp_path, arguments):
 def tfds_reader(monkeypatch):
     import tensorflow_datasets as tfds
 
-    from tff_fedss.datasets import omniglot_tfds
+    from tff_fedss.datasets.omniglot import tfds_builder
 
     gcs = tfds.core.utils.gcs_utils
     monkeypatch.setattr(gcs, "_is_gcs_disabled", True)
-    return omniglot_tfds
+    return tfds_builder
 
 
 def _write_original_zips(folder, files):
@@ -513,7 +514,7 @@ def test_tfds_builder_keeps_the_drawer(tfds_reader, miniature, tmp_path):
 def test_tfds_refuses_files_with_other_checksums(tfds_reader, tmp_path):
     files = {_path(*key): _png(0, magnify=21) for key in [(1, 1), (965, 1)]}
     _write_original_zips(tmp_path / "downloads" / "manual", files)
-    with pytest.raises(errors.InvalidInputError, match="wrong checksum.*--data_dir"):
+    with pytest.raises(errors.InvalidInputError, match="wrong checksum.*`data_dir`"):
         tfds_reader.read(_SIDE, str(tmp_path))
 
 
@@ -525,7 +526,7 @@ def test_failed_download_names_the_other_way(tfds_reader, monkeypatch, tmp_path)
 
     monkeypatch.setattr(requests.Session, "get", fail)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    with pytest.raises(errors.InvalidInputError, match="no route.*--data_dir") as error:
+    with pytest.raises(errors.InvalidInputError, match="no route.*`data_dir`") as error:
         tfds_reader.read(_SIDE, str(tmp_path))
     assert "\n" not in str(error.value)
 
@@ -539,7 +540,7 @@ def test_tfds_gives_the_same_as_the_archive(tfds_reader, test_data, tmp_path):
     theirs = tfds_reader.read(
         28, str(tmp_path / "tfds"), _unverified(tmp_path / "zips")
     )
-    ours = omniglot_drawings.read(path, 28)
+    ours = drawing_files.read(path, 28)
     for name in ("images", "characters", "drawers", "alphabets"):
         np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name))
 

@@ -17,8 +17,8 @@ from PIL import Image
 from tensorflow_datasets.core import shuffle
 
 from tests import sop_archive
-from tff_fedss.datasets import split_csv
 from tff_fedss.datasets import stanford_online_products as sop
+from tff_fedss.datasets.federated import split_csv
 from tff_fedss.errors import InvalidInputError
 
 _TRAIN, _TEST = sop_archive.listings(
@@ -246,7 +246,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, clients, monkeypatch, caps
 
 
 def test_nothing_that_could_be_read(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"--data_dir=.*/none does not exist"):
+    with pytest.raises(InvalidInputError, match=r"data_dir=.*/none does not exist"):
         sop.load(tmp_path / "none")
     (tmp_path / "readme").touch()
     with pytest.raises(InvalidInputError, match="Ebay_train.txt.*found readme"):
@@ -268,7 +268,7 @@ def test_a_download_that_fails(tmp_path, monkeypatch):
         sop.load()
     message = str(raised.value)
     assert "ConnectionError: no route to host" in message
-    assert "--data_dir" in message
+    assert "data_dir" in message
     assert "\n" not in message
 
 

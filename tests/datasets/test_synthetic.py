@@ -11,7 +11,9 @@ import pytest
 import tensorflow as tf
 
 from tff_fedss import errors
-from tff_fedss.datasets import bijection, glyph_drawing, synthetic
+from tff_fedss.datasets import bijection, synthetic
+from tff_fedss.datasets.synthetic import glyph_drawing
+from tff_fedss.datasets.synthetic.dataset import _num_bytes
 
 _SMALL = {
     "num_classes": 60,
@@ -248,8 +250,8 @@ def test_cache_returns_what_it_kept_and_stays_within_its_bytes():
     for client in others:
         dataset.train.client_arrays(client)
     cache = dataset.train._cache
-    assert 0 < sum(map(synthetic._num_bytes, cache._entries.values())) <= 90_000
-    assert cache._bytes == sum(map(synthetic._num_bytes, cache._entries.values()))
+    assert 0 < sum(map(_num_bytes, cache._entries.values())) <= 90_000
+    assert cache._bytes == sum(map(_num_bytes, cache._entries.values()))
 
 
 def test_all_clients_in_one_dataset(small):

@@ -307,8 +307,8 @@ def _error(data_dir, **arguments):
         _load(data_dir, **arguments)
     message = str(error.value)
     assert "\n" not in message
-    assert message.startswith(f"--data_dir={data_dir}")
-    return message.removeprefix(f"--data_dir={data_dir}")
+    assert message.startswith(f"data_dir={data_dir}")
+    return message.removeprefix(f"data_dir={data_dir}")
 
 
 @pytest.fixture
@@ -475,7 +475,7 @@ def test_archive_of_other_things(tmp_path):
 
 
 def test_no_data_dir():
-    with pytest.raises(errors.InvalidInputError, match="needs --data_dir; expected"):
+    with pytest.raises(errors.InvalidInputError, match="needs `data_dir`; expected"):
         tiny_imagenet.load(None)
 
 

@@ -1,8 +1,9 @@
+import importlib
+
 import numpy as np
 import pytest
 
 from tff_fedss import metrics
-from tff_fedss.metrics import r_precision as module
 
 
 def images(seed=0):
@@ -31,6 +32,8 @@ def one_by_one(features, labels):
 @pytest.mark.parametrize("block_numbers", [None, 3000])
 def test_equals_the_search_for_one_query_at_a_time(block_numbers, monkeypatch):
     if block_numbers:
+        # The package has a function of the module's name.
+        module = importlib.import_module("tff_fedss.metrics.r_precision")
         monkeypatch.setattr(module, "_BLOCK_NUMBERS", block_numbers)
     features, labels = images()
     expected = one_by_one(features, labels)

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from tff_fedss.datasets.preprocessing import Preprocessing
+from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.models import ImageInput
 
 SIZES = ((28, 28), (105, 105), (37, 91), (200, 33), (10, 12), (29, 130), (64, 64))

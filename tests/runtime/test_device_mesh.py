@@ -71,4 +71,4 @@ def test_collectives_between_logical_devices():
     )
     assert outcome.returncode == 0, outcome.stderr
     if not tf.config.list_physical_devices("GPU"):
-        assert "--num_devices=9: TensorFlow runs in this process" in outcome.stdout
+        assert "num_devices=9: TensorFlow runs in this process" in outcome.stdout

@@ -4,8 +4,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import tasks
-from tff_fedss.datasets.labelled_images import LabelledImages
-from tff_fedss.datasets.two_views import TwoViews
+from tff_fedss.datasets.central.labelled_images import LabelledImages
+from tff_fedss.datasets.central.two_views import TwoViews
 
 
 def mean_colour(image_size):

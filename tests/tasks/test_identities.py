@@ -5,7 +5,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_fedss import metrics, models, runtime, tasks
-from tff_fedss.datasets import identities
+from tff_fedss.datasets.central import identities
 
 
 def classifier(rows):

@@ -8,16 +8,17 @@ import tensorflow_federated as tff
 from sklearn.metrics import pairwise
 
 from tff_fedss import tasks
-from tff_fedss.datasets import array_client_data, federated_dataset
+from tff_fedss.datasets.federated.clients import InMemoryClientData, dataset_from_arrays
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 LABELS = np.repeat(np.arange(100, 110, dtype=np.int32), [2, 3, 4, 5, 1, 6, 2, 2, 9, 4])
 
 
 def unseen_dataset(images):
-    clients = array_client_data.InMemoryClientData(
+    clients = InMemoryClientData(
         {"a": (np.zeros([3, 4, 4, 1], np.uint8), np.array([0, 1, 1], np.int32))}
     )
-    return federated_dataset.FederatedDataset(
+    return FederatedDataset(
         name="toy",
         num_classes=2,
         image_shape=(4, 4, 1),
@@ -25,7 +26,7 @@ def unseen_dataset(images):
         num_examples=clients.num_examples,
         positives=clients.positives,
         max_positives=2,
-        test=array_client_data.dataset_from_arrays(images, LABELS),
+        test=dataset_from_arrays(images, LABELS),
         num_test_examples=len(LABELS),
         test_is_unseen=True,
     )
@@ -85,9 +86,7 @@ def test_training_images_are_classified_among_the_n_classes():
     images = np.zeros([3, 4, 4, 1], np.uint8)
     images[:, 0, 0, 0] = 1, 1, 200  # Near classes 0, 0 and 1; the labels are 0, 1, 1.
     images[:, 1, 0, 0] = 255, 255, 10
-    clients = array_client_data.InMemoryClientData(
-        {"a": (images, np.array([0, 1, 1], np.int32))}
-    )
+    clients = InMemoryClientData({"a": (images, np.array([0, 1, 1], np.int32))})
     task = tasks.Retrieval(dataclasses.replace(dataset, train=clients), flatten)
     w = np.zeros([2, 16])
     w[0, 4], w[1, 0] = 3.0, 1.0

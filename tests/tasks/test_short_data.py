@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tff_fedss import tasks
-from tff_fedss.datasets import extreme, penn_treebank
+from tff_fedss.datasets.central import extreme, penn_treebank
 from tff_fedss.errors import InvalidInputError
 
 OPTIONS = {"embedding_dim": 2, "logit_scale": 1.0, "batch_size": 4, "seed": 0}

@@ -4,12 +4,13 @@ import errno
 import io
 import os
 import pathlib
+import signal
 
 import numpy as np
 import pytest
 
 from tff_fedss.errors import InvalidInputError, RunStoppedError
-from tff_fedss.training import Checkpoints, checkpoints, train
+from tff_fedss.training import Checkpoints, Run, checkpoints, train
 
 
 def state_after(round_num):
@@ -210,57 +211,88 @@ def test_what_a_kill_left_half_written_is_cleared_away(saved):
     assert round_num == 3 and not (saved / "round_4_temp4711").exists()
 
 
-class CountingRun:
-    """Counts rounds, and stops in the middle of one."""
+class CountingRun(Run):
+    """Counts rounds in place, and stops in the middle of one."""
 
-    name, metric, metric_title = "counting", "top1", "top-1"
+    metric, metric_title = "top1", "top-1"
     format_metric = "{:.3f}".format
+    weights = None
 
     def __init__(self, stop_in=None):
-        self.round_num, self.task, self.weights = 0, self, None
+        super().__init__("counting", task=self)
         self._stop_in = stop_in
+        self._count = self.num_reads = 0
 
     @property
     def state(self):
-        return [np.asarray(self.round_num)]
+        self.num_reads += 1
+        return [np.asarray(self._count)]
 
     def evaluate(self, weights):
         return {"top1": 0.0}
 
-    def run_round(self):
-        if self.round_num + 1 == self._stop_in:
+    def _train_round(self, round_num):
+        self._count = round_num
+        if round_num == self._stop_in:
             raise KeyboardInterrupt
-        self.round_num += 1
         return {"loss": 1.0, "num_examples": 1}
 
 
+class CopyingRun(CountingRun):
+    """Makes a new state in a round, as a `FederatedRun` does."""
+
+    def state_reader(self):
+        state = self.state
+        return lambda: state
+
+
 def saved_rounds(folder):
-    return sorted(int(path.name.rpartition("_")[2]) for path in folder.iterdir())
+    """The rounds that are saved; each with its own state."""
+    rounds = sorted(int(path.name.rpartition("_")[2]) for path in folder.iterdir())
+    for round_num in rounds:
+        with np.load(folder / f"round_{round_num}/arrays.npz") as saved:
+            assert saved["00000"] == round_num
+    return rounds
 
 
 def test_training_saves_now_and_then_and_at_the_end(tmp_path):
     places = {"counting": Checkpoints(tmp_path, keep=10)}
-    train([CountingRun()], 7, 100, lambda *_: None, places, rounds_per_checkpoint=3)
+    run = CountingRun()
+    train([run], 7, 100, lambda *_: None, places, rounds_per_checkpoint=3)
     assert saved_rounds(tmp_path) == [3, 6, 7]
+    assert run.num_reads == 3  # To read it copies it.
 
 
-def test_an_interrupt_saves_the_last_whole_round(tmp_path):
+@pytest.mark.parametrize("kind, saved", [(CopyingRun, [3, 5]), (CountingRun, [3])])
+def test_an_interrupt_saves_the_last_whole_round_if_it_is_there(tmp_path, kind, saved):
     places = {"counting": Checkpoints(tmp_path, keep=10)}
     with pytest.raises(KeyboardInterrupt):
-        train([CountingRun(stop_in=6)], 7, 9, lambda *_: None, places, 3)
+        train([kind(stop_in=6)], 7, 9, lambda *_: None, places, 3)
+    assert saved_rounds(tmp_path) == saved
+
+
+def test_an_interrupt_between_rounds_saves_the_last_one(tmp_path):
+    def release(metrics, speed):
+        if metrics["round"] == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    places = {"counting": Checkpoints(tmp_path, keep=10)}
+    with pytest.raises(KeyboardInterrupt):
+        train([CountingRun()], 7, 9, release, places, 3)
     assert saved_rounds(tmp_path) == [3, 5]
 
 
-def test_a_round_that_was_not_released_is_not_saved(tmp_path):
+@pytest.mark.parametrize("kind, saved", [(CopyingRun, [3, 4]), (CountingRun, [3])])
+def test_a_round_that_was_not_released_is_not_saved(tmp_path, kind, saved):
     def release(metrics, speed):
         if metrics["round"] == 5:
             raise OSError("disk full")
 
     places = {"counting": Checkpoints(tmp_path, keep=10)}
     with pytest.raises(OSError, match="disk full"):
-        train([CountingRun()], 7, 9, release, places, 3)
-    # The one before is, which was released but not due.
-    assert saved_rounds(tmp_path) == [3, 4]
+        train([kind()], 7, 9, release, places, 3)
+    # The one before is, which was released but not due, if its state is still there.
+    assert saved_rounds(tmp_path) == saved
 
 
 def test_a_state_with_a_float_that_is_not_finite_is_told():

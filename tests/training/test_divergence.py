@@ -2,11 +2,11 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow_federated as tff
 
+from tff_fedss.algorithms import ShardedState
 from tff_fedss.errors import RunStoppedError
 from tff_fedss.training.divergence import Guard
-
-GOOD = [np.zeros(3, np.float32), np.arange(2)]
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
@@ -14,13 +14,22 @@ def test_a_loss_that_is_not_finite_stops_the_run(loss):
     with pytest.raises(
         RunStoppedError, match="fedss has diverged in round 7: its loss"
     ):
-        Guard("fedss", 9).check_round(7, {"loss": loss}, GOOD)
+        Guard("fedss", 9).check_round(7, {"loss": loss})
 
 
 def test_a_weight_that_is_not_finite_stops_the_run():
-    bad = [*GOOD, np.array([[0.0, math.inf]])]
+    good = [np.zeros(3, np.float32), np.arange(2)]
+    bad = [*good, np.array([[0.0, math.inf]])]
+    guard = Guard("moco", 9, "epoch")
+    guard.check_weights(7, good)
+    guard.check_weights(7, tff.learning.models.ModelWeights(good, []))
+    guard.check_weights(7, ShardedState(good, {}))
     with pytest.raises(RunStoppedError, match="in epoch 7: a weight is not finite"):
-        Guard("moco", 9, "epoch").check_round(7, {"loss": 1.0}, bad)
+        guard.check_weights(7, bad)
+    with pytest.raises(RunStoppedError, match="not finite"):
+        guard.check_weights(7, tff.learning.models.ModelWeights(bad, []))
+    with pytest.raises(RunStoppedError, match="not finite"):
+        guard.check_weights(7, ShardedState(bad, {}))
 
 
 def test_a_metric_that_is_not_finite_stops_the_run():
@@ -33,17 +42,17 @@ def test_a_metric_that_is_not_finite_stops_the_run():
 def test_rounds_without_an_accepted_client_are_counted():
     guard = Guard("fedss", 100)
     lost, learnt = {"rejected_clients": 5}, {"loss": 2.0, "rejected_clients": 4}
-    assert not guard.check_round(1, lost, GOOD)
-    assert not guard.check_round(2, lost, GOOD)
-    assert guard.check_round(3, learnt, GOOD)
-    assert not guard.check_round(4, lost, GOOD)
-    assert not guard.check_round(5, lost, GOOD)
+    assert not guard.check_round(1, lost)
+    assert not guard.check_round(2, lost)
+    assert guard.check_round(3, learnt)
+    assert not guard.check_round(4, lost)
+    assert not guard.check_round(5, lost)
     with pytest.raises(RunStoppedError, match="in round 6: for 3 rounds in a row"):
-        guard.check_round(6, lost, GOOD)
+        guard.check_round(6, lost)
 
 
 def test_a_short_run_does_not_end_well_without_an_accepted_client():
     guard = Guard("fedss", 2)
-    assert not guard.check_round(1, {"rejected_clients": 5}, GOOD)
+    assert not guard.check_round(1, {"rejected_clients": 5})
     with pytest.raises(RunStoppedError, match="for 2 rounds"):
-        guard.check_round(2, {"rejected_clients": 5}, GOOD)
+        guard.check_round(2, {"rejected_clients": 5})

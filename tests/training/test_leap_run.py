@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tests import labelled_blobs, waiting
 from tff_fedss import algorithms, models, tasks, training
-from tff_fedss.datasets.augmentation import AUGMENTATIONS
-from tff_fedss.datasets.labelled_images import LabelledImages
+from tff_fedss.datasets.central.augmentation import AUGMENTATIONS
+from tff_fedss.datasets.central.labelled_images import LabelledImages
 from tff_fedss.samplers import self_paced
 
 SHAPE = (labelled_blobs.SIDE, labelled_blobs.SIDE, 1)

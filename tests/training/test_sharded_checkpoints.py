@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import numpy as np
@@ -30,12 +29,6 @@ def whole(matrix):
     return matrix.read(0, matrix.shape[0])
 
 
-@dataclasses.dataclass(frozen=True)
-class Gone(algorithms.ShardedState):
-    def is_current(self):
-        return False
-
-
 def test_rows_do_not_depend_on_the_shards():
     one = whole(matrix(1, seed=1))
     assert one.std() == pytest.approx(1.0, abs=0.01)
@@ -64,12 +57,10 @@ def test_what_four_shards_have_saved_goes_to_any_number_of_shards(tmp_path, num_
         np.testing.assert_array_equal(whole(matrix), whole(saved.matrices[name]))
 
 
-def test_the_newest_are_kept_and_a_state_that_is_gone_is_not_saved(tmp_path):
+def test_the_newest_are_kept(tmp_path):
     checkpoints = training.ShardedCheckpoints(tmp_path, keep=2)
     for round_num in (9, 10, 11):
         checkpoints.save(state(2, 1, rows=50), round_num)
-    gone = Gone(**vars(state(2, 1, rows=50)))
-    checkpoints.save(gone, 12)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["round_10", "round_11"]
     assert training.ShardedCheckpoints(tmp_path).restore(state(2, rows=50))[1] == 11
 

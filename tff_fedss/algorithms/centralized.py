@@ -80,7 +80,7 @@ class Centralized:
     @property
     def state(self) -> list[np.ndarray]:
         """phi, W and what the optimizer remembers, as arrays."""
-        return [v.numpy() for v in (*self._variables, *self._optimizer.variables)]
+        return models.values([*self._variables, *self._optimizer.variables])
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
         """Goes back to a state.
@@ -88,15 +88,13 @@ class Centralized:
         Args:
             state: As `state` was then.
         """
-        variables = (*self._variables, *self._optimizer.variables)
-        for variable, value in zip(variables, state, strict=True):
-            variable.assign(value)
+        models.assign([*self._variables, *self._optimizer.variables], state)
 
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
         """The model, with trainable = [*phi, W] as NumPy arrays."""
         return tff.learning.models.ModelWeights(
-            trainable=[v.numpy() for v in self._variables], non_trainable=[]
+            trainable=models.values(self._variables), non_trainable=[]
         )
 
 

@@ -15,7 +15,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import losses, models, seeds
-from tff_fedss.datasets.augmentation import Augmentation
+from tff_fedss.algorithms.weight_decay import with_weight_decay
+from tff_fedss.datasets.central.augmentation import Augmentation
 from tff_fedss.samplers import self_paced
 
 # Keeps the draws apart from those of an embedding network with the same seed.
@@ -71,7 +72,7 @@ class SelfPacedStudent:
             pace: How lambda and gamma grow; None: every example is selected (Random).
             clusters_fn: Gives the clusters, int32[N], when an epoch begins.
             batch_size: B. The last mini-batch of an epoch may be shorter.
-            weight_decay: Times a weight, it is added to the weight's gradient.
+            weight_decay: Of all weights, see `with_weight_decay`.
             augmentation: Of what it is trained on; not of what is measured.
             seed: Of the order of the examples and of their augmentation.
         """
@@ -132,8 +133,7 @@ class SelfPacedStudent:
 
     def _shuffled(self) -> np.ndarray:
         """The selected examples in the order of this epoch."""
-        key = np.array([self._seed + (_STREAM << 32), self.epoch], np.uint64)
-        generator = np.random.Generator(np.random.Philox(key=key))
+        generator = seeds.generator(self._seed + (_STREAM << 32), self.epoch)
         return generator.permutation(np.flatnonzero(self.selected))
 
     def _step(self, images, labels):
@@ -144,12 +144,9 @@ class SelfPacedStudent:
             logits = self._model(self._augmentation(images, seed), training=True)
             example_losses = losses.softmax_loss(logits, labels)
             loss = tf.reduce_mean(example_losses)
-        gradient = [
-            g + self._weight_decay * variable
-            for g, variable in zip(
-                tape.gradient(loss, variables), variables, strict=True
-            )
-        ]
+        gradient = with_weight_decay(
+            tape.gradient(loss, variables), variables, self._weight_decay
+        )
         self._optimizer.apply_gradients(zip(gradient, variables, strict=True))
         is_correct = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
         return tf.reduce_sum(example_losses), tf.math.count_nonzero(is_correct)
@@ -163,7 +160,7 @@ class SelfPacedStudent:
             np.asarray(self.easiness),
             np.asarray(self.diversity),
             self.selected.copy(),
-            *(v.numpy() for v in self._variables()),
+            *models.values(self._variables()),
         ]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
@@ -177,8 +174,7 @@ class SelfPacedStudent:
         self.easiness, self.diversity = float(easiness), float(diversity)
         self.selected = np.array(selected)
         self._order = None
-        for variable, value in zip(self._variables(), values, strict=True):
-            variable.assign(value)
+        models.assign(self._variables(), values)
 
     def _variables(self) -> list[tf.Variable]:
         return [*self._trainable, *self._non_trainable, *self._optimizer.variables]
@@ -187,6 +183,6 @@ class SelfPacedStudent:
     def weights(self) -> tff.learning.models.ModelWeights:
         """The classifier, as NumPy arrays in the order of Keras."""
         return tff.learning.models.ModelWeights(
-            trainable=[v.numpy() for v in self._trainable],
-            non_trainable=[v.numpy() for v in self._non_trainable],
+            trainable=models.values(self._trainable),
+            non_trainable=models.values(self._non_trainable),
         )

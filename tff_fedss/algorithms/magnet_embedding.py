@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_fedss import losses, models, seeds
-from tff_fedss.datasets.augmentation import AUGMENTATIONS, Augmentation
+from tff_fedss.datasets.central.augmentation import AUGMENTATIONS, Augmentation
 from tff_fedss.errors import RunStoppedError
 from tff_fedss.samplers import neighbourhoods
 
@@ -22,8 +22,7 @@ class MagnetSettings:
 
     Attributes:
         network_fn: Builds it, from images in 0..255 to float32[examples, d], always
-        with
-            the same initial weights. It can be pickled.
+            with the same initial weights. It can be pickled.
         num_classes: n.
         clusters_per_class: K.
         clusters_per_batch: M.
@@ -117,8 +116,7 @@ class MagnetEmbedding:
             RunStoppedError: If that is not finite.
         """
         settings = self._settings
-        key = np.array([settings.seed + (_STREAM << 32), self.num_steps], np.uint64)
-        generator = np.random.Generator(np.random.Philox(key=key))
+        generator = seeds.generator(settings.seed + (_STREAM << 32), self.num_steps)
         if self.num_steps % self._steps_per_refresh == 0:
             self._refresh(int(generator.integers(2**31)))
         chosen, examples = neighbourhoods.draw_neighbourhood(
@@ -175,7 +173,7 @@ class MagnetEmbedding:
             self._index.assignments,
             self._index.centers,
             self._losses.copy(),
-            *(v.numpy() for v in self._variables()),
+            *models.values(self._variables()),
         ]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
@@ -192,8 +190,7 @@ class MagnetEmbedding:
             np.array(centers),
         )
         self._losses = np.array(example_losses)
-        for variable, value in zip(self._variables(), values, strict=True):
-            variable.assign(value)
+        models.assign(self._variables(), values)
 
     def _variables(self) -> list[tf.Variable]:
         return [*self._trainable, *self._non_trainable, *self._optimizer.variables]

@@ -25,6 +25,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import losses, models
+from tff_fedss.algorithms.weight_decay import with_weight_decay
 
 _NUM_CLUSTERINGS = 10  # Of which the best is taken.
 
@@ -65,8 +66,7 @@ class MoCo:
             embedding_dim: Of queries and keys.
             temperature: T.
             key_momentum: m.
-            weight_decay: This times the weights is added to the gradient, of all
-                weights, as PyTorch's SGD does.
+            weight_decay: Of all weights, see `with_weight_decay`.
             gamma: Of the focal loss; 0 is InfoNCE.
             form: One of `losses.INFO_NCE_FORMS`.
             num_clusters: Of k-means.
@@ -130,12 +130,9 @@ class MoCo:
                 is_same_cluster=same,
             )
             loss = tf.reduce_mean(example_losses)
-        gradient = [
-            g + self._weight_decay * v
-            for g, v in zip(
-                tape.gradient(loss, self._variables), self._variables, strict=True
-            )
-        ]
+        gradient = with_weight_decay(
+            tape.gradient(loss, self._variables), self._variables, self._weight_decay
+        )
         self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
         self._enqueue(keys)
         is_correct = positive > tf.reduce_max(negative, 1)
@@ -241,8 +238,8 @@ class MoCo:
     def weights(self) -> tff.learning.models.ModelWeights:
         """The backbone of f_q, without its head, as NumPy arrays."""
         return tff.learning.models.ModelWeights(
-            trainable=[v.numpy() for v in self._backbone.trainable_variables],
-            non_trainable=[v.numpy() for v in self._backbone.non_trainable_variables],
+            trainable=models.values(self._backbone.trainable_variables),
+            non_trainable=models.values(self._backbone.non_trainable_variables),
         )
 
     @property
@@ -251,7 +248,7 @@ class MoCo:
         return [
             *self.arrays().values(),
             self.centers.numpy(),
-            *(v.numpy() for v in self._optimizer.variables),
+            *models.values(self._optimizer.variables),
         ]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
@@ -265,8 +262,7 @@ class MoCo:
             self.centers,
             *self._optimizer.variables,
         ]
-        for variable, value in zip(variables, state, strict=True):
-            variable.assign(value)
+        models.assign(variables, state)
 
     def _named_variables(self) -> dict[str, tf.Variable]:
         return {
@@ -314,5 +310,4 @@ class MoCo:
 
 
 def _embed(encoder: tf.keras.Model, views: tf.Tensor) -> tf.Tensor:
-    embeddings = encoder(tf.cast(views, tf.float32), training=True)
-    return tf.math.l2_normalize(embeddings, 1, epsilon=1e-12)
+    return models.unit(encoder(tf.cast(views, tf.float32), training=True))

@@ -40,13 +40,14 @@ from tff_fedss.samplers import ShardSample, ShardSampler
 
 # W ~ N(0, 0.01), as its authors' code has it: the standard deviation.
 _INITIAL_STDDEV = 0.01
-# Added to squared norms, as in `models.cosine_logits`.
-_EPSILON = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardedState:
     """The state of training: small arrays, and matrices that stay where they are.
+
+    The next step of a `PartialFC` changes the matrices: such a state is for saving at
+    once.
 
     Attributes:
         arrays: The encoder, its optimizer and the number of steps.
@@ -56,27 +57,11 @@ class ShardedState:
     arrays: Sequence[np.ndarray]
     matrices: Mapping[str, models.ShardedMatrix]
 
-    def is_current(self) -> bool:
-        """Whether the matrices are still those of the arrays."""
-        return True
-
-
-@dataclasses.dataclass(frozen=True)
-class _LiveState(ShardedState):
-    """The state of an algorithm, of which the next step leaves nothing."""
-
-    owner: "PartialFC"
-    num_started: int
-
-    def is_current(self) -> bool:
-        return self.owner.num_started == self.num_started
-
 
 class PartialFC:
     """An encoder and a classifier W in shards, trained step by step.
 
     Attributes:
-        num_started: How many steps have begun.
         round_metrics: Of the steps since `begin_round`: `loss`, the mean; `ca_pcc`, the
             article's CA_pcc: the mean cosine between features and the centres (rows of
             W) of their classes, of all examples, from before their step;
@@ -125,7 +110,7 @@ class PartialFC:
                 f"{len(mesh)} devices need at least as many strata, and {num_strata} "
                 f"strata as many classes, found {num_classes}"
             )
-        self.num_started = 0
+        self._num_steps = 0
         self._encoder = encoder
         self._mesh = mesh
         self._margin = margin
@@ -171,7 +156,7 @@ class PartialFC:
         Args:
             labels: int32[examples], the classes.
         """
-        return self._sampler.draw(labels, self.num_started)
+        return self._sampler.draw(labels, self._num_steps)
 
     def update(self, inputs: Any, labels: np.ndarray) -> float:
         """Does one step on a mini-batch.
@@ -194,8 +179,7 @@ class PartialFC:
         example_weights = has_target.astype(np.float32) / max(num_trained, 1)
         if self._graph is None:
             self._graph = self._build_graph(inputs)
-        # From here on, the rows may be those of a step that is not done.
-        self.num_started += 1
+        self._num_steps += 1
         loss, cosines = self._graph(inputs, example_weights, samples)
         loss_sum = float(loss) * num_trained
         self._sums.update(
@@ -265,7 +249,7 @@ class PartialFC:
     def _encode(self, inputs) -> tuple[tf.GradientTape, tf.Tensor]:
         with tf.GradientTape() as tape:
             features, _ = self._encoder(inputs, (), training=True)
-            features = tf.math.l2_normalize(features, axis=1, epsilon=_EPSILON)
+            features = models.unit(features)
         return tape, features
 
     def _target_logits(self, cosines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -294,12 +278,12 @@ class PartialFC:
 
     @property
     def state(self) -> ShardedState:
-        """Everything that the next steps depend on; it is gone when the next begins."""
+        """Everything that the next steps depend on."""
         arrays = [
-            np.asarray(self.num_started),
-            *(variable.numpy() for variable in self._small_variables),
+            np.asarray(self._num_steps),
+            *models.values(self._small_variables),
         ]
-        return _LiveState(arrays, self._matrices, self, self.num_started)
+        return ShardedState(arrays, self._matrices)
 
     def set_state(self, state: ShardedState) -> None:
         """Goes back to a state.
@@ -308,11 +292,10 @@ class PartialFC:
             state: Of an algorithm with the same strata, on any mesh.
         """
         num_steps, *arrays = state.arrays
-        for variable, value in zip(self._small_variables, arrays, strict=True):
-            variable.assign(value)
+        models.assign(self._small_variables, arrays)
         for name, matrix in self._matrices.items():
             matrix.copy_from(state.matrices[name])
-        self.num_started = int(num_steps)
+        self._num_steps = int(num_steps)
 
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
@@ -320,7 +303,7 @@ class PartialFC:
 
         See `models.ShardedMatrix` for how to read it.
         """
-        encoder = [v.numpy() for v in self._encoder.trainable_variables]
+        encoder = models.values(self._encoder.trainable_variables)
         return tff.learning.models.ModelWeights(
             trainable=[*encoder, self._matrices["W"]], non_trainable=[]
         )

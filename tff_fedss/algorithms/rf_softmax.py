@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import losses, models
+from tff_fedss import losses, models, seeds
 from tff_fedss.samplers import ClassSampler
 
 
@@ -132,10 +132,10 @@ class SampledSoftmax:
                 )
                 example_losses = losses.softmax_loss(logits, labels)
             else:
-                h = _unit(features)
+                h = models.unit(features)
                 ids, log_q = self._draw(tf.stop_gradient(h), labels)
-                positive = _unit(tf.gather(self._classifier, labels))
-                negative = _unit(tf.gather(self._classifier, ids))
+                positive = models.unit(tf.gather(self._classifier, labels))
+                negative = models.unit(tf.gather(self._classifier, ids))
                 scaled = self._logit_scale * h
                 if self._share_negatives:
                     negative_logits = tf.linalg.matmul(
@@ -169,8 +169,7 @@ class SampledSoftmax:
     def _draw(self, h: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         def draw(h, labels, step):
             # The draws of a step follow from its number: a resumed run has the same.
-            key = np.array([self._seed, step], np.uint64)
-            generator = np.random.Generator(np.random.Philox(key=key))
+            generator = seeds.generator(self._seed, step)
             if self._share_negatives:
                 return self.sampler.draw_for_batch(h, self._num_negatives, generator)
             return self.sampler.draw(h, labels, self._num_negatives, generator)
@@ -193,7 +192,7 @@ class SampledSoftmax:
     def state(self) -> list[np.ndarray]:
         """The weights, the carried state and what the optimizer remembers."""
         return [
-            *(v.numpy() for v in (*self._variables, *self._optimizer.variables)),
+            *models.values([*self._variables, *self._optimizer.variables]),
             *map(np.asarray, self._carry),
         ]
 
@@ -204,8 +203,7 @@ class SampledSoftmax:
             state: As `state` was then.
         """
         variables = (*self._variables, *self._optimizer.variables)
-        for variable, value in zip(variables, state, strict=False):
-            variable.assign(value)
+        models.assign(variables, state[: len(variables)])
         self._carry = tuple(state[len(variables) :])
         self._rebuild_sampler()
 
@@ -213,16 +211,8 @@ class SampledSoftmax:
     def weights(self) -> tff.learning.models.ModelWeights:
         """The model, with trainable = [*encoder, W] as NumPy arrays."""
         return tff.learning.models.ModelWeights(
-            trainable=[v.numpy() for v in self._variables], non_trainable=[]
+            trainable=models.values(self._variables), non_trainable=[]
         )
-
-
-# Added to squared norms, as in `models.cosine_logits`.
-_EPSILON = 1e-12
-
-
-def _unit(vectors: tf.Tensor) -> tf.Tensor:
-    return tf.math.l2_normalize(vectors, axis=-1, epsilon=_EPSILON)
 
 
 def _unit_rows(rows: np.ndarray) -> np.ndarray:
@@ -232,4 +222,4 @@ def _unit_rows(rows: np.ndarray) -> np.ndarray:
     same bits alone and in the whole W, so that a resumed run draws what it would have.
     """
     squares = np.square(rows, dtype=np.float64).sum(1, keepdims=True)
-    return (rows / np.sqrt(np.maximum(squares, _EPSILON))).astype(np.float32)
+    return (rows / np.sqrt(np.maximum(squares, models.UNIT_EPSILON))).astype(np.float32)

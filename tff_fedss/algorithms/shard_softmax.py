@@ -19,8 +19,6 @@ from tff_fedss.samplers import ShardSample
 _CHUNK_ROWS = 8192
 # Below every logit, and finite: a shard without rows then adds exactly nothing.
 _LOWEST = -1e30
-# Added to squared norms, as in `models.cosine_logits`.
-_EPSILON = 1e-12
 
 
 class ShardSoftmax:
@@ -62,9 +60,7 @@ class ShardSoftmax:
             float32[examples].
         """
         ids = tf.maximum(sample.labels, 0)
-        rows = tf.math.l2_normalize(
-            tf.gather(self._weights, ids), axis=1, epsilon=_EPSILON
-        )
+        rows = models.unit(tf.gather(self._weights, ids))
         cosines = tf.reduce_sum(features * rows, 1)
         return tf.where(sample.labels >= 0, cosines, 0.0)
 
@@ -183,7 +179,7 @@ class ShardSoftmax:
 def _unit(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Brings rows [N, d] to length 1; returns them and 1 / |w|, [N, 1]."""
     squares = tf.reduce_sum(tf.square(rows), 1, keepdims=True)
-    inverse_norms = tf.math.rsqrt(tf.maximum(squares, _EPSILON))
+    inverse_norms = tf.math.rsqrt(tf.maximum(squares, models.UNIT_EPSILON))
     return rows * inverse_norms, inverse_norms
 
 

@@ -13,6 +13,7 @@ from tff_fedss import errors, files
 
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
 SUFFIXES = (".zip", *_TAR_SUFFIXES)
+FOREIGN = "__MACOSX/"  # What macOS puts beside the files.
 
 # What reading a damaged archive raises.
 DAMAGED = (
@@ -55,7 +56,7 @@ def members(
         files.check_regular(path)
         yield from read(path, source, is_wanted)
     except DAMAGED as e:
-        reason = getattr(e, "strerror", None) or files.one_line(e)
+        reason = files.short_reason(e)
         raise errors.InvalidInputError(
             f"{source}: the archive {path.name} is unreadable or damaged: {reason}"
         ) from e

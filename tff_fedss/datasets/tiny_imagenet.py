@@ -15,15 +15,15 @@ import numpy as np
 import tqdm
 
 from tff_fedss import errors, files
-from tff_fedss.datasets import (
-    archives,
-    array_client_data,
-    federated_dataset,
-    fingerprint,
-    image_files,
-    partitions,
+from tff_fedss.datasets import archives, fingerprint, image_files
+from tff_fedss.datasets.federated import partitions
+from tff_fedss.datasets.federated.clients import (
+    Arrays,
+    InMemoryClientData,
+    dataset_from_arrays,
 )
-from tff_fedss.datasets.preprocessing import Preprocessing
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.preprocessing import Preprocessing
 
 PARTITIONS = ("mixed", "dirichlet")
 
@@ -51,7 +51,6 @@ _USED = re.compile(
 )
 _IMAGE = re.compile(r"(?:train/[^/.][^/]*|val)/images/[^/.][^/]*")
 # Folders of other systems' own files, at any depth.
-_FOREIGN = "__MACOSX/"
 
 
 def load(
@@ -66,7 +65,7 @@ def load(
     num_clients: int | None = None,
     alpha: float = 10.0,
     num_public_classes: int = 0,
-) -> federated_dataset.FederatedDataset:
+) -> FederatedDataset:
     """Loads Tiny-ImageNet, or a part of it in the same layout.
 
     Every image is read and decoded once, to see that it is whole; then its encoded
@@ -109,8 +108,7 @@ def load(
         raise errors.InvalidInputError(
             f"partition={partition!r} must be one of {', '.join(PARTITIONS)}."
         )
-    if not 0 <= seed < 2**63:
-        raise errors.InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
+    partitions.check_seed(seed)
     for name, value in (
         ("classes_per_client", classes_per_client),
         ("images_per_class", images_per_class),
@@ -125,7 +123,7 @@ def load(
     preprocessing = Preprocessing(image_size, resize_size)
     if data_dir is None:
         raise errors.InvalidInputError(
-            f"Tiny-ImageNet needs --data_dir; expected there: {_LAYOUT}."
+            f"Tiny-ImageNet needs `data_dir`; expected there: {_LAYOUT}."
         )
     source = Files(data_dir)
     if not 0 <= num_public_classes <= len(source.wnids) - 2:
@@ -133,7 +131,7 @@ def load(
             f"num_public_classes={num_public_classes} must leave two or more of the "
             f"{len(source.wnids)} classes to the clients."
         )
-    rng = np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM]))
+    rng = partitions.generator(seed, _PHILOX_STREAM)
     # Without public classes nothing is drawn: partitions stay what they were.
     is_public = np.zeros(len(source.wnids), bool)
     if num_public_classes:
@@ -152,13 +150,13 @@ def load(
             mean_size = classes_per_client * images_per_class
             num_clients = max(1, round(len(labels) / mean_size))
         split = partitions.dirichlet(labels, num_clients, alpha, rng)
-    client_data = array_client_data.InMemoryClientData(
+    client_data = InMemoryClientData(
         {
             client_id: (images[examples], labels[examples])
             for client_id, examples in split.items()
         }
     )
-    return federated_dataset.FederatedDataset(
+    return FederatedDataset(
         name="tiny_imagenet",
         num_classes=len(source.wnids) - num_public_classes,
         image_shape=(image_size, image_size, 3),
@@ -166,14 +164,12 @@ def load(
         num_examples=client_data.num_examples,
         positives=client_data.positives,
         max_positives=client_data.max_positives,
-        test=array_client_data.dataset_from_arrays(test_images, test_labels),
+        test=dataset_from_arrays(test_images, test_labels),
         num_test_examples=len(test_labels),
         preprocessing=preprocessing,
-        pooled=lambda: array_client_data.dataset_from_arrays(images, labels),
+        pooled=lambda: dataset_from_arrays(images, labels),
         public=(
-            preprocessing.evaluation(
-                array_client_data.dataset_from_arrays(public_images, public_labels)
-            )
+            preprocessing.evaluation(dataset_from_arrays(public_images, public_labels))
             if num_public_classes
             else None
         ),
@@ -192,9 +188,7 @@ def load(
     )
 
 
-def _of_classes(
-    arrays: array_client_data.Arrays, is_wanted: np.ndarray
-) -> array_client_data.Arrays:
+def _of_classes(arrays: Arrays, is_wanted: np.ndarray) -> Arrays:
     """The images of some classes, which are numbered anew, in the same order."""
     images, labels = arrays
     chosen = is_wanted[labels]
@@ -218,7 +212,7 @@ class Files:
         Raises:
             errors.InvalidInputError: If something is missing or damaged.
         """
-        self._source = f"--data_dir={os.fspath(data_dir)}"
+        self._source = f"data_dir={os.fspath(data_dir)}"
         # By path below the root, images only.
         self._train: dict[str, bytes] = {}
         self._val: dict[str, bytes] = {}
@@ -235,14 +229,14 @@ class Files:
             self._fail(f"found one class, {min(self._of_class)}; expected two or more.")
         self.wnids = sorted(self._of_class)
 
-    def train(self) -> array_client_data.Arrays:
+    def train(self) -> Arrays:
         """The training images, object[N] of bytes, and labels int32[N], by class."""
         paths = [path for wnid in self.wnids for path in sorted(self._of_class[wnid])]
         sizes = [len(self._of_class[wnid]) for wnid in self.wnids]
         labels = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         return _objects([self._train[path] for path in paths]), labels
 
-    def test(self) -> array_client_data.Arrays:
+    def test(self) -> Arrays:
         """The validation images and labels, likewise, by the name of the file."""
         labels = self._annotations()
         names = sorted(self._val)
@@ -378,7 +372,7 @@ def _progress(contents: Iterator) -> Iterator:
 
 
 def _is_used(name: str) -> bool:
-    return not name.startswith(_FOREIGN) and _USED.fullmatch(name) is not None
+    return not name.startswith(archives.FOREIGN) and _USED.fullmatch(name) is not None
 
 
 def _files(path: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:

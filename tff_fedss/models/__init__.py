@@ -2,7 +2,12 @@
 
 import functools
 
-from tff_fedss.models.cosine_classifier import cosine_logits, initial_classifier
+from tff_fedss.models.cosine_classifier import (
+    UNIT_EPSILON,
+    cosine_logits,
+    initial_classifier,
+    unit,
+)
 from tff_fedss.models.encoders import ImageEncoder, LstmEncoder, SparseEncoder
 from tff_fedss.models.exported_encoder import (
     FORMATS,
@@ -35,6 +40,7 @@ from tff_fedss.models.resnet import resnet18, wide_resnet
 from tff_fedss.models.resnet50 import resnet50
 from tff_fedss.models.sharded_matrix import ShardedMatrix, scatter_rows
 from tff_fedss.models.small_cnn import small_cnn
+from tff_fedss.models.variables import assign, values
 from tff_fedss.models.vgg import vgg16
 
 # By the name that a user gives them: (image shape, d, seed=...) -> phi.
@@ -71,6 +77,7 @@ __all__ = [
     "FEATURE_EXTRACTORS",
     "FORMATS",
     "NETWORKS",
+    "UNIT_EPSILON",
     "CountedDropout",
     "ExportedEncoder",
     "GroupNormalization",
@@ -82,6 +89,7 @@ __all__ = [
     "PartialFitError",
     "ShardedMatrix",
     "SparseEncoder",
+    "assign",
     "check_output",
     "communication_saving",
     "cosine_logits",
@@ -100,6 +108,8 @@ __all__ = [
     "save_encoder",
     "scatter_rows",
     "small_cnn",
+    "unit",
+    "values",
     "vgg16",
     "wide_resnet",
     "with_input_and_length",

@@ -8,8 +8,13 @@ import tensorflow as tf
 
 # Added to squared norms: a zero vector then has cosine 0 with everything and a finite
 # gradient.
-_EPSILON = 1e-12
+UNIT_EPSILON = 1e-12
 _INITIAL_NORM = 0.3
+
+
+def unit(vectors: tf.Tensor) -> tf.Tensor:
+    """Brings vectors, float32[..., d], to length 1."""
+    return tf.math.l2_normalize(vectors, axis=-1, epsilon=UNIT_EPSILON)
 
 
 def cosine_logits(
@@ -25,9 +30,7 @@ def cosine_logits(
     Returns:
         float32[examples, classes].
     """
-    features = tf.math.l2_normalize(features, axis=-1, epsilon=_EPSILON)
-    classifier = tf.math.l2_normalize(classifier, axis=-1, epsilon=_EPSILON)
-    cosines = tf.matmul(features, classifier, transpose_b=True)
+    cosines = tf.matmul(unit(features), unit(classifier), transpose_b=True)
     # Rounding takes a cosine of 1 a little beyond it.
     return scale * tf.clip_by_value(cosines, -1.0, 1.0)
 

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
+from tff_fedss.models.cosine_classifier import unit
 from tff_fedss.models.group_normalization import GroupNormalization
 from tff_fedss.models.image_input import ImageInput
 
@@ -32,8 +33,6 @@ _VERSION = 1
 _METADATA = "tff_fedss.json"
 # Where TensorFlow keeps a SavedModel's files that are not its own.
 _EXTRA_FOLDER = "assets.extra"
-# As the classifier has it.
-_EPSILON = 1e-12
 _MAX_BATCH = 32
 _MAX_BATCH_PIXELS = 1 << 23
 
@@ -65,8 +64,7 @@ def with_input_and_length(
         )
     images = tf.keras.Input([None, None, 3], dtype=tf.uint8, name="images")
     features = (_copy(phi) if of_keras_layers else phi)(image_input(images))
-    vectors = tf.math.l2_normalize(features, axis=-1, epsilon=_EPSILON)
-    vectors = tf.keras.layers.Activation("linear", name="vectors")(vectors)
+    vectors = tf.keras.layers.Activation("linear", name="vectors")(unit(features))
     return tf.keras.Model(images, vectors, name="encoder")
 
 

@@ -1,10 +1,16 @@
 """What the convolutional networks for small images are put together from."""
 
 import collections
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
+
+# As in PyTorch: running means move by a tenth.
+batch_normalization = functools.partial(
+    tf.keras.layers.BatchNormalization, momentum=0.9, epsilon=1e-5
+)
 
 
 class CountedDropout(tf.keras.layers.Layer):
@@ -72,14 +78,29 @@ class LayerNames:
 class Layers:
     """Makes layers, with fixed names and initial values that follow from one seed."""
 
-    def __init__(self, seed: int):
+    def __init__(
+        self,
+        seed: int,
+        *,
+        seeds_per_network: int = 1000,
+        normalization: Callable[..., tf.keras.layers.Layer] = batch_normalization,
+        conv_initializer: Callable[
+            ..., tf.keras.initializers.Initializer
+        ] = tf.keras.initializers.HeNormal,
+    ):
         """Begins with the first layer.
 
         Args:
             seed: Of all of them.
+            seeds_per_network: How many seeds of layers lie between those of two
+                networks. The initial values follow from it: never change it.
+            normalization: Makes such a layer of a `name`.
+            conv_initializer: Of convolutions, from a `seed`. By default He et al.'s.
         """
-        self._seeds: Iterator[int] = itertools.count(1000 * seed)
+        self._seeds: Iterator[int] = itertools.count(seeds_per_network * seed)
         self._names = LayerNames()
+        self._normalization = normalization
+        self._conv_initializer = conv_initializer
 
     def scaled(self, images: tf.Tensor) -> tf.Tensor:
         """Brings images from 0..255 to -1..1."""
@@ -94,40 +115,42 @@ class Layers:
         padding: str = "same",
         use_bias: bool = False,
     ) -> tf.Tensor:
-        """A convolution with He et al.'s initial values."""
+        """A convolution."""
         return tf.keras.layers.Conv2D(
             filters,
             kernel_size,
             strides=strides,
             padding=padding,
             use_bias=use_bias,
-            kernel_initializer=tf.keras.initializers.HeNormal(next(self._seeds)),
+            kernel_initializer=self._conv_initializer(seed=next(self._seeds)),
             name=self._names("conv"),
         )(x)
 
     def norm(self, x: tf.Tensor) -> tf.Tensor:
-        """Batch normalization, as in PyTorch: running means move by a tenth."""
-        return tf.keras.layers.BatchNormalization(
-            momentum=0.9, epsilon=1e-5, name=self._names("norm")
-        )(x)
+        """A normalization."""
+        return self._normalization(name=self._names("norm"))(x)
 
     def relu(self, x: tf.Tensor) -> tf.Tensor:
         """A rectifier."""
         return tf.keras.layers.ReLU(name=self._names("relu"))(x)
 
     def norm_relu(self, x: tf.Tensor) -> tf.Tensor:
-        """Batch normalization and ReLU."""
+        """A normalization and a rectifier."""
         return self.relu(self.norm(x))
 
     def dense(
-        self, x: tf.Tensor, units: int, activation: str | None = None
+        self,
+        x: tf.Tensor,
+        units: int,
+        activation: str | None = None,
+        name: str | None = None,
     ) -> tf.Tensor:
         """A fully connected layer with Glorot and Bengio's initial values."""
         return tf.keras.layers.Dense(
             units,
             activation,
             kernel_initializer=tf.keras.initializers.GlorotUniform(next(self._seeds)),
-            name=self._names("dense"),
+            name=name or self._names("dense"),
         )(x)
 
     def dropout(self, x: tf.Tensor, rate: float) -> tf.Tensor:

@@ -6,12 +6,11 @@ convolution does.
 """
 
 import functools
-import itertools
 
 import tensorflow as tf
 
 from tff_fedss.models.group_normalization import GroupNormalization
-from tff_fedss.models.layers import LayerNames
+from tff_fedss.models.layers import Layers, batch_normalization
 
 _BLOCKS = (3, 4, 6, 3)
 _WIDTH = 64
@@ -19,9 +18,7 @@ _EXPANSION = 4
 _GROUPS = 32
 
 _NORMALIZATIONS = {
-    "batch": functools.partial(
-        tf.keras.layers.BatchNormalization, momentum=0.9, epsilon=1e-5
-    ),
+    "batch": batch_normalization,
     "group": functools.partial(GroupNormalization, _GROUPS, epsilon=1e-5),
 }
 
@@ -44,59 +41,31 @@ def resnet50(
         A Keras model from images [examples, height, width, channels] with values in
         0..255 to float32[examples, 2048].
     """
-    layers = _Layers(normalization, seed)
+    layers = Layers(
+        seed,
+        normalization=_NORMALIZATIONS[normalization],
+        # He et al., "Delving Deep into Rectifiers", by the outputs.
+        conv_initializer=functools.partial(
+            tf.keras.initializers.VarianceScaling, 2.0, "fan_out", "untruncated_normal"
+        ),
+    )
     images = tf.keras.Input(image_shape, name="images")
-    x = tf.keras.layers.Rescaling(1.0 / 127.5, offset=-1.0, name="scaled")(images)
-    x = layers.relu(layers.normalized(layers.convolution(x, _WIDTH, 7, 2)))
+    x = layers.norm_relu(layers.conv(layers.scaled(images), _WIDTH, 7, 2))
     x = tf.keras.layers.MaxPooling2D(3, 2, padding="same", name="pool")(x)
     for stage, num_blocks in enumerate(_BLOCKS):
         for block in range(num_blocks):
-            stride = 2 if stage > 0 and block == 0 else 1
-            x = _bottleneck(layers, x, _WIDTH * 2**stage, stride)
+            strides = 2 if stage and not block else 1
+            x = _bottleneck(layers, x, _WIDTH * 2**stage, strides)
     x = tf.keras.layers.GlobalAveragePooling2D(name="features")(x)
     return tf.keras.Model(images, x, name=f"resnet50_{normalization}")
 
 
-def _bottleneck(layers: "_Layers", x: tf.Tensor, width: int, stride: int) -> tf.Tensor:
+def _bottleneck(layers: Layers, x: tf.Tensor, width: int, strides: int) -> tf.Tensor:
     width_out = _EXPANSION * width
     shortcut = x
-    if stride != 1 or x.shape[-1] != width_out:
-        shortcut = layers.normalized(layers.convolution(x, width_out, 1, stride))
-    y = layers.relu(layers.normalized(layers.convolution(x, width, 1)))
-    y = layers.relu(layers.normalized(layers.convolution(y, width, 3, stride)))
-    y = layers.normalized(layers.convolution(y, width_out, 1))
+    if strides > 1 or x.shape[-1] != width_out:
+        shortcut = layers.norm(layers.conv(x, width_out, 1, strides))
+    y = layers.norm_relu(layers.conv(x, width, 1))
+    y = layers.norm_relu(layers.conv(y, width, 3, strides))
+    y = layers.norm(layers.conv(y, width_out, 1))
     return layers.relu(layers.add(y, shortcut))
-
-
-class _Layers:
-    """Makes layers, with fixed names and initial values that follow from one seed."""
-
-    def __init__(self, normalization: str, seed: int):
-        self._normalization = _NORMALIZATIONS[normalization]
-        self._seeds = itertools.count(seed * 1000)
-        self._names = LayerNames()
-
-    def convolution(
-        self, x: tf.Tensor, width: int, size: int, stride: int = 1
-    ) -> tf.Tensor:
-        return tf.keras.layers.Conv2D(
-            width,
-            size,
-            stride,
-            padding="same",
-            use_bias=False,
-            # He et al., "Delving Deep into Rectifiers", by the outputs.
-            kernel_initializer=tf.keras.initializers.VarianceScaling(
-                2.0, "fan_out", "untruncated_normal", seed=next(self._seeds)
-            ),
-            name=self._names("conv"),
-        )(x)
-
-    def normalized(self, x: tf.Tensor) -> tf.Tensor:
-        return self._normalization(name=self._names("norm"))(x)
-
-    def relu(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.keras.layers.ReLU(name=self._names("relu"))(x)
-
-    def add(self, x: tf.Tensor, shortcut: tf.Tensor) -> tf.Tensor:
-        return tf.keras.layers.Add(name=self._names("add"))([x, shortcut])

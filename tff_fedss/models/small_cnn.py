@@ -1,11 +1,11 @@
 """A small convolutional feature extractor for images of about 28x28."""
 
-import itertools
+import functools
 
 import tensorflow as tf
 
 from tff_fedss.models.group_normalization import GroupNormalization
-from tff_fedss.models.layers import LayerNames
+from tff_fedss.models.layers import Layers
 
 _WIDTHS = (32, 32, 64, 64)
 _GROUPS = 8
@@ -30,27 +30,16 @@ def small_cnn(
         0..255 (any dtype that casts to float32) to float32[examples, d]. All of its
         weights are trainable.
     """
-    layer_seeds = itertools.count(seed * (len(_WIDTHS) + 1))
-    names = LayerNames()
+    layers = Layers(
+        seed,
+        seeds_per_network=len(_WIDTHS) + 1,
+        normalization=functools.partial(GroupNormalization, _GROUPS),
+    )
     images = tf.keras.Input(image_shape, name="images")
     x = tf.keras.layers.Rescaling(1.0 / 255.0, name="scaled")(images)
     for width in _WIDTHS:
-        x = tf.keras.layers.Conv2D(
-            width,
-            3,
-            padding="same",
-            use_bias=False,
-            kernel_initializer=tf.keras.initializers.HeNormal(next(layer_seeds)),
-            name=names("conv"),
-        )(x)
-        x = GroupNormalization(_GROUPS, name=names("norm"))(x)
-        x = tf.keras.layers.ReLU(name=names("relu"))(x)
+        x = layers.norm_relu(layers.conv(x, width))
         if min(x.shape[1:3]) > 1:
-            x = tf.keras.layers.MaxPooling2D(padding="same", name=names("pool"))(x)
-    x = tf.keras.layers.Flatten(name="features")(x)
-    embedding = tf.keras.layers.Dense(
-        embedding_dim,
-        kernel_initializer=tf.keras.initializers.GlorotUniform(next(layer_seeds)),
-        name="embedding",
-    )(x)
+            x = layers.max_pool(x, "same")
+    embedding = layers.dense(layers.flatten(x), embedding_dim, name="embedding")
     return tf.keras.Model(images, embedding, name="small_cnn")

@@ -121,7 +121,7 @@ def local_mesh(num_devices: int | None = None) -> DeviceMesh:
         names = [device.name for device in tf.config.list_logical_devices("GPU")]
         if num_devices > len(names):
             raise InvalidInputError(
-                f"--num_devices={num_devices}, but TensorFlow sees {len(names)} GPUs. "
+                f"num_devices={num_devices}, but TensorFlow sees {len(names)} GPUs. "
                 "(CUDA_VISIBLE_DEVICES=-1 hides them: logical devices of the CPU are "
                 "then made, as many as you like.)"
             )
@@ -134,7 +134,7 @@ def local_mesh(num_devices: int | None = None) -> DeviceMesh:
     except RuntimeError as error:  # TensorFlow runs already.
         if num_devices > len(tf.config.list_logical_devices("CPU")):
             raise InvalidInputError(
-                f"--num_devices={num_devices}: TensorFlow runs in this process already,"
+                f"num_devices={num_devices}: TensorFlow runs in this process already,"
                 f" with {len(tf.config.list_logical_devices('CPU'))} devices."
             ) from error
     names = [device.name for device in tf.config.list_logical_devices("CPU")]

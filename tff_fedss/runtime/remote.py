@@ -219,9 +219,9 @@ class _Workers:
 class RemoteContext(tff.framework.SyncContext):
     """A synchronous TFF context that shares the clients out to several workers.
 
-    `./run.sh worker --port=P` starts a worker. Computations without clients run on one
-    worker, and so do those that have no mergeable form, with a warning: aggregations
-    that need the result of others, or results that stay at the clients.
+    `./run.sh worker` starts one. Computations without clients run on one worker, and so
+    do those that have no mergeable form, with a warning: aggregations that need the
+    result of others, or results that stay at the clients.
 
     A worker has no state worth saving. One that dies, or does not answer any more, is
     left out, with a warning, until it answers again.

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import metrics, models
-from tff_fedss.datasets.extreme import ExtremeDataset, SparseRows
+from tff_fedss import metrics, models, seeds
+from tff_fedss.datasets.central.extreme import ExtremeDataset, SparseRows
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks import sampled_softmax
@@ -87,8 +87,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         epoch, position = divmod(num_done, per_epoch)
         train = self._data.train
         while True:
-            key = np.array([self._seed, epoch], np.uint64)
-            generator = np.random.Generator(np.random.Philox(key=key))
+            generator = seeds.generator(self._seed, epoch)
             rows = generator.permutation(self._train_rows)
             starts, ends = train.label_ends[rows], train.label_ends[rows + 1]
             targets = train.label_ids[generator.integers(starts, ends)]

@@ -5,10 +5,11 @@ One table: a data set is a `Family`, by the name that a user gives it.
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks.classification import Classification
 from tff_fedss.tasks.retrieval import Retrieval
 
@@ -60,7 +61,7 @@ class DataOptions:
             ratio. Only for photographs.
         num_classes: n, where it is free; else None.
         num_clients: How many clients, where that is free; None: the default.
-        dirichlet_alpha: The concentration of a Dirichlet partition.
+        dirichlet_alpha: The concentration of a Dirichlet partition; None: the default.
         clients_csv: A file that says which client has which image; else None.
         num_public_classes: How many classes are kept from the clients, for the warm
             start, where that is free.
@@ -73,9 +74,21 @@ class DataOptions:
     resize_size: int | None = None
     num_classes: int | None = None
     num_clients: int | None = None
-    dirichlet_alpha: float = 10.0
+    dirichlet_alpha: float | None = None
     clients_csv: str | None = None
     num_public_classes: int = 0
+    folders: str = "auto"
+    test: str | None = None
+    test_share: float | None = None
+    min_client_size: int | None = None
+    classes_per_client: int | None = None
+    quantity_sigma: float | None = None
+    validation_share: float | None = None
+    on_validation: bool | None = None
+    tfds_name: str | None = None
+    image_key: str | None = None
+    label_key: str | None = None
+    client_key: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +136,79 @@ def _loader(
     return load
 
 
+def _given(options: DataOptions, *names: str) -> dict[str, object]:
+    """Those of the options that a user has given."""
+    values = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+_SPLIT_OPTIONS = (
+    "num_clients",
+    "dirichlet_alpha",
+    "min_client_size",
+    "classes_per_client",
+    "quantity_sigma",
+)
+_HELD_OUT_OPTIONS = (
+    "resize_size",
+    "test",
+    "test_share",
+    "num_public_classes",
+    "validation_share",
+    "on_validation",
+)
+
+
+def _own_images(
+    title: str, load_index: Callable[[DataOptions], object], options: Sequence[str]
+) -> Family:
+    """Other people's images, by what indexes them."""
+
+    def load(given: DataOptions) -> FederatedDataset:
+        # TFF takes seconds to import, and TFDS.
+        from tff_fedss.datasets import images
+
+        split = images.ClientOptions(given.partition, **_given(given, *_SPLIT_OPTIONS))
+        what = images.ImageOptions(
+            image_size=given.image_size,
+            retrieval=given.kind == "retrieval",
+            split=split,
+            **_given(given, *_HELD_OUT_OPTIONS),
+        )
+        return images.federated(load_index(given), what)
+
+    return Family(
+        title=title,
+        settings={"classification": _OWN_IMAGES, "retrieval": _OWN_IMAGES},
+        partitions=("iid", "natural", "dirichlet", "classes", "chunks", "quantity"),
+        load=load,
+        options=frozenset({"data_dir", *_SPLIT_OPTIONS, *_HELD_OUT_OPTIONS, *options}),
+    )
+
+
+def _folder_index(options: DataOptions):
+    from tff_fedss.datasets import images
+
+    if options.data_dir is None:
+        raise InvalidInputError(
+            "dataset=images needs `data_dir`: a folder or an archive of images, or an "
+            "images.csv."
+        )
+    folders = options.folders
+    if folders == "auto" and options.partition == "natural":
+        folders = "client/class"
+    return images.load_index(options.data_dir, folders=folders)
+
+
+def _tfds_index(options: DataOptions):
+    from tff_fedss.datasets.images import tfds_index
+
+    if options.tfds_name is None:
+        raise InvalidInputError("dataset=tfds needs `tfds_name`, a data set of TFDS.")
+    keys = _given(options, "image_key", "label_key", "client_key")
+    return tfds_index.load(options.tfds_name, options.data_dir, **keys)
+
+
 def _landmarks(title: str, split: str) -> Family:
     """Landmark recognition with natural clients (FedSS, section 4.2, Table 1)."""
     return Family(
@@ -155,6 +241,14 @@ _SMALL = Settings(
     model="small_cnn",
     warm_start_epochs=4,
     rounds_per_evaluation=10,
+)
+
+# Photographs of any kind: m is that of 20 classes and more.
+_OWN_IMAGES = dataclasses.replace(
+    _SMALL,
+    num_negatives=(20,),
+    image_size=56,
+    warm_start_epochs=0,
 )
 
 FAMILIES = {
@@ -200,7 +294,7 @@ FAMILIES = {
                 partition=o.partition,
                 resize_size=o.resize_size,
                 num_clients=o.num_clients,
-                alpha=o.dirichlet_alpha,
+                alpha=10.0 if o.dirichlet_alpha is None else o.dirichlet_alpha,
                 num_public_classes=o.num_public_classes,
             ),
         ),
@@ -262,5 +356,9 @@ FAMILIES = {
             ),
         ),
         options=frozenset({"data_dir", "resize_size", "num_clients"}),
+    ),
+    "images": _own_images("own images", _folder_index, ["folders"]),
+    "tfds": _own_images(
+        "TFDS", _tfds_index, ["tfds_name", "image_key", "label_key", "client_key"]
     ),
 }

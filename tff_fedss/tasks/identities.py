@@ -10,8 +10,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import metrics, models
+from tff_fedss.datasets.central.identities import Identities
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.datasets.identities import Identities
 from tff_fedss.tasks import sampled_softmax
 
 FAR = 1e-3

@@ -8,9 +8,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import losses, models
-from tff_fedss.datasets.augmentation import Augmentation
+from tff_fedss.datasets.central.augmentation import Augmentation
+from tff_fedss.datasets.central.labelled_images import LabelledImages
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.datasets.labelled_images import LabelledImages
 
 
 class LabelledClassification:

@@ -10,8 +10,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import losses, models
+from tff_fedss.datasets.central.penn_treebank import PennTreebank
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.datasets.penn_treebank import PennTreebank
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks import sampled_softmax
 

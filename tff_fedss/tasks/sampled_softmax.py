@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_fedss import models
 from tff_fedss.datasets.fingerprint import Fingerprint
 
 
@@ -77,6 +78,5 @@ def load_weights(encoder: Any, weights: tff.learning.models.ModelWeights) -> np.
         W.
     """
     *values, classifier = weights.trainable
-    for variable, value in zip(encoder.trainable_variables, values, strict=True):
-        variable.assign(value)
+    models.assign(encoder.trainable_variables, values)
     return classifier

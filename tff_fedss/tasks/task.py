@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import metrics
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss import metrics, models
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.fingerprint import Fingerprint
 
 _EVALUATION_BATCH = 256
@@ -137,8 +137,7 @@ class Task(abc.ABC):
         """Yields features float32[batch, d] and labels int32[batch] of examples."""
         *phi, _ = weights.trainable
         _, variables = self._model
-        for variable, value in zip(variables, phi, strict=True):
-            variable.assign(value)
+        models.assign(variables, phi)
         for batch in data.batch(_EVALUATION_BATCH).prefetch(tf.data.AUTOTUNE):
             yield self._extract(batch["image"]), batch["label"]
 

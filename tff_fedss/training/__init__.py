@@ -6,11 +6,12 @@ from tff_fedss.training.draws import client_seed, cohort
 from tff_fedss.training.embedding_process import EmbeddingProcess
 from tff_fedss.training.federated_run import FederatedRun, client_selection_fn
 from tff_fedss.training.leap_run import InTurnEmbedding, LeapRun
-from tff_fedss.training.loop import Metrics, Run, train
+from tff_fedss.training.loop import train
 from tff_fedss.training.moco_run import MocoRun
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.provenance import processor
 from tff_fedss.training.results_folder import ResultsFolder
+from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.run_files import read_arrays
 from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
 from tff_fedss.training.sharded_checkpoints import ShardedCheckpoints

@@ -1,19 +1,15 @@
 """Centralized training in rounds, to stand beside federated runs."""
 
-import collections
-import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_fedss import algorithms
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.tasks import Task
 from tff_fedss.training import draws
-from tff_fedss.training.loop import Metrics
+from tff_fedss.training.run import Metrics, Run
 
 
 def pooled_batches(
@@ -37,17 +33,12 @@ def pooled_batches(
     )
 
 
-class CentralizedRun:
+class CentralizedRun(Run):
     """Trains on the clients' pooled data, with as many updates as a federated run.
 
     "The corresponding centralized experiment is trained for an equivalent number of
     model updates" (FedSS, A.2): a round here has one update for each mini-batch that
     the cohort of the federated round goes through, sum_k ceil(n_k / batch size).
-
-    Attributes:
-        name: What to call the run in tables and progress lines.
-        task: The task.
-        round_num: The number of rounds done.
     """
 
     def __init__(
@@ -70,17 +61,14 @@ class CentralizedRun:
             batch_size: The mini-batch.
             seed: Of the initial W, the cohorts and the order of the examples.
         """
-        self.name = name
-        self.task = task
-        self.round_num = 0
+        algorithm = algorithms.Centralized(
+            task.feature_extractor_fn(), task.dataset.num_classes, optimizer, seed=seed
+        )
+        super().__init__(name, task, algorithm)
         self._cohort_size = cohort_size
         self._batch_size = batch_size
         self._seed = seed
-        self._algorithm = algorithms.Centralized(
-            task.feature_extractor_fn(), task.dataset.num_classes, optimizer, seed=seed
-        )
         self._num_updates = 0
-        self._batches: Iterator[Any] | None = None
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
         """Replaces phi, to start from another than the initial one.
@@ -92,63 +80,42 @@ class CentralizedRun:
 
     @property
     def state(self) -> list[np.ndarray]:
-        """Everything that the next rounds depend on, beside `round_num`."""
+        """The number of updates done, and the state of the algorithm."""
         return [np.asarray(self._num_updates), *self._algorithm.state]
 
-    def resume(self, state: list[np.ndarray], round_num: int) -> None:
-        """Goes on from the state after a round.
-
-        Args:
-            state: As `state` was then.
-            round_num: The number of rounds done.
-        """
+    def set_state(self, state: Sequence[np.ndarray]) -> None:
+        """See `Run`."""
         num_updates, *algorithm_state = state
         self._algorithm.set_state(algorithm_state)
-        self._num_updates, self.round_num = int(num_updates), round_num
-        self._batches = None
+        self._num_updates = int(num_updates)
 
-    def _next_batches(self, num_updates: int) -> Iterator[Any]:
-        if self._batches is None:
-            self._batches = iter(
-                pooled_batches(
-                    self.task.dataset, self._batch_size, self._seed, self._num_updates
-                )
-            )
-        self._num_updates += num_updates
-        return itertools.islice(self._batches, num_updates)
+    def _batches_after(self, num_done: int) -> tf.data.Dataset:
+        return pooled_batches(self.task.dataset, self._batch_size, self._seed, num_done)
 
-    @property
-    def weights(self) -> tff.learning.models.ModelWeights:
-        """The model, with trainable = [*phi, W]."""
-        return self._algorithm.weights
-
-    def run_round(self) -> Metrics:
-        """Runs the updates of one round.
+    def _train_round(self, round_num: int) -> Metrics:
+        """See `Run`.
 
         Returns:
             `loss`, `accuracy` and `num_examples`, as a federated run measures them.
         """
-        next_round = self.round_num + 1
+        dataset = self.task.dataset
         cohort = draws.cohort(
-            self._seed,
-            next_round,
-            self.task.dataset.train.client_ids,
-            self._cohort_size,
+            self._seed, round_num, dataset.train.client_ids, self._cohort_size
         )
         num_updates = sum(
-            -(-self.task.dataset.num_examples(client_id) // self._batch_size)
+            -(-dataset.num_examples(client_id) // self._batch_size)
             for client_id in cohort
         )
         loss_sum = num_correct = num_examples = 0
-        for batch in self._next_batches(num_updates):
+        for batch in self._next_batches(self._num_updates, num_updates):
             batch_loss, batch_correct = self._algorithm.update(
                 batch["image"], batch["label"]
             )
             loss_sum += float(batch_loss)
             num_correct += int(batch_correct)
             num_examples += len(batch["label"])
-        self.round_num = next_round
-        return collections.OrderedDict(
+        self._num_updates += num_updates
+        return Metrics(
             loss=loss_sum / num_examples,
             accuracy=num_correct / num_examples,
             num_examples=num_examples,

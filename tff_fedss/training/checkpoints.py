@@ -70,7 +70,7 @@ class Checkpoints:
             InvalidInputError: If there can be no such folder.
             RunStoppedError: If it cannot be written. Those saved before stay.
         """
-        if round_num == self._newest or not self._can_save(state):
+        if round_num == self._newest:
             return
         place = self._path(round_num)
         temporary = place.with_name(f"{place.name}_temp")
@@ -139,10 +139,6 @@ class Checkpoints:
             shutil.rmtree(self._path(round_num), ignore_errors=True)
         with contextlib.suppress(OSError):
             self._folder.rmdir()
-
-    def _can_save(self, state: Any) -> bool:
-        """Whether the state is still there."""
-        return True
 
     def _write(self, folder: pathlib.Path, state: Any) -> dict[str, Any]:
         """Writes the files of a state.

@@ -28,28 +28,23 @@ class Guard:
         self._unit = unit
         self._num_lost = 0
 
-    def check_round(
-        self, round_num: int, metrics: Mapping[str, Any], state: Any
-    ) -> bool:
+    def check_round(self, round_num: int, metrics: Mapping[str, Any]) -> bool:
         """Looks at a round that is done.
 
         Args:
             round_num: Its number.
             metrics: What it measured. If it has `rejected_clients` but no `loss`, all
                 updates of the cohort were rejected, because they were not finite.
-            state: After it.
 
         Returns:
             Whether anything was learnt from it.
 
         Raises:
-            RunStoppedError: If its loss or a weight is not finite, or no client was
-                accepted in this round and the ones before.
+            RunStoppedError: If its loss is not finite, or no client was accepted in
+                this round and the ones before.
         """
         if "loss" in metrics and not math.isfinite(metrics["loss"]):
             self._stop(round_num, f"its loss is {metrics['loss']}")
-        if not is_finite(getattr(state, "arrays", state)):
-            self._stop(round_num, "a weight is not finite")
         if "loss" in metrics or not metrics.get("rejected_clients"):
             self._num_lost = 0
             return True
@@ -61,6 +56,20 @@ class Guard:
                 "finite, and all were rejected",
             )
         return False
+
+    def check_weights(self, round_num: int, weights: Any) -> None:
+        """Looks at what is about to be evaluated or saved.
+
+        Args:
+            round_num: The number of rounds done.
+            weights: Any structure of arrays, or a `ShardedState`, of which W is left
+                out.
+
+        Raises:
+            RunStoppedError: If one is not finite.
+        """
+        if not is_finite(getattr(weights, "arrays", weights)):
+            self._stop(round_num, "a weight is not finite")
 
     def check_metrics(self, round_num: int, metrics: Mapping[str, Any]) -> None:
         """Looks at what an evaluation has measured.

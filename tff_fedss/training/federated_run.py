@@ -1,6 +1,5 @@
 """One method in training: a process, its state and its task."""
 
-import collections
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ import tensorflow_federated as tff
 from tff_fedss import metrics
 from tff_fedss.tasks import Task
 from tff_fedss.training import draws
-from tff_fedss.training.loop import Metrics
+from tff_fedss.training.run import Metrics, Run
 
 
 def client_selection_fn(
@@ -41,13 +40,11 @@ def client_selection_fn(
     return select_clients
 
 
-class FederatedRun:
+class FederatedRun(Run):
     """Runs the rounds of a learning process on the clients of a task.
 
-    Attributes:
-        name: What to call the run in tables and progress lines.
-        task: The task.
-        round_num: The number of rounds done.
+    A round makes a new state and leaves the one before as it was, also if it is stopped
+    in its middle.
     """
 
     def __init__(
@@ -71,9 +68,7 @@ class FederatedRun:
             asks_by_id: Whether clients name the classes that they want, which costs
                 bytes; those of FullSoftmax get all of them unasked.
         """
-        self.name = name
-        self.task = task
-        self.round_num = 0
+        super().__init__(name, task)
         self._process = process
         self._asks_by_id = asks_by_id
         self._select_clients = client_selection_fn(task, cohort_size, seed)
@@ -93,34 +88,34 @@ class FederatedRun:
 
     @property
     def state(self) -> Any:
-        """Everything that the next rounds depend on, beside `round_num`."""
+        """The server state of the process; not copied."""
         return self._state
 
-    def resume(self, state: Any, round_num: int) -> None:
-        """Goes on from the state after a round.
+    def set_state(self, state: Any) -> None:
+        """See `Run`."""
+        self._state = state
 
-        Args:
-            state: As `state` was then.
-            round_num: The number of rounds done.
-        """
-        self._state, self.round_num = state, round_num
+    def state_reader(self) -> Callable[[], Any]:
+        """See `Run`; the state stays for as long as the function does."""
+        state = self._state
+        return lambda: state
 
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
         """The model, with trainable = [*phi, W]."""
         return self._process.get_model_weights(self._state)
 
-    def run_round(self) -> Metrics:
-        """Runs one round.
+    def _train_round(self, round_num: int) -> Metrics:
+        """See `Run`.
 
         Returns:
             The metrics of the process as Python numbers, without `loss` and `accuracy`
             if no client's update was accepted; and `bytes_down` and `bytes_up`, what
             the whole model costs on the wire, a client's mean.
         """
-        clients = self._select_clients(self.round_num + 1)
+        clients = self._select_clients(round_num)
         state, round_metrics = self._process.next(self._state, clients)
-        measured = collections.OrderedDict(
+        measured = Metrics(
             (key, np.asarray(value).item()) for key, value in round_metrics.items()
         )
         if measured["rejected_clients"] == measured["num_clients"]:
@@ -133,8 +128,7 @@ class FederatedRun:
         phi_bytes = metrics.BYTES_PER_PARAMETER * sum(map(math.prod, phi))
         measured["bytes_down"] = phi_bytes + traffic.bytes_down
         measured["bytes_up"] = phi_bytes + traffic.bytes_up
-        # Both at once, so that an interrupt finds a state and its number.
-        self._state, self.round_num = state, self.round_num + 1
+        self._state = state
         return measured
 
     @functools.cached_property

@@ -1,18 +1,12 @@
 """LEAP, SPLD and Random training in rounds of equally many mini-batches."""
 
-import collections
 from typing import Protocol
 
 import numpy as np
-import tensorflow_federated as tff
 
-from tff_fedss.algorithms import (
-    MagnetEmbedding,
-    MagnetSettings,
-    SelfPacedStudent,
-)
+from tff_fedss.algorithms import MagnetEmbedding, SelfPacedStudent
 from tff_fedss.tasks import LabelledClassification
-from tff_fedss.training.loop import Metrics
+from tff_fedss.training.run import Metrics, Run
 
 
 class Embedding(Protocol):
@@ -46,60 +40,29 @@ class Embedding(Protocol):
         """Ends the training."""
 
 
-class InTurnEmbedding:
-    """Trains the network in this process, an update for each of the student's.
+class InTurnEmbedding(MagnetEmbedding):
+    """Is trained in this process, an update for each of the student's.
 
     Repeatable and resumable bit for bit, unlike `EmbeddingProcess`.
     """
 
-    def __init__(
-        self, settings: MagnetSettings, images: np.ndarray, labels: np.ndarray
-    ):
-        """Trains nothing yet.
-
-        Args:
-            settings: Of the network.
-            images: uint8[N, height, width, channels], to train on.
-            labels: int32[N].
-        """
-        self._embedding = MagnetEmbedding(settings, images, labels)
-
-    @property
-    def clusters(self) -> np.ndarray:
-        """See the protocol."""
-        return self._embedding.clusters
-
     def advance(self, num_steps: int) -> float:
         """See the protocol."""
-        return float(np.mean([self._embedding.update() for _ in range(num_steps)]))
-
-    @property
-    def state(self) -> list[np.ndarray]:
-        """See the protocol."""
-        return self._embedding.state
-
-    def set_state(self, state: list[np.ndarray]) -> None:
-        """See the protocol."""
-        self._embedding.set_state(state)
+        return float(np.mean([self.update() for _ in range(num_steps)]))
 
     def trained(self) -> MagnetEmbedding:
         """See the protocol."""
-        return self._embedding
+        return self
 
     def close(self) -> None:
         """Does nothing: between updates there is nothing to end."""
 
 
-class LeapRun:
+class LeapRun(Run):
     """Trains a student, and the embedding network beside it if there is one.
 
     A round is a number of mini-batches, the same for all methods, so that their curves
     can be compared. Epochs, passes through what is selected, are shorter or longer.
-
-    Attributes:
-        name: What to call the run in tables and progress lines.
-        task: The task.
-        round_num: The number of rounds done.
     """
 
     def __init__(
@@ -119,39 +82,25 @@ class LeapRun:
             embedding: None for methods without.
             steps_per_round: How many updates make a round.
         """
-        self.name = name
-        self.task = task
-        self.round_num = 0
-        self._student = student
+        super().__init__(name, task, student)
         self._embedding = embedding
         self._steps_per_round = steps_per_round
 
     @property
     def state(self) -> list[list[np.ndarray]]:
-        """Everything that the next rounds depend on, beside `round_num`."""
+        """That of the student, and that of the embedding ([] without one)."""
         embedding = [] if self._embedding is None else self._embedding.state
-        return [self._student.state, embedding]
+        return [self._algorithm.state, embedding]
 
-    def resume(self, state: list[list[np.ndarray]], round_num: int) -> None:
-        """Goes on from the state after a round.
-
-        Args:
-            state: As `state` was then.
-            round_num: The number of rounds done.
-        """
+    def set_state(self, state: list[list[np.ndarray]]) -> None:
+        """See `Run`."""
         student, embedding = state
-        self._student.set_state(student)
+        self._algorithm.set_state(student)
         if self._embedding is not None:
             self._embedding.set_state(embedding)
-        self.round_num = round_num
 
-    @property
-    def weights(self) -> tff.learning.models.ModelWeights:
-        """The student."""
-        return self._student.weights
-
-    def run_round(self) -> Metrics:
-        """Runs the updates of one round.
+    def _train_round(self, round_num: int) -> Metrics:
+        """See `Run`.
 
         Returns:
             `steps` (all of them by now), the student's `loss` and `accuracy` on its
@@ -160,7 +109,7 @@ class LeapRun:
             labels, as the number of equally frequent classes), `easiness` (lambda) and
             `diversity` (gamma); and `embedding_loss`, the mean Magnet loss.
         """
-        metrics = collections.OrderedDict()
+        metrics, student = Metrics(), self._algorithm
         if self._embedding is not None:
             # First, so that there are clusters when the student asks for them.
             embedding_loss = self._embedding.advance(self._steps_per_round)
@@ -168,15 +117,13 @@ class LeapRun:
                 metrics["embedding_loss"] = embedding_loss
         loss_sum = num_correct = num_examples = 0
         for _ in range(self._steps_per_round):
-            update = self._student.update()
+            update = student.update()
             loss_sum += update.loss_sum
             num_correct += update.num_correct
             num_examples += update.num_examples
-        self.round_num += 1
-        student = self._student
         labels = self.task.data.train_labels[student.selected]
         metrics.update(
-            steps=self.round_num * self._steps_per_round,
+            steps=round_num * self._steps_per_round,
             loss=loss_sum / num_examples,
             accuracy=num_correct / num_examples,
             num_examples=num_examples,

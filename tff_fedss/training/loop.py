@@ -1,56 +1,14 @@
 """Training rounds, with evaluations in between, of one run or of several together."""
 
-import collections
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-import tensorflow_federated as tff
-
-from tff_fedss.tasks import (
-    Contrastive,
-    LabelledClassification,
-    SampledSoftmaxTask,
-    Task,
-)
 from tff_fedss.training import stopping
 from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.divergence import Guard
 from tff_fedss.training.progress import Progress
-
-Metrics = collections.OrderedDict[str, Any]
-
-
-class Run(Protocol):
-    """One method in training: a `FederatedRun`, a `CentralizedRun` or another.
-
-    Attributes:
-        name: What to call the run in tables and progress lines.
-        task: The task.
-        round_num: The number of rounds done.
-    """
-
-    name: str
-    task: Contrastive | LabelledClassification | SampledSoftmaxTask | Task
-    round_num: int
-
-    @property
-    def weights(self) -> tff.learning.models.ModelWeights:
-        """The model, with trainable = [*phi, W]."""
-
-    @property
-    def state(self) -> Any:
-        """Everything that the next rounds depend on, beside `round_num`."""
-
-    def resume(self, state: Any, round_num: int) -> None:
-        """Goes on from the state after a round."""
-
-    def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
-        """Replaces phi, to start from another than the initial one."""
-
-    def run_round(self) -> Metrics:
-        """Runs one round and returns its metrics as Python numbers."""
+from tff_fedss.training.run import Metrics, Run
 
 
 def train(
@@ -80,8 +38,10 @@ def train(
             "images_per_second", "evaluation_seconds"), which is not.
         checkpoints: By the name of the run, where its state is saved: every
             `rounds_per_checkpoint` rounds, after the last one, and when training ends
-            early for whatever reason, with the last whole round: the first Ctrl-C or
-            SIGTERM waits for its end. A round's release comes before its checkpoint.
+            early between two rounds: the first Ctrl-C or SIGTERM waits for that. What
+            ends it within a round or an evaluation (an error, a second Ctrl-C) costs a
+            `FederatedRun` that round, and others those since their last checkpoint. A
+            round's release comes before its checkpoint.
         rounds_per_checkpoint: How often to save.
         measures_train: Whether the last evaluation has "train_top1" too.
         examples: What the runs train on, for the name of the speed.
@@ -94,11 +54,17 @@ def train(
     task = runs[0].task
     checkpoints = checkpoints or {}
     guards = {run.name: Guard(run.name, num_rounds, unit) for run in runs}
+    # Of each run, its last released round that was worth keeping, if it is not saved.
+    unsaved: dict[str, tuple[Callable[[], Any], int]] = {}
 
     def save(run: Run) -> None:
-        state, round_num = released[run.name]
-        if run.name in checkpoints and round_num:
-            checkpoints[run.name].save(state, round_num)
+        if run.name in checkpoints and run.name in unsaved:
+            read_state, round_num = unsaved[run.name]
+            state = read_state()
+            if state is not None:
+                guards[run.name].check_weights(round_num, state)
+                checkpoints[run.name].save(state, round_num)
+            del unsaved[run.name]
 
     with (
         Progress(
@@ -117,6 +83,7 @@ def train(
             if is_due or run.round_num == num_rounds:
                 start = time.monotonic()
                 weights = run.weights
+                guards[run.name].check_weights(run.round_num, weights)
                 metrics.update(run.task.evaluate(weights))
                 if measures_train and run.round_num == num_rounds:
                     metrics["train_top1"] = run.task.train_top1(weights)
@@ -126,31 +93,28 @@ def train(
             which = {"method": run.name, "round": run.round_num}
             release(Metrics(**which, **metrics), Metrics(**which, **speed))
 
+        def do_round(run: Run) -> None:
+            start = time.monotonic()
+            metrics = run.run_round()
+            seconds = time.monotonic() - start
+            is_trained = guards[run.name].check_round(run.round_num, metrics)
+            rate = metrics["num_examples"] / seconds
+            speed = Metrics({"round_seconds": seconds, f"{examples}_per_second": rate})
+            report(run, metrics, speed)
+            # A round in which nothing was learnt is not worth keeping.
+            if is_trained:
+                unsaved[run.name] = run.state_reader(), run.round_num
+            if run.round_num % rounds_per_checkpoint == 0:
+                save(run)
+
         for run in runs:
             if run.round_num == 0:
                 report(run, Metrics(), Metrics())
-        released = {run.name: (run.state, run.round_num) for run in runs}
         try:
             while any(run.round_num < num_rounds for run in runs):
                 for run in runs:
                     if run.round_num < num_rounds:
-                        start = time.monotonic()
-                        metrics = run.run_round()
-                        seconds = time.monotonic() - start
-                        state = run.state
-                        is_trained = guards[run.name].check_round(
-                            run.round_num, metrics, state
-                        )
-                        rate = metrics["num_examples"] / seconds
-                        speed = Metrics(
-                            {"round_seconds": seconds, f"{examples}_per_second": rate}
-                        )
-                        report(run, metrics, speed)
-                        # A round in which nothing was learnt is not worth keeping.
-                        if is_trained:
-                            released[run.name] = state, run.round_num
-                        if run.round_num % rounds_per_checkpoint == 0:
-                            save(run)
+                        do_round(run)
                         stop_if_asked()
         finally:
             # Not a round whose metrics are lost: that one is done again.

@@ -1,17 +1,15 @@
 """Contrastive training in epochs."""
 
-import collections
 import itertools
 
 import numpy as np
 
 from tff_fedss.algorithms import MoCo
 from tff_fedss.tasks import Contrastive
-from tff_fedss.training.loop import Metrics
-from tff_fedss.training.stepped_run import SteppedRun
+from tff_fedss.training.run import Metrics, Run
 
 
-class MocoRun(SteppedRun):
+class MocoRun(Run):
     """Runs MoCo on a task; a round is an epoch."""
 
     def __init__(self, name: str, task: Contrastive, algorithm: MoCo, clusters: bool):
@@ -26,8 +24,8 @@ class MocoRun(SteppedRun):
         super().__init__(name, task, algorithm)
         self._clusters = clusters
 
-    def run_round(self) -> Metrics:
-        """Runs the steps of one epoch.
+    def _train_round(self, round_num: int) -> Metrics:
+        """See `Run`.
 
         Returns:
             `steps` (all of them by now), `loss` (the one that is trained on),
@@ -37,17 +35,17 @@ class MocoRun(SteppedRun):
         """
         steps = self.task.steps_per_epoch
         if self._clusters:
-            self._algorithm.fit_clusters(self.round_num + 1)
+            self._algorithm.fit_clusters(round_num)
+        batches = self._next_batches((round_num - 1) * steps, steps)
         loss_sum = num_correct = share_sum = num_examples = 0
-        for query_views, key_views in self._next_batches(steps):
+        for query_views, key_views in batches:
             loss, correct, share = self._algorithm.update(query_views, key_views)
             loss_sum += loss
             num_correct += correct
             share_sum += share
             num_examples += len(query_views)
-        self.round_num += 1
-        metrics = collections.OrderedDict(
-            steps=self.round_num * steps,
+        metrics = Metrics(
+            steps=round_num * steps,
             loss=loss_sum / num_examples,
             accuracy=num_correct / num_examples,
             num_examples=num_examples,

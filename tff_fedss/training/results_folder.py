@@ -16,7 +16,7 @@ from tff_fedss import files, models
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import provenance, run_files
 from tff_fedss.training.checkpoints import Checkpoints, wait_for
-from tff_fedss.training.loop import Metrics, Run
+from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.sharded_checkpoints import write_npy
 
 _CHECKPOINTS = "checkpoints"
@@ -105,11 +105,11 @@ class ResultsFolder:
             return
         except NotADirectoryError as error:
             raise InvalidInputError(
-                f"--results_dir={self.path} is a file, not a folder."
+                f"results_dir={self.path} is a file, not a folder."
             ) from error
         except OSError as error:
             raise files.refusal(
-                error, f"--results_dir={self.path}", "cannot be read"
+                error, f"results_dir={self.path}", "cannot be read"
             ) from error
         text = files.read_text(self.path / run_files.FLAGS)
         if text is not None:
@@ -122,13 +122,13 @@ class ResultsFolder:
             ]
             if differences:
                 raise InvalidInputError(
-                    f"--results_dir={self.path} belongs to a run with other flags: "
+                    f"results_dir={self.path} belongs to a run with other flags: "
                     f"{'; '.join(differences)}. Name another folder, or remove it."
                 )
         # What a kill in the very first write leaves is no one's.
         elif any(name not in (_LOCK, f".{run_files.FLAGS}.tmp") for name in names):
             raise InvalidInputError(
-                f"--results_dir={self.path} holds files but no {run_files.FLAGS}, so "
+                f"results_dir={self.path} holds files but no {run_files.FLAGS}, so "
                 "it is not a run's folder. Name an empty or a new one."
             )
 
@@ -194,16 +194,16 @@ class ResultsFolder:
                 work in it, or it was begun with other data. Nothing is written then.
             RunStoppedError: If it cannot be written.
         """
-        files.make_folder(self.path, f"--results_dir={self.path}")
+        files.make_folder(self.path, f"results_dir={self.path}")
         try:
             self._lock = files.Lock(self.path / _LOCK)
         except BlockingIOError as error:
             raise InvalidInputError(
-                f"--results_dir={self.path} is in use by another process."
+                f"results_dir={self.path} is in use by another process."
             ) from error
         except OSError as error:
             raise files.refusal(
-                error, f"--results_dir={self.path}", f"cannot be locked by {_LOCK}"
+                error, f"results_dir={self.path}", f"cannot be locked by {_LOCK}"
             ) from error
         try:
             self._begin(data or {})
@@ -216,7 +216,7 @@ class ResultsFolder:
         self._check_flags()
         if self.result is not None:
             raise InvalidInputError(
-                f"--results_dir={self.path}: another process has just finished this "
+                f"results_dir={self.path}: another process has just finished this "
                 "run. The same command again shows what came of it."
             )
         self._check_data(data)
@@ -238,7 +238,7 @@ class ResultsFolder:
         ]
         if differences:
             raise InvalidInputError(
-                f"--results_dir={self.path} was begun with other input: "
+                f"results_dir={self.path} was begun with other input: "
                 f"{'; '.join(differences)}. Bring back what it was begun with, or name "
                 "another folder."
             )

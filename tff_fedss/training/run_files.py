@@ -19,7 +19,7 @@ import numpy as np
 
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.training.loop import Metrics
+from tff_fedss.training.run import Metrics
 
 FLAGS = "flags.txt"
 RUN = "run.json"

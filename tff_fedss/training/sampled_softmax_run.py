@@ -1,14 +1,11 @@
 """Training by steps, with a sampled softmax, in rounds of equally many steps."""
 
-import collections
-
 from tff_fedss.algorithms import PartialFC, SampledSoftmax
 from tff_fedss.tasks import SampledSoftmaxTask
-from tff_fedss.training.loop import Metrics
-from tff_fedss.training.stepped_run import SteppedRun
+from tff_fedss.training.run import Metrics, Run
 
 
-class SampledSoftmaxRun(SteppedRun):
+class SampledSoftmaxRun(Run):
     """Runs the steps of one sampler, or of Partial FC, on a task."""
 
     def __init__(
@@ -29,21 +26,21 @@ class SampledSoftmaxRun(SteppedRun):
         super().__init__(name, task, algorithm)
         self._steps_per_round = steps_per_round
 
-    def run_round(self) -> Metrics:
-        """Runs the steps of one round.
+    def _train_round(self, round_num: int) -> Metrics:
+        """See `Run`.
 
         Returns:
             `steps` (all of them by now), `loss` (the one that is trained on),
             `num_examples`, and the algorithm's `round_metrics`.
         """
+        steps = self._steps_per_round
         self._algorithm.begin_round()
         loss_sum = num_examples = 0
-        for inputs, labels in self._next_batches(self._steps_per_round):
+        for inputs, labels in self._next_batches((round_num - 1) * steps, steps):
             loss_sum += self._algorithm.update(inputs, labels)
             num_examples += len(labels)
-        self.round_num += 1
-        metrics = collections.OrderedDict(
-            steps=self.round_num * self._steps_per_round,
+        metrics = Metrics(
+            steps=round_num * steps,
             loss=loss_sum / num_examples,
             num_examples=num_examples,
         )

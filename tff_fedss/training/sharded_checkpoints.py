@@ -26,14 +26,6 @@ class ShardedCheckpoints(Checkpoints):
         """See `Checkpoints`. Those of ten million classes take 5 GB each."""
         super().__init__(folder, keep)
 
-    def _can_save(self, state: ShardedState) -> bool:
-        """Not if the state is gone, because a step began after it.
-
-        A run of 5 GB keeps no copy of its last whole round, and goes on from the
-        checkpoint before.
-        """
-        return state.is_current()
-
     def _write(self, folder: pathlib.Path, state: ShardedState) -> dict[str, Any]:
         """See `Checkpoints`."""
         checkpoints.write_arrays(folder, state.arrays)

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_fedss import algorithms, files
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
 from tff_fedss.training.progress import Progress

@@ -96,9 +96,7 @@ def test_goes_on_to_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_a_killed_program_goes_on_to_the_same_bytes(
-    encoder_file, tmp_path
-):
+def test_a_killed_program_goes_on_to_the_same_bytes(encoder_file, tmp_path):
     contents = {
         f"{k % 3}/{k}.png": own_images.encoded(own_images.picture(k, (30, 30)))
         for k in range(2000)

@@ -22,9 +22,7 @@ def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path):
         f"--results_dir={folder}",
     )
     assert code == 0, errors
-    code, output, errors = run(
-        export, f"--results_dir={folder}", f"--output={path}"
-    )
+    code, output, errors = run(export, f"--results_dir={folder}", f"--output={path}")
     assert code == 0, errors
     assert "small_cnn of fedss, 81,632 parameters, 28x28 pixels to 64" in output
 

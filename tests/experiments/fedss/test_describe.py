@@ -11,7 +11,9 @@ import pytest
 import tensorflow as tf
 
 from experiments.fedss import describe
-from tff_fedss.datasets import array_client_data, federated_dataset, synthetic
+from tff_fedss.datasets import synthetic
+from tff_fedss.datasets.federated.clients import InMemoryClientData, dataset_from_arrays
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 
@@ -21,7 +23,7 @@ def _dataset(**changes):
     def images(n):
         return np.zeros([n, 2, 2, 1], np.uint8)
 
-    train = array_client_data.InMemoryClientData(
+    train = InMemoryClientData(
         {
             "a": (images(5), np.array([0, 0, 0, 1, 0], np.int32)),
             "b": (images(1), np.array([1], np.int32)),
@@ -36,11 +38,11 @@ def _dataset(**changes):
         "num_examples": train.num_examples,
         "positives": train.positives,
         "max_positives": train.max_positives,
-        "test": array_client_data.dataset_from_arrays(images(7), np.zeros(7, np.int32)),
+        "test": dataset_from_arrays(images(7), np.zeros(7, np.int32)),
         "num_test_examples": 7,
         "note": "nothing else",
     }
-    return federated_dataset.FederatedDataset(**{**fields, **changes})
+    return FederatedDataset(**{**fields, **changes})
 
 
 class _WithoutLabels:

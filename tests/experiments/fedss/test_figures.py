@@ -12,7 +12,9 @@ from experiments.fedss.table_results import Setting
 from tests.algorithms import toy
 from tests.experiments import run_folders
 from tff_fedss import tasks
-from tff_fedss.datasets import array_client_data, federated_dataset, synthetic
+from tff_fedss.datasets import synthetic
+from tff_fedss.datasets.federated.clients import InMemoryClientData, dataset_from_arrays
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 
@@ -181,10 +183,8 @@ def toy_task(labels):
     """One client; an image is a single pixel at the place of its class."""
     images = np.zeros([len(labels), 4, 4, 1], np.uint8)
     images.reshape(len(labels), 16)[np.arange(len(labels)), labels] = 255
-    clients = array_client_data.InMemoryClientData(
-        {"anna": (images, np.array(labels, np.int32))}
-    )
-    dataset = federated_dataset.FederatedDataset(
+    clients = InMemoryClientData({"anna": (images, np.array(labels, np.int32))})
+    dataset = FederatedDataset(
         name="toy",
         num_classes=16,
         image_shape=(4, 4, 1),
@@ -192,7 +192,7 @@ def toy_task(labels):
         num_examples=clients.num_examples,
         positives=clients.positives,
         max_positives=clients.max_positives,
-        test=array_client_data.dataset_from_arrays(images, np.array(labels, np.int32)),
+        test=dataset_from_arrays(images, np.array(labels, np.int32)),
         num_test_examples=len(labels),
     )
 
@@ -326,7 +326,7 @@ def test_share_of_the_last_layer(tmp_path, drawn, monkeypatch):
 
 def test_gradient_noise_falls_with_more_negatives(tmp_path, drawn):
     rng = np.random.default_rng(0)
-    clients = array_client_data.InMemoryClientData(
+    clients = InMemoryClientData(
         {
             name: (
                 rng.integers(0, 256, (40, *toy.IMAGE_SHAPE)).astype(np.uint8),
@@ -335,7 +335,7 @@ def test_gradient_noise_falls_with_more_negatives(tmp_path, drawn):
             for name in ("anna", "ben", "chloe")
         }
     )
-    dataset = federated_dataset.FederatedDataset(
+    dataset = FederatedDataset(
         name="toy",
         num_classes=toy.NUM_CLASSES,
         image_shape=toy.IMAGE_SHAPE,

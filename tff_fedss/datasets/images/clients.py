@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from tff_fedss.datasets import partitions
-from tff_fedss.datasets.partitions import Partition
+from tff_fedss.datasets.federated import partitions
+from tff_fedss.datasets.federated.partitions import Partition
 from tff_fedss.errors import InvalidInputError
 
 PARTITIONS = ("iid", "natural", "dirichlet", "classes", "chunks", "quantity")

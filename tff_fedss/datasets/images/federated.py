@@ -7,11 +7,12 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss.datasets import array_client_data, fingerprint
-from tff_fedss.datasets.federated_dataset import FederatedDataset
+from tff_fedss.datasets import fingerprint
+from tff_fedss.datasets.federated import clients as client_data
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.partitions import Partition
+from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
 from tff_fedss.datasets.images import clients, held_out, index
-from tff_fedss.datasets.partitions import Partition
-from tff_fedss.datasets.preprocessing import Preprocessing, decode_image
 from tff_fedss.errors import InvalidInputError
 
 # Keep these draws apart from others of the same seed.
@@ -154,7 +155,7 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
 
     def rows_dataset(rows: np.ndarray, numbers: np.ndarray) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(
-            array_client_data.to_element(
+            client_data.to_element(
                 rows.astype(np.int64), numbers[rows].astype(np.int32)
             )
         )
@@ -197,7 +198,7 @@ def _numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, int]:
     return number[labels], len(present)
 
 
-class _ImageClients(array_client_data.ArrayClientData):
+class _ImageClients(client_data.ArrayClientData):
     """Clients whose images are read when asked for."""
 
     def __init__(
@@ -232,7 +233,7 @@ class _ImageClients(array_client_data.ArrayClientData):
         self._positives_ends = np.searchsorted(owner, np.arange(len(kept) + 1))
         self.max_positives = int(np.diff(self._positives_ends).max())
 
-    def client_arrays(self, client_id: str) -> array_client_data.Arrays:
+    def client_arrays(self, client_id: str) -> client_data.Arrays:
         """See the base class."""
         rows = self._rows_of(client_id)
         contents = np.empty(len(rows), object)

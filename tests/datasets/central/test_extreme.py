@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+
+from tff_fedss.datasets.central import extreme
+from tff_fedss.errors import InvalidInputError
+
+XMC = """3 5 4
+1,3 0:1.5 4:-2
+ 2:0.5
+0
+"""
+ARFF = """% a comment
+@relation 'few'
+@attribute word {0,1}
+@attribute "TAG_a b" {0,1}
+@attribute other numeric
+@attribute TAG_c {0,1}
+
+@data
+{0 1, 1 1, 2 2.5}
+{3 1}
+{0 1,3 0}
+"""
+XML = '<labels xmlns="x"><label name="other"/><label name="TAG_c"/></labels>'
+
+
+def rows_of(rows):
+    return [
+        (
+            dict(
+                zip(
+                    rows.feature_ids[a:b].tolist(),
+                    rows.values[a:b].tolist(),
+                )
+            ),
+            rows.labels(i).tolist(),
+        )
+        for i, (a, b) in enumerate(zip(rows.feature_ends, rows.feature_ends[1:]))
+    ]
+
+
+def test_xmc(tmp_path):
+    (tmp_path / "train.txt").write_text(XMC)
+    rows, num_features, num_labels = extreme.read(tmp_path / "train.txt")
+    assert (num_features, num_labels, len(rows)) == (5, 4, 3)
+    assert rows_of(rows) == [({0: 1.5, 4: -2.0}, [1, 3]), ({2: 0.5}, []), ({}, [0])]
+    assert rows.values.dtype == np.float32 and rows.label_ids.dtype == np.int32
+
+
+def test_arff_without_a_list_of_labels(tmp_path):
+    (tmp_path / "x.arff").write_text(ARFF)
+    rows, num_features, num_labels = extreme.read(tmp_path / "x.arff")
+    assert (num_features, num_labels) == (2, 2)
+    assert rows_of(rows) == [({0: 1.0, 1: 2.5}, [0]), ({}, [1]), ({0: 1.0}, [])]
+
+
+def test_arff_with_a_list_of_labels(tmp_path):
+    (tmp_path / "x.arff").write_text(ARFF.replace("2.5", "1.0"))
+    (tmp_path / "x.xml").write_text(XML)
+    rows, num_features, num_labels = extreme.read(tmp_path / "x.arff")
+    assert (num_features, num_labels) == (2, 2)
+    assert rows_of(rows) == [({0: 1.0, 1: 1.0}, [0]), ({}, [1]), ({0: 1.0}, [])]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "line 1: expected 'rows features labels', found ''"),
+        ("3 5\n", "line 1: expected 'rows features labels', found '3 5'"),
+        ("1 5 4\n1,3 0:1.5 5:1\n", "line 2: feature 5 is not in 0..4"),
+        ("1 5 4\n4 0:1.5\n", "line 2: label 4 is not in 0..3"),
+        ("1 5 4\n1,1 0:1.5\n", "line 2: a label is there twice"),
+        ("1 5 4\n1 0:x\n", "line 2: expected 'label,label feature:value"),
+        ("1 5 4\n1 0\n", "line 2: expected 'label,label feature:value"),
+        ("1 5 4\n1 0:nan\n", "line 2: a value is not a finite number"),
+        ("2 5 4\n1 0:1\n", "has 1 rows, but its first line says 2"),
+        ("0 5 4\n", "has no rows"),
+    ],
+)
+def test_what_cannot_be_used_in_xmc_is_named(tmp_path, text, message):
+    (tmp_path / "x.txt").write_text(text)
+    with pytest.raises(InvalidInputError) as error:
+        extreme.read(tmp_path / "x.txt")
+    assert message in str(error.value) and "x.txt" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("@data", "", "has no @data line"),
+        ("{3 1}", "3 1", "line 10: expected a sparse row, found '3 1'"),
+        ("{3 1}", "{3}", "line 10: expected '{index value, ...}'"),
+        ("{3 1}", "{4 1}", "line 10: an index is not in 0..3"),
+        ("TAG_c", "c", "has 1 label; expected two or more"),
+        ("@attribute word {0,1}", "@attribute word", "line 3: a broken attribute"),
+    ],
+)
+def test_what_cannot_be_used_in_arff_is_named(tmp_path, old, new, message):
+    (tmp_path / "x.arff").write_text(ARFF.replace(old, new, 1))
+    with pytest.raises(InvalidInputError) as error:
+        extreme.read(tmp_path / "x.arff")
+    assert message in str(error.value)
+
+
+def test_labels_that_are_nowhere_are_named(tmp_path):
+    (tmp_path / "x.arff").write_text(ARFF.replace("TAG_", ""))
+    with pytest.raises(InvalidInputError, match="an XML file beside it must list"):
+        extreme.read(tmp_path / "x.arff")
+    (tmp_path / "x.xml").write_text(XML)
+    with pytest.raises(InvalidInputError, match="lists the label 'TAG_c', which is no"):
+        extreme.read(tmp_path / "x.arff")
+    (tmp_path / "x.xml").write_text("<labels>")
+    with pytest.raises(InvalidInputError, match="x.xml is unreadable or damaged"):
+        extreme.read(tmp_path / "x.arff")
+
+
+def test_a_folder_needs_one_file_for_each_part(tmp_path):
+    with pytest.raises(InvalidInputError, match="is not a folder"):
+        extreme.load(tmp_path / "nowhere")
+    with pytest.raises(InvalidInputError, match="'train' in its name .* found none"):
+        extreme.load(tmp_path)
+    (tmp_path / "a_train.txt").write_text(XMC)
+    (tmp_path / "a_test.txt").write_text(XMC.replace("3 5 4", "3 6 4"))
+    with pytest.raises(InvalidInputError, match="has 5 features and 4 labels, the te"):
+        extreme.load(tmp_path)
+    (tmp_path / "a_test.txt").write_text(XMC)
+    data = extreme.load(tmp_path)
+    assert (data.num_features, data.num_labels) == (5, 4)
+    (tmp_path / "b_test.svm").write_text(XMC)
+    with pytest.raises(InvalidInputError, match="found a_test.txt, b_test.svm"):
+        extreme.load(tmp_path)
+
+
+def test_delicious(test_data):
+    data = extreme.load(test_data / "delicious")
+    assert (data.num_features, data.num_labels) == (500, 983)
+    assert (len(data.train), len(data.test)) == (12_920, 3_185)
+    # The first line: features 60 and 248, and the first label is attribute 577.
+    np.testing.assert_array_equal(data.train.feature_ids[:2], [60, 248])
+    assert data.train.labels(0)[0] == 577 - 500
+    assert len(data.train.labels(0)) == 11

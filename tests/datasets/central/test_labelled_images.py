@@ -1,0 +1,224 @@
+"""Labelled images: every layout, and every way in which it can be wrong."""
+
+import gzip
+import io
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from tests import labelled_blobs
+from tests.datasets import archive_files
+from tff_fedss.datasets.central import labelled_images
+from tff_fedss.errors import InvalidInputError
+
+_SIDE = 8
+_CLASSES = ("cat", "dog")
+
+
+def png(value, size=(_SIDE, _SIDE), mode="RGB"):
+    content = io.BytesIO()
+    Image.new(mode, size, value if mode == "L" else (value, 0, 255)).save(
+        content, "PNG"
+    )
+    return content.getvalue()
+
+
+def files(root="", test="test"):
+    """Six training and two test images; the first channel is the number of each."""
+    contents = {f"{root}README.md": b"text", f"{root}train/cat/.hidden.png": b""}
+    for i in range(6):
+        contents[f"{root}train/{_CLASSES[i % 2]}/{i}.png"] = png(i)
+    for i in range(2):
+        contents[f"{root}{test}/{_CLASSES[i]}/{i}.png"] = png(10 + i)
+    return contents
+
+
+def check(data):
+    assert data.class_names == _CLASSES and data.num_classes == 2
+    assert data.image_shape == (_SIDE, _SIDE, 3)
+    assert data.train_images[:, 0, 0, 0].tolist() == [0, 2, 4, 1, 3, 5]
+    assert data.train_labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.test_images[:, 0, 0, 0].tolist() == [10, 11]
+    assert data.test_labels.tolist() == [0, 1]
+    assert (data.train_images[..., 2] == 255).all()
+    assert data.train_images.dtype == np.uint8
+    assert data.train_labels.dtype == data.test_labels.dtype == np.int32
+
+
+def test_a_folder_for_each_class(tmp_path):
+    archive_files.write_folder(tmp_path, files())
+    data = labelled_images.load("cifar10", tmp_path)
+    check(data)
+    assert "n=2 classes, 6 training and 2 test images, 8x8x3" in data.summary()
+
+
+def test_tiny_imagenet_as_it_is_published(tmp_path):
+    root = "tiny-imagenet-200/"
+    contents = {f"{root}wnids.txt": b"n2\nn1\n"}
+    for i in range(6):
+        wnid = f"n{i % 2 + 1}"
+        contents[f"{root}train/{wnid}/images/{wnid}_{i}.JPEG"] = png(i)
+    for i in range(2):
+        contents[f"{root}val/images/val_{i}.JPEG"] = png(10 + i)
+    lines = b"val_1.JPEG\tn2\t0\t0\t1\t1\nval_0.JPEG\tn1\t0\t0\t1\t1\n"
+    contents[f"{root}val/val_annotations.txt"] = lines
+    archive_files.write_folder(tmp_path, contents)
+    data = labelled_images.load("tiny_imagenet", tmp_path)
+    assert data.class_names == ("n1", "n2")
+    assert data.train_images[:, 0, 0, 0].tolist() == [0, 2, 4, 1, 3, 5]
+    assert data.train_labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.test_images[:, 0, 0, 0].tolist() == [10, 11]
+    assert data.test_labels.tolist() == [0, 1]
+    smaller = labelled_images.load("tiny_imagenet", tmp_path, image_size=4)
+    assert smaller.image_shape == (4, 4, 3)
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.zip"])
+@pytest.mark.parametrize("names_folder", [True, False])
+def test_an_archive(tmp_path, name, names_folder):
+    write = archive_files.write_zip if name.endswith("zip") else archive_files.write_tar
+    write(tmp_path / name, files("deep/down/", "val"))
+    check(
+        labelled_images.load("cifar10", tmp_path if names_folder else tmp_path / name)
+    )
+
+
+def test_images_are_resized_and_made_grey(tmp_path):
+    archive_files.write_folder(tmp_path, {**files(), "train/cat/9.png": png(9, (9, 7))})
+    data = labelled_images.load("mnist", tmp_path, image_size=4)
+    assert data.train_images.shape == (7, 4, 4, 1)
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"train/cat/0.png": png(0, (4, 4))}, "8x8 pixels, train/cat/0.png 4x4"),
+        ({"train/cat/0.png": b"\x89PNG\r\n\x1a\n"}, "train/cat/0.png is cut off"),
+        ({"train/cat/0.png": b"text"}, "train/cat/0.png is neither a JPEG nor"),
+        ({"test/cow/1.png": png(1)}, "class 'cow', of which there is no training"),
+        ({"again/train/cat/1.png": png(1)}, "one copy of the data set"),
+    ],
+)
+def test_bad_images_are_named(tmp_path, changed, message):
+    archive_files.write_folder(tmp_path, {**files(), **changed})
+    with pytest.raises(InvalidInputError, match=f"data_dir={tmp_path}.*{message}"):
+        labelled_images.load("cifar10", tmp_path)
+
+
+def test_a_part_that_is_missing_is_named(tmp_path):
+    images = {name: c for name, c in files().items() if name.startswith("test")}
+    archive_files.write_folder(tmp_path, images)
+    with pytest.raises(InvalidInputError, match="found no train image; expected"):
+        labelled_images.load("cifar10", tmp_path)
+
+
+def test_bad_arguments_are_named(tmp_path):
+    for arguments, message in (
+        (("cifar",), "'cifar' must be one of mnist, "),
+        (("cifar10", tmp_path / "no"), "does not exist; expected train/CLASS"),
+        (("imagenette", tmp_path), "differ in size"),
+        (("tiny_imagenet",), "dataset=tiny_imagenet needs `data_dir`"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            labelled_images.load(*arguments)
+    (tmp_path / "x.txt").write_text("text")
+    with pytest.raises(InvalidInputError, match=r"found the file x\.txt"):
+        labelled_images.load("cifar10", tmp_path / "x.txt")
+
+
+def idx_files(prefix, num_images, first=0):
+    images = np.zeros([num_images, 5, 4], np.uint8)
+    images[:, 1, 2] = np.arange(first, first + num_images)
+    return {
+        f"{prefix}-images-idx3-ubyte": labelled_blobs.idx(images),
+        f"{prefix}-labels-idx1-ubyte": labelled_blobs.idx(
+            np.arange(num_images).astype(np.uint8) % 3
+        ),
+    }
+
+
+def test_idx_files_compressed_or_not(tmp_path):
+    train = {f"{k}.gz": gzip.compress(v) for k, v in idx_files("train", 6).items()}
+    archive_files.write_folder(tmp_path, {**train, **idx_files("t10k", 3, 50)})
+    data = labelled_images.load("mnist", tmp_path)
+    assert data.train_images.shape == (6, 5, 4, 1)
+    assert data.train_images[:, 1, 2, 0].tolist() == list(range(6))
+    assert data.test_images[:, 1, 2, 0].tolist() == [50, 51, 52]
+    assert data.train_labels.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_of_one_part_every_fifth_image_is_held_out(tmp_path):
+    archive_files.write_folder(tmp_path, idx_files("t10k", 12))
+    data = labelled_images.load("mnist", tmp_path)
+    assert data.test_images[:, 1, 2, 0].tolist() == [0, 5, 10]
+    assert data.train_images[:, 1, 2, 0].tolist() == [1, 2, 3, 4, 6, 7, 8, 9, 11]
+    assert "every 5th image is a test image" in data.summary()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda c: c[:-1], "has 255 bytes; its header says 256"),
+        (lambda c: b"\0" + c, "is no IDX file of bytes in 3 dimensions"),
+        (lambda c: b"", "is no IDX file"),
+    ],
+)
+def test_damaged_idx_files_are_named(tmp_path, change, message):
+    contents = idx_files("t10k", 12)
+    name = "t10k-images-idx3-ubyte"
+    contents[name] = change(contents[name])
+    archive_files.write_folder(tmp_path, contents)
+    with pytest.raises(InvalidInputError, match=f"{name} {message}"):
+        labelled_images.load("mnist", tmp_path)
+
+
+def test_a_subset_is_balanced_and_repeatable(tmp_path):
+    archive_files.write_folder(tmp_path, idx_files("t10k", 50))
+    data = labelled_images.load("mnist", tmp_path)
+    subset = data.subset(10, seed=3)
+    assert sorted(np.bincount(subset.train_labels)) == [3, 3, 4]
+    # The images still have their labels.
+    assert (subset.train_images[:, 1, 2, 0] % 3 == subset.train_labels).all()
+    assert len(np.unique(subset.train_images[:, 1, 2, 0])) == 10
+    np.testing.assert_array_equal(
+        subset.train_images, data.subset(10, seed=3).train_images
+    )
+    assert (subset.train_images != data.subset(10, seed=4).train_images).any()
+    with pytest.raises(InvalidInputError, match=r"num_train=2 must be in 3\.\.40"):
+        data.subset(2)
+
+
+def test_tfds_by_name():
+    with tfds.testing.mock_data(num_examples=7):
+        data = labelled_images.load("svhn_cropped", image_size=16)
+    assert data.image_shape == (16, 16, 3) and data.num_classes == 10
+    assert data.train_images.dtype == np.uint8 and len(data.train_labels) == 7
+
+
+def test_what_tfds_cannot_get_is_named(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(
+        tfds.core.DatasetBuilder, "download_and_prepare", refuse, raising=True
+    )
+    with pytest.raises(
+        InvalidInputError, match="^dataset=cifar100 is not on this disk.*no route"
+    ):
+        labelled_images.load("cifar100")
+
+
+def test_the_real_cifar10(test_data):
+    data = labelled_images.load("cifar10", test_data / "cifar10-jpg")
+    assert data.image_shape == (32, 32, 3)
+    assert np.bincount(data.train_labels).tolist() == [5000] * 10
+    assert np.bincount(data.test_labels).tolist() == [1000] * 10
+    assert data.class_names[0] == "airplane"
+
+
+def test_the_real_mnist(test_data):
+    data = labelled_images.load("mnist", test_data / "mnist-t10k")
+    assert data.train_images.shape == (8000, 28, 28, 1)
+    assert len(data.test_labels) == 2000

@@ -1,0 +1,80 @@
+import zipfile
+
+import numpy as np
+import pytest
+
+from tff_fedss.datasets.central import penn_treebank
+from tff_fedss.errors import InvalidInputError
+
+TEXTS = {
+    "ptb.train.txt": " the cat sat \n the dog \n the cat <unk> \n",
+    "ptb.valid.txt": " the dog sat \n",
+    "ptb.test.txt": " <unk> cat \n",
+}
+
+
+def write(folder, texts=TEXTS):
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def assert_is_the_text(data):
+    # 3 sentences, 3 the, 2 cat; then by the alphabet.
+    assert data.words == ["<eos>", "the", "cat", "<unk>", "dog", "sat"]
+    np.testing.assert_array_equal(data.train, [1, 2, 5, 0, 1, 4, 0, 1, 2, 3, 0])
+    np.testing.assert_array_equal(data.valid, [1, 4, 5, 0])
+    np.testing.assert_array_equal(data.test, [3, 2, 0])
+    assert data.train.dtype == np.int32
+
+
+def test_a_folder_is_read(tmp_path):
+    assert_is_the_text(penn_treebank.load(write(tmp_path)))
+
+
+@pytest.mark.parametrize("by_folder", [True, False])
+def test_a_zip_is_read_beside_what_else_is_in_it(tmp_path, by_folder):
+    with zipfile.ZipFile(tmp_path / "ptb.zip", "w") as zipped:
+        for name, text in TEXTS.items():
+            zipped.writestr(f"data/{name}", text)
+            zipped.writestr(f"__MACOSX/._{name}", b"\x00\xff")
+    path = tmp_path if by_folder else tmp_path / "ptb.zip"
+    assert_is_the_text(penn_treebank.load(path))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"ptb.valid.txt": "a bird \n"}, "has the word 'a', which is not in ptb.train"),
+        ({"ptb.test.txt": " \n"}, "ptb.test.txt is empty"),
+    ],
+)
+def test_a_text_that_does_not_fit_is_named(tmp_path, change, message):
+    with pytest.raises(InvalidInputError, match=message):
+        penn_treebank.load(write(tmp_path, {**TEXTS, **change}))
+
+
+def test_what_is_missing_or_damaged_is_named(tmp_path):
+    with pytest.raises(InvalidInputError, match="is neither a folder nor an archive"):
+        penn_treebank.load(tmp_path / "nowhere")
+    with pytest.raises(InvalidInputError, match="neither ptb.train.txt nor ptb.zip"):
+        penn_treebank.load(tmp_path)
+    write(tmp_path)
+    (tmp_path / "ptb.valid.txt").unlink()
+    with pytest.raises(InvalidInputError, match="has no ptb.valid.txt"):
+        penn_treebank.load(tmp_path)
+    (tmp_path / "ptb.valid.txt").write_bytes(b"the \xff")
+    with pytest.raises(InvalidInputError, match="is not UTF-8"):
+        penn_treebank.load(tmp_path)
+    (tmp_path / "half.zip").write_bytes(b"PK\x03\x04 half")
+    with pytest.raises(InvalidInputError, match="half.zip is unreadable or damaged"):
+        penn_treebank.load(tmp_path / "half.zip")
+
+
+def test_the_real_text(test_data):
+    data = penn_treebank.load(test_data / "ptb")
+    assert len(data.words) == 10_000
+    # 887,521 words and 42,068 ends of sentences.
+    assert len(data.train) == 929_589 and len(data.valid) == 73_760
+    assert len(data.test) == 82_430
+    assert data.words[:2] == ["the", "<unk>"]

@@ -1,0 +1,369 @@
+"""Partitions: complete, of the promised sizes, and random in the promised way."""
+
+import functools
+import hashlib
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import special
+
+from tff_fedss import errors
+from tff_fedss.datasets.federated import partitions
+
+
+def _rng(seed=0, stream=0):
+    return np.random.Generator(np.random.Philox(key=[seed, stream]))
+
+
+def _labels(sizes, seed=1):
+    """Labels with so many of each class, in no order."""
+    labels = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    return np.random.default_rng(seed).permutation(labels)
+
+
+def _counts(partition, labels):
+    """Images by client and class, counted one at a time, int[K, n]."""
+    counts = np.zeros([partition.num_clients, labels.max() + 1], int)
+    for k in range(partition.num_clients):
+        for example in partition.examples(k):
+            counts[k, labels[example]] += 1
+    return counts
+
+
+_UNEVEN = [40, 1, 0, 7, 25, 25, 3, 60, 12, 30]
+_WAYS = {
+    "chunks": functools.partial(partitions.chunks, images_per_client=10),
+    "class_slots": functools.partial(
+        partitions.class_slots, num_clients=15, classes_per_client=4
+    ),
+    "grouped_shares": functools.partial(
+        partitions.grouped_shares, classes_per_client=3, images_per_class=4
+    ),
+    "dirichlet": functools.partial(partitions.dirichlet, num_clients=15, alpha=1.0),
+}
+
+
+# What all of them promise.
+
+
+@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("sizes", [_UNEVEN, [20] * 10])
+def test_every_example_is_in_exactly_one_client(way, sizes):
+    labels = _labels(sizes)
+    partition = _WAYS[way](labels, rng=_rng())
+    parts = [partition.examples(k) for k in range(partition.num_clients)]
+    assert sorted(np.concatenate(parts)) == list(range(len(labels)))
+    assert min(map(len, parts)) >= 1
+    np.testing.assert_array_equal(partition.sizes, list(map(len, parts)))
+    ids = [client_id for client_id, _ in partition.items()]
+    assert ids == partition.client_ids == sorted(set(ids))
+    assert ids[3] == "client_03" and len(ids) == len(parts)
+    for (_, examples), part in zip(partition.items(), parts, strict=True):
+        np.testing.assert_array_equal(examples, part)
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_the_generator_decides(way):
+    labels = _labels(_UNEVEN)
+    first, again, other = (_WAYS[way](labels, rng=_rng(s)) for s in (4, 4, 5))
+    assert first.order.tobytes() == again.order.tobytes()
+    assert first.starts.tobytes() == again.starts.tobytes()
+    assert first.order.tobytes() != other.order.tobytes()
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_a_clients_examples_are_not_sorted_by_class(way):
+    labels = np.repeat(np.arange(30), 6)
+    partition = _WAYS[way](labels, rng=_rng())
+    returns = 0  # to a class that the client had before
+    for _, examples in partition.items():
+        changes = (np.diff(labels[examples]) != 0).sum()
+        returns += changes - (len(set(labels[examples])) - 1)
+    assert returns > 20
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_class_counts(way):
+    labels = _labels(_UNEVEN)
+    partition = _WAYS[way](labels, rng=_rng())
+    expected = _counts(partition, labels)
+    found = partitions.class_counts(partition, labels)
+    clients, classes = np.nonzero(expected)
+    np.testing.assert_array_equal(found.clients, clients)
+    np.testing.assert_array_equal(found.classes, classes)
+    np.testing.assert_array_equal(found.images, expected[clients, classes])
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_nothing_to_split(way):
+    with pytest.raises(errors.InvalidInputError, match="no images"):
+        _WAYS[way](np.array([], np.int32), rng=_rng())
+
+
+@pytest.mark.parametrize(
+    ("way", "argument"),
+    [
+        ("chunks", "images_per_client"),
+        ("class_slots", "num_clients"),
+        ("class_slots", "classes_per_client"),
+        ("grouped_shares", "classes_per_client"),
+        ("grouped_shares", "images_per_class"),
+        ("dirichlet", "num_clients"),
+    ],
+)
+def test_arguments_below_one(way, argument):
+    with pytest.raises(errors.InvalidInputError, match=f"^{argument}=0 must be"):
+        _WAYS[way](_labels(_UNEVEN), rng=_rng(), **{argument: 0})
+
+
+def test_client_ids_sort_by_number():
+    assert partitions.client_ids(1) == ["client_0"]
+    assert partitions.client_ids(11)[9:] == ["client_09", "client_10"]
+    assert partitions.client_ids(10)[9:] == ["client_9"]
+
+
+# chunks: SOP.
+
+
+def test_chunks_of_the_true_sop_totals():
+    sizes = np.full(11_318, 5)
+    sizes[: 59_551 - sizes.sum()] += 1
+    labels = _labels(sizes)
+    partition = partitions.chunks(labels, 100, _rng())
+    assert partition.num_clients == 596
+    assert set(partition.sizes[:-1]) == {100} and partition.sizes[-1] == 51
+    classes_per_client = np.bincount(partitions.class_counts(partition, labels).clients)
+    # A class is in a second client only where a cut goes through it.
+    assert 11_318 < classes_per_client.sum() <= 11_318 + 595
+    assert 19 < classes_per_client.mean() < 20
+
+
+def test_chunks_keep_a_class_together_and_take_classes_in_random_order():
+    labels = _labels([7] * 50)
+    partition = partitions.chunks(labels, 10, _rng())
+    for holders in _counts(partition, labels).T:
+        clients = np.flatnonzero(holders)
+        assert len(clients) <= 2 and clients[-1] - clients[0] == len(clients) - 1
+    first = {labels[e] for e in partition.order[:50]}
+    assert first != set(range(8)) and len(first) <= 8
+
+
+# class_slots: ImageNet-21k.
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_clients", "classes_per_client", "expected"),
+    [
+        ([50, 30, 20], 5, 2, [5, 3, 2]),  # in proportion
+        ([50, 30, 40], 3, 2, [3, 1, 2]),  # 2.5, 1.5, 2: a tie, the first is raised
+        ([25, 15, 20], 3, 2, [3, 1, 2]),
+        ([500, 330, 170], 4, 2, [4, 3, 1]),  # 4, 2.64, 1.36
+        ([100, 10, 1, 1], 4, 2, [4, 2, 1, 1]),  # both bounds
+        ([9, 0, 9], 4, 2, [4, 0, 4]),  # every class in every client
+        ([1000, 1, 1, 1, 1], 6, 1, [2, 1, 1, 1, 1]),  # at least once each
+    ],
+)
+def test_slots_by_hand(sizes, num_clients, classes_per_client, expected):
+    labels = _labels(sizes)
+    partition = partitions.class_slots(labels, num_clients, classes_per_client, _rng())
+    holders = (_counts(partition, labels) > 0).sum(0)
+    np.testing.assert_array_equal(holders, expected)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_slots_in_random_tight_cases(seed):
+    """Few clients and long classes: most of them straddle two rounds."""
+    draw = np.random.default_rng(seed)
+    num_clients, classes_per_client = draw.integers(1, 9, 2)
+    sizes = draw.integers(0, 3 * num_clients + 1, classes_per_client * 2 + 1)
+    sizes[:classes_per_client] += num_clients  # so that it can be done
+    total = num_clients * classes_per_client
+    labels = _labels(sizes)
+    if total < (sizes > 0).sum():
+        with pytest.raises(errors.InvalidInputError, match="at least one"):
+            partitions.class_slots(labels, num_clients, classes_per_client, _rng(seed))
+        return
+    partition = partitions.class_slots(
+        labels, num_clients, classes_per_client, _rng(seed)
+    )
+    counts = _counts(partition, labels)
+    assert set((counts > 0).sum(1)) == {classes_per_client}
+    slots = (counts > 0).sum(0)
+    np.testing.assert_array_equal(counts.sum(0), np.bincount(labels))
+    for of_class in counts.T:
+        if of_class.any():
+            assert np.ptp(of_class[of_class > 0]) <= 1
+    # Proportional within the bounds: one rate, rounded, explains all of them.
+    present = np.bincount(labels)
+    most = np.minimum(present, num_clients)
+    rates = np.linspace(0, 1, 20_001)[:, None]
+    ideal = np.clip(rates * present, np.minimum(present, 1), most)
+    assert (np.abs(ideal - slots) < 1 + 1e-3).all(1).any()
+
+
+def test_class_slots_meet_by_chance():
+    # Equal classes of 8 slots: two clients share 20 * 20 / 500 = 0.8 classes on
+    # average, also if they are neighbours.
+    labels = _labels([80] * 500)
+    partition = partitions.class_slots(labels, 200, 20, _rng())
+    held = _counts(partition, labels) > 0
+    shared = held.astype(int) @ held.T
+    off_diagonal = shared[~np.eye(200, dtype=bool)]
+    # 19,900 pairs: the standard error is below 0.01; 199 neighbours: about 0.06.
+    assert abs(off_diagonal.mean() - 0.8 * 7 / 8 * 200 / 199) < 0.01
+    neighbors = shared[np.arange(199), np.arange(1, 200)]
+    assert abs(neighbors.mean() - 0.7) < 0.25
+
+
+def test_class_slots_repair_leaves_no_client_at_a_disadvantage():
+    # 3 clients, 2 rounds; the middle class straddles. Over many draws every pair of
+    # clients must hold it equally often.
+    pairs = {pair: 0 for pair in itertools.combinations(range(3), 2)}
+    labels = np.repeat([0, 1, 2], [10, 10, 10])
+    for seed in range(600):
+        partition = partitions.class_slots(labels, 3, 2, _rng(seed))
+        for holders in (_counts(partition, labels) > 0).T:
+            pairs[tuple(np.flatnonzero(holders))] += 1
+    assert sum(pairs.values()) == 1800
+    assert all(abs(n - 600) < 100 for n in pairs.values()), pairs
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_clients", "classes_per_client", "message"),
+    [
+        ([5, 5, 5], 1, 2, "2 places for a class, but each of 3 classes needs"),
+        ([5, 5, 5], 2, 4, "8 places.*15 images of 3 classes fill at most 6"),
+        ([2, 2, 2], 7, 1, "7 places.*6 images of 3 classes fill at most 6"),
+    ],
+)
+def test_class_slots_that_cannot_be(sizes, num_clients, classes_per_client, message):
+    with pytest.raises(errors.InvalidInputError, match=message):
+        partitions.class_slots(_labels(sizes), num_clients, classes_per_client, _rng())
+
+
+# grouped_shares: Omniglot's mixed clients.
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "per_class", "arguments", "num_clients", "digest"),
+    [
+        (659, 16, (20, 5), 99, "3ddb54b4474274d61963b4886448e4a5"),
+        (964, 20, (20, 5), 192, "2a41ddd1c316d8ede4924b2213483fc6"),
+        (30, 7, (7, 3), 8, "ebdfe3777ba15c40f44e84777980c3d9"),
+    ],
+)
+def test_grouped_shares_of_earlier_versions(
+    num_classes, per_class, arguments, num_clients, digest
+):
+    """Results on Omniglot stay what they were: these hashes are of version 0.1."""
+    labels = np.repeat(np.arange(num_classes, dtype=np.int32), per_class)
+    omniglot_stream = int.from_bytes(b"omniglot", "big")
+    partition = partitions.grouped_shares(labels, *arguments, _rng(0, omniglot_stream))
+    assert partition.num_clients == num_clients
+    sha = hashlib.sha256()
+    for client_id, examples in partition.items():
+        sha.update(client_id.encode() + examples.astype("<i8").tobytes())
+    assert sha.hexdigest()[:32] == digest
+
+
+def test_grouped_shares_have_the_proportions():
+    labels = _labels([25] * 200)
+    partition = partitions.grouped_shares(labels, 20, 5, _rng())
+    counts = _counts(partition, labels)
+    assert partition.num_clients == 50
+    assert set((counts > 0).sum(1)) == {20}
+    assert set(counts[counts > 0]) == {5}
+
+
+def test_grouped_shares_leave_out_empty_clients():
+    # One class of 20 images and nine of one image each: shares 2, 3, ... have only the
+    # large one.
+    labels = _labels([20] + [1] * 9)
+    partition = partitions.grouped_shares(labels, 5, 1, _rng())
+    counts = _counts(partition, labels)
+    assert counts.sum() == 29 and (counts.sum(1) > 0).all()
+    assert (counts[:, 0] > 0).sum() == 3  # round(29 / 10 / 1) shares
+    assert partition.num_clients in (4, 5) and (counts[:, 1:].sum(1) > 0).sum() <= 2
+
+
+# dirichlet.
+
+
+@pytest.mark.parametrize("num_clients", [1, 7, 203])
+def test_dirichlet_clients_are_equally_large(num_clients):
+    labels = _labels(_UNEVEN)
+    partition = partitions.dirichlet(labels, num_clients, 0.3, _rng())
+    assert partition.num_clients == num_clients
+    assert np.ptp(partition.sizes) <= 1
+
+
+@pytest.mark.parametrize("alpha", [0.2, 2.0, 20.0])
+def test_dirichlet_gives_the_expected_number_of_classes(alpha):
+    # For a client of N images from a large population, the chance that class c is
+    # missing is B(a, b + N) / B(a, b) with a = alpha p_c and b = alpha - a.
+    sizes = np.array([4000, 3000, 2000, 500, 500])
+    labels = _labels(sizes)
+    size = len(labels) // 500
+    a = alpha * sizes / sizes.sum()
+    missing = np.exp(special.betaln(a, alpha - a + size) - special.betaln(a, alpha - a))
+    found = []
+    for seed in range(15):
+        partition = partitions.dirichlet(labels, 500, alpha, _rng(seed))
+        # Later clients take what is left: look at the first ones only.
+        found.extend(
+            len(set(labels[partition.examples(client)])) for client in range(40)
+        )
+    error = np.std(found) / math.sqrt(len(found))
+    assert abs(np.mean(found) - (1 - missing).sum()) < 4 * error
+
+
+def test_dirichlet_extremes():
+    labels = _labels([50] * 20)
+    single = partitions.dirichlet(labels, 50, 1e-9, _rng())
+    counts = _counts(single, labels)
+    # 20 images a client, classes of 50: one class, or the rest of one and another.
+    assert ((counts > 0).sum(1) == 1).sum() >= 25
+    alike = _counts(partitions.dirichlet(labels, 10, 1e9, _rng()), labels)
+    # Binomial(100, 1/20), as long as no class is used up: mean 5, deviation 2.2.
+    assert abs(alike[:4] - 5).max() < 5 * 2.2
+
+
+def _one_by_one(weights, left, size, rng):
+    """The definition: one image after the other, among classes that have any left."""
+    counts = np.zeros(len(left), int)
+    for _ in range(size):
+        p = np.where(counts < left, weights, 0)
+        counts[rng.choice(len(left), p=p / p.sum())] += 1
+    return tuple(counts)
+
+
+def test_draws_without_replacement_are_those_of_one_by_one():
+    weights, left, size = np.array([0.6, 0.3, 0.1]), np.array([1, 2, 9]), 4
+    slow = {}
+    fast = {}
+    repeats = 4000
+    for seed in range(repeats):
+        key = _one_by_one(weights, left, size, _rng(seed))
+        slow[key] = slow.get(key, 0) + 1
+        key = tuple(
+            partitions._draw_without_replacement(
+                np.log(weights), left, size, _rng(seed, 1)
+            )
+        )
+        fast[key] = fast.get(key, 0) + 1
+    assert len(slow) >= 5
+    for key in {*slow, *fast}:
+        p = (slow.get(key, 0) + fast.get(key, 0)) / 2 / repeats
+        bound = 4.5 * math.sqrt(2 * p / repeats)
+        assert abs(slow.get(key, 0) - fast.get(key, 0)) / repeats < bound, key
+
+
+def test_dirichlet_out_of_range():
+    labels = _labels([3, 3])
+    with pytest.raises(errors.InvalidInputError, match="num_clients=7 is more than"):
+        partitions.dirichlet(labels, 7, 1.0, _rng())
+    for alpha in (0, -1, math.inf, math.nan):
+        with pytest.raises(errors.InvalidInputError, match="^alpha="):
+            partitions.dirichlet(labels, 2, alpha, _rng())

@@ -1,0 +1,121 @@
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from PIL import Image
+
+from tff_fedss import errors
+from tff_fedss.datasets.federated.preprocessing import Preprocessing
+
+
+def encoded(image, **options):
+    return tf.io.encode_jpeg(image, quality=100, **options).numpy()
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    rng = np.random.default_rng(0)
+    return [
+        rng.integers(0, 256, (height, width, 3), np.uint8)
+        for height, width in ((40, 60), (64, 64), (90, 31))
+    ]
+
+
+@pytest.fixture(scope="module")
+def stored(photographs):
+    return tf.data.Dataset.from_tensor_slices(
+        collections.OrderedDict(
+            image=[tf.io.encode_png(image).numpy() for image in photographs],
+            label=np.arange(3, dtype=np.int32),
+        )
+    )
+
+
+def resized(image, size):
+    return np.asarray(
+        Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR)
+    ).astype(int)
+
+
+def test_the_centre_is_evaluated(photographs, stored):
+    data = Preprocessing(image_size=28, resize_size=33).evaluation(stored)
+    assert data.element_spec["image"] == tf.TensorSpec([28, 28, 3], tf.uint8)
+    assert data.cardinality() == 3
+    for i, example in enumerate(data.as_numpy_iterator()):
+        assert example["label"] == i
+        # Pillow's resampling antialiases too, and rounds once more in between.
+        expected = resized(photographs[i], 33)[2:30, 2:30]
+        np.testing.assert_allclose(example["image"].astype(int), expected, atol=1)
+
+
+def test_training_takes_windows_that_the_seed_decides(photographs, stored):
+    preprocessing = Preprocessing(image_size=14)
+    assert preprocessing.resize_size == 16  # 256/224 of it.
+
+    def windows(seed, data=stored):
+        """The (top, left) of each example's crop."""
+        found = []
+        for i, example in enumerate(
+            preprocessing.training(data, np.array(seed, np.int32)).as_numpy_iterator()
+        ):
+            whole = resized(photographs[example["label"]], 16)
+            errors_at = {
+                (top, left): np.abs(
+                    whole[top : top + 14, left : left + 14] - example["image"]
+                ).max()
+                for top in range(3)
+                for left in range(3)
+            }
+            best = min(errors_at, key=errors_at.get)
+            assert errors_at[best] <= 1, (i, errors_at)
+            found.append(best)
+        return found
+
+    assert windows([1, 2]) == windows([1, 2])
+    seen = [windows([seed, 0]) for seed in range(40)]
+    assert {w for each in seen for w in each} == {
+        (top, left) for top in range(3) for left in range(3)
+    }
+    # Examples of one client are cut independently of each other.
+    assert len({tuple(each) for each in seen}) > 30
+
+
+def test_gray_and_cmyk_become_rgb():
+    gray = np.full([20, 20, 1], 77, np.uint8)
+    data = tf.data.Dataset.from_tensors(
+        collections.OrderedDict(image=encoded(gray), label=np.int32(0))
+    )
+    (example,) = Preprocessing(8, 10).evaluation(data).as_numpy_iterator()
+    np.testing.assert_array_equal(example["image"], np.full([8, 8, 3], 77))
+
+
+def test_equal_sizes_leave_pixels_alone(photographs, stored):
+    data = Preprocessing(64, 64).evaluation(stored)
+    second = list(data.as_numpy_iterator())[1]["image"]
+    np.testing.assert_array_equal(second, photographs[1])
+
+
+def test_a_crop_larger_than_the_image_is_refused():
+    with pytest.raises(errors.InvalidInputError, match="image_size=65 must be in"):
+        Preprocessing(65, 64)
+
+
+def test_a_worker_decodes_and_crops_as_this_process_does(stored):
+    data = Preprocessing(14, 16).training(stored, np.array([3, 4], np.int32))
+
+    @tff.tensorflow.computation(
+        tff.SequenceType(
+            collections.OrderedDict(
+                image=tff.TensorType(np.uint8, [14, 14, 3]),
+                label=tff.TensorType(np.int32),
+            )
+        )
+    )
+    def stack(data):
+        return data.batch(10).get_single_element()["image"]
+
+    np.testing.assert_array_equal(
+        stack(data), np.stack([e["image"] for e in data.as_numpy_iterator()])
+    )

@@ -1,0 +1,128 @@
+"""The split's CSV files: what is read, and every way in which they can be wrong."""
+
+import numpy as np
+import pytest
+
+from tff_fedss.datasets.federated import split_csv
+from tff_fedss.errors import InvalidInputError
+
+TRAIN = "user_id,image_id,class\n7,aa,0\n12,bb,5\n7,cc,1\n"
+
+
+def _read(tmp_path, content, **arguments):
+    path = tmp_path / "split.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return split_csv.read(path, **arguments)
+
+
+def test_reads_the_rows_in_their_order(tmp_path):
+    split = _read(tmp_path, TRAIN, num_classes=6)
+    assert split.image_ids == ["aa", "bb", "cc"]
+    assert split.clients == ["7", "12", "7"]
+    assert split.classes.dtype == np.int32 and split.classes.tolist() == [0, 5, 1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "class,label,image_id,user_id\n0,x,aa,7\n5,y,bb,12\n1,z,cc,7\n",
+        TRAIN.replace("\n", "\r\n"),
+        TRAIN.rstrip("\n"),
+        TRAIN + "\n\n",
+        "\ufeff" + TRAIN,
+        TRAIN.replace("aa", '"aa"'),
+    ],
+    ids=["other columns", "crlf", "no last line end", "blank lines", "bom", "quotes"],
+)
+def test_harmless_differences(tmp_path, content):
+    split = _read(tmp_path, content)
+    expected = _read(tmp_path, TRAIN)
+    assert split.image_ids == expected.image_ids and split.clients == expected.clients
+    np.testing.assert_array_equal(split.classes, expected.classes)
+
+
+def test_held_out_images_have_no_client(tmp_path):
+    split = _read(tmp_path, "image_id,class\naa,3\n", with_clients=False)
+    assert split.clients is None and split.image_ids == ["aa"]
+    assert _read(tmp_path, TRAIN, with_clients=False).clients is None
+
+
+def test_the_published_test_file(test_data, tmp_path):
+    path = test_data / "landmarks-user-160k" / "test.csv"
+    split = split_csv.read(path, num_classes=2028, with_clients=False)
+    assert len(split.image_ids) == 19_526
+    assert split.image_ids[0] == "3e0a3dd44b426720" and split.classes[0] == 0
+    assert split.image_ids[-1] == "1ff085b893c2cf00" and split.classes[-1] == 2027
+    assert len(np.unique(split.classes)) == 2025
+    # What is written is what was published, byte for byte.
+    split_csv.write(tmp_path / "test.csv", split)
+    assert (tmp_path / "test.csv").read_bytes() == path.read_bytes()
+
+
+def test_write_replaces_the_file_and_leaves_nothing_else(tmp_path):
+    split = _read(tmp_path, TRAIN)
+    for _ in range(2):
+        split_csv.write(tmp_path / "split.csv", split)
+        assert (tmp_path / "split.csv").read_text() == TRAIN
+    assert [path.name for path in tmp_path.iterdir()] == ["split.csv"]
+
+
+def test_write_that_fails_leaves_the_old_file(tmp_path):
+    split = _read(tmp_path, TRAIN)
+    with pytest.raises(ValueError):
+        split_csv.write(tmp_path / "split.csv", split._replace(clients=["7"]))
+    assert (tmp_path / "split.csv").read_text() == TRAIN
+
+
+def test_awkward_ids_survive(tmp_path):
+    split = split_csv.Split(
+        ['a,b"c', "dir/x_0.JPG"], np.array([1, 0], np.int32), ["O'Brien, Zoë", "b c"]
+    )
+    split_csv.write(tmp_path / "x.csv", split)
+    again = split_csv.read(tmp_path / "x.csv")
+    assert again.image_ids == split.image_ids and again.clients == split.clients
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "line 1: the header has no column 'image_id'; found nothing, expected "),
+        ("user_id,image_id,class\n", "found no row"),
+        (TRAIN.replace("class", "label"), "line 1: .* no column 'class'; found 'user_"),
+        (TRAIN.replace("user_id", "user"), "line 1: .* no column 'user_id'; found "),
+        (TRAIN.replace("user_id", "class"), "line 1: .* more than one column 'class'"),
+        (TRAIN.replace("bb,5", "bb,x"), "line 3: the class 'x' is not an integer"),
+        (TRAIN.replace("bb,5", "bb,5.0"), "line 3: the class '5.0' is not an int"),
+        (TRAIN.replace("bb,5", "bb,"), "line 3: the class '' is not an integer"),
+        (TRAIN.replace("bb,5", "bb,1_0"), "line 3: the class '1_0' is not an int"),
+        (TRAIN.replace("bb,5", "bb,٣"), "line 3: the class '٣' is not an integer"),
+        (TRAIN.replace("bb,5", "bb,-1"), r"line 3: the class -1 is not in 0\.\.5"),
+        (TRAIN.replace("bb,5", "bb,6"), r"line 3: the class 6 is not in 0\.\.5"),
+        (TRAIN.replace("bb", " "), "line 3: the image_id is blank"),
+        (TRAIN.replace("cc", "aa"), "line 4: image_id 'aa' is already on line 2"),
+        (TRAIN.replace("12,bb,5", "12,bb"), "line 3: found 2 fields; .* has 3"),
+        (TRAIN.replace("12,bb,5", "12,bb,5,"), "line 3: found 4 fields; .* has 3"),
+        (TRAIN.replace("bb", '"bb'), "line 4: not a line of a CSV file"),
+        (TRAIN.encode().replace(b"bb", b"b\xe9"), "line 3: byte 0xe9 is not UTF-8"),
+        (b"\x1f\x8b\x08\x00", "line 1: byte 0x8b is not UTF-8"),
+        *(
+            (TRAIN.replace("12", bad), "line 3: the user_id .* cannot be the name of")
+            for bad in ("", "..", "a/b", ".x", " 12", "a\\b", "x" * 201, "a\x00b")
+        ),
+    ],
+)
+def test_bad_file(tmp_path, content, message):
+    with pytest.raises(InvalidInputError, match=message) as error:
+        _read(tmp_path, content, num_classes=6)
+    assert str(error.value).startswith(str(tmp_path / "split.csv"))
+    assert "\n" not in str(error.value)
+
+
+def test_classes_must_fit_int32(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"not in 0\.\.2147483647"):
+        _read(tmp_path, TRAIN.replace("bb,5", "bb,2147483648"))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(InvalidInputError, match="no.csv: cannot be read: No such file"):
+        split_csv.read(tmp_path / "no.csv")

@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from tests.datasets.images import own_images
+from tff_fedss.datasets import images
+from tff_fedss.datasets.images import tfds_index
+from tff_fedss.errors import InvalidInputError
+
+
+class SmallFaces(tfds.core.GeneratorBasedBuilder):
+    """12 training, 6 test and 3 other images of two classes, by three people."""
+
+    VERSION = tfds.core.Version("1.2.0")
+    BUILDER_CONFIGS = (
+        tfds.core.BuilderConfig(name="plain"),
+        tfds.core.BuilderConfig(name="test_only"),
+    )
+
+    def _info(self):
+        return self.dataset_info_from_configs(
+            features=tfds.features.FeaturesDict(
+                {
+                    "image": tfds.features.Image(shape=(None, None, 3)),
+                    "label": tfds.features.ClassLabel(names=["sad", "glad"]),
+                    "person": tfds.features.Scalar(np.int64),
+                    "place": tfds.features.Text(),
+                    "box": tfds.features.Tensor(shape=(4,), dtype=np.float32),
+                }
+            )
+        )
+
+    def _split_generators(self, dl_manager):
+        parts = {"train": range(12), "test": range(12, 18), "more": range(18, 21)}
+        if self.builder_config.name == "test_only":
+            del parts["train"]
+        return {name: self._generate_examples(part) for name, part in parts.items()}
+
+    def _generate_examples(self, numbers):
+        for k in numbers:
+            yield (
+                k,
+                {
+                    "image": own_images.picture(k),
+                    "label": k % 2,
+                    "person": 9 + k % 3,
+                    "place": f"place {k % 4}",
+                    "box": np.zeros(4, np.float32),
+                },
+            )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tfds")
+
+
+def load(folder, name="small_faces/plain", **keys):
+    return tfds_index.load(name, folder / "data", cache_dir=folder / "cache", **keys)
+
+
+def pixels_of(index):
+    return {
+        images.index.formats.decode(index.encoded(row)).tobytes(): row
+        for row in range(len(index))
+    }
+
+
+def test_images_classes_and_clients(folder):
+    index = load(folder, client_key="person")
+    assert len(index) == 18 and index.note == "left out: the splits more"
+    rows = pixels_of(index)
+    for k in range(18):
+        row = rows[own_images.picture(k).tobytes()]
+        assert index.class_names[index.labels[row]] == ("glad" if k % 2 else "sad")
+        assert index.client_names[index.clients[row]] == str(9 + k % 3)
+        assert index.splits[row] == (images.layout.TEST if k >= 12 else 0)
+    assert index.client_names == ["9", "10", "11"]
+
+
+def test_any_feature_may_be_the_class(folder):
+    index = load(folder, "small_faces/plain:1.2.0", label_key="place")
+    assert index.class_names == [f"place {k}" for k in range(4)]
+    assert index.clients is None
+
+
+def test_it_is_copied_once(folder, monkeypatch):
+    first = load(folder)
+    monkeypatch.setattr(tfds_index, "_copy", None)
+    again = load(folder)
+    assert pixels_of(first) == pixels_of(again)
+    rows = np.arange(12)
+    assert first.fingerprint(rows) == again.fingerprint(rows)
+
+
+def test_clients_train_on_it(folder):
+    dataset = images.federated(
+        load(folder, client_key="person"),
+        images.ImageOptions(image_size=8, split=images.ClientOptions("natural")),
+    )
+    assert dataset.train.client_ids == ["9", "10", "11"]
+    assert dataset.num_test_examples == 6
+    batch = next(iter(dataset.client_examples("10", np.array([0, 0], np.int32))))
+    assert batch["image"].shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize(
+    "name, keys, message",
+    [
+        ("no_such_faces", {}, "tfds_name=no_such_faces is no data set of TFDS"),
+        ("small_faces/odd", {}, "tfds_name=small_faces/odd is no data set of TFDS"),
+        ("small_faces:7.0.0", {}, "tfds_name=small_faces:7.0.0 is no data set of TFDS"),
+        ("small_faces/plain", {"image_key": "x"}, "image_key=x is no feature of"),
+        ("small_faces/plain", {"image_key": "label"}, "image_key=label is not an im"),
+        ("small_faces/plain", {"label_key": "box"}, "label_key=box is neither a whole"),
+        ("small_faces/plain", {"client_key": "y"}, "client_key=y is no feature of"),
+        ("small_faces/test_only", {}, "has the splits more, test; expected train"),
+    ],
+)
+def test_bad_names_are_named(folder, name, keys, message):
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        load(folder, name, **keys)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,123 @@
+"""Imports go one way, those within functions and for type checkers included."""
+
+import ast
+import graphlib
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+# From the data to the programs; what stands later is not imported.
+LAYERS = ("datasets", "tasks", "algorithms", "training")
+# Of the data sets, what any of them may import.
+SHARED = ("archives", "bijection", "fingerprint", "image_files", "tfds_download")
+PAPERS = ("fedss", "leap", "moco", "partial_fc", "rf_softmax")
+
+
+def _modules(*tops):
+    """The path of every module, by its name."""
+    modules = {}
+    for top in tops:
+        for path in (ROOT / top).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            modules[".".join(parts)] = path
+    return modules
+
+
+def _imported(text, modules):
+    """The names of those modules that a module's text imports anywhere."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute here"
+            # What comes from a package may be a module, or something in __init__.py.
+            below = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in modules else node.module for name in below]
+        else:
+            continue
+        found |= {name for name in names if name in modules}
+    return found
+
+
+@pytest.fixture(scope="module")
+def imports():
+    modules = _modules("tff_fedss", "experiments", "data", "examples")
+    return {
+        name: _imported(path.read_text(encoding="utf-8"), modules) - {name}
+        for name, path in modules.items()
+    }
+
+
+def _within(name, *packages):
+    return any(name == p or name.startswith(f"{p}.") for p in packages)
+
+
+def _arrows(imports, from_, to):
+    """The imports from some packages to others, for a message."""
+    return [
+        f"{name} imports {other}"
+        for name, others in sorted(imports.items())
+        for other in sorted(others)
+        if _within(name, *from_) and _within(other, *to)
+    ]
+
+
+def test_all_kinds_of_imports_are_seen():
+    modules = {"a", "a.b", "a.c", "a.d", "a.e"}
+    text = (
+        "import a.b\nfrom a import c, value\ndef f():\n  from a.d import x\n"
+        "if TYPE_CHECKING:\n  import a.e, os\n"
+    )
+    assert _imported(text, modules) == modules
+
+
+def test_no_circle(imports):
+    assert len(imports) > 150
+    list(graphlib.TopologicalSorter(imports).static_order())  # CycleError names it.
+
+
+def test_the_library_knows_no_program(imports):
+    others = ("experiments", "data", "examples", "tests")
+    assert not _arrows(imports, ["tff_fedss"], others)
+    assert not _arrows(imports, ["experiments"], ["data", "examples", "tests"])
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_import_what_stands_before_them(imports, layer):
+    later = [f"tff_fedss.{name}" for name in LAYERS[LAYERS.index(layer) + 1 :]]
+    assert not _arrows(imports, [f"tff_fedss.{layer}"], later)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_papers_do_not_import_each_other(imports, paper):
+    assert any(_within(name, f"experiments.{paper}") for name in imports)
+    others = [f"experiments.{other}" for other in PAPERS if other != paper]
+    assert not _arrows(imports, [f"experiments.{paper}"], others)
+
+
+def test_what_papers_share_knows_none_of_them(imports):
+    papers = [f"experiments.{paper}" for paper in PAPERS]
+    assert not _arrows(imports, ["experiments.common"], papers)
+
+
+def test_losses_and_samplers_import_each_other_only(imports):
+    ours = ("tff_fedss.losses", "tff_fedss.samplers")
+    for name, others in imports.items():
+        if _within(name, *ours):
+            assert all(_within(other, *ours) for other in others), name
+
+
+def test_what_federated_data_are_made_of_knows_no_source(imports):
+    federated = "tff_fedss.datasets.federated"
+    shared = [f"tff_fedss.datasets.{name}" for name in SHARED]
+    others = [
+        name
+        for name in imports
+        if _within(name, "tff_fedss.datasets") and not _within(name, federated, *shared)
+    ]
+    assert len(others) > 10
+    others.remove("tff_fedss.datasets")
+    assert not _arrows(imports, [federated, *shared], others)

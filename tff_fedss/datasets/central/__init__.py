@@ -1,0 +1,1 @@
+"""Data without clients: labelled images, identities, sparse rows, text."""

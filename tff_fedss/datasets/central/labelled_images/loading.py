@@ -1,0 +1,105 @@
+"""Labelled images by name: from a user's files, or from TFDS.
+
+A data set is a training and a test part, decoded and in memory. It is read from files
+as they lie (a folder for each class, or MNIST's IDX files), or comes from TFDS by name.
+"""
+
+import os
+import pathlib
+
+import numpy as np
+
+from tff_fedss.datasets import image_files
+from tff_fedss.datasets.central.labelled_images import folders, idx_files
+from tff_fedss.datasets.central.labelled_images.images import (
+    EXPECTED,
+    LabelledImages,
+    Source,
+    as_array,
+    fitted,
+)
+from tff_fedss.errors import InvalidInputError
+
+# By the name that a user gives them.
+SOURCES = {
+    "mnist": Source("mnist", channels=1, image_size=28),
+    "fashion_mnist": Source("fashion_mnist", channels=1, image_size=28),
+    "cifar10": Source("cifar10"),
+    "cifar100": Source("cifar100", num_classes=100),
+    # The training and the extra set together, as LEAP (4.5) has it.
+    "svhn_cropped": Source("svhn_cropped", train="train+extra"),
+    "imagenette": Source("imagenette/320px-v2", test="validation", image_size=None),
+    "tiny_imagenet": Source("tiny_imagenet", num_classes=200, image_size=64),
+}
+# Not at TFDS.
+_FILES_ONLY = frozenset({"tiny_imagenet"})
+_IDX_DATASETS = ("mnist", "fashion_mnist")
+
+
+def load(
+    name: str,
+    data_dir: str | os.PathLike | None = None,
+    *,
+    image_size: int | None = None,
+) -> LabelledImages:
+    """Loads a data set.
+
+    Args:
+        name: A key of `SOURCES`.
+        data_dir: A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE, a
+            folder with one such archive, or a folder with MNIST's IDX files. If it has
+            IDX files of one part only, every fifth image becomes the test.
+            Tiny-ImageNet is read as it is published, see `tiny_imagenet.load`; its
+            test is the validation set. None: TFDS, which downloads what is not on the
+            disk.
+        image_size: Height and width in pixels that images are brought to, their longer
+            side cut to a square first. None: they stay as they are, and must be alike.
+
+    Returns:
+        The data set. The classes of folders are numbered in the order of their names.
+
+    Raises:
+        InvalidInputError: If the data are not there, damaged, or not alike in size.
+    """
+    if name not in SOURCES:
+        raise InvalidInputError(
+            f"dataset={name!r} must be one of {', '.join(SOURCES)}."
+        )
+    source = SOURCES[name]
+    if image_size is None and source.image_size is None:
+        raise InvalidInputError(f"the images of {name} differ in size: give a size.")
+    if data_dir is None:
+        if name in _FILES_ONLY:
+            raise InvalidInputError(f"dataset={name} needs `data_dir`.")
+        # TFDS takes seconds to import.
+        from tff_fedss.datasets.central.labelled_images import tfds_reader
+
+        return tfds_reader.load(name, source, image_size)
+    if name == "tiny_imagenet":
+        return _load_tiny_imagenet(name, data_dir, image_size)
+    path, flag = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
+    if not path.exists():
+        raise InvalidInputError(f"{flag} does not exist; expected {EXPECTED}.")
+    if path.is_dir() and any(path.glob("*-idx[13]-ubyte*")):
+        if name not in _IDX_DATASETS:
+            raise InvalidInputError(
+                f"{flag} has files of {' or '.join(_IDX_DATASETS)}; expected {name}."
+            )
+        return idx_files.load(name, path, flag, source, image_size)
+    return folders.load(name, path, flag, source.channels, image_size)
+
+
+def _load_tiny_imagenet(
+    name: str, data_dir: str | os.PathLike, image_size: int | None
+) -> LabelledImages:
+    # It imports TFF, which takes seconds.
+    from tff_fedss.datasets import tiny_imagenet
+
+    files = tiny_imagenet.Files(data_dir)
+    parts = []
+    for contents, labels in (files.train(), files.test()):
+        # `Files` has checked that they can be decoded.
+        whole = map(image_files.decode, contents)
+        arrays = [as_array(fitted(image, image_size), 3) for image in whole]
+        parts += [np.stack(arrays), labels]
+    return LabelledImages(name, tuple(files.wnids), *parts)

@@ -1,0 +1,1 @@
+"""What federated data sets are made of: client data, partitions, records."""

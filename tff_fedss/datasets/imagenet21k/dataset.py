@@ -1,0 +1,293 @@
+"""ImageNet-21k as a federated data set (FedSS, Appendix A.4), from TFRecord shards.
+
+`./run.sh prepare_imagenet21k` writes the shards from the class tars; see
+`data/prepare_imagenet21k.py`. Here, nothing per image is held in memory: where the
+records are, and which client has which, are files that are mapped into memory, and
+images are read when their turn comes.
+"""
+
+import hashlib
+import math
+import os
+import pathlib
+import sys
+
+import numpy as np
+
+from tff_fedss import errors, files
+from tff_fedss.datasets import bijection
+from tff_fedss.datasets.federated import (
+    partitions,
+    preprocessing,
+    record_index,
+    records,
+)
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.imagenet21k import shards
+
+# "The train split is used to generate 25,691 clients, each containing approximately 400
+# images distributed across 20 class labels." The split is the fall 2011 release's:
+# "14.2 million images distributed across 21k classes".
+PAPER_CLIENTS = 25_691
+PAPER_IMAGES = 14_197_122
+CLASSES_PER_CLIENT = 20
+
+# Keep the draws of this data set apart from others of the same seed.
+_PARTITION_STREAM = int.from_bytes(b"inet21k", "big")
+_TEST_ORDER_STREAM = int.from_bytes(b"inet21kt", "big")
+_PARTITION_FORMAT = 2
+
+
+def load(
+    data_dir: os.PathLike,
+    *,
+    image_size: int = 224,
+    resize_size: int | None = None,
+    num_clients: int | None = None,
+    classes_per_client: int = CLASSES_PER_CLIENT,
+    seed: int = 0,
+) -> FederatedDataset:
+    """Loads ImageNet-21k as `./run.sh prepare_imagenet21k` has written it.
+
+    At the first call, the training images are dealt out to clients by
+    `partitions.class_slots`; the outcome is kept beside the shards, or in
+    `$XDG_CACHE_HOME/tff_fedss` if nothing can be written there.
+
+    Args:
+        data_dir: The folder that it was to write into, or the folder of the shards in
+            that.
+        image_size: Height and width of an image that is ready, in pixels.
+        resize_size: What images are resized to before the crop, in pixels; see
+            `preprocessing.Preprocessing`.
+        num_clients: K. If None, as many as give a client the paper's 442 images on
+            average: see `default_num_clients`.
+        classes_per_client: |P_k| of every client.
+        seed: Which clients; 0 <= seed < 2^63. Which images are for the test was decided
+            by the seed of the preparation.
+
+    Returns:
+        The data set. Labels are the places of the wnids in alphabetical order. `test`
+        is in random order, so that its first elements are a fair sample.
+
+    Raises:
+        errors.InvalidInputError: If data_dir does not hold the data set, whole; if an
+            argument is out of range; or if there are too few images or classes for
+            that many clients and classes.
+    """
+    partitions.check_seed(seed)
+    # Checks its arguments.
+    preprocess = preprocessing.Preprocessing(
+        image_size, resize_size, records.read_image("image")
+    )
+    folder = _folder(pathlib.Path(data_dir))
+    sizes = shards.read_class_sizes(folder)
+    if len(shards.read_preparation(folder)["wnids"]) != len(sizes["train"]):
+        raise errors.InvalidInputError(
+            f"{folder}: {shards.CLASS_SIZES_FILE} has other classes than "
+            f"{shards.PREPARATION_FILE}. Prepare the data set again."
+        )
+    train = shards.open_index(folder, "train")
+    test = shards.open_index(folder, "test")
+    partition = _cached_partition(
+        folder, sizes["train"] + sizes["test"], seed, num_clients, classes_per_client
+    )
+    client_data = records.RecordClientData(
+        train, partition.client_ids, partition.examples
+    )
+    test_order = bijection.Bijection(
+        len(test), partitions.generator(seed, _TEST_ORDER_STREAM)
+    )
+    return FederatedDataset(
+        name=shards.NAME,
+        num_classes=len(sizes["train"]),
+        image_shape=(image_size, image_size, 3),
+        train=client_data,
+        num_examples=client_data.num_examples,
+        positives=client_data.positives,
+        max_positives=classes_per_client,
+        test=records.references(test, test_order(np.arange(len(test)))),
+        num_test_examples=len(test),
+        preprocessing=preprocess,
+        pooled=lambda: records.references(train, partition.order),
+        note=f"about {len(train) / partition.num_clients:.0f} images a client",
+        contents=lambda: {
+            **client_data.fingerprint(),
+            **{f"test: {key}": value for key, value in test.fingerprint().items()},
+        },
+    )
+
+
+def client_partition(
+    class_sizes: np.ndarray,
+    *,
+    seed: int = 0,
+    num_clients: int | None = None,
+    classes_per_client: int = CLASSES_PER_CLIENT,
+) -> partitions.Partition:
+    """Deals the training images out to clients, from the sizes of the classes alone.
+
+    Args:
+        class_sizes: n_c, how many images each class has, int64[n], training and test
+            together; see `shards.read_class_sizes`.
+        seed: Which clients.
+        num_clients: K; see `load`.
+        classes_per_client: |P_k| of every client.
+
+    Returns:
+        The clients, of exactly classes_per_client different classes each. Examples are
+        numbered class after class: their labels are `training_labels(class_sizes)`.
+
+    Raises:
+        errors.InvalidInputError: If that is not possible.
+    """
+    partitions.check_seed(seed)
+    labels = training_labels(class_sizes)
+    if classes_per_client < 1:
+        raise errors.InvalidInputError(
+            f"classes_per_client={classes_per_client} must be at least 1."
+        )
+    if classes_per_client > (num_classes := np.count_nonzero(class_sizes)):
+        raise errors.InvalidInputError(
+            f"classes_per_client={classes_per_client} is more than the {num_classes} "
+            "classes that have training images."
+        )
+    if num_clients is None:
+        num_clients = default_num_clients(class_sizes, classes_per_client)
+    return partitions.class_slots(
+        labels,
+        num_clients,
+        classes_per_client,
+        partitions.generator(seed, _PARTITION_STREAM),
+    )
+
+
+def training_labels(class_sizes: np.ndarray) -> np.ndarray:
+    """Returns the labels of the training images, ascending, int32[N].
+
+    Args:
+        class_sizes: n_c, how many images each class has, int64[n], training and test
+            together.
+    """
+    class_sizes = np.asarray(class_sizes)
+    train = class_sizes - shards.num_test(class_sizes)
+    return np.repeat(np.arange(len(train), dtype=np.int32), train)
+
+
+def default_num_clients(
+    class_sizes: np.ndarray, classes_per_client: int = CLASSES_PER_CLIENT
+) -> int:
+    """Chooses how many clients there are, in the paper's proportion to the images.
+
+    The paper's 25,691 clients have 442 training images on average: 80 % of the
+    14,197,122 images of the fall 2011 release. (It says "approximately 400".) Another
+    release, or a miniature, gets as many as give the same average, but enough that
+    every class finds a place.
+
+    Args:
+        class_sizes: n_c, how many images each class has, int64[n], training and test
+            together.
+        classes_per_client: How many classes each client has.
+
+    Returns:
+        25,691 for the fall 2011 release.
+    """
+    proportional = round(PAPER_CLIENTS * int(np.sum(class_sizes)) / PAPER_IMAGES)
+    return max(
+        proportional, math.ceil(np.count_nonzero(class_sizes) / classes_per_client)
+    )
+
+
+def _folder(data_dir: pathlib.Path) -> pathlib.Path:
+    version = pathlib.Path(shards.NAME) / shards.VERSION
+    for folder in (data_dir, data_dir / version):
+        if (folder / "dataset_info.json").is_file() and (
+            folder / shards.PREPARATION_FILE
+        ).is_file():
+            return folder.absolute()
+    found = "a folder without it" if data_dir.is_dir() else "no such folder"
+    if (data_dir / f"{version}.partial").is_dir():
+        found = f"{version}.partial, which is not finished"
+    raise errors.InvalidInputError(
+        f"data_dir={data_dir}: found {found}; expected {version}, as ./run.sh "
+        "prepare_imagenet21k writes it from the class tars of ImageNet-21k."
+    )
+
+
+def _cached_partition(
+    folder: pathlib.Path,
+    class_sizes: np.ndarray,
+    seed: int,
+    num_clients: int | None,
+    classes_per_client: int,
+) -> partitions.Partition:
+    """Makes a partition, or opens it if it has been made before."""
+    what = (_PARTITION_FORMAT, seed, num_clients, classes_per_client)
+    digest = hashlib.sha256(repr(what).encode() + class_sizes.astype("<i8").tobytes())
+    name = f"clients-{digest.hexdigest()[:16]}.npy"
+    for place in (folder, record_index.user_cache()):
+        if (partition := _opened(place / name)) is not None:
+            return partition
+    partition = client_partition(
+        class_sizes,
+        seed=seed,
+        num_clients=num_clients,
+        classes_per_client=classes_per_client,
+    )
+    # One file, so that it is there or not.
+    numbers = np.concatenate(
+        [[partition.num_clients], partition.starts, partition.order]
+    ).astype("<i8")
+    numbers = np.append(numbers, _digest(numbers))
+    problems = []
+    for place in (folder, record_index.user_cache()):
+        try:
+            _save(place / name, numbers)
+        except OSError as e:
+            problems.append(f"{place} ({e.strerror or e})")
+            continue
+        if problems:
+            print(
+                f"The clients are kept in {place}: nothing can be written to "
+                f"{problems[0]}.",
+                file=sys.stderr,
+            )
+        if (partition := _opened(place / name)) is not None:
+            return partition
+        problems.append(f"{place} (what was written cannot be read)")
+    raise errors.RunStoppedError(
+        f"No place to keep the clients: nothing can be written to "
+        f"{' or '.join(problems)}."
+    )
+
+
+def _digest(numbers: np.ndarray) -> np.int64:
+    digest = hashlib.blake2b(numbers, digest_size=8).digest()
+    return np.frombuffer(digest, "<i8")[0]
+
+
+def _save(path: pathlib.Path, array: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            np.save(file, array)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _opened(path: pathlib.Path) -> partitions.Partition | None:
+    """Opens a partition that is there already; None if it is not, or is damaged."""
+    try:
+        files.check_regular(path)
+        numbers = np.load(path, mmap_mode="r")
+        if numbers.dtype != "<i8" or numbers[-1] != _digest(numbers[:-1]):
+            return None
+    except (OSError, ValueError, EOFError, IndexError):
+        return None
+    num_clients = int(numbers[0])
+    return partitions.Partition(
+        partitions.client_ids(num_clients),
+        starts=numbers[1 : num_clients + 2],
+        order=numbers[num_clients + 2 : -1],
+    )

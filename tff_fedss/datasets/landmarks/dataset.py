@@ -1,0 +1,275 @@
+"""Landmarks-User-160k: photographs of landmarks, grouped by who took them.
+
+The federated split of Google Landmarks v2 by Hsu et al. ("Federated Visual
+Classification with Real-World Data Distribution", ECCV 2020), which FedSS uses in its
+Section 4.2, and the smaller split of TFF's `gld23k`. `data/prepare_landmarks.py` makes
+the files that are read here. They are those in which TFF caches this data set, so that
+a cache which TFF made can be read too:
+
+    gld160k/train/<user_id>    a TFRecord file per client
+    gld160k/test.tfRecord
+
+Records are `tf.train.Example`s of `image/encoded_jpeg` and `class`. (In TFF 0.87,
+`tff.simulation.datasets.gldv2.load_data` cannot read its own cache: it swallows the
+error and starts to download half a terabyte. Nothing here calls it.)
+"""
+
+import collections
+import itertools
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss.datasets.federated import record_index, records, split_csv
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
+from tff_fedss.datasets.landmarks.layout import (
+    CLASS_FEATURE,
+    IMAGE_FEATURE,
+    REJECTED_FILE,
+    TEST_FILE,
+    TEST_OWNER,
+    TRAIN_FOLDER,
+    read_rejected,
+)
+from tff_fedss.datasets.landmarks.splits import SPLITS, Published
+from tff_fedss.errors import InvalidInputError
+
+
+def load(
+    data_dir: os.PathLike | None,
+    *,
+    split: str = "160k",
+    image_size: int = 224,
+    resize_size: int | None = None,
+) -> FederatedDataset:
+    """Loads the clients and the test images; no image stays in memory.
+
+    At the first call, every record is read and every image decoded once, and an index
+    of them is kept beside them. Later calls take a second.
+
+    Args:
+        data_dir: The folder that holds `gld160k` (or `gld23k`), or that folder itself.
+        split: "160k" or "23k".
+        image_size: Height and width of what the model sees, in pixels.
+        resize_size: Height and width that images are brought to before the crop, in
+            pixels; None: in the paper's ratio. See `Preprocessing`.
+
+    Returns:
+        The data set. A client's stored examples are `OrderedDict(image=string[], the
+        encoded file, label=int32[])` in the order of its file, and `train` is TFF's own
+        `FilePerUserClientData`, which a TFF worker can read from.
+
+    Raises:
+        InvalidInputError: If the folder is not such a cache, if a file of it is
+            damaged, or if it does not agree with the split's CSV files beside it. The
+            message names the file and the record.
+    """
+    if split not in SPLITS:
+        raise InvalidInputError(f"split={split!r} must be one of {', '.join(SPLITS)}.")
+    preprocessing = Preprocessing(image_size, resize_size, read=_read_stored)
+    published = SPLITS[split]
+    folder = _find_folder(data_dir, published)
+    client_ids = _find_clients(folder, published)
+    paths = [str(folder / TRAIN_FOLDER / client_id) for client_id in client_ids]
+
+    index = record_index.build_index(
+        [*paths, str(folder / TEST_FILE)],
+        record_index.example_parser(
+            IMAGE_FEATURE, CLASS_FEATURE, published.num_classes
+        ),
+        cache_dir=folder,
+        what=published.title,
+    )
+    # The rows are in the order of the files, each file's in the order of its records.
+    starts = np.searchsorted(index.records["file"], np.arange(len(paths) + 2))
+    labels = [
+        np.asarray(index.records["label"][begin:end], np.int32)
+        for begin, end in itertools.pairwise(starts)
+    ]
+    *train_labels, test_labels = labels
+    clients = dict(zip(client_ids, train_labels, strict=True))
+    _check_against_csvs(folder, published, clients, test_labels)
+
+    positives = {client_id: np.unique(found) for client_id, found in clients.items()}
+    num_train = int(starts[-2])
+    return FederatedDataset(
+        name=published.title,
+        num_classes=published.num_classes,
+        image_shape=(image_size, image_size, 3),
+        train=tff.simulation.datasets.FilePerUserClientData(
+            dict(zip(client_ids, paths, strict=True)), _stored_examples
+        ),
+        num_examples=lambda client_id: len(clients[client_id]),
+        positives=positives.__getitem__,
+        max_positives=max(map(len, positives.values())),
+        test=_stored_examples(str(folder / TEST_FILE)),
+        num_test_examples=len(test_labels),
+        preprocessing=preprocessing,
+        pooled=lambda: records.references(index, np.arange(num_train)),
+        note=_note(num_train, len(clients), published),
+        contents=lambda: {"training images": num_train, **index.fingerprint()},
+    )
+
+
+def _note(num_train: int, num_clients: int, published: Published) -> str:
+    note = f"{num_train:,} training images"
+    if (num_train, num_clients) != (published.num_train_images, published.num_clients):
+        note += (
+            f" (published: {published.num_train_images:,} of "
+            f"{published.num_clients:,} clients)"
+        )
+    return note
+
+
+def _find_folder(data_dir: os.PathLike | None, published: Published) -> pathlib.Path:
+    """Returns the absolute path of the folder of one split."""
+    source = "`data_dir`" if data_dir is None else f"data_dir={os.fspath(data_dir)}"
+    layout = (
+        f"{published.folder}/{TRAIN_FOLDER}/<user_id> and "
+        f"{published.folder}/{TEST_FILE}, as `./run.sh prepare_landmarks` writes them"
+    )
+    if data_dir is None:
+        raise InvalidInputError(
+            f"{published.title} needs {source}: a folder with {layout}."
+        )
+    root = pathlib.Path(data_dir).absolute()
+    if not root.is_dir():
+        raise InvalidInputError(f"{source} is no folder; expected one with {layout}.")
+    if (root / published.folder).is_dir():
+        folder = root / published.folder
+    elif (root / TRAIN_FOLDER).is_dir() and root.name not in _other_folders(published):
+        folder = root
+    else:
+        found = sorted(entry.name for entry in root.iterdir())
+        shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+        raise InvalidInputError(
+            f"{source}: expected {layout}; found {shown or 'an empty folder'}."
+        )
+    if not (folder / TRAIN_FOLDER).is_dir() or not (folder / TEST_FILE).is_file():
+        missing = TEST_FILE if (folder / TRAIN_FOLDER).is_dir() else TRAIN_FOLDER
+        raise InvalidInputError(
+            f"{source}: {folder} has no {missing}; expected {layout}. If it is still "
+            "being prepared, run the same command again to finish it."
+        )
+    return folder
+
+
+def _other_folders(published: Published) -> set[str]:
+    return {other.folder for other in SPLITS.values()} - {published.folder}
+
+
+def _find_clients(folder: pathlib.Path, published: Published) -> list[str]:
+    """Returns the clients, sorted as `FilePerUserClientData` sorts them."""
+    train_folder = folder / TRAIN_FOLDER
+    found = set()
+    for entry in train_folder.iterdir():
+        if entry.name.startswith(".") or not entry.is_file():
+            raise InvalidInputError(
+                f"{entry}: not a client's file; remove it from {train_folder}, where "
+                "every file is the images of one client."
+            )
+        found.add(entry.name)
+    listing = folder / published.train_csv
+    # A cache that TFF made has no copy of it.
+    if os.path.lexists(listing):
+        split = split_csv.read(listing, published.num_classes)
+        _check_clients(train_folder, found, listing, set(split.clients))
+    if not found:
+        raise InvalidInputError(
+            f"{train_folder}: found no file; expected one per client, "
+            f"{published.num_clients:,} in all."
+        )
+    return sorted(found)
+
+
+def _check_clients(
+    train_folder: pathlib.Path, found: set[str], listing: pathlib.Path, listed: set[str]
+) -> None:
+    strays = sorted(found - listed)
+    if strays:
+        raise InvalidInputError(
+            f"{train_folder / strays[0]}: no client of {listing.name} has that name; "
+            f"remove {'it' if len(strays) == 1 else f'these {len(strays):,} files'}."
+        )
+    missing = sorted(listed - found)
+    if missing:
+        raise InvalidInputError(
+            f"{train_folder}: {len(missing):,} of the {len(listed):,} clients of "
+            f"{listing.name} have no file, the first of them {missing[0]!r}. The data "
+            "is not prepared to its end: run `./run.sh prepare_landmarks` again."
+        )
+
+
+def _check_against_csvs(
+    folder: pathlib.Path,
+    published: Published,
+    clients: Mapping[str, np.ndarray],
+    test_labels: np.ndarray,
+) -> None:
+    """Compares every label with the CSV files, where these are there."""
+    rejected = read_rejected(folder / REJECTED_FILE)
+    listing = folder / published.train_csv
+    if os.path.lexists(listing):
+        train = split_csv.read(listing, published.num_classes)
+        rows = collections.defaultdict(list)
+        for row, client_id in enumerate(train.clients):
+            if (client_id, train.image_ids[row]) not in rejected:
+                rows[client_id].append(row)
+        for client_id, found in clients.items():
+            path = folder / TRAIN_FOLDER / client_id
+            _check_labels(path, found, train.classes[rows[client_id]], listing)
+    listing = folder / published.test_csv
+    if os.path.lexists(listing):
+        test = split_csv.read(listing, published.num_classes, with_clients=False)
+        kept = [(TEST_OWNER, image_id) not in rejected for image_id in test.image_ids]
+        _check_labels(folder / TEST_FILE, test_labels, test.classes[kept], listing)
+
+
+def _check_labels(
+    path: pathlib.Path, found: np.ndarray, expected: np.ndarray, listing: pathlib.Path
+) -> None:
+    if len(found) != len(expected):
+        problem = f"holds {len(found):,} images; expected {len(expected):,}"
+    elif not np.array_equal(found, expected):
+        record = int(np.flatnonzero(found != expected)[0])
+        problem = (
+            f"record {record} is of class {found[record]}; expected class "
+            f"{expected[record]}"
+        )
+    else:
+        return
+    raise InvalidInputError(
+        f"{path}: {problem}, by {listing.name} and {REJECTED_FILE} beside it. Run "
+        "`./run.sh prepare_landmarks` again to mend it."
+    )
+
+
+def _stored_examples(path: str | tf.Tensor) -> tf.data.Dataset:
+    """Reads a file's examples; also in a graph, where the path is a tensor."""
+    features = {
+        IMAGE_FEATURE: tf.io.FixedLenFeature([], tf.string),
+        CLASS_FEATURE: tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def stored_example(serialized):
+        example = tf.io.parse_single_example(serialized, features)
+        return collections.OrderedDict(
+            image=example[IMAGE_FEATURE],
+            label=tf.cast(example[CLASS_FEATURE], tf.int32),
+        )
+
+    return tf.data.TFRecordDataset(path).map(stored_example)
+
+
+_read_reference = records.read_image(IMAGE_FEATURE)
+
+
+def _read_stored(image: Any) -> tf.Tensor:
+    """Decodes a stored image: a client's file content or a reference to a record."""
+    return _read_reference(image) if isinstance(image, Mapping) else decode_image(image)

@@ -1,0 +1,10 @@
+"""Omniglot: handwritten characters (Lake et al., 2015)."""
+
+from tff_fedss.datasets.omniglot.dataset import (
+    PARTITIONS,
+    load,
+    load_identities,
+    load_unseen,
+)
+
+__all__ = ["PARTITIONS", "load", "load_identities", "load_unseen"]

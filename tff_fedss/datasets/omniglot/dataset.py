@@ -1,0 +1,306 @@
+"""Omniglot as a federated data set of handwritten characters (Lake et al., 2015)."""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tff_fedss import errors
+from tff_fedss.datasets import fingerprint, synthetic
+from tff_fedss.datasets.central import identities
+from tff_fedss.datasets.federated import partitions
+from tff_fedss.datasets.federated.clients import (
+    Arrays,
+    InMemoryClientData,
+    dataset_from_arrays,
+)
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.fingerprint import Fingerprint
+from tff_fedss.datasets.omniglot import drawing_files
+
+PARTITIONS = ("mixed", "drawer")
+
+# Keeps the draws of this data set apart from others of the same seed.
+_PHILOX_STREAM = int.from_bytes(b"omniglot", "big")
+
+# As many classes as the paper's own start, ImageNet-1k, has.
+_NUM_GLYPHS = 1000
+
+
+def load(
+    data_dir: os.PathLike | None = None,
+    *,
+    partition: str = "mixed",
+    seed: int = 0,
+    image_size: int = 28,
+    test_drawers: Sequence[int] = (17, 18, 19, 20),
+    classes_per_client: int = 20,
+    drawings_per_class: int = 5,
+) -> FederatedDataset:
+    """Loads Omniglot, with the 659 characters of its evaluation set as the classes.
+
+    Every class was drawn once by each of 20 people. Some of these drawers are held out
+    for the test; the others' drawings are the clients'. The 964 characters of the
+    background set, of other alphabets and by other people, are the public images. The
+    task is that of FedSS, section 4.2; for that of section 4.3, see `load_unseen`.
+
+    Args:
+        data_dir: A folder of drawings, a folder of archives of them or one archive; see
+            `drawing_files.read`. If None, they are downloaded through TFDS.
+        partition: How the training drawings are split over clients. "mixed": clients
+            hold about classes_per_client characters and drawings_per_class drawings of
+            each, in the proportions of the paper's ImageNet-21k clients (Appendix A.4).
+            "drawer": a client is a person: one drawing of every character of an
+            alphabet.
+        seed: Which mixed partition, and in which order clients hold their examples;
+            0 <= seed < 2^63.
+        image_size: Height and width of an image in pixels, at most those of the
+            drawings (105 in the original).
+        test_drawers: Which of the drawers 1..20 are held out.
+        classes_per_client: For the mixed partition: mean number of characters.
+        drawings_per_class: For the mixed partition: mean number of drawings of each.
+
+    Returns:
+        The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0; the
+        label is the character's number minus 965 (public images: minus 1).
+
+    Raises:
+        errors.InvalidInputError: If an argument is out of range; if the download fails;
+            or if data_dir does not hold every drawing, whole.
+    """
+    _check_drawers(test_drawers)
+    _check(partition, seed, image_size, classes_per_client, drawings_per_class)
+    drawings = _read(data_dir, image_size)
+
+    public = drawings.characters <= drawing_files.NUM_BACKGROUND_CHARACTERS
+    test = ~public & np.isin(drawings.drawers, test_drawers)
+    train = np.flatnonzero(~public & ~test)
+    labels = drawings.characters - 1
+    labels[~public] -= drawing_files.NUM_BACKGROUND_CHARACTERS
+
+    client_data = _client_data(
+        drawings, labels, train, partition, seed, classes_per_client, drawings_per_class
+    )
+    held_out = ", ".join(str(drawer) for drawer in sorted(set(test_drawers)))
+    return FederatedDataset(
+        name="omniglot",
+        num_classes=int(labels[train].max()) + 1,
+        image_shape=drawings.images.shape[1:],
+        train=client_data,
+        num_examples=client_data.num_examples,
+        positives=client_data.positives,
+        max_positives=client_data.max_positives,
+        test=dataset_from_arrays(drawings.images[test], labels[test]),
+        num_test_examples=int(test.sum()),
+        public=dataset_from_arrays(drawings.images[public], labels[public]),
+        num_public_classes=drawing_files.NUM_BACKGROUND_CHARACTERS,
+        num_public_examples=int(public.sum()),
+        note=f"test images by drawers {held_out}",
+        contents=lambda: _contents(client_data, drawings),
+    )
+
+
+def load_unseen(
+    data_dir: os.PathLike | None = None,
+    *,
+    partition: str = "mixed",
+    seed: int = 0,
+    image_size: int = 28,
+    classes_per_client: int = 20,
+    drawings_per_class: int = 5,
+) -> FederatedDataset:
+    """Loads Omniglot for retrieval: train on some characters, test on unseen ones.
+
+    As Stanford Online Products in FedSS, section 4.3, where the classes of the train
+    and test splits do not overlap: the 964 characters of the background set are the n
+    classes, with all 20 drawings of each at the clients, and all drawings of the 659
+    characters of the evaluation set, of other alphabets, are the test images. No
+    character is left for a warm start, so the public images are glyphs of
+    `synthetic.glyphs`.
+
+    Args:
+        data_dir: As for `load`.
+        partition: As for `load`; "drawer" gives one client to every alphabet and
+            drawer of the background set, 600 of them.
+        seed: As for `load`.
+        image_size: As for `load`.
+        classes_per_client: As for `load`.
+        drawings_per_class: As for `load`.
+
+    Returns:
+        The data set. Images are as those of `load`; the label is the character's number
+        minus 1, for test images too (964..1622).
+
+    Raises:
+        errors.InvalidInputError: As for `load`.
+    """
+    _check(partition, seed, image_size, classes_per_client, drawings_per_class)
+    drawings = _read(data_dir, image_size)
+    labels = drawings.characters - 1
+    is_train = labels < drawing_files.NUM_BACKGROUND_CHARACTERS
+    client_data = _client_data(
+        drawings,
+        labels,
+        np.flatnonzero(is_train),
+        partition,
+        seed,
+        classes_per_client,
+        drawings_per_class,
+    )
+    glyphs = synthetic.glyphs(2, image_size=image_size, num_public_classes=_NUM_GLYPHS)
+    return FederatedDataset(
+        name="omniglot",
+        num_classes=drawing_files.NUM_BACKGROUND_CHARACTERS,
+        image_shape=drawings.images.shape[1:],
+        train=client_data,
+        num_examples=client_data.num_examples,
+        positives=client_data.positives,
+        max_positives=client_data.max_positives,
+        test=dataset_from_arrays(drawings.images[~is_train], labels[~is_train]),
+        num_test_examples=int((~is_train).sum()),
+        test_is_unseen=True,
+        public=glyphs.public,
+        num_public_classes=glyphs.num_public_classes,
+        num_public_examples=glyphs.num_public_examples,
+        note="public images are glyphs",
+        contents=lambda: _contents(client_data, drawings),
+    )
+
+
+def load_identities(
+    data_dir: os.PathLike | None = None,
+    *,
+    image_size: int = 28,
+    test_drawers: Sequence[int] = (17, 18, 19, 20),
+) -> identities.ArrayIdentities:
+    """Loads all 1,623 characters as identities, without clients (Partial FC).
+
+    Args:
+        data_dir: As for `load`.
+        image_size: As for `load`.
+        test_drawers: Which of the drawers 1..20 of each character are held out: the
+            test is of the same identities, by other hands.
+
+    Returns:
+        The data: images as those of `load`; the identity is the character's number
+        minus 1.
+
+    Raises:
+        errors.InvalidInputError: As for `load`.
+    """
+    _check_drawers(test_drawers)
+    _check("mixed", 0, image_size, 1, 1)
+    drawings = _read(data_dir, image_size)
+    is_test = np.isin(drawings.drawers, test_drawers)
+    train, test = (
+        (drawings.images[part], drawings.characters[part] - 1)
+        for part in (~is_test, is_test)
+    )
+    held_out = ", ".join(str(drawer) for drawer in sorted(set(test_drawers)))
+    return identities.ArrayIdentities(
+        "omniglot", train, test, f"test images by drawers {held_out}"
+    )
+
+
+def _client_data(
+    drawings: drawing_files.Drawings,
+    labels: np.ndarray,
+    train: np.ndarray,
+    partition: str,
+    seed: int,
+    classes_per_client: int,
+    drawings_per_class: int,
+) -> InMemoryClientData:
+    """Splits the training drawings, int64[N] indices, over clients."""
+    rng = partitions.generator(seed, _PHILOX_STREAM)
+    if partition == "mixed":
+        clients = partitions.grouped_shares(
+            labels[train], classes_per_client, drawings_per_class, rng
+        ).items()
+    else:
+        clients = (
+            # Not sorted by class: a local epoch takes the examples as they come.
+            (client_id, rng.permutation(examples))
+            for client_id, examples in _drawer_clients(
+                drawings.alphabets[train], drawings.drawers[train]
+            )
+        )
+    return InMemoryClientData(
+        {
+            client_id: _take(drawings.images, labels, train[examples])
+            for client_id, examples in clients
+        }
+    )
+
+
+def _contents(
+    client_data: InMemoryClientData,
+    drawings: drawing_files.Drawings,
+) -> Fingerprint:
+    """What `FederatedDataset.fingerprint` says of the drawings, all of them."""
+    return {
+        **client_data.fingerprint(),
+        "drawings": len(drawings.images),
+        "contents of drawings": fingerprint.of_arrays([drawings.images]),
+    }
+
+
+def _check_drawers(test_drawers: Sequence[int]) -> None:
+    drawers = set(range(1, drawing_files.NUM_DRAWERS + 1))
+    if not test_drawers or not set(test_drawers) < drawers:
+        raise errors.InvalidInputError(
+            f"test_drawers={tuple(test_drawers)} must be some, but not all, of the "
+            f"drawers 1 to {len(drawers)}."
+        )
+
+
+def _check(
+    partition: str,
+    seed: int,
+    image_size: int,
+    classes_per_client: int,
+    drawings_per_class: int,
+) -> None:
+    if partition not in PARTITIONS:
+        raise errors.InvalidInputError(
+            f"partition={partition!r} must be one of {', '.join(PARTITIONS)}."
+        )
+    partitions.check_seed(seed)
+    for name, value in (
+        ("image_size", image_size),
+        ("classes_per_client", classes_per_client),
+        ("drawings_per_class", drawings_per_class),
+    ):
+        if value < 1:
+            raise errors.InvalidInputError(f"{name}={value} must be at least 1.")
+
+
+def _read(data_dir: os.PathLike | None, image_size: int) -> drawing_files.Drawings:
+    if data_dir is not None:
+        return drawing_files.read(data_dir, image_size)
+    # Imported here: it takes seconds, and a data_dir needs none of it.
+    from tff_fedss.datasets.omniglot import tfds_builder
+
+    return tfds_builder.read(image_size)
+
+
+def _take(images: np.ndarray, labels: np.ndarray, indices: np.ndarray) -> Arrays:
+    return images[indices], labels[indices]
+
+
+def _drawer_clients(
+    alphabets: np.ndarray, drawers: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Gives every person what that person drew.
+
+    Args:
+        alphabets: str[N].
+        drawers: int32[N].
+
+    Yields:
+        A client's id and its examples, indices into the arguments, int64[n_k].
+    """
+    for alphabet in np.unique(alphabets):
+        for drawer in np.unique(drawers):
+            examples = np.flatnonzero((alphabets == alphabet) & (drawers == drawer))
+            yield f"{alphabet}_drawer{drawer:02}", examples

@@ -1,0 +1,92 @@
+"""Omniglot as downloaded and verified by TensorFlow Datasets (TFDS).
+
+Apart from `omniglot`, because importing TFDS takes seconds.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from tff_fedss.datasets import tfds_download
+from tff_fedss.datasets.omniglot import drawing_files
+
+
+class OmniglotDrawers(tfds.image_classification.Omniglot):
+    """TFDS's `omniglot` with one more feature, the drawer, which it drops.
+
+    The files, their checksums and the splits are those of `omniglot`. TFDS names this
+    data set `omniglot_drawers`, so that it does not collide with a prepared `omniglot`.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+    RELEASE_NOTES = {"1.0.0": "omniglot 3.0.0 and the drawer."}  # noqa: RUF012
+    url_infos = tfds.image_classification.Omniglot.url_infos
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        parent = super()._info()
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description=f"{parent.description} With the number of the drawer, 1 to 20.",
+            features=tfds.features.FeaturesDict(
+                {**parent.features, "drawer": np.int64}
+            ),
+            supervised_keys=parent.supervised_keys,
+            homepage=parent.homepage,
+            citation=parent.citation,
+        )
+
+    def _generate_examples(self, directory) -> Iterator[tuple[str, dict]]:
+        for image_id, example in super()._generate_examples(directory):
+            drawer = image_id.rpartition("_")[2].partition(".")[0]
+            yield image_id, {**example, "drawer": int(drawer)}
+
+
+def read(
+    image_size: int,
+    tfds_dir: str | None = None,
+    download_config: tfds.download.DownloadConfig | None = None,
+) -> drawing_files.Drawings:
+    """Downloads Omniglot where that has not been done, and reads every drawing.
+
+    Args:
+        image_size: The height and width that drawings are brought to, in pixels.
+        tfds_dir: Where TFDS keeps its data sets. If None, where it always does
+            (`TFDS_DATA_DIR`, `~/tensorflow_datasets`).
+        download_config: For tests. If None, every file is checked against TFDS's
+            checksums, even one that was not downloaded but put in place by hand.
+
+    Returns:
+        The drawings.
+
+    Raises:
+        errors.InvalidInputError: If the download fails or a drawing is missing.
+    """
+    builder = tfds_download.prepared(
+        lambda: OmniglotDrawers(data_dir=tfds_dir),
+        lambda reason: (
+            f"Omniglot could not be downloaded through TFDS ({reason}). Name a folder "
+            "or an archive that has it with `data_dir`."
+        ),
+        download_config
+        or tfds.download.DownloadConfig(force_checksums_validation=True),
+    )
+    alphabet_names = builder.info.features["alphabet"].int2str
+    collector = drawing_files.Collector("TFDS", image_size)
+    examples = builder.as_dataset(["train", "test"])
+    for example in drawing_files.progress(_numpy_examples(examples)):
+        character, drawer = int(example["label"]) + 1, int(example["drawer"])
+        collector.add(
+            f"{character:04}_{drawer:02}.png",
+            alphabet_names(example["alphabet"]),
+            character,
+            drawer,
+            Image.fromarray(example["image"]),
+        )
+    return collector.drawings()
+
+
+def _numpy_examples(datasets) -> Iterator[dict]:
+    for dataset in datasets:
+        yield from dataset.as_numpy_iterator()

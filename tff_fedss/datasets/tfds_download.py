@@ -1,0 +1,43 @@
+"""Data that TensorFlow Datasets (TFDS) downloads. Importing this takes seconds."""
+
+from collections.abc import Callable
+
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import download_manager
+
+from tff_fedss import files
+from tff_fedss.errors import InvalidInputError
+
+_MAX_REASON = 300  # characters
+
+
+def prepared(
+    make: Callable[[], tfds.core.DatasetBuilder],
+    refusal: Callable[[str], str],
+    config: tfds.download.DownloadConfig | None = None,
+) -> tfds.core.DatasetBuilder:
+    """Has TFDS download and prepare a data set, if it is not on the disk.
+
+    Args:
+        make: Makes its builder.
+        refusal: Called with the reason for which it cannot be had. Returns the message.
+        config: See TFDS.
+
+    Returns:
+        The builder, ready to be read from.
+
+    Raises:
+        InvalidInputError: If it is not on the disk and cannot be downloaded.
+    """
+    try:
+        builder = make()
+        builder.download_and_prepare(download_config=config)
+    # A failed connection is one of requests' exceptions, which are OSErrors.
+    except (
+        OSError,
+        tfds.download.DownloadError,
+        download_manager.NonMatchingChecksumError,
+    ) as error:
+        reason = f"{type(error).__name__}: {files.one_line(error)}"[:_MAX_REASON]
+        raise InvalidInputError(refusal(reason)) from error
+    return builder
