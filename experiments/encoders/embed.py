@@ -30,10 +30,11 @@ def main(config: Config) -> None:
     """Embeds, and says how many."""
     path = pathlib.Path(config.output)
     vectors.check_output(path)
+    before = vectors.read(path) if path.exists() else None
     encoder = config.load_encoder()
     images = config.load_images(needs_labels=False)
-    if path.exists():
-        if vectors.read(path).origin != vectors.origin(encoder, images):
+    if before is not None:
+        if before.origin != vectors.origin(encoder, images):
             raise InvalidInputError(
                 f"--output={path} is there already, of another encoder or other "
                 "images: name another file, or remove it."

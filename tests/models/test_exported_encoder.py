@@ -111,7 +111,9 @@ def test_the_layers_are_keras_own(keras_file):
         assert type(layer).__module__.startswith("keras."), layer
 
 
-@pytest.mark.parametrize("kind", ["keras", "saved_model"])
+@pytest.mark.parametrize(
+    "kind", ["keras", pytest.param("saved_model", marks=pytest.mark.slow)]
+)
 def test_pretrained_takes_an_encoder(kind, phi, keras_file, tmp_path):
     path = keras_file
     if kind == "saved_model":

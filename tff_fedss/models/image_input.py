@@ -28,8 +28,8 @@ class ImageInput:
         channels: 3, or 1: grey.
         resize_size: Height and width that images are brought to first; the middle is
             what phi takes. None: image_size.
-        resizing: How. "antialias": as `datasets.federated.preprocessing.Preprocessing`; "box" and
-            "bilinear": as Pillow does by its filters of these names.
+        resizing: How. "antialias": as `Preprocessing` of federated data sets; "box"
+            and "bilinear": as Pillow does by its filters of these names.
         cut_square: Whether the longer side is cut to the shorter one before, from the
             middle, as `PIL.ImageOps.fit` does; with "box" and "bilinear".
         inverted: Whether dark becomes bright, for ink on paper.

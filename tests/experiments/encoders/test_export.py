@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.encoders import export
+from experiments.encoders import export, finished_runs
 from tests.experiments.encoders.conftest import FLAGS, write_run
 from tff_fedss import models, tasks
 from tff_fedss.datasets import synthetic
@@ -102,16 +102,14 @@ PHOTOGRAPHS = {**FLAGS, "dataset": "tiny_imagenet", "image_size": "32"}
         ),
     ],
 )
-def test_images_are_made_ready_as_the_run_has(flags, expected, run, tmp_path):
+def test_images_are_made_ready_as_the_run_has(flags, expected, tmp_path):
     shape = (expected.image_size,) * 2 + (expected.channels,)
-    folder = write_run(
-        tmp_path / "run", models.small_cnn(shape, 16), "name", flags=flags
-    )
-    path = tmp_path / "x.keras"
-    code, _, errors = run(export, f"--results_dir={folder}", f"--output={path}")
-    assert code == 0, errors
-    metadata = models.ExportedEncoder(path).metadata
-    assert metadata["image_input"] == expected.as_json()
+    phi = models.small_cnn(shape, 16, seed=3)
+    folder = write_run(tmp_path / "run", phi, "name", flags=flags)
+    finished = finished_runs.read(str(folder))
+    assert finished.image_input == expected and finished.facts["method"] == "name"
+    for ours, theirs in zip(finished.phi.get_weights(), phi.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.slow
