@@ -70,12 +70,16 @@ def encoder_file(finished, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
-    """45 pictures of three classes, of three sizes; those of a class look alike."""
+    """45 pictures of three classes: all of the first look alike, of the others thirds.
+
+    The thirds of a class are of different sizes.
+    """
     contents = {}
     for c, name in enumerate(CLASSES):
         for k in range(EACH):
-            pixels = own_images.picture(c, (28 + 10 * (k % 3), 28)) // 2
-            noise = own_images.picture(1000 + 100 * c + k, pixels.shape[:2]) // 2
+            size = (28 + 10 * (k % 3) if c else 28, 28)
+            pixels = own_images.picture(c, size) // 4 * 3
+            noise = own_images.picture(1000 + 100 * c + k, size) // 4
             image = own_images.encoded(pixels + noise)
             contents[f"{name}/picture {k}.png"] = image
     return own_images.write(tmp_path_factory.mktemp("pictures") / "mine", contents)
