@@ -346,6 +346,22 @@ def sha256(path: str | os.PathLike) -> str:
     return sha.hexdigest()
 
 
+def tree_sha256(path: str | os.PathLike) -> str:
+    """Returns the SHA-256 of a file, or that of all files in a folder and their names.
+
+    Raises:
+        OSError: If one cannot be read.
+    """
+    path = pathlib.Path(path)
+    if path.is_file():
+        return sha256(path)
+    digest = hashlib.sha256()
+    found = {p.relative_to(path).as_posix(): p for p in path.rglob("*") if p.is_file()}
+    for name in sorted(found):
+        digest.update(f"{sha256(found[name])}  {name}\n".encode())
+    return digest.hexdigest()
+
+
 def sync(folder: str | os.PathLike) -> None:
     """Makes sure that the names in a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -234,9 +234,10 @@ class RunConfig(runtime_config.RuntimeConfig):
     )
     pretrained: str | None = config.flag(
         None,
-        "Start phi from this file: Keras .h5 or SavedModel, by the names of the layers "
-        "(ImageNet weights of MobileNetV3, for instance, those with their top), or the "
-        "METHOD.npz or moco.npz of another run.",
+        "Start phi from this file: Keras .h5, .keras or SavedModel, by the names of "
+        "the layers (ImageNet weights of MobileNetV3, for instance, those with their "
+        "top, or what `./run.sh export` wrote), or the METHOD.npz or moco.npz of "
+        "another run.",
         marks=_WARM_START,
     )
     allow_partial_pretrained: bool | None = config.flag(

@@ -117,6 +117,11 @@ def _train_in(
             "table": table,
             "metric": task.metric,
             "num_classes": task.dataset.num_classes,
+            **(
+                {}
+                if task.dataset.class_names is None
+                else {"class_names": list(task.dataset.class_names)}
+            ),
             "outcomes": {
                 run.name: {
                     **outcome._asdict(),

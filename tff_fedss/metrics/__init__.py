@@ -1,6 +1,7 @@
 """What is measured of a model and of a round."""
 
 from tff_fedss.metrics.accuracy import nearest_classes
+from tff_fedss.metrics.class_centers import center_accuracy
 from tff_fedss.metrics.collapse import MeanCosine
 from tff_fedss.metrics.communication import (
     BYTES_PER_PARAMETER,
@@ -11,7 +12,9 @@ from tff_fedss.metrics.confusion import client_confusion_matrix
 from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
 from tff_fedss.metrics.linear_evaluation import linear_accuracy
 from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
+from tff_fedss.metrics.nearest import nearest_images
 from tff_fedss.metrics.precision import precision_at_k
+from tff_fedss.metrics.r_precision import r_precision
 from tff_fedss.metrics.verification import (
     Pairs,
     draw_pairs,
@@ -28,6 +31,7 @@ __all__ = [
     "GradientNoise",
     "Pairs",
     "average_precision_at_r",
+    "center_accuracy",
     "classifier_traffic",
     "client_confusion_matrix",
     "draw_pairs",
@@ -36,8 +40,10 @@ __all__ = [
     "map_at_r",
     "mean_positive_cosine",
     "nearest_classes",
+    "nearest_images",
     "pair_accuracy",
     "pair_cosines",
     "precision_at_k",
+    "r_precision",
     "tar_at_far",
 ]

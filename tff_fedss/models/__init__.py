@@ -9,7 +9,15 @@ from tff_fedss.models.cosine_classifier import (
     unit,
 )
 from tff_fedss.models.encoders import ImageEncoder, LstmEncoder, SparseEncoder
+from tff_fedss.models.exported_encoder import (
+    FORMATS,
+    ExportedEncoder,
+    check_output,
+    save_encoder,
+    with_input_and_length,
+)
 from tff_fedss.models.group_normalization import GroupNormalization
+from tff_fedss.models.image_input import ImageInput
 from tff_fedss.models.inference import inference
 from tff_fedss.models.layers import CountedDropout
 from tff_fedss.models.lenet import lenet
@@ -67,11 +75,14 @@ BACKBONES = {
 __all__ = [
     "BACKBONES",
     "FEATURE_EXTRACTORS",
+    "FORMATS",
     "NETWORKS",
     "UNIT_EPSILON",
     "CountedDropout",
+    "ExportedEncoder",
     "GroupNormalization",
     "ImageEncoder",
+    "ImageInput",
     "LoadReport",
     "LstmEncoder",
     "ModelSize",
@@ -79,6 +90,7 @@ __all__ = [
     "ShardedMatrix",
     "SparseEncoder",
     "assign",
+    "check_output",
     "communication_saving",
     "cosine_logits",
     "inference",
@@ -93,11 +105,13 @@ __all__ = [
     "pretrained_digest",
     "resnet18",
     "resnet50",
+    "save_encoder",
     "scatter_rows",
     "small_cnn",
     "unit",
     "values",
     "vgg16",
     "wide_resnet",
+    "with_input_and_length",
     "with_projection_head",
 ]

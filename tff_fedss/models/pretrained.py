@@ -2,18 +2,19 @@
 
 import collections
 import dataclasses
-import hashlib
 import itertools
 import os
 import pathlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import h5py
 import numpy as np
 import tensorflow as tf
 
+from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
+from tff_fedss.models.exported_encoder import is_tflite
 
 # Weights by layer and then by their own short name: {"Conv": {"kernel": array}}.
 _Weights = Mapping[str, Mapping[str, np.ndarray]]
@@ -86,8 +87,10 @@ def load_pretrained(
         model: The model, built eagerly. Its weights are changed in place.
         path: A Keras HDF5 file (`model.save_weights("x.h5")` or `model.save("x.h5")`),
             whose weights are read and nothing else, or a SavedModel folder or `.keras`
-            file, which Keras loads as a model: take these from people you trust. Or an
-            .npz file, as above.
+            file, which Keras loads as a model: take these from people you trust. An
+            exported encoder of these formats will do (`save_encoder`), and one of
+            TFLite will not: it has lost which weights are of which layer. Or an .npz
+            file, as above.
         min_share: The least share of the model's parameters that a Keras file must
             load, in [0, 1]. A file for another alpha or size fits a few layers only,
             and so little of a start is hardly better than none. A new embedding layer
@@ -109,6 +112,12 @@ def load_pretrained(
     _check_exists(path)
     if _is_npz(path):
         return _load_arrays(model, path)
+    if os.path.isfile(path) and is_tflite(path):
+        raise InvalidInputError(
+            f"{path} is a TFLite model, which does not say which weights are of which "
+            "layer: give the .keras file or SavedModel folder of the same encoder, or "
+            "the .npz file that it was made from."
+        )
     weights = _read(path)
     found, not_loaded = {}, {}
     for layer in model.layers:
@@ -164,20 +173,8 @@ def pretrained_digest(path: str | os.PathLike) -> str:
         InvalidInputError: If there is neither a file nor a folder.
         OSError: If it cannot be read.
     """
-    path = pathlib.Path(path)
     _check_exists(path)
-    if path.is_file():
-        return _file_digest(path)
-    digest = hashlib.sha256()
-    files = {p.relative_to(path).as_posix(): p for p in path.rglob("*") if p.is_file()}
-    for name in sorted(files):
-        digest.update(f"{_file_digest(files[name])}  {name}\n".encode())
-    return digest.hexdigest()
-
-
-def _file_digest(path: pathlib.Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return files.tree_sha256(path)
 
 
 def _check_exists(path: str | os.PathLike) -> None:
@@ -227,13 +224,16 @@ def _load_arrays(model: tf.keras.Model, path: str | os.PathLike) -> LoadReport:
             f"the weights that train, compare, partial_fc or moco write, found "
             f"{_examples(arrays)}."
         )
-    if model.non_trainable_variables:
+    variables = model.trainable_variables
+    if kind == "query":  # Of an encoder all variables are there.
+        variables = model.variables
+    elif model.non_trainable_variables:
         raise InvalidInputError(
             f"{path} holds no weights such as {model.non_trainable_variables[0].name}, "
             f"which {model.name} has beside its trainable ones."
         )
     found = {}
-    for i, variable in enumerate(model.trainable_variables):
+    for i, variable in enumerate(variables):
         name, shape = f"{kind}_{i:03d}", variable.shape.as_list()
         theirs = list(arrays[name].shape) if i < count else "missing"
         if theirs != shape:
@@ -309,10 +309,19 @@ def _names(group: h5py.Group, attribute: str) -> list[str]:
 def _read_model(path: str | os.PathLike) -> _Weights:
     model = tf.keras.models.load_model(path, compile=False)
     weights = collections.defaultdict(dict)
-    for layer in model.layers:
+    for layer in _leaves(model):
         for variable in layer.weights:
             weights[layer.name][_short_name(variable.name)] = variable.numpy()
     return weights
+
+
+def _leaves(model: tf.keras.Model) -> Iterator[tf.keras.layers.Layer]:
+    """Yields the layers of a model and of those within it: phi is one in an encoder."""
+    for layer in model.layers:
+        if hasattr(layer, "layers"):
+            yield from _leaves(layer)
+        else:
+            yield layer
 
 
 def _numbers(array: np.ndarray) -> np.ndarray:

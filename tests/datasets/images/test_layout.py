@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.datasets.images import own_images
 from tff_fedss.datasets import images
 from tff_fedss.datasets.images import layout
 from tff_fedss.errors import InvalidInputError
@@ -124,3 +125,44 @@ def test_rows_follow_the_table():
 def test_an_unknown_way_to_read_folders_is_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="folders='deep' must be one of"):
         images.load_index(tmp_path, folders="deep")
+
+
+@pytest.mark.parametrize(
+    "names, folders",
+    [
+        (["1.png", "2.jpg"], "auto"),
+        (["all/1.png", "all/2.png"], "none"),
+        (["a/1.png", "b/2.png", "3.png"], "none"),
+    ],
+)
+def test_images_may_have_no_classes(names, folders):
+    what = layout.from_folders(names, "data_dir=X", folders, needs_labels=False)
+    assert what.files.tolist() == list(range(len(names)))
+    assert what.labels is None and what.class_names is None and what.splits is None
+
+
+def test_images_beside_folders_are_ambiguous_without_need_of_classes():
+    with pytest.raises(InvalidInputError, match="or say folders=none"):
+        layout.from_folders(["a/1.png", "2.png"], "X", needs_labels=False)
+
+
+def test_a_table_may_have_no_labels():
+    table = b"path\n2.png\n1.png\n"
+    names = ["1.png", "2.png", "images.csv"]
+    what = layout.from_table(table, "images.csv", names, "X", needs_labels=False)
+    assert what.files.tolist() == [1, 0] and what.labels is None
+    with pytest.raises(InvalidInputError, match="the header lacks label"):
+        layout.from_table(table, "images.csv", names, "X")
+
+
+def test_an_index_without_classes(tmp_path):
+    data = own_images.write(tmp_path / "data", own_images.images("1.png", "2.png"))
+    index = images.load_index(data, needs_labels=False, cache_dir=tmp_path)
+    assert len(index) == 2 and index.labels is None and index.class_names is None
+    assert index.image_name(1) == "2.png" and index.encoded(1)
+    assert index.fingerprint(np.arange(2))["labels of images"] == "none"
+    one_class = own_images.write(tmp_path / "one", own_images.images("a/1.png"))
+    index = images.load_index(one_class, needs_labels=False, cache_dir=tmp_path)
+    assert index.class_names == ["a"]
+    with pytest.raises(InvalidInputError, match="says that the images have no class"):
+        images.load_index(data, folders="none", cache_dir=tmp_path)

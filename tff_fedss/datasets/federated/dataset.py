@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ class FederatedDataset:
             are none.
         num_public_classes: Number of classes of `public`.
         num_public_examples: Number of elements of `public`.
+        class_names: What the n classes are called, by label; None if nothing says it.
         note: What else a person should know about the split, for `summary`.
         contents: What `fingerprint` is to say of images and labels, beyond the counts
             of clients. None: it goes through `train` (some clients of it, if it has no
@@ -77,6 +78,7 @@ class FederatedDataset:
     public: tf.data.Dataset | None = None
     num_public_classes: int = 0
     num_public_examples: int = 0
+    class_names: Sequence[str] | None = None
     note: str = ""
     contents: Callable[[], Mapping[str, int | str]] | None = None
 

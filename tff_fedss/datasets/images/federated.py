@@ -150,6 +150,7 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         test_labels, _ = _numbered(images.labels, test)
     else:
         test_labels = labels
+    of_train = images.labels[chosen.train]
     public_labels, num_public = _numbered(images.labels, chosen.public)
 
     def rows_dataset(rows: np.ndarray, numbers: np.ndarray) -> tf.data.Dataset:
@@ -179,6 +180,7 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         ),
         num_public_classes=num_public,
         num_public_examples=len(chosen.public),
+        class_names=[images.class_names[c] for c in np.unique(of_train)],
         note="; ".join(filter(None, notes)),
         contents=lambda: {
             **images.fingerprint(np.sort(train.rows)),

@@ -34,8 +34,9 @@ class ImageIndex(abc.ABC):
 
     Attributes:
         name: What to call the data.
-        class_names: A label is a position here.
-        labels: int32[N].
+        class_names: A label is a position here. None if nothing says the classes, which
+            `load` allows only where it is asked to.
+        labels: int32[N]; None likewise.
         client_names: None if nothing says whose an image is.
         clients: int32[N], positions in `client_names`; None likewise.
         splits: int8[N] of `layout.TRAIN`, `TEST`, `VALIDATION`; None if not given.
@@ -43,8 +44,8 @@ class ImageIndex(abc.ABC):
     """
 
     name: str
-    class_names: Sequence[str]
-    labels: np.ndarray
+    class_names: Sequence[str] | None
+    labels: np.ndarray | None
     client_names: Sequence[str] | None
     clients: np.ndarray | None
     splits: np.ndarray | None
@@ -93,6 +94,9 @@ class FileIndex(ImageIndex):
         self.splits, self.note = what.splits, what.note
         self._source, self._files, self._label = source, what.files, label
 
+    def __len__(self) -> int:
+        return len(self._files)
+
     def image_name(self, row: int) -> str:
         """See the base class."""
         return self._source.names[self._files[row]]
@@ -122,7 +126,11 @@ class FileIndex(ImageIndex):
                 self._source.names[k] for k in numbers
             ),
             "sizes of images": fingerprint.of_arrays([sizes]),
-            "labels of images": fingerprint.of_arrays([self.labels[rows]]),
+            "labels of images": (
+                "none"
+                if self.labels is None
+                else fingerprint.of_arrays([self.labels[rows]])
+            ),
             "contents of images": fingerprint.of_text(
                 hashlib.blake2b(self._source.read(int(k)), digest_size=8).hexdigest()
                 for k in self._files[sample]
@@ -200,6 +208,7 @@ def load(
     data_dir: str | os.PathLike,
     *,
     folders: str = "auto",
+    needs_labels: bool = True,
     cache_dir: str | os.PathLike | None = None,
 ) -> FileIndex:
     """Indexes the images of a folder, an archive or a table, and checks them all.
@@ -207,6 +216,7 @@ def load(
     Args:
         data_dir: A folder or archive as in `layout`, or the path of an `images.csv`.
         folders: See `layout.from_folders`; a table says it better.
+        needs_labels: Whether there must be classes, and two or more.
         cache_dir: Where unpacked archives and what was checked are kept; by default
             `sources.default_cache_dir()`.
 
@@ -234,14 +244,19 @@ def load(
     if table is None:
         table = _table_of(names, label)
     if table is None:
-        what = layout.from_folders(names, label, folders)
+        what = layout.from_folders(names, label, folders, needs_labels)
     else:
         # In a folder, a table that was named may be hidden, or lie beside an archive.
         content = source.read(names.index(table))
-        what = layout.from_table(content, table, names, label)
+        what = layout.from_table(content, table, names, label, needs_labels)
     name = pathlib.Path(os.path.abspath(data_dir)).name
     index = FileIndex(source, what, name, label)
-    if len(index.class_names) < 2:
+    if needs_labels and index.class_names is None:
+        raise InvalidInputError(
+            f"{label}: folders={folders} says that the images have no class; expected "
+            "classes."
+        )
+    if needs_labels and len(index.class_names) < 2:
         raise InvalidInputError(
             f"{label}: all images are of one class ({index.class_names[0]!r}); "
             "expected two or more."

@@ -23,7 +23,7 @@ from tff_fedss.datasets.images import formats
 from tff_fedss.errors import InvalidInputError
 
 TABLE = "images.csv"
-FOLDERS = ("auto", "class", "client/class")
+FOLDERS = ("auto", "class", "client/class", "none")
 TRAIN, TEST, VALIDATION = 0, 1, 2
 _SPLITS = {
     "train": TRAIN,
@@ -47,8 +47,8 @@ class Layout:
 
     Attributes:
         files: Positions in the source's `names`, int64[N].
-        class_names: Sorted; a label is a position here.
-        labels: int32[N].
+        class_names: Sorted; a label is a position here. None: nothing says the classes.
+        labels: int32[N]; None likewise.
         client_names: Sorted; None if nothing says whose an image is.
         clients: int32[N], positions in `client_names`; None likewise.
         splits: int8[N] of `TRAIN`, `TEST` and `VALIDATION`; None if nothing says it.
@@ -56,15 +56,20 @@ class Layout:
     """
 
     files: np.ndarray
-    class_names: list[str]
-    labels: np.ndarray
+    class_names: list[str] | None
+    labels: np.ndarray | None
     client_names: list[str] | None
     clients: np.ndarray | None
     splits: np.ndarray | None
     note: str = ""
 
 
-def from_folders(names: Sequence[str], source: str, folders: str = "auto") -> Layout:
+def from_folders(
+    names: Sequence[str],
+    source: str,
+    folders: str = "auto",
+    needs_labels: bool = True,
+) -> Layout:
     """Reads the layout off the paths of the images.
 
     Args:
@@ -73,6 +78,9 @@ def from_folders(names: Sequence[str], source: str, folders: str = "auto") -> La
         folders: One of `FOLDERS`. "class": all folders above an image are its class.
             "client/class": the first is the client. "auto": the class, unless a class
             lies in several first folders, which could be either: that is refused.
+            "none": folders mean nothing; the images have no class.
+        needs_labels: Whether images that lie in no folder are refused. Else they have
+            no class, if all lie so.
 
     Raises:
         InvalidInputError: If there is no image, or one in no folder, or the layout is
@@ -85,11 +93,15 @@ def from_folders(names: Sequence[str], source: str, folders: str = "auto") -> La
             f"CLASS/image, CLIENT/CLASS/image or {TABLE}"
             + (f", found {_shown(names)}." if names else ", found no file.")
         )
+    if folders == "none":
+        return _without_labels(used)
     # Of few different folders; the work below is done once for each.
     of_image = [names[k].rpartition("/")[0] for k in used]
     parts = {folder: tuple(folder.split("/")) for folder in dict.fromkeys(of_image)}
     if "" in parts:
         first = next(names[k] for k in used if "/" not in names[k])
+        if len(parts) == 1 and not needs_labels:
+            return _without_labels(used)
         if len(parts) == 1:
             raise InvalidInputError(
                 f"{source}: {first} lies in no folder; expected CLASS/image, "
@@ -97,7 +109,8 @@ def from_folders(names: Sequence[str], source: str, folders: str = "auto") -> La
             )
         raise InvalidInputError(
             f"{source}: {first} lies in no folder, others do; move it into the folder "
-            "of its class."
+            "of its class"
+            + ("." if needs_labels else ", or say folders=none, for no classes.")
         )
     parts = _without_shared(parts)
     parts, split_of = _without_splits(parts, source)
@@ -142,6 +155,10 @@ def from_folders(names: Sequence[str], source: str, folders: str = "auto") -> La
         splits,
         "; ".join(notes),
     )
+
+
+def _without_labels(used: list[int]) -> Layout:
+    return Layout(np.array(used, np.int64), None, None, None, None, None)
 
 
 def _without_shared(parts: dict[str, tuple]) -> dict[str, tuple]:
@@ -227,7 +244,13 @@ def _clients_and_classes(
     return None, whole
 
 
-def from_table(content: bytes, table: str, names: Sequence[str], source: str) -> Layout:
+def from_table(
+    content: bytes,
+    table: str,
+    names: Sequence[str],
+    source: str,
+    needs_labels: bool = True,
+) -> Layout:
     """Reads the layout off a table.
 
     Args:
@@ -235,6 +258,8 @@ def from_table(content: bytes, table: str, names: Sequence[str], source: str) ->
         table: Its path, as messages call it, below which its paths are.
         names: All files, sorted.
         source: What messages begin with.
+        needs_labels: Whether a table without the column `label` is refused. Else its
+            images have no class.
 
     Raises:
         InvalidInputError: If a line is wrong; the message has its number.
@@ -259,7 +284,8 @@ def from_table(content: bytes, table: str, names: Sequence[str], source: str) ->
     for line, row in _rows(reader, fail):
         if header is None:
             header = [name.strip() for name in row]
-            _check_header(header, lambda text, line=line: fail(line, text))
+            needed = ("path", "label") if needs_labels else ("path",)
+            _check_header(header, needed, lambda text, line=line: fail(line, text))
             continue
         if len(row) != len(header):
             fail(line, f"found {len(row)} columns; expected {','.join(header)}.")
@@ -283,7 +309,9 @@ def from_table(content: bytes, table: str, names: Sequence[str], source: str) ->
                 columns[name].append(values[name])
     if not kept:
         raise InvalidInputError(f"{source}: {table} names no image.")
-    class_names, labels = _numbered(columns["label"])
+    class_names, labels = (
+        _numbered(columns["label"]) if "label" in header else (None, None)
+    )
     client_names, clients = (
         _numbered(columns["client"]) if "client" in header else (None, None)
     )
@@ -317,11 +345,11 @@ def _rows(reader, fail) -> Iterator[tuple[int, list[str]]]:
             yield line, row
 
 
-def _check_header(header: list[str], fail) -> None:
+def _check_header(header: list[str], needed: Sequence[str], fail) -> None:
     for name, count in collections.Counter(header).items():
         if count > 1:
             fail(f"the column {name!r} is there {count} times.")
-    missing = [name for name in ("path", "label") if name not in header]
+    missing = [name for name in needed if name not in header]
     if missing:
         fail(
             f"the header lacks {' and '.join(missing)}; expected path,label and "

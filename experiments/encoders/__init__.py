@@ -1,0 +1,1 @@
+"""Encoders of finished runs: export them, embed images, measure and look at them."""

@@ -1,0 +1,59 @@
+"""Embeds images: a file with path, label and vector of each.
+
+    ./run.sh embed --model=encoder.keras --images=DIR --output=vectors.parquet
+
+The images may have no classes. A program that was stopped or killed goes on when it is
+given the same command again, and ends with the same bytes.
+"""
+
+import dataclasses
+import pathlib
+
+from experiments.common import config, program
+from experiments.encoders import sources, vectors
+from tff_fedss.errors import InvalidInputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(sources.SourcesConfig):
+    """What a user asks for."""
+
+    output: str | None = config.flag(
+        None,
+        "The file to write: .parquet (columns path, label, vector) or .npz (arrays of "
+        "these names).",
+        needed="FILE is needed: what to write, .parquet or .npz.",
+    )
+
+
+def main(config: Config) -> None:
+    """Embeds, and says how many."""
+    path = pathlib.Path(config.output)
+    vectors.check_output(path)
+    before = vectors.read(path) if path.exists() else None
+    encoder = config.load_encoder()
+    images = config.load_images(needs_labels=False)
+    if before is not None:
+        if before.origin != vectors.origin(encoder, images):
+            raise InvalidInputError(
+                f"--output={path} is there already, of another encoder or other "
+                "images: name another file, or remove it."
+            )
+        print(f"{path}: done before, nothing to embed.")
+        return
+    result = vectors.compute(encoder, images, vectors.parts_folder(path))
+    vectors.write(path, result)
+    vectors.remove_parts(path)
+    classes = (
+        "without classes"
+        if images.class_names is None
+        else f"of {len(images.class_names):,} classes"
+    )
+    print(
+        f"{path}: {len(images):,} images {classes}, {encoder.embedding_dim} numbers "
+        f"each; {path.stat().st_size:,} bytes"
+    )
+
+
+if __name__ == "__main__":
+    program.run(main, Config())

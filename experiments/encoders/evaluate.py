@@ -1,0 +1,151 @@
+"""Measures an encoder on labelled images: a table, or JSON with --output.
+
+    ./run.sh evaluate --model=encoder.keras --images=DIR
+
+MAP@10 (FedSS, Eq. 9) and R-precision: do images of a class find each other? Top-1: does
+an image lie nearest to the centre of its own class, of which it is not a part (leave
+one out)? TAR@FAR: of pairs of one class, how many are as close as at most a share --far
+of the pairs of two classes? No classifier takes part, so that the classes may be new
+ones. If the encoder knows the names of the classes that it was trained on, these and
+the others are measured apart, too.
+"""
+
+import collections
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.common import config, program
+from experiments.encoders import sources, vectors
+from tff_fedss import files, metrics
+from tff_fedss.errors import InvalidInputError
+
+R = 10
+_PAIRS_SEED = 0
+_TITLES = {
+    "map_at_10": "MAP@10",
+    "r_precision": "R-precision",
+    "center_top1": "top-1, nearest centre",
+    "tar_at_far": "TAR@FAR",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(sources.VectorsConfig):
+    """What a user asks for."""
+
+    far: float = config.flag(
+        1e-3, "The false accept rate of TAR@FAR.", low=0.0, high=1.0
+    )
+    num_pairs: int = config.flag(
+        100_000,
+        "How many pairs of images to draw for TAR@FAR, half of them of one class.",
+        low=100,
+    )
+    output: str | None = config.flag(None, "A file to write the same into, as JSON.")
+
+
+def main(config: Config) -> None:
+    """Measures and prints."""
+    if config.output is not None and not pathlib.Path(config.output).parent.is_dir():
+        raise InvalidInputError(f"--output={config.output} lies in no folder.")
+    encoder = config.load_encoder()
+    images = config.load_images()
+    features = vectors.of(encoder, images, config.vectors)
+    measured = {}
+    for name, rows in _groups(images, encoder.metadata.get("class_names")).items():
+        labels = images.labels[rows]
+        try:
+            measured[name] = measure(
+                features[rows], labels, config.far, config.num_pairs
+            )
+        except ValueError as error:
+            if name == "all":
+                raise InvalidInputError(
+                    f"--images={config.images}: nothing to measure: {error}"
+                ) from error
+    print(as_text(images.name, measured, config.far))
+    if config.output is not None:
+        content = {
+            "far": config.far,
+            "num_pairs": config.num_pairs,
+            "measured": measured,
+            "origin": vectors.origin(encoder, images),
+        }
+        files.write_text(config.output, json.dumps(content, indent=2) + "\n")
+
+
+def measure(
+    features: np.ndarray, labels: np.ndarray, far: float, num_pairs: int
+) -> dict[str, Any]:
+    """Measures vectors.
+
+    Args:
+        features: [images, d].
+        labels: int[images].
+        far: Of TAR@FAR.
+        num_pairs: To draw for it.
+
+    Returns:
+        The numbers of images and classes, and shares by name.
+
+    Raises:
+        ValueError: If there are too few images or classes.
+    """
+    pairs = metrics.draw_pairs(labels, num_pairs, _PAIRS_SEED)
+    cosines = metrics.pair_cosines(features, pairs)
+    return {
+        "images": len(labels),
+        "classes": len(np.unique(labels)),
+        "map_at_10": metrics.map_at_r(features, labels, R),
+        "r_precision": metrics.r_precision(features, labels),
+        "center_top1": metrics.center_accuracy(features, labels),
+        "tar_at_far": metrics.tar_at_far(cosines, pairs.is_same, far),
+    }
+
+
+def _groups(
+    images: Any, trained_names: Sequence[str] | None
+) -> "collections.OrderedDict[str, np.ndarray]":
+    """Which images to measure together: all, and trained and new classes apart."""
+    groups = collections.OrderedDict(all=np.arange(len(images)))
+    if trained_names is not None:
+        known = frozenset(trained_names)
+        is_known = np.array([name in known for name in images.class_names])
+        is_known = is_known[images.labels]
+        if is_known.any() and not is_known.all():
+            groups["trained classes"] = np.flatnonzero(is_known)
+            groups["new classes"] = np.flatnonzero(~is_known)
+    return groups
+
+
+def as_text(name: str, measured: Mapping[str, Mapping[str, Any]], far: float) -> str:
+    """The table: a row for each measure, a column for each group of images."""
+    titles = {**_TITLES, "tar_at_far": f"TAR@FAR={far:g}"}
+    rows = [
+        [name, *measured],
+        ["images", *(f"{m['images']:,}" for m in measured.values())],
+        ["classes", *(f"{m['classes']:,}" for m in measured.values())],
+        *(
+            [title, *(f"{100 * m[key]:.1f} %" for m in measured.values())]
+            for key, title in titles.items()
+        ),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0])]
+            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+        )
+        for row in rows
+    ]
+    rule = "-" * len(lines[0])
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+if __name__ == "__main__":
+    program.run(main, Config())

@@ -1,0 +1,140 @@
+"""Shows the nearest images of images: a page to look at, in one HTML file.
+
+    ./run.sh neighbours --model=encoder.keras --images=DIR --output=page/
+
+writes page/index.html: queries with their nearest images and the distances, right and
+wrong ones framed, the worst queries first, a filter by class. It needs no network.
+"""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from experiments.common import config, output_files, program
+from experiments.encoders import page, sources, vectors
+from tff_fedss import files, metrics
+from tff_fedss.datasets import fingerprint
+from tff_fedss.errors import InvalidInputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(sources.VectorsConfig):
+    """What a user asks for."""
+
+    num_queries: int = config.flag(
+        100, "How many queries to show; fewer, if there are not so many images.", low=1
+    )
+    queries: str = config.flag(
+        "even",
+        "Which: `even`: spread evenly over all images, for a fair picture; `worst`: "
+        "those of all images for which least is right.",
+        choices=("even", "worst"),
+    )
+    num_neighbours: int = config.flag(10, "How many to show for each.", low=1, high=100)
+    output: str | None = config.flag(
+        None,
+        "The folder to write index.html into.",
+        needed="DIR is needed: the folder for the page.",
+    )
+
+
+def main(config: Config) -> None:
+    """Finds neighbours and writes the page."""
+    folder = pathlib.Path(config.output)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInputError(f"--output={folder} is a file; expected a folder.")
+    encoder = config.load_encoder()
+    images = config.load_images()
+    if len(images) <= config.num_neighbours:
+        raise InvalidInputError(
+            f"--images={config.images}: {len(images)} images have fewer than "
+            f"--num_neighbours={config.num_neighbours} others."
+        )
+    features = vectors.of(encoder, images, config.vectors)
+    found = find(
+        features,
+        images.labels,
+        config.num_neighbours,
+        config.num_queries,
+        only_worst=config.queries == "worst",
+    )
+    if not found:
+        raise InvalidInputError(
+            f"--images={config.images}: every image is alone in its class: there is "
+            "nothing to find."
+        )
+    num_right = sum(query.num_right for query in found)
+    most_right = sum(query.most_right for query in found)
+    which = "those with least right of" if config.queries == "worst" else "from"
+    summary = (
+        f"{len(found):,} queries, {which} {len(images):,} images of "
+        f"{len(images.class_names):,} classes: {100 * num_right / most_right:.1f} % of "
+        f"what could be right among the {config.num_neighbours} nearest is right."
+    )
+    text = page.render(
+        f"Neighbours in {images.name}",
+        summary,
+        found,
+        lambda row: images.class_names[images.labels[row]],
+        images.image_name,
+        images.encoded,
+    )
+    output_files.create_folder(folder, "output")
+    files.write_text(folder / "index.html", text)
+    print(f"{folder / 'index.html'}: {summary} {len(text.encode()):,} bytes")
+
+
+def find(
+    features: np.ndarray,
+    labels: np.ndarray,
+    num_neighbours: int,
+    num_queries: int,
+    only_worst: bool = False,
+) -> list[page.Query]:
+    """Finds what to show.
+
+    Args:
+        features: float32[images, d], of length 1.
+        labels: int[images].
+        num_neighbours: For each query.
+        num_queries: How many queries at most. Images that are alone in their class are
+            none.
+        only_worst: Whether to take those of all images for which least is right, and
+            not some that are spread evenly.
+
+    Returns:
+        Queries, from the least share of what could be right on; of equal ones first the
+        one whose nearest wrong image is nearest.
+    """
+    _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    most = np.minimum(sizes[class_of] - 1, num_neighbours)
+    asked = np.flatnonzero(most)
+    if not len(asked):
+        return []
+    if not only_worst:
+        asked = asked[fingerprint.evenly_spaced(len(asked), num_queries)]
+    nearest = metrics.nearest_images(features, num_neighbours, asked)
+    is_right = labels[nearest] == labels[asked, np.newaxis]
+    units = features.astype(np.float64)
+    distances = np.linalg.norm(units[nearest] - units[asked, np.newaxis], axis=2)
+    share = is_right.sum(1) / most[asked]
+    nearest_wrong = np.where(is_right, np.inf, distances).min(1)
+    order = np.lexsort((asked, nearest_wrong, share))[:num_queries]
+    return [
+        page.Query(
+            int(asked[k]),
+            [
+                page.Neighbour(int(row), float(distance), bool(right))
+                for row, distance, right in zip(
+                    nearest[k], distances[k], is_right[k], strict=True
+                )
+            ],
+            int(most[asked[k]]),
+        )
+        for k in order
+    ]
+
+
+if __name__ == "__main__":
+    program.run(main, Config())

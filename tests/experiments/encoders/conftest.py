@@ -1,0 +1,93 @@
+"""A finished run, its encoder, and images to use it on, shared by all tests here."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+
+from experiments.common import program
+from experiments.encoders import export
+from tests.datasets.images import own_images
+from tests.models.test_exported_encoder import trained
+from tff_fedss import models
+from tff_fedss.training import run_files
+
+FLAGS = {
+    "method": "fedss",
+    "dataset": "omniglot",
+    "image_size": "28",
+    "clients_per_round": "3",
+    "model": "small_cnn",
+    "embedding_dim": "16",
+}
+CLASSES, EACH = ("a b", "b<i>", "c"), 15
+
+
+def write_run(folder, phi, *names, flags=FLAGS, **done):
+    """Writes what export reads of the folder of a finished run."""
+    folder.mkdir()
+    (folder / run_files.FLAGS).write_text(run_files.as_flagfile(flags))
+    (folder / run_files.DONE).write_text(json.dumps(done))
+    (folder / run_files.METRICS).write_text("method,round\n")
+    arrays = {f"phi_{i:03d}": w for i, w in enumerate(phi.get_weights())}
+    for name in names:
+        np.savez(folder / f"{name}.npz", **arrays, W=np.ones([5, 16], np.float32))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def phi():
+    return trained(models.small_cnn((28, 28, 1), 16))
+
+
+@pytest.fixture(scope="session")
+def finished(phi, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return write_run(folder, phi, "fedss", class_names=["a b", "z"])
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a program in this process: module, flags -> (exit code, stdout, stderr)."""
+
+    def run(module, *flags):
+        handler = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as end:
+            program.run(module.main, module.Config(), [module.__name__, *flags])
+        signal.signal(signal.SIGTERM, handler)
+        return (end.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def encoder_file(finished, tmp_path_factory):
+    path = tmp_path_factory.mktemp("encoders") / "encoder.keras"
+    export.main(export.Config(results_dir=str(finished), output=str(path)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """45 pictures of three classes: all of the first look alike, of the others thirds.
+
+    The thirds of a class are of different sizes.
+    """
+    contents = {}
+    for c, name in enumerate(CLASSES):
+        for k in range(EACH):
+            size = (28 + 10 * (k % 3) if c else 28, 28)
+            pixels = own_images.picture(c, size) // 4 * 3
+            noise = own_images.picture(1000 + 100 * c + k, size) // 4
+            image = own_images.encoded(pixels + noise)
+            contents[f"{name}/picture {k}.png"] = image
+    return own_images.write(tmp_path_factory.mktemp("pictures") / "mine", contents)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory):
+    """What has been checked is not kept in the home of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFF_FEDSS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -1,0 +1,99 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from experiments.encoders import embed, evaluate, vectors
+from tests.datasets.images import own_images
+from tff_fedss import metrics
+
+
+@pytest.fixture(scope="module")
+def vectors_file(encoder_file, pictures, tmp_path_factory):
+    path = tmp_path_factory.mktemp("vectors") / "v.parquet"
+    embed.main(
+        embed.Config(model=str(encoder_file), images=str(pictures), output=str(path))
+    )
+    return path
+
+
+def test_measures_all_classes_and_the_trained_and_new_ones_apart(
+    run, encoder_file, pictures, vectors_file, tmp_path
+):
+    path = tmp_path / "measured.json"
+    flags = f"--model={encoder_file}", f"--images={pictures}"
+    code, output, errors = run(evaluate, *flags, f"--output={path}", "--far=0.01")
+    assert code == 0, errors
+    # Of the three classes, training had "a b"; alone, it is no task.
+    content = json.loads(path.read_text())
+    assert list(content["measured"]) == ["all", "new classes"]
+    assert content["measured"]["all"]["images"] == 45
+    assert content["measured"]["new classes"]["classes"] == 2
+    header, _, *rows = output.splitlines()
+    assert header.split() == ["mine", "all", "new", "classes"]
+    assert [row.partition("  ")[0] for row in rows] == [
+        "images",
+        "classes",
+        "MAP@10",
+        "R-precision",
+        "top-1, nearest centre",
+        "TAR@FAR=0.01",
+    ]
+
+    kept = vectors.read(vectors_file)
+    labels = np.array([sorted(set(kept.labels)).index(name) for name in kept.labels])
+    pairs = metrics.draw_pairs(labels, 100_000, 0)
+    cosines = metrics.pair_cosines(kept.vectors, pairs)
+    expected = {
+        "map_at_10": metrics.map_at_r(kept.vectors, labels, 10),
+        "r_precision": metrics.r_precision(kept.vectors, labels),
+        "center_top1": metrics.center_accuracy(kept.vectors, labels),
+        "tar_at_far": metrics.tar_at_far(cosines, pairs.is_same, 0.01),
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(content["measured"]["all"][name], value)
+        assert f"{100 * value:.1f} %" in output
+
+    code, of_file, errors = run(
+        evaluate, *flags, f"--vectors={vectors_file}", "--far=0.01"
+    )
+    assert code == 0 and of_file == output, errors
+
+
+def test_vectors_of_other_images_are_refused(
+    run, encoder_file, pictures, vectors_file, tmp_path
+):
+    other = tmp_path / "other"
+    shutil.copytree(pictures, other)
+    next(other.rglob("*.png")).unlink()
+    flags = f"--model={encoder_file}", f"--images={other}"
+    code, _, errors = run(evaluate, *flags, f"--vectors={vectors_file}")
+    assert code == 2 and "is of other images than --model and --images" in errors
+    assert errors.count("\n") == 1
+    code, _, errors = run(evaluate, *flags, f"--vectors={tmp_path / 'none'}")
+    assert code == 2 and "is no file" in errors
+
+
+@pytest.mark.parametrize(
+    "names, message",
+    [
+        (["a/1.png", "b/1.png"], "nothing to measure: pairs need"),
+        (["a/1.png", "a/2.png", "b/1.png"], "takes more than 10 images"),
+        (["1.png", "2.png"], "1.png lies in no folder"),
+        (["a/1.png", "a/2.png"], "all images are of one class"),
+    ],
+)
+def test_too_little_to_measure_is_said(names, message, run, encoder_file, tmp_path):
+    folder = own_images.write(tmp_path / "few", own_images.images(*names))
+    code, output, errors = run(
+        evaluate, f"--model={encoder_file}", f"--images={folder}"
+    )
+    assert (code, output) == (2, "") and message in errors
+    assert errors.startswith(f"error: --images={folder}") and errors.count("\n") == 1
+
+
+def test_an_output_in_no_folder_is_refused_before_the_work(run, tmp_path):
+    output = tmp_path / "none" / "x.json"
+    code, _, errors = run(evaluate, "--model=x", "--images=y", f"--output={output}")
+    assert code == 2 and "lies in no folder" in errors

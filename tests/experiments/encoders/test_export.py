@@ -1,0 +1,210 @@
+import json
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.encoders import export, finished_runs
+from tests.experiments.encoders.conftest import FLAGS, write_run
+from tff_fedss import models, tasks
+from tff_fedss.datasets import synthetic
+
+
+def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path):
+    folder, path = tmp_path / "run", tmp_path / "encoder.keras"
+    code, _, errors = run_train(
+        "--num_classes=40",
+        "--num_negatives=5",
+        "--clients_per_round=2",
+        "--warm_start_epochs=0",
+        "--rounds=1",
+        f"--results_dir={folder}",
+    )
+    assert code == 0, errors
+    code, output, errors = run(export, f"--results_dir={folder}", f"--output={path}")
+    assert code == 0, errors
+    assert "small_cnn of fedss, 81,632 parameters, 28x28 pixels to 64" in output
+
+    dataset = synthetic.glyphs(40)
+    task = tasks.Classification(
+        dataset, lambda: models.small_cnn(dataset.image_shape, 64)
+    )
+    with np.load(folder / "fedss.npz") as arrays:
+        weights = [arrays[name] for name in sorted(arrays) if name != "W"]
+        measured = tf.keras.models.clone_model(task.feature_extractor_fn())
+        measured.set_weights(weights)
+    images = np.stack([e["image"] for e in dataset.test.take(20).as_numpy_iterator()])
+    expected = tf.math.l2_normalize(models.inference(measured)(images), -1)
+    vectors = models.ExportedEncoder(path).embed(list(np.repeat(images, 3, -1)))
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
+    assert task.metric in json.loads((folder / "done.json").read_text())["metric"]
+
+
+def test_the_encoder_says_where_it_comes_from(encoder_file, finished):
+    metadata = models.ExportedEncoder(encoder_file).metadata
+    assert metadata["flags"] == FLAGS and metadata["program"] == "train"
+    assert metadata["method"] == "fedss" and metadata["model"] == "small_cnn"
+    assert metadata["class_names"] == ["a b", "z"]
+    assert metadata["image_input"]["inverted"] is True
+    assert len(metadata["weights_sha256"]) == 64
+
+
+def test_one_of_several_methods(run, phi, tmp_path):
+    folder = write_run(tmp_path / "run", phi, "fedss", "full_softmax")
+    flags = f"--results_dir={folder}", f"--output={tmp_path / 'x.keras'}"
+    code, _, errors = run(export, *flags)
+    assert code == 2 and "of fedss, full_softmax: say which by --method" in errors
+    code, _, errors = run(export, *flags, "--method=pos_only")
+    assert code == 2 and "pos_only.npz, but fedss, full_softmax" in errors
+    code, output, _ = run(export, *flags, "--method=full_softmax")
+    assert code == 0 and "of full_softmax" in output
+
+
+PHOTOGRAPHS = {**FLAGS, "dataset": "tiny_imagenet", "image_size": "32"}
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        (PHOTOGRAPHS, models.ImageInput(32, resize_size=37)),
+        (
+            {**PHOTOGRAPHS, "resize_size": "40"},
+            models.ImageInput(32, resize_size=40),
+        ),
+        (
+            {**FLAGS, "dataset": "glyphs"},
+            models.ImageInput(28, 1, resizing="box"),
+        ),
+        (
+            {
+                "dataset": "omniglot",
+                "sample_rate": "0.1",
+                "image_size": "28",
+                "model": "small_cnn",
+                "embedding_dim": "16",
+            },
+            models.ImageInput(28, 1, resizing="box", inverted=True),
+        ),
+        (
+            {
+                "dataset": "faces",
+                "sample_rate": "0.1",
+                "image_size": "32",
+                "model": "small_cnn",
+                "embedding_dim": "16",
+            },
+            models.ImageInput(32, resizing="bilinear"),
+        ),
+        (
+            {"task": "glyphs", "sampler": "rff", "embedding_dim": "16"},
+            models.ImageInput(28, 1, resizing="box"),
+        ),
+    ],
+)
+def test_images_are_made_ready_as_the_run_has(flags, expected, tmp_path):
+    shape = (expected.image_size,) * 2 + (expected.channels,)
+    phi = models.small_cnn(shape, 16, seed=3)
+    folder = write_run(tmp_path / "run", phi, "name", flags=flags)
+    finished = finished_runs.read(str(folder))
+    assert finished.image_input == expected and finished.facts["method"] == "name"
+    for ours, theirs in zip(finished.phi.get_weights(), phi.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.slow
+def test_a_backbone_of_moco_has_its_moving_averages(run, tmp_path):
+    backbone = models.BACKBONES["resnet50"]((32, 32, 3))
+    rng = np.random.default_rng(0)
+    for variable in backbone.variables:
+        variable.assign(variable * 0.9 + 0.01 * rng.uniform(size=variable.shape))
+    full = models.with_projection_head(backbone, 128)
+    flags = {
+        "dataset": "cifar10",
+        "key_momentum": "0.99",
+        "image_size": "32",
+        "backbone": "resnet50",
+    }
+    folder = write_run(tmp_path / "run", backbone, flags=flags)
+    arrays = {f"query_{i:03d}": v.numpy() for i, v in enumerate(full.variables)}
+    np.savez(folder / "moco.npz", **arrays)
+    np.savez(folder / "losses.npz", plain=np.zeros(3))
+    path = tmp_path / "x.keras"
+    code, _, errors = run(export, f"--results_dir={folder}", f"--output={path}")
+    assert code == 0, errors
+    images = rng.integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
+    expected = tf.math.l2_normalize(models.inference(backbone)(images), -1)
+    vectors = models.ExportedEncoder(path).embed(list(images))
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
+
+
+def remove(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def change_flags(**changes):
+    def change(folder):
+        flags = {k: v for k, v in {**FLAGS, **changes}.items() if v is not None}
+        text = "".join(f"--{name}={value}\n" for name, value in flags.items())
+        (folder / "flags.txt").write_text(text)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (remove("flags.txt"), "flags.txt is missing"),
+        (remove("done.json"), "is not finished"),
+        (remove("fedss.npz"), "has no METHOD.npz"),
+        (change_flags(clients_per_round=None), "leaves no encoder"),
+        (change_flags(model=None), "flags.txt is damaged"),
+        (change_flags(model="other"), "flags.txt is damaged"),
+        (change_flags(image_size="big"), "flags.txt is damaged"),
+        (change_flags(embedding_dim="17"), "fedss.npz does not fit small_cnn"),
+        (
+            lambda folder: (folder / "fedss.npz").write_bytes(b"PK\3\4no"),
+            "fedss.npz cannot be read",
+        ),
+        (
+            lambda folder: (folder / "done.json").write_text("{"),
+            "done.json:1: not JSON",
+        ),
+    ],
+)
+def test_what_is_no_finished_run_is_refused(spoil, message, run, phi, tmp_path):
+    folder = write_run(tmp_path / "run", phi, "fedss")
+    spoil(folder)
+    path = tmp_path / "x.keras"
+    code, output, errors = run(export, f"--results_dir={folder}", f"--output={path}")
+    assert (code, output) == (2, "") and message in errors
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ((), "--results_dir=DIR is needed"),
+        (("--results_dir=none",), "--output=FILE is needed"),
+        (("--results_dir=none", "--output=x.keras"), "none is no folder"),
+        (("--results_dir=none", "--output=x.h5"), "must end in .keras"),
+        (("--results_dir=none", "--output=x", "--format=onnx"), "--format"),
+    ],
+)
+def test_bad_flags_are_refused(flags, message, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = run(export, *flags)
+    assert (code, output) == (2, "") and message in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_full_disk_leaves_nothing(run, finished, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", full)
+    path = tmp_path / "x.keras"
+    code, _, errors = run(export, f"--results_dir={finished}", f"--output={path}")
+    assert code == 1 and "x.keras cannot be written" in errors
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+
+from tff_fedss import metrics
+
+
+def images(count=70, dim=5):
+    features = np.random.default_rng(0).normal(size=(count, dim)).astype(np.float32)
+    features[40] = 2 * features[7]  # A copy, at another length.
+    return features
+
+
+def by_sorting(features, r, queries):
+    """The slow twin: all distances, in the order of distance and index."""
+    units = features.astype(np.float64)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    distances = np.round(np.linalg.norm(units[queries, None] - units, axis=2), 6)
+    distances[np.arange(len(queries)), queries] = np.inf
+    return np.argsort(distances, axis=1, kind="stable")[:, :r]
+
+
+@pytest.mark.parametrize("queries", [None, [7, 40, 0, 69, 7]])
+@pytest.mark.parametrize("block_size", [1024, 16])
+def test_finds_what_sorting_all_distances_finds(queries, block_size):
+    features = images()
+    found = metrics.nearest_images(features, 9, queries, block_size)
+    asked = np.arange(70) if queries is None else np.array(queries)
+    np.testing.assert_array_equal(found, by_sorting(features, 9, asked))
+    place = list(asked).index(7)
+    assert found[place, 0] == 40 and asked[place] not in found[place]
+
+
+@pytest.mark.parametrize(
+    "features, r, message",
+    [
+        (np.zeros([3]), 1, "must be \\[images, d\\]"),
+        (np.zeros([3, 2]), 3, "more than 3 images"),
+        (np.zeros([3, 2]), 0, "positive"),
+        (np.full([3, 2], np.inf), 1, "finite"),
+    ],
+)
+def test_bad_arguments_are_refused(features, r, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.nearest_images(features, r)

@@ -1,0 +1,55 @@
+import importlib
+
+import numpy as np
+import pytest
+
+from tff_fedss import metrics
+
+
+def images(seed=0):
+    """Classes of 1 to 9 images, somewhat apart."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(9), np.arange(1, 10))
+    centers = rng.normal(size=(9, 6))
+    features = centers[labels] + rng.normal(size=(len(labels), 6))
+    order = rng.permutation(len(labels))
+    return features[order].astype(np.float32), labels[order] * 10
+
+
+def one_by_one(features, labels):
+    """The slow twin."""
+    units = features / np.linalg.norm(features, axis=1, keepdims=True)
+    shares = []
+    for k, unit in enumerate(units):
+        others = np.flatnonzero(np.arange(len(units)) != k)
+        r = np.sum(labels[others] == labels[k])
+        if r:
+            near = others[np.argsort(-(units[others] @ unit), kind="stable")[:r]]
+            shares.append(np.mean(labels[near] == labels[k]))
+    return np.mean(shares)
+
+
+@pytest.mark.parametrize("block_numbers", [None, 3000])
+def test_equals_the_search_for_one_query_at_a_time(block_numbers, monkeypatch):
+    if block_numbers:
+        # The package has a function of the module's name.
+        module = importlib.import_module("tff_fedss.metrics.r_precision")
+        monkeypatch.setattr(module, "_BLOCK_NUMBERS", block_numbers)
+    features, labels = images()
+    expected = one_by_one(features, labels)
+    assert 0.2 < expected < 0.9
+    np.testing.assert_allclose(metrics.r_precision(features, labels), expected)
+
+
+def test_classes_apart_are_found_whole():
+    labels = np.array([0, 0, 0, 1, 1])
+    assert metrics.r_precision(np.eye(2)[labels], labels) == 1
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [([0, 0, 0], "two classes"), ([0, 1, 2], "two images"), ([0, 1], "found")],
+)
+def test_bad_arguments_are_refused(labels, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.r_precision(np.eye(3), np.array(labels))

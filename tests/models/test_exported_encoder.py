@@ -1,0 +1,251 @@
+import json
+import os
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_fedss import models
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.models import exported_encoder
+
+IMAGE_INPUT = models.ImageInput(28, 1, resizing="box", inverted=True)
+SIZES = ((28, 28), (40, 50), (28, 28), (105, 105))
+
+# Loads an encoder where the project cannot be imported, and embeds images.
+ALONE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("tff_fedss", "experiments"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Blocked())
+import numpy as np
+import tensorflow as tf
+
+kind, path, images, output = sys.argv[1:]
+images = np.load(images)
+if kind == "keras":
+    vectors = tf.keras.models.load_model(path)(images).numpy()
+elif kind == "saved_model":
+    signature = tf.saved_model.load(path).signatures["serving_default"]
+    vectors = signature(tf.constant(images))["vectors"].numpy()
+else:
+    interpreter = tf.lite.Interpreter(path)
+    (place,), (result,) = (
+        interpreter.get_input_details(), interpreter.get_output_details()
+    )
+    interpreter.resize_tensor_input(place["index"], images.shape)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(place["index"], images)
+    interpreter.invoke()
+    vectors = interpreter.get_tensor(result["index"])
+np.save(output, vectors)
+"""
+
+
+def trained(model):
+    """Gives a model weights that no initializer draws, about as far off as training.
+
+    Noise in all kernels would amplify rounding, whoever adds in whatever order.
+    """
+    rng = np.random.default_rng(1)
+    model.set_weights(
+        [
+            w * (1 + 0.3 * rng.normal(size=w.shape))
+            + 0.09 * (w.ndim == 1) * rng.normal(size=w.shape)
+            for w in model.get_weights()
+        ]
+    )
+    return model
+
+
+def pictures():
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 256, (*size, 3)).astype(np.uint8) for size in SIZES]
+
+
+def features_of(phi, image_input, images):
+    """As an evaluation computes them, of length 1."""
+    features = [phi(image_input(i[np.newaxis]), training=False) for i in images]
+    return tf.math.l2_normalize(tf.concat(features, 0), -1).numpy()
+
+
+@pytest.fixture(scope="module")
+def phi():
+    return trained(models.small_cnn((28, 28, 1), 16))
+
+
+@pytest.fixture(scope="module")
+def keras_file(phi, tmp_path_factory):
+    path = tmp_path_factory.mktemp("encoder") / "encoder.keras"
+    facts = {"method": "fedss", "class_names": ["a", "b"]}
+    models.save_encoder(phi, IMAGE_INPUT, path, "keras", facts)
+    return path
+
+
+def test_vectors_are_the_features_of_the_run(phi, keras_file):
+    encoder = models.ExportedEncoder(keras_file)
+    vectors = encoder.embed(pictures())
+    assert vectors.dtype == np.float32 and vectors.shape == (4, encoder.embedding_dim)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
+    expected = features_of(phi, IMAGE_INPUT, pictures())
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
+    assert np.abs(expected[0] - expected[1]).max() > 0.01
+    np.testing.assert_array_equal(encoder.embed(pictures()), vectors)
+    assert encoder.embed([]).shape == (0, 16)
+
+
+def test_it_knows_where_it_comes_from(keras_file):
+    metadata = models.ExportedEncoder(keras_file).metadata
+    assert metadata["method"] == "fedss" and metadata["class_names"] == ["a", "b"]
+    assert metadata["embedding_dim"] == 16
+    assert metadata["image_input"] == IMAGE_INPUT.as_json()
+
+
+def test_the_layers_are_keras_own(keras_file):
+    encoder = tf.keras.models.load_model(keras_file)
+    phi = encoder.get_layer("small_cnn")
+    for layer in (*encoder.layers, *phi.layers):
+        assert type(layer).__module__.startswith("keras."), layer
+
+
+@pytest.mark.parametrize(
+    "kind", ["keras", pytest.param("saved_model", marks=pytest.mark.slow)]
+)
+def test_pretrained_takes_an_encoder(kind, phi, keras_file, tmp_path):
+    path = keras_file
+    if kind == "saved_model":
+        path = tmp_path / "encoder"
+        models.save_encoder(phi, IMAGE_INPUT, path, kind, {})
+    other = models.small_cnn((28, 28, 1), 16, seed=5)
+    report = models.load_pretrained(other, path)
+    assert not report.not_loaded and report.num_loaded == phi.count_params()
+    for ours, theirs in zip(other.get_weights(), phi.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_pretrained_says_that_tflite_has_no_layers(tmp_path):
+    path = tmp_path / "encoder.tflite"
+    path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(100))
+    with pytest.raises(InvalidInputError, match="give the .keras file"):
+        models.load_pretrained(models.small_cnn((28, 28, 1), 16), path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", models.FORMATS)
+@pytest.mark.parametrize("name", ["small_cnn", "mobilenet_v3_small", "resnet50"])
+def test_loads_without_the_project(kind, name, tmp_path):
+    image_input = models.ImageInput(32, resize_size=37)
+    build = {**models.BACKBONES, **models.FEATURE_EXTRACTORS}[name]
+    phi = build((32, 32, 3))
+    if name != "resnet50":  # Of random weights, its 50 layers overflow.
+        trained(phi)
+    path = tmp_path / {"keras": "e.keras", "tflite": "e.tflite"}.get(kind, "folder")
+    models.save_encoder(phi, image_input, path, kind, {})
+    # Two sizes, so that TFLite has to be told.
+    encoder = models.ExportedEncoder(path)
+    atol = 1e-5 if kind == "tflite" else 1e-6
+    expected = features_of(phi, image_input, pictures())
+    np.testing.assert_allclose(encoder.embed(pictures()), expected, rtol=0, atol=atol)
+    np.save(tmp_path / "images.npy", np.stack(pictures()[::2]))
+    subprocess.run(
+        [
+            *(sys.executable, "-I", "-c", ALONE, kind, path),
+            *(tmp_path / "images.npy", tmp_path / "vectors.npy"),
+        ],
+        check=True,
+        cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        stdin=subprocess.DEVNULL,
+    )
+    alone = np.load(tmp_path / "vectors.npy")
+    np.testing.assert_allclose(alone, expected[::2], rtol=0, atol=atol)
+
+
+def write_metadata(path, **changes):
+    metadata = {"format": "tff_fedss encoder", "version": 1, "embedding_dim": 16}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tff_fedss.json", json.dumps({**metadata, **changes}))
+
+
+def cut_off(path, keras_file):
+    path.write_bytes(keras_file.read_bytes()[:-2000])
+
+
+def without_weights(path, keras_file):
+    with zipfile.ZipFile(keras_file) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            if name != "model.weights.h5":
+                new.writestr(name, old.read(name))
+
+
+def of_another_length(path, keras_file):
+    with zipfile.ZipFile(keras_file) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            text = old.read(name)
+            if name == "tff_fedss.json":
+                text = text.replace(b'"embedding_dim": 16', b'"embedding_dim": 17')
+            new.writestr(name, text)
+
+
+@pytest.mark.parametrize(
+    "write, message",
+    [
+        (lambda path, _: None, "does not exist"),
+        (lambda path, _: path.mkdir(), "is no encoder"),
+        (lambda path, _: path.write_text("no model"), "is no encoder"),
+        (lambda path, _: path.write_bytes(b""), "is no encoder"),
+        (lambda path, _: os.mkfifo(path), "is no encoder"),
+        (cut_off, "is no encoder"),
+        (lambda path, _: write_metadata(path, format="other"), "is no encoder"),
+        (lambda path, _: write_metadata(path, embedding_dim="x"), "is no encoder"),
+        (lambda path, _: write_metadata(path, version=9), "version 9"),
+        (lambda path, _: write_metadata(path), "cannot be loaded"),
+        (without_weights, "cannot be loaded"),
+        (of_another_length, "16\\), and says that they have 17"),
+    ],
+)
+def test_what_is_no_encoder_is_refused(write, message, keras_file, tmp_path):
+    path = tmp_path / "x.keras"
+    write(path, keras_file)
+    with pytest.raises(InvalidInputError, match=message) as error:
+        models.ExportedEncoder(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name, kind, message",
+    [
+        ("x.h5", "keras", "must end in .keras"),
+        ("none/x.keras", "keras", "no folder"),
+        ("folder", "tflite", "is a folder"),
+        ("folder", "saved_model", "is no encoder"),
+        ("folder/file", "saved_model", "is no encoder"),
+    ],
+)
+def test_nothing_else_is_overwritten(name, kind, message, phi, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("mine")
+    with pytest.raises(InvalidInputError, match=message):
+        models.save_encoder(phi, IMAGE_INPUT, tmp_path / name, kind, {})
+    assert (tmp_path / "folder" / "file").read_text() == "mine"
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_an_input_that_does_not_fit_is_refused(phi):
+    with pytest.raises(ValueError, match="takes \\(28, 28, 1\\)"):
+        models.with_input_and_length(phi, models.ImageInput(28))
+
+
+def test_large_images_go_through_in_smaller_batches(keras_file, monkeypatch):
+    encoder = models.ExportedEncoder(keras_file)
+    whole = encoder.embed(pictures())
+    monkeypatch.setattr(exported_encoder, "_MAX_BATCH_PIXELS", 1)
+    one_by_one = encoder.embed(pictures())
+    np.testing.assert_allclose(one_by_one, whole, rtol=0, atol=1e-6)
