@@ -102,8 +102,23 @@ def decode(encoded: bytes) -> np.ndarray:
         ValueError: If it cannot be decoded.
     """
     check(encoded)
-    image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
-    return np.asarray(_upright_on_white(image))
+    return pixels(encoded)
+
+
+def pixels(encoded: bytes) -> np.ndarray:
+    """Decodes an image that `check` has found whole, see `decode`.
+
+    Returns:
+        uint8[height, width, 3].
+
+    Raises:
+        ValueError: If it cannot be decoded; the message follows the name of the file.
+    """
+    try:
+        image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+        return np.asarray(_upright_on_white(image))
+    except image_files.DECODING_ERRORS as error:
+        raise ValueError(image_files.damaged(encoded, error)) from error
 
 
 def _needs_work(image: Image.Image, encoded: bytes) -> bool:

@@ -83,7 +83,7 @@ def from_folders(names: Sequence[str], source: str, folders: str = "auto") -> La
         raise InvalidInputError(
             f"{source}: found no image ({', '.join(formats.SUFFIXES)}); expected "
             f"CLASS/image, CLIENT/CLASS/image or {TABLE}"
-            + (f", found {_shown(names)}." if names else ", found no file.")
+            + (f", found {shown(names)}." if names else ", found no file.")
         )
     # Of few different folders; the work below is done once for each.
     of_image = [names[k].rpartition("/")[0] for k in used]
@@ -115,7 +115,7 @@ def from_folders(names: Sequence[str], source: str, folders: str = "auto") -> La
             )
         count = sum(folder in set(without_class) for folder in of_image)
         notes.append(
-            f"left out: {count:,} images of {_shown(without_class)} without a class"
+            f"left out: {count:,} images of {shown(without_class)} without a class"
         )
     parts = {folder: rest for folder, rest in parts.items() if rest}
     client_of, class_of = _clients_and_classes(parts, source, folders)
@@ -345,6 +345,7 @@ def _values(keys: list[str], of: dict) -> np.ndarray:
     return np.fromiter((of[key] for key in keys), np.int64, len(keys))
 
 
-def _shown(names: Sequence[str]) -> str:
+def shown(names: Sequence[str]) -> str:
+    """Writes some names in a message: the first few."""
     more = ", ..." if len(names) > _MAX_SHOWN else ""
     return ", ".join(map(repr, names[:_MAX_SHOWN])) + more

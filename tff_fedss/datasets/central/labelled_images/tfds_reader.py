@@ -12,6 +12,7 @@ from tff_fedss.datasets.central.labelled_images.images import (
     LabelledImages,
     Source,
     as_array,
+    check_memory,
     fitted,
 )
 
@@ -25,7 +26,8 @@ def load(name: str, source: Source, image_size: int | None) -> LabelledImages:
         image_size: See `loading.load`.
 
     Raises:
-        InvalidInputError: If it is not on the disk and cannot be downloaded.
+        InvalidInputError: If it is not on the disk and cannot be downloaded, or does
+            not fit into memory.
     """
     builder = tfds_download.prepared(
         lambda: tfds.builder(source.tfds_name),
@@ -34,6 +36,11 @@ def load(name: str, source: Source, image_size: int | None) -> LabelledImages:
             f"(TFDS_DATA_DIR or ~/tensorflow_datasets), and could not be downloaded "
             f"({reason}). Name a folder or an archive that has it with `data_dir`."
         ),
+    )
+    height, width = builder.info.features["image"].shape[:2]
+    check_memory(
+        *(builder.info.splits[s].num_examples for s in (source.train, source.test)),
+        (image_size or height, image_size or width, source.channels),
     )
     train, test = (
         _arrays(builder, split, source.channels, image_size)
