@@ -135,7 +135,8 @@ def _needs_work(image: Image.Image, encoded: bytes) -> bool:
 def _upright_on_white(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
         return image_files.eight_bits(image).convert("RGB")
-    image = ImageOps.exif_transpose(image)
+    if image.getexif().get(_ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)  # It copies in any case.
     if "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (_WHITE,) * 4)

@@ -225,7 +225,12 @@ class FileIndex(ImageIndex):
 
     def _listing_digest(self) -> str:
         digest = hashlib.sha256()
-        digest.update(_as_bytes(f"{_CACHE_VERSION} {self._source.path.resolve()}"))
+        path = self._source.path
+        digest.update(_as_bytes(f"{_CACHE_VERSION} {path.resolve()}"))
+        if not path.is_dir():
+            # Damage within an archive need not change what it says of its files.
+            status = path.stat()
+            digest.update(_as_bytes(f"\0{status.st_size} {status.st_mtime_ns}\0"))
         for array in (self._files, self._source.sizes, self._source.stamps):
             digest.update(np.ascontiguousarray(array, "<i8").data)
         for name in self._source.names:
