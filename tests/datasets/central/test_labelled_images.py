@@ -107,7 +107,7 @@ def test_images_are_resized_and_made_grey(tmp_path):
 )
 def test_bad_images_are_named(tmp_path, changed, message):
     archive_files.write_folder(tmp_path, {**files(), **changed})
-    with pytest.raises(InvalidInputError, match=f"{tmp_path.name}.*{message}"):
+    with pytest.raises(InvalidInputError, match=f"data_dir={tmp_path}.*{message}"):
         labelled_images.load("cifar10", tmp_path)
 
 

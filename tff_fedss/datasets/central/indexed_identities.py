@@ -68,13 +68,13 @@ def load(
     test_labels = labels[tests]
     if len(names) < 2:
         raise InvalidInputError(
-            f"{images.name}: all training images are of one identity; expected two or "
+            f"{images.label}: all training images are of one identity; expected two or "
             "more."
         )
     sizes = np.unique(images.labels[tests], return_counts=True)[1]
     if len(sizes) < 2 or sizes.max() < 2:
         raise InvalidInputError(
-            f"{images.name}: the test has {len(tests):,} images of {len(sizes):,} "
+            f"{images.label}: the test has {len(tests):,} images of {len(sizes):,} "
             "identities; expected two images of one and another identity, to make "
             "pairs: take a larger test_share."
         )
@@ -98,7 +98,7 @@ def _unseen(
     num_test = max(2, round(share * len(present)))
     if len(several) < num_test or len(present) < num_test + 2:
         raise InvalidInputError(
-            f"{images.name} has {len(present):,} identities with images, "
+            f"{images.label} has {len(present):,} identities with images, "
             f"{len(several):,} of them with two or more; expected at least "
             f"{num_test:,} identities of two images for the test and two more for the "
             "training."

@@ -37,6 +37,7 @@ class ImageIndex(abc.ABC):
 
     Attributes:
         name: What to call the data.
+        label: What messages about them begin with: the argument that named them.
         class_names: A label is a position here.
         labels: int32[N].
         client_names: None if nothing says whose an image is.
@@ -46,6 +47,7 @@ class ImageIndex(abc.ABC):
     """
 
     name: str
+    label: str
     class_names: Sequence[str]
     labels: np.ndarray
     client_names: Sequence[str] | None
@@ -119,7 +121,7 @@ class FileIndex(ImageIndex):
         if without_images:
             text = f"without images: {layout.shown(without_images)}"
             self.note = "; ".join(filter(None, [self.note, text]))
-        self._source, self._files, self._label = source, what.files, label
+        self._source, self._files, self.label = source, what.files, label
 
     def image_name(self, row: int) -> str:
         """See the base class."""
@@ -139,7 +141,7 @@ class FileIndex(ImageIndex):
             return convert(self._source.read(number))
         except (OSError, ValueError) as error:
             raise RunStoppedError(
-                f"{self._label}: {self._source.names[number]} can no longer be read: "
+                f"{self.label}: {self._source.names[number]} can no longer be read: "
                 f"{files.one_line(error)}. Put it back as it was, then give the same "
                 "command again."
             ) from error
@@ -179,7 +181,7 @@ class FileIndex(ImageIndex):
         if record.exists():
             return
         if damage := self._source.damage():
-            raise InvalidInputError(f"{self._label}: {damage}.")
+            raise InvalidInputError(f"{self.label}: {damage}.")
         stop = threading.Event()
 
         def problem(numbers: Iterable[int]) -> str | None:
@@ -213,14 +215,14 @@ class FileIndex(ImageIndex):
             try:
                 for part, found in zip(parts, pool.map(problem, parts), strict=True):
                     if found:
-                        raise InvalidInputError(f"{self._label}: {found}.")
+                        raise InvalidInputError(f"{self.label}: {found}.")
                     bar.update(len(part))
             finally:
                 stop.set()
         # Without a cache it is checked again, which only costs time.
         with contextlib.suppress(InvalidInputError, RunStoppedError):
             files.make_folder(cache_dir)
-            text = json.dumps({"data": self._label, "images": len(numbers)})
+            text = json.dumps({"data": self.label, "images": len(numbers)})
             files.write_text(record, text + "\n")
 
     def _listing_digest(self) -> str:

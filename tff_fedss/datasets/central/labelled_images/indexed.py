@@ -59,7 +59,7 @@ def load(
         rng=np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM])),
     )
     labels, classes = held_out.numbered(images.labels, chosen.train)
-    check_num_classes(len(classes), images.name)
+    check_num_classes(len(classes), images.label)
     first = int(chosen.train[0])
 
     def decoded(row: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def load(
         array = decoded(row)
         if array.shape != shape:
             raise InvalidInputError(
-                f"{images.name}: {images.image_name(row)} is "
+                f"{images.label}: {images.image_name(row)} is "
                 f"{array.shape[0]}x{array.shape[1]} pixels, {images.image_name(first)} "
                 f"{shape[0]}x{shape[1]}; expected images of one size, or an "
                 "`image_size` to bring them to."
