@@ -95,6 +95,26 @@ def check_heeded(
             )
 
 
+def check(asked: ImagesConfig, dataset: str, *, flag: str = "dataset") -> None:
+    """Checks what can be told before anything is read.
+
+    Args:
+        asked: With a flag data_dir.
+        dataset: See `check_heeded`.
+        flag: Likewise.
+
+    Raises:
+        InvalidInputError: If a flag does not go with the data set, or one is missing.
+    """
+    check_heeded(asked, dataset, flag=flag)
+    for name, needs, value in (
+        ("images", "data_dir", "DIR"),
+        ("tfds", "tfds_name", "NAME"),
+    ):
+        if dataset == name and not getattr(asked, needs):
+            raise InvalidInputError(f"--{flag}={dataset} needs --{needs}={value}.")
+
+
 def given(asked: ImagesConfig, *names: str) -> dict[str, Any]:
     """Returns the flags of `ImagesConfig` that are given, of these names if any."""
     values = {name: getattr(asked, name) for name in names or _NAMES}

@@ -180,7 +180,7 @@ _NUM_REPRESENTATIONS = 2000
 def main(config: Config) -> None:
     """Trains and prints the result."""
     drops = _learning_rate_drops(config)
-    images_config.check_heeded(config, config.dataset)
+    images_config.check(config, config.dataset)
     folder = launch.open_folder(config, _COLUMNS)
     if folder is None:
         return

@@ -242,7 +242,7 @@ def _with_defaults(config: Config) -> Config:
     Raises:
         InvalidInputError: If they do not go together.
     """
-    images_config.check_heeded(config, config.dataset)
+    images_config.check(config, config.dataset)
     config = config.filled(_SETTINGS[config.dataset])
     for name in ("batch_size", "num_clusters"):
         if getattr(config, name) > config.queue_size:

@@ -208,9 +208,9 @@ def _with_defaults(config: Config) -> Config:
         InvalidInputError: If they do not.
     """
     dataset = config.dataset
-    images_config.check_heeded(config, _READ_AS.get(dataset, dataset))
-    if dataset in ("faces", "images") and not config.data_dir:
-        raise InvalidInputError(f"--dataset={dataset} needs --data_dir=DIR.")
+    if dataset == "faces" and not config.data_dir:
+        raise InvalidInputError("--dataset=faces needs --data_dir=DIR.")
+    images_config.check(config, _READ_AS.get(dataset, dataset))
     if dataset == "generated":
         for name in ("data_dir", "image_size"):
             if getattr(config, name) is not None:

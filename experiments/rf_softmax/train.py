@@ -188,7 +188,7 @@ _OPTIMIZERS = {
 
 def main(config: Config) -> None:
     """Trains and prints the result."""
-    images_config.check_heeded(config, config.task, flag="task")
+    images_config.check(config, config.task, flag="task")
     config = config.filled(_SETTINGS[config.task])
     folder = launch.open_folder(config, _COLUMNS, "examples")
     if folder is None:

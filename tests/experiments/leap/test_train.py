@@ -147,8 +147,8 @@ def test_a_killed_run_goes_on(run, images, tmp_path, is_in_turn):
     [
         (["--data_dir=/no/such"], "--data_dir=/no/such does not exist; expected"),
         (["--dataset=tiny_imagenet"], "--dataset=tiny_imagenet needs --data_dir"),
-        (["--dataset=images"], "--dataset=images needs --data_dir: a folder or an arc"),
-        (["--dataset=tfds"], "--dataset=tfds needs --tfds_name"),
+        (["--dataset=images"], "--dataset=images needs --data_dir=DIR"),
+        (["--dataset=tfds"], "--dataset=tfds needs --tfds_name=NAME"),
         (
             ["--test=images"],
             "--test goes with --dataset=images or tfds only, found --d",

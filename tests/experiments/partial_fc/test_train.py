@@ -155,6 +155,7 @@ def test_own_images_are_identities(run, tmp_path, test):
         "--dataset=images",
         f"--data_dir={folder}",
         "--rounds=1",
+        "--num_devices=2",
         *test,
         f"--results_dir={tmp_path / 'run'}",
     )
@@ -191,7 +192,7 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
             "--data_dir=/no/such does not exist",
         ),
         (["--dataset=images"], "--dataset=images needs --data_dir=DIR"),
-        (["--dataset=tfds"], "--dataset=tfds needs --tfds_name"),
+        (["--dataset=tfds"], "--dataset=tfds needs --tfds_name=NAME"),
         (["--test_share=0.5"], "--test_share goes with --dataset=images or tfds only"),
         (["--data_dir=/tmp"], "--dataset=generated takes no --data_dir"),
         (["--dataset=omniglot", "--num_classes=5"], "--num_classes goes with"),

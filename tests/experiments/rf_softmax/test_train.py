@@ -173,9 +173,9 @@ def test_own_images_are_trained_on(run, tmp_path):
         (["--task=glyphs", "--data_dir=."], "--task=glyphs takes no --data_dir"),
         (
             ["--task=images"],
-            "images needs --data_dir: a folder or an archive of images",
+            "--task=images needs --data_dir=DIR",
         ),
-        (["--task=tfds"], "tfds needs --tfds_name, a data set of TFDS"),
+        (["--task=tfds"], "--task=tfds needs --tfds_name=NAME"),
         (
             ["--task=glyphs", "--tfds_name=mnist"],
             "--tfds_name goes with --task=tfds only, found --task=glyphs",

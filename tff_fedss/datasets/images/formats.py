@@ -92,21 +92,11 @@ def check(encoded: bytes) -> None:
         raise ValueError(image_files.damaged(encoded, error)) from error
 
 
-def decode(encoded: bytes) -> np.ndarray:
+def pixels(encoded: bytes) -> np.ndarray:
     """Decodes an image for use without TensorFlow, as `normalized` means it.
 
-    Returns:
-        uint8[height, width, 3].
-
-    Raises:
-        ValueError: If it cannot be decoded.
-    """
-    check(encoded)
-    return pixels(encoded)
-
-
-def pixels(encoded: bytes) -> np.ndarray:
-    """Decodes an image that `check` has found whole, see `decode`.
+    Args:
+        encoded: The content of a file that `check` has found whole.
 
     Returns:
         uint8[height, width, 3].
