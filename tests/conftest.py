@@ -36,6 +36,14 @@ def test_data() -> pathlib.Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Keeps unpacked archives and the like out of the home of who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFF_FEDSS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def in_process_context():
     """Runs TFF computations in this process, unless a test says otherwise."""
     context = runtime.set_in_process_context()

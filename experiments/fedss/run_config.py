@@ -3,7 +3,7 @@
 import dataclasses
 from typing import TypeVar
 
-from experiments.common import config, launch, runtime_config
+from experiments.common import config, images_config, launch, runtime_config
 from tff_fedss import models, tasks
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.errors import InvalidInputError
@@ -41,7 +41,7 @@ def _last(value):
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig(runtime_config.RuntimeConfig):
+class RunConfig(images_config.ImagesConfig, runtime_config.RuntimeConfig):
     """What a user asks of a federated run, whatever the method."""
 
     dataset: str = config.flag(
@@ -57,10 +57,7 @@ class RunConfig(runtime_config.RuntimeConfig):
     data_dir: str | None = config.flag(
         None,
         "Where the data set is: a folder or an archive, see data/README.md. Without "
-        "it, TFDS downloads Omniglot and SOP. images: CLASS/image or "
-        "CLIENT/CLASS/image, with train/ and test/ above or not, in a folder, zip or "
-        "tar; or an images.csv with path,label and perhaps client and split. tfds: "
-        "TFDS's own folder.",
+        "it, TFDS downloads Omniglot and SOP. " + images_config.DATA_DIR,
         marks=_WARM_START,
     )
     task: str | None = config.flag(
@@ -109,23 +106,6 @@ class RunConfig(runtime_config.RuntimeConfig):
         "a client's size. Default: 1.",
         low=0.0,
     )
-    folders: str | None = config.flag(
-        None,
-        "For images in folders: what the folders above an image are. `auto`, the "
-        "default: its `class`, unless that could also be `client/class`.",
-        choices=("auto", "class", "client/class"),
-    )
-    test: str | None = config.flag(
-        None,
-        "For images and tfds: what is held out. `given`: what the data call test (or "
-        "val). A share of the `images` of each class, of the `classes` (for retrieval) "
-        "or of the `clients`. Default: given if there is one, else images, or classes "
-        "for retrieval.",
-        choices=("given", "images", "classes", "clients"),
-    )
-    test_share: float | None = config.flag(
-        None, "The share that --test holds out. Default: 0.2.", low=1e-6, high=0.999999
-    )
     validation_share: float | None = config.flag(
         None,
         "For images and tfds: keep this share of the clients apart, neither for "
@@ -137,20 +117,6 @@ class RunConfig(runtime_config.RuntimeConfig):
     on_validation: bool | None = config.flag(
         None,
         "Measure on the images of the validation clients, not on the test.",
-    )
-    tfds_name: str | None = config.flag(
-        None, "For tfds: NAME[/CONFIG][:VERSION] of a data set with images and labels."
-    )
-    image_key: str | None = config.flag(
-        None, "For tfds: the feature with the image. Default: the only image."
-    )
-    label_key: str | None = config.flag(
-        None,
-        "For tfds: the feature with the class, a number or a text. Default: the only "
-        "class label.",
-    )
-    client_key: str | None = config.flag(
-        None, "For tfds: the feature with the client, for --partition=natural."
     )
     clients_csv: str | None = config.flag(
         None,
@@ -308,16 +274,7 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
                 f"--{name}={value} does not go with --dataset={config.dataset}, which "
                 f"knows {' and '.join(offered)}."
             )
-    # These go with some data sets only.
-    options = frozenset().union(*(f.options for f in tasks.FAMILIES.values()))
-    for name in config.flags():
-        is_taken = name not in options or name in family.options
-        if not is_taken and getattr(config, name) is not None:
-            those = [k for k, f in tasks.FAMILIES.items() if name in f.options]
-            raise InvalidInputError(
-                f"--{name} goes with --dataset={' or '.join(those)} only, found "
-                f"--dataset={config.dataset}."
-            )
+    images_config.check_heeded(config, config.dataset, names=config.flags())
     settings = family.settings[config.task]
     negatives = _last(settings.num_negatives)
     config = config.filled(dataclasses.replace(settings, num_negatives=negatives))

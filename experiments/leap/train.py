@@ -25,7 +25,13 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from experiments.common import config, launch, memory_needs, program
+from experiments.common import (
+    config,
+    images_config,
+    launch,
+    memory_needs,
+    program,
+)
 from experiments.leap import figures as leap_figures
 from tff_fedss import algorithms, memory, models, tasks, training
 from tff_fedss.datasets.central import augmentation, labelled_images
@@ -36,7 +42,7 @@ METHODS = tuple(leap_figures.METHODS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(images_config.ImagesConfig):
     """What a user asks for."""
 
     method: str = config.flag(
@@ -49,14 +55,24 @@ class Config(config.Config):
     )
     dataset: str = config.flag(
         "cifar10",
-        "The images.",
-        choices=[name for name, s in labelled_images.SOURCES.items() if s.image_size],
+        "The images: known ones; `images`, your own; or `tfds`, any image data set of "
+        "TFDS.",
+        choices=[
+            *(name for name, s in labelled_images.SOURCES.items() if s.image_size),
+            *images_config.DATASETS,
+        ],
     )
     data_dir: str | None = config.flag(
         None,
         "A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE, or a "
         "folder with MNIST's IDX files. Default: TFDS, which downloads what it does "
-        "not have.",
+        "not have. " + images_config.DATA_DIR,
+    )
+    image_size: int | None = config.flag(
+        None,
+        "Height and width that images are brought to, in pixels. Default: they stay as "
+        "they are, and must be alike.",
+        low=8,
     )
     num_train: int | None = config.flag(
         None,
@@ -164,10 +180,11 @@ _NUM_REPRESENTATIONS = 2000
 def main(config: Config) -> None:
     """Trains and prints the result."""
     drops = _learning_rate_drops(config)
+    images_config.check(config, config.dataset)
     folder = launch.open_folder(config, _COLUMNS)
     if folder is None:
         return
-    data = labelled_images.load(config.dataset, config.data_dir)
+    data = images_config.load_labelled(config, config.dataset, config.image_size)
     if config.num_train is not None:
         data = data.subset(config.num_train)
     if data.num_classes < 2:

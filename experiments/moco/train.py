@@ -29,7 +29,14 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from experiments.common import config, launch, memory_needs, plots, program
+from experiments.common import (
+    config,
+    images_config,
+    launch,
+    memory_needs,
+    plots,
+    program,
+)
 from tff_fedss import algorithms, files, losses, memory, models, tasks, training
 from tff_fedss.datasets.central import labelled_images
 from tff_fedss.datasets.central.two_views import TwoViews
@@ -71,6 +78,7 @@ _SETTINGS = {
     "cifar100": _SMALL,
     "svhn_cropped": _SMALL,
     "tiny_imagenet": dataclasses.replace(_SMALL, image_size=64),
+    **dict.fromkeys(images_config.DATASETS, dataclasses.replace(_SMALL, image_size=56)),
 }
 
 
@@ -80,19 +88,21 @@ def _by_dataset(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(images_config.ImagesConfig):
     """What a user asks for."""
 
     dataset: str = config.flag(
         "cifar10",
-        "The images, and the defaults below.",
+        "The images, and the defaults below. `images` are your own, `tfds` is any "
+        "image data set of TFDS.",
         group="The run",
         choices=_SETTINGS,
     )
     data_dir: str | None = config.flag(
         None,
         "A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE (or val). "
-        "Without it, TFDS downloads the data set (not tiny_imagenet).",
+        "Without it, TFDS downloads the data set (not tiny_imagenet). "
+        + images_config.DATA_DIR,
     )
     results_dir: str = launch.results_dir()
     pretrained: str | None = config.flag(
@@ -152,7 +162,8 @@ class Config(config.Config):
     image_size: int | None = config.flag(
         None,
         "Height and width of a view, in pixels. Default: 224 for imagenette (of images "
-        "of 256), 64 for tiny_imagenet, 32 for the others.",
+        "of 256), 64 for tiny_imagenet, 56 for images and tfds (of 64), 32 for the "
+        "others.",
         group="Views and model",
         low=8,
     )
@@ -231,6 +242,7 @@ def _with_defaults(config: Config) -> Config:
     Raises:
         InvalidInputError: If they do not go together.
     """
+    images_config.check(config, config.dataset)
     config = config.filled(_SETTINGS[config.dataset])
     for name in ("batch_size", "num_clusters"):
         if getattr(config, name) > config.queue_size:
@@ -289,11 +301,10 @@ def _load_task(config: Config) -> tasks.Contrastive:
     )
     _check_memory(config, backbone_fn)
     # Photographs are loaded larger, for crops, by the ratio of 256 to 224.
-    is_photograph = labelled_images.SOURCES[config.dataset].image_size is None
-    data = labelled_images.load(
-        config.dataset,
-        config.data_dir,
-        image_size=round(size * 256 / 224) if is_photograph else size,
+    known = labelled_images.SOURCES.get(config.dataset)
+    is_photograph = known is None or known.image_size is None
+    data = images_config.load_labelled(
+        config, config.dataset, round(size * 256 / 224) if is_photograph else size
     )
     if config.num_train is not None:
         data = data.subset(config.num_train)

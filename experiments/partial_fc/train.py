@@ -26,7 +26,13 @@ import dataclasses
 import functools
 import math
 
-from experiments.common import config, launch, memory_needs, program
+from experiments.common import (
+    config,
+    images_config,
+    launch,
+    memory_needs,
+    program,
+)
 from experiments.partial_fc import report
 from tff_fedss import (
     algorithms,
@@ -39,7 +45,7 @@ from tff_fedss import (
     training,
 )
 from tff_fedss.datasets import omniglot
-from tff_fedss.datasets.central import identities, identity_folders
+from tff_fedss.datasets.central import identities, indexed_identities
 from tff_fedss.errors import InvalidInputError
 
 
@@ -56,26 +62,30 @@ _SETTINGS = {
     "generated": _Settings("mlp", num_classes=100_000),
     "omniglot": _Settings("small_cnn", 28),
     "faces": _Settings("mobilenet_v3_large", 112),
+    **dict.fromkeys(images_config.DATASETS, _Settings("small_cnn", 56)),
 }
+# Read as images are, with defaults of their own.
+_READ_AS = {"faces": "images"}
 _MODELS = {"mlp": models.mlp, **models.FEATURE_EXTRACTORS}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(images_config.ImagesConfig):
     """What a user asks for."""
 
     dataset: str = config.flag(
         "generated",
         "`generated`: vectors of as many identities as you like; `omniglot`: all 1,623 "
-        "characters, tested on other hands; `faces`: a folder for each identity, "
-        "tested on a tenth of them.",
+        "characters, tested on other hands; `images`: your own, a class for each "
+        "identity, tested on a tenth of them; `faces`: the same with a larger model; "
+        "`tfds`: any image data set of TFDS.",
         group="The run",
         choices=_SETTINGS,
     )
     data_dir: str | None = config.flag(
         None,
-        "omniglot: as for `./run.sh train`; without it, TFDS downloads them. faces: a "
-        "folder of <identity>/<image>.jpg or .png.",
+        "omniglot: as for `./run.sh train`; without it, TFDS downloads them. faces and "
+        + images_config.DATA_DIR,
     )
     results_dir: str = launch.results_dir()
     seed: int = launch.seed()
@@ -126,13 +136,13 @@ class Config(config.Config):
     logit_scale: float = config.flag(30.0, "s: logits are s cos(theta).", low=1e-6)
     model: str | None = config.flag(
         None,
-        "phi. Default: generated mlp, omniglot small_cnn, faces mobilenet_v3_large.",
+        "phi. Default: generated mlp, faces mobilenet_v3_large, the others small_cnn.",
         group="Model",
         choices=_MODELS,
     )
     embedding_dim: int = config.flag(64, "d, of features and classes.", low=1)
     image_size: int | None = config.flag(
-        None, "Pixels a side. Default: omniglot 28, faces 112.", low=8
+        None, "Pixels a side. Default: omniglot 28, faces 112, the others 56.", low=8
     )
     rounds: int = config.flag(40, "How many rounds.", group="Optimization", low=1)
     steps_per_round: int = config.flag(100, "How many updates make a round.", low=1)
@@ -198,6 +208,7 @@ def _with_defaults(config: Config) -> Config:
     dataset = config.dataset
     if dataset == "faces" and not config.data_dir:
         raise InvalidInputError("--dataset=faces needs --data_dir=DIR.")
+    images_config.check(config, _READ_AS.get(dataset, dataset))
     if dataset == "generated":
         for name in ("data_dir", "image_size"):
             if getattr(config, name) is not None:
@@ -239,7 +250,13 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
     elif config.dataset == "omniglot":
         data = omniglot.load_identities(config.data_dir, image_size=config.image_size)
     else:
-        data = identity_folders.load(config.data_dir, image_size=config.image_size)
+        data = indexed_identities.load(
+            images_config.open_index(
+                config, _READ_AS.get(config.dataset, config.dataset)
+            ),
+            image_size=config.image_size,
+            **images_config.held_out(config),
+        )
     model_fn = functools.partial(
         _MODELS[config.model],
         data.example_shape,

@@ -19,7 +19,13 @@ import functools
 
 import tensorflow as tf
 
-from experiments.common import config, launch, memory_needs, program
+from experiments.common import (
+    config,
+    images_config,
+    launch,
+    memory_needs,
+    program,
+)
 from experiments.rf_softmax import report
 from tff_fedss import algorithms, memory, models, samplers, tasks, training
 from tff_fedss.datasets.central import extreme, penn_treebank
@@ -58,7 +64,7 @@ def _by_task(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(images_config.ImagesConfig):
     """What a user asks for."""
 
     task: str = config.flag(
@@ -80,7 +86,8 @@ class Config(config.Config):
         None,
         "ptb: a folder or zip with ptb.train.txt, ptb.valid.txt and ptb.test.txt. "
         "extreme: a folder with a train and a test file, XMC (.txt) or sparse ARFF "
-        "(.arff). Images: as for `./run.sh train`.",
+        "(.arff). Data sets of images: as for `./run.sh train`; "
+        + images_config.DATA_DIR,
     )
     results_dir: str = launch.results_dir()
     seed: int = launch.seed()
@@ -181,6 +188,7 @@ _OPTIMIZERS = {
 
 def main(config: Config) -> None:
     """Trains and prints the result."""
+    images_config.check(config, config.task, flag="task")
     config = config.filled(_SETTINGS[config.task])
     folder = launch.open_folder(config, _COLUMNS, "examples")
     if folder is None:
@@ -311,6 +319,7 @@ def _image_task(config: Config) -> tasks.PooledImages:
             kind="classification",
             partition=family.partitions[0],
             image_size=settings.image_size,
+            **images_config.given(config),
         )
     )
     model_fn = functools.partial(

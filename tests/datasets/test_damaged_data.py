@@ -17,13 +17,14 @@ from tests.datasets.damaged import refused, write
 from tff_fedss.datasets import (
     fingerprint,
     image_files,
+    images,
     landmarks,
     stanford_online_products,
     tiny_imagenet,
 )
 from tff_fedss.datasets.central import (
     extreme,
-    identity_folders,
+    indexed_identities,
     labelled_images,
     penn_treebank,
 )
@@ -58,7 +59,7 @@ def _faces(folder):
 
 
 def _load_faces(folder):
-    data = identity_folders.load(folder, image_size=8)
+    data = indexed_identities.load(images.load_index(folder), image_size=8)
     return data, np.concatenate([data.batch(0, 12, 0)[0], data.test_examples(0, 99)])
 
 
@@ -162,9 +163,12 @@ def test_images_that_do_not_decode_are_named(tmp_path, name, place, kind):
     make(tmp_path)
     content, reason = odd_files.UNUSABLE_IMAGES[kind]
     write(tmp_path / place, content)
-    # Omniglot's are PNGs, and it says so in words of its own.
-    expected = "is not a whole PNG" if name == "omniglot" else reason
-    refused(load, tmp_path, os.path.basename(place), expected)
+    # Omniglot's are PNGs, and it says so in words of its own; others know more kinds.
+    if name == "omniglot":
+        reason = "is not a whole PNG"
+    elif name != "tiny":
+        reason = reason.replace("is neither a JPEG nor a PNG", "is no JPEG, PNG, BMP")
+    refused(load, tmp_path, os.path.basename(place), reason)
 
 
 @pytest.mark.parametrize("kind", odd_files.USABLE_IMAGES)
@@ -229,13 +233,13 @@ def test_faces_without_images_are_named(tmp_path):
     write(tmp_path / "text only" / "notes.txt", "x")
     write(tmp_path / "p0" / "._0.png", "a file of another system")
     data, _ = _load_faces(tmp_path)
-    assert data.summary.endswith("left out, as without images: 'nobody', 'text only'")
+    assert data.summary.endswith("; without images: 'nobody', 'text only'")
     for i in range(9):
         (tmp_path / f"z{i}").mkdir()
     data, _ = _load_faces(tmp_path)
-    assert data.summary.endswith("'z0', 'z1', 'z2' and 6 more")
+    assert data.summary.endswith("'nobody', 'text only', 'z0', ...")
     (tmp_path / "gone").symlink_to("nowhere")
-    refused(_load_faces, tmp_path, "gone is a link that leads nowhere")
+    refused(_load_faces, tmp_path, "gone cannot be read: No such file")
 
 
 def test_a_face_that_is_lost_while_training_stops_the_run(tmp_path):
@@ -253,12 +257,12 @@ def test_a_face_that_is_lost_while_training_stops_the_run(tmp_path):
 def test_classes_that_cannot_be(tmp_path):
     _labelled(tmp_path / "a")
     (tmp_path / "a" / "train" / "c").mkdir()
-    refused(_load_labelled, tmp_path / "a", "class folder train/c/ holds no im")
+    refused(_load_labelled, tmp_path / "a", "the folder train/c/ holds no image")
     for name in ("train/c", "train/b", "test/b"):
         shutil.rmtree(tmp_path / "a" / name)
-    refused(_load_labelled, tmp_path / "a", "all training images are of one cl")
+    refused(_load_labelled, tmp_path / "a", "all images are of one class ('a')")
     write(tmp_path / "b" / "train", "x")
-    refused(_load_labelled, tmp_path / "b", "found no train image")
+    refused(_load_labelled, tmp_path / "b", "found no image")
 
 
 def _mnist(folder, images=None, labels=None, prefix="train"):
@@ -359,9 +363,9 @@ def test_lists_are_regular_files(tmp_path, name, load):
 
 def test_a_fingerprint_of_what_was_read_says_that_an_image_is_another(tmp_path):
     _faces(tmp_path)
-    before = identity_folders.load(tmp_path, image_size=8).fingerprint()
+    before = _load_faces(tmp_path)[0].fingerprint()
     write(tmp_path / "p0" / "0.png", odd_files.encoded(colour=(1, 1, 1)))
-    after = identity_folders.load(tmp_path, image_size=8).fingerprint()
+    after = _load_faces(tmp_path)[0].fingerprint()
     assert before != after and isinstance(before, dict)
     assert fingerprint.of_text(before) == fingerprint.of_text(after)
 

@@ -12,11 +12,11 @@ from PIL import Image
 
 from tests import landmarks_images
 from tff_fedss import tasks
-from tff_fedss.datasets import fingerprint, landmarks, synthetic
+from tff_fedss.datasets import fingerprint, images, landmarks, synthetic
 from tff_fedss.datasets.central import (
     extreme,
     identities,
-    identity_folders,
+    indexed_identities,
     labelled_images,
     penn_treebank,
     two_views,
@@ -281,6 +281,10 @@ def _example(encoded, label):
 
 
 def test_folders_of_identities(tmp_path):
+    def fingerprinted(folder):
+        index = images.load_index(folder)
+        return indexed_identities.load(index, image_size=8).fingerprint()
+
     def written(folder, shade):
         for person in range(6):
             place = tmp_path / folder / f"p{person}"
@@ -288,12 +292,12 @@ def test_folders_of_identities(tmp_path):
             for i in range(2):
                 colour = (shade if person == i == 0 else 100, person, i)
                 Image.new("RGB", (9, 9), colour).save(place / f"{i}.jpg")
-        return identity_folders.load(tmp_path / folder, image_size=8).fingerprint()
+        return fingerprinted(tmp_path / folder)
 
     first = written("first", 100)
     assert written("second", 100) == first != written("third", 200)
     (tmp_path / "second" / "p5").rename(tmp_path / "second" / "q5")
-    renamed = identity_folders.load(tmp_path / "second", image_size=8).fingerprint()
+    renamed = fingerprinted(tmp_path / "second")
     assert renamed["names of identities"] != first["names of identities"]
 
 

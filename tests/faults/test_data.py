@@ -300,7 +300,7 @@ FOLDERS = [
             "partial_fc_faces",
             arrange=arrange,
             code=0,
-            says=["left out", "person99"],
+            says=["without images", "person99"],
         )
         for label, arrange in (
             ("without_images", make_folder("data/person99")),

@@ -8,5 +8,6 @@ A source of federated data has a module here, or a folder if it takes several fi
 its `load` returns a `FederatedDataset`: `synthetic` (its function is `glyphs`),
 `omniglot`, `tiny_imagenet`, `landmarks`, `stanford_online_products`, `imagenet21k`.
 What is beside them serves them all: `archives`, `image_files`, `fingerprint`,
-`bijection`, and `tfds_download` for what comes from TFDS.
+`bijection`, and `tfds_download` for what comes from TFDS. `images` makes an index of
+other people's images, from which both rooms have data.
 """

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from tff_fedss.datasets.federated.dataset import FederatedDataset
-from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks.classification import Classification
 from tff_fedss.tasks.retrieval import Retrieval
 
@@ -159,15 +158,19 @@ _HELD_OUT_OPTIONS = (
 )
 
 
-def _own_images(
-    title: str, load_index: Callable[[DataOptions], object], options: Sequence[str]
-) -> Family:
-    """Other people's images, by what indexes them."""
+def _own_images(title: str, dataset: str, options: Sequence[str]) -> Family:
+    """Other people's images; options are those of their index."""
 
     def load(given: DataOptions) -> FederatedDataset:
         # TFF takes seconds to import, and TFDS.
         from tff_fedss.datasets import images
 
+        index = images.open_index(
+            dataset,
+            given.data_dir,
+            needs_clients=given.partition == "natural" or given.test == "clients",
+            **_given(given, *options),
+        )
         split = images.ClientOptions(given.partition, **_given(given, *_SPLIT_OPTIONS))
         what = images.ImageOptions(
             image_size=given.image_size,
@@ -175,7 +178,7 @@ def _own_images(
             split=split,
             **_given(given, *_HELD_OUT_OPTIONS),
         )
-        return images.federated(load_index(given), what)
+        return images.federated(index, what)
 
     return Family(
         title=title,
@@ -184,29 +187,6 @@ def _own_images(
         load=load,
         options=frozenset({"data_dir", *_SPLIT_OPTIONS, *_HELD_OUT_OPTIONS, *options}),
     )
-
-
-def _folder_index(options: DataOptions):
-    from tff_fedss.datasets import images
-
-    if options.data_dir is None:
-        raise InvalidInputError(
-            "dataset=images needs `data_dir`: a folder or an archive of images, or an "
-            "images.csv."
-        )
-    folders = options.folders
-    if folders == "auto" and options.partition == "natural":
-        folders = "client/class"
-    return images.load_index(options.data_dir, folders=folders)
-
-
-def _tfds_index(options: DataOptions):
-    from tff_fedss.datasets.images import tfds_index
-
-    if options.tfds_name is None:
-        raise InvalidInputError("dataset=tfds needs `tfds_name`, a data set of TFDS.")
-    keys = _given(options, "image_key", "label_key", "client_key")
-    return tfds_index.load(options.tfds_name, options.data_dir, **keys)
 
 
 def _landmarks(title: str, split: str) -> Family:
@@ -357,8 +337,8 @@ FAMILIES = {
         ),
         options=frozenset({"data_dir", "resize_size", "num_clients"}),
     ),
-    "images": _own_images("own images", _folder_index, ["folders"]),
+    "images": _own_images("own images", "images", ["folders"]),
     "tfds": _own_images(
-        "TFDS", _tfds_index, ["tfds_name", "image_key", "label_key", "client_key"]
+        "TFDS", "tfds", ["tfds_name", "image_key", "label_key", "client_key"]
     ),
 }

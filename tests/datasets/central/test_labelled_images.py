@@ -10,6 +10,7 @@ from PIL import Image
 
 from tests import labelled_blobs
 from tests.datasets import archive_files
+from tff_fedss import memory
 from tff_fedss.datasets.central import labelled_images
 from tff_fedss.errors import InvalidInputError
 
@@ -94,11 +95,14 @@ def test_images_are_resized_and_made_grey(tmp_path):
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"train/cat/0.png": png(0, (4, 4))}, "8x8 pixels, train/cat/0.png 4x4"),
+        (
+            {"train/cat/0.png": png(0, (4, 4))},
+            "8x8 pixels, train/cat/0.png 4x4.*image_size",
+        ),
         ({"train/cat/0.png": b"\x89PNG\r\n\x1a\n"}, "train/cat/0.png is cut off"),
-        ({"train/cat/0.png": b"text"}, "train/cat/0.png is neither a JPEG nor"),
+        ({"train/cat/0.png": b"text"}, "train/cat/0.png is no JPEG, PNG, BMP"),
         ({"test/cow/1.png": png(1)}, "class 'cow', of which there is no training"),
-        ({"again/train/cat/1.png": png(1)}, "one copy of the data set"),
+        ({"again/train/cat/1.png": png(1)}, "found the folder again beside test and"),
     ],
 )
 def test_bad_images_are_named(tmp_path, changed, message):
@@ -110,7 +114,7 @@ def test_bad_images_are_named(tmp_path, changed, message):
 def test_a_part_that_is_missing_is_named(tmp_path):
     images = {name: c for name, c in files().items() if name.startswith("test")}
     archive_files.write_folder(tmp_path, images)
-    with pytest.raises(InvalidInputError, match="found no train image; expected"):
+    with pytest.raises(InvalidInputError, match="found no folder train with test or"):
         labelled_images.load("cifar10", tmp_path)
 
 
@@ -188,6 +192,20 @@ def test_a_subset_is_balanced_and_repeatable(tmp_path):
     assert (subset.train_images != data.subset(10, seed=4).train_images).any()
     with pytest.raises(InvalidInputError, match=r"num_train=2 must be in 3\.\.40"):
         data.subset(2)
+
+
+def test_what_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
+    archive_files.write_folder(tmp_path / "folders", files())
+    archive_files.write_folder(tmp_path / "idx", idx_files("t10k", 50))
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    for name, folder in (("cifar10", "folders"), ("mnist", "idx")):
+        with pytest.raises(InvalidInputError, match=r"not enough memory.*images \("):
+            labelled_images.load(name, tmp_path / folder, image_size=64)
+    with (
+        tfds.testing.mock_data(num_examples=7),
+        pytest.raises(InvalidInputError, match="not enough memory"),
+    ):
+        labelled_images.load("cifar10")
 
 
 def test_tfds_by_name():

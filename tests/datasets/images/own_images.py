@@ -35,6 +35,20 @@ def images(*names: str) -> dict[str, bytes]:
     return {name: encoded(picture(k)) for k, name in enumerate(names)}
 
 
+def of_classes(
+    root: pathlib.Path, *classes: str, count: int = 6, sides: tuple[int, ...] = (16,)
+) -> pathlib.Path:
+    """Writes folders of classes, whose images have one of some sizes in turn."""
+    contents = {}
+    for k, name in enumerate(classes):
+        for i in range(count):
+            side = sides[i % len(sides)]
+            pixels = picture(100 * k + i, (side, side)) // 2
+            pixels[..., k % 3] += 120
+            contents[f"{name}/{i}.png"] = encoded(pixels)
+    return write(root, contents)
+
+
 def zipped(path: pathlib.Path, contents: dict[str, bytes], **options) -> pathlib.Path:
     """Writes a zip."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, **options) as archive:

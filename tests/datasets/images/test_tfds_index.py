@@ -61,7 +61,7 @@ def load(folder, name="small_faces/plain", **keys):
 
 def pixels_of(index):
     return {
-        images.index.formats.decode(index.encoded(row)).tobytes(): row
+        images.index.formats.pixels(index.encoded(row)).tobytes(): row
         for row in range(len(index))
     }
 

@@ -6,6 +6,7 @@ import pytest
 
 from experiments.common import cells
 from tests import labelled_blobs
+from tests.datasets.images import own_images
 from tests.experiments import killing, program_server
 
 PRESETS = [
@@ -77,6 +78,25 @@ def test_a_run_leaves_a_folder_that_explains_it(run, images, tmp_path):
     assert code == 2 and "--in_turn=true there, --in_turn=false here" in errors
 
 
+def test_own_images_of_any_size_are_trained_on(run, tmp_path):
+    folder = own_images.of_classes(tmp_path / "own", "a", "b", "c", sides=(16, 20))
+    flags = (
+        *SMALL,
+        "--dataset=images",
+        f"--data_dir={folder}",
+        "--rounds=1",
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    code, _, errors = run(*flags)
+    assert code == 2 and "expected images of one size, or an --image_size" in errors
+    code, output, errors = run(*flags, "--image_size=16", "--test_share=0.5")
+    assert code == 0, errors
+    assert "own: n=3 classes, 9 training and 9 test images, 16x16x3" in output
+    assert "test: 50% of the images" in output
+    kept = (tmp_path / "run" / "flags.txt").read_text().splitlines()
+    assert kept[-1] == "--test_share=0.5"
+
+
 @pytest.mark.parametrize("method", ["spld", "random"])
 def test_the_baselines_learn(run, images, tmp_path, method):
     code, _, errors = run(
@@ -127,6 +147,12 @@ def test_a_killed_run_goes_on(run, images, tmp_path, is_in_turn):
     [
         (["--data_dir=/no/such"], "--data_dir=/no/such does not exist; expected"),
         (["--dataset=tiny_imagenet"], "--dataset=tiny_imagenet needs --data_dir"),
+        (["--dataset=images"], "--dataset=images needs --data_dir=DIR"),
+        (["--dataset=tfds"], "--dataset=tfds needs --tfds_name=NAME"),
+        (
+            ["--test=images"],
+            "--test goes with --dataset=images or tfds only, found --d",
+        ),
         (["--method=best"], "--method=best: value should be one of <leap|spld|random>"),
         (["--dataset=imagenette"], "--dataset=imagenette: value should be one of"),
         (

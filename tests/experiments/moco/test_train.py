@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.datasets.images import own_images
 from tests.experiments import killing, program_server
 
 SMALL = (
@@ -85,6 +86,21 @@ def test_a_run_leaves_a_folder_that_explains_it(run, pretrained, tmp_path):
     assert code == 2 and "--gamma=0.0 there, --gamma=1.0 here" in errors
 
 
+def test_own_images_are_loaded_larger_than_their_views(run, tmp_path):
+    folder = own_images.of_classes(tmp_path / "own", "a", "b", count=10, sides=(30, 40))
+    code, output, errors = run(
+        *SMALL,
+        "--dataset=images",
+        f"--data_dir={folder}",
+        "--image_size=14",
+        "--epochs=1",
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    assert code == 0, errors
+    assert "own: n=2 classes, 16 training and 4 test images, 16x16x3" in output
+    assert "moco: linear top-1" in output
+
+
 def test_post_training_starts_from_a_run(run, pretrained, tmp_path):
     flags, start = pretrained
     folder = tmp_path / "filtered"
@@ -146,6 +162,10 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run, folders, tmp_path, loss):
         (["--batch_size=27", "--queue_size=30"], "is more than the 26 training images"),
         (["--num_train=27"], "num_train=27 must be in 2..26"),
         (["--backbone=resnet50"], "resnet50 needs --image_size of at least 32, found"),
+        (
+            ["--folders=class"],
+            "--folders goes with --dataset=images only, found --data",
+        ),
         (["--dataset=mnist"], "--dataset=mnist: value should be one of <imagenette"),
     ],
 )

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from tests.datasets.images import own_images
 from tests.experiments import killing, program_server
 
 SMALL = (
@@ -146,6 +147,27 @@ def test_on_as_many_devices_a_killed_run_ends_with_the_same_bytes(tmp_path):
         assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
 
 
+@pytest.mark.parametrize("test", [[], ["--test=images", "--test_share=0.4"]])
+def test_own_images_are_identities(run, tmp_path, test):
+    folder = own_images.of_classes(tmp_path / "own", *"abcdefgh", count=5)
+    code, output, errors = run(
+        *SMALL,
+        "--dataset=images",
+        f"--data_dir={folder}",
+        "--rounds=1",
+        "--num_devices=2",
+        *test,
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    assert code == 0, errors
+    if test:
+        expected = "n=8 identities with 24 images for training, others of theirs: 16"
+    else:
+        expected = "n=6 identities with 30 images for training, 2 others with 10 for"
+    assert expected in output and "pprn_0.5: tar_at_far" in output
+    assert ("top1" in output) == bool(test)
+
+
 @pytest.mark.slow
 def test_omniglot_is_trained_on(test_data, tmp_path):
     process = start(
@@ -167,8 +189,11 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
         (["--dataset=faces"], "--dataset=faces needs --data_dir=DIR"),
         (
             ["--dataset=faces", "--data_dir=/no/such"],
-            "/no/such is not a fol",
+            "--data_dir=/no/such does not exist",
         ),
+        (["--dataset=images"], "--dataset=images needs --data_dir=DIR"),
+        (["--dataset=tfds"], "--dataset=tfds needs --tfds_name=NAME"),
+        (["--test_share=0.5"], "--test_share goes with --dataset=images or tfds only"),
         (["--data_dir=/tmp"], "--dataset=generated takes no --data_dir"),
         (["--dataset=omniglot", "--num_classes=5"], "--num_classes goes with"),
         (

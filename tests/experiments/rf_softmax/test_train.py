@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.datasets.images import own_images
 from tests.experiments import program_server
 from tests.experiments.killing import kill_after_a_checkpoint
 
@@ -141,6 +142,25 @@ def test_images_are_trained_on(run, tmp_path):
     assert "n=500 classes" in output and "uniform: top1" in output
 
 
+def test_own_images_are_trained_on(run, tmp_path):
+    folder = own_images.of_classes(tmp_path / "own", *"abcdefgh", count=5)
+    code, output, errors = run(
+        "--task=images",
+        f"--data_dir={folder}",
+        "--sampler=uniform",
+        "--num_negatives=3",
+        "--batch_size=8",
+        "--test=images",
+        "--test_share=0.4",
+        "--rounds=1",
+        "--steps_per_round=2",
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    assert code == 0, errors
+    assert "n=8 classes" in output and "uniform: top1" in output
+    assert "test: 40% of the images" in output
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
@@ -151,6 +171,15 @@ def test_images_are_trained_on(run, tmp_path):
         (["--data_dir=/no/such"], "--data_dir=/no/such is neither"),
         (["--task=extreme", "--data_dir=/no/such"], "--data_dir=/no/such is not a fol"),
         (["--task=glyphs", "--data_dir=."], "--task=glyphs takes no --data_dir"),
+        (
+            ["--task=images"],
+            "--task=images needs --data_dir=DIR",
+        ),
+        (["--task=tfds"], "--task=tfds needs --tfds_name=NAME"),
+        (
+            ["--task=glyphs", "--tfds_name=mnist"],
+            "--tfds_name goes with --task=tfds only, found --task=glyphs",
+        ),
         (["--nu=0"], "--nu=0"),
     ],
 )

@@ -1,7 +1,7 @@
 """Data of many identities, each with some examples: as faces are, centrally.
 
 `ArrayIdentities` holds examples in memory, `GeneratedIdentities` draws them when asked,
-at any number of identities, and `identity_folders` reads photographs.
+at any number of identities, and `indexed_identities` makes them of people's images.
 """
 
 import abc

@@ -1,5 +1,6 @@
 """Other people's images: folders, archives, tables and TFDS, as this project's data."""
 
+from tff_fedss.datasets.images.by_name import open_index
 from tff_fedss.datasets.images.clients import PARTITIONS, ClientOptions
 from tff_fedss.datasets.images.federated import ImageOptions
 from tff_fedss.datasets.images.federated import load as federated
@@ -18,4 +19,5 @@ __all__ = [
     "ImageOptions",
     "federated",
     "load_index",
+    "open_index",
 ]

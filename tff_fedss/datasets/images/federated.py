@@ -100,7 +100,8 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         num_public_classes=options.num_public_classes,
         rng=rng,
     )
-    labels, num_classes = _numbered(images.labels, chosen.train)
+    labels, present = held_out.numbered(images.labels, chosen.train)
+    num_classes = len(present)
     partition = clients.split(
         labels[chosen.train],
         None if images.clients is None else images.clients[chosen.train],
@@ -147,11 +148,11 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
                 "more validation clients."
             )
     if unseen:
-        test_labels, _ = _numbered(images.labels, test)
+        test_labels, _ = held_out.numbered(images.labels, test)
     else:
         test_labels = labels
     of_train = images.labels[chosen.train]
-    public_labels, num_public = _numbered(images.labels, chosen.public)
+    public_labels, public = held_out.numbered(images.labels, chosen.public)
 
     def rows_dataset(rows: np.ndarray, numbers: np.ndarray) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(
@@ -175,10 +176,10 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         pooled=lambda: rows_dataset(train.rows, labels),
         public=(
             preprocessing.evaluation(rows_dataset(chosen.public, public_labels))
-            if num_public
+            if len(public)
             else None
         ),
-        num_public_classes=num_public,
+        num_public_classes=len(public),
         num_public_examples=len(chosen.public),
         class_names=[images.class_names[c] for c in np.unique(of_train)],
         note="; ".join(filter(None, notes)),
@@ -188,14 +189,6 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
             "public rows": fingerprint.of_arrays([chosen.public]),
         },
     )
-
-
-def _numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, int]:
-    """Numbers the classes of some rows from 0 on; -1 for all other classes."""
-    present = np.unique(labels[rows])
-    number = np.full(int(labels.max()) + 1, -1, np.int32)
-    number[present] = np.arange(len(present))
-    return number[labels], len(present)
 
 
 class _ImageClients(client_data.ArrayClientData):

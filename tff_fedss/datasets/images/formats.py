@@ -92,18 +92,23 @@ def check(encoded: bytes) -> None:
         raise ValueError(image_files.damaged(encoded, error)) from error
 
 
-def decode(encoded: bytes) -> np.ndarray:
+def pixels(encoded: bytes) -> np.ndarray:
     """Decodes an image for use without TensorFlow, as `normalized` means it.
+
+    Args:
+        encoded: The content of a file that `check` has found whole.
 
     Returns:
         uint8[height, width, 3].
 
     Raises:
-        ValueError: If it cannot be decoded.
+        ValueError: If it cannot be decoded; the message follows the name of the file.
     """
-    check(encoded)
-    image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
-    return np.asarray(_upright_on_white(image))
+    try:
+        image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+        return np.asarray(_upright_on_white(image))
+    except image_files.DECODING_ERRORS as error:
+        raise ValueError(image_files.damaged(encoded, error)) from error
 
 
 def _needs_work(image: Image.Image, encoded: bytes) -> bool:
@@ -120,7 +125,8 @@ def _needs_work(image: Image.Image, encoded: bytes) -> bool:
 def _upright_on_white(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
         return image_files.eight_bits(image).convert("RGB")
-    image = ImageOps.exif_transpose(image)
+    if image.getexif().get(_ORIENTATION, 1) != 1:
+        image = ImageOps.exif_transpose(image)  # It copies in any case.
     if "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (_WHITE,) * 4)

@@ -78,8 +78,8 @@ def hold_out(
         )
     if not is_unseen and test == "classes":
         raise InvalidInputError(
-            "test=classes holds out classes that no client has; that is for "
-            "task=retrieval, classification needs test=images, clients or given."
+            "test=classes holds out classes that no client has; that is for retrieval, "
+            "classification needs test=images, clients or given."
         )
     rows = np.arange(len(index))
     if test == "given":
@@ -108,8 +108,8 @@ def hold_out(
         classes = len(np.unique(index.labels[tests[~known]]))
         tests = tests[known]
         note += (
-            f"; left out of the test: {left_out:,} images of {classes:,} classes that "
-            "no client has"
+            f"; left out of the test: {left_out:,} images of {classes:,} classes "
+            "without a training image"
         )
     if not len(tests):
         raise InvalidInputError(
@@ -117,6 +117,23 @@ def hold_out(
             f"{len(np.unique(index.labels)):,} classes and {len(index):,} images."
         )
     return HeldOut(train, tests, public, is_unseen, note)
+
+
+def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers the classes of some rows anew, from 0 on.
+
+    Args:
+        labels: Of all rows, int[N].
+        rows: Some of them.
+
+    Returns:
+        The new labels of all rows, int32[N], -1 for classes that none of these rows
+        has; and the labels of before in the order of the new ones.
+    """
+    present = np.unique(labels[rows])
+    number = np.full(int(labels.max()) + 1, -1, np.int32)
+    number[present] = np.arange(len(present))
+    return number[labels], present
 
 
 def _given(index: ImageIndex, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:

@@ -13,7 +13,8 @@ import json
 import os
 import pathlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import tqdm
@@ -24,9 +25,11 @@ from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.images import formats, layout, sources
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 _CHECKED_AT_A_TIME = 256
 _SAMPLED = 256  # images whose contents a fingerprint of very many digests
+
+_Image = TypeVar("_Image")
 
 
 class ImageIndex(abc.ABC):
@@ -34,6 +37,7 @@ class ImageIndex(abc.ABC):
 
     Attributes:
         name: What to call the data.
+        label: What messages about them begin with: the argument that named them.
         class_names: A label is a position here. None if nothing says the classes, which
             `load` allows only where it is asked to.
         labels: int32[N]; None likewise.
@@ -44,6 +48,7 @@ class ImageIndex(abc.ABC):
     """
 
     name: str
+    label: str
     class_names: Sequence[str] | None
     labels: np.ndarray | None
     client_names: Sequence[str] | None
@@ -66,6 +71,17 @@ class ImageIndex(abc.ABC):
             RunStoppedError: If it cannot be read any more.
         """
 
+    def pixels(self, row: int) -> np.ndarray:
+        """Returns an image decoded, uint8[height, width, 3]; see `formats.pixels`.
+
+        Args:
+            row: As of `encoded`.
+
+        Raises:
+            RunStoppedError: Likewise.
+        """
+        return formats.pixels(self.encoded(row))
+
     @abc.abstractmethod
     def fingerprint(self, rows: np.ndarray) -> Fingerprint:
         """By what a run knows some of the images again; see `fingerprint`."""
@@ -75,10 +91,20 @@ class ImageIndex(abc.ABC):
 
 
 class FileIndex(ImageIndex):
-    """Images in a folder, a zip or a tar."""
+    """Images in a folder, a zip or a tar.
+
+    Attributes:
+        without_images: The folders in which no image lies, of such folders in each
+            other the outer ones; empty if a table says what the images are.
+    """
 
     def __init__(
-        self, source: sources.Source, what: layout.Layout, name: str, label: str
+        self,
+        source: sources.Source,
+        what: layout.Layout,
+        name: str,
+        label: str,
+        without_images: Sequence[str] = (),
     ):
         """Joins what was found.
 
@@ -87,12 +113,16 @@ class FileIndex(ImageIndex):
             what: What is known of them.
             name: What to call the data.
             label: What messages begin with.
+            without_images: See the class.
         """
-        self.name = name
+        self.name, self.without_images = name, without_images
         self.class_names, self.labels = what.class_names, what.labels
         self.client_names, self.clients = what.client_names, what.clients
         self.splits, self.note = what.splits, what.note
-        self._source, self._files, self._label = source, what.files, label
+        if without_images:
+            text = f"without images: {layout.shown(without_images)}"
+            self.note = "; ".join(filter(None, [self.note, text]))
+        self._source, self._files, self.label = source, what.files, label
 
     def __len__(self) -> int:
         return len(self._files)
@@ -103,12 +133,19 @@ class FileIndex(ImageIndex):
 
     def encoded(self, row: int) -> bytes:
         """See the base class."""
+        return self._read(row, formats.normalized)
+
+    def pixels(self, row: int) -> np.ndarray:
+        """See the base class."""
+        return self._read(row, formats.pixels)
+
+    def _read(self, row: int, convert: Callable[[bytes], _Image]) -> _Image:
         number = int(self._files[row])
         try:
-            return formats.normalized(self._source.read(number))
+            return convert(self._source.read(number))
         except (OSError, ValueError) as error:
             raise RunStoppedError(
-                f"{self._label}: {self._source.names[number]} can no longer be read: "
+                f"{self.label}: {self._source.names[number]} can no longer be read: "
                 f"{files.one_line(error)}. Put it back as it was, then give the same "
                 "command again."
             ) from error
@@ -144,13 +181,15 @@ class FileIndex(ImageIndex):
             cache_dir: Where it is kept that they have been.
 
         Raises:
-            InvalidInputError: If one cannot be decoded whole; of several, one of the
-                first by name.
+            InvalidInputError: If one cannot be decoded whole (of several, one of the
+                first by name), or the archive is damaged.
         """
         digest = self._listing_digest()
         record = cache_dir / f"checked_{digest}.json"
         if record.exists():
             return
+        if damage := self._source.damage():
+            raise InvalidInputError(f"{self.label}: {damage}.")
         stop = threading.Event()
 
         def problem(numbers: Iterable[int]) -> str | None:
@@ -184,19 +223,24 @@ class FileIndex(ImageIndex):
             try:
                 for part, found in zip(parts, pool.map(problem, parts), strict=True):
                     if found:
-                        raise InvalidInputError(f"{self._label}: {found}.")
+                        raise InvalidInputError(f"{self.label}: {found}.")
                     bar.update(len(part))
             finally:
                 stop.set()
         # Without a cache it is checked again, which only costs time.
         with contextlib.suppress(InvalidInputError, RunStoppedError):
             files.make_folder(cache_dir)
-            text = json.dumps({"data": self._label, "images": len(numbers)})
+            text = json.dumps({"data": self.label, "images": len(numbers)})
             files.write_text(record, text + "\n")
 
     def _listing_digest(self) -> str:
         digest = hashlib.sha256()
-        digest.update(_as_bytes(f"{_CACHE_VERSION} {self._source.path.resolve()}"))
+        path = self._source.path
+        digest.update(_as_bytes(f"{_CACHE_VERSION} {path.resolve()}"))
+        if not path.is_dir():
+            # Damage within an archive need not change what it says of its files.
+            status = path.stat()
+            digest.update(_as_bytes(f"\0{status.st_size} {status.st_mtime_ns}\0"))
         for array in (self._files, self._source.sizes, self._source.stamps):
             digest.update(np.ascontiguousarray(array, "<i8").data)
         for name in self._source.names:
@@ -240,17 +284,18 @@ def load(
         path, table = path.parent, path.name
     cache_dir = pathlib.Path(cache_dir or sources.default_cache_dir())
     source = sources.open_source(path, cache_dir)
-    names = source.names
+    names, without_images = source.names, []
     if table is None:
         table = _table_of(names, label)
     if table is None:
         what = layout.from_folders(names, label, folders, needs_labels)
+        without_images = _without_images(source, label) if needs_labels else []
     else:
         # In a folder, a table that was named may be hidden, or lie beside an archive.
         content = source.read(names.index(table))
         what = layout.from_table(content, table, names, label, needs_labels)
     name = pathlib.Path(os.path.abspath(data_dir)).name
-    index = FileIndex(source, what, name, label)
+    index = FileIndex(source, what, name, label, without_images)
     if needs_labels and index.class_names is None:
         raise InvalidInputError(
             f"{label}: folders={folders} says that the images have no class; expected "
@@ -263,6 +308,26 @@ def load(
         )
     index.check_images(cache_dir)
     return index
+
+
+def _without_images(source: sources.Source, label: str) -> list[str]:
+    """The folders in which no image lies, but for those in other such folders."""
+    holding = {""}
+    images = filter(formats.is_image_name, source.names)
+    for folder in {name.rpartition("/")[0] for name in images}:
+        while folder not in holding:
+            holding.add(folder)
+            folder = folder.rpartition("/")[0]
+    result = []
+    for folder in source.folders:
+        if folder in holding or folder.rpartition("/")[0] not in holding:
+            continue
+        if formats.is_image_name(folder):
+            raise InvalidInputError(
+                f"{label}: {folder} is a folder; expected an image."
+            )
+        result.append(folder)
+    return result
 
 
 def _as_bytes(text: str) -> bytes:

@@ -91,7 +91,7 @@ def from_folders(
         raise InvalidInputError(
             f"{source}: found no image ({', '.join(formats.SUFFIXES)}); expected "
             f"CLASS/image, CLIENT/CLASS/image or {TABLE}"
-            + (f", found {_shown(names)}." if names else ", found no file.")
+            + (f", found {shown(names)}." if names else ", found no file.")
         )
     if folders == "none":
         return _without_labels(used)
@@ -128,7 +128,7 @@ def from_folders(
             )
         count = sum(folder in set(without_class) for folder in of_image)
         notes.append(
-            f"left out: {count:,} images of {_shown(without_class)} without a class"
+            f"left out: {count:,} images of {shown(without_class)} without a class"
         )
     parts = {folder: rest for folder, rest in parts.items() if rest}
     client_of, class_of = _clients_and_classes(parts, source, folders)
@@ -373,6 +373,7 @@ def _values(keys: list[str], of: dict) -> np.ndarray:
     return np.fromiter((of[key] for key in keys), np.int64, len(keys))
 
 
-def _shown(names: Sequence[str]) -> str:
+def shown(names: Sequence[str]) -> str:
+    """Writes some names in a message: the first few."""
     more = ", ..." if len(names) > _MAX_SHOWN else ""
     return ", ".join(map(repr, names[:_MAX_SHOWN])) + more

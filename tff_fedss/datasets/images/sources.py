@@ -7,6 +7,7 @@ done once, into the cache.
 
 import abc
 import bz2
+import contextlib
 import errno
 import gzip
 import hashlib
@@ -50,6 +51,7 @@ class Source(abc.ABC):
     Attributes:
         path: Of the folder or archive.
         names: Paths below it, with slashes, ascending; no hidden ones.
+        folders: Likewise, of the folders in it, as far as it has them.
         sizes: Of the files in bytes, int64[files].
         stamps: By which a file is known to have changed, int64[files]: its time of
             change, or a checksum that the archive keeps.
@@ -57,6 +59,7 @@ class Source(abc.ABC):
 
     path: pathlib.Path
     names: list[str]
+    folders: list[str]
     sizes: np.ndarray
     stamps: np.ndarray
 
@@ -71,6 +74,13 @@ class Source(abc.ABC):
             OSError: If it cannot be read.
             ValueError: If the archive is damaged there; the message follows the name.
         """
+
+    def damage(self) -> str | None:
+        """Says what is wrong with the names, where it can be known; None: nothing.
+
+        A name that is damaged may make a file one that nobody reads.
+        """
+        return None
 
 
 def open_source(
@@ -139,7 +149,9 @@ def _is_used(name: str) -> bool:
 class _Folder(Source):
     def __init__(self, path: pathlib.Path):
         self.path = path
-        found = list(_walk(str(path), "", frozenset()))
+        self.folders = []
+        found = list(_walk(str(path), "", frozenset(), self.folders))
+        self.folders.sort()
         # By the whole name, as archives are sorted.
         found.sort()
         self.names = [name for name, _, _ in found]
@@ -151,8 +163,10 @@ class _Folder(Source):
             return file.read()
 
 
-def _walk(folder: str, prefix: str, above: frozenset) -> Iterator[tuple[str, int, int]]:
-    """Yields name, size and time of change of all files below a folder."""
+def _walk(
+    folder: str, prefix: str, above: frozenset, folders: list[str]
+) -> Iterator[tuple[str, int, int]]:
+    """Yields name, size and time of change of all files below; appends folders."""
     status = os.stat(folder)
     here = (status.st_dev, status.st_ino)
     if here in above:
@@ -163,7 +177,8 @@ def _walk(folder: str, prefix: str, above: frozenset) -> Iterator[tuple[str, int
                 continue
             name = prefix + entry.name
             if entry.is_dir():
-                yield from _walk(entry.path, f"{name}/", above | {here})
+                folders.append(name)
+                yield from _walk(entry.path, f"{name}/", above | {here}, folders)
                 continue
             # Fails for a link that leads nowhere.
             status = os.stat(entry.path)
@@ -179,8 +194,11 @@ class _Archive(Source):
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY)  # Until the process ends.
 
-    def _take(self, members: list[tuple], columns: int) -> list[np.ndarray]:
+    def _take(
+        self, members: list[tuple], folders: list[str], columns: int
+    ) -> list[np.ndarray]:
         """Sets names, sizes and stamps; returns the further columns of members."""
+        self.folders = sorted(folder.rstrip("/") for folder in folders)
         members.sort()
         self.names = [member[0] for member in members]
         for name, following in zip(self.names, self.names[1:], strict=False):
@@ -202,10 +220,13 @@ class _Archive(Source):
 class _Zip(_Archive):
     def __init__(self, path: pathlib.Path):
         super().__init__(path)
-        members = []
+        members, folders = [], []
         with zipfile.ZipFile(path) as zipped:
             for info in zipped.infolist():
-                if info.is_dir() or not _is_used(info.filename):
+                if not _is_used(info.filename):
+                    continue
+                if info.is_dir():
+                    folders.append(info.filename)
                     continue
                 if info.flag_bits & _ENCRYPTED:
                     raise InvalidInputError(
@@ -227,7 +248,7 @@ class _Zip(_Archive):
                         info.compress_type,
                     )
                 )
-        self._headers, self._packed, self._methods = self._take(members, 5)
+        self._headers, self._packed, self._methods = self._take(members, folders, 5)
 
     def read(self, number: int) -> bytes:
         header = int(self._headers[number])
@@ -243,6 +264,21 @@ class _Zip(_Archive):
             raise ValueError("is damaged in its archive: its checksum differs")
         return content
 
+    def damage(self) -> str | None:
+        try:
+            with zipfile.ZipFile(self.path) as zipped:
+                for info in zipped.infolist():
+                    # Hidden files may have other compressions, or a password.
+                    with (
+                        contextlib.suppress(NotImplementedError, RuntimeError),
+                        zipped.open(info),
+                    ):
+                        pass  # To open it compares the names at its two places.
+        except (zipfile.BadZipFile, OSError, EOFError) as error:
+            reason = files.one_line(error)
+            return f"the archive {self.path.name} is unreadable or damaged: {reason}"
+        return None
+
 
 class _Tar(_Archive):
     def __init__(self, path: pathlib.Path, cache_dir: pathlib.Path):
@@ -250,11 +286,14 @@ class _Tar(_Archive):
             path if path.name.endswith(".tar") else _unpacked(path, cache_dir)
         )
         self.path, plain = path, self.path
-        members = []
+        members, folders = [], []
         with tarfile.open(plain, "r:") as tar:
             for member in tar:
                 name = member.name.removeprefix("./")
-                if not member.isdir() and _is_used(name):
+                if member.isdir():
+                    if _is_used(name):
+                        folders.append(name)
+                elif _is_used(name):
                     if not member.isfile() or member.issparse():
                         raise InvalidInputError(
                             f"{path}: {name} is a link or no plain file; expected a "
@@ -265,7 +304,7 @@ class _Tar(_Archive):
                     )
                 tar.members = []  # It would keep them all.
             archives.check_end(tar)
-        (self._starts,) = self._take(members, 3)
+        (self._starts,) = self._take(members, folders, 3)
 
     def read(self, number: int) -> bytes:
         return self._pread(int(self._starts[number]), int(self.sizes[number]))

@@ -44,7 +44,7 @@ class TfdsIndex(ImageIndex):
             arrays: Of the copy.
             note: For a person.
         """
-        self.name, self.note = name, note
+        self.name, self.label, self.note = name, f"tfds_name={name}", note
         self.class_names = [str(text) for text in arrays["class_names"]]
         self.labels = arrays["labels"]
         self.splits = arrays["splits"] if arrays["splits"].any() else None

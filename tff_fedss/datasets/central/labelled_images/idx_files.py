@@ -16,6 +16,7 @@ from tff_fedss.datasets.central.labelled_images.images import (
     LabelledImages,
     Source,
     as_array,
+    check_memory,
     check_num_classes,
     fitted,
 )
@@ -46,7 +47,8 @@ def load(
         the test.
 
     Raises:
-        InvalidInputError: If a file is missing or damaged.
+        InvalidInputError: If a file is missing or damaged, or the images do not fit
+            into memory.
     """
     parts, note = {}, ""
     for part, names in _IDX.items():
@@ -72,10 +74,16 @@ def load(
                 f"{_idx_header_bytes(1) + place:,}; {name} has the labels 0 to "
                 f"{source.num_classes - 1}."
             )
-        converted = _converted(images, source.channels, image_size)
-        parts[part] = converted, labels.astype(np.int32)
+        parts[part] = images, labels.astype(np.int32)
     if not parts:
         raise InvalidInputError(f"{flag}: expected {EXPECTED}.")
+    if image_size is not None:
+        counts = (len(parts[part][1]) if part in parts else 0 for part in _IDX)
+        check_memory(*counts, (image_size, image_size, source.channels))
+    parts = {
+        part: (_converted(images, source.channels, image_size), labels)
+        for part, (images, labels) in parts.items()
+    }
     if len(parts) == 1:
         ((part, (images, labels)),) = parts.items()
         is_test = np.arange(len(labels)) % _HELD_OUT_OF == 0

@@ -5,14 +5,15 @@ import dataclasses
 import numpy as np
 from PIL import Image, ImageOps
 
+from tff_fedss import memory
 from tff_fedss.datasets import archives, fingerprint
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 
 # In messages.
 EXPECTED = (
-    "train/CLASS/IMAGE and test/CLASS/IMAGE (JPEG or PNG; val stands for test too), in "
-    f"a folder or an archive ({', '.join(archives.SUFFIXES)}), or MNIST's "
+    "train/CLASS/IMAGE and test/CLASS/IMAGE (val stands for test too), in a folder or "
+    f"an archive ({', '.join(archives.SUFFIXES)}), or MNIST's "
     "train-images-idx3-ubyte[.gz], ..."
 )
 
@@ -140,6 +141,29 @@ def as_array(image: Image.Image, channels: int) -> np.ndarray:
     """uint8[height, width, channels] of an image."""
     array = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
     return array.reshape(*array.shape[:2], channels)
+
+
+def check_memory(num_train: int, num_test: int, shape: tuple[int, int, int]) -> None:
+    """Checks that images fit into memory, before they are decoded.
+
+    Args:
+        num_train: Training images.
+        num_test: Test images.
+        shape: Of an image, (height, width, channels).
+
+    Raises:
+        InvalidInputError: If they do not; the message has the sum.
+    """
+    height, width, channels = shape
+    memory.check(
+        {
+            f"{part} images ({count:,} of {height:,} x {width:,})": count
+            * height
+            * width
+            * channels
+            for part, count in (("training", num_train), ("test", num_test))
+        }
+    )
 
 
 def check_num_classes(num_classes: int, flag: str) -> None:

@@ -2,22 +2,26 @@
 
 A data set is a training and a test part, decoded and in memory. It is read from files
 as they lie (a folder for each class, or MNIST's IDX files), or comes from TFDS by name.
+Images that have no name here are read by `indexed`.
 """
 
+import dataclasses
 import os
 import pathlib
 
 import numpy as np
 
-from tff_fedss.datasets import image_files
-from tff_fedss.datasets.central.labelled_images import folders, idx_files
+from tff_fedss.datasets import archives, image_files
+from tff_fedss.datasets.central.labelled_images import idx_files, indexed
 from tff_fedss.datasets.central.labelled_images.images import (
     EXPECTED,
     LabelledImages,
     Source,
     as_array,
+    check_memory,
     fitted,
 )
+from tff_fedss.datasets.images import index, layout
 from tff_fedss.errors import InvalidInputError
 
 # By the name that a user gives them.
@@ -59,7 +63,8 @@ def load(
         The data set. The classes of folders are numbered in the order of their names.
 
     Raises:
-        InvalidInputError: If the data are not there, damaged, or not alike in size.
+        InvalidInputError: If the data are not there, damaged, not alike in size, or
+            larger than memory.
     """
     if name not in SOURCES:
         raise InvalidInputError(
@@ -80,13 +85,46 @@ def load(
     path, flag = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
     if not path.exists():
         raise InvalidInputError(f"{flag} does not exist; expected {EXPECTED}.")
+    if not path.is_dir() and not archives.is_archive(path):
+        raise InvalidInputError(
+            f"{flag}: found the file {path.name}; expected {EXPECTED}."
+        )
     if path.is_dir() and any(path.glob("*-idx[13]-ubyte*")):
         if name not in _IDX_DATASETS:
             raise InvalidInputError(
                 f"{flag} has files of {' or '.join(_IDX_DATASETS)}; expected {name}."
             )
         return idx_files.load(name, path, flag, source, image_size)
-    return folders.load(name, path, flag, source.channels, image_size)
+    return _load_folders(name, path, flag, source.channels, image_size)
+
+
+def _load_folders(
+    name: str, path: pathlib.Path, flag: str, channels: int, image_size: int | None
+) -> LabelledImages:
+    """Reads train/CLASS/IMAGE and test/CLASS/IMAGE, of known data: all must be there.
+
+    Raises:
+        InvalidInputError: If images are not there, damaged, or not alike in size.
+    """
+    images = index.load(path, folders="class")
+    if images.splits is None:
+        raise InvalidInputError(
+            f"{flag}: found no folder train with test or val beside it; expected "
+            f"{EXPECTED}."
+        )
+    for folder in images.without_images:
+        raise InvalidInputError(
+            f"{flag}: the folder {folder}/ holds no image; expected {EXPECTED}."
+        )
+    of_train = np.unique(images.labels[images.splits == layout.TRAIN])
+    for row in np.flatnonzero(~np.isin(images.labels, of_train)):
+        raise InvalidInputError(
+            f"{flag}: {images.image_name(row)} is of the class "
+            f"{images.class_names[images.labels[row]]!r}, of which there is no "
+            "training image."
+        )
+    data = indexed.load(images, image_size=image_size, channels=channels, test="given")
+    return dataclasses.replace(data, name=name, note=images.note)
 
 
 def _load_tiny_imagenet(
@@ -96,8 +134,10 @@ def _load_tiny_imagenet(
     from tff_fedss.datasets import tiny_imagenet
 
     files = tiny_imagenet.Files(data_dir)
-    parts = []
-    for contents, labels in (files.train(), files.test()):
+    parts, found = [], (files.train(), files.test())
+    size = image_size or SOURCES[name].image_size
+    check_memory(*(len(labels) for _, labels in found), (size, size, 3))
+    for contents, labels in found:
         # `Files` has checked that they can be decoded.
         whole = map(image_files.decode, contents)
         arrays = [as_array(fitted(image, image_size), 3) for image in whole]

@@ -4,6 +4,7 @@ Apart from `loading`, because importing TFDS takes seconds.
 """
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
@@ -12,6 +13,7 @@ from tff_fedss.datasets.central.labelled_images.images import (
     LabelledImages,
     Source,
     as_array,
+    check_memory,
     fitted,
 )
 
@@ -25,7 +27,8 @@ def load(name: str, source: Source, image_size: int | None) -> LabelledImages:
         image_size: See `loading.load`.
 
     Raises:
-        InvalidInputError: If it is not on the disk and cannot be downloaded.
+        InvalidInputError: If it is not on the disk and cannot be downloaded, or does
+            not fit into memory.
     """
     builder = tfds_download.prepared(
         lambda: tfds.builder(source.tfds_name),
@@ -35,22 +38,22 @@ def load(name: str, source: Source, image_size: int | None) -> LabelledImages:
             f"({reason}). Name a folder or an archive that has it with `data_dir`."
         ),
     )
-    train, test = (
-        _arrays(builder, split, source.channels, image_size)
-        for split in (source.train, source.test)
+    parts = [builder.as_dataset(split=part) for part in (source.train, source.test)]
+    height, width = builder.info.features["image"].shape[:2]
+    check_memory(
+        *(max(0, int(part.cardinality())) for part in parts),  # Negative: unknown.
+        (image_size or height, image_size or width, source.channels),
     )
+    train, test = (_arrays(part, source.channels, image_size) for part in parts)
     class_names = tuple(builder.info.features["label"].names)
     return LabelledImages(name, class_names, *train, *test)
 
 
 def _arrays(
-    builder: tfds.core.DatasetBuilder,
-    split: str,
-    channels: int,
-    image_size: int | None,
+    examples: tf.data.Dataset, channels: int, image_size: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     images, labels = [], []
-    for example in builder.as_dataset(split=split).as_numpy_iterator():
+    for example in examples.as_numpy_iterator():
         image = example["image"]
         if image_size is not None and image.shape[:2] != (image_size, image_size):
             whole = Image.fromarray(image.squeeze(2) if channels == 1 else image)
