@@ -143,6 +143,7 @@ def hold_out(
         contents=lambda: {
             **{f"{key} (all)": value for key, value in dataset.fingerprint().items()},
             "names of validation clients": fingerprint.of_text(apart),
+            "measured on": "validation clients" if on_validation else "the test",
         },
         **test,
     )
