@@ -135,9 +135,8 @@ class RunConfig(runtime_config.RuntimeConfig):
     )
     on_validation: bool | None = config.flag(
         None,
-        "Measure on the images of the validation clients, not on the test. Their "
-        "classes are those that others train: for retrieval of unseen classes, this "
-        "is a stand-in.",
+        "Measure on the images of the validation clients, not on the test. For "
+        "retrieval of unseen classes this is a stand-in: most of theirs are trained.",
     )
     tfds_name: str | None = config.flag(
         None, "For tfds: NAME[/CONFIG][:VERSION] of a data set with images and labels."

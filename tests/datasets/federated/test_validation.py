@@ -73,7 +73,7 @@ def test_validation_clients_train_nothing_and_leave_the_test():
 
 
 def test_their_known_classes_take_the_place_of_the_test():
-    dataset = make(test_is_unseen=True)
+    dataset = make()
     apart = validation.hold_out(dataset, 0.4, on_validation=True)
     assert apart.train.client_ids == validation.hold_out(dataset, 0.4).train.client_ids
     trained = {
@@ -92,6 +92,21 @@ def test_their_known_classes_take_the_place_of_the_test():
     assert apart.num_test_examples == len(expected)
     assert not apart.test_is_unseen
     assert f"left out: {len(theirs) - len(expected)} of their images" in apart.note
+
+
+def test_retrieval_takes_all_of_their_images():
+    dataset = make(test_is_unseen=True)
+    apart = validation.hold_out(dataset, 0.4, on_validation=True)
+    theirs = [
+        example
+        for name in dataset.train.client_ids
+        if name not in apart.train.client_ids
+        for example in of_client(dataset, name)
+    ]
+    assert examples_of(apart.test_examples()) == theirs
+    assert apart.num_test_examples == len(theirs) == 10
+    # They are of the n classes, though nobody trains some of them.
+    assert not apart.test_is_unseen and "left out" not in apart.note
 
 
 def test_a_client_without_a_known_class_is_an_error():

@@ -93,12 +93,12 @@ def hold_out(
         dataset: With all clients.
         validation_share: Of the clients; 0: the data set stays what it is.
         on_validation: Whether the images of these clients take the place of the test,
-            which nothing looks at then. They are of classes that other clients train,
-            the others of them are left out: they tell how well known classes are
-            recognized, also where the test is of unseen classes (Section 4.3 of the
-            FedSS paper). A retrieval task then looks for each of them among the others,
-            so that its MAP@10 is higher than, and only a stand-in for, that of unseen
-            classes.
+            which nothing looks at then. Images of classes that no other client has are
+            left out, since nobody can learn to classify them. Where the test is of
+            unseen classes (retrieval, Section 4.3 of the FedSS paper) they count, too:
+            each image of these clients looks for its like among the others, MAP@10.
+            Most of their classes may be ones that are trained, so that it is a stand-in
+            for the MAP@10 of unseen classes, and mostly higher.
         seed: Which clients; 0 <= seed < 2^63.
 
     Returns:
@@ -117,7 +117,8 @@ def hold_out(
     is_apart = choose(len(everyone), validation_share, rng)
     apart = [everyone[k] for k in np.flatnonzero(is_apart)]
     kept = [everyone[k] for k in np.flatnonzero(~is_apart)]
-    is_known = np.zeros(dataset.num_classes, bool)
+    # Retrieval need not know a class.
+    is_known = np.full(dataset.num_classes, dataset.test_is_unseen)
     max_positives = 0
     for client_id in kept:
         positives = dataset.positives(client_id)
@@ -157,7 +158,7 @@ def _images_of(
     Args:
         dataset: Of the clients.
         client_ids: Whose.
-        is_known: Of each class, bool[n].
+        is_known: Of each class, whether its images count, bool[n].
 
     Returns:
         The examples, client after client; how many they are; how many the clients have.
