@@ -120,9 +120,9 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
                 ]
             )
         )
+        # Of the classes that are trained, unless it is for retrieval.
+        seen = np.full(num_classes, unseen)
         unseen = False
-        # Of the classes that are trained, where the metric needs to know them.
-        seen = np.zeros(num_classes, bool)
         seen[labels[train.rows]] = True
         known = seen[labels[test]]
         if not known.all():
