@@ -180,7 +180,9 @@ pip_failed() {
 
 # Everything that can be told before anything is written.
 check_python() {
-  python=${PYTHON:-python$python_version}
+  # Not the one of an activated .venv, which is about to be removed.
+  local PATH=${PATH//$venv\/bin:/}
+  python=${PYTHON:-$(command -v "python$python_version" || echo "python$python_version")}
   command -v "$python" > /dev/null ||
     die "no $python here: apt-get install python$python_version python$python_version-venv" \
       "(or set PYTHON=/path/to/python$python_version)"

@@ -25,6 +25,7 @@ import numpy as np
 import tqdm
 
 from experiments.common import config, output_files, program
+from experiments.common.table import as_markdown
 from tff_fedss import samplers
 
 
@@ -144,30 +145,36 @@ def _measure(num_classes: int, repeats: int) -> list[dict]:
 
 
 def _as_markdown(rows: list[dict], repeats: int) -> str:
-    lines = [
-        f"Batch of {_BATCH_SIZE}, m = {_NUM_NEGATIVES}, d = {_DIM}; medians of "
-        f"{repeats} calls, in turns. CPU: processor time, one thread.",
-        "",
-        "| n | sampler | draw, CPU ms | exp / this | draw, ms | fastest, ms "
-        "| poster, ms | poster, exp / this | update, CPU ms | build, s | bucket |",
-        "|---" * 11 + "|",
-    ]
     exp = {row["classes"]: row for row in rows if row["sampler"] == "exp"}
+    cells = []
     for row in rows:
         own_exp = exp[row["classes"]]
         name = row["sampler"]
         if row["frequencies"]:
             name += f", D = {row['frequencies']:,}"
         poster = row["poster_ms"]
-        lines.append(
-            f"| {row['classes']:,} | {name} | {row['draw_cpu_ms']:.2f} "
-            f"| {own_exp['draw_cpu_ms'] / row['draw_cpu_ms']:.1f} "
-            f"| {row['draw_ms']:.2f} | {row['fastest_draw_ms']:.2f} "
-            f"| {poster} | {own_exp['poster_ms'] / poster if poster else '':.3} "
-            f"| {row['update_cpu_ms']:.2f} | {row['build_s']:.1f} "
-            f"| {row['leaf_size']} |"
+        cells.append(
+            (
+                f"{row['classes']:,}",
+                name,
+                f"{row['draw_cpu_ms']:.2f}",
+                f"{own_exp['draw_cpu_ms'] / row['draw_cpu_ms']:.1f}",
+                f"{row['draw_ms']:.2f}",
+                f"{row['fastest_draw_ms']:.2f}",
+                poster,
+                f"{own_exp['poster_ms'] / poster:.3}" if poster else "",
+                f"{row['update_cpu_ms']:.2f}",
+                f"{row['build_s']:.1f}",
+                row["leaf_size"],
+            )
         )
-    return "\n".join(lines) + "\n"
+    header = "n|sampler|draw, CPU ms|exp / this|draw, ms|fastest, ms|poster, ms"
+    header += "|poster, exp / this|update, CPU ms|build, s|bucket"
+    return (
+        f"Batch of {_BATCH_SIZE}, m = {_NUM_NEGATIVES}, d = {_DIM}; medians of "
+        f"{repeats} calls, in turns. CPU: processor time, one thread.\n\n"
+        f"{as_markdown(header.split('|'), cells, left=(1,))}\n"
+    )
 
 
 if __name__ == "__main__":

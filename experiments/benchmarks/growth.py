@@ -25,13 +25,13 @@ from collections.abc import Sequence
 from multiprocessing import connection
 from typing import Any
 
-import matplotlib.figure
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.benchmarks import peak_memory
-from experiments.common import config, output_files, program
+from experiments.common import config, output_files, plots, program
+from experiments.common.table import as_markdown
 from tff_fedss import metrics, models, runtime
 from tff_fedss.algorithms import fedss
 
@@ -260,63 +260,60 @@ def _as_markdown(rows: list[dict[str, Any]], repeats: int) -> str:
         "peak beyond that of the first row, in bytes of W (likewise). Bytes are those "
         "of the classifier, per client and round.",
     ]
-    columns = (
-        "method|n|d|K|s a round|of the first row|images/s|first round, s|of the median"
-        "|W, MiB|peak, MiB|memory over W|bytes down|bytes up"
-    )
+    header = "method|n|d|K|s a round|of the first row|images/s|first round, s"
+    header += "|of the median|W, MiB|peak, MiB|memory over W|bytes down|bytes up"
     for series, group in _by_series(rows):
-        lines = [f"## {series}", "", f"|{columns}|", "|---" * 14 + "|"]
         first = group[0]
+        cells = []
         for row in group:
             larger = row["classifier_mib"] - first["classifier_mib"]
             needs = row["peak_mib"] - first["peak_mib"]
-            cells = (
-                row["method"],
-                f"{row['num_classes']:,}",
-                row["embedding_dim"],
-                row["cohort_size"],
-                f"{row['seconds']:.2f}",
-                f"{row['seconds'] / first['seconds']:.2f}",
-                f"{row['images_per_second']:,.0f}",
-                f"{row['first_seconds']:.1f}",
-                f"{row['first_seconds'] / row['seconds']:.1f}",
-                f"{row['classifier_mib']:,.1f}",
-                f"{row['peak_mib']:,.0f}",
-                f"{needs / larger:.2f}" if larger else "",
-                f"{row['bytes_down']:,.0f}",
-                f"{row['bytes_up']:,.0f}",
+            cells.append(
+                (
+                    row["method"],
+                    f"{row['num_classes']:,}",
+                    row["embedding_dim"],
+                    row["cohort_size"],
+                    f"{row['seconds']:.2f}",
+                    f"{row['seconds'] / first['seconds']:.2f}",
+                    f"{row['images_per_second']:,.0f}",
+                    f"{row['first_seconds']:.1f}",
+                    f"{row['first_seconds'] / row['seconds']:.1f}",
+                    f"{row['classifier_mib']:,.1f}",
+                    f"{row['peak_mib']:,.0f}",
+                    f"{needs / larger:.2f}" if larger else "",
+                    f"{row['bytes_down']:,.0f}",
+                    f"{row['bytes_up']:,.0f}",
+                )
             )
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-        parts.append("\n".join(lines))
+        parts.append(f"## {series}\n\n{as_markdown(header.split('|'), cells)}")
     return "\n\n".join(parts) + "\n"
 
 
 def _plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Seconds of a round and peak memory by n, and seconds by K."""
-    figure = matplotlib.figure.Figure((13, 4), layout="constrained")
-    by_n, memory, by_cohort = figure.subplots(1, 3)
-    for series, group in _by_series(rows):
+    by_n, memory, by_cohort = [], [], []
+    for i, (series, group) in enumerate(_by_series(rows)):
         seconds = [row["seconds"] for row in group]
-        if series == "cohort":
-            by_cohort.plot([row["cohort_size"] for row in group], seconds, "o-")
-            continue
         label = f"{group[0]['method']}, d = {group[0]['embedding_dim']}"
-        num_classes = [row["num_classes"] for row in group]
-        by_n.plot(num_classes, seconds, "o-", label=label)
-        memory.plot(num_classes, [row["peak_mib"] for row in group], "o-", label=label)
-    for axes, x, y in (
-        (by_n, "classes n", "seconds a round"),
-        (memory, "classes n", "peak memory, MiB"),
-        (by_cohort, "clients a round K", "seconds a round"),
-    ):
-        axes.set(xlabel=x, ylabel=y)
-        axes.grid(alpha=0.3)
-    for axes in (by_n, memory):
-        axes.set(xscale="log", yscale="log")
-        if axes.lines:
-            axes.legend()
-    by_cohort.set_ylim(bottom=0)
-    output_files.write_png(path, figure)
+        if series == "cohort":
+            cohorts = [row["cohort_size"] for row in group]
+            by_cohort.append(plots.Curve(label, cohorts, seconds, plots.style(0)))
+            continue
+        n, look = [row["num_classes"] for row in group], plots.style(i)
+        by_n.append(plots.Curve(label, n, seconds, look))
+        peaks = [row["peak_mib"] for row in group]
+        memory.append(plots.Curve(label, n, peaks, look))
+    plots.write_curves(
+        path,
+        [
+            plots.Panel(by_n, "classes n", "seconds a round", log="xy"),
+            plots.Panel(memory, "classes n", "peak memory, MiB", log="xy"),
+            plots.Panel(
+                by_cohort, "clients a round K", "seconds a round", from_zero=True
+            ),
+        ],
+    )
 
 
 if __name__ == "__main__":

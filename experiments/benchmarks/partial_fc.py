@@ -24,11 +24,11 @@ from collections.abc import Sequence
 from multiprocessing import connection
 from typing import Any
 
-import matplotlib.figure
 import numpy as np
 
 from experiments.benchmarks.peak_memory import peak_bytes
-from experiments.common import config, output_files, program
+from experiments.common import config, output_files, plots, program
+from experiments.common.table import as_markdown
 from tff_fedss import algorithms, losses, models, runtime
 from tff_fedss.errors import InvalidInputError
 
@@ -225,56 +225,61 @@ def _as_markdown(rows: list[dict[str, Any]]) -> str:
         if float(row["sample_rate"]) == 1
     }
     first = rows[0]
-    lines = [
-        "# Steps of Partial FC",
-        "",
-        f"The small CNN at 28x28, {first['num_devices']:.0f} logical devices on "
-        f"{first['cores']:.0f} CPU cores, mini-batches of {first['batch_size']:.0f}, "
-        f"d = {first['embedding_dim']:.0f}, SGD with momentum; medians. Peak: of the "
-        "process, TensorFlow included; W + m: the bytes of W and its momentum.",
-        "",
-        "| n | r | s a step | min-max | examples/s | r = 1 takes | classes a step "
-        "| sampling, s | W + m, MiB | peak, MiB | of W + m | of W |",
-        "|---" * 12 + "|",
-    ]
+    cells = []
     for row in rows:
         whole = full.get((row["num_classes"], row["num_devices"]))
         w = row["classifier_mib"]
-        cells = (
-            f"{row['num_classes']:,.0f}",
-            f"{row['sample_rate']:g}",
-            f"{row['seconds']:.3f}",
-            f"{row['seconds_min']:.3f}-{row['seconds_max']:.3f}",
-            f"{row['examples_per_second']:,.0f}",
-            f"{whole / row['seconds']:.2f} times" if whole else "",
-            f"{row['classes_per_step']:,.0f}",
-            f"{row['sampling_seconds']:.3f}",
-            f"{2 * w:,.0f}",
-            f"{row['peak_mib']:,.0f}",
-            f"{row['peak_mib'] / (2 * w):,.2f}",
-            f"{row['peak_mib'] / w:,.2f}",
+        cells.append(
+            (
+                f"{row['num_classes']:,.0f}",
+                f"{row['sample_rate']:g}",
+                f"{row['seconds']:.3f}",
+                f"{row['seconds_min']:.3f}-{row['seconds_max']:.3f}",
+                f"{row['examples_per_second']:,.0f}",
+                f"{whole / row['seconds']:.2f} times" if whole else "",
+                f"{row['classes_per_step']:,.0f}",
+                f"{row['sampling_seconds']:.3f}",
+                f"{2 * w:,.0f}",
+                f"{row['peak_mib']:,.0f}",
+                f"{row['peak_mib'] / (2 * w):,.2f}",
+                f"{row['peak_mib'] / w:,.2f}",
+            )
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    header = "n|r|s a step|min-max|examples/s|r = 1 takes|classes a step|sampling, s"
+    header += "|W + m, MiB|peak, MiB|of W + m|of W"
+    return (
+        "# Steps of Partial FC\n\n"
+        f"The small CNN at 28x28, {first['num_devices']:.0f} logical devices on "
+        f"{first['cores']:.0f} CPU cores, mini-batches of {first['batch_size']:.0f}, "
+        f"d = {first['embedding_dim']:.0f}, SGD with momentum; medians. Peak: of the "
+        "process, TensorFlow included; W + m: the bytes of W and its momentum.\n\n"
+        f"{as_markdown(header.split('|'), cells)}\n"
+    )
 
 
 def _plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Examples a second and peak memory by n, a line for each rate."""
-    figure = matplotlib.figure.Figure((10, 4), layout="constrained")
-    speed, memory = figure.subplots(1, 2)
-    for rate in sorted({row["sample_rate"] for row in rows}, reverse=True):
+    columns = {"examples_per_second": "examples a second", "peak_mib": "peak, MiB"}
+    curves = {column: [] for column in columns}
+    rates = sorted({row["sample_rate"] for row in rows}, reverse=True)
+    for i, rate in enumerate(rates):
         group = [row for row in rows if row["sample_rate"] == rate]
         n = [row["num_classes"] for row in group]
-        for axes, column in ((speed, "examples_per_second"), (memory, "peak_mib")):
-            axes.plot(n, [row[column] for row in group], "o-", label=f"r = {rate:g}")
+        for column, own in curves.items():
+            y = [row[column] for row in group]
+            own.append(plots.Curve(f"r = {rate:g}", n, y, plots.style(i)))
     n = sorted({row["num_classes"] for row in rows})
     per_class = 2 * rows[0]["classifier_mib"] / rows[0]["num_classes"]
-    memory.plot(n, [k * per_class for k in n], "k:", label="W and momentum")
-    for axes, title in ((speed, "examples a second"), (memory, "peak memory, MiB")):
-        axes.set(xscale="log", yscale="log", xlabel="classes n", ylabel=title)
-        axes.grid(alpha=0.3, which="both")
-        axes.legend()
-    output_files.write_png(path, figure)
+    least = [k * per_class for k in n]
+    look = plots.REFERENCE._replace(linestyle=":")
+    curves["peak_mib"].append(plots.Curve("W and momentum", n, least, look))
+    plots.write_curves(
+        path,
+        [
+            plots.Panel(curves[column], "classes n", title, log="xy")
+            for column, title in columns.items()
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ import tensorflow_federated as tff
 
 from experiments.benchmarks import table
 from experiments.common import config, output_files, program
+from experiments.common.table import as_markdown
 from tff_fedss import algorithms, class_sets, losses, models, runtime
 from tff_fedss.algorithms import client_update, exchange, fedss
 from tff_fedss.errors import InvalidInputError
@@ -424,21 +425,19 @@ def _as_markdown(rows: list[dict[str, Any]], machine: table.Machine) -> str:
         '"of plain" is the median of the ratios of neighbouring rounds.',
     ]
     for what, group in itertools.groupby(rows, lambda row: row["what"]):
-        lines = [
-            f"## {what}",
-            "",
-            "| runtime | s a round (min-max) | images/s | speed, of plain | first, s |",
-            "|---" * 5 + "|",
-        ]
-        for row in group:
-            rate = row["images_per_second"]
-            lines.append(
-                f"| {row['runtime']} | {row['seconds_median']:.3f} "
-                f"({row['seconds_min']:.3f}-{row['seconds_max']:.3f}) "
-                f"| {f'{rate:,.0f}' if rate else ''} | {row['speed_of_plain']:.2f} "
-                f"| {row['seconds_first']:.1f} |"
+        cells = [
+            (
+                row["runtime"],
+                f"{row['seconds_median']:.3f} "
+                f"({row['seconds_min']:.3f}-{row['seconds_max']:.3f})",
+                f"{row['images_per_second']:,.0f}" if row["images_per_second"] else "",
+                f"{row['speed_of_plain']:.2f}",
+                f"{row['seconds_first']:.1f}",
             )
-        parts.append("\n".join(lines))
+            for row in group
+        ]
+        header = "runtime|s a round (min-max)|images/s|speed, of plain|first, s"
+        parts.append(f"## {what}\n\n{as_markdown(header.split('|'), cells)}")
     return "\n\n".join(parts) + "\n"
 
 

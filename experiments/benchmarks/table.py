@@ -9,19 +9,21 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import matplotlib.figure
-import matplotlib.ticker
-
 from experiments.benchmarks import contest
 from experiments.benchmarks.contest import Result
-from experiments.common import output_files
+from experiments.common import output_files, plots
+from experiments.common.table import as_markdown
 from tff_fedss import training
 
 _OURS = ("ours_in_process", "ours_native")
 _TFF = "tff_fed_avg"
 # Frameworks for federated learning; the plain loops are limits, not peers.
 _PEERS = (_TFF, "fedjax", "pfl_research", "flower")
-_COLOURS = {"ours": "tab:blue", "plain": "0.6", "peer": "tab:orange"}
+_COLOURS = {"ours": plots.COLORS[0], "plain": "0.7", "peer": plots.COLORS[4]}
+_HEADER = (
+    "contender|images/s|of plain TensorFlow|s a round (min-max, rounds)|build, s"
+    "|first round, s|peak MiB|weights, loss differ|settings"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Machine:
 def write(
     output_dir: pathlib.Path, results: Sequence[Result], machine: Machine, check: str
 ) -> None:
-    """Writes benchmark.csv, benchmark_rounds.csv, benchmark.md and benchmark.png.
+    """Writes benchmark.csv, benchmark_rounds.csv, benchmark.md, .png and .pdf.
 
     Args:
         output_dir: Where to.
@@ -76,7 +78,7 @@ def write(
     output_files.write_text(
         output_dir / "benchmark.md", markdown(groups, machine, check)
     )
-    output_files.write_png(output_dir / "benchmark.png", _plot(groups), dpi=150)
+    _plot(groups, output_dir / "benchmark.png")
 
 
 def _row(result: Result, group: Sequence[Result]) -> dict[str, Any]:
@@ -128,24 +130,20 @@ def markdown(groups: Sequence[Sequence[Result]], machine: Machine, check: str) -
     parts = [f"# Benchmark\n\n{machine}\n\nEqual to plain_tensorflow means: {check}."]
     for group in groups:
         w = group[0].workload
+        cells = [_line(result, group) for result in group]
         parts.append(
             f"## {w.name}, {w.num_clients} clients of {w.num_examples} images\n\n"
-            "| contender | images/s | of plain TensorFlow "
-            "| s a round (min-max, rounds) | build, s | first round, s | peak MiB "
-            "| weights, loss differ | settings |\n"
-            "|---|---|---|---|---|---|---|---|---|\n"
-            + "\n".join(_line(result, group) for result in group)
+            f"{as_markdown(_HEADER.split('|'), cells, left=(0, 8))}"
         )
         if claims := list(_claims(group)):
             parts.append("\n".join(f"- {claim}" for claim in claims))
     return "\n\n".join(parts) + "\n"
 
 
-def _line(result: Result, group: Sequence[Result]) -> str:
+def _line(result: Result, group: Sequence[Result]) -> list[str]:
     if result.status in ("failed", "none"):
-        return f"| {result.contender} | {result.status}: {_cell(result.note)} |" + (
-            " |" * 7
-        )
+        blanks = [""] * (_HEADER.count("|") - 1)
+        return [result.contender, f"{result.status}: {_cell(result.note)}", *blanks]
     name = result.contender
     if result.status != "ok":
         name += f" **{result.status}**"
@@ -164,7 +162,7 @@ def _line(result: Result, group: Sequence[Result]) -> str:
         if result.weights_difference is None
         else f"{result.weights_difference:.1e}, {result.loss_difference:.1e}"
     )
-    cells = [
+    return [
         name,
         "" if rate is None else f"{rate:,.0f}",
         "" if ratio is None else f"{ratio:.2f}",
@@ -175,11 +173,10 @@ def _line(result: Result, group: Sequence[Result]) -> str:
         differences,
         _cell(result.note),
     ]
-    return "| " + " | ".join(cells) + " |"
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    return " ".join(text.split())
 
 
 def _claims(group: Sequence[Result]) -> Iterable[str]:
@@ -216,39 +213,49 @@ def _of(result: Result, other: Result | None) -> float | None:
     )
 
 
-def _plot(groups: Sequence[Sequence[Result]]) -> matplotlib.figure.Figure:
+def _plot(groups: Sequence[Sequence[Result]], path: pathlib.Path) -> None:
     """Bars of images/s, a panel for each workload."""
     drawn = [[r for r in group if r.seconds] for group in groups]
     height = 0.7 * len(drawn) + 0.3 * sum(map(len, drawn)) + 0.3
-    figure = matplotlib.figure.Figure((8, height), layout="constrained")
-    axes = figure.subplots(
-        len(drawn), 1, squeeze=False, height_ratios=[1 + len(d) for d in drawn]
-    )[:, 0]
-    for ax, group, all_of_it in zip(axes, drawn, groups, strict=True):
-        w = all_of_it[0].workload
-        ax.set_title(f"{w.name}, {w.num_clients} clients", loc="left", fontsize=9)
-        ax.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.0f}"))
-        for i, result in enumerate(group):
-            rate, images = result.images_per_second, w.images_per_round
-            kind = result.contender.split("_")[0]
-            wrong = result.status != "ok"
-            ax.barh(
-                i,
-                rate,
-                color=_COLOURS.get(kind, _COLOURS["peer"]),
-                alpha=0.3 if wrong else 1,
-                xerr=[
-                    [rate - images / max(result.seconds)],
-                    [images / min(result.seconds) - rate],
-                ],
+    options = {"squeeze": False, "height_ratios": [1 + len(d) for d in drawn]}
+    with plots.figure(path, len(drawn), 1, figsize=(8, height), **options) as (_, grid):
+        for ax, group, all_of_it in zip(grid[:, 0], drawn, groups, strict=True):
+            w = all_of_it[0].workload
+            ax.set_title(f"{w.name}, {w.num_clients} clients", loc="left", fontsize=9)
+            ax.xaxis.set_major_formatter("{x:,.0f}")
+            rounds = {
+                r.contender: [w.images_per_round / s for s in r.seconds] for r in group
+            }
+            right = [r for r in group if r.status == "ok"] or group
+            # A wrong one may be so fast that the others would not be seen.
+            limit = 1.2 * max(max(rounds[r.contender]) for r in right)
+            ax.set_xlim(0, limit)
+            for i, result in enumerate(group):
+                rate, speeds = result.images_per_second, rounds[result.contender]
+                kind = result.contender.split("_")[0]
+                ax.barh(
+                    i,
+                    rate,
+                    color=_COLOURS.get(kind, _COLOURS["peer"]),
+                    edgecolor="white",
+                    hatch="xx" if result.status != "ok" else None,
+                    xerr=[[rate - min(speeds)], [max(speeds) - rate]],
+                    capsize=2,
+                )
+                ax.text(
+                    min(max(speeds) + 0.01 * limit, 0.9 * limit),
+                    i,
+                    f"{rate:,.0f}",
+                    va="center",
+                    fontsize=8,
+                    bbox={"color": "white", "pad": 1},
+                )
+            ax.set_yticks(
+                range(len(group)),
+                [r.contender + (" WRONG" if r.status != "ok" else "") for r in group],
+                fontsize=8,
             )
-            ax.text(0, i, f" {rate:,.0f}", va="center", fontsize=8)
-        ax.set_yticks(
-            range(len(group)),
-            [r.contender + (" WRONG" if r.status != "ok" else "") for r in group],
-            fontsize=8,
-        )
-        ax.invert_yaxis()
-        ax.tick_params(axis="x", labelsize=8)
-    axes[-1].set_xlabel("images/s: median, slowest and fastest round")
-    return figure
+            ax.grid(axis="y", visible=False)
+            ax.invert_yaxis()
+            ax.tick_params(axis="x", labelsize=8)
+        ax.set_xlabel("images/s: median, slowest and fastest round")

@@ -64,6 +64,11 @@ class Table:
         """The module that writes the table of the runs."""
         return importlib.import_module(f"{self.program.rpartition('.')[0]}.report")
 
+    @property
+    def config(self) -> Any:
+        """The flags of its program, a `config.Config`."""
+        return importlib.import_module(self.program).Config
+
     def differing_settings(self) -> Iterator[str]:
         """Yields the flags that are not the same in all cells: they are meant so."""
         texts = [as_texts(cell.settings) for cell in self.cells.values()]

@@ -201,8 +201,6 @@ def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
     values = {name: flag_values[name].value for name in defaults.flags()}
     for name, own in defaults.flags().items():
         value = values[name]
-        if own.needed and value in (None, ""):
-            raise InvalidInputError(f"--{name}={own.needed}")
         # The bounds of absl let NaN pass, and infinity where there is no upper one.
         if own.kind is float and value is not None and not math.isfinite(value):
             raise InvalidInputError(f"flag --{name}={value}: expected a finite number")
@@ -213,6 +211,10 @@ def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
             )
         if own.kind is tuple and value is not None:
             values[name] = tuple(value)
+    # What is wrong is told before what is missing.
+    for name, own in defaults.flags().items():
+        if own.needed and values[name] in (None, ""):
+            raise InvalidInputError(f"--{name}={own.needed}")
     return dataclasses.replace(defaults, **values)
 
 

@@ -13,10 +13,10 @@ from tff_fedss import training
 _TOPIC = "The run"
 
 
-def results_dir(default: str | None = None) -> Any:
+def results_dir() -> Any:
     """Declares --results_dir."""
     return config.flag(
-        default,
+        None,
         "The folder for what the run leaves behind. A run that was stopped or killed "
         "goes on when it is given the same folder and flags again.",
         group=_TOPIC,

@@ -1,15 +1,12 @@
 """The files that reports and benchmarks leave, each whole or not at all."""
 
 import contextlib
-import csv
-import io
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import matplotlib.figure
-
+from experiments.common import table
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.files import replacing, write_text
@@ -20,7 +17,6 @@ __all__ = [
     "drawing_afterwards",
     "replacing",
     "write_csv",
-    "write_png",
     "write_text",
 ]
 
@@ -82,17 +78,4 @@ def write_csv(
         rows: What a row lacks stays empty.
         columns: By default those of the first row, which must be there then.
     """
-    rows = list(rows)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns or list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
-
-
-def write_png(
-    path: pathlib.Path, figure: matplotlib.figure.Figure, dpi: int = 120
-) -> None:
-    """Writes a figure, see `replacing`."""
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=dpi)
+    write_text(path, table.as_csv(rows, columns))

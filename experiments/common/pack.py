@@ -41,14 +41,14 @@ def pack(results_dir: str | os.PathLike, output_dir: str | os.PathLike) -> int:
     results_dir, output_dir = pathlib.Path(results_dir), pathlib.Path(output_dir)
     if archive.is_in(results_dir):
         raise InvalidInputError(f"--results_dir={results_dir} is packed already.")
-    if output_dir.is_dir() and results.folders_of_cells(output_dir):
+    if output_dir.is_dir() and _folders(output_dir):
         raise InvalidInputError(
             f"--output_dir={output_dir} holds folders of runs: nobody could tell which "
             "of them count. Name another folder."
         )
     runs = {
         cell: {results.seed_of(path): _read(path) for path in folders}
-        for cell, folders in results.folders_of_cells(results_dir).items()
+        for cell, folders in _folders(results_dir).items()
     }
     if not runs:
         raise InvalidInputError(
@@ -58,6 +58,11 @@ def pack(results_dir: str | os.PathLike, output_dir: str | os.PathLike) -> int:
     output_files.create_folder(output_dir)
     archive.write(output_dir, runs)
     return sum(map(len, runs.values()))
+
+
+def _folders(path: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+    """The folders of runs by cell, whose names have two parts in LEAP's tables."""
+    return results.folders_of_cells(path) or results.folders_of_cells(path, depth=2)
 
 
 def _read(path: pathlib.Path) -> archive.Content:

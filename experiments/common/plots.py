@@ -1,24 +1,194 @@
-"""Figures that are written whole or not at all."""
+"""One look for all figures, and the one drawer of curves.
+
+The colors are Okabe and Ito's, which color-blind people can tell apart too; a line
+style and a marker go with each, so that a grey print can be read, and lines that
+coincide. A figure is a PNG and, beside it, a PDF; drawn again, both are the same bytes.
+"""
 
 import contextlib
+import io
+import math
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import matplotlib
 
 matplotlib.use("Agg")  # No screen is needed.
 
 import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib import ticker
 
-from experiments.common import output_files
+from tff_fedss import files, training
+
+# Blue, vermillion, green, purple, orange, sky; yellow is too light for a line.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_LINES = ("-", "--", "-.", ":")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "*")
+
+_LOOK = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.prop_cycle": plt.cycler(color=COLORS),
+    "axes.titlesize": "medium",
+    "grid.alpha": 0.3,
+    "hatch.linewidth": 0.8,
+    "legend.fontsize": "small",
+    "legend.frameon": False,
+    "legend.handlelength": 3.0,
+    "lines.markerfacecolor": "none",  # What lies below shows through.
+    "lines.markersize": 5,
+    "pdf.fonttype": 42,  # Text that can be searched and copied.
+    "savefig.dpi": 120,
+}
+# So many markers at most on a curve; more would hide it.
+_MOST_MARKERS = 12
+# Of a logarithmic axis: multiples of the powers of ten, until there are enough ticks.
+_TICKS = ((1,), (1, 2, 5), (1, 2, 3, 5, 7), range(1, 10))
+_FEWEST_TICKS, _MOST_DECADES = 3, 8
+
+
+class Style(NamedTuple):
+    """How a series looks, by its fields as matplotlib's keywords."""
+
+    color: str
+    linestyle: str = "-"
+    marker: str = "o"
+
+
+REFERENCE = Style("#000000", "-", "x")  # What the others are measured by.
+
+
+def style(i: int) -> Style:
+    """Returns the look of the i-th series; 24 are different."""
+    color, line, marker = (x[i % len(x)] for x in (COLORS, _LINES, _MARKERS))
+    return Style(color, line, marker)
+
+
+class Curve(NamedTuple):
+    """A series of points, in the order of x.
+
+    Attributes:
+        label: What the legend says; empty: nothing.
+        x: [points].
+        y: The values, or their mean over seeds, [points].
+        style: How it looks.
+        std: Their standard deviation over seeds, [points]; None: there is no band.
+        num_seeds: How many seeds; None if it is not about seeds.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: Style
+    std: Sequence[float] | None = None
+    num_seeds: int | None = None
+
+
+class Panel(NamedTuple):
+    """Curves that share axes.
+
+    Attributes:
+        curves: What is drawn.
+        xlabel: With the unit.
+        ylabel: With the unit.
+        title: Above it.
+        log: Which axes are logarithmic: "", "x", "y" or "xy".
+        from_zero: Whether y begins at zero.
+    """
+
+    curves: Sequence[Curve]
+    xlabel: str
+    ylabel: str
+    title: str = ""
+    log: str = ""
+    from_zero: bool = False
+
+
+class Series(NamedTuple):
+    """The rows of metrics.csv of runs that differ in their seed.
+
+    Attributes:
+        label: What the legend says.
+        style: How it looks.
+        seeds: The rows of each run; those without a row do not count.
+    """
+
+    label: str
+    style: Style
+    seeds: Sequence[Sequence[training.Metrics]]
+
+
+def panel(
+    series: Iterable[Series],
+    x: str,
+    y: str,
+    xlabel: str,
+    ylabel: str,
+    *,
+    scale: float = 1.0,
+    **options,
+) -> Panel:
+    """Makes a panel of a column of metrics.csv.
+
+    Args:
+        series: What to compare; one that has not measured it is left out.
+        x: The column along the axis; a row without it is at 0.
+        y: The column.
+        xlabel: See `Panel`.
+        ylabel: See `Panel`.
+        scale: The column is multiplied by it: 100 makes percent of shares.
+        **options: More of `Panel`.
+    """
+    curves = []
+    for one in series:
+        points = [
+            {row.get(x, 0): row[y] for row in rows if y in row}
+            for rows in one.seeds
+            if rows
+        ]
+        curves.append(mean_curve(points, one.label, one.style, scale))
+    return Panel([c for c in curves if c is not None], xlabel, ylabel, **options)
+
+
+def mean_curve(
+    seeds: Sequence[Mapping[float, float]], label: str, look: Style, scale: float = 1.0
+) -> Curve | None:
+    """Averages over seeds, at the points that all of them have.
+
+    Args:
+        seeds: For each of them y by x.
+        label: What the legend is to say.
+        look: How it is to look.
+        scale: y is multiplied by it.
+
+    Returns:
+        Mean and sample standard deviation; None if there is no such point.
+    """
+    common = sorted(set.intersection(*map(set, seeds))) if seeds else []
+    if not common:
+        return None
+    values = scale * np.array([[points[x] for x in common] for points in seeds])
+    return Curve(
+        label, np.array(common), values.mean(0), look, std_of(values), len(seeds)
+    )
+
+
+def std_of(values: np.ndarray) -> np.ndarray:
+    """The sample standard deviation over the first axis; zero for one sample."""
+    if len(values) < 2:
+        return np.zeros(values.shape[1:])
+    return values.std(axis=0, ddof=1)
 
 
 @contextlib.contextmanager
-def png(path: pathlib.Path, *grid: int, **options) -> Iterator[tuple]:
-    """Makes a figure and, unless the body fails, writes it.
+def figure(path: pathlib.Path, *grid: int, **options) -> Iterator[tuple]:
+    """Makes a figure and, unless the body fails, writes it as PNG and PDF.
 
     Args:
-        path: The file, in a folder that exists; replaced whole or not at all.
+        path: The PNG, in a folder that exists; the PDF lies beside it. Each is replaced
+            whole or not at all.
         *grid: Rows and columns of panels.
         **options: For `plt.subplots`.
 
@@ -29,9 +199,149 @@ def png(path: pathlib.Path, *grid: int, **options) -> Iterator[tuple]:
         InvalidInputError: If it cannot be written.
     """
     options.setdefault("figsize", (6, 4))
-    figure, axes = plt.subplots(*grid, layout="constrained", **options)
-    try:
-        yield figure, axes
-        output_files.write_png(path, figure)
-    finally:
-        plt.close(figure)
+    with plt.rc_context(_LOOK):
+        drawn, axes = plt.subplots(*grid, layout="constrained", **options)
+        try:
+            yield drawn, axes
+            contents = {".png": io.BytesIO(), ".pdf": io.BytesIO()}
+            for suffix, content in contents.items():
+                # A date would make other bytes each time.
+                metadata = {"CreationDate": None} if suffix == ".pdf" else None
+                drawn.savefig(content, format=suffix[1:], metadata=metadata)
+        finally:
+            plt.close(drawn)
+    for suffix, content in contents.items():
+        files.write(pathlib.Path(path).with_suffix(suffix), content.getvalue())
+
+
+def write_curves(path: pathlib.Path, panels: Iterable[Panel]) -> bool:
+    """Draws panels of curves side by side, with one legend, and writes the figure.
+
+    Args:
+        path: As for `figure`.
+        panels: Those without a curve are left out.
+
+    Returns:
+        Whether there was anything to draw; if not, nothing is written.
+
+    Raises:
+        InvalidInputError: If it cannot be written.
+    """
+    panels = [panel for panel in panels if panel.curves]
+    if not panels:
+        return False
+    width = 6 if len(panels) == 1 else 4.4 * len(panels)
+    # What is the same quantity has the same axis.
+    is_same = len({(panel.ylabel, panel.log) for panel in panels}) == 1
+    options = {"figsize": (width, 4), "squeeze": False, "sharey": is_same}
+    with figure(path, 1, len(panels), **options) as (drawn, grid):
+        for axes, panel in zip(grid[0], panels, strict=True):
+            draw_panel(axes, panel)
+        add_legend(drawn, grid[0])
+        drawn.supxlabel(
+            seeds_note(curve for panel in panels for curve in panel.curves),
+            fontsize="small",
+        )
+    return True
+
+
+def draw_panel(axes: plt.Axes, panel: Panel) -> None:
+    """Draws curves with their bands.
+
+    Args:
+        axes: Where.
+        panel: What.
+    """
+    for i, curve in enumerate(panel.curves):
+        # Markers of one curve lie between those of the others.
+        every = math.ceil(len(curve.x) / _MOST_MARKERS)
+        offset = i * every // len(panel.curves)
+        axes.plot(
+            curve.x,
+            curve.y,
+            label=curve.label,
+            markevery=(offset, every),
+            **curve.style._asdict(),
+        )
+        if curve.std is not None and np.any(curve.std):
+            y, std = np.asarray(curve.y), np.asarray(curve.std)
+            axes.fill_between(
+                curve.x, y - std, y + std, color=curve.style.color, alpha=0.15, lw=0
+            )
+    axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
+    for which in panel.log:
+        log_axis(axes, which)
+    if panel.from_zero:
+        axes.set_ylim(bottom=0)
+
+
+def log_axis(axes: plt.Axes, which: str) -> None:
+    """Makes an axis of what is drawn logarithmic, with several ticks in any range.
+
+    Args:
+        axes: What has been drawn already.
+        which: "x" or "y".
+    """
+    getattr(axes, f"set_{which}scale")("log")
+    axis = getattr(axes, f"{which}axis")
+    low, high = axis.get_view_interval()
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    step = math.ceil(len(decades) / _MOST_DECADES)
+    for factors in _TICKS:
+        ticks = [f * 10.0**d for d in decades[::step] for f in factors]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) >= _FEWEST_TICKS:
+            break
+    else:  # Less than a factor of two or so: nearly linear.
+        ticks = ticker.MaxNLocator(5).tick_values(low, high)
+    axis.set_major_locator(ticker.FixedLocator(ticks))
+    plain = all(1e-3 <= tick < 1e5 for tick in ticks)
+    axis.set_major_formatter(
+        ticker.FuncFormatter(lambda x, _: f"{x:,.15g}" if plain else _power(x))
+    )
+    axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def _power(value: float) -> str:
+    exponent = math.floor(math.log10(value) + 1e-9)
+    factor = round(value / 10.0**exponent)
+    times = "" if factor == 1 else rf"{factor}\times "
+    return f"${times}10^{{{exponent}}}$"
+
+
+def add_legend(
+    drawn: plt.Figure, panels: Iterable[plt.Axes], ncols: int | None = None
+) -> None:
+    """Puts one legend above all panels, unless no series has a label.
+
+    Args:
+        drawn: The figure.
+        panels: Its panels; series of the same label are taken for one.
+        ncols: In so many columns; by default by the figure's width.
+    """
+    found = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if found:
+        drawn.legend(
+            found.values(),
+            found.keys(),
+            loc="outside upper center",
+            ncols=ncols or min(len(found), int(drawn.get_figwidth() / 2)),
+        )
+
+
+def seeds_note(curves: Iterable[Curve]) -> str:
+    """Says of how many seeds curves are, and what a band is; empty: of none.
+
+    Args:
+        curves: All of a figure.
+    """
+    counts = {curve.num_seeds for curve in curves} - {None}
+    if not counts:
+        return ""
+    if max(counts) == 1:
+        return "one seed"
+    of = f"{min(counts)} to " * (len(counts) > 1) + f"{max(counts)} seeds"
+    return f"lines: mean of {of}; bands: ± their standard deviation"

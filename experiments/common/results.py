@@ -17,8 +17,7 @@ import contextlib
 import dataclasses
 import pathlib
 import re
-import shlex
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from experiments.common import archive
@@ -163,6 +162,12 @@ class Run:
         return self.rows[-1]["round"] if self.rows else 0
 
     @property
+    def hours(self) -> float:
+        """How long rounds and evaluations took together."""
+        seconds = ("round_seconds", "evaluation_seconds")
+        return sum(row.get(key, 0.0) for row in self.speed for key in seconds) / 3600
+
+    @property
     def last_line(self) -> str:
         """Says for a message where the last row of metrics.csv stands."""
         return self.source.at(run_files.METRICS, len(self.rows) + 1)
@@ -201,33 +206,46 @@ def seed_folders(folder: pathlib.Path) -> list[pathlib.Path]:
     return [path for path in sorted(numbered, key=seed_of) if has_begun(path)]
 
 
-def folders_of_cells(results_dir: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+def folders_of_cells(
+    results_dir: pathlib.Path, depth: int = 1, *, loose: bool = False
+) -> dict[str, list[pathlib.Path]]:
     """Lists the folders of runs, see `seed_folders`, by the name of the cell.
 
     Args:
         results_dir: Holds CELL/seedK/. What is no run is let be.
+        depth: How many parts the name of a cell has.
+        loose: Whether CELL/ may be the folder of a run, too.
 
     Raises:
         InvalidInputError: If it is no folder.
     """
     if not results_dir.is_dir():
         raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
-    found = {path.name: seed_folders(path) for path in sorted(results_dir.iterdir())}
+    found = {
+        path.relative_to(results_dir).as_posix(): [path]
+        if loose and has_begun(path)
+        else seed_folders(path)
+        for path in sorted(results_dir.glob("/".join("*" * depth)))
+    }
     return {cell: folders for cell, folders in found.items() if folders}
 
 
-def find_cells(results_dir: pathlib.Path) -> dict[str, list[Source]]:
+def find_cells(
+    results_dir: pathlib.Path, depth: int = 1, *, loose: bool = False
+) -> dict[str, list[Source]]:
     """Finds the runs of a table, by the name of the cell.
 
     Args:
         results_dir: Holds CELL/seedK/, or an archive of them.
+        depth: See `folders_of_cells`.
+        loose: See `folders_of_cells`.
 
     Raises:
         InvalidInputError: If it is no folder, the archive is damaged, or it holds both,
             or nothing.
         RunStoppedError: If it cannot be read.
     """
-    folders = folders_of_cells(results_dir)
+    folders = folders_of_cells(results_dir, depth, loose=loose)
     if archive.is_in(results_dir):
         if folders:
             raise InvalidInputError(
@@ -237,10 +255,11 @@ def find_cells(results_dir: pathlib.Path) -> dict[str, list[Source]]:
             )
         return dict(archive.read(results_dir))
     if not folders:
+        layout = "PART/" * (depth - 1) + "CELL/" + "[seedK/]" * loose
         raise InvalidInputError(
-            f"--results_dir={results_dir} holds no run: expected folders CELL/seedK/ "
-            f"with a flags.txt, as ./run.sh table leaves them, or {archive.CSV} and "
-            f"{archive.JSON}."
+            f"--results_dir={results_dir} holds no run: expected folders "
+            f"{layout}{'' if loose else 'seedK/'} with a flags.txt, as ./run.sh table "
+            f"leaves them, or {archive.CSV} and {archive.JSON}."
         )
     return {cell: [*map(RunFolder, paths)] for cell, paths in folders.items()}
 
@@ -470,36 +489,3 @@ def _check_origins(runs: Sequence[Run]) -> None:
                         f"else at --{flag} than {first.path}: {key} is {here}, there "
                         f"{there}."
                     )
-
-
-# --- What stands above a table ----------------------------------------------------
-
-
-def head(title: str, cells: Iterable[Sequence[Run]], command: Sequence[str]) -> str:
-    """Writes the lines above a table, in Markdown.
-
-    Args:
-        title: Of the table.
-        cells: The runs of each cell.
-        command: What was given to write it, argument by argument.
-    """
-    cells = list(cells)
-    runs = [run for runs in cells for run in runs]
-    described = [run.description for run in runs if run.description]
-    commits = {str(d.get("versions", {}).get("git_commit")) for d in described}
-    processors = {str(d.get("machine", {}).get("processor")) for d in described}
-    lengths = sorted({run.num_rounds for run in runs})
-    seeds = sorted({tuple(run.seed for run in runs) for runs in cells})
-    return "\n".join(
-        [
-            f"# {title}",
-            "",
-            f"- --{runs[0].kind.length}: {', '.join(f'{n:,}' for n in lengths)}",
-            f"- Seeds: {'; '.join(', '.join(map(str, s)) for s in seeds if s)}; "
-            f"{sum(run.is_done for run in runs)} of {len(runs)} runs are done",
-            f"- Command: `{shlex.join(command)}`",
-            f"- Commit: {'; '.join(sorted(commits)) or 'unknown'}",
-            f"- Machine: {'; '.join(sorted(processors)) or 'unknown'}",
-            "",
-        ]
-    )

@@ -28,20 +28,8 @@ from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
 
 _SCALES = ("mini", "tiny_imagenet", "paper")
-# What runs do not keep, because it decides no result; or may lie anywhere.
-_FREE = frozenset(
-    {
-        "clients_csv",
-        "clients_per_gpu",
-        "data_dir",
-        "flagfile",
-        "num_gpus",
-        "results_dir",
-        "rounds_per_checkpoint",
-        "warm_start_cache",
-        "workers",
-    }
-)
+# These may lie anywhere.
+_PLACES = frozenset({"clients_csv", "data_dir", "flagfile"})
 _LARGEST_SEED = 2**31 - 1  # Of ./run.sh train.
 
 
@@ -280,6 +268,9 @@ def _check_folder(job: jobs_lib.Job, pretrained: str | None) -> None:
     if not results.has_begun(job.folder):
         return
     theirs = run_files.read_flags(job.folder / "flags.txt")
+    # A run keeps what decides its results.
+    known = job.table.config.flags()
+    free = _PLACES | {name for name, own in known.items() if not own.decides}
     kind = job.table.report.KIND
     ours = {
         **cells.as_texts(job.cell.settings),
@@ -291,7 +282,7 @@ def _check_folder(job: jobs_lib.Job, pretrained: str | None) -> None:
     there = [
         f"--{name}={theirs.get(name, '(unset)')} instead of {value}"
         for name, value in sorted(ours.items())
-        if name not in {*_FREE, "pretrained"}
+        if name not in {*free, "pretrained"}
         and not flagfiles.same_value(theirs.get(name), value)
     ]
     ours_pretrained = job.start or pretrained or ours.get("pretrained")

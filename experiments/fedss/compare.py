@@ -28,10 +28,8 @@ class Config(run_config.RunConfig):
 def main(config: Config) -> None:
     """Trains and prints the table."""
     print(run_methods.train_methods(config, list(dict.fromkeys(config.methods))))
-    print(
-        f"Written to {pathlib.Path(config.results_dir)}/: curves.png, metrics.csv, "
-        "table.csv, flags.txt"
-    )
+    names = "curves.png and .pdf, metrics.csv, table.csv, flags.txt"
+    print(f"Written to {pathlib.Path(config.results_dir)}/: {names}")
 
 
 if __name__ == "__main__":

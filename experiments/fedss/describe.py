@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 import tqdm
 
-from experiments.common import config, plots, program
+from experiments.common import config, plots, program, table
 from experiments.fedss import run_config, run_parts
 from tff_fedss import files, memory
 from tff_fedss.datasets import imagenet21k, stanford_online_products
@@ -333,29 +333,17 @@ def _is_positive(number: str) -> bool:
 
 def as_text(description: Description) -> str:
     """Writes a description as a table for the terminal."""
-    rows = [("", *Statistics._fields)]
-    for title, counts in description.items():
-        rows.append((title, *map(_number, statistics(counts))))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
+    rows = [
+        (title, *map(_number, statistics(counts)))
+        for title, counts in description.items()
     ]
-    rule = "-" * len(lines[0])
     return "\n".join(
         [
             f"{description.name}: {len(description.images_per_client):,} clients, "
             f"n = {len(description.clients_per_class):,} classes, "
             f"{description.images_per_client.sum():,} training images",
             *([description.note] if description.note else []),
-            rule,
-            lines[0],
-            rule,
-            *lines[1:],
-            rule,
+            table.as_text(("", *Statistics._fields), rows),
         ]
     )
 
@@ -374,7 +362,7 @@ def plot(description: Description, path: pathlib.Path) -> None:
     Raises:
         InvalidInputError: If it cannot be written.
     """
-    with plots.png(path, 2, 2, figsize=(9, 6)) as (figure, grid):
+    with plots.figure(path, 2, 2, figsize=(9, 6)) as (figure, grid):
         panels = dict(zip(("client", "class"), grid, strict=True))
         for axes in (*panels["client"], *panels["class"]):
             axes.set_axis_off()
@@ -390,7 +378,6 @@ def plot(description: Description, path: pathlib.Path) -> None:
             axes.axvline(counts.mean(), color="black", linestyle="--", linewidth=1)
             axes.set(xlabel=title, ylabel="clients" if of == "client" else "classes")
             axes.locator_params(integer=True)
-            axes.grid(alpha=0.3)
         figure.suptitle(
             f"{description.name}: {len(description.images_per_client):,} clients "
             "(dashed: mean)"

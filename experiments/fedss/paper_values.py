@@ -66,6 +66,10 @@ class Table:
     outperformed: tuple[str, ...] = ()
     claim_source: str = ""
 
+    def title_beside(self, dataset: str) -> str:
+        """Returns what to call its numbers beside those of runs on a data set."""
+        return "paper" if dataset == self.dataset else f"paper ({self.short_title})"
+
 
 def _cells(source, num_negatives, fedss, neg_only, full_softmax, centralized):
     """Pairs the numbers of Tables 1 to 3 with their cells."""

@@ -1,4 +1,4 @@
-"""Tables and pictures of what runs have measured.
+"""Tables and figures of the paper, from what runs have measured.
 
     ./run.sh report --table=1 --scale=mini --results_dir=results/table1_mini
 
@@ -13,22 +13,25 @@ Figures 7 and 9 look at the data of the runs, so they must still be where they w
 at --data_dir. Figure 8 is computed from the network alone.
 """
 
-import csv
 import dataclasses
-import io
 import os
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from experiments.common import config, output_files, plots, program
+from experiments.common import config, output_files, program
 from experiments.common.cells import Cell, Table
 from experiments.fedss import cells as cells_lib
 from experiments.fedss import figures as figures_lib
-from experiments.fedss import paper_table, paper_values, table_results
-from experiments.fedss.table_results import METHOD_TITLES
-from tff_fedss import metrics, tasks, training
+from experiments.fedss import (
+    model_figures,
+    paper_table,
+    paper_values,
+    result_figures,
+    table_lines,
+    table_results,
+)
+from tff_fedss import tasks
 from tff_fedss.errors import InvalidInputError
 
 SCALES = ("mini", "tiny_imagenet", "paper")
@@ -36,172 +39,6 @@ NUM_SEEDS = 3  # Section 4.1: three independent runs.
 _DEFAULT_FIGURES = {1: (3, 4, 5), 2: (3, 4, 5), 3: (3, 4, 10), 4: ()}
 # Of the runs, for `./run.sh table`.
 KIND, RUN = table_results.KIND, table_results.Run
-
-
-class Outcome(NamedTuple):
-    """What came of one run; the fields are the columns of the table.
-
-    In the file, the metric of the task gives `percent` its name: `top1_percent`.
-
-    Where there are no clients (Centralized), there is no traffic: None.
-
-    Attributes:
-        method: As the paper writes it.
-        percent: The metric of the task after the last round.
-        classes_percent: The mean |S_k| over all rounds, in percent of n.
-        classifier_parameters: Sent down to a client, and back up, per round; a mean.
-        classifier_bytes_down: Per client and round.
-        classifier_bytes_up: Per client and round, with the ids of the classes.
-    """
-
-    method: str
-    percent: float
-    classes_percent: float | None
-    classifier_parameters: float | None
-    classifier_bytes_down: float | None
-    classifier_bytes_up: float | None
-
-
-def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
-    """Sums up a finished run.
-
-    Args:
-        run: The run.
-        rows: What `training.train` released, of this run and of others.
-    """
-    own = [row for row in rows if row["method"] == run.name]
-    title, percent = METHOD_TITLES[run.name], 100 * own[-1][run.task.metric]
-    sizes = [row["classes_per_client"] for row in own if "classes_per_client" in row]
-    if not sizes:
-        return Outcome(title, percent, None, None, None, None)
-    mean_size = sum(sizes) / len(sizes)
-    num_classes, embedding_dim = run.weights.trainable[-1].shape
-    traffic = metrics.classifier_traffic(
-        mean_size, embedding_dim, asks_by_id=run.name != "full_softmax"
-    )
-    return Outcome(
-        title,
-        percent,
-        100 * mean_size / num_classes,
-        traffic.parameters,
-        traffic.bytes_down,
-        traffic.bytes_up,
-    )
-
-
-def as_csv(outcomes: Sequence[Outcome], metric: str) -> str:
-    """Writes outcomes as CSV, a row per method.
-
-    Args:
-        outcomes: The rows.
-        metric: The metric of the task.
-    """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        f"{metric}_percent" if name == "percent" else name for name in Outcome._fields
-    )
-    writer.writerows(outcomes)
-    return text.getvalue()
-
-
-def as_text(
-    outcomes: Sequence[Outcome], metric_title: str, num_classes: int, chance: float
-) -> str:
-    """Writes outcomes as a table for the terminal.
-
-    Args:
-        outcomes: The rows.
-        metric_title: How to write the metric of the task.
-        num_classes: n.
-        chance: What guessing would reach, a share.
-    """
-    header = (
-        "method",
-        f"{metric_title} %",
-        "|S_k| % of n",
-        "parameters",
-        "bytes down",
-        "bytes up",
-    )
-    cells = [
-        header,
-        *(
-            (
-                o.method,
-                _number(o.percent, ".1f"),
-                _number(o.classes_percent, ".1f"),
-                _number(o.classifier_parameters, ",.0f"),
-                _number(o.classifier_bytes_down, ",.0f"),
-                _number(o.classifier_bytes_up, ",.0f"),
-            )
-            for o in outcomes
-        ),
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in cells
-    ]
-    rule = "-" * len(lines[0])
-    caption = (
-        f"{metric_title}: on held-out images, trained on n = {num_classes:,} classes "
-        f"(chance: {100 * chance:.2g} %).\n"
-        "parameters and bytes: of the classifier, per client and round; means."
-    )
-    return "\n".join([rule, lines[0], rule, *lines[1:], rule, caption])
-
-
-def _number(value: float | None, format_spec: str) -> str:
-    return "-" if value is None else format(value, format_spec)
-
-
-def plot_learning_curves(
-    rows: Sequence[training.Metrics],
-    task: type[tasks.Task] | tasks.Task,
-    path: pathlib.Path,
-) -> None:
-    """Draws loss and the task's metric by round, a colour per method, as a PNG.
-
-    Args:
-        rows: What `training.train` released; nothing is drawn of nothing.
-        task: The task, or its class.
-        path: The file; replaced whole or not at all.
-    """
-    if not rows:
-        return
-    with plots.png(path, 1, 2, figsize=(9, 3.5)) as (figure, (left, right)):
-        for name in dict.fromkeys(row["method"] for row in rows):
-            own = [row for row in rows if row["method"] == name]
-            losses = [(row["round"], row["loss"]) for row in own if "loss" in row]
-            measured = [
-                (row["round"], 100 * row[task.metric])
-                for row in own
-                if task.metric in row
-            ]
-            for axes, points, marker in ((left, measured, "o"), (right, losses, "")):
-                if points:
-                    axes.plot(
-                        *zip(*points, strict=True),
-                        marker=marker,
-                        color=figures_lib.METHOD_COLORS[name],
-                        label=METHOD_TITLES[name],
-                    )
-        left.set(xlabel="round", ylabel=f"{task.metric_title} on held-out images (%)")
-        left.set_ylim(bottom=0)
-        right.set(xlabel="round", ylabel="training loss (each method's own)")
-        for axes in (left, right):
-            axes.grid(alpha=0.3)
-        handles, labels = left.get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside upper center", ncols=6, frameon=False
-        )
-
-
-# --- The tables of the paper ------------------------------------------------------
 
 
 def write(
@@ -214,7 +51,7 @@ def write(
     more_results_dirs: Sequence[str | os.PathLike] = (),
     cells: Table | None = None,
     num_seeds: int = NUM_SEEDS,
-    load_task: figures_lib.LoadTask | None = None,
+    load_task: model_figures.LoadTask | None = None,
     command: Sequence[str] | None = None,
 ) -> str:
     """Writes a table of the paper from our runs: tableN.md, tableN.csv and figures.
@@ -252,13 +89,13 @@ def write(
         if more_results_dirs
         else results
     )
-    expected = paper_table.expected_cells(() if cells is None else cells.cells)
-    results = paper_table.cells_of_table(results, paper, expected)
-    lines = paper_table.lines_of(results, paper, expected, num_seeds)
+    expected = table_lines.expected_cells(() if cells is None else cells.cells)
+    results = table_lines.cells_of_table(results, paper, expected)
+    lines = table_lines.lines_of(results, paper, expected, num_seeds)
     folder = output_files.create_folder(output_dir or results_dir)
     if figures is None:
         figures = _DEFAULT_FIGURES[table]
-        if table in (1, 2) and figures_lib.compositions(pool):
+        if table in (1, 2) and result_figures.compositions(pool):
             figures = (*figures, 6)
     pictures = [
         _figure_text(number, folder, pool, load_task, in_markdown=True)
@@ -330,7 +167,7 @@ def write_figure(
     *,
     output_dir: str | os.PathLike | None = None,
     more_results_dirs: Sequence[str | os.PathLike] = (),
-    load_task: figures_lib.LoadTask | None = None,
+    load_task: model_figures.LoadTask | None = None,
 ) -> str:
     """Draws one figure of the paper from our runs: figureN.png.
 
@@ -355,9 +192,9 @@ def write_figure(
     folder = output_files.create_folder(output_dir or results_dir)
     text = _figure_text(number, folder, results, load_task, in_markdown=False)
     if number == 6 and results is not None:
-        for pair in figures_lib.compositions(results):
+        for pair in result_figures.compositions(results):
             lines = [
-                paper_table.line_of(results, c.setting, c.name, None, NUM_SEEDS)
+                table_lines.line_of(results, c.setting, c.name, None, NUM_SEEDS)
                 for c in pair
             ]
             text += "\n  " + "; ".join(f"{x.setting}: {x} %" for x in lines)
@@ -368,7 +205,7 @@ def _figure_text(
     number: int,
     folder: pathlib.Path,
     results: table_results.Results | None,
-    load_task: figures_lib.LoadTask | None,
+    load_task: model_figures.LoadTask | None,
     in_markdown: bool,
 ) -> str:
     if number not in figures_lib.CAPTIONS:
@@ -456,11 +293,11 @@ def make(
         if value == "":
             raise InvalidInputError(f"--{name}= is empty; expected a folder.")
     numbers = None if figures is None else [_figure_number(text) for text in figures]
-    load_task: figures_lib.LoadTask | None = None
+    load_task: model_figures.LoadTask | None = None
     if data_dir is not None:
 
         def load_task(run_flags):
-            return figures_lib.load_task_of_flags({**run_flags, "data_dir": data_dir})
+            return model_figures.load_task_of_flags({**run_flags, "data_dir": data_dir})
 
     if table is not None:
         results_dir = results_dir or f"results/table{table}_{scale}"

@@ -8,7 +8,8 @@ from typing import Any
 import tqdm
 
 from experiments.common import output_files, runtime_config
-from experiments.fedss import report, run_config, run_parts, starting_point
+from experiments.fedss import outcomes as outcomes_lib
+from experiments.fedss import run_config, run_parts, starting_point
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
 
@@ -91,9 +92,7 @@ def _train_in(
             collapsed.discard(method)
 
     with output_files.drawing_afterwards(
-        lambda: report.plot_learning_curves(
-            folder.rows, task, folder.path / "curves.png"
-        )
+        lambda: outcomes_lib.plot(folder.rows, task, folder.path / "curves.png")
     ):
         training.train(
             runs,
@@ -106,9 +105,9 @@ def _train_in(
         )
     for run in runs:
         folder.write_weights(f"{run.name}.npz", run.weights)
-    outcomes = [report.outcome(run, folder.rows) for run in runs]
-    folder.write_text("table.csv", report.as_csv(outcomes, task.metric))
-    table = report.as_text(
+    outcomes = [outcomes_lib.outcome(run, folder.rows) for run in runs]
+    folder.write_text("table.csv", outcomes_lib.as_csv(outcomes, task.metric))
+    table = outcomes_lib.as_text(
         outcomes, task.metric_title, task.dataset.num_classes, task.chance
     )
     for method in (run.name for run in runs if run.name in collapsed):

@@ -146,12 +146,6 @@ class Run(results_lib.Run):
         text = f"{self.final(self.task.metric):.2f} %"
         return f"{text}, features collapsed" if self.has_collapsed else text
 
-    @property
-    def hours(self) -> float:
-        """How long rounds and evaluations took together."""
-        seconds = ("round_seconds", "evaluation_seconds")
-        return sum(row.get(key, 0.0) for row in self.speed for key in seconds) / 3600
-
 
 @dataclasses.dataclass(frozen=True)
 class Cell:

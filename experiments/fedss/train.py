@@ -2,10 +2,10 @@
 
     ./run.sh train --dataset=omniglot --data_dir=DIR --method=fedss --results_dir=DIR
 
-writes into the results folder: metrics.csv (a row per round), curves.png, table.csv,
-the weights METHOD.npz, flags.txt and run.json. To repeat the run elsewhere, give
---flagfile=flags.txt and another --results_dir; to go on with one that was stopped or
-killed, give the same flags again.
+writes into the results folder: metrics.csv (a row per round), curves.png and .pdf,
+table.csv, the weights METHOD.npz, flags.txt and run.json. To repeat the run elsewhere,
+give --flagfile=flags.txt and another --results_dir; to go on with one that was stopped
+or killed, give the same flags again.
 
 Expected, for Omniglot with --rounds=60: top-1 49.5 %, where chance is 0.15 %, after 2
 minutes on 2 cores.

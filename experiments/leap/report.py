@@ -3,21 +3,31 @@
     ./run.sh leap_report --results_dir=results/leap --output_dir=docs/results/leap
 
 reads results/leap/SETTING/METHOD/seedN/, the results folders of `./run.sh leap`,
-finished or not, in which the runs of a setting differ in method and seed alone. It
-writes table1.md and table1.csv with the paper's numbers beside ours, and for each
-setting (any name, such as cifar10_mini) curves.png (figures 2, 4, 6, 7, 9, 10),
-selection.png, and embedding.png (figures 3, 5, 8, 11), with the setting's name before
-each. It takes seconds, and about 10 more per setting for t-SNE.
+finished or not, in which the runs of a setting differ in method and seed alone; or what
+`./run.sh pack` made of them. It writes table1.md and table1.csv with the paper's
+numbers beside ours, and for each setting (any name, such as cifar10_mini) curves.png
+(figures 2, 4, 6, 7, 9, 10), selection.png, and embedding.png (figures 3, 5, 8, 11; not
+of packed runs, which are without representations), with the setting's name before each,
+and likewise .pdf. It takes seconds, and about 10 more per setting for t-SNE.
 """
 
 import dataclasses
 import pathlib
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.common import config, output_files, program, results
+from experiments.common import (
+    config,
+    output_files,
+    plots,
+    program,
+    results,
+    table_header,
+)
 from experiments.common.cells import Table
+from experiments.common.table import as_markdown
 from experiments.leap import figures as leap_figures
 from tff_fedss import training
 from tff_fedss.errors import InvalidInputError
@@ -66,7 +76,7 @@ class Config(config.Config):
 
     results_dir: str = config.flag(
         None,
-        "Holds SETTING/METHOD/seedN, the results folders.",
+        "Holds SETTING/METHOD/seedN, the results folders, or an archive of them.",
         needed="DIR is needed.",
     )
     output_dir: str = config.flag(
@@ -78,19 +88,30 @@ class Config(config.Config):
 
 def main(config: Config) -> None:
     """Reads and writes."""
-    text = write(pathlib.Path(config.results_dir), pathlib.Path(config.output_dir))
+    text = write(
+        pathlib.Path(config.results_dir),
+        pathlib.Path(config.output_dir),
+        ["./run.sh", "leap_report", *sys.argv[1:]],
+    )
     print(text)
 
 
-def write(results_dir: pathlib.Path, output_dir: pathlib.Path) -> str:
+def write(
+    results_dir: pathlib.Path,
+    output_dir: pathlib.Path,
+    command: Sequence[str] | None = None,
+    title: str = "LEAP, Table 1",
+) -> str:
     """Writes the table and the figures.
 
     Args:
-        results_dir: Holds SETTING/METHOD/seedN, the results folders.
+        results_dir: Holds SETTING/METHOD/seedN, the results folders, or an archive.
         output_dir: Where to write; created if need be.
+        command: What was given to write it, argument by argument.
+        title: Of the page.
 
     Returns:
-        The table, in Markdown.
+        The page, in Markdown.
 
     Raises:
         InvalidInputError: If there is no measured run, a file of one is damaged, or
@@ -100,13 +121,23 @@ def write(results_dir: pathlib.Path, output_dir: pathlib.Path) -> str:
     folder = output_files.create_folder(output_dir)
     for setting, methods in settings.items():
         _draw(setting, methods, folder)
-    table = [
+    rows = [
         _table_row(setting, method, runs, methods.get("random"))
         for setting, methods in settings.items()
         for method, runs in methods.items()
     ]
-    output_files.write_csv(folder / "table1.csv", table)
-    text = _as_markdown(table)
+    output_files.write_csv(folder / "table1.csv", rows)
+    cells = {
+        f"{setting}/{method}": runs
+        for setting, methods in settings.items()
+        for method, runs in methods.items()
+    }
+    text = (
+        f"{table_header.head(title, cells, command)}"
+        f"{as_markdown(list(rows[0]), [row.values() for row in rows], left=(0, 1))}\n\n"
+        "Mean and standard deviation over seeds, at the last mini-batch that all seeds "
+        "have. The paper's numbers are of its full settings, whatever ours is.\n"
+    )
     output_files.write_text(folder / "table1.md", text)
     return text
 
@@ -120,42 +151,39 @@ def write_table(
 ) -> str:
     """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
     del name, num_seeds
-    settings = _read(results_dir)
-    cells = [runs for methods in settings.values() for runs in methods.values()]
-    head = results.head(table.title, cells, command)
-    return f"{head}\n{write(results_dir, results_dir)}"
+    return write(results_dir, results_dir, command, table.title)
 
 
 def _read(results_dir: pathlib.Path) -> Settings:
-    if not results_dir.is_dir():
-        raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
     settings: Settings = {}
-    for folder in sorted(p for p in results_dir.iterdir() if p.is_dir()):
+    found = results.find_cells(results_dir, depth=2)
+    for setting in dict.fromkeys(cell.rpartition("/")[0] for cell in found):
         methods = {}
         for method in leap_figures.METHODS:
-            if runs := _read_cell(folder / method):
+            if runs := _read_cell(method, found.get(f"{setting}/{method}", ())):
                 methods[method] = runs
         if methods:
             results.check_same_table([run for runs in methods.values() for run in runs])
-            settings[folder.name] = methods
+            settings[setting] = methods
     if not settings:
         raise InvalidInputError(
-            f"--results_dir={results_dir} holds no SETTING/METHOD/seedN/metrics.csv "
-            f"with a row, for a method of {', '.join(leap_figures.METHODS)}."
+            f"--results_dir={results_dir} holds no run SETTING/METHOD/seedN with a "
+            f"measurement, for a method of {', '.join(leap_figures.METHODS)}."
         )
     return settings
 
 
-def _read_cell(folder: pathlib.Path) -> list[results.Run]:
+def _read_cell(method: str, sources: Sequence[results.Source]) -> list[results.Run]:
     """Reads the runs of a method that have been measured."""
-    runs = [results.read_run(path, KIND) for path in results.seed_folders(folder)]
+    runs = [results.read_run(source, KIND) for source in sources]
     for run in runs:
-        if run.name != folder.name:
+        if run.name != method:
             raise InvalidInputError(
-                f"{run.path} has --method={run.name}, in the folder {folder.name}."
+                f"{run.path} has --method={run.name}, in the folder {method}."
             )
         if run.rows and "top1" not in run.rows[0]:
-            raise InvalidInputError(f"{run.path / 'metrics.csv'}:2: there is no top1.")
+            where = run.source.at("metrics.csv", 2)
+            raise InvalidInputError(f"{where}: there is no top1.")
     runs = [run for run in runs if run.rows]
     results.check_same_cell(runs)
     return runs
@@ -209,17 +237,16 @@ def _table_row(
     random: Sequence[results.Run] | None,
 ) -> dict[str, str]:
     """One row of the table, as text; blank is what is not known."""
-    curve = leap_figures.mean_curve([run.rows for run in runs], "top1")
-    steps, mean, spread = curve
+    curve = _accuracy(runs)
+    steps, mean, spread = curve.x, curve.y, curve.std
     reached = ""
     if random is not None:
-        _, random_mean, _ = leap_figures.mean_curve([r.rows for r in random], "top1")
-        is_reached = mean >= random_mean[-1]
+        is_reached = mean >= _accuracy(random).y[-1]
         reached = f"{steps[is_reached.argmax()]:,}" if is_reached.any() else "not"
     dataset = runs[0].flags.get("dataset", "")
-    last = f"{100 * mean[-1]:.2f}"
+    last = f"{mean[-1]:.2f}"
     if len(runs) > 1:
-        last += f" ± {100 * spread[-1]:.2f}"
+        last += f" ± {spread[-1]:.2f}"
     unfinished = sum(not run.is_done for run in runs)
     return {
         "setting": setting,
@@ -232,16 +259,10 @@ def _table_row(
     }
 
 
-def _as_markdown(table: Sequence[Mapping[str, str]]) -> str:
-    columns = list(table[0])
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    lines += [f"| {' | '.join(row.values())} |" for row in table]
-    lines += [
-        "",
-        "Mean and standard deviation over seeds, at the last mini-batch that all seeds "
-        "have. The paper's numbers are of its full settings, whatever ours is.",
-    ]
-    return "\n".join(lines) + "\n"
+def _accuracy(runs: Sequence[results.Run]) -> plots.Curve:
+    """The mean accuracy in percent, by mini-batches."""
+    series = plots.Series("", plots.REFERENCE, [run.rows for run in runs])
+    return plots.panel([series], "steps", "top1", "", "", scale=100).curves[0]
 
 
 if __name__ == "__main__":

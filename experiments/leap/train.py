@@ -11,10 +11,10 @@ network, trained beside it with the Magnet loss (LEAP), or from the pixels (SPLD
 docs/results/leap says what came of them, and how long it took.
 
 The results folder has metrics.csv (a row per round of --steps_per_round mini-batches),
-curves.png, the weights, the representations that figures are drawn of, flags.txt and
-run.json. A run that was stopped or killed goes on when it is given the same flags
-again. It ends with the same bytes, except LEAP without --in_turn: there the embedding
-network is trained in a process of its own, as fast as the machine can.
+curves.png and .pdf, the weights, the representations that figures are drawn of,
+flags.txt and run.json. A run that was stopped or killed goes on when it is given the
+same flags again. It ends with the same bytes, except LEAP without --in_turn: there the
+embedding network is trained in a process of its own, as fast as the machine can.
 """
 
 import contextlib

@@ -3,24 +3,33 @@
     ./run.sh moco_report --results_dir=results/moco --output_dir=docs/results/moco
 
 reads results/moco/CELL/seedN/, the results folders of finished runs of `./run.sh
-moco`, and writes linear_accuracy.md, linear_accuracy.csv and losses.png, in a few
-seconds. CELL is named as in cells.py: a_gamma0 for experiment A with gamma = 0,
-and so on to d_gamma2; `untrained` is the random encoder. The runs must have the same
-flags but for what their cells stand for, and those of one seed that are post-trained
-start from the same model. The paper's numbers (Imagenette, ResNet-50, 1,250 epochs)
-stand beside ours.
+moco`, or what `./run.sh pack` made of them, and writes linear_accuracy.md,
+linear_accuracy.csv and, not of packed runs, which are without the losses of examples,
+losses.png and .pdf, in a few seconds. CELL is named as in cells.py: a_gamma0 for
+experiment A with gamma = 0, and so on to d_gamma2; `untrained` is the random encoder.
+The runs must have the same flags but for what their cells stand for, and those of one
+seed that are post-trained start from the same model. The paper's numbers (Imagenette,
+ResNet-50, 1,250 epochs) stand beside ours.
 """
 
 import dataclasses
 import pathlib
-import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.common import config, output_files, plots, program, results
+from experiments.common import (
+    config,
+    output_files,
+    plots,
+    program,
+    results,
+    table_header,
+)
 from experiments.common.cells import Table
+from experiments.common.table import as_markdown, mean_std
 from tff_fedss import losses, tasks, training
 from tff_fedss.errors import InvalidInputError
 
@@ -71,7 +80,7 @@ class Config(config.Config):
 
     results_dir: str = config.flag(
         None,
-        "Holds CELL/seedN/.",
+        "Holds CELL/seedN/, or an archive of them.",
         needed="DIR is needed.",
     )
     output_dir: str = config.flag(
@@ -83,19 +92,30 @@ class Config(config.Config):
 
 def main(config: Config) -> None:
     """Reads and writes."""
-    text = write(pathlib.Path(config.results_dir), pathlib.Path(config.output_dir))
+    text = write(
+        pathlib.Path(config.results_dir),
+        pathlib.Path(config.output_dir),
+        ["./run.sh", "moco_report", *sys.argv[1:]],
+    )
     print(text, end="")
 
 
-def write(results_dir: pathlib.Path, output_dir: pathlib.Path) -> str:
+def write(
+    results_dir: pathlib.Path,
+    output_dir: pathlib.Path,
+    command: Sequence[str] | None = None,
+    title: str = "Focal contrastive learning",
+) -> str:
     """Writes the tables and the figure.
 
     Args:
-        results_dir: Holds CELL/seedN/.
+        results_dir: Holds CELL/seedN/, or an archive of them.
         output_dir: Where to write; created if need be.
+        command: What was given to write it, argument by argument.
+        title: Of the page.
 
     Returns:
-        The tables, in Markdown.
+        The page, in Markdown.
 
     Raises:
         InvalidInputError: If no run is finished, a file of one is damaged, or runs do
@@ -106,7 +126,10 @@ def write(results_dir: pathlib.Path, output_dir: pathlib.Path) -> str:
         for experiment, values in _PAPER.items()
         for gamma, paper in zip(_GAMMAS, values, strict=True)
     }
-    cells = {cell: _read_cell(results_dir / cell) for cell in (_UNTRAINED, *papers)}
+    found = results.find_cells(results_dir)
+    cells = {
+        cell: _read_cell(cell, found.get(cell, ())) for cell in (_UNTRAINED, *papers)
+    }
     if not any(cells.values()):
         raise InvalidInputError(
             f"--results_dir={results_dir} holds no finished run in CELL/seedN/, for a "
@@ -119,7 +142,9 @@ def write(results_dir: pathlib.Path, output_dir: pathlib.Path) -> str:
     ]
     measured = _read_losses(cells[_MEASURED])
     output_files.create_folder(output_dir)
-    text = _as_markdown(rows) + _describe_losses(measured)
+    measured_cells = {cell: runs for cell, runs in cells.items() if runs}
+    text = table_header.head(title, measured_cells, command)
+    text += _as_markdown(rows) + _describe_losses(measured)
     output_files.write_text(output_dir / "linear_accuracy.md", text)
     output_files.write_csv(
         output_dir / "linear_accuracy.csv", [_csv_row(row) for row in rows]
@@ -138,13 +163,11 @@ def write_table(
 ) -> str:
     """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
     del name, num_seeds
-    cells = [_read_cell(results_dir / cell) for cell in table.cells]
-    head = results.head(table.title, cells, command)
-    return f"{head}\n{write(results_dir, results_dir)}"
+    return write(results_dir, results_dir, command, table.title)
 
 
 def _csv_row(row: _Row) -> dict[str, Any]:
-    mean, deviation = _moments(row.accuracies)
+    mean, _, deviation = mean_std(row.accuracies, 2).partition(" ± ")
     return {
         "cell": row.cell,
         "paper": row.paper,
@@ -154,13 +177,13 @@ def _csv_row(row: _Row) -> dict[str, Any]:
     }
 
 
-def _read_cell(folder: pathlib.Path) -> list[results.Run]:
+def _read_cell(cell: str, sources: Sequence[results.Source]) -> list[results.Run]:
     """Reads the finished runs of a cell, and checks that they are of this cell."""
-    runs = [results.read_run(path, KIND) for path in results.seed_folders(folder)]
-    experiment, _, gamma = folder.name.partition("_gamma")
+    runs = [results.read_run(source, KIND) for source in sources]
+    experiment, _, gamma = cell.partition("_gamma")
     for run in runs:
         loss, is_pretrained = run.flags["loss"], bool(run.flags.get("pretrained"))
-        if folder.name == _UNTRAINED:
+        if cell == _UNTRAINED:
             is_right = run.num_rounds == 0 and not is_pretrained
             expected = "--epochs=0 and no --pretrained"
         else:
@@ -179,7 +202,7 @@ def _read_cell(folder: pathlib.Path) -> list[results.Run]:
                 f"{run.path} has --loss={loss} --gamma={run.flags['gamma']} "
                 f"--epochs={run.num_rounds} "
                 f"--pretrained={run.flags.get('pretrained', '(unset)')}; a run of "
-                f"{folder.name} has {expected}."
+                f"{cell} has {expected}."
             )
     results.check_same_cell(runs)
     return [run for run in runs if run.is_done]
@@ -196,43 +219,33 @@ def _accuracy(run: results.Run) -> float:
     return 100 * run.rows[-1][tasks.Contrastive.metric]
 
 
-def _moments(values: list[float]) -> tuple[str, str]:
-    """The mean and, of several values, their standard deviation."""
-    mean = f"{statistics.mean(values):.2f}" if values else ""
-    deviation = f"{statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return mean, deviation
-
-
 def _as_markdown(rows: list[_Row]) -> str:
-    lines = []
+    parts = []
     for experiment, title in _TITLES.items():
         own = [row for row in rows if row.cell.startswith(f"{experiment}_")]
         if not any(row.accuracies for row in own):
             continue
-        lines += [
-            f"{title}:",
-            "",
-            "| gamma | paper, % | ours, % | seeds |",
-            "|---|---|---|---|",
-        ]
-        for row in own:
-            mean, deviation = _moments(row.accuracies)
-            ours = f"{mean} ± {deviation}" if deviation else mean
-            seeds = len(row.accuracies) or ""
-            lines.append(f"| {row.gamma} | {row.paper} | {ours} | {seeds} |")
-        lines.append("")
+        table = as_markdown(
+            ["gamma", "paper, %", "ours, %", "seeds"],
+            [
+                [r.gamma, r.paper, mean_std(r.accuracies, 2), len(r.accuracies) or ""]
+                for r in own
+            ],
+        )
+        parts.append(f"{title}:\n\n{table}\n")
     untrained = next(row for row in rows if row.cell == _UNTRAINED)
     if untrained.accuracies:
-        mean, deviation = _moments(untrained.accuracies)
-        ours = f"{mean} ± {deviation}" if deviation else mean
-        lines += [f"Random encoder, not trained: {ours} %.", ""]
-    return "\n".join(lines)
+        ours = mean_std(untrained.accuracies, 2)
+        parts.append(f"Random encoder, not trained: {ours} %.\n")
+    return "\n".join(parts)
 
 
 def _read_losses(runs: Sequence[results.Run]) -> dict[str, np.ndarray] | None:
     """The losses of all examples in all seeds of the model, by form."""
     measured = {form: [] for form in _FIGURES}
     for run in runs:
+        if not run.path.exists():  # A packed one.
+            continue
         path = run.path / "losses.npz"
         arrays = training.read_arrays(path)
         for form, parts in measured.items():
@@ -257,30 +270,25 @@ def _read_losses(runs: Sequence[results.Run]) -> dict[str, np.ndarray] | None:
 def _describe_losses(measured: dict[str, np.ndarray] | None) -> str:
     if measured is None:
         return ""
-    lines = [
-        "",
-        "Loss of each example under the model of experiment A with gamma = 0:",
-        "",
-        "| loss | figure | mean | median | below 0.5, % |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for form, values in measured.items():
         low = 100 * np.mean(values < 0.5)
-        lines.append(
-            f"| {form} | {_FIGURES[form]} | {values.mean():.2f} | "
-            f"{np.median(values):.2f} | {low:.1f} |"
-        )
-    return "\n".join([*lines, ""])
+        spread = [f"{values.mean():.2f}", f"{np.median(values):.2f}", f"{low:.1f}"]
+        rows.append([form, _FIGURES[form], *spread])
+    table = as_markdown(["loss", "figure", "mean", "median", "below 0.5, %"], rows)
+    return (
+        "\nLoss of each example under the model of experiment A with gamma = 0:\n\n"
+        f"{table}\n"
+    )
 
 
 def _plot(measured: dict[str, np.ndarray], path: pathlib.Path) -> None:
     """Draws the three histograms on one scale, as figures 3 to 5 of the paper."""
     top = max(np.quantile(values, 0.999) for values in measured.values())
-    with plots.png(path, 1, 3, figsize=(12, 3.2), sharey=True) as (_, panels):
+    with plots.figure(path, 1, 3, figsize=(12, 3.2), sharey=True) as (_, panels):
         for panel, (form, values) in zip(panels, measured.items(), strict=True):
             panel.hist(np.minimum(values, top), bins=60, range=(0, top), density=True)
             panel.set(title=f"{form} (figure {_FIGURES[form]})", xlabel="loss")
-            panel.grid(alpha=0.3)
         panels[0].set_ylabel("density of examples")
 
 

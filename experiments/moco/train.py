@@ -16,8 +16,8 @@ time of 3 of its 30 epochs); docs/results/moco has what came out.
 
 The results folder has metrics.csv (a row per epoch, linear accuracy where it was
 measured), losses.npz (the loss of each example in the three forms, for figures 3 to 5),
-moco.npz (both encoders and the queue, for --pretrained), curves.png, flags.txt and
-run.json. A run that was stopped or killed goes on when it is given the same flags
+moco.npz (both encoders and the queue, for --pretrained), curves.png and .pdf, flags.txt
+and run.json. A run that was stopped or killed goes on when it is given the same flags
 again, and ends with the same bytes.
 """
 
@@ -361,13 +361,14 @@ def _plot(folder: training.ResultsFolder) -> None:
         "accuracy": "share of queries whose own key is the nearest",
         tasks.Contrastive.metric: "linear top-1",
     }
-    path = folder.path / "curves.png"
-    with plots.png(path, 1, 3, figsize=(12, 3.5)) as (_, panels):
-        for panel, (column, title) in zip(panels, columns.items(), strict=True):
-            points = [(r["round"], r[column]) for r in folder.rows if column in r]
-            panel.plot(*zip(*points, strict=True), marker="o", markersize=3)
-            panel.set(xlabel="epochs", ylabel=title)
-            panel.grid(alpha=0.3)
+    series = [plots.Series("", plots.style(0), [folder.rows])]
+    plots.write_curves(
+        folder.path / "curves.png",
+        [
+            plots.panel(series, "round", column, "epochs", title)
+            for column, title in columns.items()
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -3,22 +3,30 @@
     ./run.sh partial_fc_report --results_dir=DIR --output_dir=DIR --name=omniglot
 
 reads the results folders of `./run.sh partial_fc` in DIR, at any depth, finished or
-not, and writes NAME.png (TAR@FAR, CA_pcc and the loss by steps), NAME.csv (a row per
-measurement of CA_pcc) and NAME.md. Runs of one --sampling and --sample_rate
-(`pprn_0.1`, ...) are one row: the mean and the standard deviation over seeds, at the
-last step that all of them have; the curves are of the first. All other flags must be
-the same. Takes seconds.
+not, or what `./run.sh pack` made of them, and writes NAME.png and .pdf (TAR@FAR, CA_pcc
+and the loss by steps), NAME.csv (a row per measurement of CA_pcc) and NAME.md. Runs of
+one --sampling and --sample_rate (`pprn_0.1`, ...) are one row and one curve: the mean
+and the standard deviation over seeds, in the row at the last step that all of them
+have. All other flags must be the same. Takes seconds.
 """
 
 import dataclasses
 import os
 import pathlib
-import statistics
+import sys
 from collections.abc import Mapping, Sequence
 
-from experiments.common import config, output_files, program, results
+from experiments.common import (
+    archive,
+    config,
+    output_files,
+    plots,
+    program,
+    results,
+    table_header,
+)
 from experiments.common.cells import Table
-from experiments.partial_fc import curves as partial_fc_curves
+from experiments.common.table import as_markdown, mean_std
 from tff_fedss import samplers, training
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks.identities import IdentityVerification
@@ -58,7 +66,7 @@ class Config(config.Config):
 
     results_dir: str = config.flag(
         None,
-        "Holds the results folders.",
+        "Holds the results folders, or an archive of them.",
         needed="DIR is needed.",
     )
     output_dir: str = config.flag(
@@ -75,20 +83,29 @@ def main(config: Config) -> None:
         pathlib.Path(config.results_dir),
         pathlib.Path(config.output_dir),
         config.name,
+        ["./run.sh", "partial_fc_report", *sys.argv[1:]],
     )
     print(text)
 
 
-def write(results_dir: pathlib.Path, output_dir: pathlib.Path, name: str) -> str:
+def write(
+    results_dir: pathlib.Path,
+    output_dir: pathlib.Path,
+    name: str,
+    command: Sequence[str] | None = None,
+    title: str = "Partial FC",
+) -> str:
     """Writes the curves and the table.
 
     Args:
-        results_dir: Holds the results folders.
+        results_dir: Holds the results folders, or an archive of them.
         output_dir: Where to write; created if need be.
         name: Of the files.
+        command: What was given to write it, argument by argument.
+        title: Of the page.
 
     Returns:
-        The table, in Markdown.
+        The page, in Markdown.
 
     Raises:
         InvalidInputError: If there is no measured run, a file of one is damaged, or
@@ -97,22 +114,53 @@ def write(results_dir: pathlib.Path, output_dir: pathlib.Path, name: str) -> str
     output_files.check_name(name)
     cells = _read(results_dir)
     output_files.create_folder(output_dir)
-    firsts = {key: _rows(runs[0]) for key, runs in cells.items()}
-    partial_fc_curves.plot(firsts, _TITLES["tar_at_far"], output_dir / f"{name}.png")
+    rows = {key: [*map(_rows, runs)] for key, runs in cells.items()}
+    plot(rows, output_dir / f"{name}.png")
     columns = ["steps", "loss", *_TITLES]
     output_files.write_csv(
         output_dir / f"{name}.csv",
         [
-            {"run": key, "repeat": repeat, **{c: row.get(c, "") for c in columns}}
-            for key, runs in cells.items()
-            for repeat, run in enumerate(runs)
-            for row in _rows(run)
+            {"run": key, "repeat": repeat, **row}
+            for key, seeds in rows.items()
+            for repeat, seed in enumerate(seeds)
+            for row in seed
         ],
         ["run", "repeat", *columns],
     )
-    text = _as_markdown(cells)
+    text = table_header.head(title, cells, command) + _as_markdown(cells)
     output_files.write_text(output_dir / f"{name}.md", text)
     return text
+
+
+def plot(
+    runs: Mapping[str, Sequence[Sequence[training.Metrics]]], path: pathlib.Path
+) -> None:
+    """Draws TAR@FAR, CA_pcc and the loss by steps.
+
+    Args:
+        runs: The rows of each seed, by name: "full", or SAMPLING_RATE; nothing is drawn
+            of nothing.
+        path: The PNG; replaced whole or not at all.
+    """
+    # A color for each way of sampling; rates in the order that is given.
+    parts = {name: name.rpartition("_") for name in runs}
+    rates = sorted({float(rate) for *_, rate in parts.values() if rate != "full"})
+    series = []
+    for name, seeds in runs.items():
+        sampling, _, rate = parts[name]
+        look = plots.REFERENCE
+        if sampling:
+            color = plots.style(samplers.SAMPLINGS.index(sampling)).color
+            look = plots.style(rates.index(float(rate)))._replace(color=color)
+        series.append(plots.Series(name, look, seeds))
+    titles = {**_TITLES, "loss": "training loss (over each sample)"}
+    plots.write_curves(
+        path,
+        [
+            plots.panel(series, "steps", column, "steps", titles[column])
+            for column in ("tar_at_far", "ca_pcc", "loss")
+        ],
+    )
 
 
 def write_table(
@@ -124,10 +172,7 @@ def write_table(
 ) -> str:
     """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
     del num_seeds
-    cells = _read(results_dir)
-    text = write(results_dir, results_dir, "_".join(name))
-    head = results.head(table.title, cells.values(), command)
-    return f"{head}\n{text}"
+    return write(results_dir, results_dir, "_".join(name), command, table.title)
 
 
 def _read(results_dir: pathlib.Path) -> dict[str, list[results.Run]]:
@@ -135,9 +180,14 @@ def _read(results_dir: pathlib.Path) -> dict[str, list[results.Run]]:
     if not results_dir.is_dir():
         raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
     cells: dict[str, list[results.Run]] = {}
-    folders = [pathlib.Path(p) for p, *_ in os.walk(results_dir, onerror=_raise)]
-    for path in sorted(filter(results.has_begun, folders)):
-        run = results.read_run(path, KIND)
+    if archive.is_in(results_dir):
+        found = results.find_cells(results_dir).values()
+        sources = [source for of_cell in found for source in of_cell]
+    else:
+        folders = [pathlib.Path(p) for p, *_ in os.walk(results_dir, onerror=_raise)]
+        sources = sorted(filter(results.has_begun, folders))
+    for source in sources:
+        run = results.read_run(source, KIND)
         if any("ca_pcc" in row for row in run.rows):
             cells.setdefault(run.name, []).append(run)
     if not cells:
@@ -170,17 +220,18 @@ def _as_markdown(cells: Mapping[str, Sequence[results.Run]]) -> str:
         for c in _TITLES
         if any(c in row for runs in cells.values() for run in runs for row in run.rows)
     ]
-    lines = [
-        "| run | seeds | steps | " + " | ".join(_TITLES[c] for c in columns) + " |",
-        "|---" * (len(columns) + 3) + "|",
-    ]
+    rows = []
     for name, runs in cells.items():
         unfinished = sum(not run.is_done for run in runs)
         seeds = f"{len(runs)}" + f" ({unfinished} unfinished)" * bool(unfinished)
         steps = min(run.rows[-1].get("steps", 0) for run in runs)
-        values = " | ".join(_cell(c, _last(c, runs)) for c in columns)
-        lines.append(f"| {name} | {seeds} | {steps:,} | {values} |")
-    return "\n".join(lines) + "\n"
+        values = [
+            mean_std(_last(c, runs), 0 if c == "classes_per_step" else 3)
+            for c in columns
+        ]
+        rows.append([name, seeds, f"{steps:,}", *values])
+    header = ["run", "seeds", "steps", *(_TITLES[c] for c in columns)]
+    return f"{as_markdown(header, rows)}\n"
 
 
 def _last(column: str, runs: Sequence[results.Run]) -> list[float]:
@@ -190,16 +241,6 @@ def _last(column: str, runs: Sequence[results.Run]) -> list[float]:
     ]
     common = set.intersection(*map(set, by_round))
     return [values[max(common)] for values in by_round] if common else []
-
-
-def _cell(column: str, values: list[float]) -> str:
-    if not values:
-        return ""
-    digits = 0 if column == "classes_per_step" else 3
-    text = f"{statistics.mean(values):,.{digits}f}"
-    if len(values) > 1:
-        text += f" ± {statistics.stdev(values):.{digits}f}"
-    return text
 
 
 if __name__ == "__main__":

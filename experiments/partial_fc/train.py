@@ -17,9 +17,9 @@ minute of processor time, start-up included. A step over a million classes at r 
 takes 0.2 seconds of it (mini-batches of 64, the small model of generated identities).
 
 The results folder has metrics.csv (a row per round of --steps_per_round steps),
-curves.png, the weights, flags.txt and run.json. A run that was stopped or killed goes
-on when it is given the same flags again: on as many devices with the same bytes, and on
-more or fewer (--num_devices) with the same losses but for rounding.
+curves.png and .pdf, the weights, flags.txt and run.json. A run that was stopped or
+killed goes on when it is given the same flags again: on as many devices with the same
+bytes, and on more or fewer (--num_devices) with the same losses but for rounding.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ import functools
 import math
 
 from experiments.common import config, launch, memory_needs, program
-from experiments.partial_fc import curves as partial_fc_curves
+from experiments.partial_fc import report
 from tff_fedss import (
     algorithms,
     losses,
@@ -178,9 +178,7 @@ def main(config: Config) -> None:
         rounds=config.rounds,
         rounds_per_evaluation=config.rounds_per_evaluation,
         rounds_per_checkpoint=config.rounds_per_checkpoint,
-        plot=lambda: partial_fc_curves.plot(
-            {run.name: folder.rows}, task.metric_title, folder.path / "curves.png"
-        ),
+        plot=lambda: report.plot({run.name: [folder.rows]}, folder.path / "curves.png"),
         checkpoints=training.ShardedCheckpoints,
         examples="examples",
     )

@@ -3,20 +3,28 @@
     ./run.sh rf_softmax_report --results_dir=DIR --output_dir=DIR --name=ptb
 
 reads DIR/SAMPLER/, the results folders of `./run.sh rf_softmax`, or DIR/SAMPLER/seedK/,
-finished or not, and writes NAME.png, NAME.csv and NAME.md. The runs must have the same
-flags but for the sampler and its own parameters. For precision@k, the poster's numbers
+finished or not, or what `./run.sh pack` made of these, and writes NAME.png and .pdf,
+NAME.csv (of the first seeds) and NAME.md. The runs must have the same flags but for the
+sampler and its own parameters. For precision@k, the poster's numbers
 on its (much larger) data sets stand below the table.
 """
 
 import dataclasses
 import pathlib
-import statistics
+import sys
 from collections.abc import Mapping, Sequence
 
-from experiments.common import config, output_files, program, results
+from experiments.common import (
+    config,
+    output_files,
+    plots,
+    program,
+    results,
+    table_header,
+)
 from experiments.common.cells import Table
-from experiments.rf_softmax import curves as sampler_curves
-from tff_fedss import samplers
+from experiments.common.table import as_markdown, mean_std
+from tff_fedss import samplers, training
 from tff_fedss.errors import InvalidInputError
 
 _ORDER = (*samplers.SAMPLERS, "full")
@@ -35,6 +43,10 @@ _TITLES = {
     "precision_at_3": "P@3",
     "precision_at_5": "P@5",
     "top1": "top-1",
+}
+_STYLES = {
+    **{sampler: plots.style(i) for i, sampler in enumerate(samplers.SAMPLERS)},
+    "full": plots.REFERENCE,
 }
 # Data set: n, and sampler: P@1, P@3, P@5.
 _POSTER = {
@@ -65,7 +77,7 @@ class Config(config.Config):
 
     results_dir: str = config.flag(
         None,
-        "Holds the results folders, named by their samplers.",
+        "Holds the results folders, named by their samplers, or an archive of them.",
         needed="DIR is needed.",
     )
     output_dir: str = config.flag(
@@ -82,27 +94,35 @@ def main(config: Config) -> None:
         pathlib.Path(config.results_dir),
         pathlib.Path(config.output_dir),
         config.name,
+        ["./run.sh", "rf_softmax_report", *sys.argv[1:]],
     )
     print(text)
 
 
-def write(results_dir: pathlib.Path, output_dir: pathlib.Path, name: str) -> str:
+def write(
+    results_dir: pathlib.Path,
+    output_dir: pathlib.Path,
+    name: str,
+    command: Sequence[str] | None = None,
+) -> str:
     """Writes the curves and the table.
 
     Args:
-        results_dir: Holds the results folders, named by their samplers.
+        results_dir: Holds the results folders, named by their samplers, or an archive.
         output_dir: Where to write; created if need be.
         name: Of the files, without an ending.
+        command: What was given to write it, argument by argument.
 
     Returns:
-        The table, in Markdown.
+        The page, in Markdown.
 
     Raises:
         InvalidInputError: If there is no measured run, a file of one is damaged, or
             runs do not belong together.
     """
     output_files.check_name(name)
-    return _write(_read(results_dir, _ORDER), output_dir, name)
+    cells = _read(results_dir, _ORDER)
+    return _write(cells, output_dir, name, "Sampled softmax", command)
 
 
 def write_table(
@@ -115,37 +135,64 @@ def write_table(
     """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
     del num_seeds
     cells = _read(results_dir, list(table.cells))
-    text = _write(cells, results_dir, "_".join(name))
-    head = results.head(table.title, cells.values(), command)
-    return f"{head}\n{text}"
+    return _write(cells, results_dir, "_".join(name), table.title, command)
+
+
+def plot(
+    runs: Mapping[str, Sequence[Sequence[training.Metrics]]],
+    metric: str,
+    title: str,
+    path: pathlib.Path,
+) -> None:
+    """Draws a metric, and the training loss, by steps.
+
+    Args:
+        runs: The rows of each seed, by the name of the cell, which may be a sampler's;
+            nothing is drawn of nothing.
+        metric: The column to draw; of a perplexity the axis is logarithmic.
+        title: How to write it.
+        path: The PNG; replaced whole or not at all.
+    """
+    series = [
+        plots.Series(name, _STYLES.get(name, plots.style(i)), seeds)
+        for i, (name, seeds) in enumerate(runs.items())
+    ]
+    is_share = metric != "perplexity"
+    look = {"from_zero": True} if is_share else {"log": "y"}
+    losses = "training loss (each sampler's own)"
+    plots.write_curves(
+        path,
+        [
+            plots.panel(series, "steps", metric, "steps", title, **look),
+            plots.panel(series, "steps", "loss", "steps", losses),
+        ],
+    )
 
 
 def _write(
-    cells: Mapping[str, Sequence[results.Run]], output_dir: pathlib.Path, name: str
+    cells: Mapping[str, Sequence[results.Run]],
+    output_dir: pathlib.Path,
+    name: str,
+    title: str,
+    command: Sequence[str] | None,
 ) -> str:
-    """Writes the curves of the first seeds, their rows, and the table of all."""
-    runs = {cell: seeds[0] for cell, seeds in cells.items()}
+    """Writes the curves, the rows of the first seeds, and the table."""
     metrics = _metrics([run for seeds in cells.values() for run in seeds])
     folder = output_files.create_folder(output_dir)
-    sampler_curves.plot(
-        {sampler: run.rows for sampler, run in runs.items()},
-        metrics[0],
-        _TITLES[metrics[0]],
-        folder / f"{name}.png",
-        is_share=metrics[0] != "perplexity",
-    )
+    rows = {cell: [run.rows for run in seeds] for cell, seeds in cells.items()}
+    plot(rows, metrics[0], _TITLES[metrics[0]], folder / f"{name}.png")
     columns = ["steps", *metrics]
     output_files.write_csv(
         folder / f"{name}.csv",
         [
             {"sampler": sampler, **{c: row.get(c, 0) for c in columns}}
-            for sampler, run in runs.items()
-            for row in run.rows
+            for sampler, (first, *_) in rows.items()
+            for row in first
             if metrics[0] in row
         ],
         ["sampler", *columns],
     )
-    text = _as_markdown(cells, metrics)
+    text = table_header.head(title, cells, command) + _as_markdown(cells, metrics)
     output_files.write_text(folder / f"{name}.md", text)
     return text
 
@@ -156,14 +203,13 @@ def _read(
     """Reads the runs of all cells that are there and have been measured.
 
     Args:
-        results_dir: Holds CELL/, the folder of a run, or CELL/seedK/.
+        results_dir: Holds CELL/, the folder of a run, or CELL/seedK/, or an archive.
         names: Of the cells. One that is called like a sampler has that.
     """
+    found = results.find_cells(results_dir, loose=True)
     cells = {}
     for name in names:
-        folder = results_dir / name
-        paths = [folder] if results.has_begun(folder) else results.seed_folders(folder)
-        runs = [results.read_run(path, KIND) for path in paths]
+        runs = [results.read_run(source, KIND) for source in found.get(name, ())]
         for run in runs:
             if name in _ORDER and run.name != name:
                 raise InvalidInputError(
@@ -176,8 +222,8 @@ def _read(
             cells[name] = runs
     if not cells:
         raise InvalidInputError(
-            f"--results_dir={results_dir} holds no SAMPLER/metrics.csv with a "
-            f"measurement, for a sampler of {', '.join(names)}."
+            f"--results_dir={results_dir} holds no run with a measurement, for a "
+            f"sampler of {', '.join(names)}."
         )
     results.check_same_table([run for runs in cells.values() for run in runs])
     return cells
@@ -200,40 +246,29 @@ def _metrics(runs: Sequence[results.Run]) -> list[str]:
 
 def _as_markdown(cells: Mapping[str, Sequence[results.Run]], metrics: list[str]) -> str:
     """A row for each cell: its last measurement, the mean if it has several seeds."""
-    lines = [
-        "| sampler | steps | "
-        + " | ".join(_TITLES[m] for m in metrics)
-        + " | clipped |",
-        "|---" * (len(metrics) + 3) + "|",
-    ]
+    rows = []
     for name, runs in cells.items():
         lasts = [[row for row in run.rows if metrics[0] in row][-1] for run in runs]
-        values = [_over_seeds(m, [last[m] for last in lasts]) for m in metrics]
         clipped = lasts[0].get("clipped_share", "")
-        clipped = f"{clipped:.1%}" if clipped else ""
         numbers = dict.fromkeys(f"{last.get('steps', 0):,}" for last in lasts)
         steps = ", ".join(numbers)
         steps += " (unfinished)" * (not all(run.is_done for run in runs))
-        lines.append(f"| {name} | {steps} | {' | '.join(values)} | {clipped} |")
+        values = [
+            mean_std([last[m] for last in lasts], 1 if m == "perplexity" else 3)
+            for m in metrics
+        ]
+        rows.append([name, steps, *values, f"{clipped:.1%}" if clipped else ""])
+    header = ["sampler", "steps", *(_TITLES[m] for m in metrics), "clipped"]
+    text = f"{as_markdown(header, rows)}\n"
     if metrics[0] == "precision_at_1":
-        lines += ["", "The poster's:", "", "| data | sampler | P@1 | P@3 | P@5 |"]
-        lines.append("|---|---|---|---|---|")
-        for data, rows in _POSTER.items():
-            for name, values in rows.items():
-                cells = " | ".join(f"{value:.2f}" for value in values)
-                lines.append(f"| {data} | {name} | {cells} |")
-    return "\n".join(lines) + "\n"
-
-
-def _over_seeds(metric: str, values: Sequence[float]) -> str:
-    text = _format(metric, statistics.fmean(values))
-    if len(values) > 1:
-        text += f" ± {_format(metric, statistics.stdev(values))}"
+        posters = [
+            [data, name, *(f"{value:.2f}" for value in values)]
+            for data, by_sampler in _POSTER.items()
+            for name, values in by_sampler.items()
+        ]
+        header = ["data", "sampler", "P@1", "P@3", "P@5"]
+        text += f"\nThe poster's:\n\n{as_markdown(header, posters, left=(0, 1))}\n"
     return text
-
-
-def _format(metric: str, value: float) -> str:
-    return f"{value:.1f}" if metric == "perplexity" else f"{value:.3f}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Writes into DIR:
 
-- bias.md, bias.csv and bias.png: how far the mean of the sampled gradient (in the
+- bias.md, .csv, .png and .pdf: how far the mean of the sampled gradient (in the
   logits) is from the full softmax's, for every sampler, by m and by D;
 - mse.md and mse.csv: the RF-softmax poster's Table 1, the mean squared error of
   estimates of e^o by random Fourier, quadratic and random Maclaurin features.
@@ -26,6 +26,7 @@ import tensorflow as tf
 import tqdm
 
 from experiments.common import config, output_files, plots, program
+from experiments.common.table import as_markdown
 from tff_fedss import files, samplers
 from tff_fedss.errors import InvalidInputError
 
@@ -48,17 +49,6 @@ _CLASSES, _DIM, _SCALE, _EXAMPLES = 500, 32, 10.0, 4
 _NUM_NEGATIVES = (5, 20, 80)
 # D and nu.
 _FEATURES = ((50, 4.0), (200, 4.0), (1000, 4.0), (4000, 4.0), (200, 1.0))
-_COLORS = (
-    "#D55E00",
-    "#E69F00",
-    "#009E73",
-    "#56B4E9",
-    "#0072B2",
-    "#004165",
-    "#999999",
-    "#8B4513",
-    "#CC79A7",
-)
 
 # Table 1.
 _TABLE_DIM, _PAIRS, _TAU = 256, 1000, 1.0
@@ -141,36 +131,38 @@ def _bias(folder: pathlib.Path, num_draws: int) -> None:
                     / max(sampler.num_estimates, 1),
                 }
             )
-    names = list(dict.fromkeys(row["sampler"] for row in rows))
-    lines = [
+    _plot(rows, folder / "bias.png")
+    table_rows = []
+    for name, own in _by_sampler(rows).items():
+        cells = [f"{row['bias']:.4f} ({row['noise']:.4f})" for row in own]
+        table_rows.append([name, *cells, f"{own[-1]['clipped_share']:.1%}"])
+    header = ["sampler", *(f"m = {m}" for m in _NUM_NEGATIVES), "clipped"]
+    text = (
         f"n = {_CLASSES}, d = {_DIM}, tau = {_SCALE:g}; the mean over "
         f"{_EXAMPLES} examples of |mean of {num_draws:,} sampled gradients - "
         "full gradient|_1, in the logits. In brackets: what of it the noise of the "
-        "measurement alone would give.",
-        "",
-        "| sampler | "
-        + " | ".join(f"m = {m}" for m in _NUM_NEGATIVES)
-        + " | clipped |",
-        "|---" * (len(_NUM_NEGATIVES) + 2) + "|",
+        f"measurement alone would give.\n\n{as_markdown(header, table_rows)}\n"
+    )
+    _write(folder, "bias", rows, text)
+
+
+def _by_sampler(rows: Sequence[dict]) -> dict[str, list[dict]]:
+    names = dict.fromkeys(row["sampler"] for row in rows)
+    return {name: [row for row in rows if row["sampler"] == name] for name in names}
+
+
+def _plot(rows: Sequence[dict], path: pathlib.Path) -> None:
+    """Draws the bias by m, and the noise below which it cannot be told."""
+    by_sampler = _by_sampler(rows)
+    curves = [
+        plots.Curve(name, _NUM_NEGATIVES, [r["bias"] for r in own], plots.style(i))
+        for i, (name, own) in enumerate(by_sampler.items())
     ]
-    with plots.png(folder / "bias.png", figsize=(6, 5)) as (figure, axes):
-        for name, color in zip(names, _COLORS, strict=True):
-            own = [row for row in rows if row["sampler"] == name]
-            cells = [f"{row['bias']:.4f} ({row['noise']:.4f})" for row in own]
-            lines.append(
-                f"| {name} | {' | '.join(cells)} | {own[-1]['clipped_share']:.1%} |"
-            )
-            axes.loglog(
-                _NUM_NEGATIVES, [r["bias"] for r in own], "o-", color=color, label=name
-            )
-        noise = [row["noise"] for row in rows if row["sampler"] == "exp"]
-        axes.loglog(_NUM_NEGATIVES, noise, "k:", label="noise (exp)")
-        axes.set(xlabel="m", ylabel="bias of the gradient, $L_1$")
-        axes.grid(alpha=0.3, which="both")
-        figure.legend(
-            loc="outside upper center", ncols=3, fontsize="small", frameon=False
-        )
-    _write(folder, "bias", rows, "\n".join(lines) + "\n")
+    noise = [row["noise"] for row in by_sampler["exp"]]
+    look = plots.REFERENCE._replace(linestyle=":")
+    curves.append(plots.Curve("noise (exp)", _NUM_NEGATIVES, noise, look))
+    panel = plots.Panel(curves, "m", "bias of the gradient, $L_1$", log="xy")
+    plots.write_curves(path, [panel])
 
 
 def _bias_of(
@@ -233,27 +225,24 @@ def _table1(folder: pathlib.Path, vectors: dict[str, np.ndarray]) -> None:
                     "mean_cosine": np.mean(o) / _TAU,
                 }
             )
-    lines = [
-        f"Mean squared error of estimates of e^o, d = {_TABLE_DIM}, tau = {_TAU:g}, "
-        f"{_PAIRS:,} pairs. The poster says neither its vectors nor its tau.",
-        "",
-        "| method | D | poster | "
-        + " | ".join(
-            f"{data} (mean cosine "
-            f"{next(r['mean_cosine'] for r in rows if r['vectors'] == data):.2f})"
-            for data in vectors
-        )
-        + " |",
-        "|---" * (3 + len(vectors)) + "|",
-    ]
-    for (method, features), poster in _POSTER.items():
-        own = [
+    cosines = {row["vectors"]: row["mean_cosine"] for row in rows}
+    header = ["method", "D", "poster"]
+    header += [f"{data} (mean cosine {cosine:.2f})" for data, cosine in cosines.items()]
+    table_rows = [
+        [method, f"{features:,}", f"{poster:.1e}"]
+        + [
             f"{row['mse']:.1e}"
             for row in rows
             if (row["method"], row["D"]) == (method, features)
         ]
-        lines.append(f"| {method} | {features:,} | {poster:.1e} | {' | '.join(own)} |")
-    _write(folder, "mse", rows, "\n".join(lines) + "\n")
+        for (method, features), poster in _POSTER.items()
+    ]
+    text = (
+        f"Mean squared error of estimates of e^o, d = {_TABLE_DIM}, tau = {_TAU:g}, "
+        f"{_PAIRS:,} pairs. The poster says neither its vectors nor its tau.\n\n"
+        f"{as_markdown(header, table_rows)}\n"
+    )
+    _write(folder, "mse", rows, text)
 
 
 def _fourier(h: np.ndarray, c: np.ndarray, frequencies: int, seed: int) -> np.ndarray:

@@ -10,8 +10,8 @@ Treebank (perplexity), one hidden layer on sparse features with very many labels
 baseline; see README.md about the patent that is said to cover it.
 
 The results folder has metrics.csv (a row per round of --steps_per_round steps),
-curves.png, the weights, flags.txt and run.json. A run that was stopped or killed goes
-on when it is given the same flags again, and ends with the same bytes.
+curves.png and .pdf, the weights, flags.txt and run.json. A run that was stopped or
+killed goes on when it is given the same flags again, and ends with the same bytes.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ import functools
 import tensorflow as tf
 
 from experiments.common import config, launch, memory_needs, program
-from experiments.rf_softmax import curves as sampler_curves
+from experiments.rf_softmax import report
 from tff_fedss import algorithms, memory, models, samplers, tasks, training
 from tff_fedss.datasets.central import extreme, penn_treebank
 from tff_fedss.errors import InvalidInputError
@@ -194,12 +194,11 @@ def main(config: Config) -> None:
         rounds=config.rounds,
         rounds_per_evaluation=config.rounds_per_evaluation,
         rounds_per_checkpoint=config.rounds_per_checkpoint,
-        plot=lambda: sampler_curves.plot(
-            {run.name: folder.rows},
+        plot=lambda: report.plot(
+            {run.name: [folder.rows]},
             task.metric,
             task.metric_title,
             folder.path / "curves.png",
-            is_share=task.metric != "perplexity",
         ),
         examples="examples",
     )

@@ -1,8 +1,9 @@
 import signal
 
+import numpy as np
 import pytest
 
-from experiments.common import program
+from experiments.common import plots, program
 from experiments.fedss import train
 
 
@@ -18,3 +19,18 @@ def run_train(capsys):
         return (end.value.code or 0, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Keeps the panels of the figures that are drawn."""
+    panels = []
+    subplots = plots.plt.subplots
+
+    def spy(*args, **kwargs):
+        figure, axes = subplots(*args, **kwargs)
+        panels.extend(np.ravel(axes))
+        return figure, axes
+
+    monkeypatch.setattr(plots.plt, "subplots", spy)
+    return panels

@@ -4,6 +4,9 @@ import csv
 import io
 import json
 import pathlib
+import re
+
+import matplotlib.image
 
 NUM_CLASSES = 659
 POSITIVES = 19.6  # the mean |P_k|; it rounds to 20
@@ -89,24 +92,7 @@ def write_run(
     (folder / "flags.txt").write_text(
         "".join(f"--{k}={v}\n" for k, v in all_flags.items())
     )
-    (folder / "run.json").write_text(
-        json.dumps(
-            {
-                "command": command,
-                "versions": {
-                    "tff_fedss": "0.1.0",
-                    "git_commit": "c0ffee",
-                    "tensorflow": "2.15.1",
-                },
-                "machine": {
-                    "processor": "Abacus 3000",
-                    "cpus": 2,
-                    "memory_gib": 23.5,
-                    "gpus": [],
-                },
-            }
-        )
-    )
+    _write_description(folder, command)
     classes = {
         "fedss": POSITIVES + (m or 0),
         "neg_only": POSITIVES + (m or 0),
@@ -182,6 +168,14 @@ def write_table(results_dir, percents=None, **options) -> None:
             write_run(results_dir, cell, seed, percent, **options)
 
 
+def _write_description(folder, command) -> None:
+    """Writes run.json."""
+    versions = {"tff_fedss": "0.1.0", "git_commit": "c0ffee", "tensorflow": "2.15.1"}
+    machine = {"processor": "Abacus 3000", "cpus": 2, "memory_gib": 23.5, "gpus": []}
+    described = {"command": command, "versions": versions, "machine": machine}
+    (folder / "run.json").write_text(json.dumps(described))
+
+
 def _as_csv(columns, rows) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -252,9 +246,11 @@ def write_own_run(folder, program, name, rows, *, flags=None, is_done=True, **va
     folder.mkdir(parents=True)
     length = "epochs" if program == "moco" else "rounds"
     flags = {**FLAGS[program], length: len(rows) - 1, **(flags or {})}
+    seed = flags["seed"]
     (folder / "flags.txt").write_text(
         "".join(f"--{k}={v}\n" for k, v in flags.items() if v is not None)
     )
+    _write_description(folder, (f"/somewhere/{program}/train.py", f"--seed={seed}"))
     rows = [{"method": name, "round": i, **row} for i, row in enumerate(rows)]
     columns = dict.fromkeys(column for row in rows for column in row)
     columns = list(columns) or ["method", "round"]
@@ -267,3 +263,25 @@ def write_own_run(folder, program, name, rows, *, flags=None, is_done=True, **va
             json.dumps({"text": "x", "metric": metric, **rows[-1], **values})
         )
     return folder
+
+
+# --- What reports make of them ----------------------------------------------------
+
+
+def check_figure(path):
+    """There is a picture with something in it, and a PDF, and nothing else of it."""
+    image = matplotlib.image.imread(path)
+    assert image.shape[0] > 300 and image.shape[1] > 400
+    assert image[..., :3].std() > 0.05
+    assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    assert not list(path.parent.glob(".*"))
+
+
+def unpadded(text):
+    """The lines of a page, without the spaces that put its columns in line."""
+    return [re.sub(" +", " ", line) for line in text.splitlines()]
+
+
+def table_rows(text):
+    """The lines of all tables of a page, `unpadded`, without those between."""
+    return [line for line in unpadded(text) if line.startswith("| ")]

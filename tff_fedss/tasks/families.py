@@ -207,7 +207,10 @@ def _folder_index(options: DataOptions):
             "dataset=images needs `data_dir`: a folder or an archive of images, or an "
             "images.csv."
         )
-    return images.load_index(options.data_dir, folders=options.folders)
+    folders = options.folders
+    if folders == "auto" and options.partition == "natural":
+        folders = "client/class"
+    return images.load_index(options.data_dir, folders=folders)
 
 
 def _tfds_index(options: DataOptions):

@@ -4,7 +4,6 @@ import errno
 import os
 import pathlib
 
-import matplotlib.figure
 import pytest
 
 from experiments.common import output_files
@@ -18,12 +17,6 @@ def test_csv_has_a_header_and_empty_cells_for_what_is_missing(tmp_path):
     output_files.write_csv(path, (), ["a", "b"])
     assert path.read_text() == "a,b\n"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_png_is_a_picture(tmp_path):
-    path = tmp_path / "a.png"
-    output_files.write_png(path, matplotlib.figure.Figure())
-    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

@@ -56,7 +56,8 @@ def test_a_whole_run(folder):
     assert (run.num_rounds, run.rounds_done) == (2, 2)
     assert run.rows[1] == {"method": "pprn_0.1", "round": 1, "steps": 50, "loss": 4.0}
     assert len(run.speed) == 3 and run.result["tar_at_far"] == 0.5
-    assert run.description is None and run.origin is None
+    assert run.description["versions"]["git_commit"] == "c0ffee"
+    assert run.origin is None
 
 
 def test_a_run_that_has_just_begun(folder):

@@ -313,12 +313,19 @@ def test_a_foreign_run_stops_the_command_at_once(flagfiles, tmp_path):
     assert outcome.stderr.count("\n") == 1
 
 
-def test_what_a_run_does_not_keep():
+@pytest.mark.parametrize("name", run_config.RunConfig.flags())
+def test_what_a_run_does_not_keep_may_differ(job, name):
     """The flags that _check_folder passes over are those that a run does not record."""
-    flags = run_config.RunConfig.flags()
-    places = {"data_dir", "clients_csv"}
-    not_kept = {name for name, flag in flags.items() if not flag.decides}
-    assert not_kept | places | {"flagfile"} == run_table._FREE
+    if name in {"rounds", "seed", "runtime", "pretrained"}:
+        return  # The job has these of its own.
+    settings = {**job.cell.settings, name: "7"}
+    job.cell = dataclasses.replace(job.cell, settings=settings)
+    is_kept = run_config.RunConfig.flags()[name].decides
+    if is_kept and name not in {"data_dir", "clients_csv"}:
+        with pytest.raises(InvalidInputError, match=f"--{name}=.* instead of 7"):
+            run_table._check_folder(job, None)
+    else:
+        run_table._check_folder(job, None)
 
 
 def test_a_folder_without_cells(tmp_path):

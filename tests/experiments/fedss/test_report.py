@@ -1,6 +1,5 @@
 import csv
 import dataclasses
-import io
 import os
 import pathlib
 import re
@@ -9,61 +8,12 @@ import statistics
 import subprocess
 import sys
 
-import matplotlib.image
 import pytest
 
 from experiments.common import cells as cells_lib
-from experiments.fedss import paper_table, paper_values, report
+from experiments.fedss import paper_order, paper_values, report
 from tests.experiments import run_folders
-from tff_fedss import tasks
 from tff_fedss.errors import InvalidInputError
-
-OUTCOMES = [
-    report.Outcome("FedSS", 51.26, 8.38, 10_880, 43_520, 44_200),
-    report.Outcome("FullSoftmax", 56.8, 100.0, 129_792, 519_168, 519_168),
-]
-
-
-def test_csv_keeps_all_digits():
-    first, second = csv.DictReader(io.StringIO(report.as_csv(OUTCOMES, "top1")))
-    assert first["method"] == "FedSS" and first["top1_percent"] == "51.26"
-    assert second["classifier_bytes_down"] == "519168"
-
-
-def test_text_lines_up():
-    text = report.as_text(OUTCOMES, "top-1", num_classes=2028, chance=1 / 2028)
-    lines = text.splitlines()
-    assert len({len(line) for line in lines[:6]}) == 1
-    assert lines[3].split() == ["FedSS", "51.3", "8.4", "10,880", "43,520", "44,200"]
-    assert lines[4].split()[-1] == "519,168"
-    assert "chance: 0.049 %" in text
-
-
-def row(method, round_num, **metrics):
-    return {"method": method, "round": round_num, **metrics}
-
-
-def test_curves_are_drawn(tmp_path):
-    rows = [
-        row("fedss", 0, top1=0.0),
-        row("full_softmax", 0, top1=0.0),
-        row("fedss", 1, loss=3.0),
-        row("full_softmax", 1, loss=2.0, top1=0.5),
-    ]
-    report.plot_learning_curves(rows, tasks.Classification, tmp_path / "curves.png")
-    image = matplotlib.image.imread(tmp_path / "curves.png")
-    assert image.shape[0] > 300 and image.shape[1] > 800
-    assert image[..., :3].std() > 0.05
-    assert [p.name for p in tmp_path.iterdir()] == ["curves.png"]
-
-
-@pytest.mark.parametrize("rows", [[], [row("fedss", 0, top1=0.0)]])
-def test_little_or_nothing_to_draw_is_no_error(tmp_path, rows):
-    report.plot_learning_curves(rows, tasks.Classification, tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").exists() == bool(rows)
-
-
-# --- Tables -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -396,8 +346,8 @@ def test_results_of_another_task_are_refused(tmp_path, make_table):
 )
 def test_the_papers_order_follows_from_its_numbers(table, chain):
     paper = paper_values.TABLES[table]
-    pairs = paper_table.paper_order(paper)
-    assert paper_table._chain(paper, pairs).startswith(chain)
+    pairs = paper_order.of_paper(paper)
+    assert paper_order._chain(paper, pairs).startswith(chain)
     # What the text says, and the numbers cannot: which of the two is PosOnly's.
     assert (("fedss", "pos_only") in pairs) == (table in (1, 2))
     assert ("neg_only", "pos_only") not in pairs
@@ -447,9 +397,7 @@ def test_figures_stand_in_the_text(tmp_path, make_table):
     _, text, _ = make_table(figures=None, output_dir=tmp_path / "docs" / "new")
     names = sorted(path.name for path in (tmp_path / "docs" / "new").iterdir())
     assert names == [
-        "figure3.png",
-        "figure4.png",
-        "figure5.png",
+        *(f"figure{i}.{kind}" for i in (3, 4, 5) for kind in ("pdf", "png")),
         "table1.csv",
         "table1.md",
     ]

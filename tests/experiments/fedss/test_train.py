@@ -30,6 +30,7 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
     assert "n=40 classes" in output and "chance: 2.5 %" in output
     assert sorted(path.name for path in folder.iterdir()) == [
         ".lock",
+        "curves.pdf",
         "curves.png",
         "data.json",
         "done.json",

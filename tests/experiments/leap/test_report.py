@@ -3,6 +3,7 @@ import csv
 import numpy as np
 import pytest
 
+from experiments.common import pack
 from experiments.leap import figures as leap_figures
 from experiments.leap import report as leap_report
 from tests.experiments import run_folders
@@ -58,16 +59,16 @@ def test_methods_stand_beside_the_papers_numbers(tmp_path):
     write_run(runs / "mini/spld/seed0", [0.2, 0.3, 0.4])
     write_run(runs / "digits/spld/seed3", [0.5], {"dataset": "mnist"})
     text = leap_report.write(runs, out)
-    lines = (out / "table1.md").read_text().splitlines()
-    assert lines[2:6] == [
-        "| digits | SPLD | 10 | 1 | 50.00 |  | 99.20 ± 0.05 |",
+    assert (out / "table1.md").read_text() == text
+    assert run_folders.table_rows(text)[1:] == [
+        "| digits | SPLD | 10 | 1 | 50.00 | | 99.20 ± 0.05 |",
         "| mini | LEAP | 30 | 2 | 65.00 ± 7.07 | 20 | 95.12 ± 0.16 |",
         "| mini | SPLD | 30 | 1 | 40.00 | not | 94.42 ± 0.21 |",
         "| mini | Random | 30 | 1 (1 unfinished) | 51.00 | 30 | 94.49 ± 0.12 |",
     ]
-    assert lines == text.splitlines()
     rows = list(csv.DictReader((out / "table1.csv").open()))
     assert rows[1]["top-1 %"] == "65.00 ± 7.07"
+    run_folders.check_figure(out / "mini_curves.png")
     names = {path.name for path in out.glob("*.png")}
     assert names == {
         "mini_curves.png",
@@ -76,6 +77,17 @@ def test_methods_stand_beside_the_papers_numbers(tmp_path):
         "digits_curves.png",
         "digits_selection.png",
     }
+
+
+def test_packed_runs_make_the_same_table(tmp_path):
+    for method, accuracies in {"leap": [0.3, 0.6], "random": [0.2, 0.5]}.items():
+        write_run(tmp_path / f"runs/mini/{method}/seed0", accuracies)
+    pack.pack(tmp_path / "runs", tmp_path / "packed")
+    texts = [leap_report.write(tmp_path / x, tmp_path / x) for x in ("runs", "packed")]
+    assert texts[0] == texts[1] and "- Commit: c0ffee\n" in texts[0]
+    assert "| mini | LEAP | 20 | 1 | 60.00 | 20 |" in "".join(
+        run_folders.table_rows(texts[1])
+    )
 
 
 @pytest.mark.parametrize("shape", [(4, 1), (5, 2), (9, 40)])
@@ -108,7 +120,7 @@ def test_settings_that_mix_are_refused(tmp_path, second, flags):
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    refused(tmp_path, "holds no SETTING/METHOD/seedN")
+    refused(tmp_path, "holds no run: expected folders PART/CELL/seedK/")
     refused(tmp_path / "nowhere", "nowhere is no folder")
     folder = write_run(tmp_path / "mini/leap/seed0", [0.3])
     path = folder / "metrics.csv"

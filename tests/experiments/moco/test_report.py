@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 
+from experiments.common import pack
 from experiments.moco import report as moco_report
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -59,10 +60,10 @@ def runs(tmp_path):
 def test_tables_stand_beside_the_paper_s(runs, tmp_path):
     out = tmp_path / "out"
     text = moco_report.write(runs, out)
-    lines = text.splitlines()
+    lines = run_folders.unpadded(text)
     assert "| 0 | 81.7 | 51.00 ± 1.00 | 3 |" in lines
     assert "| 0.5 | 84.9 | 56.25 | 1 |" in lines
-    assert "| 2 | 85.0 |  |  |" in lines  # Not run: blank.
+    assert "| 2 | 85.0 | | |" in lines  # Not run: blank.
     assert "Random encoder, not trained: 40.00 %." in lines
     assert "Table 2" not in text and "Table 4" in text
     assert "| clustered | 4 | 0.25 | 0.25 | 100.0 |" in lines
@@ -78,7 +79,23 @@ def test_tables_stand_beside_the_paper_s(runs, tmp_path):
         "deviation": "1.00",
         "seeds": "3",
     }
-    assert (out / "losses.png").read_bytes().startswith(b"\x89PNG")
+    run_folders.check_figure(out / "losses.png")
+
+
+def test_packed_runs_make_the_same_tables(tmp_path):
+    for seed, accuracy in enumerate((0.5, 0.52)):
+        write_run(tmp_path / "runs", "d_gamma1", seed, accuracy)
+    write_run(tmp_path / "runs", "a_gamma0", 0, 0.5, some_losses())
+    pack.pack(tmp_path / "runs", tmp_path / "packed")
+    ours, packed = (
+        moco_report.write(tmp_path / x, tmp_path / f"{x}_out")
+        for x in ("runs", "packed")
+    )
+    # The losses of examples are not packed.
+    assert ours.startswith(packed) and "Loss of each example" not in packed
+    assert "| 1 | 85.1 | 51.00 ± 1.41 | 2 |" in run_folders.unpadded(packed)
+    assert "- Commit: c0ffee\n" in packed
+    assert not (tmp_path / "packed_out/losses.png").exists()
 
 
 def test_without_the_measured_model_there_is_no_figure(tmp_path):
@@ -139,8 +156,11 @@ def test_post_training_of_a_seed_starts_from_one_model(runs):
 
 
 def test_what_cannot_be_read_is_named(runs, tmp_path):
-    with pytest.raises(InvalidInputError, match=r"none holds no finished run in CELL"):
+    with pytest.raises(InvalidInputError, match=r"none is no folder"):
         moco_report.write(tmp_path / "none", tmp_path / "out")
+    write_run(tmp_path / "other", "a_gamma7", 0, 0.5)
+    with pytest.raises(InvalidInputError, match=r"other holds no finished run in CELL"):
+        moco_report.write(tmp_path / "other", tmp_path / "out")
     path = runs / "a_gamma0/seed1/losses.npz"
     path.write_bytes(path.read_bytes()[:500])
     refused(runs, "seed1/losses.npz is damaged")

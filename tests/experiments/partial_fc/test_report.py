@@ -2,6 +2,7 @@ import csv
 
 import pytest
 
+from experiments.common import pack
 from experiments.partial_fc import report as partial_fc_report
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -41,10 +42,10 @@ def test_seeds_are_put_together(tmp_path):
     write_run(runs, 0, 0.6, 0.2, "all_random", 0.5)
     write_run(runs, 1, None, 0.4, "all_random", 0.5, {"rounds": 2}, is_done=False)
     text = partial_fc_report.write(runs, tmp_path / "out", "omniglot")
-    lines = (tmp_path / "out" / "omniglot.md").read_text().splitlines()
-    assert lines == text.splitlines()
+    assert (tmp_path / "out" / "omniglot.md").read_text() == text
+    lines = run_folders.table_rows(text)
     assert lines[0].startswith("| run | seeds | steps | TAR@FAR=0.001 | CA_pcc |")
-    assert lines[2:] == [
+    assert lines[1:] == [
         "| full | 1 | 100 | 0.800 | 0.700 | 1.000 |",
         # At the last step that both have: 0.1 and 0.2, not 0.2 and 0.2.
         "| all_random_0.5 | 2 (1 unfinished) | 50 | 0.010 ± 0.000 | 0.150 ± 0.071 | "
@@ -55,7 +56,23 @@ def test_seeds_are_put_together(tmp_path):
         rows = list(csv.DictReader(file))
     curve = [(r["steps"], r["ca_pcc"]) for r in rows if r["run"] == "full"]
     assert curve == [("0.0", ""), ("50.0", "0.35"), ("100.0", "0.7")]
-    assert (tmp_path / "out" / "omniglot.png").stat().st_size > 1000
+    run_folders.check_figure(tmp_path / "out" / "omniglot.png")
+
+
+def test_packed_runs_make_the_same_table(tmp_path):
+    for seed in (0, 1):
+        run = write_run(tmp_path / "new", seed, 0.5, 0.4 + seed / 10)
+        run.rename(tmp_path / "new" / f"seed{seed}")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "new").rename(tmp_path / "runs" / "pprn")
+    pack.pack(tmp_path / "runs", tmp_path / "packed")
+    texts = [
+        partial_fc_report.write(tmp_path / x, tmp_path / "out", x)
+        for x in ("runs", "packed")
+    ]
+    assert texts[0] == texts[1] and "- Commit: c0ffee\n" in texts[0]
+    (row,) = run_folders.table_rows(texts[1])[1:]
+    assert row.startswith("| pprn_0.1 | 2 | 100 | 0.500 ± 0.000 | 0.450 ± 0.071 |")
 
 
 def refused(tmp_path, *parts):

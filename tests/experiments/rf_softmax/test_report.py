@@ -2,6 +2,7 @@ import csv
 
 import pytest
 
+from experiments.common import pack
 from experiments.rf_softmax import report as rf_softmax_report
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -31,24 +32,38 @@ def test_runs_are_put_side_by_side(tmp_path):
     write_run(runs, "rff", perplexities(300.0), {"rounds": 2}, is_done=False)
     write_run(runs, "exp", [], {"rounds": 2}, is_done=False)  # Nothing measured yet.
     text = rf_softmax_report.write(runs, out, "ptb")
-    lines = (out / "ptb.md").read_text().splitlines()
     assert (out / "ptb.md").read_text() == text
-    assert lines[2:] == [
-        "| rff | 200 (unfinished) | 300.0 |  |",
-        "| full | 200 | 200.2 |  |",
+    assert run_folders.table_rows(text)[1:] == [
+        "| rff | 200 (unfinished) | 300.0 | |",
+        "| full | 200 | 200.2 | |",
     ]
     rows = list(csv.reader((out / "ptb.csv").open()))
     assert rows[0] == ["sampler", "steps", "perplexity"]
     assert rows[1:3] == [["rff", "0", "1000.0"], ["rff", "200", "300.0"]]
-    assert (out / "ptb.png").read_bytes().startswith(b"\x89PNG")
+    run_folders.check_figure(out / "ptb.png")
 
 
 def test_precision_stands_beside_the_posters(tmp_path):
     rows = [{}, {"steps": 100, "loss": 2.5, "clipped_share": 0.25, **PRECISION}]
     write_run(tmp_path / "runs", "exp", rows)
     text = rf_softmax_report.write(tmp_path / "runs", tmp_path / "out", "curves")
-    assert "| exp | 100 | 0.500 | 0.167 | 0.100 | 25.0% |" in text
-    assert "| Delicious-200k (n = 205,443) | rff | 0.41 | 0.37 | 0.36 |" in text
+    lines = run_folders.unpadded(text)
+    assert "| exp | 100 | 0.500 | 0.167 | 0.100 | 25.0% |" in lines
+    assert "| Delicious-200k (n = 205,443) | rff | 0.41 | 0.37 | 0.36 |" in lines
+
+
+def test_packed_runs_make_the_same_table(tmp_path):
+    for seed in (0, 1):
+        run = write_run(tmp_path, "exp", perplexities(200 + seed)[:3], {"seed": seed})
+        (tmp_path / "runs/exp").mkdir(parents=True, exist_ok=True)
+        run.rename(tmp_path / f"runs/exp/seed{seed}")
+    pack.pack(tmp_path / "runs", tmp_path / "packed")
+    texts = [
+        rf_softmax_report.write(tmp_path / x, tmp_path / "out", x)
+        for x in ("runs", "packed")
+    ]
+    assert texts[0] == texts[1] and "- Commit: c0ffee\n" in texts[0]
+    assert "| exp | 200 | 200.5 ± 0.7 | |" in run_folders.unpadded(texts[1])
 
 
 def refused(tmp_path, *parts, name="ptb"):
@@ -83,8 +98,10 @@ def test_a_measurement_with_a_hole(tmp_path):
 
 
 def test_no_runs(tmp_path):
-    refused(tmp_path, "holds no SAMPLER/metrics.csv")
-    refused(tmp_path / "nowhere", "nowhere holds no SAMPLER/metrics.csv")
+    refused(tmp_path, "holds no run: expected folders CELL/")
+    refused(tmp_path / "nowhere", "nowhere is no folder")
+    write_run(tmp_path / "other", "exp", [{}], is_done=False)
+    refused(tmp_path / "other", "other holds no run with a measurement")
     (tmp_path / "rff").mkdir()
     (tmp_path / "rff" / "metrics.csv").write_text("round,loss\n1,x\n")
     refused(tmp_path, "rff/flags.txt is missing")

@@ -1,80 +1,63 @@
-"""What stands above a table of the paper: of which runs it is, and how they came to be.
+"""What stands above a table: of which runs it is, and how they came to be.
 
-Every line follows from the folders of the runs, or from the command that was given.
+Every line follows from the files of the runs, or from the command that was given.
 """
 
 import collections
-import pathlib
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from experiments.fedss import paper_values, table_results
+from experiments.common import results
 
 # Of cells or runs that are an exception, so many are named.
 _MOST_NAMES = 4
 _PLACES = ("data_dir", "clients_csv", "pretrained")
 
-
-def is_papers_data(results: table_results.Results, paper: paper_values.Table) -> bool:
-    """Returns whether the runs are of the paper's own data set."""
-    return results.dataset == paper.dataset
+Cells = Mapping[str, Sequence[results.Run]]
 
 
-def paper_title(results: table_results.Results, paper: paper_values.Table) -> str:
-    """Returns what to call the paper's numbers: with their data set, if it is another.
+def head(title: str, cells: Cells, command: Sequence[str] | None = None) -> str:
+    """Writes a title and what `lines` says, in Markdown, and a blank line.
 
     Args:
-        results: The runs.
-        paper: The paper's table.
+        title: Of the page.
+        cells: The runs of each cell, by its name.
+        command: What was given to write it, argument by argument.
     """
-    if is_papers_data(results, paper):
-        return "paper"
-    return f"paper ({paper.short_title})"
+    return "\n".join([f"# {title}", "", *lines(cells, command), "", ""])
 
 
-def header(
-    results: table_results.Results,
-    paper: paper_values.Table,
-    scale: str,
-    expected_seeds: Mapping[str, int],
+def lines(
+    cells: Cells,
     command: Sequence[str] | None = None,
+    expected_seeds: Mapping[str, int] | None = None,
+    paper_rounds: int | None = None,
 ) -> list[str]:
-    """Writes the lines above a table, in Markdown.
+    """Says of runs how many there are, of which commit, machine and so on.
 
     Args:
-        results: The runs.
-        paper: The paper's table.
-        scale: Which cells there were to be.
-        expected_seeds: How many seeds each cell is to have, by its name.
+        cells: The runs of each cell, by its name; there must be one.
         command: What was given to write the table, argument by argument.
+        expected_seeds: How many seeds each cell is to have, by its name; None: those
+            that it has.
+        paper_rounds: How many rounds the paper has.
+
+    Returns:
+        Items of a list in Markdown.
     """
-    runs = results.runs
+    runs = [run for own in cells.values() for run in own]
+    expected_seeds = expected_seeds or {name: len(own) for name, own in cells.items()}
     described = [run.description for run in runs if run.description]
-    n = results.num_classes
-    facts = [
-        f"{results.dataset_title}"
-        + (f", n = {n:,} classes" if n else "")
-        + (
-            f", |P_k| = {results.mean_positives:.1f} on average"
-            if results.mean_positives is not None
-            else ""
-        )
-    ]
     machines = [d["machine"] for d in described if "machine" in d]
     versions = [d["versions"] for d in described if "versions" in d]
     commits = _distinct(str(v.get("git_commit") or "unknown") for v in versions)
     others = _other_differences(runs)
     return [
-        f"# Table {paper.number}, --scale={scale}: {results.dataset_title}",
-        "",
-        f"- Data: {', '.join(facts)}",
-        f"- Metric: {_metric_titles(results, paper)}, in percent, on held-out images "
-        "after the last round",
-        f"- Rounds: {_rounds(runs, paper)}",
-        f"- Seeds: {_seeds(results, expected_seeds)}",
+        f"- {runs[0].kind.length.capitalize()}: {_rounds(cells, paper_rounds)}",
+        f"- Seeds: {_seeds(cells, expected_seeds)}",
         *([f"- Command: `{_as_shell(command)}`"] if command else []),
-        f"- Runs: {_commands(runs)}",
+        f"- Runs: {_commands(cells)}",
         "- Versions: " + _distinct(map(_version_text, versions)),
         f"- Commit: {commits}"
         + (' ("+": with changes that are in no commit)' if "+" in commits else ""),
@@ -89,39 +72,32 @@ def header(
     ]
 
 
-def _metric_titles(results: table_results.Results, paper: paper_values.Table) -> str:
-    title = results.task.metric_title
-    return title if len(paper.metrics) == 1 else f"{title} (and top-1 on train images)"
-
-
-def _rounds(runs: Sequence[table_results.Run], paper: paper_values.Table) -> str:
+def _rounds(cells: Cells, paper_rounds: int | None) -> str:
     """How many rounds the runs have, and which are not there yet."""
-    cells = collections.defaultdict(list)
-    for run in runs:
-        if run.cell not in cells[run.num_rounds]:
-            cells[run.num_rounds].append(run.cell)
-    numbers = {f"{number:,}": names for number, names in cells.items()}
+    by_length = collections.defaultdict(dict)
+    unfinished = []
+    for name, runs in cells.items():
+        for run in runs:
+            by_length[run.num_rounds][name] = None
+            if not run.is_done:
+                after = f"(after {run.rounds_done:,})"
+                unfinished.append(f"{name} seed {run.seed} {after}")
+    numbers = {f"{number:,}": [*names] for number, names in by_length.items()}
     text = _by_group(numbers) if len(numbers) > 1 else "".join(numbers)
-    if list(cells) != [paper.rounds]:
-        text += f" (paper: {paper.rounds:,})"
-    unfinished = [
-        f"{run.cell} seed {run.seed} (after {run.rounds_done:,})"
-        for run in runs
-        if not run.is_done
-    ]
+    if paper_rounds is not None and [*by_length] != [paper_rounds]:
+        text += f" (paper: {paper_rounds:,})"
     if unfinished:
         text += f"; not there yet: {_some(unfinished)}"
     return text
 
 
-def _seeds(results: table_results.Results, expected_seeds: Mapping[str, int]) -> str:
+def _seeds(cells: Cells, expected_seeds: Mapping[str, int]) -> str:
     """Which seeds the cells have, and how many runs are done of those to be."""
     names = collections.defaultdict(list)
-    for cell in results.cells.values():
-        names[", ".join(str(run.seed) for run in cell.runs)].append(cell.name)
-    begun = {cell.name for cell in results.cells.values()}
-    missing = [name for name in expected_seeds if name not in begun]
-    num_done = sum(run.is_done for run in results.runs)
+    for name, runs in cells.items():
+        names[", ".join(str(run.seed) for run in runs)].append(name)
+    missing = [name for name in expected_seeds if name not in cells]
+    num_done = sum(run.is_done for runs in cells.values() for run in runs)
     return "; ".join(
         [
             _by_group(names, is_all=not missing),
@@ -159,20 +135,18 @@ def _as_shell(command: Sequence[str]) -> str:
     return " ".join(shlex.join(command).split())
 
 
-def _commands(runs: Sequence[table_results.Run]) -> str:
+def _commands(cells: Cells) -> str:
     """The commands of the runs, with CELL and SEED for what each has of its own."""
     patterns: dict[str, None] = {}
     num_unknown = 0
-    for run in runs:
-        command = (run.description or {}).get("command")
-        if not command:
-            num_unknown += 1
-            continue
-        program = pathlib.PurePath(command[0]).stem
-        arguments = [
-            _without_names(argument, run.cell, run.seed) for argument in command[1:]
-        ]
-        patterns[_as_shell(["./run.sh", program, *arguments])] = None
+    for name, runs in cells.items():
+        for run in runs:
+            command = (run.description or {}).get("command")
+            if not command:
+                num_unknown += 1
+                continue
+            own = [_without_names(part, name, run.seed) for part in command[1:]]
+            patterns[_as_shell(["./run.sh", run.kind.program, *own])] = None
     texts = [f"`{pattern}`" for pattern in patterns]
     if num_unknown:
         texts.append(f"{num_unknown} unknown")
@@ -205,9 +179,9 @@ def _machine_text(machine: Mapping) -> str:
     )
 
 
-def _other_differences(runs: Sequence[table_results.Run]) -> list[str]:
+def _other_differences(runs: Sequence[results.Run]) -> list[str]:
     """Flags that differ between cells and are not what the table is about."""
-    expected = {"seed", *_PLACES, *table_results.KIND.cell_flags}
+    expected = {"seed", *_PLACES, *runs[0].kind.cell_flags}
     names = sorted({name for run in runs for name in run.flags} - expected)
     found = {
         name: sorted({run.flags.get(name, "(unset)") for run in runs}) for name in names

@@ -1,0 +1,359 @@
+"""Figures 7 to 9 of the FedSS paper: models at work on data, and their sizes."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tqdm
+
+from experiments.common import plots
+from experiments.fedss import paper_values
+from experiments.fedss.result_figures import NothingToDraw
+from experiments.fedss.table_results import METHOD_TITLES, Results, Run, Setting
+from tff_fedss import algorithms, metrics, models, tasks, training
+from tff_fedss.errors import InvalidInputError
+
+_NOISE_BATCH = 32  # |D| of A.3
+
+LoadTask = Callable[[Mapping[str, str]], tasks.Task]
+
+
+def load_task_of_flags(flags: Mapping[str, str]) -> tasks.Task:
+    """Loads the task that a run had.
+
+    Args:
+        flags: Of the run, all of them.
+
+    Raises:
+        NothingToDraw: If the data are not there.
+        InvalidInputError: If a flag that must be a number is none.
+    """
+
+    def number(name, kind):
+        try:
+            return kind(flags[name]) if name in flags else None
+        except ValueError as error:
+            raise InvalidInputError(
+                f"a run has --{name}={flags[name]} in its flags.txt, expected a number."
+            ) from error
+
+    integer = functools.partial(number, kind=int)
+    options = {
+        "data_dir": flags.get("data_dir"),
+        "kind": flags["task"],
+        "partition": flags.get("partition"),
+        "image_size": integer("image_size"),
+        "resize_size": integer("resize_size"),
+        "num_classes": integer("num_classes"),
+        "num_clients": integer("num_clients"),
+        "clients_csv": flags.get("clients_csv"),
+    }
+    if "dirichlet_alpha" in flags:
+        options["dirichlet_alpha"] = number("dirichlet_alpha", float)
+    if "num_public_classes" in flags:
+        options["num_public_classes"] = integer("num_public_classes")
+    try:
+        dataset = tasks.FAMILIES[flags["dataset"]].load(tasks.DataOptions(**options))
+    except InvalidInputError as error:
+        raise NothingToDraw(f"the data of the runs: {error}") from error
+    return tasks.KINDS[flags["task"]](
+        dataset,
+        functools.partial(
+            models.FEATURE_EXTRACTORS[flags["model"]],
+            dataset.image_shape,
+            integer("embedding_dim"),
+            seed=integer("seed"),
+        ),
+    )
+
+
+def _load_weights(run: Run) -> list[np.ndarray]:
+    """Reads [*phi, W]."""
+    path = run.path / f"{run.setting.method}.npz"
+    if not path.exists():
+        raise NothingToDraw(f"{path} is missing")
+    arrays = training.read_arrays(path)
+    if "W" not in arrays:
+        raise InvalidInputError(f"{path} is damaged: it has no W.")
+    return [
+        *(arrays[name] for name in sorted(arrays) if name.startswith("phi_")),
+        arrays["W"],
+    ]
+
+
+def figure7(
+    results: Results,
+    path: pathlib.Path,
+    load_task: LoadTask,
+    client_id: str | None = None,
+) -> dict[str, np.ndarray]:
+    """Draws what FedSS and NegOnly confuse among one client's classes.
+
+    Both have the smallest m that both were run with, and the same seed. The images are
+    the client's own.
+
+    Args:
+        results: The runs.
+        path: The PNG.
+        load_task: Loads the task that the flags of a run stand for.
+        client_id: The client; by default the first one.
+
+    Returns:
+        By method the counts, int64[|P_k|, |P_k|]; rows are true classes.
+
+    Raises:
+        NothingToDraw: If there is no such pair of finished runs, or no data.
+        InvalidInputError: If the weights of a run are damaged.
+    """
+    runs = _smallest_pair(results)
+    weights = {method: _load_weights(run) for method, run in runs.items()}
+    task = load_task(runs["fedss"].flags)
+    dataset = task.dataset
+    client_id = client_id or dataset.train.client_ids[0]
+    positives = np.asarray(dataset.positives(client_id))
+    examples = dataset.client_examples(client_id, np.array([0, 0], np.int32))
+    (batch,) = examples.batch(dataset.num_examples(client_id))
+    labels = batch["label"].numpy()
+    matrices = {}
+    model = task.feature_extractor_fn()
+    for method, (*phi, classifier) in weights.items():
+        theirs = [np.shape(array) for array in (*phi, classifier)]
+        dim = model.output_shape[-1]
+        ours = [
+            *(tuple(v.shape) for v in model.trainable_variables),
+            (dataset.num_classes, dim),
+        ]
+        if theirs != ours:
+            raise InvalidInputError(
+                f"{runs[method].path / method}.npz has {len(phi)} arrays of phi and W "
+                f"of shape {theirs[-1]}; they do not fit the model, which has "
+                f"{len(ours) - 1} and {ours[-1]}."
+            )
+        for variable, value in zip(model.trainable_variables, phi, strict=True):
+            variable.assign(value)
+        features = model(tf.cast(batch["image"], tf.float32), training=False).numpy()
+        matrices[method] = metrics.client_confusion_matrix(
+            features, labels, classifier, positives
+        )
+    m = runs["fedss"].setting.num_negatives
+    with plots.figure(path, 1, 2, figsize=(9, 4.4)) as (figure, panels):
+        for axes, (method, matrix) in zip(panels, matrices.items(), strict=True):
+            rates = 100 * matrix / matrix.sum(1, keepdims=True)
+            image = axes.imshow(rates, cmap="Blues", vmin=0, vmax=100)
+            right = 100 * np.trace(matrix) / matrix.sum()
+            axes.set(
+                xlabel="predicted class (place in P_k)",
+                ylabel="true class (place in P_k)",
+                title=f"{METHOD_TITLES[method]}: {right:.0f} % right",
+            )
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(plt.MaxNLocator(integer=True))
+            axes.grid(visible=False)
+        figure.colorbar(image, ax=panels, label="part of the true class's images (%)")
+        figure.suptitle(
+            f"{results.dataset_title}: {client_id}'s own images, |P_k| = "
+            f"{len(positives)}, |S_k| = {len(positives) + m}"
+        )
+    return matrices
+
+
+def _smallest_pair(results: Results) -> dict[str, Run]:
+    for m in results.num_negatives("fedss"):
+        for corrected in (True, False):
+            finished = {}
+            for method in ("fedss", "neg_only"):
+                cell = results.cells.get(Setting(method, m, corrected))
+                # The correction of NegOnly need not have been varied.
+                cell = cell or results.cells.get(Setting(method, m))
+                finished[method] = {r.seed: r for r in cell.finished} if cell else {}
+            seeds = sorted({*finished["fedss"]} & {*finished["neg_only"]})
+            if seeds:
+                return {method: runs[seeds[0]] for method, runs in finished.items()}
+    raise NothingToDraw("no FedSS and NegOnly with the same m and seed are finished")
+
+
+def figure8(path: pathlib.Path) -> dict[int, np.ndarray]:
+    """Draws the share of the last layer in MobileNetV3 by n, for d = 64 and 1280 (A.1).
+
+    Takes about 15 seconds, to build the networks and count.
+
+    Args:
+        path: The PNG.
+
+    Returns:
+        For each d the shares in percent at the points of the curve.
+    """
+    num_classes = np.unique(np.geomspace(10, 1e6, 200).astype(int))
+    shares = {}
+    curves = []
+    for i, dim in enumerate((64, 1280)):
+        model = models.paper_feature_extractor(embedding_dim=dim)
+        num_phi = model.count_params()
+        shares[dim] = np.array(
+            [100 * models.last_layer_share(num_phi, n, dim) for n in num_classes]
+        )
+        look = plots.style(i)._replace(marker="")
+        curves.append(plots.Curve(f"d = {dim}", num_classes, shares[dim], look))
+    with plots.figure(path) as (_, axes):
+        panel = plots.Panel(
+            curves,
+            "classes n",
+            "share of the last layer in all parameters (%)",
+            "MobileNetV3: the last layer comes to dominate",
+            log="x",
+        )
+        plots.draw_panel(axes, panel)
+        for share in paper_values.LAST_LAYER_SHARES:
+            axes.plot(share.num_classes, share.percent, "ko", mfc="black", ms=4)
+            axes.annotate(
+                f"{share.short_title}: {share.percent:g} % (paper)",
+                (share.num_classes, share.percent),
+                xytext=(8, -4),
+                textcoords="offset points",
+                fontsize="small",
+            )
+        axes.set_ylim(0, 100)
+        axes.legend()
+    return shares
+
+
+def figure9(
+    task: tasks.Task,
+    path: pathlib.Path,
+    *,
+    num_negatives: Sequence[int] = (5, 10, 20, 40, 80),
+    num_batches: int = 4,
+    cohort_size: int = 8,
+    client_learning_rate: float = 0.1,
+    logit_correction: str = "inclusion",
+    weights: tff.learning.models.ModelWeights | None = None,
+    weights_title: str = "initial weights",
+    seed: int = 0,
+) -> dict[int, metrics.GradientNoise]:
+    """Measures and draws the gradient noise of FedSS against |N_k| (A.3).
+
+    A batch D holds up to 32 images of one client. All K clients of a round have the
+    same D and different negatives. The paper does not say K, nor of which model the
+    gradients are.
+
+    Args:
+        task: The task; D is taken from its clients.
+        path: The PNG.
+        num_negatives: The values of |N_k|; those above n - |P_k| are left out.
+        num_batches: How many D to average over.
+        cohort_size: K.
+        client_learning_rate: eta: the noise is that of the model's change.
+        logit_correction: Of FedSS, see `algorithms.build_fedss`.
+        weights: Where the rounds start, [*phi, W]; by default a new model.
+        weights_title: What to call these in the title.
+        seed: Of the choice of clients and of their draws.
+
+    Returns:
+        The noise by |N_k|.
+
+    Raises:
+        NothingToDraw: If every |N_k| is above n - |P_k|.
+    """
+    dataset = task.dataset
+    clients = training.cohort(
+        seed, 0, dataset.train.client_ids, min(num_batches, dataset.num_clients)
+    )
+    batches = []
+    for client_id in clients:
+        examples = task.client(client_id, np.array([seed, 0], np.int32))["data"]
+        batches.append(next(iter(examples.batch(_NOISE_BATCH))))
+    max_positives = max(len(np.unique(batch["label"])) for batch in batches)
+    most = dataset.num_classes - max_positives
+    sizes = sorted({m for m in num_negatives if m <= most})
+    if not sizes:
+        raise NothingToDraw(
+            f"every |N_k| of {list(num_negatives)} is above n - |P_k| = {most}"
+        )
+    build = functools.partial(
+        algorithms.build_fedss,
+        task.feature_extractor_fn,
+        dataset.num_classes,
+        max_positives,
+        client_optimizer=tff.learning.optimizers.build_sgdm(client_learning_rate),
+        server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+        seed=seed,
+    )
+    full = build(method="full_softmax")
+    if weights is None:
+        weights = full.get_model_weights(full.initialize())
+    noises = {
+        m: metrics.gradient_noise(
+            full,
+            build(method="fedss", num_negatives=m, logit_correction=logit_correction),
+            weights,
+            [tf.data.Dataset.from_tensor_slices(dict(batch)) for batch in batches],
+            cohort_size,
+            seed,
+        )
+        for m in tqdm.tqdm(sizes, desc="gradient noise", unit="|N_k|", disable=None)
+    }
+    curves = []
+    parts = {"model": "all parameters", "feature_extractor": "phi", "classifier": "W"}
+    for i, (part, label) in enumerate(parts.items()):
+        values = np.array([getattr(noises[m], part) for m in sizes]).T
+        look = plots.style(i)
+        curves.append(
+            plots.Curve(label, sizes, values.mean(0), look, plots.std_of(values))
+        )
+    panel = plots.Panel(
+        curves,
+        "|N_k| (classes)",
+        "mean |g_FedAvg - g_FedSS| per parameter",
+        f"{dataset.name}: gradient noise at {weights_title}",
+        log="x",
+        from_zero=True,
+    )
+    with plots.figure(path) as (figure, axes):
+        plots.draw_panel(axes, panel)
+        axes.set_xticks(sizes, map(str, sizes))
+        axes.legend()
+        figure.supxlabel(
+            f"K = {cohort_size}; lines: mean of {len(batches)} batches of "
+            f"{_NOISE_BATCH} images; bands: ± their standard deviation",
+            fontsize="small",
+        )
+    return noises
+
+
+def figure9_of_results(
+    results: Results, path: pathlib.Path, load_task: LoadTask
+) -> None:
+    """Draws `figure9` of what FullSoftmax has learned, or else of a new model.
+
+    It is of a new model if no such run is finished, or its weights are not there, as of
+    packed runs.
+
+    Args:
+        results: The runs.
+        path: The PNG.
+        load_task: Loads the task that the flags of a run stand for.
+
+    Raises:
+        NothingToDraw: As `figure9`.
+        InvalidInputError: If the weights of a run are damaged.
+    """
+    cell = results.cells.get(Setting("full_softmax"))
+    run = cell.finished[0] if cell and cell.finished else results.runs[0]
+    options = {}
+    if (run.path / "full_softmax.npz").exists():
+        options["weights"] = tff.learning.models.ModelWeights(_load_weights(run), [])
+        options["weights_title"] = f"FullSoftmax after round {run.flags['rounds']}"
+    sizes = results.num_negatives("fedss")
+    if sizes:
+        options["num_negatives"] = sizes
+    figure9(
+        load_task(run.flags),
+        path,
+        client_learning_rate=float(run.flags["client_learning_rate"]),
+        seed=run.seed,
+        **options,
+    )

@@ -1,0 +1,145 @@
+"""What came of runs of `train` and `compare`: their table and their curves."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from experiments.common import plots, table
+from experiments.fedss.table_results import METHOD_TITLES
+from tff_fedss import metrics, tasks, training
+
+# The style of each method in all figures; a line to compare with is black.
+METHOD_STYLES = {
+    "fedss": plots.style(0),
+    "neg_only": plots.style(1),
+    "pos_only": plots.style(2),
+    "fedaws": plots.Style("#CC79A7", "--", "D"),
+    "full_softmax": plots.REFERENCE,
+    "centralized": plots.Style("#E69F00", "-.", "*"),
+}
+
+
+class Outcome(NamedTuple):
+    """What came of one run; the fields are the columns of the table.
+
+    In the file, the metric of the task gives `percent` its name: `top1_percent`.
+
+    Where there are no clients (Centralized), there is no traffic: None.
+
+    Attributes:
+        method: As the paper writes it.
+        percent: The metric of the task after the last round.
+        classes_percent: The mean |S_k| over all rounds, in percent of n.
+        classifier_parameters: Sent down to a client, and back up, per round; a mean.
+        classifier_bytes_down: Per client and round.
+        classifier_bytes_up: Per client and round, with the ids of the classes.
+    """
+
+    method: str
+    percent: float
+    classes_percent: float | None
+    classifier_parameters: float | None
+    classifier_bytes_down: float | None
+    classifier_bytes_up: float | None
+
+
+def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
+    """Sums up a finished run.
+
+    Args:
+        run: The run.
+        rows: What `training.train` released, of this run and of others.
+    """
+    own = [row for row in rows if row["method"] == run.name]
+    title, percent = METHOD_TITLES[run.name], 100 * own[-1][run.task.metric]
+    sizes = [row["classes_per_client"] for row in own if "classes_per_client" in row]
+    if not sizes:
+        return Outcome(title, percent, None, None, None, None)
+    mean_size = sum(sizes) / len(sizes)
+    num_classes, embedding_dim = run.weights.trainable[-1].shape
+    traffic = metrics.classifier_traffic(
+        mean_size, embedding_dim, asks_by_id=run.name != "full_softmax"
+    )
+    return Outcome(
+        title,
+        percent,
+        100 * mean_size / num_classes,
+        traffic.parameters,
+        traffic.bytes_down,
+        traffic.bytes_up,
+    )
+
+
+def as_csv(outcomes: Sequence[Outcome], metric: str) -> str:
+    """Writes outcomes as CSV, a row per method.
+
+    Args:
+        outcomes: The rows.
+        metric: The metric of the task.
+    """
+    rows = [outcome._asdict() for outcome in outcomes]
+    return table.as_csv(
+        {f"{metric}_percent" if k == "percent" else k: v for k, v in row.items()}
+        for row in rows
+    )
+
+
+def as_text(
+    outcomes: Sequence[Outcome], metric_title: str, num_classes: int, chance: float
+) -> str:
+    """Writes outcomes as a table for the terminal.
+
+    Args:
+        outcomes: The rows.
+        metric_title: How to write the metric of the task.
+        num_classes: n.
+        chance: What guessing would reach, a share.
+    """
+    header = ("method", f"{metric_title} %", "|S_k| % of n")
+    header += ("parameters", "bytes down", "bytes up")
+    formats = ("s", ".1f", ".1f", ",.0f", ",.0f", ",.0f")
+    rows = [
+        ["-" if x is None else format(x, f) for x, f in zip(o, formats, strict=True)]
+        for o in outcomes
+    ]
+    return (
+        f"{table.as_text(header, rows)}\n"
+        f"{metric_title}: on held-out images, trained on n = {num_classes:,} classes "
+        f"(chance: {100 * chance:.2g} %).\n"
+        "parameters and bytes: of the classifier, per client and round; means."
+    )
+
+
+def plot(
+    rows: Sequence[training.Metrics],
+    task: type[tasks.Task] | tasks.Task,
+    path: pathlib.Path,
+) -> None:
+    """Draws loss and the task's metric by round, a curve per method.
+
+    Args:
+        rows: What `training.train` released; nothing is drawn of nothing.
+        task: The task, or its class.
+        path: The PNG; replaced whole or not at all.
+    """
+    methods = dict.fromkeys(row["method"] for row in rows)
+    series = [
+        plots.Series(
+            METHOD_TITLES[method],
+            METHOD_STYLES[method],
+            [[row for row in rows if row["method"] == method]],
+        )
+        for method in methods
+    ]
+    title = f"{task.metric_title} on held-out images (%)"
+    plots.write_curves(
+        path,
+        [
+            plots.panel(
+                series, "round", task.metric, "round", title, scale=100, from_zero=True
+            ),
+            plots.panel(
+                series, "round", "loss", "round", "training loss (each method's own)"
+            ),
+        ],
+    )

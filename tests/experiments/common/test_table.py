@@ -1,0 +1,50 @@
+"""Tables: their bytes, and that no digit is lost."""
+
+import numpy as np
+
+from experiments.common import table
+
+
+def test_csv_keeps_all_digits_and_leaves_empty_what_is_missing():
+    rows = [
+        {"n": 1, "x": 0.1 + 0.2, "text": 'a, "b"', "more": 5},
+        {"n": None, "x": np.float64(1e-17)},
+        {"n": 10**15, "x": float("nan"), "text": True},
+    ]
+    assert table.as_csv(rows, ["n", "x", "text"]) == (
+        'n,x,text\n1,0.30000000000000004,"a, ""b"""\n,1e-17,\n'
+        "1000000000000000,nan,True\n"
+    )
+    assert table.as_csv([], ["a", "b"]) == "a,b\n"
+
+
+def test_markdown_stands_in_line():
+    text = table.as_markdown(
+        ["|S_k|", "n", "n", "note"],
+        [["a", 1, None, "0.10"], ["bb", 22, "", "x"]],
+        (0, 3),
+    )
+    assert text.splitlines() == [
+        r"| \|S_k\| |  n | n | note |",
+        "|:--------|---:|--:|:-----|",
+        "| a       |  1 |   | 0.10 |",
+        "| bb      | 22 |   | x    |",
+    ]
+
+
+def test_text_stands_between_rules():
+    text = table.as_text(["", "mean"], [["client", "1.0"], ["a", "1,000"]])
+    assert text.splitlines() == [
+        "-------------",
+        "         mean",
+        "-------------",
+        "client    1.0",
+        "a       1,000",
+        "-------------",
+    ]
+
+
+def test_mean_and_standard_deviation():
+    assert table.mean_std([], 1) == ""
+    assert table.mean_std([1.25], 1) == "1.2"
+    assert table.mean_std([1000.0, 1002.0], 2) == "1,001.00 ± 1.41"
