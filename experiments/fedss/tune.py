@@ -9,9 +9,9 @@ runs side by side, and is measured on the images of those apart. Nothing looks a
 test. The other flags are those of `./run.sh train`, and every run is one: it goes on
 after a kill when the same command is given again.
 
-The results folder gets tuning.md and tuning.csv (what each run came to, and what would
-be taken, and why), tuning.png and tuned.flags, for `train --flagfile`. A run that
-diverges counts as one, and stops no other.
+The results folder gets tuning.md and tuning.csv (what each run came to, what would be
+taken, and why), tuning.png with its PDF, and tuned.flags, for `train --flagfile`. A run
+that diverges counts as one, and stops no other.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from experiments.common import cells, config, jobs, program, results
-from experiments.fedss import report, run_config, table_results, train, tuning_report
+from experiments.common import cells, config, jobs, program
+from experiments.fedss import run_config, table_results, train, tuning_report
 from tff_fedss import training
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
@@ -212,7 +212,7 @@ def _has_diverged(job: jobs.Job) -> bool:
 
 def _trial(job: jobs.Job) -> tuning_report.Trial:
     return tuning_report.Trial(
-        results.read_run(job.folder, report.KIND, report.RUN),
+        jobs.read(job),
         None if job.is_done else job.why_failed().removeprefix("error: "),
     )
 

@@ -6,9 +6,7 @@ import math
 import pathlib
 from collections.abc import Sequence
 
-import matplotlib
-
-from experiments.common import output_files, plots, results
+from experiments.common import output_files, plots, table, table_header
 from experiments.fedss import table_results
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
@@ -116,12 +114,11 @@ class Search:
             Table and choice, for the terminal.
         """
         text = f"{self._table()}\n\n{self._choice(num_missing)}"
-        head = results.head(
-            "Search on validation clients", [[t.run] for t in self.trials], command
-        )
+        cells = {self._name(trial): [trial.run] for trial in self.trials}
+        head = table_header.head("Search on validation clients", cells, command)
         self._write_csv(folder / "tuning.csv")
         self._plot(folder / "tuning.png")
-        output_files.write_text(folder / "tuning.md", f"{head}\n{text}\n")
+        output_files.write_text(folder / "tuning.md", f"{head}{text}\n")
         if self.best is not None and not num_missing:
             output_files.write_text(
                 folder / "tuned.flags", run_files.as_flagfile(self.chosen_flags())
@@ -146,21 +143,21 @@ class Search:
 
     def _table(self) -> str:
         metric = self.trials[0].run.task.metric_title
-        m = "m | " if self.is_of_m else ""
-        lines = [
-            f"| {m}client learning rate | {metric} % | standard error | after round |",
-            f"|{'---|' * (5 if self.is_of_m else 4)}",
-        ]
+        header = [f"{metric} %", "standard error", "after round"]
+        rows = []
         for trial in self.trials:
-            m = f"{trial.num_negatives} | " if self.is_of_m else ""
-            if trial.percent is None:
-                found = "diverged | "
-            else:
-                found = f"{trial.percent:.2f} | {trial.standard_error:.2f}"
-                if trial is self.best:
-                    found = f"**{trial.percent:.2f}** | {trial.standard_error:.2f}"
-            lines.append(f"| {m}{trial.rate:g} | {found} | {trial.run.rounds_done} |")
-        return "\n".join(lines)
+            found = ["diverged", None]
+            if trial.percent is not None:
+                found = [f"{trial.percent:.2f}", f"{trial.standard_error:.2f}"]
+            if trial is self.best:
+                found[0] = f"**{found[0]}**"
+            rows.append([f"{trial.rate:g}", *found, trial.run.rounds_done])
+        header.insert(0, "client learning rate")
+        if self.is_of_m:
+            header.insert(0, "m")
+            for row, trial in zip(rows, self.trials, strict=True):
+                row.insert(0, trial.num_negatives)
+        return table.as_markdown(header, rows, left=())
 
     def _choice(self, num_missing: int) -> str:
         if num_missing:
@@ -233,30 +230,30 @@ class Search:
         )
 
     def _plot(self, path: pathlib.Path) -> None:
-        """Draws the metric by round: a panel for each m, a colour for each rate."""
-        sizes = list(dict.fromkeys(trial.num_negatives for trial in self.trials))
+        """Draws the metric by round: a panel for each m, a look for each rate."""
         rates = sorted({trial.rate for trial in self.trials})
-        colors = matplotlib.colormaps["viridis"]
         task = self.trials[0].run.task
-        with plots.png(
-            path, 1, len(sizes), figsize=(3 + 3 * len(sizes), 4), squeeze=False
-        ) as (_, (panels,)):
-            for panel, size in zip(panels, sizes, strict=True):
-                for trial in self.trials:
-                    points = trial.run.curve(task.metric)
-                    if trial.num_negatives != size or not points:
-                        continue
-                    place = rates.index(trial.rate) / max(1, len(rates) - 1)
-                    panel.plot(
-                        *zip(*points, strict=True),
-                        marker="o",
-                        color=colors(0.9 * place),
-                        linestyle="--" if trial.percent is None else "-",
-                        label=f"{trial.rate:g}"
-                        + (" (diverged)" if trial.percent is None else ""),
-                    )
-                panel.set(xlabel="round", title=f"m = {size}" if self.is_of_m else None)
-                panel.set_ylim(bottom=0)
-                panel.grid(alpha=0.3)
-            panels[0].set_ylabel(f"{task.metric_title} on validation clients (%)")
-            panels[-1].legend(title="client learning rate")
+        panels = []
+        for size in dict.fromkeys(trial.num_negatives for trial in self.trials):
+            series = [
+                plots.Series(
+                    f"rate {trial.rate:g}" + " (diverged)" * (trial.percent is None),
+                    plots.style(rates.index(trial.rate)),
+                    [trial.run.rows],
+                )
+                for trial in self.trials
+                if trial.num_negatives == size
+            ]
+            panels.append(
+                plots.panel(
+                    series,
+                    "round",
+                    task.metric,
+                    "round",
+                    f"{task.metric_title} on validation clients (%)",
+                    scale=100,
+                    title=f"m = {size}" if self.is_of_m else "",
+                    from_zero=True,
+                )
+            )
+        plots.write_curves(path, panels)

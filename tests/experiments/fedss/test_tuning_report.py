@@ -38,6 +38,12 @@ def search(tmp_path):
     return make
 
 
+def rows_of(text):
+    """The cells of a table in Markdown, without those of its header."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+
+
 def said(search, tmp_path, **options):
     return search.write(tmp_path, ["./run.sh", "tune"], **options)
 
@@ -47,8 +53,8 @@ def test_the_highest_metric_is_taken(search, tmp_path):
     assert "Taken: --client_learning_rate=0.03, the highest top-1" in text
     # sqrt(0.61 * 0.39 / 400)
     assert "61.00 ± 2.44 % on 400 images of validation clients, after 4" in text
-    assert "| 0.03 | **61.00** | 2.44 | 4 |" in text
-    assert "| 0.3 | diverged |  | 3 |" in text
+    assert rows_of(text)[1] == ["0.03", "**61.00**", "2.44", "4"]
+    assert rows_of(text)[3] == ["0.3", "diverged", "", "3"]
     assert "noise" not in text and "edge" not in text
     assert flagfiles.read(tmp_path / "tuned.flags") == {"client_learning_rate": "0.03"}
     written = (tmp_path / "tuning.md").read_text()
@@ -89,7 +95,7 @@ def test_m_is_searched_too(search, tmp_path):
         search({(5, 0.1): 50.0, (5, 0.3): 20.0, (40, 0.1): 40.0, (40, 0.3): 80.0}),
         tmp_path,
     )
-    assert "| 40 | 0.3 | **80.00** | 2.00 | 4 |" in text
+    assert rows_of(text)[3] == ["40", "0.3", "**80.00**", "2.00", "4"]
     assert "m 40 is the largest of --num_negatives_grid" in text
     assert flagfiles.read(tmp_path / "tuned.flags") == {
         "client_learning_rate": "0.3",
