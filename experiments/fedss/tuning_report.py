@@ -189,11 +189,15 @@ class Search:
         lines += self._edges("rate", "client_learning_rates", "rate")
         if self.is_of_m:
             lines += self._edges("m", "num_negatives_grid", "num_negatives")
-        if best.run.has_collapsed:
+        collapsed = [t for t in self.trials if t.run.has_collapsed]
+        if best in collapsed:
             lines.append(
                 "But nothing has been learned: the features have collapsed. Try more "
                 "rounds, a warm start, smaller rates."
             )
+        elif collapsed:
+            names = "; ".join(map(self._name, collapsed))
+            lines.append(f"Collapsed, all images look alike to phi: {names}.")
         return "\n".join(lines)
 
     def _edges(self, name: str, flag: str, attribute: str) -> list[str]:
@@ -222,7 +226,8 @@ class Search:
                     "standard_error_percent": trial.standard_error,
                     "validation_images": trial.num_images,
                     "rounds": trial.run.rounds_done,
-                    "outcome": trial.failure or "done",
+                    "outcome": trial.failure
+                    or ("collapsed" if trial.run.has_collapsed else "done"),
                     "is_taken": trial is self.best,
                 }
                 for trial in self.trials

@@ -122,6 +122,17 @@ def test_nothing_is_chosen_where_all_have_diverged(search, tmp_path):
     assert not (tmp_path / "tuned.flags").exists()
 
 
+def test_collapsed_runs_are_named(search, tmp_path):
+    learned = search({0.01: 40.0}).trials
+    text = said(
+        Search([*learned, *search({0.1: 2.0}, collapsed=True).trials], False), tmp_path
+    )
+    assert "Collapsed, all images look alike to phi: rate 0.1." in text
+    assert "nothing has been learned" not in text
+    *_, last = csv.DictReader((tmp_path / "tuning.csv").open())
+    assert last["outcome"] == "collapsed"
+
+
 def test_a_collapsed_best_has_learned_nothing(search, tmp_path):
     text = said(search({0.01: 1.0, 0.1: 2.0}, collapsed=True), tmp_path)
     assert "But nothing has been learned" in text
