@@ -108,15 +108,15 @@ class RunConfig(images_config.ImagesConfig, runtime_config.RuntimeConfig):
     )
     validation_share: float | None = config.flag(
         None,
-        "For images and tfds: keep this share of the clients apart, neither for "
-        "training nor for the test: for choices such as `./run.sh tune` makes. "
-        "Default: 0.",
+        "Keep this share of the clients apart, neither for training nor for the test: "
+        "for choices such as `./run.sh tune` makes. Default: 0.",
         low=0.0,
         high=0.999999,
     )
     on_validation: bool | None = config.flag(
         None,
-        "Measure on the images of the validation clients, not on the test.",
+        "Measure on the images of the validation clients, not on the test. For "
+        "retrieval of unseen classes this is a stand-in: most of theirs are trained.",
     )
     clients_csv: str | None = config.flag(
         None,

@@ -33,6 +33,8 @@ def load_dataset(config: RunConfig) -> FederatedDataset:
             kind=config.task,
             partition=config.partition,
             image_size=config.image_size,
+            validation_share=config.validation_share,
+            on_validation=config.on_validation,
             **{"data_dir": None, **options},
         )
     )

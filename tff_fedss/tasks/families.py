@@ -64,6 +64,11 @@ class DataOptions:
         clients_csv: A file that says which client has which image; else None.
         num_public_classes: How many classes are kept from the clients, for the warm
             start, where that is free.
+        folders: And from here to quantity_sigma, and from tfds_name on: for images of
+            one's own, see `datasets.images`.
+        validation_share: The share of clients that are kept apart, see
+            `datasets.federated.validation`; None: none.
+        on_validation: Whether they are measured on, in the place of the test.
     """
 
     data_dir: str | os.PathLike | None
@@ -101,7 +106,8 @@ class Family:
         partitions: The ways to split it over clients, the default first.
         load: Loads the data.
         options: The names of the attributes of `DataOptions` that `load` heeds, beside
-            kind, partition and image_size, which all do.
+            kind, partition, image_size, validation_share and on_validation, which all
+            do.
     """
 
     title: str
@@ -124,13 +130,20 @@ def _loader(
         module: Its name.
         arguments: Those of the loader, by name, but for `image_size`.
         function: The name of the loader.
+
+    Returns:
+        It, and after it what takes the validation clients apart.
     """
 
     def load(options: DataOptions) -> FederatedDataset:
         loader = getattr(
             import_module(f"tff_fedss.datasets.{module}"), function(options)
         )
-        return loader(image_size=options.image_size, **arguments(options))
+        dataset = loader(image_size=options.image_size, **arguments(options))
+        # TFF takes seconds to import.
+        from tff_fedss.datasets.federated import validation
+
+        return validation.hold_out(dataset, **_given(options, *_VALIDATION_OPTIONS))
 
     return load
 
@@ -153,9 +166,9 @@ _HELD_OUT_OPTIONS = (
     "test",
     "test_share",
     "num_public_classes",
-    "validation_share",
-    "on_validation",
 )
+# Heeded by all families.
+_VALIDATION_OPTIONS = ("validation_share", "on_validation")
 
 
 def _own_images(title: str, dataset: str, options: Sequence[str]) -> Family:
@@ -176,7 +189,7 @@ def _own_images(title: str, dataset: str, options: Sequence[str]) -> Family:
             image_size=given.image_size,
             retrieval=given.kind == "retrieval",
             split=split,
-            **_given(given, *_HELD_OUT_OPTIONS),
+            **_given(given, *_HELD_OUT_OPTIONS, *_VALIDATION_OPTIONS),
         )
         return images.federated(index, what)
 

@@ -128,6 +128,22 @@ def test_validation_clients_are_apart(index):
     assert on_them.train.client_ids == apart.train.client_ids
 
 
+def test_validation_of_retrieval_takes_all_their_images(index):
+    options = dict(retrieval=True, test="classes", test_share=0.25)
+    # Whole classes on clients: nobody else has most of theirs.
+    split = images.ClientOptions("classes", num_clients=6, classes_per_client=1)
+    whole = load(index, split=split, **options)
+    on_them = load(
+        index, split=split, validation_share=0.2, on_validation=True, **options
+    )
+    (client,) = set(whole.train.client_ids) - set(on_them.train.client_ids)
+    theirs = of_clients(whole)[client]
+    np.testing.assert_array_equal(
+        np.sort(labels_of(on_them.test_examples())), np.sort(theirs)
+    )
+    assert not on_them.test_is_unseen and "of their images" not in on_them.note
+
+
 def test_fingerprints_know_data_and_split(index, tmp_path):
     first = load(index).fingerprint()
     assert first == load(index).fingerprint()

@@ -58,6 +58,27 @@ def test_sop(train_on, tmp_path, method):
     assert "MAP@10" in output
 
 
+@pytest.mark.parametrize("method", ["fedss", "centralized"])
+def test_validation_clients_of_sop(train_on, tmp_path, method):
+    train, test = sop_archive.listings(
+        sop_archive.made_up_products([5] * 60), sop_archive.made_up_products([4] * 5)
+    )
+    path = tmp_path / "Stanford_Online_Products.zip"
+    sop_archive.write_zip(path, sop_archive.files(train, test))
+    output, rows = train_on(
+        "--dataset=sop",
+        f"--data_dir={path}",
+        "--clients_per_round=2",
+        f"--method={method}",
+        "--validation_share=0.3",
+        "--on_validation",
+    )
+    # Retrieval among their images, of classes that are trained.
+    assert "2 clients of at most" in output and "1 validation clients apart" in output
+    assert "test images of other classes" not in output
+    assert all(0 <= float(rows[i]["map_at_10"]) <= 1 for i in (0, 2))
+
+
 def test_imagenet21k(train_on, tmp_path):
     archive = imagenet21k_archive.write_fall11(
         tmp_path / "raw", imagenet21k_archive.classes([6 + i % 5 for i in range(30)])

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.federated import clients as client_data
+from tff_fedss.datasets.federated import validation
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.federated.partitions import Partition
 from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
@@ -73,13 +74,7 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
     """
     if not 0 <= options.seed < 2**63:
         raise InvalidInputError(f"seed={options.seed} must be in 0..2^63-1.")
-    if not 0 <= options.validation_share < 1:
-        raise InvalidInputError(
-            f"validation_share={options.validation_share} must be at least 0 and "
-            "below 1."
-        )
-    if options.on_validation and not options.validation_share:
-        raise InvalidInputError("on_validation needs a validation_share above 0.")
+    validation.check(options.validation_share, options.on_validation)
 
     def read(stored: tf.Tensor) -> tf.Tensor:
         if stored.dtype == tf.string:
@@ -110,16 +105,11 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         rng,
     )
     test, notes = chosen.test, [images.note, chosen.note]
-    is_validation = np.zeros(partition.num_clients, bool)
+    is_validation = validation.choose(
+        partition.num_clients, options.validation_share, rng
+    )
     if options.validation_share:
-        count = max(1, round(partition.num_clients * options.validation_share))
-        if count >= partition.num_clients:
-            raise InvalidInputError(
-                f"validation_share={options.validation_share:g} leaves none of the "
-                f"{partition.num_clients:,} clients for training."
-            )
-        is_validation[rng.choice(partition.num_clients, count, replace=False)] = True
-        notes.append(f"{count:,} validation clients apart")
+        notes.append(validation.note_chosen(int(is_validation.sum())))
     train = _ImageClients(images, labels, chosen.train, partition, ~is_validation)
     unseen = chosen.test_is_unseen
     if options.on_validation:
@@ -131,22 +121,16 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
                 ]
             )
         )
+        # Of the classes that are trained, unless it is for retrieval.
+        seen = np.full(num_classes, unseen)
         unseen = False
-        # Of the classes that are trained, where the metric needs to know them.
-        seen = np.zeros(num_classes, bool)
         seen[labels[train.rows]] = True
         known = seen[labels[test]]
         if not known.all():
-            notes.append(
-                f"left out: {np.sum(~known):,} of their images, of classes that no "
-                "other client has"
-            )
+            notes.append(validation.note_left_out(int(np.sum(~known))))
         test = test[known]
         if not len(test):
-            raise InvalidInputError(
-                "no validation client has a class that a training client has: take "
-                "more validation clients."
-            )
+            raise InvalidInputError(validation.NO_KNOWN_CLASS)
     if unseen:
         test_labels, _ = held_out.numbered(images.labels, test)
     else:

@@ -1,0 +1,160 @@
+import numpy as np
+import pytest
+
+from tff_fedss.datasets import synthetic
+from tff_fedss.datasets.federated import validation
+from tff_fedss.datasets.federated.clients import (
+    InMemoryClientData,
+    dataset_from_arrays,
+)
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.errors import InvalidInputError
+
+# Client k has the classes k, k + 1 and, three times, the class 6 + k: its own.
+CLIENTS, CLASSES = 5, 11
+
+
+def make(**changes):
+    clients = {}
+    for k in range(CLIENTS):
+        labels = np.array([k, k + 1, 6 + k, 6 + k, 6 + k], np.int32)
+        images = np.full((5, 2, 2, 1), k, np.uint8) + labels[:, None, None, None]
+        clients[f"client_{k}"] = images.astype(np.uint8), labels
+    train = InMemoryClientData(clients)
+    return FederatedDataset(
+        **dict(
+            name="made up",
+            num_classes=CLASSES,
+            image_shape=(2, 2, 1),
+            train=train,
+            num_examples=train.num_examples,
+            positives=train.positives,
+            max_positives=train.max_positives,
+            test=dataset_from_arrays(np.zeros([2, 2, 2, 1], np.uint8), np.arange(2)),
+            num_test_examples=2,
+            pooled=lambda: None,
+            note="by nobody",
+        )
+        | changes
+    )
+
+
+def examples_of(data):
+    return [(e["image"].tobytes(), int(e["label"])) for e in data.as_numpy_iterator()]
+
+
+def of_client(dataset, client_id):
+    return examples_of(dataset.train.create_tf_dataset_for_client(client_id))
+
+
+def test_no_share_changes_nothing():
+    dataset = make()
+    assert validation.hold_out(dataset, 0.0) is dataset
+
+
+def test_validation_clients_train_nothing_and_leave_the_test():
+    dataset = make()
+    apart = validation.hold_out(dataset, 0.4)
+    assert apart.num_clients == 3
+    assert "by nobody; 2 validation clients apart" in apart.summary()
+    # Those that are left have what they had, in the same order.
+    names = [k for k in dataset.train.client_ids if k in apart.train.client_ids]
+    assert apart.train.client_ids == names
+    for name in names:
+        assert of_client(apart, name) == of_client(dataset, name)
+    (other, _) = sorted({*dataset.train.client_ids} - {*names})
+    with pytest.raises(ValueError, match="is not a client"):
+        apart.train.create_tf_dataset_for_client(other)
+    # Centralized training has their images alone, too.
+    assert sorted(examples_of(apart.pooled_examples())) == sorted(
+        example for name in names for example in of_client(dataset, name)
+    )
+    assert apart.test is dataset.test and apart.num_classes == CLASSES
+
+
+def test_their_known_classes_take_the_place_of_the_test():
+    dataset = make()
+    apart = validation.hold_out(dataset, 0.4, on_validation=True)
+    assert apart.train.client_ids == validation.hold_out(dataset, 0.4).train.client_ids
+    trained = {
+        label for name in apart.train.client_ids for _, label in of_client(apart, name)
+    }
+    theirs = [
+        example
+        for name in dataset.train.client_ids
+        if name not in apart.train.client_ids
+        for example in of_client(dataset, name)
+    ]
+    expected = [example for example in theirs if example[1] in trained]
+    # Of each of the two, the class that only it has is left out.
+    assert 0 < len(expected) <= len(theirs) - 6
+    assert examples_of(apart.test_examples()) == expected
+    assert apart.num_test_examples == len(expected)
+    assert not apart.test_is_unseen
+    assert f"left out: {len(theirs) - len(expected)} of their images" in apart.note
+
+
+def test_retrieval_takes_all_of_their_images():
+    dataset = make(test_is_unseen=True)
+    apart = validation.hold_out(dataset, 0.4, on_validation=True)
+    theirs = [
+        example
+        for name in dataset.train.client_ids
+        if name not in apart.train.client_ids
+        for example in of_client(dataset, name)
+    ]
+    assert examples_of(apart.test_examples()) == theirs
+    assert apart.num_test_examples == len(theirs) == 10
+    # They are of the n classes, though nobody trains some of them.
+    assert not apart.test_is_unseen and "left out" not in apart.note
+
+
+def test_a_client_without_a_known_class_is_an_error():
+    images = np.zeros([1, 2, 2, 1], np.uint8)
+    train = InMemoryClientData(
+        {f"client_{k}": (images, np.array([k], np.int32)) for k in range(3)}
+    )
+    dataset = make(
+        train=train, num_examples=train.num_examples, positives=train.positives
+    )
+    with pytest.raises(InvalidInputError, match="take more validation clients"):
+        validation.hold_out(dataset, 0.1, on_validation=True)
+
+
+def test_drawn_images_are_held_out_alike():
+    dataset = synthetic.glyphs(60, num_public_classes=0)
+    apart = validation.hold_out(dataset, 0.2, on_validation=True)
+    assert apart.num_clients == dataset.num_clients - 2 == 10
+    held = sorted({*dataset.train.client_ids} - {*apart.train.client_ids})
+    expected = [example for name in held for example in of_client(dataset, name)]
+    assert examples_of(apart.test_examples()) == expected
+    assert apart.num_test_examples == sum(map(dataset.num_examples, held))
+    sizes = [len(apart.positives(name)) for name in apart.train.client_ids]
+    assert apart.max_positives == max(sizes)
+
+
+def test_fingerprints_know_the_validation_clients():
+    dataset = make()
+    prints = [
+        validation.hold_out(dataset, *asked).fingerprint()
+        for asked in ((0.2,), (0.2,), (0.2, True), (0.4, False, 1), (0.4,))
+    ]
+    assert prints[0] == prints[1]
+    different = {tuple(sorted(print_.items())) for print_ in prints}
+    assert len(different) == 4
+    assert prints[0]["clients"] == 4 and prints[0]["clients (all)"] == 5
+
+
+@pytest.mark.parametrize(
+    "share, on_validation, message",
+    [
+        (1.0, False, "validation_share=1.0 must be"),
+        (-0.1, False, "validation_share=-0.1 must be"),
+        (float("nan"), False, "validation_share=nan must be"),
+        (0.95, False, "validation_share=0.95 leaves none of the 5 clients"),
+        (0.0, True, "on_validation needs a validation_share"),
+    ],
+)
+def test_bad_arguments_are_named(share, on_validation, message):
+    with pytest.raises(InvalidInputError, match=message):
+        validation.hold_out(make(), share, on_validation)

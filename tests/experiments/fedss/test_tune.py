@@ -1,0 +1,241 @@
+import csv
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from experiments.common import config, flagfiles, jobs, program
+from experiments.fedss import run_config, train, tune
+from tests import waiting
+from tests.experiments import killing, run_folders
+
+SMALL = (
+    "--num_classes=40",
+    "--num_negatives=5",
+    "--clients_per_round=2",
+    "--warm_start_epochs=0",
+    "--rounds=3",
+    "--rounds_per_evaluation=3",
+    "--rounds_per_checkpoint=1",
+    "--validation_share=0.25",
+)
+
+
+@pytest.fixture
+def run_tune(capsys):
+    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+
+    def run(*flags):
+        handler = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as end:
+            program.run(tune.main, tune.Config(), ["tune", *flags])
+        signal.signal(signal.SIGTERM, handler)
+        return (end.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Lets runs end at once: percent by rate, or the last line of the log."""
+    begun = []
+
+    def run_all(some, **_):
+        for job in some:
+            if job.is_done:
+                continue
+            begun.append(job.name)
+            flags = flagfiles_of(job)
+            end = ends[float(flags["client_learning_rate"])]
+            folder = run_folders.write_run(
+                job.folder.parents[1],
+                job.cell.name,
+                job.seed,
+                end if isinstance(end, float) else 1.0,
+                method="fedss",
+                m=int(flags["num_negatives"]),
+                rounds=job.num_rounds,
+                rounds_done=None if isinstance(end, float) else 1,
+                flags=flags,
+            )
+            (folder / "data.json").write_text('{"data": {"test images": 400}}')
+            if not isinstance(end, float):
+                job.log.write_text(f"phi: small_cnn\n{end}\n")
+
+    ends = {}
+    monkeypatch.setattr(jobs, "run_all", run_all)
+    return ends, begun
+
+
+def flagfiles_of(job):
+    """All flags with which a job begins."""
+    given = config.parse(
+        train.Config(),
+        *job.arguments,
+        f"--seed={job.seed}",
+        f"--results_dir={job.folder}",
+    )
+    return run_config.with_defaults(given).deciding()
+
+
+DIVERGED = "error: fedss has diverged in round 2: a weight is not finite."
+
+
+def test_each_rate_and_m_has_an_ordinary_run(run_tune, made_up, tmp_path):
+    ends, begun = made_up
+    ends |= {0.1: 50.0, 0.3: 60.0}
+    code, output, errors = run_tune(
+        "--client_learning_rates=0.3,0.1",
+        "--num_negatives_grid=10,5",
+        "--num_classes=40",
+        "--seed=7",
+        f"--results_dir={tmp_path}",
+    )
+    assert code == 0, errors
+    names = [f"m{m}_rate_{rate}" for m in (5, 10) for rate in (0.1, 0.3)]
+    assert begun == [f"{name} seed 7" for name in names]
+    for name in names:
+        flags = flagfiles.read(tmp_path / name / "seed7" / "flags.txt")
+        assert name == f"m{flags['num_negatives']}_rate_{flags['client_learning_rate']}"
+        assert flags["on_validation"] == "true" and flags["validation_share"] == "0.1"
+        # A quarter of those of glyphs.
+        assert flags["rounds"] == "25"
+        # What `train` would have.
+        assert flags["clients_per_round"] == "16" and flags["method"] == "fedss"
+    assert "Taken: --client_learning_rate=0.3 --num_negatives=5" in output
+
+
+def test_a_diverged_run_counts_and_is_not_begun_again(run_tune, made_up, tmp_path):
+    ends, begun = made_up
+    ends |= {0.1: 50.0, 0.3: 60.0, 1.0: DIVERGED}
+    flags = (*SMALL, "--client_learning_rates=0.1,0.3,1", f"--results_dir={tmp_path}")
+    for _ in range(2):
+        code, output, errors = run_tune(*flags)
+        assert code == 0, errors
+        assert re.search(r"\| +1 \| +diverged \| +\| +1 \|", output)
+        assert "Taken: --client_learning_rate=0.3" in output
+        assert "At the edge" not in output
+        assert len(begun) == 3
+
+
+def test_all_diverged_is_an_error(run_tune, made_up, tmp_path):
+    ends, _ = made_up
+    ends |= {0.1: DIVERGED, 1.0: DIVERGED}
+    code, output, errors = run_tune(
+        *SMALL, "--client_learning_rates=0.1,1", f"--results_dir={tmp_path}"
+    )
+    assert code == 1
+    assert "all runs have diverged: give smaller --client_learning_rates" in errors
+    assert re.search(r"\| +0.1 \| +diverged \|", output)
+    assert not (tmp_path / "tuned.flags").exists()
+
+
+def test_another_failure_is_no_divergence(run_tune, made_up, tmp_path):
+    ends, begun = made_up
+    ends |= {0.1: 50.0, 0.3: "error: No space left on device."}
+    flags = (*SMALL, "--client_learning_rates=0.1,0.3", f"--results_dir={tmp_path}")
+    code, output, errors = run_tune(*flags)
+    assert code == 1
+    assert "FAILED: rate_0.3 seed 0" in errors and "No space left" in errors
+    assert "1 of 2 runs have failed, and not by diverging" in errors
+    assert "Nothing is chosen yet: 1 more runs are missing." in output
+    assert not (tmp_path / "tuned.flags").exists()
+    # The same command tries it again, and only that.
+    shutil.rmtree(tmp_path / "rate_0.3")
+    ends[0.3] = 60.0
+    code, output, errors = run_tune(*flags)
+    assert code == 0, errors
+    assert begun == ["rate_0.1 seed 0", "rate_0.3 seed 0", "rate_0.3 seed 0"]
+    assert "Taken: --client_learning_rate=0.3" in output
+
+
+def test_a_folder_of_other_runs_is_refused(run_tune, made_up, tmp_path):
+    ends, begun = made_up
+    ends |= {0.1: 50.0, 0.3: 60.0}
+    flags = ("--client_learning_rates=0.1,0.3", f"--results_dir={tmp_path}")
+    assert run_tune(*SMALL, "--batch_size=16", *flags)[0] == 0
+    # Also by a flag that is not given now.
+    code, _, errors = run_tune(*SMALL, *flags)
+    assert code == 2
+    assert "--batch_size=16 there, --batch_size=32 here" in errors
+    assert len(begun) == 2
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--client_learning_rates=0"], "--client_learning_rates=0: expected"),
+        (["--client_learning_rates=nan"], "--client_learning_rates=nan: expected"),
+        (["--client_learning_rates="], "--client_learning_rates=: expected"),
+        (["--client_learning_rates=0.1,0.10"], "expected different numbers"),
+        (["--num_negatives_grid=2.5"], "--num_negatives_grid=2.5: expected"),
+        (["--num_negatives_grid=5", "--num_negatives=5"], "give one of them"),
+        (["--num_negatives_grid=5", "--method=pos_only"], "draws no negatives"),
+        # Searched, or always so.
+        (["--client_learning_rate=0.1"], "client_learning_rate"),
+        (["--noon_validation"], "on_validation"),
+        (["--validation_share=0"], "--validation_share=0"),
+        (["--partition=drawer"], "--partition=drawer does not go with"),
+        (["--jobs=0"], "--jobs=0"),
+    ],
+)
+def test_bad_flags_are_refused_before_anything_is_written(
+    run_tune, tmp_path, flags, message
+):
+    code, _, errors = run_tune(*flags, f"--results_dir={tmp_path / 'new'}")
+    assert code == 2
+    assert message in errors and len(errors.splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+def command(folder):
+    return [
+        *(sys.executable, "-P", "-m", "experiments.fedss.tune", *SMALL),
+        *("--client_learning_rates=0.1,0.3,1e30", f"--results_dir={folder}"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_killed_search_goes_on_to_the_same_choice(tmp_path):
+    """And `train` takes what was chosen."""
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    subprocess.run(command(undisturbed), check=True, timeout=waiting.LIMIT)
+    with subprocess.Popen(command(killed)) as process:
+        killing.kill_when(
+            process,
+            lambda: list(killed.glob("rate_0.1/seed0/checkpoints/fedss/round_?")),
+            waiting.LIMIT,
+        )
+    assert not (killed / "tuned.flags").exists()
+    subprocess.run(command(killed), check=True, timeout=waiting.LIMIT)
+    for name in ("tuned.flags", "tuning.csv", "rate_0.1/seed0/metrics.csv"):
+        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
+    rows = list(csv.DictReader((killed / "tuning.csv").open()))
+    assert [row["outcome"][:20] for row in rows] == [
+        "done",
+        "done",
+        "fedss has diverged i",
+    ]
+    taken = next(row for row in rows if row["is_taken"] == "True")
+    outcome = subprocess.run(
+        [
+            *(sys.executable, "-P", "-m", "experiments.fedss.train", *SMALL),
+            *(
+                f"--flagfile={killed / 'tuned.flags'}",
+                f"--results_dir={tmp_path / 'run'}",
+            ),
+        ],
+        timeout=waiting.LIMIT,
+        capture_output=True,
+        text=True,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    flags = flagfiles.read(tmp_path / "run" / "flags.txt")
+    assert flags["client_learning_rate"] == taken["client_learning_rate"]
+    # On the test now, and the validation clients stay apart as they were asked to.
+    data = json.loads((tmp_path / "run" / "data.json").read_text())["data"]
+    assert data["measured on"] == "the test"
