@@ -161,7 +161,7 @@ class Search:
 
     def _choice(self, num_missing: int) -> str:
         if num_missing:
-            return f"Nothing is chosen yet: {num_missing} more runs are missing."
+            return f"Nothing is chosen yet. Runs still to be done: {num_missing}."
         best = self.best
         if best is None:
             return "Nothing is chosen: all runs have diverged. Try smaller rates."

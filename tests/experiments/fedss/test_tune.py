@@ -142,7 +142,7 @@ def test_another_failure_is_no_divergence(run_tune, made_up, tmp_path):
     assert code == 1
     assert "FAILED: rate_0.3 seed 0" in errors and "No space left" in errors
     assert "1 of 2 runs have failed, and not by diverging" in errors
-    assert "Nothing is chosen yet: 1 more runs are missing." in output
+    assert "Nothing is chosen yet. Runs still to be done: 1." in output
     assert not (tmp_path / "tuned.flags").exists()
     # The same command tries it again, and only that.
     shutil.rmtree(tmp_path / "rate_0.3")

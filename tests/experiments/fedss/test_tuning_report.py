@@ -111,7 +111,7 @@ def test_of_equal_ones_the_first_is_taken(search):
 
 def test_nothing_is_chosen_while_runs_are_missing(search, tmp_path):
     text = said(search({0.01: 50.0, 0.1: 60.0}), tmp_path, num_missing=2)
-    assert "Nothing is chosen yet: 2 more runs are missing." in text
+    assert "Nothing is chosen yet. Runs still to be done: 2." in text
     assert not (tmp_path / "tuned.flags").exists()
 
 
