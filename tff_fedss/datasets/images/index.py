@@ -186,7 +186,7 @@ class FileIndex(ImageIndex):
         """
         digest = self._listing_digest()
         record = cache_dir / f"checked_{digest}.json"
-        if record.exists():
+        if os.path.exists(record):  # Not if the cache is somebody else's.
             return
         if damage := self._source.damage():
             raise InvalidInputError(f"{self.label}: {damage}.")
@@ -228,7 +228,7 @@ class FileIndex(ImageIndex):
             finally:
                 stop.set()
         # Without a cache it is checked again, which only costs time.
-        with contextlib.suppress(InvalidInputError, RunStoppedError):
+        with contextlib.suppress(InvalidInputError, RunStoppedError, OSError):
             files.make_folder(cache_dir)
             text = json.dumps({"data": self.label, "images": len(numbers)})
             files.write_text(record, text + "\n")
