@@ -41,7 +41,7 @@ def test_path_label_and_vector_of_each_image(
     assert [p.partition("/")[0] for p in paths] == labels
     encoder = models.ExportedEncoder(encoder_file)
     for k in (0, 17, 44):
-        image = formats.decode((pictures / paths[k]).read_bytes())
+        image = formats.pixels((pictures / paths[k]).read_bytes())
         np.testing.assert_allclose(found[k], encoder.embed([image])[0], atol=1e-6)
 
     content = path.read_bytes()
