@@ -202,7 +202,8 @@ def test_bad_input_is_one_clear_line(run_train, tmp_path, flags, message):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("dataset", sorted(set(tasks.FAMILIES) - {"glyphs"}))
+# TFDS makes the folder that it is given.
+@pytest.mark.parametrize("dataset", sorted(set(tasks.FAMILIES) - {"glyphs", "tfds"}))
 def test_missing_data_are_named(run_train, tmp_path, dataset):
     code, output, errors = run_train(
         f"--dataset={dataset}",
@@ -213,6 +214,14 @@ def test_missing_data_are_named(run_train, tmp_path, dataset):
     assert output == "" and not (tmp_path / "run").exists()
     assert errors.startswith("error: ") and errors.count("\n") == 1
     assert "--data_dir=/no/such/folder" in errors
+
+
+def test_a_data_set_of_tfds_has_a_name(run_train, tmp_path):
+    code, output, errors = run_train(
+        "--dataset=tfds", f"--results_dir={tmp_path / 'run'}"
+    )
+    assert code == 2 and output == "" and not (tmp_path / "run").exists()
+    assert errors.startswith("error: ") and "--tfds_name" in errors
 
 
 @pytest.mark.parametrize("name", ["train", "demo"])
