@@ -19,6 +19,7 @@ _EVALUATION_BATCH = 256
 # nothing was learnt, at most 0.91 where something was.
 _COLLAPSED_COSINE = 0.95
 _COLLAPSED_CHANCES = 5
+_COLLAPSED_WAY = 0.1
 
 
 class Task(abc.ABC):
@@ -107,11 +108,16 @@ class Task(abc.ABC):
 
         Returns:
             True if the mean cosine between test images is above 0.95 and the metric not
-            above five times chance.
+            above five times chance, or, of few classes, a tenth of the way from chance
+            to 1.
         """
+        most = min(
+            _COLLAPSED_CHANCES * self.chance,
+            self.chance + _COLLAPSED_WAY * (1 - self.chance),
+        )
         return (
             measured["mean_cosine"] > _COLLAPSED_COSINE
-            and measured[self.metric] <= _COLLAPSED_CHANCES * self.chance
+            and measured[self.metric] <= most
         )
 
     @functools.cached_property
