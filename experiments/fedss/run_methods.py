@@ -144,6 +144,7 @@ def _explain_collapse(method: str, metrics: training.Metrics) -> str:
     return (
         f"{method}: the features have collapsed: after round {metrics['round']} all "
         f"images look alike to phi (mean cosine {metrics['mean_cosine']:.3f}) and it "
-        "knows hardly more than chance. Small federated runs from scratch do that. What "
-        "helps: --warm_start_epochs, --pretrained, a smaller --client_learning_rate."
+        "knows hardly more than chance. Small federated runs from scratch do that. "
+        "What helps: --warm_start_epochs, --pretrained, a smaller "
+        "--client_learning_rate."
     )
