@@ -78,8 +78,8 @@ def pictures(tmp_path_factory):
     for c, name in enumerate(CLASSES):
         for k in range(EACH):
             size = (28 + 10 * (k % 3) if c else 28, 28)
-            pixels = own_images.picture(c, size) // 4 * 3
-            noise = own_images.picture(1000 + 100 * c + k, size) // 4
+            pixels = own_images.picture(c, size) // 16 * 15
+            noise = own_images.picture(1000 + 100 * c + k, size) // 16
             image = own_images.encoded(pixels + noise)
             contents[f"{name}/picture {k}.png"] = image
     return own_images.write(tmp_path_factory.mktemp("pictures") / "mine", contents)
