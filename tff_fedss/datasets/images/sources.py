@@ -26,10 +26,11 @@ import tqdm
 
 from tff_fedss import files
 from tff_fedss.datasets import archives
+from tff_fedss.datasets.federated import record_index
 from tff_fedss.errors import InvalidInputError
 
 _COPY_BYTES = 1 << 22
-_FOREIGN = "__MACOSX"
+_FOREIGN = archives.FOREIGN.rstrip("/")  # As a part of a path.
 # Of a zip: a local header, of which the lengths of name and extra field matter.
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _DEFLATED = 8
@@ -41,8 +42,7 @@ def default_cache_dir() -> pathlib.Path:
     """Where unpacked archives and indices go: $TFF_FEDSS_CACHE, or ~/.cache."""
     if named := os.environ.get("TFF_FEDSS_CACHE"):
         return pathlib.Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return pathlib.Path(base) / "tff_fedss"
+    return record_index.user_cache()
 
 
 class Source(abc.ABC):
