@@ -143,7 +143,7 @@ def train(
                     logits = models.cosine_logits(
                         model(images, training=True), w, logit_scale
                     )
-                    example_losses = loss_fn(logits, batch_targets, class_set)
+                    example_losses = _checked(loss_fn(logits, batch_targets, class_set))
                     loss = tf.reduce_mean(example_losses)
                 gradient = tape.gradient(loss, (variables, w))
                 weights = tuple(v.read_value() for v in variables), w
@@ -184,6 +184,15 @@ def train(
             num_rejected=tf.where(is_finite, 0, 1),
         ),
     )
+
+
+def _checked(example_losses: tf.Tensor) -> tf.Tensor:
+    if example_losses.shape.rank != 1:
+        raise ValueError(
+            "loss_fn must give one number for each example, float32[examples], found "
+            f"the shape {example_losses.shape}."
+        )
+    return example_losses
 
 
 def _count(mask: tf.Tensor) -> tf.Tensor:
