@@ -68,6 +68,7 @@ def build_fedss(
     batch_size: int = 32,
     num_epochs: int = 1,
     image_dtype: tf.DType = tf.uint8,
+    with_positives: bool = False,
     seed: int = 0,
     after_server_step: Callable[[tf.Tensor], tf.Tensor] | None = None,
     phi_aggregator: aggregation.Factory | None = None,
@@ -107,6 +108,10 @@ def build_fedss(
         batch_size: The local mini-batch (A.2: 32). A last short batch is a step too.
         num_epochs: Passes over the local data (A.2: 1).
         image_dtype: The dtype of the images in the data; the model gets float32.
+        with_positives: Whether a client's argument has "positives", int32[|P_k|], too:
+            its distinct labels. Its data are then read once, when it trains; else
+            twice, for the labels first. (TFF selects rows for all clients at once, and
+            all must have drawn by then.)
         seed: Of the initial W.
         after_server_step: Maps W, float32[n, d], to the W that ends the round: a server
             regularization, as FedAwS has one.
@@ -215,28 +220,30 @@ def build_fedss(
 
     state_type = initialize.type_signature.result.member
 
-    # Line 5.
-    @tff.tensorflow.computation(
-        collections.OrderedDict(
-            data=tff.SequenceType(
-                collections.OrderedDict(
-                    image=tff.TensorType(image_dtype.as_numpy_dtype, image_shape),
-                    label=tff.TensorType(np.int32),
-                )
-            ),
-            seed=tff.TensorType(np.int32, [2]),
-        )
+    client_type = collections.OrderedDict(
+        data=tff.SequenceType(
+            collections.OrderedDict(
+                image=tff.TensorType(image_dtype.as_numpy_dtype, image_shape),
+                label=tff.TensorType(np.int32),
+            )
+        ),
+        seed=tff.TensorType(np.int32, [2]),
     )
-    def prepare_client(client):
-        return client_update.prepare(client, class_sets, image_shape, image_dtype)
+    if with_positives:
+        client_type["positives"] = tff.TensorType(np.int32, [None])
+
+    # Line 5.
+    @tff.tensorflow.computation(client_type)
+    def draw_class_set(client):
+        return client_update.draw_class_set(client, class_sets)
 
     # Lines 8-11.
-    def train_client(phi, rows, task):
+    def train_client(phi, rows, class_set, client):
         return client_update.train(
             feature_extractor_fn(),
             phi,
             rows,
-            task,
+            client_update.read(client, class_set),
             loss_fn=loss_fn or _loss_fn(method),
             logit_scale=logit_scale,
             optimizer=client_optimizer,
@@ -272,11 +279,11 @@ def build_fedss(
     # Lines 4-12.
     if class_sets.is_everything:
         update_clients = exchange.broadcast_everything(
-            prepare_client, train_client, phi_spec, w_spec
+            draw_class_set, train_client, phi_spec, w_spec
         )
     else:
         update_clients = exchange.select_rows(
-            prepare_client, train_client, phi_spec, w_spec, class_sets.size
+            draw_class_set, train_client, phi_spec, w_spec, class_sets.size
         )
 
     @tff.tensorflow.computation(_SUMS_TYPE, aggregate.measurements_type)
@@ -287,7 +294,7 @@ def build_fedss(
 
     @tff.federated_computation(
         initialize.type_signature.result,
-        tff.FederatedType(prepare_client.type_signature.parameter, tff.CLIENTS),
+        tff.FederatedType(draw_class_set.type_signature.parameter, tff.CLIENTS),
     )
     def next_round(state, clients):
         results = update_clients(state.feature_extractor, state.classifier, clients)

@@ -32,7 +32,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_fedss.models.group_normalization import GroupNormalization
-from tff_fedss.models.layers import LayerNames
+from tff_fedss.models.layers import FLOAT32, LayerNames
 
 _ARCHITECTURES = {
     "large": tf.keras.applications.MobileNetV3Large,
@@ -97,7 +97,14 @@ def mobilenet_v3(
             "alpha and embedding_dim must be positive, "
             f"found {alpha} and {embedding_dim}."
         )
-    config = copy.deepcopy(_architecture(tuple(image_shape), size, alpha))
+    config = copy.deepcopy(
+        _architecture(
+            tuple(image_shape),
+            size,
+            alpha,
+            tf.keras.mixed_precision.global_policy().name,
+        )
+    )
     for layer in config["layers"]:
         # Keras would build such a layer ahead of its call, and its weights would lack
         # the layer's name.
@@ -114,6 +121,7 @@ def mobilenet_v3(
             _seed(seed, "embedding", "kernel_initializer")
         ),
         name="embedding",
+        dtype=FLOAT32,
     )
     return tf.keras.Model(model.input, embedding(model.output), name=model.name)
 
@@ -191,11 +199,12 @@ def communication_saving(
 # built inside and outside of graphs.
 @functools.lru_cache(maxsize=8)
 def _architecture(
-    image_shape: tuple[int, int, int], size: str, alpha: float
+    image_shape: tuple[int, int, int], size: str, alpha: float, policy: str
 ) -> dict[str, Any]:
     """The configuration of the network with GroupNorms up to its features, not seeded.
 
-    The embedding is not in it: it may be of any size, and this model is built.
+    The embedding is not in it: it may be of any size, and this model is built. Its
+    layers have Keras's policy of now, which is `policy`.
     """
 
     def describe():
@@ -207,7 +216,7 @@ def _architecture(
             dropout_rate=0,
             classifier_activation=None,
         )
-        features = tf.keras.layers.Flatten(name="features")(
+        features = tf.keras.layers.Flatten(name="features", dtype=FLOAT32)(
             classifier.get_layer("Logits").input
         )
         with_batch_norm = tf.keras.Model(
@@ -248,5 +257,6 @@ def _with_group_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
             layer.gamma.shape[0] // _CHANNELS_PER_GROUP,
             epsilon=layer.epsilon,
             name=layer.name,
+            dtype=FLOAT32,
         )
     return type(layer).from_config(layer.get_config())
