@@ -86,7 +86,9 @@ def build_fedss(
 
     The data are single examples, not batches. The seed decides every random draw of the
     client in this round: its negatives and the order of its examples. Use a fresh one
-    for every (round, client), for instance `tff_fedss.training.client_seed`.
+    for every (round, client), for instance `tff_fedss.training.client_seed`. Where the
+    class sets are permanent, there is "permanent_seed": int32[2], too, the same in all
+    rounds (`tff_fedss.training.permanent_seed`).
 
     Args:
         feature_extractor_fn: A no-argument function that builds phi, a Keras model from
@@ -142,7 +144,8 @@ def build_fedss(
         - loss, accuracy: means over all examples of the cohort, each taken just before
           the example's step; accuracy is among the classes of S_k.
         - num_examples, num_clients: sums over the cohort.
-        - classes_per_client, positives_per_client: means of |S_k| and |P_k|.
+        - classes_per_client, positives_per_client: means of how many classes a client
+          asks for (|S_k|), and how many of them are its own (|P_k|).
         - rejected_clients: clients whose update was not finite. They count as if they
           had not taken part.
         - what the aggregators measure, if it is a number, as phi/... and w/...
@@ -231,6 +234,8 @@ def build_fedss(
     )
     if with_positives:
         client_type["positives"] = tff.TensorType(np.int32, [None])
+    if class_sets.is_permanent:
+        client_type["permanent_seed"] = tff.TensorType(np.int32, [2])
 
     # Line 5.
     @tff.tensorflow.computation(client_type)
@@ -243,7 +248,7 @@ def build_fedss(
             feature_extractor_fn(),
             phi,
             rows,
-            client_update.read(client, class_set),
+            client_update.read(client, class_set, class_sets.may_miss_positives),
             loss_fn=loss_fn or _loss_fn(method),
             logit_scale=logit_scale,
             optimizer=client_optimizer,
