@@ -122,8 +122,8 @@ def main(config: Config) -> None:
         print(f"NOT checked: {text}")
     if failed:
         for check in failed:
-            why = (check.error or json.dumps(check.found)).splitlines()[-1].strip()
-            print(f"FAILED: {check.part}, {check.name}: {why}", file=sys.stderr)
+            why = (check.error or json.dumps(check.found)).strip().splitlines()[-1]
+            print(f"FAILED: {check.part}, {check.name}: {why.strip()}", file=sys.stderr)
         sys.exit(1)
 
 
