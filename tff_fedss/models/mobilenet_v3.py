@@ -31,6 +31,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_fedss.models import mobilenet_layers
 from tff_fedss.models.group_normalization import GroupNormalization
 from tff_fedss.models.layers import LayerNames
 
@@ -216,7 +217,7 @@ def _architecture(
         model = tf.keras.models.clone_model(
             with_batch_norm, clone_function=_with_group_norm
         )
-        return _with_fixed_names(model.get_config())
+        return _with_own_layers(_with_fixed_names(model.get_config()))
 
     # A new thread is in no graph: the weights of this throw-away model stay out of the
     # caller's, and building it is several times as fast as in a graph.
@@ -239,6 +240,65 @@ def _with_fixed_names(config: dict[str, Any]) -> dict[str, Any]:
         return names.get(value, value) if isinstance(value, str) else value
 
     return renamed(config)
+
+
+def _with_own_layers(config: dict[str, Any]) -> dict[str, Any]:
+    """Puts this project's layers in the place of those of Keras that are slower.
+
+    Names of layers with weights stay as they are. Keras pads before a convolution that
+    halves the image as TensorFlow's "SAME" would, so that the padding can go.
+    """
+    layers = {layer["name"]: layer for layer in config["layers"]}
+
+    def sources(name):
+        nodes = layers[name]["inbound_nodes"]
+        if not nodes:
+            return []
+        # An operator has one call and no list of tensors.
+        tensors = nodes[0] if isinstance(nodes[0][0], list) else nodes
+        return [tensor[0] for tensor in tensors]
+
+    def replace(name, layer, source):
+        layers[name].update(
+            module=layer.__module__,
+            class_name=layer.__name__,
+            registered_name=f"tff_fedss>{layer.__name__}",
+            inbound_nodes=[[[source, 0, 0, {}]]],
+        )
+
+    def remove(name):
+        del layers[name]
+
+    for name, layer in list(layers.items()):
+        if layer["class_name"] == "Multiply":
+            x, scale = sources(name)
+            (clipped,) = sources(scale)
+            (raised,) = sources(clipped)
+            (bent,) = sources(raised)
+            if bent == x:
+                replace(name, mobilenet_layers.HardSwish, x)
+                layer["config"] = {"name": name, "trainable": True, "dtype": "float32"}
+                for part in (scale, clipped, raised):
+                    remove(part)
+            else:  # Squeeze-and-excite.
+                pool = name.replace("/Mul", "/AvgPool")
+                replace(pool, mobilenet_layers.Squeeze, x)
+                layers[pool]["config"] = {
+                    "name": pool,
+                    "trainable": True,
+                    "dtype": "float32",
+                }
+                layer["inbound_nodes"][0][0] = [pool, 0, 0, {}]
+                squeezed = layers[pool.replace("/AvgPool", "/Conv")]
+                squeezed["inbound_nodes"] = [[[pool, 0, 1, {}]]]
+        elif layer["class_name"] == "DepthwiseConv2D":
+            (x,) = sources(name)
+            if layers[x]["class_name"] == "ZeroPadding2D":
+                padding, x = x, sources(x)[0]
+                remove(padding)
+                layer["config"]["padding"] = "same"
+            replace(name, mobilenet_layers.DepthwiseConv2D, x)
+    return {**config, "layers": list(layers.values())}
 
 
 def _with_group_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
