@@ -146,6 +146,7 @@ def build_run(
             config.server_learning_rate, config.server_momentum
         ),
         batch_size=config.batch_size,
+        with_positives=True,
         seed=config.seed,
     )
     if method == "fedaws":

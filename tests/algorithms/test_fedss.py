@@ -1,5 +1,3 @@
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,7 +20,9 @@ from tests.algorithms.toy import (
     to_twin,
     weights_of,
 )
-from tff_fedss.algorithms import client_update, exchange, fedss
+from tff_fedss import runtime
+from tff_fedss.algorithms import client_update, fedss
+from tff_fedss.runtime import in_process
 
 
 @pytest.mark.parametrize("method", fedss.METHODS)
@@ -120,6 +120,91 @@ def test_the_order_of_the_clients_changes_nothing():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 
 
+def with_positives(cohort):
+    return [
+        {**c, "positives": np.unique(theirs["label"])}
+        for c, theirs in zip(to_tff(cohort), cohort, strict=True)
+    ]
+
+
+def test_clients_may_name_their_positives():
+    """Their data are read once then, and what they compute is the same."""
+    cohort = make_cohort()
+    process, other = build(), build(with_positives=True)
+    expected = process.next(process.initialize(), to_tff(cohort))
+    found = other.next(other.initialize(), with_positives(cohort))
+    same_bytes(found, expected)
+
+
+def test_deterministic_rounds_are_alike():
+    """The processes differ in their operations from others, but not by chance."""
+    found = []
+    try:
+        runtime.configure_gpus(deterministic=True)
+        for _ in range(2):
+            process = build.__wrapped__()  # A new one.
+            found.append(process.next(process.initialize(), to_tff(make_cohort())))
+    finally:
+        runtime.configure_gpus()
+    same_bytes(*found)
+
+
+def test_positives_that_a_label_is_not_among():
+    process, clients = build(with_positives=True), with_positives(make_cohort())
+    clients[1]["positives"] = np.int32([3, 4])
+    with pytest.raises(runtime.ClientError, match="a label is no positive"):
+        process.next(process.initialize(), clients)
+
+
+def test_images_are_read_when_their_client_trains(monkeypatch):
+    """Those of all clients of a round would be gigabytes, of photographs."""
+    cohort = [make_cohort()[0]] * 6
+    alive, most = set(), []
+
+    def images(k):
+        def read(_):
+            alive.add(k)
+            most.append(len(alive))
+            return cohort[k]["image"]
+
+        return read
+
+    def client(k):
+        data = tf.data.Dataset.range(1).flat_map(
+            lambda i: tf.data.Dataset.from_tensor_slices(
+                {
+                    "image": tf.ensure_shape(
+                        tf.numpy_function(images(k), [i], tf.uint8),
+                        cohort[k]["image"].shape,
+                    ),
+                    "label": cohort[k]["label"],
+                }
+            )
+        )
+        return {
+            "data": data,
+            "seed": cohort[k]["seed"],
+            "positives": np.unique(cohort[k]["label"]),
+        }
+
+    for_each_client = in_process._Invocation.for_each_client
+
+    def counting(self, function):
+        def counted(k, place):
+            result = function(k, place)
+            alive.discard(k)
+            return result
+
+        return for_each_client(self, counted)
+
+    monkeypatch.setattr(in_process._Invocation, "for_each_client", counting)
+    process, context = build(with_positives=True), runtime.InProcessContext(None, 1)
+    with tff.framework.get_context_stack().install(context):
+        process.next(process.initialize(), [client(k) for k in range(6)])
+    context.close()
+    assert most == [1] * 6  # Each is read once, and alone.
+
+
 def test_more_padding_changes_nothing():
     """Padded keys are duplicates of a class in S_k, and take part in nothing."""
     states = []
@@ -137,43 +222,6 @@ def test_more_padding_changes_nothing():
         states.append(state)
     for a, b in zip(weights_of(states[0]), weights_of(states[1])):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
-
-
-def test_the_order_of_the_keys_changes_nothing():
-    """The sparse mean is that of dense matrices, whatever the keys' order."""
-    sparse_mean = exchange.build_sparse_mean(EMBEDDING_DIM, size=4)
-    update_type = collections.OrderedDict(
-        keys=tff.TensorType(np.int32, [4]),
-        classifier_delta=tff.TensorType(np.float32, [4, EMBEDDING_DIM]),
-        weight=tff.TensorType(np.float32),
-    )
-
-    @tff.federated_computation(tff.FederatedType(update_type, tff.CLIENTS))
-    def sparse(updates):
-        return sparse_mean(updates)
-
-    def mean(updates):
-        result = sparse(updates)
-        dense = np.zeros((NUM_CLASSES, EMBEDDING_DIM))
-        np.add.at(dense, result.keys, result.rows)
-        return dense
-
-    rng = np.random.default_rng(0)
-    updates, total = [], np.zeros((NUM_CLASSES, EMBEDDING_DIM))
-    for weight in (3.0, 5.0):
-        keys = rng.choice(NUM_CLASSES, 4, replace=False).astype(np.int32)
-        rows = rng.normal(size=(4, EMBEDDING_DIM)).astype(np.float32)
-        total[keys] += weight * rows / 8.0
-        updates.append(
-            collections.OrderedDict(
-                keys=keys, classifier_delta=rows, weight=np.float32(weight)
-            )
-        )
-    np.testing.assert_allclose(mean(updates), total, rtol=1e-5, atol=1e-7)
-    for update in updates:
-        update["keys"] = update["keys"][::-1]
-        update["classifier_delta"] = update["classifier_delta"][::-1]
-    np.testing.assert_allclose(mean(updates), total, rtol=1e-5, atol=1e-7)
 
 
 class CosineHead(tf.keras.layers.Layer):

@@ -44,26 +44,50 @@ class ClientResult(NamedTuple):
     metrics: Any
 
 
-def prepare(
-    client: Any,
-    class_set_builder: class_sets.ClassSetBuilder,
-    image_shape: tuple[int, ...],
-    image_dtype: tf.DType,
-) -> ClientTask:
-    """Reads a client's data and draws its class set (line 5).
+def draw_class_set(
+    client: Any, class_set_builder: class_sets.ClassSetBuilder
+) -> class_sets.ClassSet:
+    """Draws a client's class set (line 5).
 
     Args:
-        client: {"data": a tf.data.Dataset of {"image", "label"}, "seed": int32[2]}.
+        client: {"data": a tf.data.Dataset of {"image", "label"}, "seed": int32[2]}, and
+            perhaps "positives": int32[|P_k|]. Without those, the labels are read; the
+            images are not kept.
         class_set_builder: How to arrive at S_k.
-        image_shape: Of one image.
-        image_dtype: Of the images.
+
+    Returns:
+        The class set.
+    """
+    if "positives" in client:
+        labels = client["positives"]
+    else:
+        labels = _stack(client["data"].map(lambda example: example["label"]))
+    return class_set_builder.build(labels, negatives_seed(client["seed"]))
+
+
+def read(client: Any, class_set: class_sets.ClassSet) -> ClientTask:
+    """Reads a client's data.
+
+    Args:
+        client: See `draw_class_set`.
+        class_set: What that gave.
 
     Returns:
         The client's task.
+
+    Raises:
+        tf.errors.InvalidArgumentError: When it runs, if a label is not among the
+            positives that the client has named.
     """
-    images, labels = _stack(client["data"], image_shape, image_dtype)
-    class_set = class_set_builder.build(labels, negatives_seed(client["seed"]))
-    return ClientTask(class_set, images, labels, client["seed"])
+    data = _stack(client["data"])
+    labels = data["label"]
+    if "positives" in client:
+        known = class_sets.contains(tf.sort(client["positives"]), labels)
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_all(known), ["a label is no positive"])]
+        ):
+            labels = tf.identity(labels)
+    return ClientTask(class_set, data["image"], labels, client["seed"])
 
 
 def negatives_seed(seed: tf.Tensor) -> tf.Tensor:
@@ -147,7 +171,7 @@ def train(
                     logits = models.cosine_logits(
                         model(images, training=True), w, logit_scale
                     )
-                    example_losses = loss_fn(logits, batch_targets, class_set)
+                    example_losses = _checked(loss_fn(logits, batch_targets, class_set))
                     loss = tf.reduce_mean(example_losses)
                 gradient = tape.gradient(loss, (variables, w))
                 weights = tuple(v.read_value() for v in variables), w
@@ -190,6 +214,15 @@ def train(
     )
 
 
+def _checked(example_losses: tf.Tensor) -> tf.Tensor:
+    if example_losses.shape.rank != 1:
+        raise ValueError(
+            "loss_fn must give one number for each example, float32[examples], found "
+            f"the shape {example_losses.shape}."
+        )
+    return example_losses
+
+
 def _count(mask: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(mask, tf.int32))
 
@@ -203,9 +236,7 @@ def _count_correct(
     return _count(tf.equal(tf.argmax(logits, 1, tf.int32), targets))
 
 
-def _stack(
-    data: tf.data.Dataset, image_shape: tuple[int, ...], image_dtype: tf.DType
-) -> tuple[tf.Tensor, tf.Tensor]:
+def _stack(data: tf.data.Dataset) -> Any:
     """Reads a client's whole data set into tensors, in one pass.
 
     The training loop slices these. Iterating a tf.data.Dataset inside of a graph is
@@ -213,9 +244,7 @@ def _stack(
     """
     # A data set without elements has no single batch; one dummy element makes one.
     dummy = tf.data.Dataset.from_tensors(
-        collections.OrderedDict(
-            image=tf.zeros(image_shape, image_dtype), label=tf.constant(0, tf.int32)
-        )
+        tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), data.element_spec)
     )
     everything = data.concatenate(dummy).batch(tf.int32.max).get_single_element()
-    return everything["image"][:-1], everything["label"][:-1]
+    return tf.nest.map_structure(lambda stacked: stacked[:-1], everything)

@@ -277,6 +277,9 @@ class _Interpreter:
 
     def __init__(self, path: pathlib.Path):
         self._content = path.read_bytes()
+        self._begin()
+
+    def _begin(self) -> None:
         self._interpreter = tf.lite.Interpreter(
             model_content=self._content, num_threads=os.cpu_count()
         )
@@ -285,6 +288,9 @@ class _Interpreter:
         self._shape: tuple[int, ...] | None = None
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
+        # TFLite's delegate for the CPU may refuse more images than it had before.
+        if self._shape is not None and len(images) != self._shape[0]:
+            self._begin()
         interpreter, place = self._interpreter, self._input["index"]
         if images.shape != self._shape:
             interpreter.resize_tensor_input(place, images.shape)

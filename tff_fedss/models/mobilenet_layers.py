@@ -93,6 +93,7 @@ class DepthwiseConv2D(tf.keras.layers.DepthwiseConv2D):
             and self.depth_multiplier == 1
             and not self.use_bias
             and tuple(self.dilation_rate) == (1, 1)
+            and inputs.dtype == tf.float32
         )
         if (
             not is_plain

@@ -43,16 +43,22 @@ class Task(abc.ABC):
         self.dataset = dataset
         self.feature_extractor_fn = feature_extractor_fn
 
-    def client(self, client_id: str, seed: np.ndarray) -> Mapping[str, Any]:
+    def client(
+        self, client_id: str, seed: np.ndarray, with_positives: bool = False
+    ) -> Mapping[str, Any]:
         """Returns one element of the client argument of `algorithms.build_fedss`.
 
         Args:
             client_id: One of the data set's clients.
             seed: int32[2], see `training.client_seed`.
+            with_positives: As the process has it.
         """
-        return collections.OrderedDict(
+        result = collections.OrderedDict(
             data=self.dataset.client_examples(client_id, seed), seed=seed
         )
+        if with_positives:
+            result["positives"] = self.dataset.positives(client_id)
+        return result
 
     def fingerprint(self) -> Fingerprint:
         """By what a run knows its data again; see `datasets.fingerprint`."""

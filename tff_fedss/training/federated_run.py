@@ -15,7 +15,7 @@ from tff_fedss.training.run import Metrics, Run
 
 
 def client_selection_fn(
-    task: Task, cohort_size: int, seed: int
+    task: Task, cohort_size: int, seed: int, with_positives: bool = False
 ) -> Callable[[int], list[Any]]:
     """Builds the function that `tff.simulation.run_training_process` calls each round.
 
@@ -23,6 +23,7 @@ def client_selection_fn(
         task: The task.
         cohort_size: K, the number of clients of a round.
         seed: Of the run.
+        with_positives: As the process has it.
 
     Returns:
         A function from the round, counted from 1, to the client argument of
@@ -31,7 +32,11 @@ def client_selection_fn(
 
     def select_clients(round_num: int) -> list[Any]:
         return [
-            task.client(client_id, draws.client_seed(seed, round_num, client_id))
+            task.client(
+                client_id,
+                draws.client_seed(seed, round_num, client_id),
+                with_positives,
+            )
             for client_id in draws.cohort(
                 seed, round_num, task.dataset.train.client_ids, cohort_size
             )
@@ -71,7 +76,13 @@ class FederatedRun(Run):
         super().__init__(name, task)
         self._process = process
         self._asks_by_id = asks_by_id
-        self._select_clients = client_selection_fn(task, cohort_size, seed)
+        client_type = process.next.type_signature.parameter[1].member
+        self._select_clients = client_selection_fn(
+            task,
+            cohort_size,
+            seed,
+            with_positives="positives" in tff.structure.name_list(client_type),
+        )
         self._state = process.initialize()
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
