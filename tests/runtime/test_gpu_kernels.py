@@ -5,16 +5,13 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from tff_fedss import algorithms, class_sets, losses, models, runtime, samplers
-from tff_fedss.algorithms import client_update
+from tests.gpu_steps import assert_stays_on_the_gpu
+from tff_fedss import algorithms, losses, models, runtime, samplers
 from tff_fedss.datasets.central.augmentation import AUGMENTATIONS
 from tff_fedss.models import placement
 from tff_fedss.runtime import gpu_kernels
 
-# What may be copied between the memories of host and GPU at each step.
-MOST_BYTES = 4096
 BATCH, CLIENT = 32, 96
 NUM_CLASSES, DIM = 300, 64
 
@@ -23,20 +20,6 @@ NUM_CLASSES, DIM = 300, 64
 def as_if_gpus():
     with placement.as_if_gpus():
         yield
-
-
-def assert_stays_on_the_gpu(step, host_ops=()):
-    """Args: step, and the types of operations that are meant to be on the host."""
-    assert set(step.without_kernel.values()) == set(host_ops), step.without_kernel
-    names = set(step.without_kernel)
-    large = [
-        crossing
-        for crossing in step.crossings
-        if crossing.num_bytes > MOST_BYTES
-        and not {crossing.reader.split()[0], crossing.tensor.split(":")[0]} & names
-    ]
-    assert not large
-    assert sum(step.launches.values()) > 10
 
 
 def gather_loop(dtype):
@@ -80,58 +63,6 @@ def test_a_graph_without_a_loop_has_no_step():
 
 
 # --- Clients --------------------------------------------------------------------------
-
-
-def client_step(model_fn, image_shape):
-    """The mini-batch loop of a client of FedSS: small graphs, no compiler of TFF."""
-    with tf.Graph().as_default() as graph:
-        model = model_fn(image_shape, DIM)
-        phi = tuple(
-            tf.compat.v1.placeholder(v.dtype, v.shape)
-            for v in model.trainable_variables
-        )
-        sets = class_sets.SampledClasses(NUM_CLASSES, 50, 20)
-        labels = tf.compat.v1.placeholder(tf.int32, [CLIENT])
-        seed = tf.compat.v1.placeholder(tf.int32, [2])
-        class_set = sets.build(labels, seed)
-        result = client_update.train(
-            model,
-            phi,
-            tf.compat.v1.placeholder(tf.float32, [sets.size, DIM]),
-            client_update.ClientTask(
-                class_set,
-                tf.compat.v1.placeholder(tf.uint8, [CLIENT, *image_shape]),
-                labels,
-                seed,
-            ),
-            loss_fn=lambda o, t, s: losses.fedss_loss(
-                o, t, s.is_member, s.log_correction
-            ),
-            logit_scale=20.0,
-            optimizer=algorithms.over_one_vector(
-                tff.learning.optimizers.build_sgdm(0.1)
-            ),
-            batch_size=BATCH,
-            num_epochs=1,
-        )
-    fetches = [tensor.name for tensor in tf.nest.flatten(result)]
-    return gpu_kernels.inspect(gpu_kernels.optimize(graph.as_graph_def(), fetches))
-
-
-@pytest.mark.parametrize(
-    "name, size, most_launches",
-    [
-        ("small_cnn", 28, 200),
-        pytest.param("mobilenet_v3_small", 96, 1000, marks=pytest.mark.slow),
-        pytest.param("mobilenet_v3_paper", 224, 1500, marks=pytest.mark.slow),
-        pytest.param("mobilenet_v3_large", 224, 1500, marks=pytest.mark.slow),
-    ],
-)
-def test_a_clients_loop_stays_on_the_gpu(name, size, most_launches):
-    shape = (size, size, 1 if name == "small_cnn" else 3)
-    step = client_step(models.FEATURE_EXTRACTORS[name], shape)
-    assert_stays_on_the_gpu(step)
-    assert sum(step.launches.values()) <= most_launches
 
 
 def tiny(image_shape=(4, 4, 1)):
