@@ -170,10 +170,14 @@ def train(
         loss_sum, num_correct = tf.constant(0.0), tf.constant(0)
         for epoch in tf.range(num_epochs):
             order = example_order(num_examples, task.seed, epoch)
+            # Once an epoch: bytes are gathered on the host, whatever the device, and a
+            # GPU that wanted a batch of them would send it all images each time.
+            epoch_images = tf.gather(task.images, order)
+            epoch_targets = tf.gather(targets, order)
             for start in tf.range(0, num_examples, batch_size):
-                batch = order[start : start + batch_size]
-                images = tf.cast(tf.gather(task.images, batch), tf.float32)
-                batch_targets = tf.gather(targets, batch)
+                batch = slice(start, start + batch_size)
+                images = tf.cast(epoch_images[batch], tf.float32)
+                batch_targets = epoch_targets[batch]
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     tape.watch((variables, w))
                     logits = models.cosine_logits(
