@@ -63,12 +63,11 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
             f"--clients_per_round={config.clients_per_round} is more than the "
             f"{dataset.num_clients} clients of {dataset.name}."
         )
-    most = dataset.num_classes - dataset.max_positives
-    if any(map(_draws_negatives, methods)) and config.num_negatives > most:
+    num_classes = dataset.num_classes
+    if any(map(_draws_negatives, methods)) and config.num_negatives > num_classes:
         raise InvalidInputError(
-            f"--num_negatives={config.num_negatives} is more than n - |P_k| = "
-            f"{dataset.num_classes} - {dataset.max_positives} = {most}, for the client "
-            f"of {dataset.name} with the most classes."
+            f"--num_negatives={config.num_negatives} is more than the n = {num_classes} "
+            f"classes of {dataset.name}: take fewer."
         )
     if config.warm_start_epochs and dataset.public is None:
         raise InvalidInputError(

@@ -72,13 +72,12 @@ def test_without_correction_the_twin_agrees_too():
         np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
 
 
-def test_all_negatives_is_full_softmax():
-    rng = np.random.default_rng(5)
-    # m = n - |P_k| needs clients of the same |P_k|.
-    cohort = [
-        make_client(rng, 9, classes) for classes in ([0, 1, 2, 3, 4], range(5, 10))
-    ]
-    sampled, full = build(m=NUM_CLASSES - 5), build("full_softmax")
+@pytest.mark.parametrize("m", [NUM_CLASSES - 2, NUM_CLASSES])
+def test_all_negatives_is_full_softmax(m):
+    """Also for clients of unequal |P_k|, who draw min(m, n - |P_k|) each."""
+    cohort = make_cohort(seed=5)
+    assert {len(set(c["label"])) for c in cohort} == {2, 3, 5}
+    sampled, full = build(m=m), build("full_softmax")
     sampled_state, full_state = sampled.initialize(), full.initialize()
     same_bytes(weights_of(sampled_state), weights_of(full_state))
     for _ in range(3):

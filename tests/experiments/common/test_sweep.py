@@ -42,8 +42,8 @@ def flagfiles(tmp_path_factory):
     for name, own in {
         "glyphs_fedss_m10": "--method=fedss\n--num_negatives=10\n--rounds=3\n",
         "glyphs_fedss_m5": "--method=fedss\n--num_negatives=5\n--rounds=3\n",
-        # n - |P_k| is less than that.
-        "glyphs_neg_only_m39": "--method=neg_only\n--num_negatives=39\n--rounds=3\n",
+        # n is less than that.
+        "glyphs_neg_only_m41": "--method=neg_only\n--num_negatives=41\n--rounds=3\n",
     }.items():
         (folder / f"{name}.flags").write_text(f"# {name}\n{COMMON}{own}")
     return folder
@@ -77,8 +77,8 @@ def finished(flagfiles, tmp_path_factory):
 def test_a_failed_cell_is_reported_and_stops_no_other(finished):
     outcome, results_dir = finished
     assert outcome.returncode == 1
-    assert "FAILED: glyphs_neg_only_m39 seed 0" in outcome.stderr
-    assert "--num_negatives=39 is more than" in outcome.stderr
+    assert "FAILED: glyphs_neg_only_m41 seed 0" in outcome.stderr
+    assert "--num_negatives=41 is more than" in outcome.stderr
     assert "2 of 3 runs are done." in outcome.stdout
     for cell in ("glyphs_fedss_m5", "glyphs_fedss_m10"):
         done = json.loads((results_dir / cell / "seed0" / "done.json").read_text())
