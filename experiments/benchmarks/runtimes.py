@@ -38,7 +38,7 @@ from experiments.benchmarks import table
 from experiments.common import config, output_files, program
 from experiments.common.table import as_markdown
 from tff_fedss import algorithms, class_sets, losses, models, runtime
-from tff_fedss.algorithms import client_update, exchange, fedss
+from tff_fedss.algorithms import aggregation, client_update, exchange, fedss
 from tff_fedss.errors import InvalidInputError
 
 _NUM_CLIENTS, _NUM_IMAGES, _BATCH_SIZE = 8, 96, 32
@@ -276,7 +276,9 @@ def _exchange(
 ) -> list[dict[str, Any]]:
     w_spec = tf.TensorSpec([num_classes, _EMBEDDING_DIM])
     optimizer = algorithms.build_sparse_sgdm(1.0, 0.9)
-    sparse_mean = exchange.build_sparse_mean(_EMBEDDING_DIM, _KEYS)
+    sparse_mean = aggregation.GrowingRowsFactory().create(
+        aggregation.sparse_rows_type(_EMBEDDING_DIM, _KEYS), tff.TensorType(np.float32)
+    )
     row_type = tff.TensorType(np.float32, [_EMBEDDING_DIM])
     keys_type = tff.TensorType(np.int32, [_KEYS])
 
@@ -294,15 +296,15 @@ def _exchange(
     @tff.tensorflow.computation(tff.SequenceType(row_type), keys_type)
     def train(rows, keys):
         rows = rows.batch(_KEYS, drop_remainder=True).get_single_element()
-        return collections.OrderedDict(
-            keys=keys, classifier_delta=-0.1 * rows, weight=tf.constant(1.0)
-        )
+        return aggregation.SparseRows(keys, -0.1 * rows), tf.constant(1.0)
 
     state_type = initial_state.type_signature.result
 
-    @tff.tensorflow.computation(state_type, exchange.sparse_rows_type(_EMBEDDING_DIM))
+    @tff.tensorflow.computation(
+        state_type, aggregation.sparse_rows_type(_EMBEDDING_DIM)
+    )
     def update(state, delta):
-        gradient = exchange.gradient_of(delta, w_spec)
+        gradient = aggregation.gradient_of(delta, w_spec)
         optimizer_state, w = optimizer.next(state.optimizer, state.w, gradient)
         return _ServerState(w, optimizer_state)
 
@@ -314,8 +316,9 @@ def _exchange(
         rows = tff.federated_select(
             keys, tff.federated_value(num_classes - 1, tff.SERVER), state.w, row_of
         )
-        results = tff.federated_map(train, (rows, keys))
-        return tff.federated_map(update, (state, sparse_mean(results)))
+        updates, weights = tff.federated_map(train, (rows, keys))
+        mean = sparse_mean.next(sparse_mean.initialize(), updates, weights).result
+        return tff.federated_map(update, (state, mean))
 
     rng = np.random.default_rng(0)
     keys = [

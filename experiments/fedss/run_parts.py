@@ -139,8 +139,8 @@ def build_run(
         task.feature_extractor_fn,
         task.dataset.num_classes,
         task.dataset.max_positives,
-        client_optimizer=tff.learning.optimizers.build_sgdm(
-            config.client_learning_rate
+        client_optimizer=algorithms.over_one_vector(
+            tff.learning.optimizers.build_sgdm(config.client_learning_rate)
         ),
         server_optimizer=algorithms.build_sparse_sgdm(
             config.server_learning_rate, config.server_momentum

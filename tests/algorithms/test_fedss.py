@@ -1,5 +1,3 @@
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,7 +21,7 @@ from tests.algorithms.toy import (
     weights_of,
 )
 from tff_fedss import runtime
-from tff_fedss.algorithms import client_update, exchange, fedss
+from tff_fedss.algorithms import client_update, fedss
 from tff_fedss.runtime import in_process
 
 
@@ -224,43 +222,6 @@ def test_more_padding_changes_nothing():
         states.append(state)
     for a, b in zip(weights_of(states[0]), weights_of(states[1])):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
-
-
-def test_the_order_of_the_keys_changes_nothing():
-    """The sparse mean is that of dense matrices, whatever the keys' order."""
-    sparse_mean = exchange.build_sparse_mean(EMBEDDING_DIM, size=4)
-    update_type = collections.OrderedDict(
-        keys=tff.TensorType(np.int32, [4]),
-        classifier_delta=tff.TensorType(np.float32, [4, EMBEDDING_DIM]),
-        weight=tff.TensorType(np.float32),
-    )
-
-    @tff.federated_computation(tff.FederatedType(update_type, tff.CLIENTS))
-    def sparse(updates):
-        return sparse_mean(updates)
-
-    def mean(updates):
-        result = sparse(updates)
-        dense = np.zeros((NUM_CLASSES, EMBEDDING_DIM))
-        np.add.at(dense, result.keys, result.rows)
-        return dense
-
-    rng = np.random.default_rng(0)
-    updates, total = [], np.zeros((NUM_CLASSES, EMBEDDING_DIM))
-    for weight in (3.0, 5.0):
-        keys = rng.choice(NUM_CLASSES, 4, replace=False).astype(np.int32)
-        rows = rng.normal(size=(4, EMBEDDING_DIM)).astype(np.float32)
-        total[keys] += weight * rows / 8.0
-        updates.append(
-            collections.OrderedDict(
-                keys=keys, classifier_delta=rows, weight=np.float32(weight)
-            )
-        )
-    np.testing.assert_allclose(mean(updates), total, rtol=1e-5, atol=1e-7)
-    for update in updates:
-        update["keys"] = update["keys"][::-1]
-        update["classifier_delta"] = update["classifier_delta"][::-1]
-    np.testing.assert_allclose(mean(updates), total, rtol=1e-5, atol=1e-7)
 
 
 class CosineHead(tf.keras.layers.Layer):

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from sklearn.metrics import pairwise
+from sklearn.metrics import pairwise, roc_curve
 
-from tff_fedss import tasks
+from tff_fedss import metrics, tasks
 from tff_fedss.datasets.federated.clients import InMemoryClientData, dataset_from_arrays
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 LABELS = np.repeat(np.arange(100, 110, dtype=np.int32), [2, 3, 4, 5, 1, 6, 2, 2, 9, 4])
 
 
-def unseen_dataset(images):
+def unseen_dataset(images, labels=LABELS):
     clients = InMemoryClientData(
         {"a": (np.zeros([3, 4, 4, 1], np.uint8), np.array([0, 1, 1], np.int32))}
     )
@@ -26,8 +26,8 @@ def unseen_dataset(images):
         num_examples=clients.num_examples,
         positives=clients.positives,
         max_positives=2,
-        test=dataset_from_arrays(images, LABELS),
-        num_test_examples=len(LABELS),
+        test=dataset_from_arrays(images, labels),
+        num_test_examples=len(labels),
         test_is_unseen=True,
     )
 
@@ -56,16 +56,41 @@ def slow_map_at_10(features, labels):
     return np.mean(scores)
 
 
-def test_evaluation_is_map_at_10_of_the_features():
+def slow_r_precision(features, labels):
+    """Musgrave et al., section 3, query by query."""
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    scores = []
+    for q in range(len(labels)):
+        order = np.argsort(np.linalg.norm(unit - unit[q], axis=1), kind="stable")
+        if r := np.sum(labels == labels[q]) - 1:
+            scores.append(np.mean(labels[order[order != q][:r]] == labels[q]))
+    return np.mean(scores)
+
+
+def test_evaluation_is_of_the_features():
     images = np.random.default_rng(0).integers(0, 256, [len(LABELS), 4, 4, 1], np.uint8)
     task = tasks.Retrieval(unseen_dataset(images), flatten)
-    expected = slow_map_at_10(images.reshape(-1, 16).astype(float), LABELS)
+    features = images.reshape(-1, 16).astype(float)
+    expected = slow_map_at_10(features, LABELS)
     assert 0 < expected < 1
-    cosines = pairwise.cosine_similarity(images.reshape(-1, 16))
+    cosines = pairwise.cosine_similarity(features)
+    pairs = metrics.draw_pairs(LABELS, 100_000, seed=0)
+    scores = cosines[pairs.first, pairs.second].round(6)
+    far, tar, _ = roc_curve(pairs.is_same, scores, drop_intermediate=False)
     assert task.evaluate(weights()) == collections.OrderedDict(
         map_at_10=pytest.approx(expected),
+        r_precision=pytest.approx(slow_r_precision(features, LABELS)),
+        tar_at_far=pytest.approx(tar[far <= 1e-3].max()),
         mean_cosine=pytest.approx(cosines[~np.eye(len(LABELS), dtype=bool)].mean()),
     )
+
+
+@pytest.mark.parametrize("labels", [np.arange(12), np.zeros(12)])
+def test_without_pairs_there_is_no_tar(labels):
+    images = np.random.default_rng(0).integers(0, 256, [12, 4, 4, 1], np.uint8)
+    dataset = unseen_dataset(images, labels.astype(np.int32))
+    measured = tasks.Retrieval(dataset, flatten).evaluate(weights())
+    assert list(measured) == ["map_at_10", "mean_cosine"]
 
 
 def test_chance_is_what_random_features_get():

@@ -225,9 +225,9 @@ def saved_rows(tmp_path, text):
     [
         (None, "lacks round 0 of fedss, whose checkpoint is of round 2"),
         (lambda text: text.replace("fedss,1", "fedss,7"), "lacks round 1"),
-        (lambda text: text + "fedss,2" + "," * 13 + "\n", "has 4 rows"),
+        (lambda text: text + "fedss,2" + "," * 15 + "\n", "has 4 rows"),
         (lambda text: text.replace("0.5", "half"), "metrics.csv:2: loss is 'half'"),
-        (lambda text: text.replace("fedss,1,", "fedss,1,,"), "metrics.csv:3: 16 cells"),
+        (lambda text: text.replace("fedss,1,", "fedss,1,,"), "metrics.csv:3: 18 cells"),
         (lambda text: text.replace("fedss,1", "fedss,\0"), "metrics.csv:3: round is"),
         (lambda text: "", "lacks round 0"),
     ],

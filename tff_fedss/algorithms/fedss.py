@@ -21,7 +21,7 @@ The slow and obvious twin of this file, in NumPy, is examples/fedss_numpy.py.
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,13 @@ import tensorflow_federated as tff
 
 from tff_fedss import class_sets as class_sets_lib
 from tff_fedss import losses, models
-from tff_fedss.algorithms import client_update, exchange, sparse_sgdm
+from tff_fedss.algorithms import (
+    aggregation,
+    client_update,
+    exchange,
+    one_vector,
+    sparse_sgdm,
+)
 
 METHODS = ("fedss", "neg_only", "pos_only", "full_softmax")
 
@@ -44,18 +50,20 @@ class ServerState(NamedTuple):
         classifier: W, float32[n, d].
         optimizer: The state of the server optimizer over (phi, W).
         round_num: int32[], the number of rounds done.
+        aggregation: The states of the aggregators of phi and of W's rows.
     """
 
     feature_extractor: tuple[Any, ...]
     classifier: Any
     optimizer: Any
     round_num: Any
+    aggregation: Any = ()
 
 
 def build_fedss(
     feature_extractor_fn: Callable[[], tf.keras.Model],
     num_classes: int,
-    max_positives: int,
+    max_positives: int | None,
     *,
     method: str = "fedss",
     num_negatives: int = 0,
@@ -69,6 +77,11 @@ def build_fedss(
     with_positives: bool = False,
     seed: int = 0,
     after_server_step: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    phi_aggregator: aggregation.Factory | None = None,
+    rows_aggregator: aggregation.Factory | None = None,
+    client_weighting: aggregation.ClientWeighting = "num_examples",
+    loss_fn: Callable[..., tf.Tensor] | None = None,
+    class_set_builder: class_sets_lib.ClassSetBuilder | None = None,
 ) -> tff.learning.templates.LearningProcess:
     """Builds the learning process of Algorithm 1 for one of `METHODS`.
 
@@ -79,7 +92,9 @@ def build_fedss(
 
     The data are single examples, not batches. The seed decides every random draw of the
     client in this round: its negatives and the order of its examples. Use a fresh one
-    for every (round, client), for instance `tff_fedss.training.client_seed`.
+    for every (round, client), for instance `tff_fedss.training.client_seed`. Where the
+    class sets are permanent, there is "permanent_seed": int32[2], too, the same in all
+    rounds (`tff_fedss.training.permanent_seed`).
 
     Args:
         feature_extractor_fn: A no-argument function that builds phi, a Keras model from
@@ -87,13 +102,14 @@ def build_fedss(
             weights, and the same initial weights at every call (seeded initializers).
         num_classes: n.
         max_positives: The largest |P_k| of any client: class sets are padded to
-            max_positives + num_negatives.
+            max_positives + num_negatives. None with a `class_set_builder`, which knows.
         method: One of `METHODS`.
         num_negatives: m; must be 0 for "pos_only" and "full_softmax", which draw none.
         logit_correction: "inclusion" or "none", see `class_sets.SampledClasses`.
         logit_scale: The fixed scale of the cosine logits (A.2: 20).
         client_optimizer: A `tff.learning.optimizers.Optimizer`; by default SGD with
-            learning rate 0.01 (A.2). Its state starts anew in every round.
+            learning rate 0.01 (A.2). Its state starts anew in every round. On GPUs one
+            by `over_one_vector` is faster.
         server_optimizer: Likewise; by default `build_sparse_sgdm` with learning rate
             1.0 and momentum 0.9 (A.2). It gets the gradient of W as `tf.IndexedSlices`
             (of which TFF's optimizers make a dense one), that of FullSoftmax as a
@@ -108,6 +124,24 @@ def build_fedss(
         seed: Of the initial W.
         after_server_step: Maps W, float32[n, d], to the W that ends the round: a server
             regularization, as FedAwS has one.
+        phi_aggregator: A factory of `tff.aggregators` for the clients' deltas of phi,
+            a tuple of tensors: robust, secure, compressed, private; by default the mean
+            of line 12. An unweighted one needs `client_weighting="uniform"`.
+        rows_aggregator: Likewise for the deltas of W's rows: a factory over
+            `aggregation.SparseRows`, whose result is another one or a dense matrix;
+            by default `aggregation.GrowingRowsFactory`. Around a factory of TFF's put
+            `aggregation.ScatteredRowsFactory`. For FullSoftmax a factory of TFF's, over
+            float32[n, d].
+        client_weighting: How line 12 weighs a client: "num_examples" is n_k; "uniform"
+            1; or a function from n_k, float32[], to float32[]. A client without
+            examples, or whose update is rejected, has weight 0 (to an unweighted
+            factory it gives zeros).
+        loss_fn: (logits float32[b, L], targets int32[b], `class_sets.ClassSet`) ->
+            float32[b], what clients minimise in the place of the method's loss. Targets
+            are positions in S_k; the logits are not corrected yet.
+        class_set_builder: How a client arrives at S_k, in the place of the method's
+            way; with it, num_negatives and logit_correction have no meaning and are to
+            be left alone.
 
     Returns:
         A `tff.learning.templates.LearningProcess` whose state is a `ServerState`, whose
@@ -117,13 +151,22 @@ def build_fedss(
         - loss, accuracy: means over all examples of the cohort, each taken just before
           the example's step; accuracy is among the classes of S_k.
         - num_examples, num_clients: sums over the cohort.
-        - classes_per_client, positives_per_client: means of |S_k| and |P_k|.
+        - classes_per_client, positives_per_client: means of how many classes a client
+          asks for (|S_k|), and how many of them are its own (|P_k|).
         - rejected_clients: clients whose update was not finite. They count as if they
           had not taken part.
+        - what the aggregators measure, if it is a number, as phi/... and w/...
 
     Raises:
+        TypeError: If an object of Keras stands where a function or one of TFF's has to.
         ValueError: If an argument is out of range or the model cannot serve as phi.
     """
+    _check_is_no_keras_object(
+        feature_extractor_fn=feature_extractor_fn,
+        client_optimizer=client_optimizer,
+        server_optimizer=server_optimizer,
+        loss_fn=loss_fn,
+    )
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, found {method!r}.")
     if num_negatives and method in ("pos_only", "full_softmax"):
@@ -131,23 +174,36 @@ def build_fedss(
             f"{method} draws no negatives: num_negatives must be 0, "
             f"found {num_negatives}."
         )
-    if not num_negatives and method == "neg_only":
+    if not num_negatives and method == "neg_only" and class_set_builder is None:
         raise ValueError("neg_only needs num_negatives of at least 1, found 0.")
     if batch_size < 1 or num_epochs < 1:
         raise ValueError(
             "batch_size and num_epochs must be positive, "
             f"found {batch_size} and {num_epochs}."
         )
-    if method == "full_softmax":
-        class_sets = class_sets_lib.AllClasses(num_classes)
-    else:
-        class_sets = class_sets_lib.SampledClasses(
-            num_classes, num_negatives, max_positives, logit_correction
-        )
-    client_optimizer = client_optimizer or tff.learning.optimizers.build_sgdm(0.01)
+    class_sets = _class_sets(
+        class_set_builder,
+        method,
+        num_classes,
+        max_positives,
+        num_negatives,
+        logit_correction,
+    )
+    client_optimizer = client_optimizer or one_vector.over_one_vector(
+        tff.learning.optimizers.build_sgdm(0.01)
+    )
     server_optimizer = server_optimizer or sparse_sgdm.build_sparse_sgdm(1.0, 0.9)
     image_shape, phi_spec, embedding_dim = _inspect(feature_extractor_fn)
     w_spec = tf.TensorSpec([num_classes, embedding_dim], tf.float32)
+    aggregate = aggregation.Aggregation(
+        exchange.type_of(phi_spec),
+        exchange.type_of(w_spec)
+        if class_sets.is_everything
+        else aggregation.sparse_rows_type(embedding_dim, class_sets.size),
+        phi_aggregator=phi_aggregator,
+        rows_aggregator=rows_aggregator,
+        client_weighting=client_weighting,
+    )
 
     # Line 1.
     @tff.tensorflow.computation
@@ -161,6 +217,21 @@ def build_fedss(
             round_num=tf.constant(0, tf.int32),
         )
 
+    @tff.federated_computation
+    def initialize():
+        state = tff.federated_eval(initial_state, tff.SERVER)
+        return tff.federated_zip(
+            ServerState(
+                state.feature_extractor,
+                state.classifier,
+                state.optimizer,
+                state.round_num,
+                aggregate.initialize(),
+            )
+        )
+
+    state_type = initialize.type_signature.result.member
+
     client_type = collections.OrderedDict(
         data=tff.SequenceType(
             collections.OrderedDict(
@@ -172,6 +243,8 @@ def build_fedss(
     )
     if with_positives:
         client_type["positives"] = tff.TensorType(np.int32, [None])
+    if class_sets.is_permanent:
+        client_type["permanent_seed"] = tff.TensorType(np.int32, [2])
 
     # Line 5.
     @tff.tensorflow.computation(client_type)
@@ -184,8 +257,8 @@ def build_fedss(
             feature_extractor_fn(),
             phi,
             rows,
-            client_update.read(client, class_set),
-            loss_fn=_loss_fn(method),
+            client_update.read(client, class_set, class_sets.may_miss_positives),
+            loss_fn=loss_fn or _loss_fn(method),
             logit_scale=logit_scale,
             optimizer=client_optimizer,
             batch_size=batch_size,
@@ -195,18 +268,17 @@ def build_fedss(
     # Line 13, with the sign that line 11 asks for: theta + alpha * mean delta. To the
     # server optimizer the negative of the mean delta is the gradient.
     @tff.tensorflow.computation(
-        initial_state.type_signature.result,
-        exchange.type_of(phi_spec),
-        exchange.type_of(w_spec)
-        if class_sets.is_everything
-        else exchange.sparse_rows_type(embedding_dim),
+        state_type,
+        aggregate.phi_result_type,
+        aggregate.w_result_type,
+        state_type.aggregation,
     )
-    def update_server(state, phi_delta, w_delta):
+    def update_server(state, phi_delta, w_delta, aggregation_state):
         phi_gradient = tf.nest.map_structure(tf.negative, tuple(phi_delta))
-        if class_sets.is_everything:
+        if tf.is_tensor(w_delta):
             w_gradient = -w_delta
         else:
-            w_gradient = exchange.gradient_of(w_delta, w_spec)
+            w_gradient = aggregation.gradient_of(w_delta, w_spec)
         optimizer_state, (phi, w) = server_optimizer.next(
             state.optimizer,
             (tuple(state.feature_extractor), state.classifier),
@@ -214,7 +286,9 @@ def build_fedss(
         )
         if after_server_step is not None:
             w = after_server_step(w)
-        return ServerState(phi, w, optimizer_state, state.round_num + 1)
+        return ServerState(
+            phi, w, optimizer_state, state.round_num + 1, aggregation_state
+        )
 
     # Lines 4-12.
     if class_sets.is_everything:
@@ -226,38 +300,110 @@ def build_fedss(
             draw_class_set, train_client, phi_spec, w_spec, class_sets.size
         )
 
-    @tff.federated_computation
-    def initialize():
-        return tff.federated_eval(initial_state, tff.SERVER)
+    @tff.tensorflow.computation(_SUMS_TYPE, aggregate.measurements_type)
+    def finalize_metrics(sums, measurements):
+        metrics = _finalize_metrics(sums)
+        metrics.update(aggregation.flat_scalars(measurements))
+        return metrics
 
     @tff.federated_computation(
         initialize.type_signature.result,
         tff.FederatedType(draw_class_set.type_signature.parameter, tff.CLIENTS),
     )
     def next_round(state, clients):
-        phi_delta, w_delta, metrics = update_clients(
-            state.feature_extractor, state.classifier, clients
+        results = update_clients(state.feature_extractor, state.classifier, clients)
+        aggregation_state, phi_delta, w_delta, measurements = aggregate.next(
+            state.aggregation,
+            results.feature_extractor_delta,
+            results.classifier_delta
+            if class_sets.is_everything
+            else tff.federated_zip(
+                aggregation.SparseRows(results.keys, results.classifier_delta)
+            ),
+            results.weight,
         )
         return tff.learning.templates.LearningProcessOutput(
-            tff.federated_map(update_server, (state, phi_delta, w_delta)),
-            tff.federated_map(_finalize_metrics, metrics),
+            tff.federated_map(
+                update_server, (state, phi_delta, w_delta, aggregation_state)
+            ),
+            tff.federated_map(
+                finalize_metrics, (tff.federated_sum(results.metrics), measurements)
+            ),
         )
 
-    @tff.tensorflow.computation(initial_state.type_signature.result)
+    @tff.tensorflow.computation(state_type)
     def get_model_weights(state):
         return tff.learning.models.ModelWeights(
             trainable=[*state.feature_extractor, state.classifier], non_trainable=[]
         )
 
-    @tff.tensorflow.computation(
-        initial_state.type_signature.result, get_model_weights.type_signature.result
-    )
+    @tff.tensorflow.computation(state_type, get_model_weights.type_signature.result)
     def set_model_weights(state, weights):
         *phi, w = weights.trainable
-        return ServerState(tuple(phi), w, state.optimizer, state.round_num)
+        return ServerState(
+            tuple(phi), w, state.optimizer, state.round_num, state.aggregation
+        )
 
     return tff.learning.templates.LearningProcess(
         initialize, next_round, get_model_weights, set_model_weights
+    )
+
+
+_KERAS_HINTS = {
+    "feature_extractor_fn": (
+        tf.keras.Model,
+        "a function without arguments that builds it, with the same initial weights at "
+        "each call, such as functools.partial(models.small_cnn, image_shape)",
+    ),
+    "client_optimizer": (
+        (tf.keras.optimizers.Optimizer, tf.keras.optimizers.legacy.Optimizer),
+        "one of tff.learning.optimizers, such as build_sgdm(0.1)",
+    ),
+    "loss_fn": (
+        tf.keras.losses.Loss,
+        "a function (logits, targets, class_set) -> float32[examples]; see `losses`",
+    ),
+}
+_KERAS_HINTS["server_optimizer"] = _KERAS_HINTS["client_optimizer"]
+
+
+def _check_is_no_keras_object(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        kind, hint = _KERAS_HINTS[name]
+        if isinstance(value, kind):
+            raise TypeError(
+                f"{name} is a {type(value).__name__} of Keras, whose variables live in "
+                f"one place; it has to work on every client: give {hint}."
+            )
+
+
+def _class_sets(
+    builder: class_sets_lib.ClassSetBuilder | None,
+    method: str,
+    num_classes: int,
+    max_positives: int | None,
+    num_negatives: int,
+    logit_correction: str,
+) -> class_sets_lib.ClassSetBuilder:
+    """Returns how clients arrive at their class sets."""
+    if builder is not None:
+        if num_negatives:
+            raise ValueError(
+                f"num_negatives={num_negatives} has no meaning with a "
+                "class_set_builder, which draws them."
+            )
+        if builder.num_classes != num_classes:
+            raise ValueError(
+                f"class_set_builder is for {builder.num_classes} classes, "
+                f"num_classes={num_classes}."
+            )
+        return builder
+    if method == "full_softmax":
+        return class_sets_lib.AllClasses(num_classes)
+    if max_positives is None:
+        raise ValueError(f"{method} needs max_positives, the largest |P_k|.")
+    return class_sets_lib.SampledClasses(
+        num_classes, num_negatives, max_positives, logit_correction
     )
 
 
@@ -298,18 +444,20 @@ def _loss_fn(method: str) -> Callable[..., tf.Tensor]:
     return lambda o, t, s: losses.softmax_loss(o, t)
 
 
-@tff.tensorflow.computation(
-    collections.OrderedDict(
-        loss_sum=np.float32,
-        num_correct=np.int32,
-        num_examples=np.int32,
-        num_clients=np.int32,
-        num_classes=np.int32,
-        num_positives=np.int32,
-        num_rejected=np.int32,
-    )
+_SUMS_TYPE = collections.OrderedDict(
+    loss_sum=np.float32,
+    num_correct=np.int32,
+    num_examples=np.int32,
+    num_clients=np.int32,
+    num_classes=np.int32,
+    num_positives=np.int32,
+    num_rejected=np.int32,
 )
-def _finalize_metrics(sums):
+
+
+def _finalize_metrics(
+    sums: Mapping[str, tf.Tensor],
+) -> "collections.OrderedDict[str, tf.Tensor]":
     """Turns sums over the cohort into the metrics that `build_fedss` documents."""
 
     def per(total, count):

@@ -10,10 +10,16 @@ from tff_fedss import metrics
 from tff_fedss.tasks import task
 
 _R = 10
+_FAR = 1e-3
+_NUM_PAIRS = 100_000
+_PAIRS_SEED = 0
 
 
 class Retrieval(task.Task):
     """Every test image looks for its like among the others; the metric is MAP@10.
+
+    R-precision (which, unlike MAP@10, a small class lets reach 1) and TAR@FAR = 0.001,
+    of 50,000 pairs of images of one class and as many of two, stand beside it.
 
     The features of phi alone are measured: W has no row for the classes of the test
     images where these are unseen.
@@ -29,18 +35,29 @@ class Retrieval(task.Task):
         For a query with c others of its class among the N others, rank i is relevant
         with probability c/N, and each earlier rank, given that, with (c-1)/(N-1).
         """
-        labels = np.concatenate(
-            [
-                batch.numpy()
-                for batch in self.dataset.test.map(lambda e: e["label"]).batch(4096)
-            ]
-        )
+        labels = self._test_labels
         _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
         others, same = len(labels) - 1, sizes[class_of] - 1
         ranks = np.arange(1, _R + 1)
         earlier = (ranks - 1) * (same[:, np.newaxis] - 1) / (others - 1)
         precision = (1 + earlier) / ranks
         return float(np.mean(same[:, np.newaxis] / others * precision))
+
+    @functools.cached_property
+    def _test_labels(self) -> np.ndarray:
+        labels = self.dataset.test.map(lambda e: e["label"]).batch(4096)
+        return np.concatenate([batch.numpy() for batch in labels])
+
+    @functools.cached_property
+    def _pairs(self) -> metrics.Pairs | None:
+        """The pairs of TAR@FAR, the same each time; None if all classes have one image.
+
+        One class alone has no pairs of two.
+        """
+        _, sizes = np.unique(self._test_labels, return_counts=True)
+        if len(sizes) < 2 or sizes.max() < 2:
+            return None
+        return metrics.draw_pairs(self._test_labels, _NUM_PAIRS, _PAIRS_SEED)
 
     def evaluate(
         self, weights: tff.learning.models.ModelWeights
@@ -51,15 +68,25 @@ class Retrieval(task.Task):
             weights: With trainable = [*phi, W].
 
         Returns:
-            {"map_at_10": see `metrics.map_at_r`, "mean_cosine": see
-            `metrics.MeanCosine`}.
+            {"map_at_10": see `metrics.map_at_r`, "r_precision": see
+            `metrics.r_precision`, "tar_at_far": see `metrics.tar_at_far`,
+            "mean_cosine": see `metrics.MeanCosine`}; without the second and the third
+            if no test class has two images, or there is only one.
         """
-        features, labels = zip(
-            *self._features(weights, self.dataset.test_examples()), strict=True
+        features, labels = map(
+            np.concatenate,
+            zip(*self._features(weights, self.dataset.test_examples()), strict=True),
         )
-        features, cosine = np.concatenate(features), metrics.MeanCosine()
+        cosine = metrics.MeanCosine()
         cosine.add(features)
-        return collections.OrderedDict(
-            map_at_10=metrics.map_at_r(features, np.concatenate(labels), _R),
-            mean_cosine=cosine.value,
+        measured = collections.OrderedDict(
+            map_at_10=metrics.map_at_r(features, labels, _R)
         )
+        if self._pairs is not None:
+            cosines = metrics.pair_cosines(features, self._pairs)
+            measured["r_precision"] = metrics.r_precision(features, labels)
+            measured["tar_at_far"] = metrics.tar_at_far(
+                cosines, self._pairs.is_same, _FAR
+            )
+        measured["mean_cosine"] = cosine.value
+        return measured

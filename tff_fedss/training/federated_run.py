@@ -15,7 +15,11 @@ from tff_fedss.training.run import Metrics, Run
 
 
 def client_selection_fn(
-    task: Task, cohort_size: int, seed: int, with_positives: bool = False
+    task: Task,
+    cohort_size: int,
+    seed: int,
+    with_positives: bool = False,
+    with_permanent_seeds: bool = False,
 ) -> Callable[[int], list[Any]]:
     """Builds the function that `tff.simulation.run_training_process` calls each round.
 
@@ -24,6 +28,7 @@ def client_selection_fn(
         cohort_size: K, the number of clients of a round.
         seed: Of the run.
         with_positives: As the process has it.
+        with_permanent_seeds: Likewise.
 
     Returns:
         A function from the round, counted from 1, to the client argument of
@@ -36,6 +41,7 @@ def client_selection_fn(
                 client_id,
                 draws.client_seed(seed, round_num, client_id),
                 with_positives,
+                draws.permanent_seed(seed, client_id) if with_permanent_seeds else None,
             )
             for client_id in draws.cohort(
                 seed, round_num, task.dataset.train.client_ids, cohort_size
@@ -76,12 +82,13 @@ class FederatedRun(Run):
         super().__init__(name, task)
         self._process = process
         self._asks_by_id = asks_by_id
-        client_type = process.next.type_signature.parameter[1].member
+        names = tff.structure.name_list(process.next.type_signature.parameter[1].member)
         self._select_clients = client_selection_fn(
             task,
             cohort_size,
             seed,
-            with_positives="positives" in tff.structure.name_list(client_type),
+            with_positives="positives" in names,
+            with_permanent_seeds="permanent_seed" in names,
         )
         self._state = process.initialize()
 

@@ -41,6 +41,8 @@ _FEDERATED_COLUMNS = {
         "bytes_down",
         "bytes_up",
         "mean_cosine",
+        "r_precision",
+        "tar_at_far",
     ),
     run_files.SPEED: (
         "method",

@@ -30,7 +30,7 @@ DONE = "done.json"
 
 # Columns that hold parts of a whole.
 _SHARES = frozenset(
-    "accuracy top1 map_at_10 train_top1 map_at_r tar_at_far pair_accuracy "
+    "accuracy top1 map_at_10 train_top1 map_at_r r_precision tar_at_far pair_accuracy "
     "precision_at_1 precision_at_3 precision_at_5 linear_accuracy trained_share "
     "clipped_share selected_share cluster_share".split()
 )

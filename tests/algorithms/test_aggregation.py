@@ -1,0 +1,235 @@
+"""How clients' updates become one: the default, TFF's own factories, and weights."""
+
+import collections
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from examples import fedss_numpy
+from tests.algorithms.toy import (
+    BATCH_SIZE,
+    EMBEDDING_DIM,
+    ETA,
+    NUM_CLASSES,
+    build,
+    dense_features,
+    make_cohort,
+    same_bytes,
+    to_tff,
+    to_twin,
+    weights_of,
+)
+from tff_fedss import class_sets, models
+from tff_fedss.algorithms import aggregation, fedss
+
+
+def one_round(cohort=None, **kwargs):
+    process = build(**kwargs)
+    return process.next(process.initialize(), to_tff(cohort or make_cohort()))
+
+
+def mean_delta(after, cohort=None):
+    """What the server added to its model: its first step is the mean delta itself."""
+    before = build().initialize()
+    return [
+        np.asarray(a, np.float64) - b
+        for a, b in zip(weights_of(after), weights_of(before), strict=True)
+    ]
+
+
+def test_the_order_of_the_keys_changes_nothing():
+    """The sparse mean is that of dense matrices, whatever the keys' order."""
+    rows_type = aggregation.sparse_rows_type(EMBEDDING_DIM, 4)
+    process = aggregation.GrowingRowsFactory().create(
+        rows_type, tff.TensorType(np.float32)
+    )
+
+    def mean(updates, weights):
+        result = process.next(process.initialize(), updates, weights).result
+        dense = np.zeros((NUM_CLASSES, EMBEDDING_DIM))
+        np.add.at(dense, result.keys, result.rows)
+        return dense
+
+    rng = np.random.default_rng(0)
+    weights = [np.float32(3), np.float32(5)]
+    updates, total = [], np.zeros((NUM_CLASSES, EMBEDDING_DIM))
+    for weight in weights:
+        keys = rng.choice(NUM_CLASSES, 4, replace=False).astype(np.int32)
+        rows = rng.normal(size=(4, EMBEDDING_DIM)).astype(np.float32)
+        total[keys] += weight * rows / 8.0
+        updates.append(aggregation.SparseRows(keys, rows))
+    np.testing.assert_allclose(mean(updates, weights), total, rtol=1e-5, atol=1e-7)
+    turned = [aggregation.SparseRows(u.keys[::-1], u.rows[::-1]) for u in updates]
+    np.testing.assert_allclose(mean(turned, weights), total, rtol=1e-5, atol=1e-7)
+
+
+def test_scattered_rows_in_tffs_mean_are_the_default():
+    scattered = aggregation.ScatteredRowsFactory(
+        aggregation.mean_factory(), NUM_CLASSES
+    )
+    ours, metrics = one_round()
+    theirs, their_metrics = one_round(
+        rows_aggregator=scattered, phi_aggregator=tff.aggregators.MeanFactory()
+    )
+    assert metrics == their_metrics
+    for a, b in zip(weights_of(ours), weights_of(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "weighting, weight_of", [("uniform", lambda n: 1.0), (tf.math.sqrt, np.sqrt)]
+)
+def test_client_weights(weighting, weight_of):
+    """Against each client's own delta, from rounds of one client."""
+    cohort = make_cohort()
+    deltas = [mean_delta(one_round([client])[0]) for client in cohort]
+    weights = np.array([weight_of(len(client["label"])) for client in cohort])
+    state, _ = one_round(client_weighting=weighting)
+    for found, *each in zip(mean_delta(state), *deltas, strict=True):
+        expected = np.tensordot(weights / weights.sum(), np.stack(each), 1)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", lambda n: n + 7])
+def test_a_client_without_examples_has_no_weight(weighting):
+    cohort = make_cohort()
+    empty = {
+        "image": cohort[0]["image"][:0],
+        "label": cohort[0]["label"][:0],
+        "seed": cohort[0]["seed"],
+    }
+    state, _ = one_round(client_weighting=weighting)
+    other, metrics = one_round([*cohort, empty], client_weighting=weighting)
+    assert metrics["num_clients"] == 4
+    same_bytes(weights_of(state), weights_of(other))
+
+
+def test_the_state_of_an_aggregator_goes_on():
+    """Adaptive clipping moves its norm from round to round, and measures it."""
+    clipping = tff.aggregators.zeroing_factory(
+        tff.aggregators.PrivateQuantileEstimationProcess.no_noise(0.01, 0.5, 1.0),
+        aggregation.mean_factory(),
+    )
+    process = build(phi_aggregator=clipping)
+    state, norms = process.initialize(), []
+    for r in range(3):
+        state, metrics = process.next(state, to_tff(make_cohort(r)))
+        norms.append(metrics["phi/zeroing_norm"])
+        assert metrics["phi/zeroed_count"] in (0, 1, 2, 3)
+    assert norms[0] == pytest.approx(0.01) and len(set(norms)) == 3
+    weights = process.get_model_weights(state)
+    assert process.set_model_weights(state, weights).aggregation == state.aggregation
+
+
+def test_full_softmax_takes_a_factory_for_all_of_w():
+    state, _ = one_round(method="full_softmax")
+    halved, _ = one_round(
+        method="full_softmax",
+        client_weighting="uniform",
+        rows_aggregator=tff.aggregators.SumFactory(),
+    )
+    uniform, _ = one_round(method="full_softmax", client_weighting="uniform")
+    before = build("full_softmax").initialize().classifier
+    np.testing.assert_allclose(
+        halved.classifier - before, 3 * (uniform.classifier - before), atol=1e-5
+    )
+    assert np.abs(state.classifier - uniform.classifier).max() > 1e-4
+
+
+def test_a_loss_and_class_sets_of_ones_own():
+    """NegOnly's loss over class sets of ones own making is NegOnly."""
+
+    def loss(logits, targets, class_set):
+        is_negative = class_set.is_member & ~class_set.is_positive
+        own = tf.gather(logits, targets, axis=1, batch_dims=0)
+        own = tf.linalg.diag_part(own)[:, tf.newaxis]
+        others = tf.where(
+            is_negative, logits + class_set.log_correction, logits.dtype.min
+        )
+        everything = tf.concat([own, others], 1)
+        return tf.reduce_logsumexp(everything, 1) - own[:, 0]
+
+    builder = class_sets.SampledClasses(NUM_CLASSES, 4, 5)
+    process = fedss.build_fedss(
+        dense_features,
+        NUM_CLASSES,
+        None,
+        loss_fn=loss,
+        class_set_builder=builder,
+        batch_size=BATCH_SIZE,
+        client_optimizer=tff.learning.optimizers.build_sgdm(ETA),
+    )
+    state, metrics = process.next(process.initialize(), to_tff(make_cohort()))
+    theta, _, (twins_loss, _) = fedss_numpy.one_round(
+        "neg_only",
+        [np.array(p, np.float64) for p in weights_of(process.initialize())],
+        [np.zeros_like(p) for p in weights_of(process.initialize())],
+        to_twin(make_cohort(), "neg_only", 4),
+        eta=ETA,
+        batch_size=BATCH_SIZE,
+    )
+    assert metrics["loss"] == pytest.approx(twins_loss, rel=1e-4)
+    for ours, twins in zip(weights_of(state), theta, strict=True):
+        np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
+
+
+def scalar_loss(logits, targets, class_set):
+    return tf.reduce_mean(logits)
+
+
+@pytest.mark.parametrize(
+    "argument, value, error, message",
+    [
+        ("feature_extractor_fn", dense_features(), TypeError, "functools.partial"),
+        ("client_optimizer", tf.keras.optimizers.SGD(), TypeError, "build_sgdm"),
+        (
+            "server_optimizer",
+            tf.keras.optimizers.legacy.SGD(),
+            TypeError,
+            "server_optimizer is a SGD of Keras",
+        ),
+        ("loss_fn", tf.keras.losses.MeanSquaredError(), TypeError, "class_set"),
+        ("loss_fn", scalar_loss, ValueError, r"one number for each example"),
+        (
+            "phi_aggregator",
+            tff.aggregators.MeanFactory,
+            TypeError,
+            r"Call it: MeanFactory\(...\)",
+        ),
+        ("rows_aggregator", "mean", TypeError, "a factory of tff.aggregators"),
+        (
+            "phi_aggregator",
+            tff.aggregators.SumFactory(),
+            ValueError,
+            'client_weighting="uniform"',
+        ),
+        ("client_weighting", "examples", ValueError, "num_examples"),
+        (
+            "class_set_builder",
+            class_sets.SampledClasses(5, 1, 2),
+            ValueError,
+            "is for 5 classes",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_would(argument, value, error, message):
+    arguments = collections.OrderedDict(
+        feature_extractor_fn=dense_features, num_classes=13, max_positives=5
+    )
+    arguments[argument] = value
+    with pytest.raises(error, match=message):
+        fedss.build_fedss(**arguments)
+
+
+def test_a_builder_of_ones_own_draws_its_negatives_itself():
+    builder = class_sets.SampledClasses(NUM_CLASSES, 4, 5)
+    phi = functools.partial(models.small_cnn, (8, 8, 1), 4)
+    with pytest.raises(ValueError, match="num_negatives=4 has no meaning"):
+        fedss.build_fedss(
+            phi, NUM_CLASSES, None, num_negatives=4, class_set_builder=builder
+        )
+    with pytest.raises(ValueError, match="pos_only needs max_positives"):
+        fedss.build_fedss(phi, NUM_CLASSES, None, method="pos_only")
