@@ -188,7 +188,7 @@ def test_images_are_read_when_their_client_trains(monkeypatch):
 
     for_each_client = in_process._Invocation.for_each_client
 
-    def counting(self, function):
+    def counting(self, function, read=None):
         def counted(k, place):
             result = function(k, place)
             alive.discard(k)
@@ -454,3 +454,23 @@ def test_batch_norm_is_refused():
 
     with pytest.raises(ValueError, match="GroupNorm"):
         fedss.build_fedss(with_batch_norm, NUM_CLASSES, MAX_POSITIVES, num_negatives=2)
+
+
+def test_reading_ahead_changes_nothing(monkeypatch):
+    cohort, computed = make_cohort(), []
+    process = build(with_positives=True)
+    expected = process.next(process.initialize(), with_positives(cohort))
+    for_each_client = in_process._Invocation.for_each_client
+
+    def watched(self, function, read=None):
+        computed.append(read is not None)
+        return for_each_client(self, function, read)
+
+    monkeypatch.setattr(in_process._Invocation, "for_each_client", watched)
+    context = runtime.InProcessContext(None, 2, reads_ahead=True)
+    with tff.framework.get_context_stack().install(context):
+        found = process.next(process.initialize(), with_positives(cohort))
+    context.close()
+    same_bytes(found, expected)
+    # Class sets are drawn without the data.
+    assert computed.count(True) == 1 and computed.index(False) < computed.index(True)

@@ -61,11 +61,45 @@ def _eval_at_clients(function, place):
     return place.for_each_client(lambda k, client: function(None, client))
 
 
-def _map(argument, place):
-    function, value = argument
-    if isinstance(value, list):
-        return place.for_each_client(lambda k, client: function(value[k], client))
-    return function(value, place)
+def _map(type_signature: tff.FunctionType) -> Intrinsic:
+    member_type = type_signature.parameter[1].member
+
+    def mapped(argument, place):
+        function, value = argument
+        if not isinstance(value, list):
+            return function(value, place)
+        if not getattr(function, "reads_sequences", False):
+            return place.for_each_client(lambda k, client: function(value[k], client))
+        value = list(value)
+
+        def read(k):
+            value[k] = _read(value[k], member_type)
+
+        def call(k, client):
+            own, value[k] = value[k], None  # Let go when it is done.
+            return function(own, client)
+
+        return place.for_each_client(call, read)
+
+    return mapped
+
+
+def _read(value: Any, type_spec: tff.Type) -> Any:
+    """Returns a value whose sequences are in memory."""
+    if isinstance(type_spec, tff.SequenceType):
+        data = _dataset(value, type_spec.element).cache()
+        for _ in data:
+            pass
+        variant = tf.data.experimental.to_variant(data)
+        return leaf.SequenceValue(variant, (data, value.owners))
+    if not isinstance(type_spec, tff.StructType):
+        return value
+    return tuple(
+        _read(part, part_type)
+        for part, (_, part_type) in zip(
+            value, tff.structure.iter_elements(type_spec), strict=True
+        )
+    )
 
 
 def _map_all_equal(argument, place):
@@ -322,11 +356,9 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
 
 _BY_URI: dict[str, Intrinsic] = {
     "federated_aggregate": _aggregate,
-    "federated_apply": _map,
     "federated_broadcast": _value_at_clients,
     "federated_eval_at_clients": _eval_at_clients,
     "federated_eval_at_server": _eval_at_server,
-    "federated_map": _map,
     "federated_map_all_equal": _map_all_equal,
     "federated_value_at_clients": _value_at_clients,
     "federated_value_at_server": _value_at_server,
@@ -334,6 +366,8 @@ _BY_URI: dict[str, Intrinsic] = {
     "federated_zip_at_server": _zip_at_server,
 }
 _BY_TYPE: dict[str, Callable[[tff.FunctionType], Intrinsic]] = {
+    "federated_apply": _map,
+    "federated_map": _map,
     "federated_select": _Select,
     "sequence_map": _sequence_map,
     "sequence_reduce": _sequence_reduce,
