@@ -9,7 +9,7 @@ from tff_fedss import models
     "name, size, most_launches",
     [
         ("small_cnn", 28, 200),
-        pytest.param("mobilenet_v3_small", 96, 1000, marks=pytest.mark.slow),
+        pytest.param("mobilenet_v3_small", 96, 1100, marks=pytest.mark.slow),
         pytest.param("mobilenet_v3_paper", 224, 1500, marks=pytest.mark.slow),
         pytest.param("mobilenet_v3_large", 224, 1500, marks=pytest.mark.slow),
     ],
