@@ -15,7 +15,10 @@ from tff_fedss.training.run import Metrics, Run
 
 
 def client_selection_fn(
-    task: Task, cohort_size: int, seed: int
+    task: Task,
+    cohort_size: int,
+    seed: int,
+    client_fn: Callable[[str, np.ndarray], Any] | None = None,
 ) -> Callable[[int], list[Any]]:
     """Builds the function that `tff.simulation.run_training_process` calls each round.
 
@@ -23,15 +26,17 @@ def client_selection_fn(
         task: The task.
         cohort_size: K, the number of clients of a round.
         seed: Of the run.
+        client_fn: Makes a client's argument of its id and seed; None: `task.client`.
 
     Returns:
         A function from the round, counted from 1, to the client argument of
         `algorithms.build_fedss`.
     """
+    client_fn = client_fn or task.client
 
     def select_clients(round_num: int) -> list[Any]:
         return [
-            task.client(client_id, draws.client_seed(seed, round_num, client_id))
+            client_fn(client_id, draws.client_seed(seed, round_num, client_id))
             for client_id in draws.cohort(
                 seed, round_num, task.dataset.train.client_ids, cohort_size
             )
@@ -56,6 +61,7 @@ class FederatedRun(Run):
         cohort_size: int,
         seed: int,
         asks_by_id: bool = True,
+        client_fn: Callable[[str, np.ndarray], Any] | None = None,
     ):
         """Initializes the state of the process.
 
@@ -67,11 +73,12 @@ class FederatedRun(Run):
             seed: Of the cohorts and of the clients' draws.
             asks_by_id: Whether clients name the classes that they want, which costs
                 bytes; those of FullSoftmax get all of them unasked.
+            client_fn: See `client_selection_fn`.
         """
         super().__init__(name, task)
         self._process = process
         self._asks_by_id = asks_by_id
-        self._select_clients = client_selection_fn(task, cohort_size, seed)
+        self._select_clients = client_selection_fn(task, cohort_size, seed, client_fn)
         self._state = process.initialize()
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:

@@ -1,0 +1,364 @@
+"""The machines of a Ray cluster: reaching them, and an actor on each that is of use."""
+
+import collections
+import dataclasses
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.files import one_line
+from tff_fedss.runtime import cluster_actor
+from tff_fedss.runtime.errors import WorkerError
+
+_LOCAL = "local"
+# How long an actor may take to start, and a machine to say which version it has.
+_START_SECONDS = 180.0
+_PROBE_SECONDS = 60.0
+# What decides whether the machines compute the same, beside this project itself.
+_DISTRIBUTIONS = ("numpy", "ray", "tensorflow", "tensorflow-federated")
+
+
+def connect(address: str) -> None:
+    """Connects this process to a cluster, unless it is connected.
+
+    Args:
+        address: "local": a cluster of this machine alone, which ends with this process.
+            "auto": the one that this machine is a part of, or that RAY_ADDRESS names.
+            "host:port": likewise, by the address of its first machine. "ray://...":
+            one that this machine is not a part of.
+
+    Raises:
+        InvalidInputError: If there is no such cluster, or no Ray.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise InvalidInputError(
+            f"cluster={address} needs Ray, which is not installed here: "
+            f"./run.sh setup installs it ({error})."
+        ) from error
+    if ray.is_initialized():
+        return
+    # Nothing is to be reported to anybody.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    options = {}
+    if address == _LOCAL:
+        options = {
+            "num_cpus": len(os.sched_getaffinity(0)),
+            "include_dashboard": False,
+        }
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(
+            address=address, log_to_driver=False, logging_level="critical", **options
+        )
+    except Exception as error:  # Ray's own are of many kinds.
+        ray.shutdown()
+        reason = one_line(str(error)).split(". ")[0][:300]
+        raise InvalidInputError(
+            f"cluster={address} cannot be reached: {reason}. Has `ray start` been run "
+            "there? (docs/several_machines.md)"
+        ) from error
+    finally:
+        if in_main_thread:  # Ray sets its own, which ends the process at once.
+            signal.signal(signal.SIGTERM, handler)
+
+
+def full_errors() -> tuple[type[Exception], ...]:
+    """What Ray raises if its memory for objects is full."""
+    import ray
+
+    return ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError
+
+
+def _version_fn() -> Callable[[Sequence[str], Sequence[str]], dict[str, str]]:
+    # A function within another is sent as code: the other machine may not have ours.
+    def versions(packages, distributions):
+        import hashlib
+        import importlib.metadata
+        import importlib.util
+        import pathlib
+
+        found = {}
+        for package in packages:
+            spec = importlib.util.find_spec(package)
+            if spec is None or spec.origin is None:
+                found[package] = "none"
+                continue
+            root = pathlib.Path(spec.origin).parent
+            digest = hashlib.sha256()
+            for path in sorted(root.rglob("*.py")):
+                digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+                digest.update(path.read_bytes())
+            found[package] = digest.hexdigest()[:12]
+        for name in distributions:
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                found[name] = "none"
+        return found
+
+    return versions
+
+
+@dataclasses.dataclass(eq=False)
+class Member:
+    """An actor of the pool.
+
+    Attributes:
+        handle: Ray's.
+        node: The id of its machine.
+        host: The name of it.
+        reads_clients: Whether it has the clients' data.
+        running: What it is at work on, the oldest first.
+    """
+
+    handle: Any
+    node: str
+    host: str = ""
+    reads_clients: bool = False
+    running: list[Any] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Share:
+    """What an actor gets of its machine."""
+
+    cpus: float
+    gpus: float
+
+
+class Pool:
+    """Actors on the machines of the cluster that this process is connected to.
+
+    Attributes:
+        members: Those that are there.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        num_actors: int | None,
+        gpus_per_actor: float | None,
+        clients_per_gpu: int,
+        shared: cluster_actor.Shared | None,
+        packages: Sequence[str],
+    ):
+        """Creates it without any actor.
+
+        Args:
+            address: For messages.
+            num_actors: How many; None: one on each machine or, where there are GPUs,
+                as many as these suffice for.
+            gpus_per_actor: How many GPUs each has; None: 1, where there are any.
+            clients_per_gpu: How many clients train on a GPU at once.
+            shared: How actors come to the clients' data.
+            packages: Those that all machines must have in the same version.
+        """
+        self.members: list[Member] = []
+        self._address = address
+        self._num_actors = num_actors
+        self._gpus_per_actor = gpus_per_actor
+        self._clients_per_gpu = clients_per_gpu
+        self._shared = None if shared is None else pickle.dumps(shared)
+        self._packages = packages
+        self._starting: dict[Any, Member] = {}
+        self._since = time.monotonic()
+        # By machine, whether its version is ours.
+        self._is_ours: dict[str, bool] = {}
+
+    @property
+    def starting(self) -> list[Any]:
+        """What to wait for beside the members' work."""
+        return list(self._starting)
+
+    def refresh(self) -> None:
+        """Starts the actors that are missing; does not wait for them.
+
+        Raises:
+            InvalidInputError: If the cluster cannot have them, or its machines have
+                another version of this project.
+        """
+        import ray
+
+        nodes = {n["NodeID"]: n for n in ray.nodes() if n["Alive"]}
+        self._check_versions(nodes)
+        usable = {key: node for key, node in nodes.items() if self._is_ours[key]}
+        shares = self._shares(usable)
+        there = [*self.members, *self._starting.values()]
+        if not self._starting:
+            self._since = time.monotonic()
+        missing = sum(map(len, shares.values())) - len(there)
+        for node, of_node in shares.items():
+            has = sum(member.node == node for member in there)
+            for share in of_node[has:]:
+                if missing > 0:
+                    self._start(node, share)
+                    missing -= 1
+
+    def started(self, reference: Any) -> None:
+        """Takes in an actor that has started, or has failed to.
+
+        Args:
+            reference: One of `starting`, done.
+        """
+        import ray
+
+        member = self._starting.pop(reference)
+        try:
+            said: cluster_actor.Started = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            logging.warning(
+                "An actor did not start: %s.", one_line(str(error)).rstrip(".")[:500]
+            )
+            return
+        member.host, member.reads_clients = said.host, said.reads_clients
+        if said.why_not:
+            logging.warning(
+                "%s cannot read the clients' data, which are sent to it: %s",
+                said.host,
+                said.why_not,
+            )
+        self.members.append(member)
+
+    def check_start(self) -> None:
+        """Raises a WorkerError if there is still no actor after a long time."""
+        if not self.members and time.monotonic() - self._since > _START_SECONDS:
+            raise WorkerError(
+                f"No actor has started within {_START_SECONDS:.0f} s on the cluster "
+                f"{self._address}: its machines are gone, or others use their CPUs or "
+                "GPUs (`ray status` says it)."
+            )
+
+    def drop(self, member: Member) -> None:
+        """Does without an actor from now on."""
+        import ray
+
+        if member in self.members:
+            self.members.remove(member)
+            ray.kill(member.handle)
+
+    def close(self) -> None:
+        """Ends all actors."""
+        import ray
+
+        gone = [*self.members, *self._starting.values()]
+        self.members, self._starting = [], {}
+        if ray.is_initialized():
+            for member in gone:
+                ray.kill(member.handle)
+
+    def _start(self, node: str, share: _Share) -> None:
+        actor = _remote(cluster_actor.Actor, node, share.cpus, share.gpus)
+        handle = actor.remote(
+            bool(share.gpus),
+            self._clients_per_gpu if share.gpus else max(1, int(share.cpus)),
+        )
+        self._starting[handle.start.remote(self._shared)] = Member(handle, node)
+
+    def _shares(self, nodes: Mapping[str, Any]) -> dict[str, list[_Share]]:
+        """What the actors get that there should be, by machine."""
+        resources = {key: node["Resources"] for key, node in nodes.items()}
+        gpus = {key: had.get("GPU", 0) for key, had in resources.items()}
+        per_actor = self._gpus_per_actor
+        if per_actor is None:
+            per_actor = 1 if any(gpus.values()) else 0
+        most = {key: int(gpus[key] // per_actor) if per_actor else 1 for key in nodes}
+        if per_actor and not any(most.values()):
+            raise InvalidInputError(
+                f"gpus_per_actor={per_actor:g}, but the machines of the cluster "
+                f"{self._address} have {', '.join(f'{g:g}' for g in gpus.values())}."
+            )
+        wanted = self._num_actors
+        if wanted is None:
+            counts = most
+        elif per_actor and wanted > sum(most.values()):
+            raise InvalidInputError(
+                f"actors={wanted}, but the GPUs of the cluster {self._address} suffice "
+                f"for {sum(most.values())} with gpus_per_actor={per_actor:g}."
+            )
+        else:
+            counts = collections.Counter()
+            for _ in range(wanted):
+                free = [k for k in nodes if not per_actor or counts[k] < most[k]]
+                # Where the next one gets the most.
+                counts[
+                    max(
+                        free, key=lambda k: resources[k].get("CPU", 0) / (counts[k] + 1)
+                    )
+                ] += 1
+        return {
+            key: [_Share(_cpus(resources[key], counts[key]), per_actor)] * counts[key]
+            for key in nodes
+            if counts[key]
+        }
+
+    def _check_versions(self, nodes: Mapping[str, Any]) -> None:
+        import ray
+
+        new = [key for key in nodes if key not in self._is_ours]
+        if not new:
+            return
+        if self._address == _LOCAL and len(nodes) == 1:
+            self._is_ours.update(dict.fromkeys(new, True))
+            return
+        versions = _version_fn()
+        ours = versions(self._packages, _DISTRIBUTIONS)
+        asked = {
+            key: _remote(versions, key, 0, 0).remote(self._packages, _DISTRIBUTIONS)
+            for key in new
+        }
+        is_first = not self._is_ours
+        for key, reference in asked.items():
+            host = nodes[key]["NodeManagerHostname"]
+            try:
+                theirs = ray.get(reference, timeout=_PROBE_SECONDS)
+            except ray.exceptions.RayError as error:
+                logging.warning("%s does not answer: %s", host, one_line(str(error)))
+                theirs = None
+            self._is_ours[key] = theirs == ours
+            if theirs is None or theirs == ours:
+                continue
+            told = ", ".join(
+                f"{name} {theirs[name]} instead of {ours[name]}"
+                for name in ours
+                if theirs[name] != ours[name]
+            )
+            message = (
+                f"{host} of the cluster {self._address} has another version: {told}. "
+                "All machines need the same commit of this project and its packages."
+            )
+            if is_first:
+                self._is_ours = {}
+                raise InvalidInputError(message)
+            logging.warning("Not used: %s", message)
+
+
+def _cpus(resources: Mapping[str, float], num_actors: int) -> float:
+    share = resources.get("CPU", 0) / num_actors
+    # Ray takes parts of a CPU, but no numbers such as 2.5.
+    return float(int(share)) if share >= 1 else int(share * 1000) / 1000
+
+
+def _remote(what: Any, node: str, cpus: float, gpus: float) -> Any:
+    """Returns Ray's version of a function or class, for a machine."""
+    import ray
+    from ray.util import scheduling_strategies
+
+    return ray.remote(what).options(
+        num_cpus=cpus,
+        num_gpus=gpus,
+        scheduling_strategy=scheduling_strategies.NodeAffinitySchedulingStrategy(
+            node, soft=False
+        ),
+    )
