@@ -117,6 +117,7 @@ class ClusterContext(tff.framework.SyncContext):
         self._client_fn = client_fn
         shared = cluster_actor.Shared(load, dict(fingerprint))
         self._pools[0] = self._new_pool(shared=shared)
+        self._pools[0].refresh()  # They start while the first round is compiled.
         return ClientRef
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:

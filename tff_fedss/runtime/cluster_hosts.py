@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pickle
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from absl import logging
 
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.files import one_line
+from tff_fedss.files import one_line, short_reason
 from tff_fedss.runtime import cluster_actor
 from tff_fedss.runtime.errors import WorkerError
 
@@ -21,6 +22,7 @@ _LOCAL = "local"
 # How long an actor may take to start, and a machine to say which version it has.
 _START_SECONDS = 180.0
 _PROBE_SECONDS = 60.0
+_CONNECT_SECONDS = 10.0
 # What decides whether the machines compute the same, beside this project itself.
 _DISTRIBUTIONS = ("numpy", "ray", "tensorflow", "tensorflow-federated")
 
@@ -46,6 +48,7 @@ def connect(address: str) -> None:
         ) from error
     if ray.is_initialized():
         return
+    _check_answers(address)
     # Nothing is to be reported to anybody.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options = {}
@@ -62,14 +65,29 @@ def connect(address: str) -> None:
         )
     except Exception as error:  # Ray's own are of many kinds.
         ray.shutdown()
-        reason = one_line(str(error)).split(". ")[0][:300]
-        raise InvalidInputError(
-            f"cluster={address} cannot be reached: {reason}. Has `ray start` been run "
-            "there? (docs/several_machines.md)"
-        ) from error
+        raise _unreachable(address, one_line(error).split(". ")[0]) from error
     finally:
         if in_main_thread:  # Ray sets its own, which ends the process at once.
             signal.signal(signal.SIGTERM, handler)
+
+
+def _check_answers(address: str) -> None:
+    """Raises an InvalidInputError if nobody listens: Ray tries for minutes."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", address)
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS)
+        except OSError as error:
+            raise _unreachable(address, short_reason(error)) from error
+
+
+def _unreachable(address: str, reason: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"cluster={address} cannot be reached: {reason[:300]}. Has `ray start` been "
+        "run there? (docs/several_machines.md)"
+    )
 
 
 def full_errors() -> tuple[type[Exception], ...]:
@@ -117,6 +135,7 @@ class Member:
         handle: Ray's.
         node: The id of its machine.
         host: The name of it.
+        pid: Of the actor's process there.
         reads_clients: Whether it has the clients' data.
         running: What it is at work on, the oldest first.
     """
@@ -124,6 +143,7 @@ class Member:
     handle: Any
     node: str
     host: str = ""
+    pid: int = 0
     reads_clients: bool = False
     running: list[Any] = dataclasses.field(default_factory=list)
 
@@ -222,7 +242,8 @@ class Pool:
                 "An actor did not start: %s.", one_line(str(error)).rstrip(".")[:500]
             )
             return
-        member.host, member.reads_clients = said.host, said.reads_clients
+        member.host, member.pid = said.host, said.pid
+        member.reads_clients = said.reads_clients
         if said.why_not:
             logging.warning(
                 "%s cannot read the clients' data, which are sent to it: %s",

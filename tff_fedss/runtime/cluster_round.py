@@ -92,7 +92,7 @@ class _Task:
     begun: float = dataclasses.field(default_factory=time.monotonic)
 
 
-class _Sum:
+class Sum:
     """Adds the sums of parts, neighbours first, in an order that is always the same."""
 
     def __init__(self, num_parts: int, merge: Callable[[Any, Any], Any]):
@@ -175,7 +175,7 @@ class Round:
         ]
         self._waiting = collections.deque(self._parts)
         self._running: dict[Any, _Task] = {}
-        self._sum = _Sum(len(self._parts), merge)
+        self._sum = Sum(len(self._parts), merge)
         self._seconds: list[float] = []
         self._nodes: set[str] = set()
 
