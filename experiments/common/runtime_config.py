@@ -130,6 +130,17 @@ def install(config: RuntimeConfig) -> Callable[[], None]:
     return check
 
 
+def check_address(cluster: str) -> None:
+    """Raises an InvalidInputError if --cluster has no value that it could have."""
+    host, _, port = cluster.removeprefix("ray://").rpartition(":")
+    is_address = _HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536
+    if cluster not in ("auto", "local") and not is_address:
+        raise InvalidInputError(
+            "--cluster takes local, auto, or an address such as "
+            f"ray://10.0.0.5:10001, found '{cluster}'."
+        )
+
+
 def _check_cluster(config: RuntimeConfig) -> None:
     """Checks the flags of a cluster, whether or not there is to be one."""
     for name in ("actors", "gpus_per_actor"):
@@ -140,13 +151,7 @@ def _check_cluster(config: RuntimeConfig) -> None:
             )
     if config.cluster is None:
         return
-    host, _, port = config.cluster.removeprefix("ray://").rpartition(":")
-    is_address = _HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536
-    if config.cluster not in ("auto", "local") and not is_address:
-        raise InvalidInputError(
-            "--cluster takes local, auto, or an address such as "
-            f"ray://10.0.0.5:10001, found '{config.cluster}'."
-        )
+    check_address(config.cluster)
     if config.runtime not in ("auto", "cluster"):
         raise InvalidInputError(
             f"--cluster={config.cluster} does not go with --runtime={config.runtime}, "

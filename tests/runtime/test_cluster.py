@@ -3,10 +3,15 @@
 import collections
 import contextlib
 import os
+import pathlib
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 
 import numpy as np
+import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -15,6 +20,7 @@ from tests import waiting
 from tests.algorithms import toy
 from tests.runtime import cluster_clients
 from tff_fedss import runtime
+from tff_fedss.errors import InvalidInputError
 from tff_fedss.runtime import cluster_hosts, cluster_round
 from tff_fedss.runtime.frozen import ClientRef
 
@@ -99,6 +105,7 @@ def test_a_round_is_the_one_of_a_single_process(cluster):
 def test_the_bytes_do_not_depend_on_how_many_actors_there_are(cluster, method):
     with use(cluster):
         expected = two_rounds(method)
+    cluster._pools[0].close()  # They have the cores.
     for num_actors in (1, 3):
         with use(runtime.ClusterContext("local", num_actors=num_actors)) as context:
             assert_equal(two_rounds(method), expected)
@@ -289,6 +296,7 @@ def test_clients_are_made_where_they_train(cluster):
     ],
 )
 def test_clients_data_that_are_not_there_are_sent(cluster, caplog, load, why):
+    cluster._pools[0].close()
     with use(runtime.ClusterContext("local", num_actors=1)) as context:
         context.share(load, cluster_clients.make, {"data": 2})
         result = sum_up(REFS)

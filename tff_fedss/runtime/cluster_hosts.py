@@ -127,6 +127,76 @@ def _version_fn() -> Callable[[Sequence[str], Sequence[str]], dict[str, str]]:
     return versions
 
 
+def alive() -> dict[str, Any]:
+    """The machines of the cluster that are there, as Ray describes them, by id."""
+    import ray
+
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+
+
+class Versions:
+    """Which machines have the same version of this project as this process."""
+
+    def __init__(self, address: str, packages: Sequence[str]):
+        """Creates it.
+
+        Args:
+            address: Of the cluster.
+            packages: Those that must be the same.
+        """
+        self._address = address
+        self._packages = packages
+        self._is_ours: dict[str, bool] = {}
+
+    def usable(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns those machines that are of use.
+
+        Args:
+            nodes: From `alive`.
+
+        Raises:
+            InvalidInputError: If one of the first that are asked about has another
+                version. One that joins later is passed over, with a warning.
+        """
+        import ray
+
+        new = [key for key in nodes if key not in self._is_ours]
+        is_first = not self._is_ours
+        if self._address == _LOCAL and len(nodes) == 1:  # This machine.
+            self._is_ours.update(dict.fromkeys(new, True))
+            new = []
+        versions = _version_fn()
+        ours = versions(self._packages, _DISTRIBUTIONS) if new else {}
+        asked = {
+            key: remote(versions, key, 0, 0).remote(self._packages, _DISTRIBUTIONS)
+            for key in new
+        }
+        found = {}
+        for key, reference in asked.items():
+            try:
+                found[key] = ray.get(reference, timeout=_PROBE_SECONDS)
+            except ray.exceptions.RayError as error:
+                host = nodes[key]["NodeManagerHostname"]
+                logging.warning("%s does not answer: %s", host, one_line(error)[:300])
+        for key, theirs in found.items():
+            message = (
+                f"{nodes[key]['NodeManagerHostname']} of the cluster {self._address} "
+                "has another version: "
+                + ", ".join(
+                    f"{name} {theirs[name]} instead of {ours[name]}"
+                    for name in ours
+                    if theirs[name] != ours[name]
+                )
+                + ". All machines need the same commit of this project and its lock."
+            )
+            if theirs != ours and is_first:
+                raise InvalidInputError(message)
+            if theirs != ours:
+                logging.warning("Not used: %s", message)
+        self._is_ours.update((key, found.get(key) == ours) for key in new)
+        return {key: node for key, node in nodes.items() if self._is_ours[key]}
+
+
 @dataclasses.dataclass(eq=False)
 class Member:
     """An actor of the pool.
@@ -189,11 +259,9 @@ class Pool:
         self._gpus_per_actor = gpus_per_actor
         self._clients_per_gpu = clients_per_gpu
         self._shared = None if shared is None else pickle.dumps(shared)
-        self._packages = packages
+        self._versions = Versions(address, packages)
         self._starting: dict[Any, Member] = {}
         self._since = time.monotonic()
-        # By machine, whether its version is ours.
-        self._is_ours: dict[str, bool] = {}
 
     @property
     def starting(self) -> list[Any]:
@@ -207,12 +275,7 @@ class Pool:
             InvalidInputError: If the cluster cannot have them, or its machines have
                 another version of this project.
         """
-        import ray
-
-        nodes = {n["NodeID"]: n for n in ray.nodes() if n["Alive"]}
-        self._check_versions(nodes)
-        usable = {key: node for key, node in nodes.items() if self._is_ours[key]}
-        shares = self._shares(usable)
+        shares = self._shares(self._versions.usable(alive()))
         there = [*self.members, *self._starting.values()]
         if not self._starting:
             self._since = time.monotonic()
@@ -280,7 +343,7 @@ class Pool:
                 ray.kill(member.handle)
 
     def _start(self, node: str, share: _Share) -> None:
-        actor = _remote(cluster_actor.Actor, node, share.cpus, share.gpus)
+        actor = remote(cluster_actor.Actor, node, share.cpus, share.gpus)
         handle = actor.remote(
             bool(share.gpus),
             self._clients_per_gpu if share.gpus else max(1, int(share.cpus)),
@@ -324,46 +387,6 @@ class Pool:
             if counts[key]
         }
 
-    def _check_versions(self, nodes: Mapping[str, Any]) -> None:
-        import ray
-
-        new = [key for key in nodes if key not in self._is_ours]
-        if not new:
-            return
-        if self._address == _LOCAL and len(nodes) == 1:
-            self._is_ours.update(dict.fromkeys(new, True))
-            return
-        versions = _version_fn()
-        ours = versions(self._packages, _DISTRIBUTIONS)
-        asked = {
-            key: _remote(versions, key, 0, 0).remote(self._packages, _DISTRIBUTIONS)
-            for key in new
-        }
-        is_first = not self._is_ours
-        for key, reference in asked.items():
-            host = nodes[key]["NodeManagerHostname"]
-            try:
-                theirs = ray.get(reference, timeout=_PROBE_SECONDS)
-            except ray.exceptions.RayError as error:
-                logging.warning("%s does not answer: %s", host, one_line(str(error)))
-                theirs = None
-            self._is_ours[key] = theirs == ours
-            if theirs is None or theirs == ours:
-                continue
-            told = ", ".join(
-                f"{name} {theirs[name]} instead of {ours[name]}"
-                for name in ours
-                if theirs[name] != ours[name]
-            )
-            message = (
-                f"{host} of the cluster {self._address} has another version: {told}. "
-                "All machines need the same commit of this project and its packages."
-            )
-            if is_first:
-                self._is_ours = {}
-                raise InvalidInputError(message)
-            logging.warning("Not used: %s", message)
-
 
 def _cpus(resources: Mapping[str, float], num_actors: int) -> float:
     share = resources.get("CPU", 0) / num_actors
@@ -371,8 +394,15 @@ def _cpus(resources: Mapping[str, float], num_actors: int) -> float:
     return float(int(share)) if share >= 1 else int(share * 1000) / 1000
 
 
-def _remote(what: Any, node: str, cpus: float, gpus: float) -> Any:
-    """Returns Ray's version of a function or class, for a machine."""
+def remote(what: Any, node: str, cpus: float, gpus: float) -> Any:
+    """Returns Ray's version of a function or class, for one machine.
+
+    Args:
+        what: The function or class.
+        node: The id of the machine.
+        cpus: How many CPUs it takes.
+        gpus: How many GPUs it takes, and sees.
+    """
     import ray
     from ray.util import scheduling_strategies
 
