@@ -2,13 +2,15 @@
 
 import os
 
+import numpy as np
+
 from tff_fedss.errors import InvalidInputError
 
 
 def make(client_id, seed):
     """A client's argument: its number, and the process that has made it."""
     assert int(client_id) == seed[0]
-    return {"x": float(seed[0]), "pid": os.getpid()}
+    return {"x": np.float32(seed[0]), "pid": np.int32(os.getpid())}
 
 
 def load():

@@ -100,6 +100,26 @@ def test_a_round_is_the_one_of_a_single_process(cluster):
     assert traffic.rows == NUM_CLIENTS * size * toy.EMBEDDING_DIM * 4
 
 
+@tff.federated_computation(
+    tff.FederatedType(collections.OrderedDict(x=np.float32, pid=np.int32), tff.CLIENTS)
+)
+def sum_up(values):
+    return tff.federated_sum(values)
+
+
+REFS = [ClientRef(str(k), np.array([k, 0], np.int32)) for k in range(3)]
+
+
+def test_clients_are_made_where_they_train(cluster):
+    with use(cluster):
+        result = sum_up(REFS)
+    assert result["x"] == 3.0 and result["pid"] / 3 in cluster.actor_pids
+    assert cluster.traffic.clients == 0
+    # Computations that do not go out take the names as well.
+    resolved = cluster._resolved([REFS[2]], sum_up.type_signature.parameter)
+    assert resolved == [{"x": 2.0, "pid": os.getpid()}]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedss", "full_softmax"])
 def test_the_bytes_do_not_depend_on_how_many_actors_there_are(cluster, method):
@@ -109,7 +129,7 @@ def test_the_bytes_do_not_depend_on_how_many_actors_there_are(cluster, method):
     for num_actors in (1, 3):
         with use(runtime.ClusterContext("local", num_actors=num_actors)) as context:
             assert_equal(two_rounds(method), expected)
-            assert len(pids(context)) <= num_actors
+            assert len(context.actor_pids) <= num_actors
             context.close()
 
 
@@ -188,11 +208,6 @@ def meanwhile(function):
     assert not errors, errors
 
 
-def pids(context):
-    """Of the actors that are there."""
-    return [member.pid for member in context._pools[0].members]
-
-
 @pytest.mark.parametrize(
     "phase",
     [
@@ -212,7 +227,7 @@ def test_the_part_of_an_actor_that_is_killed_is_done_again(
 
     def kill_one_at_the_gate():
         waiting.wait_until(lambda: len(list(tmp_path.glob(f"{phase}_*"))) == 2)
-        kill(pids(cluster)[0])  # Both are there.
+        kill(cluster.actor_pids[0])  # Both are there.
         (tmp_path / f"go_{phase}").touch()
 
     end = cluster_round.Round._end
@@ -238,7 +253,7 @@ def test_the_part_of_an_actor_that_is_killed_is_done_again(
         # What counted twice, or not at all, would be seen.
         assert result == sum(2.0 * x * x for x in xs)
         assert total(1.0, xs) == sum(x * x for x in xs)
-    assert killed and killed[0] not in pids(cluster)
+    assert killed and killed[0] not in cluster.actor_pids
 
 
 def two_actors(context):
@@ -265,26 +280,6 @@ def test_a_client_that_fails_is_named(cluster):
         total(xs)
     assert error.value.client == 12 and "too much" in str(error.value)
     assert str(error.value).startswith("Client 12 of 13 failed: ")
-
-
-@tff.federated_computation(
-    tff.FederatedType(collections.OrderedDict(x=np.float32, pid=np.int32), tff.CLIENTS)
-)
-def sum_up(values):
-    return tff.federated_sum(values)
-
-
-REFS = [ClientRef(str(k), np.array([k, 0], np.int32)) for k in range(3)]
-
-
-def test_clients_are_made_where_they_train(cluster):
-    with use(cluster):
-        result = sum_up(REFS)
-    assert result["x"] == 3.0 and result["pid"] / 3 in pids(cluster)
-    assert cluster.traffic.clients == 0
-    # Computations that do not go out take the names as well.
-    resolved = cluster._resolved([REFS[2]], sum_up.type_signature.parameter)
-    assert resolved == [{"x": 2.0, "pid": os.getpid()}]
 
 
 @pytest.mark.slow
@@ -317,7 +312,7 @@ context = runtime.ClusterContext("local", num_actors=2)
 with test_cluster.use(context):
     test_cluster.two_actors(context)
     total = test_cluster.build_sum({str(tmp_path)!r})
-    print(*test_cluster.pids(context), flush=True)
+    print(*context.actor_pids, flush=True)
     total(1.0, [0.0] * 16)
 """
     process = subprocess.Popen(

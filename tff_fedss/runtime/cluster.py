@@ -95,6 +95,11 @@ class ClusterContext(tff.framework.SyncContext):
         self.traffic = cluster_round.Traffic()
         self.close = weakref.finalize(self, _close, self._pools)
 
+    @property
+    def actor_pids(self) -> list[int]:
+        """The processes of the actors that are there, each on its machine."""
+        return [member.pid for member in self._pools[0].members]
+
     def share(
         self,
         load: Callable[[], tuple[Callable[[str, np.ndarray], Any], Mapping[str, Any]]],
@@ -152,6 +157,15 @@ class ClusterContext(tff.framework.SyncContext):
                 f"The memory of the cluster {self._address} for what is sent is full: "
                 "give `ray start` a larger --object-store-memory, or /tmp more space "
                 f"({one_line(error)[:300]})."
+            ) from error
+        except OSError as error:
+            pool.close()
+            if error.errno is not None:
+                raise
+            # Ray's, of the connection to its daemon here.
+            raise WorkerError(
+                f"The connection to the cluster {self._address} is lost: "
+                f"{one_line(error)}."
             ) from error
         except BaseException:  # Nobody waits for what is still running.
             pool.close()
