@@ -72,6 +72,8 @@ class Config(config.Config):
 
 def main(config: Config) -> None:
     """Measures, prints and writes."""
+    # As in the actors: else the gradients of convolutions differ in their last digits.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     actors = config.actors or max(1, len(os.sched_getaffinity(0)) // 2)
     context = runtime.ClusterContext("local", num_actors=actors, packages=())
     output_dir = output_files.create_folder(config.output_dir)

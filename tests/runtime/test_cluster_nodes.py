@@ -111,7 +111,8 @@ def test_another_version_is_told(machines, tmp_path, monkeypatch):
 def test_what_does_not_fit_into_the_store_is_told(machines):
     found = machines(
         object_store_memory=80 * 2**20,
-        _system_config={"automatic_object_spilling_enabled": False},
+        # The disk, which would take what does not fit, is full.
+        _system_config={"local_fs_capacity_threshold": 0.01},
     )
 
     @tff.tensorflow.computation(tff.TensorType(np.float32, [None]), np.float32)

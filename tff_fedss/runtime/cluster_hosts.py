@@ -59,7 +59,11 @@ def connect(address: str) -> None:
         }
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
+    here = os.getcwd()
     try:
+        # Ray has all processes of the cluster look for modules in the current folder,
+        # where a random.py of the user's may be.
+        os.chdir("/")
         ray.init(
             address=address, log_to_driver=False, logging_level="critical", **options
         )
@@ -67,6 +71,7 @@ def connect(address: str) -> None:
         ray.shutdown()
         raise _unreachable(address, one_line(error).split(". ")[0]) from error
     finally:
+        os.chdir(here)
         if in_main_thread:  # Ray sets its own, which ends the process at once.
             signal.signal(signal.SIGTERM, handler)
 
