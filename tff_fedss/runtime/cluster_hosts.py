@@ -19,9 +19,12 @@ from tff_fedss.runtime import cluster_actor
 from tff_fedss.runtime.errors import WorkerError
 
 _LOCAL = "local"
-# How long an actor may take to start, and a machine to say which version it has.
-_START_SECONDS = 180.0
-_PROBE_SECONDS = 60.0
+# How long it may take until an actor is there: on a busy machine TensorFlow alone takes
+# minutes to load. Until it is told that there is none.
+_START_SECONDS = 900.0
+_PATIENCE_SECONDS = 60.0
+# How long a machine may take to say which version it has.
+_PROBE_SECONDS = 120.0
 _CONNECT_SECONDS = 10.0
 # What decides whether the machines compute the same, beside this project itself.
 _DISTRIBUTIONS = ("numpy", "ray", "tensorflow", "tensorflow-federated")
@@ -267,6 +270,7 @@ class Pool:
         self._versions = Versions(address, packages)
         self._starting: dict[Any, Member] = {}
         self._since = time.monotonic()
+        self._has_warned = False
 
     @property
     def starting(self) -> list[Any]:
@@ -283,7 +287,7 @@ class Pool:
         shares = self._shares(self._versions.usable(alive()))
         there = [*self.members, *self._starting.values()]
         if not self._starting:
-            self._since = time.monotonic()
+            self._since, self._has_warned = time.monotonic(), False
         missing = sum(map(len, shares.values())) - len(there)
         for node, of_node in shares.items():
             has = sum(member.node == node for member in there)
@@ -321,13 +325,24 @@ class Pool:
         self.members.append(member)
 
     def check_start(self) -> None:
-        """Raises a WorkerError if there is still no actor after a long time."""
-        if not self.members and time.monotonic() - self._since > _START_SECONDS:
-            raise WorkerError(
-                f"No actor has started within {_START_SECONDS:.0f} s on the cluster "
-                f"{self._address}: its machines are gone, or others use their CPUs or "
-                "GPUs (`ray status` says it)."
-            )
+        """Says so if there is still no actor.
+
+        Raises:
+            WorkerError: If there is none after a long time.
+        """
+        seconds = time.monotonic() - self._since
+        if self.members or seconds < _PATIENCE_SECONDS:
+            return
+        message = (
+            f"No actor has started within {seconds:.0f} s on the cluster "
+            f"{self._address}: its machines are gone or very busy, or others use their "
+            "CPUs or GPUs (`ray status` says it)."
+        )
+        if seconds > _START_SECONDS:
+            raise WorkerError(message)
+        if not self._has_warned:
+            self._has_warned = True
+            logging.warning("%s Waiting.", message)
 
     def drop(self, member: Member) -> None:
         """Does without an actor from now on."""
