@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
@@ -12,14 +13,47 @@ DOCS = pathlib.Path(__file__).parent.parent / "docs"
 def test_the_examples_of_the_library_run():
     text = (DOCS / "library.md").read_text()
     names = {}
-    for example in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(compile(example, "docs/library.md", "exec"), names)
+    for example in re.finditer(r"```python\n(.*?)```", text, re.DOTALL):
+        # At its own lines: AutoGraph knows functions by where they stand in a file.
+        lines_before = "\n" * text[: example.start(1)].count("\n")
+        exec(compile(lines_before + example[1], "docs/library.md", "exec"), names)
     # All images are on a client, and all of them are the test: both count the same.
     by_tff = names["evaluation"].next(names["state"], names["clients"]).metrics
     by_tff = by_tff["client_work"]["eval"]["current_round_metrics"]
     ours = names["task"].evaluate(names["run"].weights)
     assert by_tff["top1"] == pytest.approx(ours["top1"])
     assert by_tff["num_examples"] == names["dataset"].num_test_examples
+    check_aggregations(names)
+
+
+def check_aggregations(names):
+    """What each of the aggregations has to do to the first round of the plain one."""
+
+    def delta(name):
+        state = names[f"{name}_state"]
+        return np.concatenate(
+            [np.ravel(p) for p in (*state.feature_extractor, state.classifier)]
+        ).astype(np.float64) - np.concatenate([np.ravel(p) for p in initial])
+
+    process = names["algorithms"].build_fedss(
+        names["tiny_phi"], 6, 6, num_negatives=0, method="pos_only"
+    )
+    state = process.initialize()
+    initial = [*state.feature_extractor, state.classifier]
+    plain = delta("plain")
+    size = np.linalg.norm(plain)
+    assert size > 0.1
+    off = {
+        name: np.linalg.norm(delta(name) - plain) / size
+        for name in ("secure", "compressed", "median", "private", "proximal")
+    }
+    # Rounded to integers; to 256 steps; another middle; noise on a clipped update.
+    assert 0 < off["secure"] < 1e-4, off
+    assert 1e-4 < off["compressed"] < 0.5, off
+    assert 0.01 < off["median"] < 2, off
+    assert off["private"] > 0.5, off
+    assert 0 < off["proximal"] < 2, off
+    assert names["secure_metrics"]["num_clients"] == 4
 
 
 @pytest.mark.slow

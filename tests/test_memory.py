@@ -89,7 +89,7 @@ def test_a_refusal_has_every_part_and_the_sum():
 
 
 def test_what_is_on_gpus_does_not_count(monkeypatch):
-    monkeypatch.setattr(memory.tf.config, "list_physical_devices", lambda kind: ["0"])
+    monkeypatch.setattr(memory.tf.config, "get_visible_devices", lambda kind: ["0"])
     memory.check({"rows": GIB}, device_needs={"W": 9 * GIB}, memory=2 * GIB)
     with pytest.raises(errors.InvalidInputError):
         memory.check({"rows": 3 * GIB}, device_needs={"W": 1}, memory=2 * GIB)

@@ -63,7 +63,7 @@ def check(
     Args:
         needs: Bytes, by what they are for. Count only what must be there at the same
             time, and do not guess: a run is refused for it.
-        device_needs: Likewise, of what lies on GPUs where TensorFlow sees any; it is
+        device_needs: Likewise, of what lies on GPUs where TensorFlow uses any; it is
             not counted then.
         memory: Of how many bytes there are; by default `available_bytes()`.
 
@@ -71,7 +71,7 @@ def check(
         InvalidInputError: If it does not fit. The message has every part and the sum.
     """
     parts = dict(needs)
-    if device_needs and not tf.config.list_physical_devices("GPU"):
+    if device_needs and not tf.config.get_visible_devices("GPU"):
         parts |= device_needs
     total = sum(parts.values())
     memory = available_bytes() if memory is None else memory

@@ -115,7 +115,8 @@ def run_all(
     Args:
         jobs: Those that are done are let be. A job waits for the one it starts from.
         num_workers: How many at once; None: one for each GPU, else for each core.
-        gpus: Numbers of the GPUs; each job at work gets one.
+        gpus: Numbers of the GPUs; each job at work gets one. Where kernels must be
+            compiled for them, the first job does that alone.
         more_settings: Flags for all jobs, --data_dir and --pretrained. A job that
             starts from another has its own --pretrained.
         cluster: Where they run; None: here.
@@ -124,12 +125,17 @@ def run_all(
     waiting = [job for job in jobs if not job.is_done]
     running: list[Job] = []
     view = _View(jobs)
+    alone = bool(gpus) and _has_no_kernels()
     try:
         while waiting or running:
             slots = range(num_slots) if cluster is None else cluster.slots(num_workers)
             used = [job.slot for job in running]
             free = [slot for slot in slots if slot not in used]
-            while free and (job := _next(waiting, jobs)) is not None:
+            while (
+                free
+                and not (alone and running)
+                and (job := _next(waiting, jobs)) is not None
+            ):
                 waiting.remove(job)
                 if job.start is not None and not _is_done(job.start):
                     job.exit_code = _EXIT_BLOCKED
@@ -149,6 +155,7 @@ def run_all(
             for job in [job for job in running if _is_lost(job)]:
                 running.remove(job)
                 waiting.insert(0, job)
+            alone = alone and not any(job.rounds_done() for job in running)
             view.update(running)
     finally:
         # They save what they have.
@@ -157,6 +164,16 @@ def run_all(
         for job in running:
             job.process.wait()
         view.close()
+
+
+def _has_no_kernels() -> bool:
+    """Whether GPU kernels have yet to be compiled: half an hour, in every process.
+
+    Those of a GPU that is newer than TensorFlow are, once, if they are kept: `run.sh`
+    says where.
+    """
+    folder = os.environ.get("CUDA_CACHE_PATH")
+    return folder is not None and not any(pathlib.Path(folder).glob("*"))
 
 
 def _is_done(folder: pathlib.Path) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 import tensorflow as tf
 from absl import app, flags, logging
 
-from experiments.common import cells, config
+from experiments.common import cells, config, device_config
 from tff_fedss import files, runtime
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
@@ -35,7 +35,7 @@ def run(
     topics: Collection[str] | None = None,
     paper: str | None = None,
 ) -> None:
-    """Sets the TFF context, parses the flags and calls `main` with them.
+    """Sets the TFF context, parses the flags, sets up GPUs and calls `main`.
 
     Bad input (a flag that does not parse, a float that is not finite, or an
     `InvalidInputError`) ends the program with one line and exit code 2. What stops a
@@ -70,7 +70,7 @@ def run(
             # TFF and TensorFlow report every file that they write.
             logging.set_verbosity(logging.WARNING)
         try:
-            asked = config.read(defaults, flags.FLAGS)
+            asked = device_config.configure_gpus(config.read(defaults, flags.FLAGS))
             main(asked, *([list(arguments[1:])] if takes_arguments else []))
             sys.stdout.flush()  # Here, where an error can still be told.
         except InvalidInputError as error:
@@ -131,6 +131,9 @@ def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:
         name, equals, value = argument.lstrip("-").partition("=")
         if argument.startswith("-") and equals and name == "cell":
             expanded += cells.as_arguments(cells.find(paper, value).settings)
+            # Published numbers are to come out again. On CPUs they do anyway.
+            if tf.config.list_physical_devices("GPU"):
+                expanded.append("--deterministic")
         else:
             expanded.append(argument)
     return expanded

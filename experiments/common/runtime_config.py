@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from experiments.common import config
+from experiments.common import config, device_config
 from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
 
 
 @dataclasses.dataclass(frozen=True)
-class RuntimeConfig(config.Config):
+class RuntimeConfig(device_config.DeviceConfig):
     """Where TFF computations run."""
 
     # It decides results: the order of sums differs.
@@ -26,16 +26,10 @@ class RuntimeConfig(config.Config):
         group="Where it runs",
         choices=("auto", "native", "in_process", "cluster"),
     )
-    num_gpus: int | None = config.flag(
-        None,
-        "How many GPUs to use. Default: all that TensorFlow sees.",
-        low=0,
-        decides=False,
-    )
     clients_per_gpu: int = config.flag(
         1,
-        "How many clients train on a GPU at once: more keep it busier and need more of "
-        "its memory.",
+        "How many clients train on a GPU at once, each with its part of the memory: "
+        "more keep it busier.",
         low=1,
         decides=False,
     )
@@ -63,6 +57,17 @@ class RuntimeConfig(config.Config):
         decides=False,
     )
 
+    @property
+    def used_gpus(self) -> int | None:
+        """See `GpuConfig`: where other processes train, evaluation is to use none."""
+        is_elsewhere = self.runtime in ("native", "cluster") or self.cluster is not None
+        return 0 if is_elsewhere else self.num_gpus
+
+    @property
+    def clients_at_once(self) -> int:
+        """See `GpuConfig`."""
+        return self.clients_per_gpu
+
 
 _ConfigT = TypeVar("_ConfigT", bound=RuntimeConfig)
 
@@ -78,7 +83,6 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
             machine.
     """
     _check_cluster(config)
-    _num_gpus(config)
     if config.runtime == "auto":
         name = "cluster" if config.cluster else "in_process"
         config = dataclasses.replace(config, runtime=name)
@@ -91,7 +95,7 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
 
 
 def install(config: RuntimeConfig) -> Callable[[], None]:
-    """Makes the runtime the default context. Call it before TensorFlow is used.
+    """Makes the runtime the default context, after `device_config.configure_gpus`.
 
     Returns:
         What to call after the first round: it raises a RuntimeError if GPUs are in use
@@ -110,21 +114,26 @@ def install(config: RuntimeConfig) -> Callable[[], None]:
             num_actors=config.actors,
             gpus_per_actor=config.gpus_per_actor,
             clients_per_gpu=config.clients_per_gpu,
+            deterministic=bool(config.deterministic),
+            tf32=bool(config.tf32),
         )
         return lambda: None  # Its actors check that themselves.
-    gpus = tf.config.list_physical_devices("GPU")[: _num_gpus(config)]
-    if gpus != tf.config.get_visible_devices("GPU"):
-        tf.config.set_visible_devices(gpus, "GPU")
     context = runtime.set_in_process_context(
-        clients_per_device=config.clients_per_gpu if gpus else None
+        clients_per_device=runtime.clients_per_device(config.clients_per_gpu)
     )
 
     def check() -> None:
         used = sorted(context.client_devices)
-        if gpus and not any("GPU" in device for device in used):
+        if not tf.config.get_visible_devices("GPU"):
+            return
+        if not any("GPU" in device for device in used) or context.trained_on_host:
             raise RuntimeError(
                 f"Clients should have trained on {', '.join(context.devices)}, but "
-                f"their results come from {', '.join(used) or 'nowhere'}."
+                + (
+                    "they train in a function of tf.data, which runs on the CPU."
+                    if context.trained_on_host
+                    else f"their results come from {', '.join(used) or 'nowhere'}."
+                )
             )
 
     return check
@@ -162,15 +171,3 @@ def _check_cluster(config: RuntimeConfig) -> None:
             f"--num_gpus={config.num_gpus} does not go with --cluster: "
             "--gpus_per_actor says how many GPUs each of its --actors has."
         )
-
-
-def _num_gpus(config: RuntimeConfig) -> int:
-    seen = len(tf.config.list_physical_devices("GPU"))
-    if config.num_gpus is None:
-        return seen
-    if config.num_gpus > seen:
-        raise InvalidInputError(
-            f"--num_gpus={config.num_gpus}, but TensorFlow sees {seen}. "
-            "(docs/gpus.md says what TensorFlow needs to see them.)"
-        )
-    return config.num_gpus

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from experiments.common import config
+from experiments.common import config, device_config
 from tff_fedss import models
 from tff_fedss.datasets import images as images_of_people
 from tff_fedss.datasets.images import FOLDERS, FileIndex
@@ -10,7 +10,7 @@ from tff_fedss.errors import InvalidInputError
 
 
 @dataclasses.dataclass(frozen=True)
-class SourcesConfig(config.Config):
+class SourcesConfig(device_config.GpuConfig):
     """An encoder and images."""
 
     model: str | None = config.flag(

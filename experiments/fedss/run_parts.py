@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -48,8 +47,8 @@ def _data_options(config: RunConfig) -> tasks.DataOptions:
 
 def client_fn(
     config: RunConfig, task: tasks.Task, fingerprint: Mapping[str, Any]
-) -> Callable[[str, np.ndarray], Any]:
-    """Returns what makes a client's argument of its id and seed.
+) -> Callable[..., Any]:
+    """Returns what makes a client's argument, as `Task.client` does.
 
     In a cluster that is done where the client trains, from the same --data_dir.
 
@@ -151,7 +150,7 @@ def build_run(
     config: RunConfig,
     method: str,
     task: tasks.Task,
-    client_fn: Callable[[str, np.ndarray], Any] | None = None,
+    client_fn: Callable[..., Any] | None = None,
 ) -> training.FederatedRun | training.CentralizedRun:
     """Builds the run of one method.
 
@@ -175,13 +174,14 @@ def build_run(
         task.feature_extractor_fn,
         task.dataset.num_classes,
         task.dataset.max_positives,
-        client_optimizer=tff.learning.optimizers.build_sgdm(
-            config.client_learning_rate
+        client_optimizer=algorithms.over_one_vector(
+            tff.learning.optimizers.build_sgdm(config.client_learning_rate)
         ),
         server_optimizer=algorithms.build_sparse_sgdm(
             config.server_learning_rate, config.server_momentum
         ),
         batch_size=config.batch_size,
+        with_positives=True,
         seed=config.seed,
     )
     if method == "fedaws":

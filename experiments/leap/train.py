@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from experiments.common import (
     config,
+    device_config,
     images_config,
     launch,
     memory_needs,
@@ -42,7 +43,7 @@ METHODS = tuple(leap_figures.METHODS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(images_config.ImagesConfig):
+class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     """What a user asks for."""
 
     method: str = config.flag(

@@ -31,6 +31,7 @@ import tensorflow as tf
 
 from experiments.common import (
     config,
+    device_config,
     images_config,
     launch,
     memory_needs,
@@ -88,7 +89,7 @@ def _by_dataset(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(images_config.ImagesConfig):
+class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     """What a user asks for."""
 
     dataset: str = config.flag(

@@ -28,6 +28,7 @@ import math
 
 from experiments.common import (
     config,
+    device_config,
     images_config,
     launch,
     memory_needs,
@@ -70,7 +71,7 @@ _MODELS = {"mlp": models.mlp, **models.FEATURE_EXTRACTORS}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(images_config.ImagesConfig):
+class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     """What a user asks for."""
 
     dataset: str = config.flag(

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from experiments.common import (
     config,
+    device_config,
     images_config,
     launch,
     memory_needs,
@@ -64,7 +65,7 @@ def _by_task(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(images_config.ImagesConfig):
+class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     """What a user asks for."""
 
     task: str = config.flag(
@@ -190,6 +191,10 @@ def main(config: Config) -> None:
     """Trains and prints the result."""
     images_config.check(config, config.task, flag="task")
     config = config.filled(_SETTINGS[config.task])
+    if config.mixed_precision and config.task in ("ptb", "extreme"):
+        raise InvalidInputError(
+            f"--mixed_precision goes with images; --task={config.task} has none."
+        )
     folder = launch.open_folder(config, _COLUMNS, "examples")
     if folder is None:
         return

@@ -20,7 +20,9 @@ from tests.algorithms.toy import (
     to_twin,
     weights_of,
 )
+from tff_fedss import runtime
 from tff_fedss.algorithms import client_update, fedss
+from tff_fedss.runtime import in_process
 
 
 @pytest.mark.parametrize("method", fedss.METHODS)
@@ -116,6 +118,91 @@ def test_the_order_of_the_clients_changes_nothing():
     backward, _ = process.next(process.initialize(), to_tff(cohort[::-1]))
     for a, b in zip(weights_of(forward), weights_of(backward)):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def with_positives(cohort):
+    return [
+        {**c, "positives": np.unique(theirs["label"])}
+        for c, theirs in zip(to_tff(cohort), cohort, strict=True)
+    ]
+
+
+def test_clients_may_name_their_positives():
+    """Their data are read once then, and what they compute is the same."""
+    cohort = make_cohort()
+    process, other = build(), build(with_positives=True)
+    expected = process.next(process.initialize(), to_tff(cohort))
+    found = other.next(other.initialize(), with_positives(cohort))
+    same_bytes(found, expected)
+
+
+def test_deterministic_rounds_are_alike():
+    """The processes differ in their operations from others, but not by chance."""
+    found = []
+    try:
+        runtime.configure_gpus(deterministic=True)
+        for _ in range(2):
+            process = build.__wrapped__()  # A new one.
+            found.append(process.next(process.initialize(), to_tff(make_cohort())))
+    finally:
+        runtime.configure_gpus()
+    same_bytes(*found)
+
+
+def test_positives_that_a_label_is_not_among():
+    process, clients = build(with_positives=True), with_positives(make_cohort())
+    clients[1]["positives"] = np.int32([3, 4])
+    with pytest.raises(runtime.ClientError, match="a label is no positive"):
+        process.next(process.initialize(), clients)
+
+
+def test_images_are_read_when_their_client_trains(monkeypatch):
+    """Those of all clients of a round would be gigabytes, of photographs."""
+    cohort = [make_cohort()[0]] * 6
+    alive, most = set(), []
+
+    def images(k):
+        def read(_):
+            alive.add(k)
+            most.append(len(alive))
+            return cohort[k]["image"]
+
+        return read
+
+    def client(k):
+        data = tf.data.Dataset.range(1).flat_map(
+            lambda i: tf.data.Dataset.from_tensor_slices(
+                {
+                    "image": tf.ensure_shape(
+                        tf.numpy_function(images(k), [i], tf.uint8),
+                        cohort[k]["image"].shape,
+                    ),
+                    "label": cohort[k]["label"],
+                }
+            )
+        )
+        return {
+            "data": data,
+            "seed": cohort[k]["seed"],
+            "positives": np.unique(cohort[k]["label"]),
+        }
+
+    for_each_client = in_process._Invocation.for_each_client
+
+    def counting(self, function):
+        def counted(k, place):
+            result = function(k, place)
+            alive.discard(k)
+            return result
+
+        return for_each_client(self, counted)
+
+    monkeypatch.setattr(in_process._Invocation, "for_each_client", counting)
+    process, context = build(with_positives=True), runtime.InProcessContext(None, 1)
+    with tff.framework.get_context_stack().install(context):
+        process.next(process.initialize(), [client(k) for k in range(6)])
+    context.close()
+    assert most == [1] * 6  # Each is read once, and alone.
 
 
 def test_more_padding_changes_nothing():

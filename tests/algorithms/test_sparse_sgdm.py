@@ -4,6 +4,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import algorithms
+from tff_fedss.algorithms import sparse_sgdm
 
 PHI, W = np.float32([0.5, -1.0]), np.arange(12, dtype=np.float32).reshape(4, 3)
 SPECS = (tf.TensorSpec([2]), tf.TensorSpec([4, 3]))
@@ -62,3 +63,40 @@ def test_bad_hyperparameters_are_refused():
         algorithms.build_sparse_sgdm(-1.0)
     with pytest.raises(ValueError, match=r"in \[0, 1\], found 1.5"):
         algorithms.build_sparse_sgdm(1.0, 1.5)
+
+
+@pytest.mark.parametrize("length", [0, 1, 20])
+def test_a_dense_sum_adds_what_comes_up_twice(length):
+    rng = np.random.default_rng(length)
+    keys = rng.integers(0, 7, length).astype(np.int32)
+    rows = rng.normal(size=(length, 3)).astype(np.float32)
+    expected = np.zeros((7, 3), np.float32)
+    np.add.at(expected, keys, rows)
+
+    @tf.function
+    def total(keys, rows):
+        return sparse_sgdm.dense_sum(tf.IndexedSlices(rows, keys), 7)
+
+    np.testing.assert_allclose(total(keys, rows), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_with_determinism_gpus_do_not_scatter(monkeypatch):
+    """TensorFlow would do it on the CPU, in an order that is always the same."""
+    optimizer, w = algorithms.build_sparse_sgdm(1.0, 0.5), tf.constant(W)
+    state = optimizer.initialize(SPECS[1])
+
+    def step():
+        graph = tf.function(lambda: optimizer.next(state, w, gradients(0)[1])[1])
+        ops = {op.type for op in graph.get_concrete_function().graph.get_operations()}
+        return "TensorScatterAdd" in ops, graph()
+
+    scatters, expected = step()
+    assert scatters
+    monkeypatch.setattr(
+        sparse_sgdm.tf_config, "is_op_determinism_enabled", lambda: True
+    )
+    assert step()[0]  # A CPU's is the same each time anyway.
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a GPU"])
+    scatters, found = step()
+    assert not scatters
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedss import models
+from tff_fedss import models, runtime
 
 CIFAR = (32, 32, 3)
 SLOW = pytest.mark.slow
@@ -89,3 +89,41 @@ def test_inference_takes_the_weights_of_the_moment():
         expected = model(images.astype(np.float32), training=False)
         np.testing.assert_allclose(infer(images), expected, rtol=1e-4, atol=1e-4)
         model.set_weights([0.5 * w for w in model.get_weights()])
+
+
+@pytest.mark.parametrize(
+    "name, image_shape",
+    [
+        ("small_cnn", (16, 16, 1)),
+        ("lenet", CIFAR),
+        *(
+            pytest.param(n, CIFAR, marks=SLOW)
+            for n in ("mobilenet_v3_small", "resnet18", "vgg16", "wide_resnet_16_8")
+        ),
+    ],
+)
+def test_mixed_precision_keeps_weights_and_what_comes_out_in_float32(name, image_shape):
+    build = {**models.NETWORKS, **models.FEATURE_EXTRACTORS}[name]
+    images = np.random.default_rng(0).integers(0, 256, (4, *image_shape))
+    images = images.astype(np.float32)
+    expected = build(image_shape, 8, seed=1)
+    runtime.configure_gpus(mixed_precision=True)
+    try:
+        model = build(image_shape, 8, seed=1)
+    finally:
+        runtime.configure_gpus()
+    dtypes = {layer.compute_dtype for layer in model.layers}
+    assert dtypes >= {"bfloat16", "float32"}
+    for layer in model.layers:
+        if isinstance(layer, models.GroupNormalization):
+            assert layer.compute_dtype == "float32"
+    assert {v.dtype for v in model.trainable_variables} == {tf.float32}
+    for a, b in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    found = model(images)
+    assert found.dtype == tf.float32
+    cosines = tf.reduce_sum(models.unit(found) * models.unit(expected(images)), 1)
+    assert tf.reduce_min(cosines) > 0.98
+    # The next one is as if nothing had been.
+    again = build(image_shape, 8, seed=1)(images)
+    np.testing.assert_array_equal(again, expected(images))

@@ -107,7 +107,7 @@ def sum_up(values):
     return tff.federated_sum(values)
 
 
-REFS = [ClientRef(str(k), np.array([k, 0], np.int32)) for k in range(3)]
+REFS = [ClientRef((str(k), np.array([k, 0], np.int32))) for k in range(3)]
 
 
 def test_clients_are_made_where_they_train(cluster):

@@ -74,7 +74,7 @@ def test_a_data_set_of_shapes_that_differ():
 
 def test_clients_by_name_are_made_where_they_arrive():
     type_spec = tff.FederatedType(np.float32, tff.CLIENTS)
-    refs = [frozen.ClientRef("a", np.array([1, 2], np.int32)), 7.0]
+    refs = [frozen.ClientRef(("a", np.array([1, 2], np.int32))), 7.0]
     make = lambda client_id, seed: f"{client_id}{seed[1]}"  # noqa: E731
     assert sent(refs, type_spec, client_fn=make) == ["a2", 7.0]
     # Or before they leave.

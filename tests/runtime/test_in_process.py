@@ -18,6 +18,7 @@ import tensorflow_federated as tff
 
 from tests import waiting
 from tff_fedss import runtime
+from tff_fedss.runtime import graphs, leaf
 
 FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 
@@ -358,3 +359,70 @@ def test_ctrl_c_ends_a_computation(tmp_path):
         assert process.returncode == 0, errors
     finally:
         process.kill()
+
+
+GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
+
+
+@pytest.mark.parametrize(
+    "dtype, is_on_gpu",
+    [(tf.float32, True), (tf.bfloat16, True), (tf.int64, True), (tf.int32, False)],
+)
+def test_variables_are_where_tensorflow_can_keep_them(dtype, is_on_gpu):
+    """By the kernels of this TensorFlow, which has those of GPUs on any machine."""
+    device = leaf.variable_device(dtype, GPU)
+    assert (device == GPU) == is_on_gpu
+    assert is_on_gpu or device.endswith("CPU:0")
+    assert leaf.variable_device(dtype, "/device:CPU:1") == "/device:CPU:1"
+
+
+def test_a_counter_is_made_on_the_host():
+    node = tf.compat.v1.NodeDef(name="count", op="VarHandleOp")
+    node.attr["dtype"].type = tf.int32.as_datatype_enum
+    # There is no such device here: to make it there would fail.
+    assert "CPU:0" in leaf._new_variable(node, GPU).handle.device
+
+
+@pytest.mark.parametrize("is_on_host", [True, False])
+def test_gradients_in_functions_of_data_sets_are_found(is_on_host):
+    with tf.Graph().as_default() as graph:
+        kernel, data = tf.ones([2, 2]), tf.data.Dataset.from_tensors(tf.ones([3, 2]))
+
+        @tf.function
+        def step(kernel, x):
+            return tf.gradients(tf.reduce_sum(tf.nn.relu(x @ kernel)), kernel)[0]
+
+        if is_on_host:
+            data.reduce(kernel, step)
+        else:
+            step(kernel, data.map(lambda x: 2 * x).get_single_element())
+    assert graphs.has_gradients_in_data_sets(graph.as_graph_def()) == is_on_host
+
+
+LOOPS = tff.learning.LoopImplementation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "loop, is_on_host",
+    [(LOOPS.DATASET_REDUCE, True), (LOOPS.DATASET_ITERATOR, False)],
+)
+def test_where_tffs_own_loop_runs_is_known(loop, is_on_host):
+    spec = (tf.TensorSpec([None, 2]), tf.TensorSpec([None], tf.int32))
+
+    def model_fn():
+        return tff.learning.models.from_keras_model(
+            tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(2,))]),
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            input_spec=spec,
+        )
+
+    process = tff.learning.algorithms.build_unweighted_fed_avg(
+        model_fn, tff.learning.optimizers.build_sgdm(0.1), loop_implementation=loop
+    )
+    data = tf.data.Dataset.from_tensors((tf.ones([3, 2]), tf.zeros([3], tf.int32)))
+    context = runtime.InProcessContext()
+    with tff.framework.get_context_stack().install(context):
+        process.next(process.initialize(), [data])
+    context.close()
+    assert context.trained_on_host == is_on_host

@@ -44,25 +44,61 @@ class ClientResult(NamedTuple):
     metrics: Any
 
 
-def prepare(
-    client: Any,
-    class_set_builder: class_sets.ClassSetBuilder,
-    image_shape: tuple[int, ...],
-    image_dtype: tf.DType,
-) -> ClientTask:
-    """Reads a client's data and draws its class set (line 5).
+def draw_class_set(
+    client: Any, class_set_builder: class_sets.ClassSetBuilder
+) -> class_sets.ClassSet:
+    """Draws a client's class set (line 5).
 
     Args:
-        client: {"data": a tf.data.Dataset of {"image", "label"}, "seed": int32[2]}.
+        client: {"data": a tf.data.Dataset of {"image", "label"}, "seed": int32[2]}, and
+            perhaps "positives": int32[|P_k|]. Without those, the labels are read; the
+            images are not kept. A permanent builder wants "permanent_seed": int32[2].
         class_set_builder: How to arrive at S_k.
-        image_shape: Of one image.
-        image_dtype: Of the images.
+
+    Returns:
+        The class set.
+    """
+    if "positives" in client:
+        labels = client["positives"]
+    else:
+        labels = _stack(client["data"].map(lambda example: example["label"]))
+    permanent = {}
+    if class_set_builder.is_permanent:
+        permanent["permanent_seed"] = negatives_seed(client["permanent_seed"])
+    return class_set_builder.build(labels, negatives_seed(client["seed"]), **permanent)
+
+
+def read(
+    client: Any, class_set: class_sets.ClassSet, may_miss_positives: bool = False
+) -> ClientTask:
+    """Reads a client's data.
+
+    Args:
+        client: See `draw_class_set`.
+        class_set: What that gave.
+        may_miss_positives: Whether to leave out the examples whose class is not in it.
 
     Returns:
         The client's task.
+
+    Raises:
+        tf.errors.InvalidArgumentError: When it runs, if a label is not among the
+            positives that the client has named.
     """
-    images, labels = _stack(client["data"], image_shape, image_dtype)
-    class_set = class_set_builder.build(labels, negatives_seed(client["seed"]))
+    data = _stack(client["data"])
+    labels = data["label"]
+    if "positives" in client:
+        known = class_sets.contains(tf.sort(client["positives"]), labels)
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.reduce_all(known), ["a label is no positive"])]
+        ):
+            labels = tf.identity(labels)
+    images = data["image"]
+    if may_miss_positives:
+        members = tf.boolean_mask(class_set.keys, class_set.is_member)
+        is_trained = class_sets.contains(members, labels)
+        images = tf.boolean_mask(images, is_trained)
+        labels = tf.boolean_mask(labels, is_trained)
     return ClientTask(class_set, images, labels, client["seed"])
 
 
@@ -134,10 +170,14 @@ def train(
         loss_sum, num_correct = tf.constant(0.0), tf.constant(0)
         for epoch in tf.range(num_epochs):
             order = example_order(num_examples, task.seed, epoch)
+            # Once an epoch: bytes are gathered on the host, whatever the device, and a
+            # GPU that wanted a batch of them would send it all images each time.
+            epoch_images = tf.gather(task.images, order)
+            epoch_targets = tf.gather(targets, order)
             for start in tf.range(0, num_examples, batch_size):
-                batch = order[start : start + batch_size]
-                images = tf.cast(tf.gather(task.images, batch), tf.float32)
-                batch_targets = tf.gather(targets, batch)
+                batch = slice(start, start + batch_size)
+                images = tf.cast(epoch_images[batch], tf.float32)
+                batch_targets = epoch_targets[batch]
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     tape.watch((variables, w))
                     logits = models.cosine_logits(
@@ -179,7 +219,7 @@ def train(
             num_correct=tf.where(is_finite, num_correct, 0),
             num_examples=count,
             num_clients=tf.constant(1),
-            num_classes=_count(class_set.is_member),
+            num_classes=_count(class_set.is_asked),
             num_positives=_count(class_set.is_positive),
             num_rejected=tf.where(is_finite, 0, 1),
         ),
@@ -208,9 +248,7 @@ def _count_correct(
     return _count(tf.equal(tf.argmax(logits, 1, tf.int32), targets))
 
 
-def _stack(
-    data: tf.data.Dataset, image_shape: tuple[int, ...], image_dtype: tf.DType
-) -> tuple[tf.Tensor, tf.Tensor]:
+def _stack(data: tf.data.Dataset) -> Any:
     """Reads a client's whole data set into tensors, in one pass.
 
     The training loop slices these. Iterating a tf.data.Dataset inside of a graph is
@@ -218,9 +256,7 @@ def _stack(
     """
     # A data set without elements has no single batch; one dummy element makes one.
     dummy = tf.data.Dataset.from_tensors(
-        collections.OrderedDict(
-            image=tf.zeros(image_shape, image_dtype), label=tf.constant(0, tf.int32)
-        )
+        tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), data.element_spec)
     )
     everything = data.concatenate(dummy).batch(tf.int32.max).get_single_element()
-    return everything["image"][:-1], everything["label"][:-1]
+    return tf.nest.map_structure(lambda stacked: stacked[:-1], everything)

@@ -23,7 +23,7 @@ def type_of(specs: Any) -> tff.Type:
 
 
 def select_rows(
-    prepare_client: tff.Computation,
+    draw_class_set: tff.Computation,
     train_client: Callable[..., Any],
     phi_spec: Any,
     w_spec: tf.TensorSpec,
@@ -32,9 +32,11 @@ def select_rows(
     """Builds the sparse exchange of Algorithm 1: clients get the rows they ask for.
 
     Args:
-        prepare_client: A TFF computation from a client's argument to its
-            `client_update.ClientTask`.
-        train_client: (phi, rows, task) -> `client_update.ClientResult`, in TensorFlow.
+        draw_class_set: A TFF computation from a client's argument to its
+            `class_sets.ClassSet`.
+        train_client: (phi, rows, class set, client's argument) ->
+            `client_update.ClientResult`, in TensorFlow. Images are read there, so that
+            those of the clients at work are in memory, and not those of the cohort.
         phi_spec: The `tf.TensorSpec`s of phi.
         w_spec: That of W, [n, d].
         size: The static length of a class set.
@@ -44,39 +46,42 @@ def select_rows(
     """
     num_classes, embedding_dim = w_spec.shape
     row_type = tff.TensorType(np.float32, [embedding_dim])
-    task_type = prepare_client.type_signature.result
+    class_set_type = draw_class_set.type_signature.result
+    client_type = draw_class_set.type_signature.parameter
 
-    @tff.tensorflow.computation(task_type)
-    def keys_of(task):
-        return task.class_set.keys
+    @tff.tensorflow.computation(class_set_type)
+    def keys_of(class_set):
+        return class_set.keys
 
     @tff.tensorflow.computation(type_of(w_spec), np.int32)
     def row_of(w, key):
         return tf.gather(w, key)
 
     @tff.tensorflow.computation(
-        type_of(phi_spec), tff.SequenceType(row_type), task_type
+        type_of(phi_spec), tff.SequenceType(row_type), class_set_type, client_type
     )
-    def train(phi, rows, task):
+    def train(phi, rows, class_set, client):
         rows = rows.batch(size, drop_remainder=True).get_single_element()
-        return train_client(phi, rows, task)
+        return train_client(phi, rows, class_set, client)
 
     def exchange(phi, w, clients):
-        tasks = tff.federated_map(prepare_client, clients)
+        sets = tff.federated_map(draw_class_set, clients)
         # Lines 6-7: the clients ask, the server answers with a row per key.
         rows = tff.federated_select(
-            tff.federated_map(keys_of, tasks),
+            tff.federated_map(keys_of, sets),
             tff.federated_value(num_classes - 1, tff.SERVER),
             w,
             row_of,
         )
-        return tff.federated_map(train, (tff.federated_broadcast(phi), rows, tasks))
+        return tff.federated_map(
+            train, (tff.federated_broadcast(phi), rows, sets, clients)
+        )
 
     return exchange
 
 
 def broadcast_everything(
-    prepare_client: tff.Computation,
+    draw_class_set: tff.Computation,
     train_client: Callable[..., Any],
     phi_spec: Any,
     w_spec: tf.TensorSpec,
@@ -84,7 +89,7 @@ def broadcast_everything(
     """Builds the dense exchange of FullSoftmax: all of W goes to all clients.
 
     Args:
-        prepare_client: See `select_rows`.
+        draw_class_set: See `select_rows`.
         train_client: See `select_rows`.
         phi_spec: See `select_rows`.
         w_spec: See `select_rows`.
@@ -96,15 +101,17 @@ def broadcast_everything(
     @tff.tensorflow.computation(
         type_of(phi_spec),
         type_of(w_spec),
-        prepare_client.type_signature.result,
+        draw_class_set.type_signature.result,
+        draw_class_set.type_signature.parameter,
     )
-    def train(phi, w, task):
-        return train_client(phi, w, task)
+    def train(phi, w, class_set, client):
+        return train_client(phi, w, class_set, client)
 
     def exchange(phi, w, clients):
-        tasks = tff.federated_map(prepare_client, clients)
+        sets = tff.federated_map(draw_class_set, clients)
         return tff.federated_map(
-            train, (tff.federated_broadcast(phi), tff.federated_broadcast(w), tasks)
+            train,
+            (tff.federated_broadcast(phi), tff.federated_broadcast(w), sets, clients),
         )
 
     return exchange

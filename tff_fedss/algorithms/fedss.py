@@ -30,7 +30,13 @@ import tensorflow_federated as tff
 
 from tff_fedss import class_sets as class_sets_lib
 from tff_fedss import losses, models
-from tff_fedss.algorithms import aggregation, client_update, exchange, sparse_sgdm
+from tff_fedss.algorithms import (
+    aggregation,
+    client_update,
+    exchange,
+    one_vector,
+    sparse_sgdm,
+)
 
 METHODS = ("fedss", "neg_only", "pos_only", "full_softmax")
 
@@ -68,6 +74,7 @@ def build_fedss(
     batch_size: int = 32,
     num_epochs: int = 1,
     image_dtype: tf.DType = tf.uint8,
+    with_positives: bool = False,
     seed: int = 0,
     after_server_step: Callable[[tf.Tensor], tf.Tensor] | None = None,
     phi_aggregator: aggregation.Factory | None = None,
@@ -85,7 +92,9 @@ def build_fedss(
 
     The data are single examples, not batches. The seed decides every random draw of the
     client in this round: its negatives and the order of its examples. Use a fresh one
-    for every (round, client), for instance `tff_fedss.training.client_seed`.
+    for every (round, client), for instance `tff_fedss.training.client_seed`. Where the
+    class sets are permanent, there is "permanent_seed": int32[2], too, the same in all
+    rounds (`tff_fedss.training.permanent_seed`).
 
     Args:
         feature_extractor_fn: A no-argument function that builds phi, a Keras model from
@@ -99,7 +108,8 @@ def build_fedss(
         logit_correction: "inclusion" or "none", see `class_sets.SampledClasses`.
         logit_scale: The fixed scale of the cosine logits (A.2: 20).
         client_optimizer: A `tff.learning.optimizers.Optimizer`; by default SGD with
-            learning rate 0.01 (A.2). Its state starts anew in every round.
+            learning rate 0.01 (A.2). Its state starts anew in every round. On GPUs one
+            by `over_one_vector` is faster.
         server_optimizer: Likewise; by default `build_sparse_sgdm` with learning rate
             1.0 and momentum 0.9 (A.2). It gets the gradient of W as `tf.IndexedSlices`
             (of which TFF's optimizers make a dense one), that of FullSoftmax as a
@@ -107,6 +117,10 @@ def build_fedss(
         batch_size: The local mini-batch (A.2: 32). A last short batch is a step too.
         num_epochs: Passes over the local data (A.2: 1).
         image_dtype: The dtype of the images in the data; the model gets float32.
+        with_positives: Whether a client's argument has "positives", int32[|P_k|], too:
+            its distinct labels. Its data are then read once, when it trains; else
+            twice, for the labels first. (TFF selects rows for all clients at once, and
+            all must have drawn by then.)
         seed: Of the initial W.
         after_server_step: Maps W, float32[n, d], to the W that ends the round: a server
             regularization, as FedAwS has one.
@@ -137,7 +151,8 @@ def build_fedss(
         - loss, accuracy: means over all examples of the cohort, each taken just before
           the example's step; accuracy is among the classes of S_k.
         - num_examples, num_clients: sums over the cohort.
-        - classes_per_client, positives_per_client: means of |S_k| and |P_k|.
+        - classes_per_client, positives_per_client: means of how many classes a client
+          asks for (|S_k|), and how many of them are its own (|P_k|).
         - rejected_clients: clients whose update was not finite. They count as if they
           had not taken part.
         - what the aggregators measure, if it is a number, as phi/... and w/...
@@ -174,7 +189,9 @@ def build_fedss(
         num_negatives,
         logit_correction,
     )
-    client_optimizer = client_optimizer or tff.learning.optimizers.build_sgdm(0.01)
+    client_optimizer = client_optimizer or one_vector.over_one_vector(
+        tff.learning.optimizers.build_sgdm(0.01)
+    )
     server_optimizer = server_optimizer or sparse_sgdm.build_sparse_sgdm(1.0, 0.9)
     image_shape, phi_spec, embedding_dim = _inspect(feature_extractor_fn)
     w_spec = tf.TensorSpec([num_classes, embedding_dim], tf.float32)
@@ -215,28 +232,32 @@ def build_fedss(
 
     state_type = initialize.type_signature.result.member
 
-    # Line 5.
-    @tff.tensorflow.computation(
-        collections.OrderedDict(
-            data=tff.SequenceType(
-                collections.OrderedDict(
-                    image=tff.TensorType(image_dtype.as_numpy_dtype, image_shape),
-                    label=tff.TensorType(np.int32),
-                )
-            ),
-            seed=tff.TensorType(np.int32, [2]),
-        )
+    client_type = collections.OrderedDict(
+        data=tff.SequenceType(
+            collections.OrderedDict(
+                image=tff.TensorType(image_dtype.as_numpy_dtype, image_shape),
+                label=tff.TensorType(np.int32),
+            )
+        ),
+        seed=tff.TensorType(np.int32, [2]),
     )
-    def prepare_client(client):
-        return client_update.prepare(client, class_sets, image_shape, image_dtype)
+    if with_positives:
+        client_type["positives"] = tff.TensorType(np.int32, [None])
+    if class_sets.is_permanent:
+        client_type["permanent_seed"] = tff.TensorType(np.int32, [2])
+
+    # Line 5.
+    @tff.tensorflow.computation(client_type)
+    def draw_class_set(client):
+        return client_update.draw_class_set(client, class_sets)
 
     # Lines 8-11.
-    def train_client(phi, rows, task):
+    def train_client(phi, rows, class_set, client):
         return client_update.train(
             feature_extractor_fn(),
             phi,
             rows,
-            task,
+            client_update.read(client, class_set, class_sets.may_miss_positives),
             loss_fn=loss_fn or _loss_fn(method),
             logit_scale=logit_scale,
             optimizer=client_optimizer,
@@ -272,11 +293,11 @@ def build_fedss(
     # Lines 4-12.
     if class_sets.is_everything:
         update_clients = exchange.broadcast_everything(
-            prepare_client, train_client, phi_spec, w_spec
+            draw_class_set, train_client, phi_spec, w_spec
         )
     else:
         update_clients = exchange.select_rows(
-            prepare_client, train_client, phi_spec, w_spec, class_sets.size
+            draw_class_set, train_client, phi_spec, w_spec, class_sets.size
         )
 
     @tff.tensorflow.computation(_SUMS_TYPE, aggregate.measurements_type)
@@ -287,7 +308,7 @@ def build_fedss(
 
     @tff.federated_computation(
         initialize.type_signature.result,
-        tff.FederatedType(prepare_client.type_signature.parameter, tff.CLIENTS),
+        tff.FederatedType(draw_class_set.type_signature.parameter, tff.CLIENTS),
     )
     def next_round(state, clients):
         results = update_clients(state.feature_extractor, state.classifier, clients)

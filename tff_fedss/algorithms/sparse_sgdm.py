@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.framework import config as tf_config
 
 _LEARNING_RATE = tff.learning.optimizers.LEARNING_RATE_KEY
 _MOMENTUM = "momentum"
@@ -89,8 +90,40 @@ def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.fill(spec.shape, zero)
 
 
+def dense_sum(slices: tf.IndexedSlices, num_rows: tf.Tensor) -> tf.Tensor:
+    """Adds up slices by sorting them: in the same order each time, on every device.
+
+    Args:
+        slices: An index may come up more than once, or none may be there.
+        num_rows: n.
+
+    Returns:
+        [n, d], zero where no slice is.
+    """
+    order = tf.argsort(slices.indices, stable=True)
+    keys = tf.gather(slices.indices, order)
+    is_first = tf.concat(
+        [tf.ones_like(keys[:1], tf.bool), tf.not_equal(keys[1:], keys[:-1])], 0
+    )
+    sums = tf.math.segment_sum(
+        tf.gather(slices.values, order), tf.cumsum(tf.cast(is_first, tf.int32)) - 1
+    )
+    # One more, which is no row's: so that all rows can look for theirs.
+    keys = tf.concat([tf.boolean_mask(keys, is_first), [-1]], 0)
+    sums = tf.concat([sums, tf.zeros(tf.stack([1, tf.shape(slices.values)[1]]))], 0)
+    rows = tf.range(num_rows)
+    place = tf.searchsorted(keys[:-1], rows)
+    is_there = tf.equal(tf.gather(keys, place), rows)
+    return tf.where(is_there[:, tf.newaxis], tf.gather(sums, place), 0.0)
+
+
 def _plus(values: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
     if isinstance(gradient, tf.IndexedSlices):
+        if tf_config.is_op_determinism_enabled() and tf.config.get_visible_devices(
+            "GPU"
+        ):
+            # TensorFlow would bring both to the CPU to scatter them there.
+            return values + dense_sum(gradient, tf.shape(values)[0])
         # In place, where nothing else holds the values.
         return tf.tensor_scatter_nd_add(
             values, gradient.indices[:, tf.newaxis], gradient.values

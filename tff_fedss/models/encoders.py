@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tff_fedss.models.layers import FLOAT32
+
 
 class LstmEncoder:
     """A word embedding, an LSTM and a projection: h after each token of a text.
@@ -44,12 +46,16 @@ class LstmEncoder:
         self._cell = tf.keras.layers.LSTMCell(
             num_units,
             kernel_initializer=glorot(seed),
+            dtype=FLOAT32,
             # Keras' usual one, Orthogonal, differs from call to call for all its seed.
             recurrent_initializer=glorot(seed + 1),
             name="cell",
         )
         self._projection = tf.keras.layers.Dense(
-            embedding_dim, kernel_initializer=glorot(seed + 2), name="projection"
+            embedding_dim,
+            kernel_initializer=glorot(seed + 2),
+            name="projection",
+            dtype=FLOAT32,
         )
         self._cell.build([None, num_units])
         self._projection.build([None, num_units])

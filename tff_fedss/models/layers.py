@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
+# What computes in it whatever Keras's policy is: sums over many values, and what comes
+# out of a network (see `runtime.configure_gpus`, mixed_precision).
+FLOAT32 = "float32"
+
 # As in PyTorch: running means move by a tenth.
 batch_normalization = functools.partial(
     tf.keras.layers.BatchNormalization, momentum=0.9, epsilon=1e-5
@@ -145,10 +149,14 @@ class Layers:
         activation: str | None = None,
         name: str | None = None,
     ) -> tf.Tensor:
-        """A fully connected layer with Glorot and Bengio's initial values."""
+        """A fully connected layer with Glorot and Bengio's initial values.
+
+        Without an activation it ends a network, and computes in float32 in any case.
+        """
         return tf.keras.layers.Dense(
             units,
             activation,
+            dtype=None if activation else FLOAT32,
             kernel_initializer=tf.keras.initializers.GlorotUniform(next(self._seeds)),
             name=name or self._names("dense"),
         )(x)
@@ -169,7 +177,9 @@ class Layers:
 
     def global_pool(self, x: tf.Tensor) -> tf.Tensor:
         """Means over all pixels."""
-        return tf.keras.layers.GlobalAveragePooling2D(name="global_pool")(x)
+        return tf.keras.layers.GlobalAveragePooling2D(
+            name="global_pool", dtype=FLOAT32
+        )(x)
 
     def flatten(self, x: tf.Tensor) -> tf.Tensor:
         """Makes a vector of an image."""

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tff_fedss.models.layers import FLOAT32
+
 
 def mlp(
     example_shape: tuple[int],
@@ -27,6 +29,9 @@ def mlp(
         num_units, "relu", kernel_initializer=glorot(2 * seed), name="hidden"
     )(vectors)
     embedding = tf.keras.layers.Dense(
-        embedding_dim, kernel_initializer=glorot(2 * seed + 1), name="embedding"
+        embedding_dim,
+        kernel_initializer=glorot(2 * seed + 1),
+        name="embedding",
+        dtype=FLOAT32,
     )(hidden)
     return tf.keras.Model(vectors, embedding, name="mlp")

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from tff_fedss.models.layers import FLOAT32
+
 
 def with_projection_head(
     backbone: tf.keras.Model, embedding_dim: int = 128, seed: int = 0
@@ -23,7 +25,11 @@ def with_projection_head(
     def dense(units, number, name, activation=None):
         initializer = tf.keras.initializers.GlorotUniform(1000 * seed + number)
         return tf.keras.layers.Dense(
-            units, activation, kernel_initializer=initializer, name=name
+            units,
+            activation,
+            kernel_initializer=initializer,
+            name=name,
+            dtype=FLOAT32,
         )
 
     hidden = dense(backbone.output_shape[1], 1, "head_hidden", "relu")

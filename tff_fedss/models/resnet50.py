@@ -10,7 +10,7 @@ import functools
 import tensorflow as tf
 
 from tff_fedss.models.group_normalization import GroupNormalization
-from tff_fedss.models.layers import Layers, batch_normalization
+from tff_fedss.models.layers import FLOAT32, Layers, batch_normalization
 
 _BLOCKS = (3, 4, 6, 3)
 _WIDTH = 64
@@ -19,7 +19,9 @@ _GROUPS = 32
 
 _NORMALIZATIONS = {
     "batch": batch_normalization,
-    "group": functools.partial(GroupNormalization, _GROUPS, epsilon=1e-5),
+    "group": functools.partial(
+        GroupNormalization, _GROUPS, epsilon=1e-5, dtype=FLOAT32
+    ),
 }
 
 
@@ -56,7 +58,7 @@ def resnet50(
         for block in range(num_blocks):
             strides = 2 if stage and not block else 1
             x = _bottleneck(layers, x, _WIDTH * 2**stage, strides)
-    x = tf.keras.layers.GlobalAveragePooling2D(name="features")(x)
+    x = tf.keras.layers.GlobalAveragePooling2D(name="features", dtype=FLOAT32)(x)
     return tf.keras.Model(images, x, name=f"resnet50_{normalization}")
 
 

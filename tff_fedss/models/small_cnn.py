@@ -5,7 +5,7 @@ import functools
 import tensorflow as tf
 
 from tff_fedss.models.group_normalization import GroupNormalization
-from tff_fedss.models.layers import Layers
+from tff_fedss.models.layers import FLOAT32, Layers
 
 _WIDTHS = (32, 32, 64, 64)
 _GROUPS = 8
@@ -33,7 +33,7 @@ def small_cnn(
     layers = Layers(
         seed,
         seeds_per_network=len(_WIDTHS) + 1,
-        normalization=functools.partial(GroupNormalization, _GROUPS),
+        normalization=functools.partial(GroupNormalization, _GROUPS, dtype=FLOAT32),
     )
     images = tf.keras.Input(image_shape, name="images")
     x = tf.keras.layers.Rescaling(1.0 / 255.0, name="scaled")(images)

@@ -9,6 +9,7 @@ from tff_fedss.runtime.errors import (
     ServerError,
     WorkerError,
 )
+from tff_fedss.runtime.gpus import clients_per_device, configure_gpus
 from tff_fedss.runtime.in_process import InProcessContext, set_in_process_context
 from tff_fedss.runtime.native import NativeContext, set_native_context
 
@@ -23,6 +24,8 @@ __all__ = [
     "ServerError",
     "WorkerError",
     "balanced_bounds",
+    "clients_per_device",
+    "configure_gpus",
     "local_mesh",
     "set_cluster_context",
     "set_in_process_context",

@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow_federated as tff
 from absl import logging
 
@@ -58,6 +57,8 @@ class ClusterContext(tff.framework.SyncContext):
         num_actors: int | None = None,
         gpus_per_actor: float | None = None,
         clients_per_gpu: int = 1,
+        deterministic: bool = False,
+        tf32: bool = False,
         packages: Sequence[str] = ("tff_fedss",),
     ):
         """Creates the context and connects to the cluster; actors start when needed.
@@ -69,6 +70,9 @@ class ClusterContext(tff.framework.SyncContext):
             gpus_per_actor: How many GPUs an actor has; by default 1 if the cluster has
                 any; 0: clients train on CPUs.
             clients_per_gpu: How many clients train on a GPU at once.
+            deterministic: As of `configure_gpus`, for the actors.
+            tf32: Likewise. (mixed_precision is that of the process that builds the
+                computations.)
             packages: Those that all machines must have in the same version.
 
         Raises:
@@ -83,11 +87,12 @@ class ClusterContext(tff.framework.SyncContext):
             num_actors,
             gpus_per_actor,
             clients_per_gpu,
+            {"deterministic": deterministic, "tf32": tf32},
             packages=packages,
         )
         # In a list, which `close` can look into without holding the context.
         self._pools = [self._new_pool(shared=None)]
-        self._client_fn: Callable[[str, np.ndarray], Any] | None = None
+        self._client_fn: Callable[..., Any] | None = None
         self._compiled: collections.OrderedDict[int, tuple[Any, _Compiled | None]] = (
             collections.OrderedDict()
         )
@@ -102,28 +107,28 @@ class ClusterContext(tff.framework.SyncContext):
 
     def share(
         self,
-        load: Callable[[], tuple[Callable[[str, np.ndarray], Any], Mapping[str, Any]]],
-        client_fn: Callable[[str, np.ndarray], Any],
+        load: Callable[[], tuple[Callable[..., Any], Mapping[str, Any]]],
+        client_fn: Callable[..., Any],
         fingerprint: Mapping[str, Any],
-    ) -> Callable[[str, np.ndarray], ClientRef]:
+    ) -> Callable[..., ClientRef]:
         """Has the actors read clients' data where they are, instead of sending them.
 
         Args:
             load: Reads the data on an actor's machine: gives a client_fn, and their
                 fingerprint. Must be picklable.
-            client_fn: Makes a client's argument of its id and seed, here, for actors
-                that cannot read the data, or have others.
+            client_fn: Makes a client's argument here, such as `Task.client`, for
+                actors that cannot read the data, or have others.
             fingerprint: Of the data here.
 
         Returns:
-            What makes of an id and a seed that which stands for a client's argument.
+            What takes the same arguments, and gives what stands for a client's value.
         """
         _close(self._pools)
         self._client_fn = client_fn
         shared = cluster_actor.Shared(load, dict(fingerprint))
         self._pools[0] = self._new_pool(shared=shared)
         self._pools[0].refresh()  # They start while the first round is compiled.
-        return ClientRef
+        return lambda *arguments: ClientRef(arguments)
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         """Runs a computation; called by TFF.
@@ -210,7 +215,7 @@ class ClusterContext(tff.framework.SyncContext):
         return values.with_clients(
             arg,
             parameter_type,
-            lambda v: self._client_fn(*v) if isinstance(v, ClientRef) else v,
+            lambda v: self._client_fn(*v.arguments) if isinstance(v, ClientRef) else v,
         )
 
     def _compile(self, comp: tff.framework.ConcreteComputation) -> "_Compiled | None":

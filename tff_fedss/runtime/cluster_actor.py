@@ -14,7 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2 as pb
 
-from tff_fedss.runtime import frozen
+from tff_fedss.runtime import frozen, gpus
 from tff_fedss.runtime.errors import ClientError, ComputationError, describe
 from tff_fedss.runtime.in_process import InProcessContext
 
@@ -25,12 +25,12 @@ class Shared(NamedTuple):
     """How an actor comes to the data of clients.
 
     Attributes:
-        load: Reads the data set; gives what makes the argument of a client of its id
-            and seed, and the fingerprint of the data. Pickled.
+        load: Reads the data set; gives what makes a client's argument, such as
+            `Task.client`, and the fingerprint of the data. Pickled.
         fingerprint: What it must be: else there are other data on this machine.
     """
 
-    load: Callable[[], tuple[Callable[[str, np.ndarray], Any], Mapping[str, Any]]]
+    load: Callable[[], tuple[Callable[..., Any], Mapping[str, Any]]]
     fingerprint: Mapping[str, Any]
 
 
@@ -89,13 +89,19 @@ class Part(NamedTuple):
 class Actor:
     """Computes parts of a round, one at a time."""
 
-    def __init__(self, on_gpu: bool, clients_at_once: int):
+    def __init__(
+        self, on_gpu: bool, clients_at_once: int, precision: Mapping[str, bool]
+    ):
         """Creates it; the first thing that its process does with TensorFlow.
 
         Args:
             on_gpu: Whether Ray has given it a GPU, or several.
             clients_at_once: How many clients train at once, on each GPU or in all.
+            precision: Of `configure_gpus`: deterministic and tf32.
         """
+        gpus.configure_gpus(
+            clients_per_gpu=clients_at_once if on_gpu else 1, **precision
+        )
         if on_gpu:
             if not tf.config.list_physical_devices("GPU"):
                 raise RuntimeError(
@@ -108,13 +114,13 @@ class Actor:
             tf.config.threading.set_intra_op_parallelism_threads(1)
         self._on_gpu = on_gpu
         self._context = InProcessContext(
-            ["GPU:%d" % k for k in range(len(tf.config.list_physical_devices("GPU")))]
+            None if on_gpu else ["CPU:0"],
+            clients_per_device=gpus.clients_per_device(clients_at_once)
             if on_gpu
-            else ["CPU:0"],
-            clients_per_device=clients_at_once,
+            else clients_at_once,
         )
         tff.framework.set_default_context(self._context)
-        self._client_fn: Callable[[str, np.ndarray], Any] | None = None
+        self._client_fn: Callable[..., Any] | None = None
         self._pieces: dict[str, tuple[Any, Any, bool]] = {}
         self._round_key = ""
         self._kept: dict[int, Any] = {}
@@ -214,7 +220,10 @@ class Actor:
             frozen.thaw(rows, types[3]),
         )
         result = self._context.invoke(work, argument)
-        if self._on_gpu and not any("GPU" in d for d in self._context.client_devices):
+        if self._on_gpu and (
+            self._context.trained_on_host
+            or not any("GPU" in d for d in self._context.client_devices)
+        ):
             raise RuntimeError(
                 f"Clients should have trained on a GPU of {socket.gethostname()}, but "
                 f"their results come from {', '.join(self._context.client_devices)}."

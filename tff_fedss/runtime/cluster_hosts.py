@@ -247,6 +247,7 @@ class Pool:
         num_actors: int | None,
         gpus_per_actor: float | None,
         clients_per_gpu: int,
+        precision: Mapping[str, bool],
         shared: cluster_actor.Shared | None,
         packages: Sequence[str],
     ):
@@ -258,6 +259,7 @@ class Pool:
                 as many as these suffice for.
             gpus_per_actor: How many GPUs each has; None: 1, where there are any.
             clients_per_gpu: How many clients train on a GPU at once.
+            precision: See `cluster_actor.Actor`.
             shared: How actors come to the clients' data.
             packages: Those that all machines must have in the same version.
         """
@@ -266,6 +268,7 @@ class Pool:
         self._num_actors = num_actors
         self._gpus_per_actor = gpus_per_actor
         self._clients_per_gpu = clients_per_gpu
+        self._precision = precision
         self._shared = None if shared is None else pickle.dumps(shared)
         self._versions = Versions(address, packages)
         self._starting: dict[Any, Member] = {}
@@ -367,6 +370,7 @@ class Pool:
         handle = actor.remote(
             bool(share.gpus),
             self._clients_per_gpu if share.gpus else max(1, int(share.cpus)),
+            self._precision,
         )
         self._starting[handle.start.remote(self._shared)] = Member(handle, node)
 

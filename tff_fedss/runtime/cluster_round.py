@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow_federated as tff
 from absl import logging
 
@@ -135,7 +134,7 @@ class Round:
         num_clients: int,
         select: Callable[[Any], Any] | None,
         merge: Callable[[Any, Any], Any],
-        client_fn: Callable[[str, np.ndarray], Any] | None,
+        client_fn: Callable[..., Any] | None,
         number: int,
         traffic: Traffic,
     ):
@@ -151,7 +150,7 @@ class Round:
             num_clients: How many clients the round has.
             select: From a part's keys to its rows, frozen; None: it needs none.
             merge: Adds two sums.
-            client_fn: Makes a client's data of its id and seed, to be sent.
+            client_fn: Makes a client's data, to be sent.
             number: Of the round; no two of a process are alike.
             traffic: What is sent is counted here.
         """

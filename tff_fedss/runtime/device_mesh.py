@@ -106,7 +106,7 @@ def local_mesh(num_devices: int | None = None) -> DeviceMesh:
     Logical devices must be made before TensorFlow is used in this process.
 
     Args:
-        num_devices: How many. None: all GPUs, or one CPU device.
+        num_devices: How many. None: all GPUs of this process, or one CPU device.
 
     Returns:
         The mesh.
@@ -115,15 +115,15 @@ def local_mesh(num_devices: int | None = None) -> DeviceMesh:
         InvalidInputError: If there are fewer GPUs (but some), or if TensorFlow runs
             already, with fewer logical devices.
     """
-    gpus = tf.config.list_physical_devices("GPU")
+    gpus = tf.config.get_visible_devices("GPU")
     if gpus:
         num_devices = num_devices or len(gpus)
         names = [device.name for device in tf.config.list_logical_devices("GPU")]
         if num_devices > len(names):
             raise InvalidInputError(
-                f"num_devices={num_devices}, but TensorFlow sees {len(names)} GPUs. "
-                "(CUDA_VISIBLE_DEVICES=-1 hides them: logical devices of the CPU are "
-                "then made, as many as you like.)"
+                f"num_devices={num_devices}, but TensorFlow uses {len(names)} GPUs. "
+                "(With num_gpus=0, logical devices of the CPU are made, as many as you "
+                "like.)"
             )
         return DeviceMesh(names[:num_devices])
     num_devices = num_devices or 1

@@ -18,15 +18,14 @@ _BATCH = 4096
 
 
 class ClientRef(NamedTuple):
-    """A client's value by name: it is made where the client trains.
+    """What stands for a client's value, which is made where the client trains.
 
     Attributes:
-        client_id: The client.
-        seed: int32[2], its seed in this round.
+        arguments: Those of the function that makes it, such as the client's id and its
+            seed in this round.
     """
 
-    client_id: str
-    seed: np.ndarray
+    arguments: tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Sequence:
 def freeze(
     value: Any,
     type_spec: tff.Type,
-    client_fn: Callable[[str, np.ndarray], Any] | None = None,
+    client_fn: Callable[..., Any] | None = None,
 ) -> Any:
     """Makes a value ready to be sent.
 
@@ -54,8 +53,8 @@ def freeze(
         value: As computations take and return it. A `ClientRef` may stand for a
             client's value.
         type_spec: Its type.
-        client_fn: Makes the value of a client of its id and seed, so that it is sent;
-            None: a `ClientRef` is sent as it is.
+        client_fn: Makes the value of a client of a `ClientRef`, so that it is sent;
+            None: the `ClientRef` is.
     """
     if isinstance(type_spec, tff.FederatedType):
         if type_spec.placement is not tff.CLIENTS or type_spec.all_equal:
@@ -64,7 +63,7 @@ def freeze(
     if isinstance(value, ClientRef):
         if client_fn is None:
             return value
-        value = client_fn(*value)
+        value = client_fn(*value.arguments)
     if isinstance(type_spec, tff.StructType):
         return tuple(
             freeze(element, element_type, client_fn)
@@ -82,21 +81,21 @@ def freeze(
 def thaw(
     value: Any,
     type_spec: tff.Type,
-    client_fn: Callable[[str, np.ndarray], Any] | None = None,
+    client_fn: Callable[..., Any] | None = None,
 ) -> Any:
     """Returns what computations take for a value that was frozen.
 
     Args:
         value: From `freeze`.
         type_spec: Its type.
-        client_fn: Makes the argument of a client of its id and seed.
+        client_fn: Makes the value of a client of a `ClientRef`.
     """
     if isinstance(type_spec, tff.FederatedType):
         if type_spec.placement is not tff.CLIENTS or type_spec.all_equal:
             return thaw(value, type_spec.member)
         return [thaw(v, type_spec.member, client_fn) for v in value]
     if isinstance(value, ClientRef):
-        return client_fn(value.client_id, value.seed)
+        return client_fn(*value.arguments)
     if isinstance(type_spec, tff.StructType):
         return tuple(
             thaw(element, element_type, client_fn)

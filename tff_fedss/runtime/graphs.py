@@ -64,6 +64,24 @@ def reached_functions(
     return reached
 
 
+def has_gradients_in_data_sets(graph_def: tf.compat.v1.GraphDef) -> bool:
+    """Whether a function that an operation of tf.data calls computes gradients.
+
+    Args:
+        graph_def: The graph.
+    """
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    everywhere = itertools.chain(
+        graph_def.node, *(function.node_def for function in functions.values())
+    )
+    calling = [node for node in everywhere if "Dataset" in node.op]
+    return any(
+        "Grad" in node.op or "Backprop" in node.op
+        for name in reached_functions(graph_def, calling)
+        for node in functions[name].node_def
+    )
+
+
 def separate_call_sites(
     graph_def: tf.compat.v1.GraphDef, concerns: Callable[[Any], bool]
 ) -> None:

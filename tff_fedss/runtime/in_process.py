@@ -27,11 +27,10 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
-from absl import logging
 from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context as eager_context
 
-from tff_fedss.runtime import leaf, program, values
+from tff_fedss.runtime import gpus, leaf, program, values
 from tff_fedss.runtime.errors import ClientError, ServerError
 
 # How many compiled computations are kept: a training needs a handful.
@@ -128,6 +127,10 @@ class _Place:
             copies[key] = tensor, _copy_to(tensor, self.device)
         return copies[key][1]
 
+    def trains_on_host(self) -> None:
+        """Notes that what runs here computes gradients on the CPU all the same."""
+        self._invocation.trained_on_host = True
+
     def for_each_client(self, function: Callable[[int, "_Place"], Any]) -> list[Any]:
         """See `_Invocation.for_each_client`."""
         return self._invocation.for_each_client(function)
@@ -162,6 +165,7 @@ class _Invocation:
         self._slots = slots
         self._threads = threads
         self.client_devices: set[str] = set()
+        self.trained_on_host = False
         self._stopped = threading.Event()
         self._canceller = cancellation.CancellationManager()
 
@@ -279,6 +283,10 @@ class InProcessContext(tff.framework.SyncContext):
     Attributes:
         client_devices: The names of the devices that have computed floats for clients,
             whatever they were asked to do.
+        trained_on_host: Whether a computation has done its gradients inside of tf.data,
+            as `tff.learning` does by default: TensorFlow runs that on the CPU, though
+            the results may come from a GPU. What is for GPUs is the argument
+            loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR.
         close: Ends the threads of the context; a no-argument function. Runs by itself
             when the context is dropped.
     """
@@ -315,7 +323,7 @@ class InProcessContext(tff.framework.SyncContext):
                 f"clients_per_device must be at least 1, found {clients_per_device}."
             )
         values.check_default_num_clients(default_num_clients)
-        _let_gpu_memory_grow()
+        gpus.let_memory_grow(tf.config.list_physical_devices("GPU"))
         if devices is not None:
             if not devices:
                 raise ValueError("There must be at least one device for the clients.")
@@ -325,6 +333,7 @@ class InProcessContext(tff.framework.SyncContext):
         self._clients_per_device = clients_per_device
         self._default_num_clients = default_num_clients
         self.client_devices: set[str] = set()
+        self.trained_on_host = False
         self._builder = program.Builder()
         self._border = values.Border()
         self._compiled: collections.OrderedDict[Any, program.Node] = (
@@ -399,6 +408,7 @@ class InProcessContext(tff.framework.SyncContext):
             )
             result = invocation.run(node, argument)
             self.client_devices |= invocation.client_devices
+            self.trained_on_host |= invocation.trained_on_host
             return self._border.give(result, result_type)
 
     def _compile(self, comp: tff.framework.ConcreteComputation) -> program.Node:
@@ -418,16 +428,6 @@ class InProcessContext(tff.framework.SyncContext):
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(id(comp))
         return found[1]
-
-
-def _let_gpu_memory_grow() -> None:
-    """Keeps TensorFlow from taking all memory of all GPUs at once."""
-    for gpu in tf.config.list_physical_devices("GPU"):
-        if not tf.config.experimental.get_memory_growth(gpu):
-            try:
-                tf.config.experimental.set_memory_growth(gpu, True)
-            except RuntimeError as error:  # TensorFlow uses the GPU already.
-                logging.warning("The memory of %s cannot grow: %s", gpu.name, error)
 
 
 def _full_name(device: str) -> str:

@@ -17,6 +17,7 @@ and all concurrent clients share. What a session kept apart must be kept apart a
 """
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import threading
@@ -27,6 +28,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework import kernels as registered_kernels
 from tensorflow.python.ops import handle_data_util
 
 from tff_fedss.runtime import graphs, resources
@@ -103,6 +105,8 @@ class Leaf:
         is_closed: It depends on nothing but its argument.
         is_stateless: Whether it may be called inside of another function: its graph
             keeps nothing that a call would have to have for itself.
+        trains_on_host: Whether it computes gradients in a function of tf.data, which
+            TensorFlow runs on the CPU wherever the computation is.
     """
 
     is_closed = True
@@ -156,6 +160,7 @@ class Leaf:
                 plan, suffix, feeds, specs, token, prototypes, fetches, init_op
             )
 
+        self.trains_on_host = graphs.has_gradients_in_data_sets(plan.graph_def)
         self._has_results = bool(fetches)
         self.is_stateless = not init_op and not plan.variables and plan.is_shared
         # What no call has at the moment, for each device.
@@ -172,8 +177,8 @@ class Leaf:
 
         Args:
             arg: Nested tuples of tensors and `SequenceValue`s, or None.
-            place: Where to run: has a `device` and a method `bring` that brings tensors
-                to it.
+            place: Where to run: has a `device`, a method `bring` that brings tensors
+                to it, and `trains_on_host`, which is called if the attribute is set.
 
         Returns:
             The result, likewise.
@@ -191,6 +196,8 @@ class Leaf:
             if place is VECTORIZING and not self._is_vectorizable:
                 raise NotVectorizableError()
             return _unflatten(self._result, iter(self._copy.run(*inputs)), owners)
+        if self.trains_on_host:
+            place.trains_on_host()
         if self.is_stateless:
             with tf.device(place.device):
                 outputs = self._copy.run(*inputs)
@@ -415,7 +422,34 @@ class _Variable:
             tf.raw_ops.DestroyResourceOp(resource=self.handle, ignore_lookup_error=True)
 
 
+@functools.cache
+def variable_device(dtype: tf.DType, device: str) -> str:
+    """Returns where a variable is kept that a computation on a device uses.
+
+    Args:
+        dtype: Of the variable.
+        device: Of the computation.
+
+    Returns:
+        The same device; or the CPU, for what TensorFlow has no GPU variables of, such
+        as int32.
+    """
+    if "GPU" not in device:
+        return device
+    found = registered_kernels.get_registered_kernels_for_op("VarHandleOp").kernel
+    for kernel in found:
+        # Kernels of the DEFAULT kind are for all devices.
+        if kernel.device_type in ("GPU", "DEFAULT") and all(
+            dtype.as_datatype_enum in constraint.allowed_values.list.type
+            for constraint in kernel.constraint
+            if constraint.name == "dtype"
+        ):
+            return device
+    return _CPU
+
+
 def _new_variable(node: Any, device: str) -> _Variable:
+    device = variable_device(tf.as_dtype(node.attr["dtype"].type), device)
     with eager_context.eager_mode(), tf.device(device):
         return _Variable(
             tf.raw_ops.VarHandleOp(

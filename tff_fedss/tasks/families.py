@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tff_fedss.datasets.federated.dataset import FederatedDataset
@@ -364,7 +363,7 @@ FAMILIES = {
 
 def load_clients(
     name: str, options: DataOptions
-) -> tuple[Callable[[str, np.ndarray], Mapping[str, Any]], Fingerprint]:
+) -> tuple[Callable[..., Mapping[str, Any]], Fingerprint]:
     """Loads a data set where clients train on it, such as on a machine of a cluster.
 
     Args:
@@ -372,8 +371,7 @@ def load_clients(
         options: With absolute paths.
 
     Returns:
-        What makes a client's argument of its id and seed, see `Task.client`, and the
-        fingerprint of the data.
+        What makes a client's argument, `Task.client`, and the fingerprint of the data.
 
     Raises:
         InvalidInputError: If the data are not there, or damaged.

@@ -18,7 +18,9 @@ def client_selection_fn(
     task: Task,
     cohort_size: int,
     seed: int,
-    client_fn: Callable[[str, np.ndarray], Any] | None = None,
+    with_positives: bool = False,
+    with_permanent_seeds: bool = False,
+    client_fn: Callable[..., Any] | None = None,
 ) -> Callable[[int], list[Any]]:
     """Builds the function that `tff.simulation.run_training_process` calls each round.
 
@@ -26,7 +28,9 @@ def client_selection_fn(
         task: The task.
         cohort_size: K, the number of clients of a round.
         seed: Of the run.
-        client_fn: Makes a client's argument of its id and seed; None: `task.client`.
+        with_positives: As the process has it.
+        with_permanent_seeds: Likewise.
+        client_fn: Makes a client's argument, as `task.client`; None: that.
 
     Returns:
         A function from the round, counted from 1, to the client argument of
@@ -36,7 +40,12 @@ def client_selection_fn(
 
     def select_clients(round_num: int) -> list[Any]:
         return [
-            client_fn(client_id, draws.client_seed(seed, round_num, client_id))
+            client_fn(
+                client_id,
+                draws.client_seed(seed, round_num, client_id),
+                with_positives,
+                draws.permanent_seed(seed, client_id) if with_permanent_seeds else None,
+            )
             for client_id in draws.cohort(
                 seed, round_num, task.dataset.train.client_ids, cohort_size
             )
@@ -61,7 +70,7 @@ class FederatedRun(Run):
         cohort_size: int,
         seed: int,
         asks_by_id: bool = True,
-        client_fn: Callable[[str, np.ndarray], Any] | None = None,
+        client_fn: Callable[..., Any] | None = None,
     ):
         """Initializes the state of the process.
 
@@ -78,7 +87,15 @@ class FederatedRun(Run):
         super().__init__(name, task)
         self._process = process
         self._asks_by_id = asks_by_id
-        self._select_clients = client_selection_fn(task, cohort_size, seed, client_fn)
+        names = tff.structure.name_list(process.next.type_signature.parameter[1].member)
+        self._select_clients = client_selection_fn(
+            task,
+            cohort_size,
+            seed,
+            with_positives="positives" in names,
+            with_permanent_seeds="permanent_seed" in names,
+            client_fn=client_fn,
+        )
         self._state = process.initialize()
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:

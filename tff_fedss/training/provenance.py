@@ -48,7 +48,7 @@ def describe(flags: Mapping[str, str]) -> dict[str, Any]:
             "memory_gib": round(
                 os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1
             ),
-            "gpus": [gpu.name for gpu in tf.config.list_physical_devices("GPU")],
+            "gpus": [gpu.name for gpu in tf.config.get_visible_devices("GPU")],
         },
     }
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import tensorflow as tf
 
 from experiments.common import config, program
 from tff_fedss.errors import InvalidInputError, RunStoppedError
@@ -57,3 +58,12 @@ def test_a_stray_word_is_named(capsys):
         program.run(print, Config(), ["program", "x"])
     assert end.value.code == 2
     assert "unexpected argument 'x'" in capsys.readouterr().err
+
+
+def test_a_published_cell_is_deterministic_where_there_are_gpus(monkeypatch):
+    arguments = ["train", "--cell=1/mini/omniglot_fedss_m5", "--seed=3"]
+    on_cpu = program._with_cell(arguments, "fedss")
+    assert "--deterministic" not in on_cpu
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
+    on_gpu = program._with_cell(arguments, "fedss")
+    assert on_gpu == [*on_cpu[:-1], "--deterministic", "--seed=3"]

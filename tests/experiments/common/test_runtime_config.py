@@ -5,7 +5,7 @@ import types
 import pytest
 import tensorflow as tf
 
-from experiments.common import config, runtime_config
+from experiments.common import config, device_config, runtime_config
 from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
 
@@ -21,18 +21,16 @@ def parse(*arguments):
 def three_gpus(monkeypatch):
     """Makes TensorFlow list GPUs. Returns how the runtime was set up, once it was."""
     gpus = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in "012"]
-    asked = types.SimpleNamespace(visible=gpus, client_devices=set())
+    asked = types.SimpleNamespace(client_devices=set(), trained_on_host=False)
 
     def set_in_process_context(clients_per_device):
         asked.clients_per_device = clients_per_device
-        asked.devices = GPUS[: len(asked.visible)]
+        asked.devices = GPUS
         return asked
 
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: gpus)
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: gpus)
-    monkeypatch.setattr(
-        tf.config, "set_visible_devices", lambda g, _: setattr(asked, "visible", g)
-    )
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda _: None)
     monkeypatch.setattr(runtime, "set_in_process_context", set_in_process_context)
     return asked
 
@@ -77,7 +75,6 @@ def test_the_runtime_becomes_the_default(monkeypatch, arguments, installed):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("--num_gpus=4",), "--num_gpus=4, but TensorFlow sees 3"),
         (("--num_gpus=2", "--runtime=native"), "--num_gpus=2 needs --runtime=in_pro"),
         (("--cluster=here",), "--cluster takes local, auto, or .* found 'here'"),
         (("--cluster=ray://a:0",), "found 'ray://a:0'"),
@@ -93,9 +90,30 @@ def test_what_does_not_go_together(three_gpus, arguments, message):
         runtime_config.with_defaults(parse(*arguments))
 
 
-def test_as_many_gpus_and_clients_as_asked_for(three_gpus):
-    runtime_config.install(parse("--num_gpus=2", "--clients_per_gpu=4"))
-    assert len(three_gpus.visible) == 2 and three_gpus.clients_per_device == 4
+@pytest.mark.parametrize(
+    "arguments, used, at_once",
+    [
+        ((), None, 1),
+        (("--num_gpus=2", "--clients_per_gpu=4"), 2, 4),
+        (("--num_gpus=0",), 0, 1),
+        # Evaluation is in this process: it would take GPUs that nothing trains on.
+        (("--runtime=native",), 0, 1),
+        (("--cluster=auto",), 0, 1),
+    ],
+)
+def test_the_gpus_of_a_run(monkeypatch, arguments, used, at_once):
+    told = []
+    monkeypatch.setattr(
+        runtime, "configure_gpus", lambda n, **how: told.append((n, how))
+    )
+    device_config.configure_gpus(parse(*arguments))
+    ((number, how),) = told
+    assert number == used and how["clients_per_gpu"] == at_once
+
+
+def test_as_many_clients_as_asked_for(three_gpus):
+    runtime_config.install(parse("--clients_per_gpu=4"))
+    assert three_gpus.clients_per_device == 4
 
 
 def test_clients_that_did_not_train_on_the_gpus_are_noticed(three_gpus):
@@ -106,3 +124,6 @@ def test_clients_that_did_not_train_on_the_gpus_are_noticed(three_gpus):
         three_gpus.client_devices = devices
         with pytest.raises(RuntimeError, match="trained on .*GPU:0.*GPU:2, but"):
             check()
+    three_gpus.client_devices, three_gpus.trained_on_host = {GPUS[0]}, True
+    with pytest.raises(RuntimeError, match="function of tf.data"):
+        check()

@@ -301,3 +301,32 @@ def test_a_stopped_run_keeps_what_it_measured(
     assert not any(worker.is_running() for worker in workers)
     assert metrics.read_text().count("\n") >= 5
     assert (folder / "curves.png").stat().st_size > 1000
+
+
+DETERMINISTIC = (*SMALL, "--rounds=1", "--deterministic")
+
+
+def test_a_folder_is_of_deterministic_runs_or_of_others(run_train, tmp_path):
+    folder = tmp_path / "run"
+    code, _, errors = run_train(*DETERMINISTIC, f"--results_dir={folder}")
+    assert code == 0, errors
+    assert "--deterministic=true" in (folder / "flags.txt").read_text()
+    described = json.loads((folder / "run.json").read_text())
+    assert described["flags"]["deterministic"] == "true"
+    for flag, difference in {
+        "--nodeterministic": "--deterministic=true there, --deterministic=(unset) here",
+        "--tf32": "--tf32=(unset) there, --tf32=true here",
+        "--mixed_precision": "--mixed_precision=(unset) there, ",
+    }.items():
+        code, _, errors = run_train(*DETERMINISTIC, flag, f"--results_dir={folder}")
+        assert code == 2 and difference in errors
+
+
+@pytest.mark.slow
+def test_deterministic_runs_are_alike(run_train, tmp_path):
+    for name in ("a", "b"):
+        code, _, errors = run_train(*DETERMINISTIC, f"--results_dir={tmp_path / name}")
+        assert code == 0, errors
+    for name in ("metrics.csv", "fedss.npz", "table.csv"):
+        a, b = ((tmp_path / run / name).read_bytes() for run in ("a", "b"))
+        assert a == b, name

@@ -1,0 +1,159 @@
+"""How TensorFlow uses the GPUs of this machine: which, how much of them, how exactly.
+
+All of it holds for the whole process, and most of it must be said before TensorFlow has
+computed anything in it.
+"""
+
+import subprocess
+from collections.abc import Sequence
+
+import tensorflow as tf
+from absl import logging
+from tensorflow.python.framework import config as tf_config
+
+from tff_fedss.errors import InvalidInputError
+
+# What is left of a GPU's memory to the CUDA context and the libraries' own.
+_RESERVED = 0.1
+
+
+def configure_gpus(
+    num_gpus: int | None = None,
+    *,
+    clients_per_gpu: int = 1,
+    deterministic: bool = False,
+    tf32: bool = False,
+    mixed_precision: bool = False,
+) -> None:
+    """Says how this process uses GPUs, and with what precision it computes.
+
+    Whatever it was told before, by this function, is forgotten. The memory of GPUs is
+    taken as it is needed; but with several clients on a GPU, each gets a part.
+
+    Args:
+        num_gpus: How many to use, the first ones; None: all that TensorFlow sees. The
+            others are not touched.
+        clients_per_gpu: How many clients are to train on a GPU at once. Each gets a
+            logical device of its own: what runs on one device is queued in one stream,
+            so that of several clients on it only one would compute at a time.
+        deterministic: Whether kernels must add in the same order each time, so that the
+            same seed gives the same bytes on a GPU, too. Some are slower, and
+            computations that are made from now on differ in their operations, on CPUs
+            as well.
+        tf32: Whether float32 products may be computed with 10 bits of their factors'
+            mantissas, on GPUs that can (Ampere and later).
+        mixed_precision: Whether Keras layers that are made from now on compute in
+            bfloat16, with weights in float32.
+
+    Raises:
+        InvalidInputError: If there are not so many GPUs, or it comes too late:
+            TensorFlow uses other ones already.
+    """
+    seen = tf.config.list_physical_devices("GPU")
+    if num_gpus is not None and num_gpus > len(seen):
+        raise InvalidInputError(
+            f"num_gpus={num_gpus}, but TensorFlow sees {len(seen)}. (docs/gpus.md says "
+            "what TensorFlow needs to see them.)"
+        )
+    used = seen[:num_gpus]
+    try:
+        if used != tf.config.get_visible_devices("GPU"):
+            tf.config.set_visible_devices(used, "GPU")
+        _share_memory(used, clients_per_gpu)
+    except RuntimeError as error:
+        raise InvalidInputError(
+            f"num_gpus={num_gpus}, clients_per_gpu={clients_per_gpu}: TensorFlow uses "
+            f"GPUs in this process already, and in another way: {error}"
+        ) from error
+    if deterministic != tf_config.is_op_determinism_enabled():
+        if deterministic:
+            tf.config.experimental.enable_op_determinism()
+        else:
+            tf_config.disable_op_determinism()
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)
+    policy = "mixed_bfloat16" if mixed_precision else "float32"
+    if policy != tf.keras.mixed_precision.global_policy().name:
+        tf.keras.mixed_precision.set_global_policy(policy)
+
+
+def let_memory_grow(gpus: Sequence[tf.config.PhysicalDevice]) -> None:
+    """Keeps TensorFlow from taking all memory of GPUs at once.
+
+    Args:
+        gpus: Those that are cut into logical devices are let be.
+    """
+    for gpu in gpus:
+        if tf.config.get_logical_device_configuration(gpu):
+            continue
+        if not tf.config.experimental.get_memory_growth(gpu):
+            try:
+                tf.config.experimental.set_memory_growth(gpu, True)
+            except RuntimeError as error:  # TensorFlow uses the GPU already.
+                logging.warning("The memory of %s cannot grow: %s", gpu.name, error)
+
+
+def clients_per_device(clients_per_gpu: int) -> int | None:
+    """Returns how many clients share a logical device, after `configure_gpus`.
+
+    Args:
+        clients_per_gpu: As there.
+
+    Returns:
+        1 if each client of a GPU has a device; None without GPUs.
+    """
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return None
+    is_cut = all(map(tf.config.get_logical_device_configuration, gpus))
+    return 1 if is_cut else clients_per_gpu
+
+
+def memory_limits(memory_mib: float, parts: int) -> list[int]:
+    """Cuts the memory of a GPU into equal parts for logical devices.
+
+    Args:
+        memory_mib: What is free of it.
+        parts: How many there are to be.
+
+    Returns:
+        The MiB of each; some is left to CUDA itself.
+    """
+    return [int(memory_mib * (1 - _RESERVED)) // parts] * parts
+
+
+def _share_memory(gpus: Sequence[tf.config.PhysicalDevice], parts: int) -> None:
+    """Cuts GPUs into logical devices, or lets the memory of whole ones grow."""
+    free = _free_memory_mib() if gpus and parts > 1 else None
+    if free is None:
+        let_memory_grow(gpus)
+        return
+    devices = [
+        tf.config.LogicalDeviceConfiguration(memory_limit=limit)
+        for limit in memory_limits(free, parts)
+    ]
+    for gpu in gpus:
+        there = tf.config.get_logical_device_configuration(gpu) or []
+        if len(there) != parts:
+            # TensorFlow knows memory that grows and logical devices, but not both.
+            tf.config.experimental.set_memory_growth(gpu, False)
+            tf.config.set_logical_device_configuration(gpu, devices)
+
+
+def _free_memory_mib() -> float | None:
+    """The free memory of the fullest GPU of the machine; None if it is not known.
+
+    TensorFlow tells it only of GPUs that it has begun to use.
+    """
+    command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=30
+        ).stdout
+        return min(map(float, told.split()))
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        logging.warning(
+            "nvidia-smi does not say how much memory the GPUs have (%s): the clients "
+            "of a GPU share one device and take turns.",
+            error,
+        )
+        return None
