@@ -57,7 +57,7 @@ Usage: ./run.sh COMMAND [ARGS]
   evaluate [FLAGS]      an encoder on labelled images: MAP@10, R-precision, top-1, TAR@FAR
   neighbours [FLAGS]    a page of each image's nearest images
   gpu_check [FLAGS]     what works on this machine's GPUs, and how fast: a file to send
-  worker --port=P       share this machine's CPUs with a run that names it in --workers
+  ray start|status|stop Ray's own: this machine as part of a cluster, for --cluster
   test [PYTEST ARGS]    the fast tests; --slow adds the slow ones
   bazel test //tests/...  the same tests under Bazel (optional)
   setup [--gpu]         only make .venv; --gpu adds the CUDA libraries (for good), and
@@ -278,6 +278,8 @@ enter_environment() {
   # TensorFlow 2.15 logs three "errors" at every start, about CUDA plugins registering
   # twice. Real errors reach Python as exceptions.
   export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+  # Ray tells nobody how it is used.
+  export RAY_USAGE_STATS_ENABLED=${RAY_USAGE_STATS_ENABLED:-0}
   unset PYTHONHOME
   if $want_gpu; then
     # TensorFlow compiles its kernels for GPUs that are newer than itself: half an hour,

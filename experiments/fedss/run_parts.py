@@ -1,14 +1,17 @@
 """The parts of a federated run, as its flags want them."""
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.common import memory_needs
 from experiments.fedss.run_config import RunConfig
-from tff_fedss import algorithms, memory, models, tasks, training
+from tff_fedss import algorithms, memory, models, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
@@ -23,21 +26,49 @@ def load_dataset(config: RunConfig) -> FederatedDataset:
         InvalidInputError: If the data are not there, or damaged, or do not go with the
             other flags.
     """
+    return config.family.load(_data_options(config))
+
+
+def _data_options(config: RunConfig) -> tasks.DataOptions:
     options = {
         name: value
         for name in config.family.options
         if (value := getattr(config, name)) is not None
     }
-    return config.family.load(
-        tasks.DataOptions(
-            kind=config.task,
-            partition=config.partition,
-            image_size=config.image_size,
-            validation_share=config.validation_share,
-            on_validation=config.on_validation,
-            **{"data_dir": None, **options},
-        )
+    return tasks.DataOptions(
+        kind=config.task,
+        partition=config.partition,
+        image_size=config.image_size,
+        validation_share=config.validation_share,
+        on_validation=config.on_validation,
+        **{"data_dir": None, **options},
     )
+
+
+def client_fn(
+    config: RunConfig, task: tasks.Task, fingerprint: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Returns what makes a client's argument, as `Task.client` does.
+
+    In a cluster that is done where the client trains, from the same --data_dir.
+
+    Args:
+        config: With the defaults of its data set.
+        task: The task.
+        fingerprint: Of its data.
+    """
+    context = tff.framework.get_context_stack().current
+    if not isinstance(context, runtime.ClusterContext):
+        return task.client
+    options = _data_options(config)
+    absolute = {
+        name: os.path.abspath(path)
+        for name in ("data_dir", "clients_csv")
+        if (path := getattr(options, name)) is not None
+    }
+    options = dataclasses.replace(options, **absolute)
+    load = functools.partial(tasks.load_clients, config.dataset, options)
+    return context.share(load, task.client, fingerprint)
 
 
 def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
@@ -115,7 +146,10 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
 
 
 def build_run(
-    config: RunConfig, method: str, task: tasks.Task
+    config: RunConfig,
+    method: str,
+    task: tasks.Task,
+    client_fn: Callable[..., Any] | None = None,
 ) -> training.FederatedRun | training.CentralizedRun:
     """Builds the run of one method.
 
@@ -123,6 +157,7 @@ def build_run(
         config: With the defaults of its data set.
         method: One of `METHODS`.
         task: The task.
+        client_fn: See `client_fn`; None: clients' arguments are made here.
     """
     if method == "centralized":
         return training.CentralizedRun(
@@ -167,6 +202,7 @@ def build_run(
         cohort_size=config.clients_per_round,
         seed=config.seed,
         asks_by_id=method != "full_softmax",
+        client_fn=client_fn,
     )
 
 

@@ -186,7 +186,7 @@ class _Select:
 
             def row(key, place):
                 result = select_fn((value, key), place)
-                return tf.nest.flatten(_pack(result, self._row_type))
+                return tf.nest.flatten(values.pack_element(result, self._row_type))
 
             if keys.shape[0] == 0:
                 return [tf.zeros([0, *s.shape], s.dtype) for s in specs]
@@ -202,7 +202,9 @@ class _Select:
     def _rows_one_by_one(self, keys, server_value, select_fn, place):
         rows = [
             tf.nest.flatten(
-                _pack(select_fn((server_value, key), place), self._row_type)
+                values.pack_element(
+                    select_fn((server_value, key), place), self._row_type
+                )
             )
             for key in tf.unstack(keys)
         ]
@@ -258,34 +260,6 @@ def _slices(stacked: Sequence[tf.Tensor]) -> tf.Tensor:
         )
 
 
-def _pack(value: Any, type_spec: tff.Type) -> Any:
-    """Puts the runtime's value into the containers that a sequence's elements have."""
-    if not isinstance(type_spec, tff.StructType):
-        return value
-    return values.pack(
-        [
-            (name, _pack(element, element_type))
-            for element, (name, element_type) in zip(
-                value, tff.structure.iter_elements(type_spec), strict=True
-            )
-        ]
-    )
-
-
-def _unpack(element: Any, type_spec: tff.Type) -> Any:
-    """The inverse of `_pack`."""
-    if not isinstance(type_spec, tff.StructType):
-        return element
-    return tuple(
-        _unpack(part, part_type)
-        for (_, part), (_, part_type) in zip(
-            tff.structure.iter_elements(tff.structure.from_container(element)),
-            tff.structure.iter_elements(type_spec),
-            strict=True,
-        )
-    )
-
-
 def _dataset(sequence: leaf.SequenceValue, element_type: tff.Type) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(
         sequence.variant, values.element_structure(element_type)
@@ -298,7 +272,9 @@ def _sequence_reduce(type_signature: tff.FunctionType) -> Intrinsic:
     def reduce(argument, place):
         sequence, total, function = argument
         for element in _dataset(sequence, element_type):
-            total = function((total, _unpack(element, element_type)), place)
+            total = function(
+                (total, values.unpack_element(element, element_type)), place
+            )
         return total
 
     return reduce
@@ -314,7 +290,7 @@ def _sequence_sum(type_signature: tff.FunctionType) -> Intrinsic:
         )
         for element in _dataset(sequence, element_type):
             sums = tf.nest.map_structure(tf.add, sums, element)
-        return _unpack(sums, element_type)
+        return values.unpack_element(sums, element_type)
 
     return total
 
@@ -328,8 +304,10 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
 
         def of_element(*element):
             element = element[0] if len(element) == 1 else element
-            result = function(_unpack(element, element_type), leaf.TRACING)
-            return _pack(result, result_type)
+            result = function(
+                values.unpack_element(element, element_type), leaf.TRACING
+            )
+            return values.pack_element(result, result_type)
 
         dataset = _dataset(sequence, element_type)
         try:
@@ -339,7 +317,10 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
                 raise
             # One by one: each call has variables and resources of its own.
             results = [
-                _pack(function(_unpack(element, element_type), place), result_type)
+                values.pack_element(
+                    function(values.unpack_element(element, element_type), place),
+                    result_type,
+                )
                 for element in dataset
             ]
             dataset = tensorflow_utils.make_data_set_from_elements(

@@ -20,6 +20,7 @@ def client_selection_fn(
     seed: int,
     with_positives: bool = False,
     with_permanent_seeds: bool = False,
+    client_fn: Callable[..., Any] | None = None,
 ) -> Callable[[int], list[Any]]:
     """Builds the function that `tff.simulation.run_training_process` calls each round.
 
@@ -29,15 +30,17 @@ def client_selection_fn(
         seed: Of the run.
         with_positives: As the process has it.
         with_permanent_seeds: Likewise.
+        client_fn: Makes a client's argument, as `task.client`; None: that.
 
     Returns:
         A function from the round, counted from 1, to the client argument of
         `algorithms.build_fedss`.
     """
+    client_fn = client_fn or task.client
 
     def select_clients(round_num: int) -> list[Any]:
         return [
-            task.client(
+            client_fn(
                 client_id,
                 draws.client_seed(seed, round_num, client_id),
                 with_positives,
@@ -67,6 +70,7 @@ class FederatedRun(Run):
         cohort_size: int,
         seed: int,
         asks_by_id: bool = True,
+        client_fn: Callable[..., Any] | None = None,
     ):
         """Initializes the state of the process.
 
@@ -78,6 +82,7 @@ class FederatedRun(Run):
             seed: Of the cohorts and of the clients' draws.
             asks_by_id: Whether clients name the classes that they want, which costs
                 bytes; those of FullSoftmax get all of them unasked.
+            client_fn: See `client_selection_fn`.
         """
         super().__init__(name, task)
         self._process = process
@@ -89,6 +94,7 @@ class FederatedRun(Run):
             seed,
             with_positives="positives" in names,
             with_permanent_seeds="permanent_seed" in names,
+            client_fn=client_fn,
         )
         self._state = process.initialize()
 
