@@ -78,10 +78,11 @@ def _group_normalize(
     if x.shape[1:].is_fully_defined():
         x_shape = [-1, *x.shape[1:]]
         num_positions = math.prod(x.shape[1:-1])
-        # Of a constant, the optimizer would take the reciprocal: other last digits.
-        group_size = tf.compat.v1.placeholder_with_default(
-            tf.constant(num_positions * per_group, x.dtype), []
-        )
+        group_size = tf.constant(num_positions * per_group, x.dtype)
+        if x.shape[0] is None:
+            # Of a constant, TensorFlow would take the reciprocal: other last digits
+            # than those of all runs before. (Of known batches it always did.)
+            group_size = tf.compat.v1.placeholder_with_default(group_size, [])
     else:
         x_shape = tf.shape(x)
         num_positions = tf.reduce_prod(x_shape[1:-1])
