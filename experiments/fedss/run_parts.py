@@ -97,8 +97,8 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
     num_classes = dataset.num_classes
     if any(map(_draws_negatives, methods)) and config.num_negatives > num_classes:
         raise InvalidInputError(
-            f"--num_negatives={config.num_negatives} is more than the n = {num_classes} "
-            f"classes of {dataset.name}: take fewer."
+            f"--num_negatives={config.num_negatives} is more than the n = "
+            f"{num_classes} classes of {dataset.name}: take fewer."
         )
     if config.warm_start_epochs and dataset.public is None:
         raise InvalidInputError(
