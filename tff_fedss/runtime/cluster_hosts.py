@@ -56,6 +56,9 @@ def connect(address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options = {}
     if address == _LOCAL:
+        # Ray's workers would give way to everything else on a busy machine, such as to
+        # this process, which waits for them.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         options = {
             "num_cpus": len(os.sched_getaffinity(0)),
             "include_dashboard": False,
