@@ -8,10 +8,16 @@ Operations that pass a tensor on, or compute sizes on the host, launch nothing. 
 launches several kernels, as convolutions in another layout and some sums do, counts as
 one.
 
+With --xla, XLA compiles the step for this machine's CPU, and what is counted are the
+kernels of its optimized HLO: fusions, products, convolutions and the like. A GPU's
+are others, but no more is known of them here.
+
 Prints a table with a column for each model and writes launches.md. Minutes.
 """
 
+import collections
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
@@ -44,6 +50,7 @@ class Config(config.Config):
         False,
         "With TensorFlow's layout optimizer: transposes around convolutions.",
     )
+    xla: bool = config.flag(False, "Count the kernels of the step compiled by XLA.")
 
 
 def main(config: Config) -> None:
@@ -52,17 +59,23 @@ def main(config: Config) -> None:
     steps = {}
     for name in config.models:
         side = _SIDES.get(name, _SIDE)
-        step = client_step(
-            models.FEATURE_EXTRACTORS[name],
-            (side, side, 1 if name == "small_cnn" else 3),
-            batch_size=config.batch_size,
-            layout_optimizer=config.layout_optimizer,
-        )
+        model_fn = models.FEATURE_EXTRACTORS[name]
+        image_shape = (side, side, 1 if name == "small_cnn" else 3)
+        if config.xla:
+            step = xla_kernels(model_fn, image_shape, config.batch_size)
+        else:
+            step = client_step(
+                model_fn,
+                image_shape,
+                batch_size=config.batch_size,
+                layout_optimizer=config.layout_optimizer,
+            ).by_kind()
         steps[f"{name}, {side}x{side}"] = step
-        print(f"{name}: {sum(step.launches.values()):,} launches", flush=True)
+        print(f"{name}: {sum(step.values()):,} launches", flush=True)
     text = as_text(steps)
-    output_files.write_text(output_dir / "launches.md", text)
-    print(f"\n{text}\nWritten to {output_dir}/launches.md")
+    path = output_dir / ("launches_xla.md" if config.xla else "launches.md")
+    output_files.write_text(path, text)
+    print(f"\n{text}\nWritten to {path}")
 
 
 def client_step(
@@ -116,9 +129,55 @@ def client_step(
     return gpu_kernels.inspect(optimized, unknown_size=batch_size)
 
 
-def as_text(steps: Mapping[str, gpu_kernels.Step]) -> str:
-    """Writes the counts as a table in Markdown, a column for each model."""
-    counts = {name: step.by_kind() for name, step in steps.items()}
+# Instructions of HLO that compute nothing.
+_FREE = frozenset("bitcast constant get-tuple-element iota parameter tuple".split())
+
+
+def xla_kernels(
+    model_fn: Callable[..., tf.keras.Model],
+    image_shape: tuple[int, int, int],
+    batch_size: int = 32,
+) -> Mapping[str, int]:
+    """Counts the kernels of a client's step that XLA has compiled for the CPU.
+
+    Args:
+        model_fn: (image shape, d) -> phi.
+        image_shape: (height, width, channels).
+        batch_size: The mini-batch.
+
+    Returns:
+        How many instructions the entry of the optimized HLO has, by their opcode,
+        without those that compute nothing.
+    """
+    model = model_fn(image_shape, _DIM)
+    sets = class_sets.SampledClasses(_NUM_CLASSES, _NUM_NEGATIVES, _MAX_POSITIVES)
+    class_set = sets.build(tf.range(batch_size) % _MAX_POSITIVES, tf.constant([0, 1]))
+    optimizer = tff.learning.optimizers.build_sgdm(0.01)
+    step = client_update.build_step(
+        model,
+        class_set,
+        loss_fn=lambda o, t, s: losses.fedss_loss(o, t, s.is_member, s.log_correction),
+        logit_scale=20.0,
+        optimizer=optimizer,
+    )
+    rows = tf.zeros([sets.size, _DIM])
+    specs = tuple(tf.TensorSpec(v.shape) for v in model.trainable_variables)
+    compiled = tf.function(step, jit_compile=True)
+    hlo = compiled.experimental_get_compiler_ir(
+        tf.zeros([batch_size, *image_shape], tf.uint8),
+        tf.zeros([batch_size], tf.int32),
+        tf.ones([batch_size], tf.bool),
+        rows,
+        optimizer.initialize((specs, tf.TensorSpec(rows.shape))),
+    )(stage="optimized_hlo")
+    opcodes = re.findall(
+        r"= (?:\([^=]*?\)|\S+) ([a-z-]+)\(", hlo[hlo.index("\nENTRY ") :]
+    )
+    return collections.Counter(op for op in opcodes if op not in _FREE)
+
+
+def as_text(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Writes counts by kind as a table in Markdown, a column for each model."""
     kinds = sorted(
         {kind for count in counts.values() for kind in count},
         key=lambda kind: -max(count.get(kind, 0) for count in counts.values()),

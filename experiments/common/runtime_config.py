@@ -33,6 +33,11 @@ class RuntimeConfig(device_config.DeviceConfig):
         low=1,
         decides=False,
     )
+    xla: bool | None = config.flag(
+        None,
+        "Let XLA compile the step of a client: on a GPU few and large kernels instead "
+        "of many small ones. It takes a while to begin, and is slower on a CPU.",
+    )
     cluster: str | None = config.flag(
         None,
         "Where clients train, if not in this process: on a Ray cluster "
@@ -91,7 +96,12 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
             f"--num_gpus={config.num_gpus} needs --runtime=in_process: TFF's own "
             "runtime (--runtime=native) cannot use GPUs."
         )
-    return config
+    if config.runtime == "native" and config.xla:
+        raise InvalidInputError(
+            "--xla needs --runtime=in_process: TFF's own runtime has no XLA."
+        )
+    # Off is what it was before there was such a flag.
+    return dataclasses.replace(config, xla=config.xla or None)
 
 
 def install(config: RuntimeConfig) -> Callable[[], None]:

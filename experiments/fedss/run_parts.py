@@ -180,6 +180,7 @@ def build_run(
             config.server_learning_rate, config.server_momentum
         ),
         batch_size=config.batch_size,
+        use_xla=bool(config.xla),
         with_positives=True,
         seed=config.seed,
     )

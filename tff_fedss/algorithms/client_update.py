@@ -135,6 +135,7 @@ def train(
     optimizer: tff.learning.optimizers.Optimizer,
     batch_size: int,
     num_epochs: int,
+    use_xla: bool = False,
 ) -> ClientResult:
     """Local optimization (lines 8-11): mini-batches over stacked tensors.
 
@@ -148,6 +149,8 @@ def train(
         optimizer: The client optimizer.
         batch_size: The size of a mini-batch.
         num_epochs: Passes over the data.
+        use_xla: Whether XLA compiles the step. A last short batch is then a whole one
+            for it, of which only the examples that are there count.
 
     Returns:
         The client's deltas, weight and metrics.
@@ -156,6 +159,12 @@ def train(
     class_set = task.class_set
     targets = class_sets.positions(class_set, task.labels)
     num_examples = tf.size(targets)
+
+    step = build_step(
+        model, class_set, loss_fn=loss_fn, logit_scale=logit_scale, optimizer=optimizer
+    )
+    if use_xla:
+        step = tf.function(step, jit_compile=True)
 
     @tf.function
     def run(phi, rows):
@@ -175,25 +184,21 @@ def train(
             epoch_images = tf.gather(task.images, order)
             epoch_targets = tf.gather(targets, order)
             for start in tf.range(0, num_examples, batch_size):
-                batch = slice(start, start + batch_size)
-                images = tf.cast(epoch_images[batch], tf.float32)
-                batch_targets = epoch_targets[batch]
-                with tf.GradientTape(watch_accessed_variables=False) as tape:
-                    tape.watch((variables, w))
-                    logits = models.cosine_logits(
-                        model(images, training=True), w, logit_scale
-                    )
-                    example_losses = _checked(loss_fn(logits, batch_targets, class_set))
-                    loss = tf.reduce_mean(example_losses)
-                gradient = tape.gradient(loss, (variables, w))
-                weights = tuple(v.read_value() for v in variables), w
-                optimizer_state, (updated, w) = optimizer.next(
-                    optimizer_state, weights, gradient
+                if use_xla:
+                    # Shapes that never change: what is too much repeats the last one.
+                    place = start + tf.range(batch_size)
+                    counts = place < num_examples
+                    batch = tf.minimum(place, num_examples - 1)
+                    images = tf.gather(epoch_images, batch)
+                    batch_targets = tf.gather(epoch_targets, batch)
+                else:
+                    batch, counts = slice(start, start + batch_size), None
+                    images, batch_targets = epoch_images[batch], epoch_targets[batch]
+                w, optimizer_state, losses, correct = step(
+                    images, batch_targets, counts, w, optimizer_state
                 )
-                for variable, value in zip(variables, updated, strict=True):
-                    variable.assign(value)
-                loss_sum += tf.reduce_sum(example_losses)
-                num_correct += _count_correct(logits, batch_targets, class_set)
+                loss_sum += losses
+                num_correct += correct
         phi_delta = tuple(v - value for v, value in zip(variables, phi, strict=True))
         # Padding is no part of S_k, whatever a client optimizer did to it.
         w_delta = tf.where(class_set.is_member[:, tf.newaxis], w - rows, 0.0)
@@ -226,6 +231,57 @@ def train(
     )
 
 
+def build_step(
+    model: tf.keras.Model,
+    class_set: class_sets.ClassSet,
+    *,
+    loss_fn: Callable[..., tf.Tensor],
+    logit_scale: float,
+    optimizer: tff.learning.optimizers.Optimizer,
+) -> Callable[..., tuple[tf.Tensor, Any, tf.Tensor, tf.Tensor]]:
+    """Builds one step of a client's SGD.
+
+    Args:
+        model: phi's Keras model; a step moves its variables.
+        class_set: The client's.
+        loss_fn: See `train`.
+        logit_scale: See `train`.
+        optimizer: See `train`.
+
+    Returns:
+        (images [b, ...], targets int32[b], counts bool[b] or None, W_{S_k}, state of
+        the optimizer) -> (W_{S_k}, the state, the sum of the losses, how many were
+        right). With `counts`, only those examples count.
+    """
+    variables = tuple(model.trainable_variables)
+
+    def step(images, targets, counts, w, optimizer_state):
+        images = tf.cast(images, tf.float32)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch((variables, w))
+            logits = models.cosine_logits(model(images, training=True), w, logit_scale)
+            example_losses = _checked(loss_fn(logits, targets, class_set))
+            if counts is None:
+                loss = tf.reduce_mean(example_losses)
+            else:
+                example_losses = tf.where(counts, example_losses, 0.0)
+                num_counted = tf.reduce_sum(tf.cast(counts, tf.float32))
+                loss = tf.reduce_sum(example_losses) / num_counted
+        gradient = tape.gradient(loss, (variables, w))
+        weights = tuple(v.read_value() for v in variables), w
+        optimizer_state, (updated, w) = optimizer.next(
+            optimizer_state, weights, gradient
+        )
+        for variable, value in zip(variables, updated, strict=True):
+            variable.assign(value)
+        is_correct = _is_correct(logits, targets, class_set)
+        if counts is not None:
+            is_correct &= counts
+        return w, optimizer_state, tf.reduce_sum(example_losses), _count(is_correct)
+
+    return step
+
+
 def _checked(example_losses: tf.Tensor) -> tf.Tensor:
     if example_losses.shape.rank != 1:
         raise ValueError(
@@ -239,13 +295,13 @@ def _count(mask: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(mask, tf.int32))
 
 
-def _count_correct(
+def _is_correct(
     logits: tf.Tensor, targets: tf.Tensor, class_set: class_sets.ClassSet
 ) -> tf.Tensor:
-    """Counts the examples whose target has the largest logit in S_k: int32[]."""
+    """Whether an example's target has the largest logit in S_k: bool[examples]."""
     logits = tf.where(class_set.is_member, logits, logits.dtype.min)
     # Not `==`: in TFF's graphs it compares Python objects, and is always false.
-    return _count(tf.equal(tf.argmax(logits, 1, tf.int32), targets))
+    return tf.equal(tf.argmax(logits, 1, tf.int32), targets)
 
 
 def _stack(data: tf.data.Dataset) -> Any:

@@ -74,6 +74,7 @@ def build_fedss(
     batch_size: int = 32,
     num_epochs: int = 1,
     image_dtype: tf.DType = tf.uint8,
+    use_xla: bool = False,
     with_positives: bool = False,
     seed: int = 0,
     after_server_step: Callable[[tf.Tensor], tf.Tensor] | None = None,
@@ -117,6 +118,7 @@ def build_fedss(
         batch_size: The local mini-batch (A.2: 32). A last short batch is a step too.
         num_epochs: Passes over the local data (A.2: 1).
         image_dtype: The dtype of the images in the data; the model gets float32.
+        use_xla: Whether XLA compiles a client's step (`client_update.train`).
         with_positives: Whether a client's argument has "positives", int32[|P_k|], too:
             its distinct labels. Its data are then read once, when it trains; else
             twice, for the labels first. (TFF selects rows for all clients at once, and
@@ -263,6 +265,7 @@ def build_fedss(
             optimizer=client_optimizer,
             batch_size=batch_size,
             num_epochs=num_epochs,
+            use_xla=use_xla,
         )
 
     # Line 13, with the sign that line 11 asks for: theta + alpha * mean delta. To the

@@ -33,3 +33,9 @@ def test_the_program_writes_a_table(monkeypatch, tmp_path):
     assert rows[0][1:] == ["small_cnn, 28x28", "mobilenet_v3_small, 224x224"]
     assert rows[-1] == ["all", *[f"{sum(step.launches.values()):,}"] * 2]
     assert ["convolutions", "11", "11"] in rows
+
+
+def test_a_step_compiled_by_xla():
+    counts = launches.xla_kernels(models.small_cnn, (28, 28, 1))
+    assert counts["fusion"] > 20 and not counts.keys() & {"parameter", "tuple"}
+    assert sum(counts.values()) <= 200

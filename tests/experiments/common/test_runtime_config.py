@@ -82,6 +82,7 @@ def test_the_runtime_becomes_the_default(monkeypatch, arguments, installed):
         (("--cluster=auto", "--runtime=native"), "does not go with --runtime=native"),
         (("--cluster=auto", "--num_gpus=1"), "--num_gpus=1 .*--gpus_per_actor"),
         (("--actors=2",), "--actors=2 needs --cluster"),
+        (("--xla", "--runtime=native"), "--xla needs --runtime=in_process"),
         (("--gpus_per_actor=0", "--runtime=native"), "--gpus_per_actor=0.0 needs"),
     ],
 )
@@ -109,6 +110,15 @@ def test_the_gpus_of_a_run(monkeypatch, arguments, used, at_once):
     device_config.configure_gpus(parse(*arguments))
     ((number, how),) = told
     assert number == used and how["clients_per_gpu"] == at_once
+
+
+def test_xla_decides_results_and_off_is_as_before():
+    plain, on, off = (
+        runtime_config.with_defaults(parse(*flags)).deciding()
+        for flags in ((), ("--xla",), ("--noxla",))
+    )
+    assert "xla" not in plain and plain == off
+    assert on == {**plain, "xla": "true"}
 
 
 def test_as_many_clients_as_asked_for(three_gpus):
