@@ -16,7 +16,7 @@ readonly uv_version=0.13.8 lock_date=2024-10-01 # for `./run.sh lock`
 module_of() {
   local file
   [[ $1 =~ ^[a-z][a-z0-9_]*$ ]] || return 1
-  for file in experiments/{fedss,common,encoders,rf_softmax,partial_fc,leap,moco}/"$1" \
+  for file in experiments/{fedss,common,encoders,rf_softmax,partial_fc,leap,moco,privacy}/"$1" \
     experiments/benchmarks/benchmark "experiments/$1/train" "experiments/${1%_report}/report" "data/$1"; do
     [[ $file == */report && $1 != *report ]] && continue
     [[ $file == */benchmark && $1 != benchmark ]] && continue
@@ -55,6 +55,7 @@ Usage: ./run.sh COMMAND [ARGS]
   embed [FLAGS]         vectors of your images by an encoder: .parquet or .npz
   evaluate [FLAGS]      an encoder on labelled images: MAP@10, R-precision, top-1, TAR@FAR
   neighbours [FLAGS]    a page of each image's nearest images
+  privacy [FLAGS]       what the server learns of the classes of a client, by attacks
   worker --port=P       share this machine's CPUs with a run that names it in --workers
   test [PYTEST ARGS]    the fast tests; --slow adds the slow ones
   bazel test //tests/...  the same tests under Bazel (optional)

@@ -123,6 +123,8 @@ def two_groups(scores: np.ndarray) -> np.ndarray:
         bool[classes]; nothing if all scores are equal.
     """
     scores = np.asarray(scores, np.float64)
+    if len(scores) < 2:
+        return np.zeros(len(scores), bool)
     ordered = np.sort(scores)
     sizes = np.arange(1, len(ordered))
     sums = np.cumsum(ordered)
@@ -130,7 +132,7 @@ def two_groups(scores: np.ndarray) -> np.ndarray:
     between = below**2 / sizes + above**2 / (len(ordered) - sizes)
     # A split between equal scores is none.
     between[ordered[1:] == ordered[:-1]] = -np.inf
-    if not len(between) or not np.isfinite(between.max()):
+    if not np.isfinite(between.max()):
         return np.zeros(len(scores), bool)
     return scores > ordered[np.argmax(between)]
 
