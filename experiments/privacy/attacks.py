@@ -153,15 +153,32 @@ class Update(Attack):
 def row_scores(
     rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray, num_negatives: int
 ) -> dict[str, np.ndarray]:
-    """Returns the scores of rows by each attack on them; the best comes last."""
-    push = update.against_push(rows, classifier, feature)
-    bundle = update.against_bundle(rows, num_negatives, push)
-    return {
-        "length": update.lengths(rows),
-        "median row": update.against_median(rows),
-        "public features": push,
-        "bundle and features": update.together(push, bundle),
-    }
+    """Returns the scores of rows by each attack on them; the best comes last.
+
+    A row that has not moved at all is a negative without a say in the softmax, or a
+    pretence: it has the lowest score.
+    """
+    moved = update.lengths(rows) > 0
+    own = rows[moved]
+    if not len(own):
+        return dict.fromkeys(_ROW_ATTACKS, np.zeros(len(rows)))
+    push = update.against_push(own, classifier[moved], feature)
+    num_negatives = max(num_negatives - np.count_nonzero(~moved), 1)
+    bundle = update.against_bundle(own, num_negatives, push)
+    found = (
+        update.lengths(own),
+        update.against_median(own),
+        push,
+        update.together(push, bundle),
+    )
+    result = {}
+    for name, scores in zip(_ROW_ATTACKS, found, strict=True):
+        result[name] = np.full(len(rows), scores.min())
+        result[name][moved] = scores
+    return result
+
+
+_ROW_ATTACKS = ("length", "median row", "public features", "bundle and features")
 
 
 class Phi(Attack):
