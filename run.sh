@@ -17,9 +17,9 @@ module_of() {
   local file
   [[ $1 =~ ^[a-z][a-z0-9_]*$ ]] || return 1
   for file in experiments/{fedss,common,encoders,rf_softmax,partial_fc,leap,moco,privacy}/"$1" \
-    experiments/benchmarks/benchmark "experiments/$1/train" "experiments/${1%_report}/report" "data/$1"; do
+    experiments/benchmarks/{benchmark,gpu_check} "experiments/$1/train" "experiments/${1%_report}/report" "data/$1"; do
     [[ $file == */report && $1 != *report ]] && continue
-    [[ $file == */benchmark && $1 != benchmark ]] && continue
+    [[ $file == */benchmarks/* && $file != */"$1" ]] && continue
     if grep -qs '^if __name__ == "__main__":' "$root/$file.py"; then
       printf '%s' "${file//\//.}"
       return
@@ -38,7 +38,8 @@ usage() {
       */train) name=$folder ;;
       */report) name=${folder}_report ;;
     esac
-    [[ $folder == benchmarks && $name != benchmark || $name == sweep ]] && continue
+    [[ $folder == benchmarks && $name != benchmark && $name != gpu_check || $name == sweep ]] &&
+      continue
     if module_of "$name" > /dev/null; then names+=("$name"); fi
   done
   cat <<END
@@ -56,10 +57,12 @@ Usage: ./run.sh COMMAND [ARGS]
   evaluate [FLAGS]      an encoder on labelled images: MAP@10, R-precision, top-1, TAR@FAR
   neighbours [FLAGS]    a page of each image's nearest images
   privacy [FLAGS]       what the server learns of the classes of a client, by attacks
-  worker --port=P       share this machine's CPUs with a run that names it in --workers
+  gpu_check [FLAGS]     what works on this machine's GPUs, and how fast: a file to send
+  ray start|status|stop Ray's own: this machine as part of a cluster, for --cluster
   test [PYTEST ARGS]    the fast tests; --slow adds the slow ones
   bazel test //tests/...  the same tests under Bazel (optional)
-  setup [--gpu]         only make .venv; --gpu adds the CUDA libraries (for good)
+  setup [--gpu]         only make .venv; --gpu adds the CUDA libraries (for good), and
+                        looks whether they work
   lock                  write the *.lock files again (maintainers)
   help                  this text
   ANYTHING ELSE         runs inside .venv: ./run.sh python x.py, ./run.sh ruff check .
@@ -276,7 +279,17 @@ enter_environment() {
   # TensorFlow 2.15 logs three "errors" at every start, about CUDA plugins registering
   # twice. Real errors reach Python as exceptions.
   export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
+  # Ray tells nobody how it is used.
+  export RAY_USAGE_STATS_ENABLED=${RAY_USAGE_STATS_ENABLED:-0}
   unset PYTHONHOME
+  if $want_gpu; then
+    # TensorFlow compiles its kernels for GPUs that are newer than itself: half an hour,
+    # in each process anew unless they are kept. CUDA's own limit is less than they take.
+    local cache=${TFF_FEDSS_CACHE:-${XDG_CACHE_HOME:-${HOME:-$root}/.cache}/tff_fedss}
+    export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$cache/cuda}
+    export CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
+    mkdir -p "$CUDA_CACHE_PATH" || say "$CUDA_CACHE_PATH cannot be made: kernels are not kept"
+  fi
 }
 
 # --- Commands ---------------------------------------------------------------------
@@ -289,6 +302,11 @@ setup() {
   done
   enter_environment
   say ".venv is ready: $(versions)"
+  if (($#)); then
+    say "a look at the GPUs; the first one on a new GPU may take half an hour"
+    python -P -m experiments.benchmarks.gpu_check --parts=machine,operations \
+      --output="$venv/gpu_check.json"
+  fi
 }
 
 # `-P` keeps the caller's directory off sys.path: a folder called `experiments` or a

@@ -43,8 +43,10 @@ def loss_and_gradients(
     f = x @ a + b
     o = scale * normalize(f) @ normalize(w).T
     log_weight = np.zeros(num_classes)
-    if correct and len(negatives):
+    if correct is True and len(negatives):
         log_weight[negatives] = np.log((num_classes - len(positives)) / len(negatives))
+    elif correct:  # The logarithm itself, of another way to draw.
+        log_weight[negatives] = correct
     in_set = sorted({*positives, *negatives})
     if method == "full_softmax":
         in_set = list(range(num_classes))
@@ -78,7 +80,7 @@ def client_update(method, a, b, w, client, eta, batch_size, correct, scale):
             client["labels"][batch],
             positives,
             client["negatives"],
-            correct,
+            client.get("log_correction", correct),
             scale,
         )
         loss_sum += loss * len(batch)

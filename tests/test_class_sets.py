@@ -107,6 +107,20 @@ def test_a_client_without_data_has_a_set_too():
     assert build([], m=0, max_positives=3).is_member.sum() == 0
 
 
+@pytest.mark.parametrize("m", [8, 10, 12])
+def test_a_client_with_fewer_other_classes_takes_them_all(m):
+    s = build([7, 2, 11], m=m)
+    assert s.keys.shape == (12,)
+    num_negatives = min(m, 9)
+    assert s.is_member.sum() == 3 + num_negatives
+    negatives = s.is_member & ~s.is_positive
+    np.testing.assert_allclose(
+        s.log_correction[negatives], np.log(9 / num_negatives), rtol=1e-6, atol=1e-7
+    )
+    everything = build(range(12), m=m, max_positives=12)
+    assert everything.is_positive.all() and not everything.log_correction.any()
+
+
 def test_positions_point_at_the_labels():
     labels = tf.constant([7, 2, 2, 11])
     s = class_sets.SampledClasses(12, 4, 5).build(labels, SEED)
@@ -141,7 +155,7 @@ def test_labels_that_do_not_fit_are_refused(labels, message):
     "kwargs, message",
     [
         (dict(n=0), "num_classes"),
-        (dict(m=8), r"\[0, 7\], found 8"),
+        (dict(m=13), r"\[0, 12\], found 13"),
         (dict(m=-1), "found -1"),
         (dict(max_positives=13), "max_positives"),
         (dict(logit_correction="full"), "'full'"),

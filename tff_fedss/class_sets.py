@@ -20,17 +20,21 @@ class ClassSet(NamedTuple):
     """The classes S_k of one client, padded to a static length L.
 
     `keys` are sorted: an order that put the positives first would tell the server which
-    of the classes the client holds, which section 3.3 means to hide.
+    of the classes the client holds. (So do, in the end, several requests of one client,
+    whatever section 3.3 says: docs/privacy.md.)
 
     Attributes:
-        keys: int32[L], the classes asked for, ascending. Entries beyond |S_k| repeat
-            the last class: they keep the length static and take part in nothing.
-        is_member: bool[L], false for the padding.
-        is_positive: bool[L], true for the classes in P_k, the client's own.
+        keys: int32[L], the classes asked for, ascending. Further entries repeat the
+            last class: they keep the length static and take part in nothing.
+        is_asked: bool[L], false for that padding.
+        is_member: bool[L], true for the classes of the softmax, S_k: all that are asked
+            for, unless some are only a pretence.
+        is_positive: bool[L], true for the members in P_k, the client's own.
         log_correction: float32[L], what is added to each class's logit.
     """
 
     keys: tf.Tensor
+    is_asked: tf.Tensor
     is_member: tf.Tensor
     is_positive: tf.Tensor
     log_correction: tf.Tensor
@@ -43,7 +47,13 @@ class ClassSetBuilder(abc.ABC):
         num_classes: The number n of classes of the problem.
         size: The static length L of a padded class set.
         is_everything: Whether S_k = [n] for every client, so that W travels whole.
+        is_permanent: Whether `build` wants the seed of the client in all rounds, too.
+        may_miss_positives: Whether S_k may lack classes of P_k. Their examples do not
+            train.
     """
+
+    is_permanent = False
+    may_miss_positives = False
 
     def __init__(self, num_classes: int, size: int, is_everything: bool):
         self.num_classes = num_classes
@@ -51,12 +61,19 @@ class ClassSetBuilder(abc.ABC):
         self.is_everything = is_everything
 
     @abc.abstractmethod
-    def build(self, labels: tf.Tensor, seed: tf.Tensor) -> ClassSet:
+    def build(
+        self,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        permanent_seed: tf.Tensor | None = None,
+    ) -> ClassSet:
         """Builds the class set of one client.
 
         Args:
             labels: int32[examples], the client's labels, each in [0, n).
             seed: int32[2], of this client in this round.
+            permanent_seed: int32[2], of this client in all rounds; given if
+                `is_permanent`.
 
         Returns:
             The client's `ClassSet`.
@@ -72,6 +89,9 @@ class SampledClasses(ClassSetBuilder):
     the full one (Eq. 3 with q_j = 1 / (n - |P_k|)); positives are always in and are not
     corrected. With "none" no logit is corrected, the other reading of Eq. 3, where one
     constant shifts all classes alike.
+
+    A client with fewer than m other classes takes all of them, m_k = min(m, n - |P_k|):
+    its S_k is [n].
     """
 
     def __init__(
@@ -85,70 +105,166 @@ class SampledClasses(ClassSetBuilder):
 
         Args:
             num_classes: n, the number of classes.
-            num_negatives: m, the number of negatives of each client and round.
+            num_negatives: m, the number of negatives of each client and round, at most
+                n.
             max_positives: The largest |P_k| of any client: it fixes the padded length.
             logit_correction: "inclusion" or "none".
 
         Raises:
             ValueError: If an argument is out of range.
         """
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be positive, found {num_classes}.")
-        if not 1 <= max_positives <= num_classes:
-            raise ValueError(
-                f"max_positives must be in [1, {num_classes}], found {max_positives}."
-            )
-        if not 0 <= num_negatives <= num_classes - max_positives:
-            raise ValueError(
-                f"num_negatives (m) must be in [0, n - max |P_k|] = "
-                f"[0, {num_classes - max_positives}], found {num_negatives}."
-            )
+        check_sizes(num_classes, num_negatives, max_positives)
         if logit_correction not in LOGIT_CORRECTIONS:
             raise ValueError(
                 f"logit_correction must be one of {LOGIT_CORRECTIONS}, "
                 f"found {logit_correction!r}."
             )
-        super().__init__(num_classes, max_positives + num_negatives, False)
+        size = min(num_classes, max_positives + num_negatives)
+        super().__init__(num_classes, size, False)
         self._num_negatives = num_negatives
         self._max_positives = max_positives
         self._correct = logit_correction == "inclusion"
 
-    def build(self, labels: tf.Tensor, seed: tf.Tensor) -> ClassSet:
+    def build(
+        self,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        permanent_seed: tf.Tensor | None = None,
+    ) -> ClassSet:
         """See the base class; raises InvalidArgumentError where P_k does not fit."""
-        positives = tf.sort(tf.unique(labels).y)
-        num_positives = tf.size(positives)
-        with tf.control_dependencies(
-            [
-                tf.debugging.assert_less_equal(
-                    num_positives,
-                    self._max_positives,
-                    message="a client holds more classes than max_positives",
-                ),
-                tf.debugging.assert_non_negative(labels, "a label is negative"),
-                tf.debugging.assert_less(
-                    labels, self.num_classes, "a label is not below num_classes"
-                ),
-            ]
-        ):
-            others = self.num_classes - num_positives
-        negatives = _skip(
-            samplers.sample_without_replacement(self._num_negatives, others, seed),
+        positives, others = split(labels, self.num_classes, self._max_positives)
+        negatives = draw_others(
             positives,
+            others,
+            self._num_negatives,
+            seed,
+            always_fit=self._num_negatives <= self.num_classes - self._max_positives,
         )
-        members = tf.sort(tf.concat([positives, negatives], 0))
-        num_members = tf.size(members)
-        keys = tf.gather(
-            # A client without data has no class of its own to repeat.
-            tf.cond(num_members > 0, lambda: members, lambda: tf.zeros([1], tf.int32)),
-            tf.minimum(tf.range(self.size), tf.maximum(num_members - 1, 0)),
-        )
-        is_member = tf.range(self.size) < num_members
-        is_positive = is_member & contains(positives, keys)
-        correction = tf.zeros([self.size])
+        correction = None
         if self._correct and self._num_negatives:
-            weight = tf.cast(others, tf.float32) / self._num_negatives
-            correction = tf.where(is_positive, 0.0, tf.math.log(weight))
-        return ClassSet(keys, is_member, is_positive, correction)
+            # Without another class there is no negative, and nothing to correct.
+            num_drawn = tf.maximum(tf.size(negatives), 1)
+            correction = tf.math.log(
+                tf.cast(tf.maximum(others, 1), tf.float32)
+                / tf.cast(num_drawn, tf.float32)
+            )
+        return assemble(self.size, positives, negatives, correction)
+
+
+def check_sizes(num_classes: int, num_negatives: int, max_positives: int) -> None:
+    """Checks n, m and the largest |P_k|.
+
+    Raises:
+        ValueError: If one is out of range.
+    """
+    if num_classes < 1:
+        raise ValueError(f"num_classes must be positive, found {num_classes}.")
+    if not 1 <= max_positives <= num_classes:
+        raise ValueError(
+            f"max_positives must be in [1, {num_classes}], found {max_positives}."
+        )
+    if not 0 <= num_negatives <= num_classes:
+        raise ValueError(
+            f"num_negatives (m) must be in [0, n] = [0, {num_classes}], "
+            f"found {num_negatives}."
+        )
+
+
+def split(
+    labels: tf.Tensor, num_classes: int, max_positives: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns P_k, int32[|P_k|], ascending, and n - |P_k|, int32[].
+
+    Args:
+        labels: int32[examples].
+        num_classes: n.
+        max_positives: The most that |P_k| may be.
+
+    Raises:
+        tf.errors.InvalidArgumentError: When it runs, if P_k does not fit.
+    """
+    positives = tf.sort(tf.unique(labels).y)
+    num_positives = tf.size(positives)
+    with tf.control_dependencies(
+        [
+            tf.debugging.assert_less_equal(
+                num_positives,
+                max_positives,
+                message="a client holds more classes than max_positives",
+            ),
+            tf.debugging.assert_non_negative(labels, "a label is negative"),
+            tf.debugging.assert_less(
+                labels, num_classes, "a label is not below num_classes"
+            ),
+        ]
+    ):
+        return positives, num_classes - num_positives
+
+
+def draw_others(
+    positives: tf.Tensor,
+    others: tf.Tensor,
+    num_negatives: int | tf.Tensor,
+    seed: tf.Tensor,
+    always_fit: bool = True,
+) -> tf.Tensor:
+    """Draws classes that are not in P_k, uniformly without replacement.
+
+    Args:
+        positives: int32[|P_k|], P_k, ascending.
+        others: int32[], n - |P_k|.
+        num_negatives: m.
+        seed: int32[2].
+        always_fit: Whether m is never above n - |P_k|; else all others are taken there.
+
+    Returns:
+        int32[min(m, n - |P_k|)].
+    """
+
+    def draw():
+        return samplers.sample_without_replacement(num_negatives, others, seed)
+
+    if always_fit:
+        ranks = draw()
+    else:
+        ranks = tf.cond(others <= num_negatives, lambda: tf.range(others), draw)
+    return _skip(ranks, positives)
+
+
+def assemble(
+    size: int,
+    positives: tf.Tensor,
+    others: tf.Tensor,
+    log_correction: tf.Tensor | None,
+    pretended: tf.Tensor | None = None,
+) -> ClassSet:
+    """Puts a class set together.
+
+    Args:
+        size: L.
+        positives: int32[p], the classes of P_k that are asked for, ascending.
+        others: int32[m], the negatives.
+        log_correction: float32[], of a negative; None: none.
+        pretended: int32[q], what is asked for beside them and is in no softmax,
+            ascending.
+    """
+    parts = [positives, others] + ([] if pretended is None else [pretended])
+    asked = tf.sort(tf.concat(parts, 0))
+    num_asked = tf.size(asked)
+    keys = tf.gather(
+        # A client without data has no class of its own to repeat.
+        tf.cond(num_asked > 0, lambda: asked, lambda: tf.zeros([1], tf.int32)),
+        tf.minimum(tf.range(size), tf.maximum(num_asked - 1, 0)),
+    )
+    is_asked = tf.range(size) < num_asked
+    is_member = is_asked
+    if pretended is not None:
+        is_member = is_asked & ~contains(pretended, keys)
+    is_positive = is_member & contains(positives, keys)
+    correction = tf.zeros([size])
+    if log_correction is not None:
+        correction = tf.where(is_positive, 0.0, log_correction)
+    return ClassSet(keys, is_asked, is_member, is_positive, correction)
 
 
 class AllClasses(ClassSetBuilder):
@@ -160,13 +276,19 @@ class AllClasses(ClassSetBuilder):
             raise ValueError(f"num_classes must be positive, found {num_classes}.")
         super().__init__(num_classes, num_classes, True)
 
-    def build(self, labels: tf.Tensor, seed: tf.Tensor) -> ClassSet:
+    def build(
+        self,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        permanent_seed: tf.Tensor | None = None,
+    ) -> ClassSet:
         """See the base class; nothing is drawn."""
-        del seed
-        keys = tf.range(self.num_classes)
+        del seed, permanent_seed
+        keys, everything = tf.range(self.num_classes), tf.ones([self.size], tf.bool)
         return ClassSet(
             keys,
-            tf.ones([self.size], tf.bool),
+            everything,
+            everything,
             contains(tf.sort(labels), keys),
             tf.zeros([self.size]),
         )

@@ -17,6 +17,8 @@ class Stream(enum.IntEnum):
     NEGATIVES = 0
     ORDER = 1
     CROP = 2
+    RESPONSES = 3
+    NUM_NEGATIVES = 4
 
 
 def fold_in(seed: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:

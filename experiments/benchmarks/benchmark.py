@@ -19,7 +19,8 @@ hyperparameters) in every contender:
 
 Each is a process of its own and may use all cores as it likes best; the settings are in
 the table, and `--contenders=fedjax:backend=pmap` tries others (the options are in
-experiments/benchmarks/contenders/*.py). They take turns, a round each, so that other
+experiments/benchmarks/contenders/*.py; `ours_in_process:checkout=DIR` is that of
+another version of this project). They take turns, a round each, so that other
 load meets all alike. After the first round and after the last, each must hold the same
 weights as plain_tensorflow and give the same loss on the same data; a contender that
 does not is reported as WRONG. Rounding grows from step to step, in MobileNetV3 quickly:

@@ -131,8 +131,19 @@ class Process:
         log: pathlib.Path,
         timeout: float,
     ):
-        """Starts it and waits until it has its data."""
+        """Starts it and waits until it has its data.
+
+        Args:
+            entry: The contender.
+            workload: What it computes.
+            options: Its own, and `checkout`: a folder with another version of this
+                project, to take the contender from.
+            log: Where its output goes.
+            timeout: Seconds that it may take for a reply.
+        """
         self._log, self._timeout = log, timeout
+        options = {**entry.options, **options}
+        checkout = options.pop("checkout", str(ROOT))
         if not entry.python.exists():
             raise ContenderError(
                 f"no {entry.python.relative_to(ROOT)}: run ./run.sh benchmark "
@@ -148,7 +159,7 @@ class Process:
                     "-m",
                     entry.module,
                     f"--workload={workload.to_json()}",
-                    f"--options={json.dumps({**entry.options, **options})}",
+                    f"--options={json.dumps(options)}",
                     f"--reply_fd={write}",
                 ],
                 stdin=subprocess.PIPE,
@@ -156,7 +167,7 @@ class Process:
                 stderr=file,
                 pass_fds=[write],
                 text=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": checkout},
                 # All that it starts can be ended with it.
                 start_new_session=True,
             )

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import tqdm
 
-from experiments.common import cells, output_files, results
+from experiments.common import cells, cluster_jobs, output_files, results
 from tff_fedss.errors import InvalidInputError
 
 # Where runs of one table keep what they share, for programs with such a flag.
@@ -35,7 +35,7 @@ class Job:
         folder: Of the run.
         num_rounds: How many rounds it is to have.
         process: At work on it, or the last one that was.
-        slot: Which cores, and which GPU, it has.
+        slot: Which cores, and which GPU, it has; or where in the cluster.
         exit_code: With which the process has ended.
     """
 
@@ -45,8 +45,8 @@ class Job:
     seed: int
     folder: pathlib.Path
     num_rounds: int
-    process: subprocess.Popen | None = None
-    slot: int | None = None
+    process: subprocess.Popen | cluster_jobs.RemoteProcess | None = None
+    slot: int | cluster_jobs.Slot | None = None
     exit_code: int | None = None
 
     @property
@@ -108,39 +108,54 @@ def run_all(
     num_workers: int | None,
     gpus: Sequence[str],
     more_settings: Mapping[str, str],
+    cluster: cluster_jobs.Cluster | None = None,
 ) -> None:
     """Keeps all slots at work until every job is done or has failed.
 
     Args:
         jobs: Those that are done are let be. A job waits for the one it starts from.
         num_workers: How many at once; None: one for each GPU, else for each core.
-        gpus: Numbers of the GPUs; each job at work gets one.
+        gpus: Numbers of the GPUs; each job at work gets one. Where kernels must be
+            compiled for them, the first job does that alone.
         more_settings: Flags for all jobs, --data_dir and --pretrained. A job that
             starts from another has its own --pretrained.
+        cluster: Where they run; None: here.
     """
-    slots = len(gpus) or len(os.sched_getaffinity(0))
-    free = list(range(num_workers or slots))
-    num_slots = len(free)
+    num_slots = num_workers or len(gpus) or len(os.sched_getaffinity(0))
     waiting = [job for job in jobs if not job.is_done]
     running: list[Job] = []
     view = _View(jobs)
+    alone = bool(gpus) and _has_no_kernels()
     try:
         while waiting or running:
-            while free and (job := _next(waiting, jobs)) is not None:
+            slots = range(num_slots) if cluster is None else cluster.slots(num_workers)
+            used = [job.slot for job in running]
+            free = [slot for slot in slots if slot not in used]
+            while (
+                free
+                and not (alone and running)
+                and (job := _next(waiting, jobs)) is not None
+            ):
                 waiting.remove(job)
                 if job.start is not None and not _is_done(job.start):
                     job.exit_code = _EXIT_BLOCKED
                     view.blocked(job)
                     continue
                 job.slot = free.pop(0)
-                _start(job, num_slots, gpus, more_settings)
+                if cluster is None:
+                    _start(job, num_slots, gpus, more_settings)
+                else:
+                    _start_remotely(job, more_settings)
                 running.append(job)
             time.sleep(0.5)
             for job in [job for job in running if job.process.poll() is not None]:
                 running.remove(job)
-                free.append(job.slot)
                 job.exit_code = job.process.returncode
                 view.ended(job)
+            for job in [job for job in running if _is_lost(job)]:
+                running.remove(job)
+                waiting.insert(0, job)
+            alone = alone and not any(job.rounds_done() for job in running)
             view.update(running)
     finally:
         # They save what they have.
@@ -149,6 +164,16 @@ def run_all(
         for job in running:
             job.process.wait()
         view.close()
+
+
+def _has_no_kernels() -> bool:
+    """Whether GPU kernels have yet to be compiled: half an hour, in every process.
+
+    Those of a GPU that is newer than TensorFlow are, once, if they are kept: `run.sh`
+    says where.
+    """
+    folder = os.environ.get("CUDA_CACHE_PATH")
+    return folder is not None and not any(pathlib.Path(folder).glob("*"))
 
 
 def _is_done(folder: pathlib.Path) -> bool:
@@ -199,6 +224,31 @@ def _start(
             # Ctrl-C is for this process, which tells the runs.
             start_new_session=True,
         )
+
+
+def _is_lost(job: Job) -> bool:
+    """Whether the machine that it ran on is gone."""
+    process = job.process
+    return isinstance(process, cluster_jobs.RemoteProcess) and process.is_lost
+
+
+def _start_remotely(job: Job, more_settings: Mapping[str, str]) -> None:
+    output_files.create_folder(job.folder.parent, "results_dir")
+    settings = {
+        name: os.path.abspath(value) if os.path.exists(value) else value
+        for name, value in more_settings.items()
+    }
+    if job.start is not None:
+        settings.pop("pretrained", None)
+    job.process = cluster_jobs.RemoteProcess(
+        job.slot,
+        job.table.program,
+        job.arguments,
+        {**settings, "seed": str(job.seed)},
+        job.folder,
+        job.log,
+        job.start,
+    )
 
 
 class _View:

@@ -106,6 +106,7 @@ def round_of_clients(
     if set(methods) - {"full_softmax", "centralized"}:
         draws = {"fedss", "neg_only"} & set(methods)
         num_rows = dataset.max_positives + (num_negatives if draws else 0)
+        num_rows = min(num_rows, num_classes)
         needs |= matrix(
             "the rows of W that the clients send",
             clients_per_round * num_rows,

@@ -40,8 +40,8 @@ def run(
     Bad input (a flag that does not parse, a float that is not finite, or an
     `InvalidInputError`) ends the program with one line and exit code 2. What stops a
     run whose input is good ends it with one line and exit code 1: a `RunStoppedError`,
-    an `ExecutionError` (a computation failed, or no worker is left), an `OSError` (a
-    full disk, a forbidden file) or memory that does not suffice. SIGTERM unwinds the
+    an `ExecutionError` (a computation failed, or has nothing to run on), an `OSError`
+    (a full disk, a forbidden file) or memory that does not suffice. SIGTERM unwinds the
     program like Ctrl-C does, so that files are closed and workers end.
 
     Args:

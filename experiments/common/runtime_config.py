@@ -1,6 +1,5 @@
 """The flags that say where TFF computations run."""
 
-import collections
 import dataclasses
 import re
 from collections.abc import Callable
@@ -21,10 +20,11 @@ class RuntimeConfig(device_config.DeviceConfig):
     runtime: str = config.flag(
         "auto",
         "What runs the rounds. `in_process`: this process, on its GPUs, or on its CPU "
-        "cores with a client on each. `native`: TFF's own runtime, on CPUs. `auto`: "
-        "in_process, or native with --workers, which needs it.",
+        "cores with a client on each. `native`: TFF's own runtime, on CPUs. `cluster`: "
+        "as --cluster says, by default `local`. `auto`: in_process, or cluster with "
+        "--cluster.",
         group="Where it runs",
-        choices=("auto", "native", "in_process"),
+        choices=("auto", "native", "in_process", "cluster"),
     )
     clients_per_gpu: int = config.flag(
         1,
@@ -33,18 +33,35 @@ class RuntimeConfig(device_config.DeviceConfig):
         low=1,
         decides=False,
     )
-    workers: tuple[str, ...] | None = config.flag(
+    cluster: str | None = config.flag(
         None,
-        "host:port,...: the machines that the clients train on, each with a worker "
-        "(`./run.sh worker --port=P`), inside a trusted network. Default: this "
-        "machine, with a worker of its own.",
+        "Where clients train, if not in this process: on a Ray cluster "
+        "(docs/several_machines.md). `local`: one of this machine alone, for this run. "
+        "`auto`: the one that this machine is a part of (`ray start`). "
+        "`ray://host:port`: another. What comes out of a run is the same on all of "
+        "them.",
+        decides=False,
+    )
+    actors: int | None = config.flag(
+        None,
+        "On how many processes of the cluster. Default: one on each machine, or as "
+        "many as its GPUs suffice for.",
+        low=1,
+        decides=False,
+    )
+    gpus_per_actor: float | None = config.flag(
+        None,
+        "How many GPUs each of them has: 0 for none, 0.5 for two on one GPU. Default: "
+        "1, if the cluster has GPUs.",
+        low=0,
         decides=False,
     )
 
     @property
     def used_gpus(self) -> int | None:
-        """See `GpuConfig`: TFF's own runtime cannot use any, nor is evaluation to."""
-        return 0 if self.runtime == "native" or self.workers else self.num_gpus
+        """See `GpuConfig`: where other processes train, evaluation is to use none."""
+        is_elsewhere = self.runtime in ("native", "cluster") or self.cluster is not None
+        return 0 if is_elsewhere else self.num_gpus
 
     @property
     def clients_at_once(self) -> int:
@@ -65,10 +82,9 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         InvalidInputError: If the flags do not go with each other, or not with this
             machine.
     """
-    if config.workers is not None:
-        _check_workers(config)
+    _check_cluster(config)
     if config.runtime == "auto":
-        name = "native" if config.workers else "in_process"
+        name = "cluster" if config.cluster else "in_process"
         config = dataclasses.replace(config, runtime=name)
     if config.runtime == "native" and config.num_gpus:
         raise InvalidInputError(
@@ -90,11 +106,18 @@ def install(config: RuntimeConfig) -> Callable[[], None]:
     """
     config = with_defaults(config)
     if config.runtime == "native":
-        if config.workers:
-            runtime.set_remote_context(config.workers)
-        else:
-            runtime.set_native_context()
+        runtime.set_native_context()
         return lambda: None
+    if config.runtime == "cluster":
+        runtime.set_cluster_context(
+            config.cluster or "local",
+            num_actors=config.actors,
+            gpus_per_actor=config.gpus_per_actor,
+            clients_per_gpu=config.clients_per_gpu,
+            deterministic=bool(config.deterministic),
+            tf32=bool(config.tf32),
+        )
+        return lambda: None  # Its actors check that themselves.
     context = runtime.set_in_process_context(
         clients_per_device=runtime.clients_per_device(config.clients_per_gpu)
     )
@@ -116,24 +139,35 @@ def install(config: RuntimeConfig) -> Callable[[], None]:
     return check
 
 
-def _check_workers(config: RuntimeConfig) -> None:
-    for worker in config.workers or [""]:
-        host, _, port = worker.rpartition(":")
-        if not (_HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536):
-            raise InvalidInputError(
-                "--workers takes host:port,..., such as 10.0.0.5:8000,10.0.0.6:8000, "
-                f"found '{worker}'."
-            )
-    twice = [w for w, n in collections.Counter(config.workers).items() if n > 1]
-    if twice:
-        raise InvalidInputError(f"--workers names {twice[0]} more than once.")
-    if config.runtime == "in_process":
+def check_address(cluster: str) -> None:
+    """Raises an InvalidInputError if --cluster has no value that it could have."""
+    host, _, port = cluster.removeprefix("ray://").rpartition(":")
+    is_address = _HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536
+    if cluster not in ("auto", "local") and not is_address:
         raise InvalidInputError(
-            "--workers needs --runtime=native: --runtime=in_process is for this "
-            "machine alone."
+            "--cluster takes local, auto, or an address such as "
+            f"ray://10.0.0.5:10001, found '{cluster}'."
         )
-    if config.num_gpus:
+
+
+def _check_cluster(config: RuntimeConfig) -> None:
+    """Checks the flags of a cluster, whether or not there is to be one."""
+    for name in ("actors", "gpus_per_actor"):
+        if getattr(config, name) is not None and config.cluster is None:
+            raise InvalidInputError(
+                f"--{name}={getattr(config, name)} needs --cluster, such as "
+                "--cluster=local."
+            )
+    if config.cluster is None:
+        return
+    check_address(config.cluster)
+    if config.runtime not in ("auto", "cluster"):
         raise InvalidInputError(
-            f"--num_gpus={config.num_gpus} does not go with --workers: TFF's worker "
-            "cannot use GPUs."
+            f"--cluster={config.cluster} does not go with --runtime={config.runtime}, "
+            "which is for this process alone."
+        )
+    if config.num_gpus is not None:
+        raise InvalidInputError(
+            f"--num_gpus={config.num_gpus} does not go with --cluster: "
+            "--gpus_per_actor says how many GPUs each of its --actors has."
         )

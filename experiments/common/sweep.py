@@ -22,7 +22,15 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from experiments.common import cells, config, flagfiles, program, results
+from experiments.common import (
+    cells,
+    cluster_jobs,
+    config,
+    flagfiles,
+    program,
+    results,
+    runtime_config,
+)
 from experiments.common import jobs as jobs_lib
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
@@ -80,6 +88,13 @@ class Config(config.Config):
     gpus: tuple[str, ...] = config.flag(
         (), "Numbers of the GPUs to use: every run at work gets one."
     )
+    cluster: str | None = config.flag(
+        None,
+        "Run the cells on a Ray cluster (docs/several_machines.md), each on a core or, "
+        "if it has any, on a GPU of one of its machines: `auto`, the cluster that this "
+        "machine is a part of, or `ray://host:port`. --data_dir is the same on all of "
+        "them; what the runs leave is brought here.",
+    )
     pretrained: str | None = config.flag(
         None,
         "As for the program of the cells, for those that start from no other cell: "
@@ -103,6 +118,7 @@ def main(config: Config, arguments: list[str]) -> None:
     for job in jobs:
         _check_folder(job, config.pretrained)
     if not config.status:
+        cluster = _cluster(config)
         try:
             jobs_lib.run_all(
                 jobs,
@@ -116,6 +132,7 @@ def main(config: Config, arguments: list[str]) -> None:
                     )
                     if value is not None
                 },
+                cluster=cluster,
             )
         finally:
             print(jobs_lib.status(jobs), flush=True)
@@ -130,6 +147,18 @@ def main(config: Config, arguments: list[str]) -> None:
         print(f"Written to {results_dir}/")
     if failed:
         sys.exit(1)
+
+
+def _cluster(config: Config) -> cluster_jobs.Cluster | None:
+    if config.cluster is None:
+        return None
+    if config.gpus:
+        raise InvalidInputError(
+            f"--gpus={','.join(config.gpus)} does not go with --cluster, where each "
+            "run gets a GPU of its own."
+        )
+    runtime_config.check_address(config.cluster)
+    return cluster_jobs.Cluster(config.cluster)
 
 
 def _table(config: Config, arguments: list[str]) -> tuple[tuple[str, str], cells.Table]:

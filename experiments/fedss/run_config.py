@@ -148,8 +148,9 @@ class RunConfig(images_config.ImagesConfig, runtime_config.RuntimeConfig):
     )
     num_negatives: int | None = config.flag(
         None,
-        "m, the negative classes that a client draws per round. Only fedss and "
-        "neg_only draw any." + _by_dataset("num_negatives"),
+        "m, the negative classes that a client draws per round; a client with fewer "
+        "other classes takes them all. Only fedss and neg_only draw any."
+        + _by_dataset("num_negatives"),
         group="Method",
         low=1,
     )

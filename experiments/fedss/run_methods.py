@@ -69,7 +69,8 @@ def _train_in(
     check_placement: Callable[[], None],
 ) -> str:
     """Does what `train_methods` does once the folder is open."""
-    runs = [run_parts.build_run(config, method, task) for method in methods]
+    client_fn = run_parts.client_fn(config, task, inputs["data"])
+    runs = [run_parts.build_run(config, method, task, client_fn) for method in methods]
     checkpoints = folder.resume(runs)
     if not all(run.round_num for run in runs):
         phi = starting_point.trained(config, task, inputs)

@@ -1,14 +1,17 @@
 """The parts of a federated run, as its flags want them."""
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.common import memory_needs
 from experiments.fedss.run_config import RunConfig
-from tff_fedss import algorithms, memory, models, tasks, training
+from tff_fedss import algorithms, memory, models, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
@@ -23,21 +26,49 @@ def load_dataset(config: RunConfig) -> FederatedDataset:
         InvalidInputError: If the data are not there, or damaged, or do not go with the
             other flags.
     """
+    return config.family.load(_data_options(config))
+
+
+def _data_options(config: RunConfig) -> tasks.DataOptions:
     options = {
         name: value
         for name in config.family.options
         if (value := getattr(config, name)) is not None
     }
-    return config.family.load(
-        tasks.DataOptions(
-            kind=config.task,
-            partition=config.partition,
-            image_size=config.image_size,
-            validation_share=config.validation_share,
-            on_validation=config.on_validation,
-            **{"data_dir": None, **options},
-        )
+    return tasks.DataOptions(
+        kind=config.task,
+        partition=config.partition,
+        image_size=config.image_size,
+        validation_share=config.validation_share,
+        on_validation=config.on_validation,
+        **{"data_dir": None, **options},
     )
+
+
+def client_fn(
+    config: RunConfig, task: tasks.Task, fingerprint: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Returns what makes a client's argument, as `Task.client` does.
+
+    In a cluster that is done where the client trains, from the same --data_dir.
+
+    Args:
+        config: With the defaults of its data set.
+        task: The task.
+        fingerprint: Of its data.
+    """
+    context = tff.framework.get_context_stack().current
+    if not isinstance(context, runtime.ClusterContext):
+        return task.client
+    options = _data_options(config)
+    absolute = {
+        name: os.path.abspath(path)
+        for name in ("data_dir", "clients_csv")
+        if (path := getattr(options, name)) is not None
+    }
+    options = dataclasses.replace(options, **absolute)
+    load = functools.partial(tasks.load_clients, config.dataset, options)
+    return context.share(load, task.client, fingerprint)
 
 
 def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
@@ -63,12 +94,11 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
             f"--clients_per_round={config.clients_per_round} is more than the "
             f"{dataset.num_clients} clients of {dataset.name}."
         )
-    most = dataset.num_classes - dataset.max_positives
-    if any(map(_draws_negatives, methods)) and config.num_negatives > most:
+    num_classes = dataset.num_classes
+    if any(map(_draws_negatives, methods)) and config.num_negatives > num_classes:
         raise InvalidInputError(
-            f"--num_negatives={config.num_negatives} is more than n - |P_k| = "
-            f"{dataset.num_classes} - {dataset.max_positives} = {most}, for the client "
-            f"of {dataset.name} with the most classes."
+            f"--num_negatives={config.num_negatives} is more than the n = {num_classes} "
+            f"classes of {dataset.name}: take fewer."
         )
     if config.warm_start_epochs and dataset.public is None:
         raise InvalidInputError(
@@ -116,7 +146,10 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
 
 
 def build_run(
-    config: RunConfig, method: str, task: tasks.Task
+    config: RunConfig,
+    method: str,
+    task: tasks.Task,
+    client_fn: Callable[..., Any] | None = None,
 ) -> training.FederatedRun | training.CentralizedRun:
     """Builds the run of one method.
 
@@ -124,6 +157,7 @@ def build_run(
         config: With the defaults of its data set.
         method: One of `METHODS`.
         task: The task.
+        client_fn: See `client_fn`; None: clients' arguments are made here.
     """
     if method == "centralized":
         return training.CentralizedRun(
@@ -139,8 +173,8 @@ def build_run(
         task.feature_extractor_fn,
         task.dataset.num_classes,
         task.dataset.max_positives,
-        client_optimizer=tff.learning.optimizers.build_sgdm(
-            config.client_learning_rate
+        client_optimizer=algorithms.over_one_vector(
+            tff.learning.optimizers.build_sgdm(config.client_learning_rate)
         ),
         server_optimizer=algorithms.build_sparse_sgdm(
             config.server_learning_rate, config.server_momentum
@@ -168,6 +202,7 @@ def build_run(
         cohort_size=config.clients_per_round,
         seed=config.seed,
         asks_by_id=method != "full_softmax",
+        client_fn=client_fn,
     )
 
 

@@ -33,10 +33,10 @@ import tqdm
 
 from experiments.common import config, output_files, program, runtime_config
 from experiments.fedss import run_config, run_parts, starting_point
-from experiments.privacy import attacks, page, paper_settings, seen, server
-from experiments.privacy.defences import NEGATIVES
+from experiments.privacy import attacks, defences, page, paper_settings, seen, server
 from tff_fedss import tasks, training
 from tff_fedss.errors import InvalidInputError
+from tff_fedss.privacy import intersection
 
 ATTACKS = ("intersection", "update", "aggregate", "phi")
 _METHOD = "fedss"
@@ -51,8 +51,15 @@ class Config(run_config.RunConfig):
     )
     negatives: str = config.flag(
         "fresh",
-        "How clients ask: `fresh`, the paper's: m negatives drawn anew each time.",
-        choices=NEGATIVES,
+        "How clients ask, see tff_fedss/class_set_defences.py: `fresh` is the paper's, "
+        "m negatives drawn anew each time. The others are for intersection alone.",
+        choices=defences.NEGATIVES,
+    )
+    epsilon: float | None = config.flag(
+        None, "Of each class, for randomized_response.", low=1e-6
+    )
+    pool_size: int | None = config.flag(
+        None, "M, the decoys that are asked for, for pool.", low=1
     )
     participations: tuple[str, ...] = config.flag(
         ("1", "2", "3", "5", "10", "30"),
@@ -79,6 +86,9 @@ def main(config: Config) -> None:
     """Attacks, writes and prints."""
     config = run_config.with_defaults(config)
     times = _participations(config)
+    for name in defences.NEGATIVES[config.negatives].options:
+        if getattr(config, name) is None:
+            raise InvalidInputError(f"--negatives={config.negatives} needs --{name}.")
     folder = output_files.create_folder(config.results_dir, "results_dir")
     if config.paper_settings:
         command = ["./run.sh", "privacy", *sys.argv[1:]]
@@ -93,6 +103,11 @@ def main(config: Config) -> None:
         raise InvalidInputError(
             f"--task={config.task}: the server's public images are the test's, which "
             "are of other classes there. Use --task=classification, or "
+            "--attack=intersection."
+        )
+    if trains and config.negatives != "fresh":
+        raise InvalidInputError(
+            f"--negatives={config.negatives} does not train here yet: use "
             "--attack=intersection."
         )
     if "intersection" in config.attack:
@@ -128,25 +143,32 @@ def _intersect(
     config: Config, task: tasks.Task, times: list[int]
 ) -> attacks.Intersection:
     """Attacks requests; they depend on no model, so that nothing trains."""
-    negatives, dataset = NEGATIVES[config.negatives], task.dataset
-    request = seen.request_fn(negatives.builder(config, dataset))
-    attack = attacks.Intersection(config.seed)
+    negatives, dataset = defences.NEGATIVES[config.negatives], task.dataset
+    builder = defences.builder(config, dataset)
+    request = seen.request_fn(builder, config.seed)
+    attack, n = attacks.Intersection(config.seed), dataset.num_classes
     chosen = _chosen(dataset.train.client_ids, config.attacked_clients)
     for client_id in tqdm.tqdm(chosen, "Requests", unit=" clients", disable=None):
         positives = np.asarray(dataset.positives(client_id))
-        truth = seen.as_mask(positives, dataset.num_classes)
-        # The round of a participation is any one: seeds differ.
-        client_seeds = [
-            training.client_seed(config.seed, t + 1, client_id)
-            for t in range(times[-1])
-        ]
-        model = negatives.model(config, dataset.num_classes, len(positives))
+        truth = seen.as_mask(positives, n)
+        model = negatives.model(config, n, len(positives), builder)
         for name, held in (
             (config.negatives, positives),
             (f"{config.negatives}, client that holds nothing", positives[:0]),
         ):
-            asked = np.stack([request(held, seed) for seed in client_seeds])
+            # Which rounds a client takes part in does not matter: seeds differ.
+            requests = [
+                request(held, client_id, round_num)
+                for round_num in range(1, times[-1] + 1)
+            ]
+            asked = np.stack([one.asked for one in requests])
+            trained = np.stack([one.trained for one in requests])
             attack.on_client(name, asked, truth, model, times)
+            if not np.array_equal(asked, trained):
+                moves = intersection.fresh(n, len(positives), config.num_negatives)
+                attack.on_client(
+                    f"{name}, rows that move", trained, truth, moves, times
+                )
     return attack
 
 

@@ -1,7 +1,7 @@
 """What passes through the server's hands, taken from the project's own training."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -10,29 +10,55 @@ import tensorflow_federated as tff
 from tff_fedss import class_sets, models, tasks, training
 from tff_fedss.algorithms import client_update
 
-Request = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+class Request(NamedTuple):
+    """A client's request, and what shows of it later.
+
+    Attributes:
+        asked: bool[n], the classes asked for. What pads a request to its length repeats
+            one of them and tells nothing.
+        trained: bool[n], those in the softmax: the rows that move in its update.
+    """
+
+    asked: np.ndarray
+    trained: np.ndarray
 
 
-def request_fn(builder: class_sets.ClassSetBuilder) -> Request:
+def request_fn(
+    builder: class_sets.ClassSetBuilder, seed: int
+) -> Callable[[np.ndarray, str, int], Request]:
     """Returns what makes a client's request as the server gets it.
 
     Args:
         builder: Of class sets.
+        seed: Of the run.
 
     Returns:
-        (positives int32[any], the client's seed int32[2]) -> bool[n], the classes asked
-        for. What pads a request to its length repeats one of them and tells nothing.
+        (P_k int32[any], client id, round) -> the request.
     """
+    pair = tf.TensorSpec([2], tf.int32)
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([None], tf.int32), tf.TensorSpec([2], tf.int32)]
-    )
-    def keys(positives, seed):
-        client = {"positives": positives, "seed": seed}
-        return client_update.draw_class_set(client, builder).keys
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32), pair, pair])
+    def draw(positives, client_seed, permanent_seed):
+        client = {
+            "positives": positives,
+            "seed": client_seed,
+            "permanent_seed": permanent_seed,
+        }
+        class_set = client_update.draw_class_set(client, builder)
+        return class_set.keys, class_set.is_member
 
-    def request(positives: np.ndarray, seed: np.ndarray) -> np.ndarray:
-        return as_mask(keys(positives, seed).numpy(), builder.num_classes)
+    def request(positives: np.ndarray, client_id: str, round_num: int) -> Request:
+        keys, is_member = draw(
+            np.asarray(positives, np.int32),
+            training.client_seed(seed, round_num, client_id),
+            training.permanent_seed(seed, client_id),
+        )
+        keys, is_member = keys.numpy(), is_member.numpy()
+        return Request(
+            as_mask(keys, builder.num_classes),
+            as_mask(keys[is_member], builder.num_classes),
+        )
 
     return request
 

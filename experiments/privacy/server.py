@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.fedss.run_config import RunConfig
-from experiments.privacy import attacks, seen
-from experiments.privacy.defences import NEGATIVES
+from experiments.privacy import attacks, defences, seen
 from tff_fedss import training
 from tff_fedss.privacy import aggregate, phi
 from tff_fedss.privacy.vectors import unit
@@ -55,8 +54,10 @@ class Server:
             )
             for client_id in self._client_ids
         }
-        self._negatives = NEGATIVES[config.negatives]
-        self._request = seen.request_fn(self._negatives.builder(config, self._dataset))
+        self._negatives = defences.NEGATIVES[config.negatives]
+        self._request = seen.request_fn(
+            defences.builder(config, self._dataset), config.seed
+        )
         self._public = seen.PublicImages(run.task, config.public_images)
         self._updates = seen.Updates(run, config.server_learning_rate)
         self._models: list[_Model] = []
@@ -123,9 +124,8 @@ class Server:
 
     def _asked_by(self, client_id: str, round_num: int) -> np.ndarray:
         return self._request(
-            np.asarray(self._dataset.positives(client_id)),
-            training.client_seed(self._config.seed, round_num, client_id),
-        )
+            self._dataset.positives(client_id), client_id, round_num
+        ).asked
 
     def _look_at_sum(self, round_num: int) -> None:
         config = self._config

@@ -72,13 +72,12 @@ def test_without_correction_the_twin_agrees_too():
         np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
 
 
-def test_all_negatives_is_full_softmax():
-    rng = np.random.default_rng(5)
-    # m = n - |P_k| needs clients of the same |P_k|.
-    cohort = [
-        make_client(rng, 9, classes) for classes in ([0, 1, 2, 3, 4], range(5, 10))
-    ]
-    sampled, full = build(m=NUM_CLASSES - 5), build("full_softmax")
+@pytest.mark.parametrize("m", [NUM_CLASSES - 2, NUM_CLASSES])
+def test_all_negatives_is_full_softmax(m):
+    """Also for clients of unequal |P_k|, who draw min(m, n - |P_k|) each."""
+    cohort = make_cohort(seed=5)
+    assert {len(set(c["label"])) for c in cohort} == {2, 3, 5}
+    sampled, full = build(m=m), build("full_softmax")
     sampled_state, full_state = sampled.initialize(), full.initialize()
     same_bytes(weights_of(sampled_state), weights_of(full_state))
     for _ in range(3):
@@ -189,7 +188,7 @@ def test_images_are_read_when_their_client_trains(monkeypatch):
 
     for_each_client = in_process._Invocation.for_each_client
 
-    def counting(self, function):
+    def counting(self, function, read=None):
         def counted(k, place):
             result = function(k, place)
             alive.discard(k)
@@ -455,3 +454,23 @@ def test_batch_norm_is_refused():
 
     with pytest.raises(ValueError, match="GroupNorm"):
         fedss.build_fedss(with_batch_norm, NUM_CLASSES, MAX_POSITIVES, num_negatives=2)
+
+
+def test_reading_ahead_changes_nothing(monkeypatch):
+    cohort, computed = make_cohort(), []
+    process = build(with_positives=True)
+    expected = process.next(process.initialize(), with_positives(cohort))
+    for_each_client = in_process._Invocation.for_each_client
+
+    def watched(self, function, read=None):
+        computed.append(read is not None)
+        return for_each_client(self, function, read)
+
+    monkeypatch.setattr(in_process._Invocation, "for_each_client", watched)
+    context = runtime.InProcessContext(None, 2, reads_ahead=True)
+    with tff.framework.get_context_stack().install(context):
+        found = process.next(process.initialize(), with_positives(cohort))
+    context.close()
+    same_bytes(found, expected)
+    # Class sets are drawn without the data.
+    assert computed.count(True) == 1 and computed.index(False) < computed.index(True)

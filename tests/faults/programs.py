@@ -278,7 +278,6 @@ PROGRAMS = {
             "rf_softmax_report": "rf_softmax.report",
             "run_table": "common.sweep",
             "sampler_quality": "rf_softmax.sampler_quality",
-            "worker": "common.worker",
         }.items()
     },
     **{

@@ -105,7 +105,6 @@ INTEGERS = {
     ),
     "check_resume": ("kills", "seed"),
     "sampler_quality": ("num_draws",),
-    "worker": ("port", "max_clients_at_once"),
 }
 
 WRONG = [
@@ -141,13 +140,13 @@ HUGE = [
 TOGETHER = [
     Case(label, program, flags, says=says)
     for program, label, flags, says in (
-        ("train", "a_worker_without_a_port", ["--workers=here"], ["--workers"]),
-        ("train", "a_worker_twice", ["--workers=a:1,a:1"], ["--workers"]),
+        ("train", "a_cluster_without_a_port", ["--cluster=ray://a"], ["--cluster"]),
+        ("train", "no_cluster", ["--actors=2"], ["--actors=2", "--cluster"]),
         (
             "train",
-            "a_worker_and_in_process",
-            ["--workers=a:1", "--runtime=in_process"],
-            ["--workers"],
+            "a_cluster_and_in_process",
+            ["--cluster=local", "--runtime=in_process"],
+            ["--cluster=local"],
         ),
         ("train", "gpus_that_are_not_there", ["--num_gpus=99"], ["--num_gpus=99"]),
         ("train", "all_negatives", ["--num_negatives=40"], ["--num_negatives=40"]),
@@ -177,8 +176,6 @@ TOGETHER = [
         ("moco", "a_large_network", ["--backbone=resnet50"], ["--image_size"]),
         ("check_resume", "no_folder", [], ["--results_dir"]),
         ("check_resume", "of_a_report", ["--program=report"], ["--program=report"]),
-        ("worker", "no_port", [], ["--port"]),
-        ("worker", "a_port_too_high", ["--port=65536"], ["--port=65536"]),
         ("sampler_quality", "no_output", [], ["--output_dir"]),
         ("describe", "no_png", ["--output=x.txt"], ["--output=x.txt"]),
     )

@@ -1,4 +1,4 @@
-"""Two starts at once, readers who go away, workers that die: processes of their own."""
+"""Two starts at once, readers who go away, no cluster: processes of their own."""
 
 import os
 import signal
@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import portpicker
-import psutil
 import pytest
 
 from tests.experiments import program_server
@@ -142,35 +141,11 @@ def test_a_run_that_is_told_to_stop_goes_on_later(program, number, code, place):
     harness.expect_same_bytes(program, place)
 
 
-def test_the_only_worker_that_dies_is_named_as_such(place):
-    port = portpicker.pick_unused_port()
-    with processes.start(place, "worker", f"--port={port}") as worker:
-        assert "listening" in worker.stdout.readline()
-        metrics = place.out / "metrics.csv"
-        with processes.start(
-            place,
-            "train",
-            "--runtime=native",
-            f"--workers=localhost:{port}",
-            "--rounds=100000",
-        ) as process:
-            processes.wait_until(
-                lambda: metrics.exists() and metrics.read_text().count("\n") >= 3,
-                process,
-            )
-            for binary in psutil.Process(worker.pid).children():
-                binary.kill()
-            outcome = processes.end(process)
-    case = Case("dead", "train", code=1, says=["worker"], silent=["others do its part"])
-    harness.judge(case, outcome)
-
-
-def test_no_worker_at_an_address_is_named(place):
-    port = portpicker.pick_unused_port()
-    flags = ("--runtime=native", f"--workers=localhost:{port}")
-    with processes.start(place, "train", *flags) as process:
+def test_no_cluster_at_an_address_is_named(place):
+    address = f"ray://localhost:{portpicker.pick_unused_port()}"
+    with processes.start(place, "train", f"--cluster={address}") as process:
         outcome = processes.end(process)
-    case = Case("none", "train", code=harness.EITHER, says=[f"localhost:{port}"])
+    case = Case("none", "train", says=[f"--cluster={address}", "refused"])
     harness.judge(case, outcome)
 
 

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tff_fedss import models
+from tff_fedss.models import placement
 
 
 def _numpy_group_norm(x, gamma, beta, groups, epsilon):
@@ -33,11 +34,21 @@ def _pair(shape, groups, epsilon=1e-3):
     return layers, weights
 
 
+@pytest.fixture(params=["for_cpus", "for_gpus"])
+def device(request):
+    """Both ways in which the layer is written down."""
+    if request.param == "for_cpus":
+        yield
+    else:
+        with placement.as_if_gpus():
+            yield
+
+
 SHAPES = [((3, 6, 5, 8), 4), ((2, 1, 1, 6), 3), ((4, 7, 12), 1), ((2, 3, 3, 4), 4)]
 
 
 @pytest.mark.parametrize("shape, groups", SHAPES)
-def test_equals_the_definition(shape, groups):
+def test_equals_the_definition(shape, groups, device):
     (ours, _), (gamma, beta) = _pair(shape, groups)
     x = np.random.default_rng(1).normal(5, 2, shape).astype(np.float32)
     np.testing.assert_allclose(
@@ -46,7 +57,7 @@ def test_equals_the_definition(shape, groups):
 
 
 @pytest.mark.parametrize("shape, groups", SHAPES)
-def test_its_gradient_is_that_of_keras_layer(shape, groups):
+def test_its_gradient_is_that_of_keras_layer(shape, groups, device):
     (ours, keras), _ = _pair(shape, groups)
     rng = np.random.default_rng(2)
     x = tf.constant(rng.normal(5, 2, shape), tf.float32)
@@ -61,7 +72,7 @@ def test_its_gradient_is_that_of_keras_layer(shape, groups):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
-def test_its_gradient_is_that_of_the_definition():
+def test_its_gradient_is_that_of_the_definition(device):
     shape, groups = (2, 3, 2, 4), 2
     (ours, _), (gamma, beta) = _pair(shape, groups)
     rng = np.random.default_rng(3)
@@ -83,7 +94,7 @@ def test_its_gradient_is_that_of_the_definition():
     np.testing.assert_allclose(gradient, numeric, rtol=1e-3, atol=1e-4)
 
 
-def test_a_large_mean_loses_nothing():
+def test_a_large_mean_loses_nothing(device):
     # As a difference of moments, the variance would be lost in rounding here.
     shape = (2, 8, 8, 4)
     (ours, _), (gamma, beta) = _pair(shape, 2, epsilon=1e-5)

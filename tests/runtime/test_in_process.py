@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 
 from tests import waiting
 from tff_fedss import runtime
-from tff_fedss.runtime import graphs, leaf
+from tff_fedss.runtime import gpus, graphs, leaf
 
 FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 
@@ -370,10 +370,10 @@ GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 )
 def test_variables_are_where_tensorflow_can_keep_them(dtype, is_on_gpu):
     """By the kernels of this TensorFlow, which has those of GPUs on any machine."""
-    device = leaf.variable_device(dtype, GPU)
+    device = gpus.variable_device(dtype, GPU)
     assert (device == GPU) == is_on_gpu
     assert is_on_gpu or device.endswith("CPU:0")
-    assert leaf.variable_device(dtype, "/device:CPU:1") == "/device:CPU:1"
+    assert gpus.variable_device(dtype, "/device:CPU:1") == "/device:CPU:1"
 
 
 def test_a_counter_is_made_on_the_host():
@@ -381,6 +381,73 @@ def test_a_counter_is_made_on_the_host():
     node.attr["dtype"].type = tf.int32.as_datatype_enum
     # There is no such device here: to make it there would fail.
     assert "CPU:0" in leaf._new_variable(node, GPU).handle.device
+
+
+READS = tff.SequenceType(np.float32)
+
+
+@tff.tensorflow.computation(READS)
+def slow_sum(data):
+    return data.reduce(0.0, lambda total, x: total + x)
+
+
+@tff.federated_computation(tff.FederatedType(READS, tff.CLIENTS))
+def slow_sums(data):
+    return tff.federated_map(slow_sum, data)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_the_next_clients_are_read_ahead(at_once, monkeypatch):
+    """Once each, and no more of them than one for each that computes."""
+    reads, at_work, most = [], set(), []
+
+    def data(k):
+        def read(i):
+            reads.append(k)
+            return np.float32(k + i)
+
+        return tf.data.Dataset.range(2).map(
+            lambda i: tf.ensure_shape(tf.numpy_function(read, [i], tf.float32), [])
+        )
+
+    call = leaf.Leaf.__call__
+
+    def watched(self, arg, place):
+        at_work.add(threading.get_ident())
+        most.append(len(set(reads)) - len(most))
+        try:
+            return call(self, arg, place)
+        finally:
+            at_work.discard(threading.get_ident())
+
+    monkeypatch.setattr(leaf.Leaf, "__call__", watched)
+    context = runtime.InProcessContext(None, at_once, reads_ahead=True)
+    with tff.framework.get_context_stack().install(context):
+        found = slow_sums([data(k) for k in range(8)])
+    context.close()
+    assert list(found) == [2.0 * k + 1 for k in range(8)]
+    assert sorted(reads) == sorted([*range(8)] * 2)
+    # Of those that have begun, each may have another one behind it.
+    assert max(most) <= 2 * at_once
+
+
+def test_a_client_that_cannot_be_read_is_named():
+    def bad(_):
+        raise ValueError("no such image")
+
+    def data(k):
+        read = bad if k == 2 else np.float32
+        return tf.data.Dataset.range(2).map(
+            lambda i: tf.ensure_shape(tf.numpy_function(read, [i], tf.float32), [])
+        )
+
+    context = runtime.InProcessContext(None, 2, reads_ahead=True)
+    with (
+        tff.framework.get_context_stack().install(context),
+        pytest.raises(runtime.ClientError, match="Client 2 of 5.*no such image"),
+    ):
+        slow_sums([data(k) for k in range(5)])
+    context.close()
 
 
 @pytest.mark.parametrize("is_on_host", [True, False])

@@ -10,6 +10,7 @@ from tff_fedss.algorithms.magnet_embedding import (
     pixel_clusters,
 )
 from tff_fedss.algorithms.moco import MoCo
+from tff_fedss.algorithms.one_vector import over_one_vector
 from tff_fedss.algorithms.partial_fc import PartialFC, ShardedState
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
 from tff_fedss.algorithms.sparse_sgdm import build_sparse_sgdm
@@ -30,5 +31,6 @@ __all__ = [
     "build_fedss",
     "build_sparse_sgdm",
     "iid_batches",
+    "over_one_vector",
     "pixel_clusters",
 ]

@@ -52,7 +52,7 @@ def draw_class_set(
     Args:
         client: {"data": a tf.data.Dataset of {"image", "label"}, "seed": int32[2]}, and
             perhaps "positives": int32[|P_k|]. Without those, the labels are read; the
-            images are not kept.
+            images are not kept. A permanent builder wants "permanent_seed": int32[2].
         class_set_builder: How to arrive at S_k.
 
     Returns:
@@ -62,15 +62,21 @@ def draw_class_set(
         labels = client["positives"]
     else:
         labels = _stack(client["data"].map(lambda example: example["label"]))
-    return class_set_builder.build(labels, negatives_seed(client["seed"]))
+    permanent = {}
+    if class_set_builder.is_permanent:
+        permanent["permanent_seed"] = negatives_seed(client["permanent_seed"])
+    return class_set_builder.build(labels, negatives_seed(client["seed"]), **permanent)
 
 
-def read(client: Any, class_set: class_sets.ClassSet) -> ClientTask:
+def read(
+    client: Any, class_set: class_sets.ClassSet, may_miss_positives: bool = False
+) -> ClientTask:
     """Reads a client's data.
 
     Args:
         client: See `draw_class_set`.
         class_set: What that gave.
+        may_miss_positives: Whether to leave out the examples whose class is not in it.
 
     Returns:
         The client's task.
@@ -87,7 +93,13 @@ def read(client: Any, class_set: class_sets.ClassSet) -> ClientTask:
             [tf.debugging.Assert(tf.reduce_all(known), ["a label is no positive"])]
         ):
             labels = tf.identity(labels)
-    return ClientTask(class_set, data["image"], labels, client["seed"])
+    images = data["image"]
+    if may_miss_positives:
+        members = tf.boolean_mask(class_set.keys, class_set.is_member)
+        is_trained = class_sets.contains(members, labels)
+        images = tf.boolean_mask(images, is_trained)
+        labels = tf.boolean_mask(labels, is_trained)
+    return ClientTask(class_set, images, labels, client["seed"])
 
 
 def negatives_seed(seed: tf.Tensor) -> tf.Tensor:
@@ -158,10 +170,14 @@ def train(
         loss_sum, num_correct = tf.constant(0.0), tf.constant(0)
         for epoch in tf.range(num_epochs):
             order = example_order(num_examples, task.seed, epoch)
+            # Once an epoch: bytes are gathered on the host, whatever the device, and a
+            # GPU that wanted a batch of them would send it all images each time.
+            epoch_images = tf.gather(task.images, order)
+            epoch_targets = tf.gather(targets, order)
             for start in tf.range(0, num_examples, batch_size):
-                batch = order[start : start + batch_size]
-                images = tf.cast(tf.gather(task.images, batch), tf.float32)
-                batch_targets = tf.gather(targets, batch)
+                batch = slice(start, start + batch_size)
+                images = tf.cast(epoch_images[batch], tf.float32)
+                batch_targets = epoch_targets[batch]
                 with tf.GradientTape(watch_accessed_variables=False) as tape:
                     tape.watch((variables, w))
                     logits = models.cosine_logits(
@@ -203,7 +219,7 @@ def train(
             num_correct=tf.where(is_finite, num_correct, 0),
             num_examples=count,
             num_clients=tf.constant(1),
-            num_classes=_count(class_set.is_member),
+            num_classes=_count(class_set.is_asked),
             num_positives=_count(class_set.is_positive),
             num_rejected=tf.where(is_finite, 0, 1),
         ),

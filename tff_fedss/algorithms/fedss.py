@@ -30,7 +30,13 @@ import tensorflow_federated as tff
 
 from tff_fedss import class_sets as class_sets_lib
 from tff_fedss import losses, models
-from tff_fedss.algorithms import aggregation, client_update, exchange, sparse_sgdm
+from tff_fedss.algorithms import (
+    aggregation,
+    client_update,
+    exchange,
+    one_vector,
+    sparse_sgdm,
+)
 
 METHODS = ("fedss", "neg_only", "pos_only", "full_softmax")
 
@@ -86,7 +92,9 @@ def build_fedss(
 
     The data are single examples, not batches. The seed decides every random draw of the
     client in this round: its negatives and the order of its examples. Use a fresh one
-    for every (round, client), for instance `tff_fedss.training.client_seed`.
+    for every (round, client), for instance `tff_fedss.training.client_seed`. Where the
+    class sets are permanent, there is "permanent_seed": int32[2], too, the same in all
+    rounds (`tff_fedss.training.permanent_seed`).
 
     Args:
         feature_extractor_fn: A no-argument function that builds phi, a Keras model from
@@ -100,7 +108,8 @@ def build_fedss(
         logit_correction: "inclusion" or "none", see `class_sets.SampledClasses`.
         logit_scale: The fixed scale of the cosine logits (A.2: 20).
         client_optimizer: A `tff.learning.optimizers.Optimizer`; by default SGD with
-            learning rate 0.01 (A.2). Its state starts anew in every round.
+            learning rate 0.01 (A.2). Its state starts anew in every round. On GPUs one
+            by `over_one_vector` is faster.
         server_optimizer: Likewise; by default `build_sparse_sgdm` with learning rate
             1.0 and momentum 0.9 (A.2). It gets the gradient of W as `tf.IndexedSlices`
             (of which TFF's optimizers make a dense one), that of FullSoftmax as a
@@ -142,7 +151,8 @@ def build_fedss(
         - loss, accuracy: means over all examples of the cohort, each taken just before
           the example's step; accuracy is among the classes of S_k.
         - num_examples, num_clients: sums over the cohort.
-        - classes_per_client, positives_per_client: means of |S_k| and |P_k|.
+        - classes_per_client, positives_per_client: means of how many classes a client
+          asks for (|S_k|), and how many of them are its own (|P_k|).
         - rejected_clients: clients whose update was not finite. They count as if they
           had not taken part.
         - what the aggregators measure, if it is a number, as phi/... and w/...
@@ -179,7 +189,9 @@ def build_fedss(
         num_negatives,
         logit_correction,
     )
-    client_optimizer = client_optimizer or tff.learning.optimizers.build_sgdm(0.01)
+    client_optimizer = client_optimizer or one_vector.over_one_vector(
+        tff.learning.optimizers.build_sgdm(0.01)
+    )
     server_optimizer = server_optimizer or sparse_sgdm.build_sparse_sgdm(1.0, 0.9)
     image_shape, phi_spec, embedding_dim = _inspect(feature_extractor_fn)
     w_spec = tf.TensorSpec([num_classes, embedding_dim], tf.float32)
@@ -231,6 +243,8 @@ def build_fedss(
     )
     if with_positives:
         client_type["positives"] = tff.TensorType(np.int32, [None])
+    if class_sets.is_permanent:
+        client_type["permanent_seed"] = tff.TensorType(np.int32, [2])
 
     # Line 5.
     @tff.tensorflow.computation(client_type)
@@ -243,7 +257,7 @@ def build_fedss(
             feature_extractor_fn(),
             phi,
             rows,
-            client_update.read(client, class_set),
+            client_update.read(client, class_set, class_sets.may_miss_positives),
             loss_fn=loss_fn or _loss_fn(method),
             logit_scale=logit_scale,
             optimizer=client_optimizer,

@@ -24,7 +24,6 @@ import tensorflow as tf
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.models.cosine_classifier import unit
-from tff_fedss.models.group_normalization import GroupNormalization
 from tff_fedss.models.image_input import ImageInput
 
 FORMATS = ("keras", "saved_model", "tflite")
@@ -46,8 +45,8 @@ def with_input_and_length(
         phi: From float32[examples, image_size, image_size, channels], with values in
             0..255, to float32[examples, d], with the weights that are wanted.
         image_input: How images become ready.
-        of_keras_layers: Whether GroupNorms become Keras's own, which give the same but
-            for rounding, so that the model loads without this project.
+        of_keras_layers: Whether this project's layers become Keras's own, which give
+            the same but for rounding, so that the model loads without this project.
 
     Returns:
         A model from uint8[N, height, width, 3], of any height and width, to float32[
@@ -69,12 +68,12 @@ def with_input_and_length(
 
 
 def _copy(phi: tf.keras.Model) -> tf.keras.Model:
-    """A copy of phi whose GroupNorms are Keras's: the same function and weights."""
+    """A copy of phi of Keras's own layers: the same function and weights."""
 
     def copy(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
-        is_own = isinstance(layer, GroupNormalization)
-        kind = tf.keras.layers.GroupNormalization if is_own else type(layer)
-        return kind.from_config(layer.get_config())
+        if hasattr(layer, "as_keras"):
+            return layer.as_keras()
+        return type(layer).from_config(layer.get_config())
 
     result = tf.keras.models.clone_model(phi, clone_function=copy)
     result.set_weights(phi.get_weights())

@@ -31,6 +31,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_fedss.models import mobilenet_layers
 from tff_fedss.models.group_normalization import GroupNormalization
 from tff_fedss.models.layers import FLOAT32, LayerNames
 
@@ -225,7 +226,7 @@ def _architecture(
         model = tf.keras.models.clone_model(
             with_batch_norm, clone_function=_with_group_norm
         )
-        return _with_fixed_names(model.get_config())
+        return _with_own_layers(_with_fixed_names(model.get_config()))
 
     # A new thread is in no graph: the weights of this throw-away model stay out of the
     # caller's, and building it is several times as fast as in a graph.
@@ -248,6 +249,56 @@ def _with_fixed_names(config: dict[str, Any]) -> dict[str, Any]:
         return names.get(value, value) if isinstance(value, str) else value
 
     return renamed(config)
+
+
+def _with_own_layers(config: dict[str, Any]) -> dict[str, Any]:
+    """Puts this project's layers in the place of those of Keras that are slower.
+
+    Layers with weights keep their names. Keras pads an image before a convolution that
+    halves it, just as TensorFlow's "SAME" would: the padding can go.
+    """
+    layers = {layer["name"]: layer for layer in config["layers"]}
+
+    def sources(name):
+        nodes = layers[name]["inbound_nodes"]
+        # An operator has one call, and no list of tensors.
+        tensors = nodes[0] if isinstance(nodes[0][0], list) else nodes
+        return [tensor[0] for tensor in tensors]
+
+    def replace(name, layer, source, names=("name", "trainable", "dtype")):
+        old = layers[name]["config"]
+        layers[name].update(
+            module=layer.__module__,
+            class_name=layer.__name__,
+            registered_name=f"tff_fedss>{layer.__name__}",
+            config={key: old[key] for key in names or old},
+            inbound_nodes=[[[source, 0, 0, {}]]],
+        )
+
+    for name, layer in list(layers.items()):
+        if layer["class_name"] == "Multiply":  # x and ReLU6(y + 3) / 6.
+            x, factor = sources(name)
+            (clipped,) = sources(factor)
+            (raised,) = sources(clipped)
+            if sources(raised) == [x]:
+                replace(name, mobilenet_layers.HardSwish, x)
+                for part in (factor, clipped, raised):
+                    del layers[part]
+            else:  # Squeeze-and-excite: y comes from the means of x.
+                pool = name.replace("/Mul", "/AvgPool")
+                replace(pool, mobilenet_layers.Squeeze, x)
+                layer["inbound_nodes"][0][0] = [pool, 0, 0, {}]
+                reader = layers[pool.replace("/AvgPool", "/Conv")]
+                reader["inbound_nodes"] = [[[pool, 0, 1, {}]]]
+        elif layer["class_name"] == "DepthwiseConv2D":
+            (x,) = sources(name)
+            if layers[x]["class_name"] == "ZeroPadding2D":
+                layer["config"]["padding"] = "same"
+                (before,) = sources(x)
+                del layers[x]
+                x = before
+            replace(name, mobilenet_layers.DepthwiseConv2D, x, names=None)
+    return {**config, "layers": list(layers.values())}
 
 
 def _with_group_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:

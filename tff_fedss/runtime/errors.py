@@ -42,7 +42,7 @@ class ServerError(ComputationError):
 
 
 class WorkerError(ExecutionError):
-    """A worker could not be started or reached, or died."""
+    """A worker or an actor could not be started or reached, or died."""
 
 
 # What TensorFlow says around the message of an error in a graph.

@@ -4,12 +4,14 @@ All of it holds for the whole process, and most of it must be said before Tensor
 computed anything in it.
 """
 
+import functools
 import subprocess
 from collections.abc import Sequence
 
 import tensorflow as tf
 from absl import logging
 from tensorflow.python.framework import config as tf_config
+from tensorflow.python.framework import kernels as registered_kernels
 
 from tff_fedss.errors import InvalidInputError
 
@@ -119,6 +121,32 @@ def memory_limits(memory_mib: float, parts: int) -> list[int]:
         The MiB of each; some is left to CUDA itself.
     """
     return [int(memory_mib * (1 - _RESERVED)) // parts] * parts
+
+
+@functools.cache
+def variable_device(dtype: tf.DType, device: str) -> str:
+    """Returns where a variable is kept that a computation on a device uses.
+
+    Args:
+        dtype: Of the variable.
+        device: Of the computation.
+
+    Returns:
+        The same device; or the CPU, for what TensorFlow has no GPU variables of, such
+        as int32.
+    """
+    if "GPU" not in device:
+        return device
+    found = registered_kernels.get_registered_kernels_for_op("VarHandleOp").kernel
+    for kernel in found:
+        # Kernels of the DEFAULT kind are for all devices.
+        if kernel.device_type in ("GPU", "DEFAULT") and all(
+            dtype.as_datatype_enum in constraint.allowed_values.list.type
+            for constraint in kernel.constraint
+            if constraint.name == "dtype"
+        ):
+            return device
+    return "/device:CPU:0"
 
 
 def _share_memory(gpus: Sequence[tf.config.PhysicalDevice], parts: int) -> None:

@@ -19,7 +19,6 @@ a round of 8 clients with a small network (experiments/benchmarks/memory.py).
 import collections
 import functools
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -30,69 +29,13 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context as eager_context
 
-from tff_fedss.runtime import gpus, leaf, program, values
+from tff_fedss.runtime import gpus, leaf, program, read_ahead, threads, values
 from tff_fedss.runtime.errors import ClientError, ServerError
 
 # How many compiled computations are kept: a training needs a handful.
 _MAX_COMPILED = 128
 # How long a stopped computation may take to notice it.
 _STOP_SECONDS = 5.0
-
-
-class _Threads:
-    """Threads that wait for work and are used again.
-
-    TensorFlow keeps some memory for good for every thread that has ever called it.
-    """
-
-    def __init__(self):
-        self._idle: list[queue.SimpleQueue] = []
-        self._closed = threading.Event()
-
-    def start(self, work: Callable[[], None]) -> threading.Event:
-        """Does some work in a thread.
-
-        Args:
-            work: What to do; must not raise.
-
-        Returns:
-            An event that is set when it is done.
-        """
-        try:
-            inbox = self._idle.pop()
-        except IndexError:
-            inbox = queue.SimpleQueue()
-            threading.Thread(
-                target=_serve,
-                args=(inbox, self._idle, self._closed),
-                name="tff_fedss in_process",
-                daemon=True,
-            ).start()
-        done = threading.Event()
-        inbox.put((work, done))
-        return done
-
-    def close(self) -> None:
-        """Ends the threads; those that are busy, after their work."""
-        self._closed.set()
-        while self._idle:
-            self._idle.pop().put(None)
-
-
-def _serve(
-    inbox: queue.SimpleQueue,
-    idle: list[queue.SimpleQueue],
-    closed: threading.Event,
-) -> None:
-    while (order := inbox.get()) is not None:
-        work, done = order
-        work()
-        del order, work  # They hold the values of a round.
-        if not closed.is_set():
-            idle.append(inbox)
-        done.set()
-        if closed.is_set():
-            return
 
 
 class _Place:
@@ -131,9 +74,13 @@ class _Place:
         """Notes that what runs here computes gradients on the CPU all the same."""
         self._invocation.trained_on_host = True
 
-    def for_each_client(self, function: Callable[[int, "_Place"], Any]) -> list[Any]:
+    def for_each_client(
+        self,
+        function: Callable[[int, "_Place"], Any],
+        read: Callable[[int], None] | None = None,
+    ) -> list[Any]:
         """See `_Invocation.for_each_client`."""
-        return self._invocation.for_each_client(function)
+        return self._invocation.for_each_client(function, read)
 
 
 def _copy_to(tensor: tf.Tensor, device: str) -> tf.Tensor:
@@ -149,7 +96,8 @@ class _Invocation:
         num_clients: int,
         slots: Sequence[str],
         server_device: str,
-        threads: _Threads,
+        workers: threads.Threads,
+        reads_ahead: bool = False,
     ):
         """Creates it.
 
@@ -157,13 +105,15 @@ class _Invocation:
             num_clients: How many clients take part.
             slots: A device per client that may run at the same time.
             server_device: The device of the server's work.
-            threads: Where to get threads from.
+            workers: Where to get threads from.
+            reads_ahead: Whether the data of the clients that come next are read.
         """
         self.num_clients = num_clients
         self.copies: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = {}
         self.server = _Place(self, server_device)
         self._slots = slots
-        self._threads = threads
+        self._threads = workers
+        self._reads_ahead = reads_ahead
         self.client_devices: set[str] = set()
         self.trained_on_host = False
         self._stopped = threading.Event()
@@ -214,11 +164,17 @@ class _Invocation:
         self._stopped.set()
         self._canceller.start_cancel()
 
-    def for_each_client(self, function: Callable[[int, _Place], Any]) -> list[Any]:
+    def for_each_client(
+        self,
+        function: Callable[[int, _Place], Any],
+        read: Callable[[int], None] | None = None,
+    ) -> list[Any]:
         """Calls a function for each client, on all devices.
 
         Args:
             function: (client index, place) -> what the client computes.
+            read: Called with a client's index before the function is, by a thread that
+                is a little ahead, if this invocation is one that reads ahead.
 
         Returns:
             The results in the order of the clients.
@@ -230,20 +186,32 @@ class _Invocation:
         failures: list[tuple[int, BaseException]] = []
         waiting = iter(range(self.num_clients))  # Each next() of it is atomic.
 
+        here, *elsewhere = self._slots[: max(1, self.num_clients)]
+        ahead = None
+        if read is not None and self._reads_ahead:
+            ahead = read_ahead.ReadAhead(
+                read, self.num_clients, 1 + len(elsewhere), self._stopped
+            )
+
         def work(device: str) -> None:
             place = _Place(self, device)
             for k in waiting:
-                if self._stopped.is_set():
-                    return
                 try:
+                    if ahead is not None:
+                        ahead.wait(k)
+                    if self._stopped.is_set():
+                        return
                     results[k] = function(k, place)
                     self.client_devices.update(_devices_of(results[k]))
                 except BaseException as error:  # To be raised by the first thread.
                     failures.append((k, error))
                     self.stop()
+                finally:
+                    if ahead is not None:
+                        ahead.done()
 
-        here, *elsewhere = self._slots[: max(1, self.num_clients)]
-        others = [
+        others = [] if ahead is None else [self._threads.start(ahead.run)]
+        others += [
             self._threads.start(functools.partial(work, device)) for device in elsewhere
         ]
         work(here)
@@ -297,6 +265,7 @@ class InProcessContext(tff.framework.SyncContext):
         clients_per_device: int | None = None,
         server_device: str | None = None,
         default_num_clients: int = 0,
+        reads_ahead: bool | None = None,
     ):
         """Creates the context.
 
@@ -313,6 +282,9 @@ class InProcessContext(tff.framework.SyncContext):
                 `devices`.
             default_num_clients: How many clients a computation has whose argument has
                 no list of client values: one that broadcasts only, for instance.
+            reads_ahead: Whether the data set of the client that comes next is read into
+                memory while others compute. By default if there are GPUs: a CPU has
+                nothing to read with meanwhile.
 
         Raises:
             ValueError: If there is no such device, clients_per_device is not positive,
@@ -324,6 +296,9 @@ class InProcessContext(tff.framework.SyncContext):
             )
         values.check_default_num_clients(default_num_clients)
         gpus.let_memory_grow(tf.config.list_physical_devices("GPU"))
+        # On a GPU it would turn each image round before a convolution and back before
+        # the normalization that follows. It does nothing on CPUs.
+        tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
         if devices is not None:
             if not devices:
                 raise ValueError("There must be at least one device for the clients.")
@@ -332,6 +307,7 @@ class InProcessContext(tff.framework.SyncContext):
         self._named_server_device = server_device and _full_name(server_device)
         self._clients_per_device = clients_per_device
         self._default_num_clients = default_num_clients
+        self._named_reads_ahead = reads_ahead
         self.client_devices: set[str] = set()
         self.trained_on_host = False
         self._builder = program.Builder()
@@ -340,7 +316,7 @@ class InProcessContext(tff.framework.SyncContext):
             collections.OrderedDict()
         )
         self._lock = threading.RLock()
-        self._threads = _Threads()
+        self._threads = threads.Threads()
         self.close = weakref.finalize(self, self._threads.close)
 
     @functools.cached_property
@@ -356,6 +332,12 @@ class InProcessContext(tff.framework.SyncContext):
     def server_device(self) -> str:
         """The full name of the device of the server."""
         return self._named_server_device or self.devices[0]
+
+    @property
+    def _reads_ahead(self) -> bool:
+        if self._named_reads_ahead is not None:
+            return self._named_reads_ahead
+        return any("GPU" in device for device in self.devices)
 
     @functools.cached_property
     def _slots(self) -> tuple[str, ...]:
@@ -404,7 +386,11 @@ class InProcessContext(tff.framework.SyncContext):
                 else self._border.take(arg, parameter_type, num_clients)
             )
             invocation = _Invocation(
-                num_clients, self._slots, self.server_device, self._threads
+                num_clients,
+                self._slots,
+                self.server_device,
+                self._threads,
+                self._reads_ahead,
             )
             result = invocation.run(node, argument)
             self.client_devices |= invocation.client_devices

@@ -61,11 +61,45 @@ def _eval_at_clients(function, place):
     return place.for_each_client(lambda k, client: function(None, client))
 
 
-def _map(argument, place):
-    function, value = argument
-    if isinstance(value, list):
-        return place.for_each_client(lambda k, client: function(value[k], client))
-    return function(value, place)
+def _map(type_signature: tff.FunctionType) -> Intrinsic:
+    member_type = type_signature.parameter[1].member
+
+    def mapped(argument, place):
+        function, value = argument
+        if not isinstance(value, list):
+            return function(value, place)
+        if not getattr(function, "reads_sequences", False):
+            return place.for_each_client(lambda k, client: function(value[k], client))
+        value = list(value)
+
+        def read(k):
+            value[k] = _read(value[k], member_type)
+
+        def call(k, client):
+            own, value[k] = value[k], None  # Let go when it is done.
+            return function(own, client)
+
+        return place.for_each_client(call, read)
+
+    return mapped
+
+
+def _read(value: Any, type_spec: tff.Type) -> Any:
+    """Returns a value whose sequences are in memory."""
+    if isinstance(type_spec, tff.SequenceType):
+        data = _dataset(value, type_spec.element).cache()
+        for _ in data:
+            pass
+        variant = tf.data.experimental.to_variant(data)
+        return leaf.SequenceValue(variant, (data, value.owners))
+    if not isinstance(type_spec, tff.StructType):
+        return value
+    return tuple(
+        _read(part, part_type)
+        for part, (_, part_type) in zip(
+            value, tff.structure.iter_elements(type_spec), strict=True
+        )
+    )
 
 
 def _map_all_equal(argument, place):
@@ -152,7 +186,7 @@ class _Select:
 
             def row(key, place):
                 result = select_fn((value, key), place)
-                return tf.nest.flatten(_pack(result, self._row_type))
+                return tf.nest.flatten(values.pack_element(result, self._row_type))
 
             if keys.shape[0] == 0:
                 return [tf.zeros([0, *s.shape], s.dtype) for s in specs]
@@ -168,7 +202,9 @@ class _Select:
     def _rows_one_by_one(self, keys, server_value, select_fn, place):
         rows = [
             tf.nest.flatten(
-                _pack(select_fn((server_value, key), place), self._row_type)
+                values.pack_element(
+                    select_fn((server_value, key), place), self._row_type
+                )
             )
             for key in tf.unstack(keys)
         ]
@@ -224,34 +260,6 @@ def _slices(stacked: Sequence[tf.Tensor]) -> tf.Tensor:
         )
 
 
-def _pack(value: Any, type_spec: tff.Type) -> Any:
-    """Puts the runtime's value into the containers that a sequence's elements have."""
-    if not isinstance(type_spec, tff.StructType):
-        return value
-    return values.pack(
-        [
-            (name, _pack(element, element_type))
-            for element, (name, element_type) in zip(
-                value, tff.structure.iter_elements(type_spec), strict=True
-            )
-        ]
-    )
-
-
-def _unpack(element: Any, type_spec: tff.Type) -> Any:
-    """The inverse of `_pack`."""
-    if not isinstance(type_spec, tff.StructType):
-        return element
-    return tuple(
-        _unpack(part, part_type)
-        for (_, part), (_, part_type) in zip(
-            tff.structure.iter_elements(tff.structure.from_container(element)),
-            tff.structure.iter_elements(type_spec),
-            strict=True,
-        )
-    )
-
-
 def _dataset(sequence: leaf.SequenceValue, element_type: tff.Type) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(
         sequence.variant, values.element_structure(element_type)
@@ -264,7 +272,9 @@ def _sequence_reduce(type_signature: tff.FunctionType) -> Intrinsic:
     def reduce(argument, place):
         sequence, total, function = argument
         for element in _dataset(sequence, element_type):
-            total = function((total, _unpack(element, element_type)), place)
+            total = function(
+                (total, values.unpack_element(element, element_type)), place
+            )
         return total
 
     return reduce
@@ -280,7 +290,7 @@ def _sequence_sum(type_signature: tff.FunctionType) -> Intrinsic:
         )
         for element in _dataset(sequence, element_type):
             sums = tf.nest.map_structure(tf.add, sums, element)
-        return _unpack(sums, element_type)
+        return values.unpack_element(sums, element_type)
 
     return total
 
@@ -294,8 +304,10 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
 
         def of_element(*element):
             element = element[0] if len(element) == 1 else element
-            result = function(_unpack(element, element_type), leaf.TRACING)
-            return _pack(result, result_type)
+            result = function(
+                values.unpack_element(element, element_type), leaf.TRACING
+            )
+            return values.pack_element(result, result_type)
 
         dataset = _dataset(sequence, element_type)
         try:
@@ -305,7 +317,10 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
                 raise
             # One by one: each call has variables and resources of its own.
             results = [
-                _pack(function(_unpack(element, element_type), place), result_type)
+                values.pack_element(
+                    function(values.unpack_element(element, element_type), place),
+                    result_type,
+                )
                 for element in dataset
             ]
             dataset = tensorflow_utils.make_data_set_from_elements(
@@ -322,11 +337,9 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
 
 _BY_URI: dict[str, Intrinsic] = {
     "federated_aggregate": _aggregate,
-    "federated_apply": _map,
     "federated_broadcast": _value_at_clients,
     "federated_eval_at_clients": _eval_at_clients,
     "federated_eval_at_server": _eval_at_server,
-    "federated_map": _map,
     "federated_map_all_equal": _map_all_equal,
     "federated_value_at_clients": _value_at_clients,
     "federated_value_at_server": _value_at_server,
@@ -334,6 +347,8 @@ _BY_URI: dict[str, Intrinsic] = {
     "federated_zip_at_server": _zip_at_server,
 }
 _BY_TYPE: dict[str, Callable[[tff.FunctionType], Intrinsic]] = {
+    "federated_apply": _map,
+    "federated_map": _map,
     "federated_select": _Select,
     "sequence_map": _sequence_map,
     "sequence_reduce": _sequence_reduce,

@@ -17,7 +17,6 @@ and all concurrent clients share. What a session kept apart must be kept apart a
 """
 
 import contextlib
-import functools
 import hashlib
 import itertools
 import threading
@@ -28,10 +27,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.framework import kernels as registered_kernels
 from tensorflow.python.ops import handle_data_util
 
-from tff_fedss.runtime import graphs, resources
+from tff_fedss.runtime import gpus, graphs, resources
 
 _CPU = "/device:CPU:0"
 
@@ -105,6 +103,7 @@ class Leaf:
         is_closed: It depends on nothing but its argument.
         is_stateless: Whether it may be called inside of another function: its graph
             keeps nothing that a call would have to have for itself.
+        reads_sequences: Whether it reads a sequence of its argument.
         trains_on_host: Whether it computes gradients in a function of tf.data, which
             TensorFlow runs on the CPU wherever the computation is.
     """
@@ -160,6 +159,11 @@ class Leaf:
                 plan, suffix, feeds, specs, token, prototypes, fetches, init_op
             )
 
+        reached = {node.name for node in plan.graph_def.node}
+        self.reads_sequences = any(
+            graphs.node_name(name) in reached and spec.dtype == tf.variant
+            for name, spec in zip(self._feeds, specs[-len(self._feeds) :], strict=False)
+        )
         self.trains_on_host = graphs.has_gradients_in_data_sets(plan.graph_def)
         self._has_results = bool(fetches)
         self.is_stateless = not init_op and not plan.variables and plan.is_shared
@@ -422,34 +426,8 @@ class _Variable:
             tf.raw_ops.DestroyResourceOp(resource=self.handle, ignore_lookup_error=True)
 
 
-@functools.cache
-def variable_device(dtype: tf.DType, device: str) -> str:
-    """Returns where a variable is kept that a computation on a device uses.
-
-    Args:
-        dtype: Of the variable.
-        device: Of the computation.
-
-    Returns:
-        The same device; or the CPU, for what TensorFlow has no GPU variables of, such
-        as int32.
-    """
-    if "GPU" not in device:
-        return device
-    found = registered_kernels.get_registered_kernels_for_op("VarHandleOp").kernel
-    for kernel in found:
-        # Kernels of the DEFAULT kind are for all devices.
-        if kernel.device_type in ("GPU", "DEFAULT") and all(
-            dtype.as_datatype_enum in constraint.allowed_values.list.type
-            for constraint in kernel.constraint
-            if constraint.name == "dtype"
-        ):
-            return device
-    return _CPU
-
-
 def _new_variable(node: Any, device: str) -> _Variable:
-    device = variable_device(tf.as_dtype(node.attr["dtype"].type), device)
+    device = gpus.variable_device(tf.as_dtype(node.attr["dtype"].type), device)
     with eager_context.eager_mode(), tf.device(device):
         return _Variable(
             tf.raw_ops.VarHandleOp(

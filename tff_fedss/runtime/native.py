@@ -69,7 +69,7 @@ class _Worker:
         )
         channel = worker_service.Channel(f"localhost:{port}")
         answered = threading.Event()
-        channel.ask(lambda is_there: is_there and answered.set(), wait_for_ready=True)
+        channel.ask(lambda is_there: is_there and answered.set())
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
         while not answered.wait(0.05):
             if self._process.poll() is not None:

@@ -141,10 +141,10 @@ class Builder:
         last_use: dict[str, int] = {}
         for step, (name, value) in enumerate(block.locals):
             last_use[name] = step
-            for used in _names(value):
+            for used in names_in(value):
                 if used in last_use:
                     last_use[used] = step
-        for used in _names(block.result):
+        for used in names_in(block.result):
             last_use.pop(used, None)
         dying: list[list[str]] = [[] for _ in nodes]
         redefined = len({name for name, _ in nodes}) < len(nodes)
@@ -163,7 +163,7 @@ class Builder:
         return run
 
 
-def _names(block: tff.framework.ComputationBuildingBlock) -> set[str]:
+def names_in(block: tff.framework.ComputationBuildingBlock) -> set[str]:
     """Returns all names that a building block refers to."""
     names = set()
 
@@ -188,4 +188,4 @@ def _free_names(block: tff.framework.Lambda) -> set[str]:
         return part, False
 
     tff.framework.transform_postorder(block.result, visit)
-    return _names(block.result) - bound
+    return names_in(block.result) - bound

@@ -7,7 +7,7 @@ a list with one value per client. Names and Python containers live in the types 
 
 import collections
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -71,6 +71,118 @@ def _client_lengths(value: Any, type_spec: tff.Type | None) -> Iterator[int]:
             strict=False,
         ):
             yield from _client_lengths(element, element_type)
+
+
+def has_clients(type_spec: tff.Type) -> bool:
+    """Whether a part of a value of this type is at the clients."""
+    if isinstance(type_spec, tff.StructType):
+        return any(has_clients(e) for _, e in tff.structure.iter_elements(type_spec))
+    return (
+        isinstance(type_spec, tff.FederatedType) and type_spec.placement is tff.CLIENTS
+    )
+
+
+def type_of_clients(type_spec: tff.Type) -> tff.Type:
+    """Returns a type of arguments in which empty tuples stand for the server's."""
+    return _type_without(tff.SERVER, type_spec)
+
+
+def type_of_server(type_spec: tff.Type) -> tff.Type:
+    """Returns a type of arguments in which empty tuples stand for the clients'."""
+    return _type_without(tff.CLIENTS, type_spec)
+
+
+def _type_without(placement: Any, type_spec: tff.Type) -> tff.Type:
+    if isinstance(type_spec, tff.StructType):
+        return tff.StructType(
+            [
+                (name, _type_without(placement, element))
+                for name, element in tff.structure.iter_elements(type_spec)
+            ]
+        )
+    is_there = isinstance(type_spec, tff.FederatedType) and (
+        type_spec.placement is placement
+    )
+    return tff.StructType([]) if is_there else type_spec
+
+
+def of_server(value: Any, type_spec: tff.Type) -> Any:
+    """Returns an argument of `type_of_server`.
+
+    Args:
+        value: With the clients' values.
+        type_spec: Its type.
+    """
+    return _mapped(
+        value,
+        type_spec,
+        lambda v, t: v if t.placement is tff.SERVER else (),
+    )
+
+
+def of_clients(value: Any, type_spec: tff.Type, clients: slice) -> Any:
+    """Returns an argument of `type_of_clients`, of some of the clients.
+
+    Args:
+        value: The argument.
+        type_spec: Its type.
+        clients: Which.
+    """
+    return _mapped(
+        value,
+        type_spec,
+        lambda v, t: (
+            () if t.placement is tff.SERVER else v if t.all_equal else list(v[clients])
+        ),
+    )
+
+
+def without_clients(value: Any, type_spec: tff.Type) -> Any:
+    """Returns an argument of the same type that speaks of no client."""
+    return _mapped(
+        value,
+        type_spec,
+        lambda v, t: [] if t.placement is tff.CLIENTS and not t.all_equal else v,
+    )
+
+
+def with_clients(
+    value: Any, type_spec: tff.Type, function: Callable[[Any], Any]
+) -> Any:
+    """Returns an argument with other values of the clients.
+
+    Args:
+        value: The argument.
+        type_spec: Its type.
+        function: From the value of one client to the one that takes its place.
+    """
+    return _mapped(
+        value,
+        type_spec,
+        lambda v, t: (
+            list(map(function, v))
+            if t.placement is tff.CLIENTS and not t.all_equal
+            else v
+        ),
+    )
+
+
+def _mapped(
+    value: Any, type_spec: tff.Type, function: Callable[[Any, tff.FederatedType], Any]
+) -> Any:
+    """Applies a function to the federated parts of an argument."""
+    if isinstance(type_spec, tff.FederatedType):
+        return function(value, type_spec)
+    if isinstance(type_spec, tff.StructType):
+        return tff.structure.Struct(
+            (name, _mapped(element, element_type, function))
+            for element, (name, element_type) in zip(
+                elements(value, type_spec),
+                tff.structure.iter_elements(type_spec),
+                strict=True,
+            )
+        )
+    return value
 
 
 class Border:
@@ -338,4 +450,32 @@ def element_structure(type_spec: tff.Type) -> Any:
             (name, element_structure(element))
             for name, element in tff.structure.iter_elements(type_spec)
         ]
+    )
+
+
+def pack_element(value: Any, type_spec: tff.Type) -> Any:
+    """Puts the runtime's value into the containers that a sequence's elements have."""
+    if not isinstance(type_spec, tff.StructType):
+        return value
+    return pack(
+        [
+            (name, pack_element(element, element_type))
+            for element, (name, element_type) in zip(
+                value, tff.structure.iter_elements(type_spec), strict=True
+            )
+        ]
+    )
+
+
+def unpack_element(element: Any, type_spec: tff.Type) -> Any:
+    """Returns the runtime's value of an element; undoes `pack_element`."""
+    if not isinstance(type_spec, tff.StructType):
+        return element
+    return tuple(
+        unpack_element(part, part_type)
+        for (_, part), (_, part_type) in zip(
+            tff.structure.iter_elements(tff.structure.from_container(element)),
+            tff.structure.iter_elements(type_spec),
+            strict=True,
+        )
     )

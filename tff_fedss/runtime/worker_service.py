@@ -1,7 +1,7 @@
 """TFF's worker, seen from outside: its process, a channel to it, a context over it.
 
 A worker is TFF's C++ `worker_binary`: a gRPC service that computes on the CPUs of its
-machine. `native` keeps one for itself, `remote` shares the clients out to several.
+machine. `native` keeps one for itself.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import pathlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import IO, Any
 
 import grpc
@@ -29,7 +29,7 @@ _NO_METHOD = "/tff_fedss.Worker/IsThere"
 
 
 def start_process(
-    port: int, max_concurrent_computation_calls: int, output: IO | None
+    port: int, max_concurrent_computation_calls: int, output: IO
 ) -> subprocess.Popen:
     """Starts a worker on this machine that ends, at the latest, with this program.
 
@@ -39,7 +39,7 @@ def start_process(
         port: Where it listens, on all addresses of this machine.
         max_concurrent_computation_calls: How many clients may run at once in the
             worker; not positive: no limit.
-        output: Where its messages go; None: where this program's go.
+        output: Where its messages go.
 
     Returns:
         The process.
@@ -78,14 +78,13 @@ class Channel:
     be doing so while the interpreter shuts down, which crashes it.
     """
 
-    def __init__(self, address: str, options: Sequence[tuple[str, Any]] = ()):
+    def __init__(self, address: str):
         """Creates the channel; it connects when it is first used.
 
         Args:
             address: "host:port".
-            options: Of gRPC, for this channel.
         """
-        self._channel = grpc.insecure_channel(address, [*_UNLIMITED_MESSAGES, *options])
+        self._channel = grpc.insecure_channel(address, _UNLIMITED_MESSAGES)
         self._no_method = self._channel.unary_unary(_NO_METHOD)
 
     def __getattr__(self, name: str) -> Any:
@@ -95,27 +94,16 @@ class Channel:
         """Does nothing."""
         del callback, try_to_connect
 
-    def ask(
-        self,
-        callback: Callable[[bool], None],
-        timeout: float | None = None,
-        wait_for_ready: bool = False,
-    ) -> None:
+    def ask(self, callback: Callable[[bool], None]) -> None:
         """Asks the worker whether it is there, and does not wait for the answer.
+
+        It goes on trying to connect until the channel is closed.
 
         Args:
             callback: Called with the answer, in another thread; with False, too, when
-                the channel is closed, at once if it was closed before.
-            timeout: How long to wait for the worker, in seconds; None: for ever.
-            wait_for_ready: Whether to keep trying to connect.
+                the channel is closed.
         """
-        try:
-            call = self._no_method.future(
-                b"", timeout=timeout, wait_for_ready=wait_for_ready
-            )
-        except ValueError:  # gRPC's, of a channel that is closed.
-            callback(False)
-            return
+        call = self._no_method.future(b"", wait_for_ready=True)
         call.add_done_callback(
             lambda call: callback(call.code() is grpc.StatusCode.UNIMPLEMENTED)
         )
@@ -125,25 +113,21 @@ class Invoker:
     """A TFF context over a remote executor, in a thread of its own.
 
     TFF's remote executors are coroutines that block. So the caller's thread stays free
-    to receive signals, and several workers can be at work at once.
+    to receive signals.
     """
 
     def __init__(
         self,
         create_executor: Callable[[Any], tff.framework.RemoteExecutor],
-        compiler_fn: Callable[
-            [Any], Any
-        ] = tff.backends.native.desugar_and_transform_to_native,
     ):
         """Starts the thread.
 
         Args:
             create_executor: Makes an executor for a computation's cardinalities.
-            compiler_fn: Compiles a computation to what the worker understands.
         """
         self._context = tff.framework.AsyncExecutionContext(
             executor_fn=tff.framework.ResourceManagingExecutorFactory(create_executor),
-            compiler_fn=compiler_fn,
+            compiler_fn=tff.backends.native.desugar_and_transform_to_native,
             transform_args=tff.tensorflow.transform_args,
             transform_result=tff.tensorflow.transform_result,
         )

@@ -26,7 +26,7 @@ def _iid_draws(
 
 
 def sample_without_replacement(
-    num_samples: int, population: tf.Tensor, seed: tf.Tensor
+    num_samples: int | tf.Tensor, population: tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
     """Draws distinct integers of [0, population), every subset equally likely.
 
@@ -37,7 +37,7 @@ def sample_without_replacement(
     wanted, repeats would be many and a shuffle of all costs no more.
 
     Args:
-        num_samples: How many to draw (m); a Python integer.
+        num_samples: How many to draw (m).
         population: int32[], the size of the population.
         seed: int32[2], the key of the stateless generator: same key, same sample.
 
@@ -88,7 +88,8 @@ def sample_without_replacement(
         )
         return distinct[:num_samples]
 
-    if num_samples == 0:
+    is_known = isinstance(num_samples, int)
+    if is_known and num_samples == 0:
         return tf.zeros([0], tf.int32)
     sample = tf.cond(2 * num_samples > population, shuffle_all, reject_repeats)
-    return tf.ensure_shape(sample, [num_samples])
+    return tf.ensure_shape(sample, [num_samples if is_known else None])

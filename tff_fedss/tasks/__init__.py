@@ -3,7 +3,14 @@
 from tff_fedss.tasks.classification import Classification
 from tff_fedss.tasks.contrastive import Contrastive
 from tff_fedss.tasks.extreme import ExtremeClassification
-from tff_fedss.tasks.families import FAMILIES, KINDS, DataOptions, Family, Settings
+from tff_fedss.tasks.families import (
+    FAMILIES,
+    KINDS,
+    DataOptions,
+    Family,
+    Settings,
+    load_clients,
+)
 from tff_fedss.tasks.identities import IdentityVerification
 from tff_fedss.tasks.labelled_images import LabelledClassification
 from tff_fedss.tasks.language_model import LanguageModel
@@ -28,4 +35,5 @@ __all__ = [
     "SampledSoftmaxTask",
     "Settings",
     "Task",
+    "load_clients",
 ]

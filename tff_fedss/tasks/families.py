@@ -7,8 +7,12 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from typing import Any
+
+import tensorflow as tf
 
 from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.tasks.classification import Classification
 from tff_fedss.tasks.retrieval import Retrieval
 
@@ -355,3 +359,26 @@ FAMILIES = {
         "TFDS", "tfds", ["tfds_name", "image_key", "label_key", "client_key"]
     ),
 }
+
+
+def load_clients(
+    name: str, options: DataOptions
+) -> tuple[Callable[..., Mapping[str, Any]], Fingerprint]:
+    """Loads a data set where clients train on it, such as on a machine of a cluster.
+
+    Args:
+        name: The data set's, of `FAMILIES`.
+        options: With absolute paths.
+
+    Returns:
+        What makes a client's argument, `Task.client`, and the fingerprint of the data.
+
+    Raises:
+        InvalidInputError: If the data are not there, or damaged.
+    """
+    task = KINDS[options.kind](FAMILIES[name].load(options), _no_model)
+    return task.client, task.fingerprint()
+
+
+def _no_model() -> tf.keras.Model:
+    raise NotImplementedError("Here are clients' data alone.")

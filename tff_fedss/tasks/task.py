@@ -44,7 +44,11 @@ class Task(abc.ABC):
         self.feature_extractor_fn = feature_extractor_fn
 
     def client(
-        self, client_id: str, seed: np.ndarray, with_positives: bool = False
+        self,
+        client_id: str,
+        seed: np.ndarray,
+        with_positives: bool = False,
+        permanent_seed: np.ndarray | None = None,
     ) -> Mapping[str, Any]:
         """Returns one element of the client argument of `algorithms.build_fedss`.
 
@@ -52,12 +56,16 @@ class Task(abc.ABC):
             client_id: One of the data set's clients.
             seed: int32[2], see `training.client_seed`.
             with_positives: As the process has it.
+            permanent_seed: int32[2], see `training.permanent_seed`; None where the
+                process has none.
         """
         result = collections.OrderedDict(
             data=self.dataset.client_examples(client_id, seed), seed=seed
         )
         if with_positives:
             result["positives"] = self.dataset.positives(client_id)
+        if permanent_seed is not None:
+            result["permanent_seed"] = permanent_seed
         return result
 
     def fingerprint(self) -> Fingerprint:

@@ -2,7 +2,7 @@
 
 from tff_fedss.training.centralized_run import CentralizedRun, pooled_batches
 from tff_fedss.training.checkpoints import Checkpoints
-from tff_fedss.training.draws import client_seed, cohort
+from tff_fedss.training.draws import client_seed, cohort, permanent_seed
 from tff_fedss.training.embedding_process import EmbeddingProcess
 from tff_fedss.training.federated_run import FederatedRun, client_selection_fn
 from tff_fedss.training.leap_run import InTurnEmbedding, LeapRun
@@ -35,6 +35,7 @@ __all__ = [
     "client_seed",
     "client_selection_fn",
     "cohort",
+    "permanent_seed",
     "pooled_batches",
     "processor",
     "read_arrays",

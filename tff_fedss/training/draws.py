@@ -29,6 +29,19 @@ def client_seed(seed: int, round_num: int, client_id: str) -> np.ndarray:
     return np.frombuffer(_digest("client", seed, round_num, client_id)[:8], np.int32)
 
 
+def permanent_seed(seed: int, client_id: str) -> np.ndarray:
+    """Returns the seed of what a client draws once for all rounds.
+
+    Args:
+        seed: Of the run.
+        client_id: The client.
+
+    Returns:
+        int32[2], as `tff_fedss.algorithms.build_fedss` takes it.
+    """
+    return np.frombuffer(_digest("permanent", seed, client_id)[:8], np.int32)
+
+
 def cohort(
     seed: int, round_num: int, client_ids: Sequence[str], cohort_size: int
 ) -> list[str]:

@@ -15,7 +15,12 @@ from tff_fedss.training.run import Metrics, Run
 
 
 def client_selection_fn(
-    task: Task, cohort_size: int, seed: int, with_positives: bool = False
+    task: Task,
+    cohort_size: int,
+    seed: int,
+    with_positives: bool = False,
+    with_permanent_seeds: bool = False,
+    client_fn: Callable[..., Any] | None = None,
 ) -> Callable[[int], list[Any]]:
     """Builds the function that `tff.simulation.run_training_process` calls each round.
 
@@ -24,18 +29,22 @@ def client_selection_fn(
         cohort_size: K, the number of clients of a round.
         seed: Of the run.
         with_positives: As the process has it.
+        with_permanent_seeds: Likewise.
+        client_fn: Makes a client's argument, as `task.client`; None: that.
 
     Returns:
         A function from the round, counted from 1, to the client argument of
         `algorithms.build_fedss`.
     """
+    client_fn = client_fn or task.client
 
     def select_clients(round_num: int) -> list[Any]:
         return [
-            task.client(
+            client_fn(
                 client_id,
                 draws.client_seed(seed, round_num, client_id),
                 with_positives,
+                draws.permanent_seed(seed, client_id) if with_permanent_seeds else None,
             )
             for client_id in draws.cohort(
                 seed, round_num, task.dataset.train.client_ids, cohort_size
@@ -61,6 +70,7 @@ class FederatedRun(Run):
         cohort_size: int,
         seed: int,
         asks_by_id: bool = True,
+        client_fn: Callable[..., Any] | None = None,
     ):
         """Initializes the state of the process.
 
@@ -72,16 +82,19 @@ class FederatedRun(Run):
             seed: Of the cohorts and of the clients' draws.
             asks_by_id: Whether clients name the classes that they want, which costs
                 bytes; those of FullSoftmax get all of them unasked.
+            client_fn: See `client_selection_fn`.
         """
         super().__init__(name, task)
         self._process = process
         self._asks_by_id = asks_by_id
-        client_type = process.next.type_signature.parameter[1].member
+        names = tff.structure.name_list(process.next.type_signature.parameter[1].member)
         self._select_clients = client_selection_fn(
             task,
             cohort_size,
             seed,
-            with_positives="positives" in tff.structure.name_list(client_type),
+            with_positives="positives" in names,
+            with_permanent_seeds="permanent_seed" in names,
+            client_fn=client_fn,
         )
         self._state = process.initialize()
 

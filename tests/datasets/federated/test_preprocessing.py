@@ -119,3 +119,22 @@ def test_a_worker_decodes_and_crops_as_this_process_does(stored):
     np.testing.assert_array_equal(
         stack(data), np.stack([e["image"] for e in data.as_numpy_iterator()])
     )
+
+
+def test_all_clients_share_one_traced_function(stored):
+    """TensorFlow keeps every function that a graph has read a data set by."""
+    traced = []
+
+    def read(image):
+        traced.append(image)
+        return tf.io.decode_image(image, channels=3, expand_animations=False)
+
+    preprocessing = Preprocessing(8, 10, read=read)
+    seeds = [np.array([0, k], np.int32) for k in range(3)]
+    crops = [
+        np.stack([e["image"] for e in preprocessing.training(data, seed)])
+        for seed in seeds
+        for data in (stored, stored.skip(1))
+    ]
+    assert len(traced) == 1
+    assert not np.array_equal(crops[0], crops[2])

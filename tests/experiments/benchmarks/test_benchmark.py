@@ -1,12 +1,14 @@
 """The benchmark: what it measures is the same in all, and it tells who cheats."""
 
 import csv
+import pathlib
 
 import numpy as np
 import pytest
 
 from experiments.benchmarks import contest, table
 from experiments.benchmarks.workload import BATCH_SIZE, Workload
+from tests.experiments.benchmarks import fake_contender
 
 _WORKLOAD = Workload("fedavg", "cnn", num_clients=2, num_examples=40)
 _FAKE = contest.Entry("tests.experiments.benchmarks.fake_contender")
@@ -45,6 +47,20 @@ def test_an_honest_contender_is_ok_and_measured(tmp_path):
     assert len(result.seconds) == 3 and result.first_seconds > 0
     assert result.peak_mib > 1
     assert "not a reply" in (tmp_path / "fedavg_cnn_2_fake.log").read_text()
+
+
+def test_a_contender_of_another_checkout(tmp_path):
+    own = pathlib.Path(fake_contender.__file__)
+    folder = tmp_path / "checkout"
+    for package in ("tests", "tests/experiments", "tests/experiments/benchmarks"):
+        (folder / package).mkdir(parents=True)
+        (folder / package / "__init__.py").touch()
+    other = own.read_text().replace('settings = "fake"', 'settings = "another"')
+    (folder / "tests/experiments/benchmarks" / own.name).write_text(other)
+    name = f"fake:checkout={folder}"
+    results, _ = _run(tmp_path, ["fake", name], repeats=1)
+    assert (results[name].status, results[name].note) == ("ok", "another")
+    assert results["fake"].note == "fake"
 
 
 def test_short_rounds_are_repeated_for_a_while(tmp_path):

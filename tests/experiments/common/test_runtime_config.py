@@ -46,7 +46,7 @@ def test_auto_is_in_process_without_a_gpu(monkeypatch):
         ((), "in_process"),
         (("--num_gpus=2",), "in_process"),
         (("--num_gpus=0",), "in_process"),
-        (("--workers=a:1",), "native"),
+        (("--cluster=auto",), "cluster"),
     ],
 )
 def test_auto_with_gpus(three_gpus, arguments, name):
@@ -58,12 +58,13 @@ def test_auto_with_gpus(three_gpus, arguments, name):
     [
         ((), "set_in_process_context"),
         (("--runtime=native",), "set_native_context"),
-        (("--workers=a:1",), "set_remote_context"),
+        (("--cluster=auto",), "set_cluster_context"),
+        (("--runtime=cluster",), "set_cluster_context"),
     ],
 )
 def test_the_runtime_becomes_the_default(monkeypatch, arguments, installed):
     called = []
-    for name in ("set_in_process_context", "set_native_context", "set_remote_context"):
+    for name in ("set_in_process_context", "set_native_context", "set_cluster_context"):
         monkeypatch.setattr(
             runtime, name, lambda *_, name=name, **__: called.append(name)
         )
@@ -71,9 +72,22 @@ def test_the_runtime_becomes_the_default(monkeypatch, arguments, installed):
     assert called == [installed]
 
 
-def test_what_does_not_go_together(three_gpus):
-    with pytest.raises(InvalidInputError, match="--num_gpus=2 needs --runtime=in_pro"):
-        runtime_config.with_defaults(parse("--num_gpus=2", "--runtime=native"))
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("--num_gpus=2", "--runtime=native"), "--num_gpus=2 needs --runtime=in_pro"),
+        (("--cluster=here",), "--cluster takes local, auto, or .* found 'here'"),
+        (("--cluster=ray://a:0",), "found 'ray://a:0'"),
+        (("--cluster=http://a:80",), "found 'http://a:80'"),
+        (("--cluster=auto", "--runtime=native"), "does not go with --runtime=native"),
+        (("--cluster=auto", "--num_gpus=1"), "--num_gpus=1 .*--gpus_per_actor"),
+        (("--actors=2",), "--actors=2 needs --cluster"),
+        (("--gpus_per_actor=0", "--runtime=native"), "--gpus_per_actor=0.0 needs"),
+    ],
+)
+def test_what_does_not_go_together(three_gpus, arguments, message):
+    with pytest.raises(InvalidInputError, match=message):
+        runtime_config.with_defaults(parse(*arguments))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +98,7 @@ def test_what_does_not_go_together(three_gpus):
         (("--num_gpus=0",), 0, 1),
         # Evaluation is in this process: it would take GPUs that nothing trains on.
         (("--runtime=native",), 0, 1),
-        (("--workers=a:1",), 0, 1),
+        (("--cluster=auto",), 0, 1),
     ],
 )
 def test_the_gpus_of_a_run(monkeypatch, arguments, used, at_once):

@@ -42,8 +42,8 @@ def flagfiles(tmp_path_factory):
     for name, own in {
         "glyphs_fedss_m10": "--method=fedss\n--num_negatives=10\n--rounds=3\n",
         "glyphs_fedss_m5": "--method=fedss\n--num_negatives=5\n--rounds=3\n",
-        # n - |P_k| is less than that.
-        "glyphs_neg_only_m39": "--method=neg_only\n--num_negatives=39\n--rounds=3\n",
+        # n is less than that.
+        "glyphs_neg_only_m41": "--method=neg_only\n--num_negatives=41\n--rounds=3\n",
     }.items():
         (folder / f"{name}.flags").write_text(f"# {name}\n{COMMON}{own}")
     return folder
@@ -77,8 +77,8 @@ def finished(flagfiles, tmp_path_factory):
 def test_a_failed_cell_is_reported_and_stops_no_other(finished):
     outcome, results_dir = finished
     assert outcome.returncode == 1
-    assert "FAILED: glyphs_neg_only_m39 seed 0" in outcome.stderr
-    assert "--num_negatives=39 is more than" in outcome.stderr
+    assert "FAILED: glyphs_neg_only_m41 seed 0" in outcome.stderr
+    assert "--num_negatives=41 is more than" in outcome.stderr
     assert "2 of 3 runs are done." in outcome.stdout
     for cell in ("glyphs_fedss_m5", "glyphs_fedss_m10"):
         done = json.loads((results_dir / cell / "seed0" / "done.json").read_text())
@@ -401,6 +401,40 @@ def test_a_cell_waits_for_the_one_that_it_starts_from(tmp_path):
     assert [job.num_rounds for job in found] == [2] * 4
     assert second.cell.settings["epochs"] == 2
     assert second.arguments == ["--cell=4/mini/d_gamma1", "--epochs=2"]
+
+
+@pytest.mark.parametrize("is_cold", [True, False])
+def test_kernels_are_compiled_by_one_process(tmp_path, monkeypatch, flagfiles, is_cold):
+    """Else each of several would take half an hour for the same."""
+    cache = tmp_path / "cuda"
+    cache.mkdir()
+    if not is_cold:
+        (cache / "index").touch()
+    monkeypatch.setenv("CUDA_CACHE_PATH", str(cache))
+    found, together = jobs_of(flagfiles, 0, tmp_path), []
+
+    class Process:
+        def __init__(self, job):
+            self.job, self.polls, self.returncode = job, 0, 0
+
+        def poll(self):
+            self.polls += 1
+            if self.polls == 2:
+                self.job.folder.mkdir(parents=True)
+                (self.job.folder / "metrics.csv").write_text("method,round\nfedss,1\n")
+            return 0 if self.polls > 4 else None
+
+    def start(job, *_):
+        job.process = Process(job)
+        at_work = [j for j in found if j.process and j.process.polls < 5]
+        together.append([j.rounds_done() for j in at_work])
+
+    monkeypatch.setattr(jobs, "_start", start)
+    monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
+    jobs.run_all(found, num_workers=3, gpus=["0", "1", "2"], more_settings={})
+    assert together == (
+        [[0], [1, 0], [1, 0, 0]] if is_cold else [[0], [0, 0], [0, 0, 0]]
+    )
 
 
 def test_cells_in_parts_start_from_the_folder_of_the_table(tmp_path):

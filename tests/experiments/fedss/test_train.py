@@ -170,7 +170,7 @@ def test_a_run_that_collapses_says_so(run_train, tmp_path):
         (["--rounds=many"], "--rounds=many"),
         (["--no_such_flag"], "no_such_flag"),
         (["stray"], "'stray'"),
-        (["--num_negatives=39"], "--num_negatives=39 is more than n - |P_k| = 40 - "),
+        (["--num_negatives=41"], "--num_negatives=41 is more than the n = 40 classes"),
         (["--clients_per_round=9"], "--clients_per_round=9 is more than the 8 clients"),
         (["--model=mobilenet_v3_small"], "--image_size of at least 32, found 28"),
         (["--pretrained=/no/such.h5"], "/no/such.h5"),

@@ -77,7 +77,8 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
         (["--participations=1,x"], "--participations=1,x: expected whole numbers"),
         (["--participations=0"], "expected whole numbers from 1"),
         (["--attack=guess"], "--attack=['guess']"),
-        (["--num_negatives=490"], "--num_negatives=490 is more than n - |P_k|"),
+        (["--negatives=pool"], "--negatives=pool needs --pool_size"),
+        (["--negatives=memoised"], "use --attack=intersection"),
     ],
 )
 def test_bad_flags_are_told_in_a_line(run, tmp_path, flags, message):

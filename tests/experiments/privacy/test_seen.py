@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from experiments.privacy import seen
 from tests.algorithms import toy
-from tff_fedss import class_sets, tasks, training
+from tff_fedss import class_set_defences, class_sets, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.privacy import aggregate
 
@@ -29,7 +29,7 @@ def run():
 
 def request_fn():
     return seen.request_fn(
-        class_sets.SampledClasses(toy.NUM_CLASSES, M, toy.MAX_POSITIVES)
+        class_sets.SampledClasses(toy.NUM_CLASSES, M, toy.MAX_POSITIVES), 5
     )
 
 
@@ -42,10 +42,8 @@ def test_updates_and_requests_are_those_of_the_process(run):
         updates = seen.Updates(run, 1.0)
         found = [updates.of(client) for client in run.clients(round_num)]
         for client_id, update in zip(ids, found):
-            asked = request(
-                dataset.positives(client_id),
-                training.client_seed(5, round_num, client_id),
-            )
+            asked, trained = request(dataset.positives(client_id), client_id, round_num)
+            np.testing.assert_array_equal(asked, trained)
             assert asked.sum() == len(dataset.positives(client_id)) + M
             moved = update[-1].any(1)
             assert not moved[~asked].any()
@@ -64,8 +62,20 @@ def test_updates_and_requests_are_those_of_the_process(run):
 
 
 def test_a_client_without_labels_asks_for_negatives_alone():
-    asked = request_fn()(np.zeros(0, np.int32), np.array([1, 2], np.int32))
-    assert asked.sum() == M
+    assert request_fn()([], "somebody", 1).asked.sum() == M
+
+
+def test_a_pool_is_asked_for_whole_and_trained_in_part():
+    pool = class_set_defences.builder(
+        "pool", toy.NUM_CLASSES, M, toy.MAX_POSITIVES, pool_size=7
+    )
+    request = seen.request_fn(pool, 5)
+    first, second = (request([1, 2], "somebody", r) for r in (1, 2))
+    np.testing.assert_array_equal(first.asked, second.asked)
+    assert first.asked.sum() == 2 + 7 and first.trained.sum() == 2 + M
+    assert not (first.trained & ~first.asked).any()
+    # So that an intersection of what trains does what one of the requests cannot.
+    assert (first.trained & second.trained).sum() < first.trained.sum()
 
 
 def test_public_images_give_the_inputs_of_the_last_layer(run):

@@ -103,7 +103,7 @@ def load(
         num_classes=published.num_classes,
         image_shape=(image_size, image_size, 3),
         train=tff.simulation.datasets.FilePerUserClientData(
-            dict(zip(client_ids, paths, strict=True)), _stored_examples
+            dict(zip(client_ids, paths, strict=True)), _stored_examples_of_client
         ),
         num_examples=lambda client_id: len(clients[client_id]),
         positives=positives.__getitem__,
@@ -250,21 +250,39 @@ def _check_labels(
     )
 
 
+_FEATURES = {
+    IMAGE_FEATURE: tf.io.FixedLenFeature([], tf.string),
+    CLASS_FEATURE: tf.io.FixedLenFeature([], tf.int64),
+}
+_STORED = collections.OrderedDict(
+    image=tf.TensorSpec([], tf.string), label=tf.TensorSpec([], tf.int32)
+)
+
+
 def _stored_examples(path: str | tf.Tensor) -> tf.data.Dataset:
     """Reads a file's examples; also in a graph, where the path is a tensor."""
-    features = {
-        IMAGE_FEATURE: tf.io.FixedLenFeature([], tf.string),
-        CLASS_FEATURE: tf.io.FixedLenFeature([], tf.int64),
-    }
 
     def stored_example(serialized):
-        example = tf.io.parse_single_example(serialized, features)
+        example = tf.io.parse_single_example(serialized, _FEATURES)
         return collections.OrderedDict(
             image=example[IMAGE_FEATURE],
             label=tf.cast(example[CLASS_FEATURE], tf.int32),
         )
 
     return tf.data.TFRecordDataset(path).map(stored_example)
+
+
+@tf.function(input_signature=[tf.TensorSpec([], tf.string)])
+def _stored_examples_variant(path: tf.Tensor) -> tf.Tensor:
+    return tf.data.experimental.to_variant(_stored_examples(path))
+
+
+def _stored_examples_of_client(path: str | tf.Tensor) -> tf.data.Dataset:
+    """As `_stored_examples`; traced once for all clients, see `Preprocessing`."""
+    if not tf.executing_eagerly():
+        return _stored_examples(path)
+    variant = _stored_examples_variant(tf.constant(path))
+    return tf.data.experimental.from_variant(variant, _STORED)
 
 
 _read_reference = records.read_image(IMAGE_FEATURE)

@@ -1,0 +1,260 @@
+"""Measures what a round costs over a cluster, beside the same round in one process.
+
+    ./run.sh python -m experiments.benchmarks.cluster
+    ./run.sh python -m experiments.benchmarks.cluster --simulation
+
+The first runs rounds of FedSS with training on a Ray cluster of this machine alone, an
+actor for each two cores or as --actors says, and in this process: for n of 2 k and 1 M,
+cohorts of 16, 256 and 2,048 clients, and for two networks. Clients make their data
+where they train, 8 images each of 8 classes, with 20 sampled negatives. A row whose
+weights are not those of the other runtime within 1e-6 says WRONG. For each n it also
+sends W to an actor, as a round would if rows were not selected before they travel.
+
+The second trains 100,000 clients of glyphs, 2,048 a round, and says how the memory of
+this process and of the actors grows.
+
+Both print a table and write cluster.csv and cluster.md, or cluster_simulation.csv. The
+first takes half an hour on 2 cores, the second as much.
+"""
+
+import dataclasses
+import functools
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from experiments.benchmarks import cluster_clients
+from experiments.benchmarks.cluster_clients import (
+    NUM_IMAGES,
+    NUM_POSITIVES,
+    SHAPES,
+    Case,
+)
+from experiments.common import config, output_files, program
+from experiments.common.table import as_markdown
+from tff_fedss import models, runtime, training
+from tff_fedss.algorithms import fedss
+
+_EMBEDDING_DIM, _NUM_NEGATIVES, _COHORT = 64, 20, 2048
+_TOLERANCE = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    output_dir: str = config.flag("results/benchmarks", "Where the tables go.")
+    actors: int | None = config.flag(
+        None, "How many actors. Default: one for each two cores.", low=1
+    )
+    models: tuple[str, ...] = config.flag(
+        ("small_cnn", "mobilenet_v3_small"), "The networks.", choices=tuple(SHAPES)
+    )
+    num_classes: tuple[str, ...] = config.flag(("2000", "1000000"), "n.")
+    num_clients: tuple[str, ...] = config.flag(("16", "256", "2048"), "K.")
+    most_images: int = config.flag(
+        20_000,
+        "Leave out cases of more images a round than this, of which one of MobileNetV3 "
+        "counts for ten.",
+        low=1,
+    )
+    repeats: int = config.flag(3, "Rounds that count, after the first.", low=1)
+    simulation: bool = config.flag(False, "Measure the memory of a long run instead.")
+    rounds: int = config.flag(50, "How many rounds that has.", low=10)
+
+
+def main(config: Config) -> None:
+    """Measures, prints and writes."""
+    # As in the actors: else the gradients of convolutions differ in their last digits.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    actors = config.actors or max(1, len(os.sched_getaffinity(0)) // 2)
+    context = runtime.ClusterContext("local", num_actors=actors, packages=())
+    output_dir = output_files.create_folder(config.output_dir)
+    if config.simulation:
+        rows = _simulate(context, config.rounds)
+        output_files.write_csv(output_dir / "cluster_simulation.csv", rows)
+        return
+    cases = [
+        Case(model, int(n), int(k))
+        for model in config.models
+        for n in config.num_classes
+        for k in config.num_clients
+        if int(k) * NUM_IMAGES * (1 if model == "small_cnn" else 10)
+        <= config.most_images
+    ]
+    rows = []
+    for case in cases:
+        rows += _measure(case, context, config.repeats)
+        output_files.write_csv(output_dir / "cluster.csv", rows)
+        text = _as_markdown(rows, config.repeats, actors)
+        output_files.write_text(output_dir / "cluster.md", text)
+    print(text)
+
+
+def _measure(
+    case: Case, cluster: runtime.ClusterContext, repeats: int
+) -> list[dict[str, Any]]:
+    """Runs the rounds of a case in both runtimes, in turns."""
+    process = fedss.build_fedss(
+        functools.partial(
+            models.FEATURE_EXTRACTORS[case.model], SHAPES[case.model], _EMBEDDING_DIM
+        ),
+        case.num_classes,
+        NUM_POSITIVES,
+        num_negatives=_NUM_NEGATIVES,
+        client_optimizer=tff.learning.optimizers.build_sgdm(0.01),
+    )
+    load = functools.partial(cluster_clients.load, case)
+    make, _ = load()
+    contexts = {
+        "in_process": (runtime.InProcessContext(), make),
+        "cluster": (cluster, cluster.share(load, make, {})),
+    }
+    states: dict[str, Any] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in contexts}
+    for round_num in range(repeats + 1):
+        for name, (context, client_fn) in contexts.items():
+            with tff.framework.get_context_stack().install(context):
+                state = states.get(name) or process.initialize()
+                begin = time.perf_counter()
+                clients = [
+                    client_fn(str(k), np.array([k, round_num], np.int32))
+                    for k in range(case.cohort_size)
+                ]
+                states[name] = process.next(state, clients).state
+                seconds[name].append(time.perf_counter() - begin)
+    difference = max(
+        float(np.abs(a - b).max())
+        for a, b in zip(
+            tf.nest.flatten(states["in_process"]),
+            tf.nest.flatten(states["cluster"]),
+            strict=True,
+        )
+    )
+    traffic = dataclasses.asdict(cluster.traffic)
+    w_seconds = _send(np.asarray(states["cluster"].classifier))
+    rows = []
+    for name, times in seconds.items():
+        rows.append(
+            {
+                **dataclasses.asdict(case),
+                "runtime": name,
+                "seconds": statistics.median(times[1:]),
+                "first_seconds": times[0],
+                "difference": difference,
+                "is_right": difference <= _TOLERANCE,
+                **(traffic if name == "cluster" else {}),
+                **({"w_seconds": w_seconds} if name == "cluster" else {}),
+            }
+        )
+        print(rows[-1], flush=True)
+    contexts["in_process"][0].close()
+    return rows
+
+
+def _send(w: np.ndarray) -> float:
+    """Seconds to send W to a process of the cluster, up to a copy of its own there."""
+    import ray
+
+    @ray.remote(num_cpus=0)
+    def take(array):
+        return float(array.copy()[0, 0])
+
+    ray.get(take.remote(w[:1]))  # It is there then.
+    begin = time.perf_counter()
+    ray.get(take.remote(ray.put(w)))
+    return time.perf_counter() - begin
+
+
+def _simulate(context: runtime.ClusterContext, rounds: int) -> list[dict[str, Any]]:
+    """Trains a large population, and looks at memory."""
+    make, _ = cluster_clients.load_glyphs()
+    data = make.__self__.dataset
+    num_classes, ids = data.num_classes, data.train.client_ids
+    process = fedss.build_fedss(
+        functools.partial(models.small_cnn, (28, 28, 1), _EMBEDDING_DIM),
+        num_classes,
+        data.max_positives,
+        num_negatives=_NUM_NEGATIVES,
+        client_optimizer=tff.learning.optimizers.build_sgdm(0.01),
+    )
+    client_fn = context.share(cluster_clients.load_glyphs, make, {})
+    tff.framework.set_default_context(context)
+    state, rows = process.initialize(), []
+    print(f"{len(ids):,} clients, n = {num_classes:,}", flush=True)
+    for round_num in range(1, rounds + 1):
+        begin = time.perf_counter()
+        cohort = training.cohort(0, round_num, ids, _COHORT)
+        clients = [
+            client_fn(client_id, training.client_seed(0, round_num, client_id))
+            for client_id in cohort
+        ]
+        state, metrics = process.next(state, clients)
+        rows.append(
+            {
+                "round": round_num,
+                "seconds": time.perf_counter() - begin,
+                "driver_mib": psutil.Process().memory_info().rss / 2**20,
+                "actors_mib": sum(
+                    psutil.Process(pid).memory_info().rss for pid in context.actor_pids
+                )
+                / 2**20,
+                "loss": float(metrics["loss"]),
+            }
+        )
+        print(rows[-1], flush=True)
+    half = rows[len(rows) // 2 :]
+    numbers = [row["round"] for row in half]
+    for name in ("driver_mib", "actors_mib"):
+        slope = np.polyfit(numbers, [row[name] for row in half], 1)[0]
+        print(f"{name}: {slope:+.2f} MiB a round over the second half.")
+    return rows
+
+
+def _as_markdown(rows: Sequence[dict[str, Any]], repeats: int, actors: int) -> str:
+    header = "phi|n|K|in process, s|cluster, s|ratio|first rounds, s|to all|keys|rows"
+    header += "|sums|W|sending W, s|"
+    cells = []
+    for here, there in zip(rows[::2], rows[1::2], strict=True):
+        w_bytes = 4 * here["num_classes"] * _EMBEDDING_DIM
+        cells.append(
+            (
+                here["model"],
+                f"{here['num_classes']:,}",
+                f"{here['cohort_size']:,}",
+                f"{here['seconds']:.2f}",
+                f"{there['seconds']:.2f}",
+                f"{there['seconds'] / here['seconds']:.2f}",
+                f"{here['first_seconds']:.0f}, {there['first_seconds']:.0f}",
+                *(_mib(there[name]) for name in ("broadcasts", "keys", "rows", "sums")),
+                _mib(w_bytes),
+                f"{there['w_seconds']:.2f}",
+                "" if there["is_right"] else "WRONG",
+            )
+        )
+    return (
+        "# A round over a cluster\n\n"
+        f"FedSS with training, {NUM_IMAGES} images a client, |P_k| at most "
+        f"{NUM_POSITIVES}, m = {_NUM_NEGATIVES}, d = {_EMBEDDING_DIM}; a Ray cluster "
+        f"of this machine alone with {os.cpu_count()} cores, {actors} actor(s). "
+        f"Medians of {repeats} rounds, the runtimes in turns. MiB that travel: "
+        "phi to all clients, the keys that they ask for, the rows that they get and "
+        "the parts' sums; beside them W, which does not, and how long sending it would "
+        f"take. Weights of both runtimes are the same within {_TOLERANCE:g}, or the "
+        "row says WRONG.\n\n" + as_markdown(header.split("|"), cells) + "\n"
+    )
+
+
+def _mib(number: int) -> str:
+    return f"{number / 2**20:.2f}"
+
+
+if __name__ == "__main__":
+    program.run(main, Config())

@@ -1,0 +1,261 @@
+"""Three rounds of every algorithm of the project, so small that they take seconds.
+
+Each is a function of a place: of a TFF context for those of FedSS, of the name of a
+device for the central ones. Data, seeds and initial weights are always the same, so
+that what two places compute can be compared.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import algorithms, losses, models, runtime, samplers
+from tff_fedss.algorithms import fedss
+from tff_fedss.datasets.central.augmentation import AUGMENTATIONS
+from tff_fedss.samplers import self_paced
+
+ROUNDS = 3
+_IMAGE_SHAPE = (16, 16, 1)
+_NUM_CLASSES, _NUM_POSITIVES, _DIM = 50, 5, 16
+_NUM_CLIENTS, _NUM_IMAGES, _BATCH_SIZE = 4, 40, 16
+
+# Weights after each round, the initial ones first.
+Rounds = list[list[np.ndarray]]
+FEDERATED = (*fedss.METHODS, "fedaws")
+
+
+def _phi() -> tf.keras.Model:
+    return models.small_cnn(_IMAGE_SHAPE, _DIM)
+
+
+@functools.cache
+def process(method: str) -> tff.learning.templates.LearningProcess:
+    """Builds the learning process of a method of `FEDERATED`.
+
+    Args:
+        method: Which.
+    """
+    common = dict(
+        client_optimizer=tff.learning.optimizers.build_sgdm(0.05),
+        batch_size=_BATCH_SIZE,
+    )
+    if method == "fedaws":
+        return algorithms.build_fedaws(
+            _phi,
+            _NUM_CLASSES,
+            _NUM_POSITIVES,
+            spreadout_weight=0.1,
+            spreadout_margin=1.0,
+            **common,
+        )
+    return algorithms.build_fedss(
+        _phi,
+        _NUM_CLASSES,
+        _NUM_POSITIVES,
+        method=method,
+        num_negatives=10 if method in ("fedss", "neg_only") else 0,
+        **common,
+    )
+
+
+def federated(method: str, context: Any, rounds: int = ROUNDS) -> Rounds:
+    """Does rounds of a method.
+
+    Args:
+        method: Of `FEDERATED`.
+        context: A TFF context.
+        rounds: How many.
+
+    Returns:
+        The weights.
+    """
+    learning = process(method)
+    with tff.framework.get_context_stack().install(context):
+        state = learning.initialize()
+        result = [_weights(learning, state)]
+        for _ in range(rounds):
+            state, _ = learning.next(state, _clients())
+            result.append(_weights(learning, state))
+    return result
+
+
+def _weights(
+    learning: tff.learning.templates.LearningProcess, state: Any
+) -> list[np.ndarray]:
+    return [np.asarray(w) for w in learning.get_model_weights(state).trainable]
+
+
+def _clients() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    clients = []
+    for k in range(_NUM_CLIENTS):
+        classes = rng.choice(_NUM_CLASSES, _NUM_POSITIVES, replace=False)
+        num_images = _NUM_IMAGES + k  # A short last batch, and another for each.
+        data = {
+            "image": rng.integers(0, 256, (num_images, *_IMAGE_SHAPE), np.uint8),
+            "label": rng.choice(classes, num_images).astype(np.int32),
+        }
+        clients.append(
+            {
+                "data": tf.data.Dataset.from_tensor_slices(data),
+                "seed": rng.integers(0, 2**31 - 1, 2).astype(np.int32),
+            }
+        )
+    return clients
+
+
+def central(name: str, device: str) -> Rounds:
+    """Does steps of a central algorithm.
+
+    Args:
+        name: Of `CENTRAL`.
+        device: Such as "GPU:0".
+
+    Returns:
+        The weights.
+    """
+    with tf.device(f"/{device}"):
+        algorithm, update = CENTRAL[name](f"/{device}")
+        result = [_copies(algorithm)]
+        for step in range(ROUNDS):
+            update(step)
+            result.append(_copies(algorithm))
+    return result
+
+
+def _copies(algorithm: Any) -> list[np.ndarray]:
+    found = algorithm.weights.trainable
+    return [
+        w.read(0, w.shape[0]) if isinstance(w, models.ShardedMatrix) else np.array(w)
+        for w in found
+    ]
+
+
+def _batch(step: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([1, step])
+    images = rng.integers(0, 256, (_BATCH_SIZE, *_IMAGE_SHAPE), np.uint8)
+    return images, rng.integers(_NUM_CLASSES, size=_BATCH_SIZE).astype(np.int32)
+
+
+def _all_images() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    labels = np.arange(48, dtype=np.int32) % 4
+    return rng.integers(0, 256, (48, *_IMAGE_SHAPE), np.uint8), labels
+
+
+def _centralized(device: str):
+    del device
+    algorithm = algorithms.Centralized(
+        _phi(), _NUM_CLASSES, tf.keras.optimizers.SGD(0.05)
+    )
+    return algorithm, lambda step: algorithm.update(*_batch(step))
+
+
+def _partial_fc(device: str):
+    algorithm = algorithms.PartialFC(
+        models.ImageEncoder(_phi()),
+        _NUM_CLASSES,
+        _DIM,
+        # Its shards on one device: tests have several.
+        runtime.DeviceMesh([device] * 2),
+        margin=losses.Margin("arcface", 16.0, 0.35),
+        sample_rate=0.5,
+        num_strata=2,
+        learning_rate=0.05,
+    )
+    return algorithm, lambda step: algorithm.update(*_batch(step))
+
+
+def _rf_softmax(device: str):
+    del device
+    options = samplers.SamplerOptions(_NUM_CLASSES, _DIM, 8.0, num_frequencies=32)
+    algorithm = algorithms.SampledSoftmax(
+        models.ImageEncoder(_phi()),
+        _NUM_CLASSES,
+        _DIM,
+        tf.keras.optimizers.SGD(0.05),
+        samplers.SAMPLERS["rff"](options),
+        num_negatives=10,
+        logit_scale=8.0,
+    )
+    return algorithm, lambda step: algorithm.update(*_batch(step))
+
+
+def _leap(device: str):
+    del device
+    images, labels = _all_images()
+    algorithm = algorithms.SelfPacedStudent(
+        models.lenet(_IMAGE_SHAPE, 4),
+        images,
+        labels,
+        tf.keras.optimizers.SGD(0.05, 0.9, nesterov=True),
+        self_paced.ThresholdPace(2.0, 0.1, 1.5, 1.0),
+        lambda: np.zeros(len(images), np.int32),
+        batch_size=_BATCH_SIZE,
+        weight_decay=1e-4,
+        augmentation=AUGMENTATIONS["flip_crop"],
+        seed=0,
+    )
+    return algorithm, lambda step: algorithm.update()
+
+
+class _Magnet:
+    """LEAP's embedding; it has a state, and no weights by that name."""
+
+    def __init__(self):
+        settings = algorithms.MagnetSettings(
+            functools.partial(models.small_cnn, _IMAGE_SHAPE, _DIM),
+            4,
+            clusters_per_class=2,
+            clusters_per_batch=3,
+            examples_per_cluster=3,
+            learning_rate=1e-3,
+            augmentation=AUGMENTATIONS["flip_crop"],
+            seed=0,
+        )
+        self.algorithm = algorithms.MagnetEmbedding(settings, *_all_images())
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """What it learns."""
+        arrays = [a for a in self.algorithm.state[4:] if a.dtype == np.float32]
+        return tff.learning.models.ModelWeights(arrays, [])
+
+
+def _magnet(device: str):
+    del device
+    magnet = _Magnet()
+    return magnet, lambda step: magnet.algorithm.update()
+
+
+def _moco(device: str):
+    del device
+    algorithm = algorithms.MoCo(
+        functools.partial(models.small_cnn, _IMAGE_SHAPE, 32),
+        tf.keras.optimizers.SGD(0.05, momentum=0.9),
+        queue_size=64,
+        embedding_dim=_DIM,
+        form="clustered",
+        num_clusters=3,
+    )
+
+    algorithm.fit_clusters(1)
+
+    def update(step: int) -> None:
+        algorithm.update(_batch(step)[0], _batch(step + ROUNDS)[0])
+
+    return algorithm, update
+
+
+CENTRAL: dict[str, Callable[[str], tuple[Any, Callable[[int], Any]]]] = {
+    "centralized": _centralized,
+    "partial_fc": _partial_fc,
+    "rf_softmax": _rf_softmax,
+    "leap": _leap,
+    "magnet_embedding": _magnet,
+    "moco": _moco,
+}

@@ -1,0 +1,96 @@
+"""Whole runs on a cluster: the same bytes on any, and those of one process almost."""
+
+import csv
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests import waiting
+from tests.experiments.killing import kill_after_a_checkpoint
+from tests.runtime.test_cluster import RAY_FOLDER
+
+pytest.importorskip("ray")
+
+pytestmark = pytest.mark.slow
+METHODS = ("fedss", "fedaws", "full_softmax")
+FLAGS = (
+    "--dataset=omniglot",
+    f"--methods={','.join(METHODS)}",
+    "--num_negatives=20",
+    # Three parts, the last one short.
+    "--clients_per_round=19",
+    "--rounds=4",
+    "--warm_start_epochs=0",
+    "--rounds_per_evaluation=2",
+    "--rounds_per_checkpoint=1",
+)
+
+
+@pytest.fixture
+def flags(test_data, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", RAY_FOLDER)
+    return (*FLAGS, f"--data_dir={test_data / 'omniglot28'}")
+
+
+def compare(*flags, **environment):
+    outcome = subprocess.run(
+        [sys.executable, "-P", "-m", "experiments.fedss.compare", *flags],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=2 * waiting.LIMIT,
+        env={**os.environ, **environment},
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stderr
+
+
+def contents(folder):
+    """What a run leaves that depends on no clock."""
+    arrays = {}
+    for name in METHODS:
+        with np.load(folder / f"{name}.npz") as found:
+            arrays.update((f"{name}/{key}", found[key]) for key in found)
+    return (folder / "metrics.csv").read_bytes(), arrays
+
+
+def assert_same(ours, theirs):
+    assert ours[0] == theirs[0]
+    assert ours[1].keys() == theirs[1].keys()
+    for name, array in ours[1].items():
+        assert array.tobytes() == theirs[1][name].tobytes(), name
+
+
+def test_any_number_of_actors_gives_the_same_bytes(flags, tmp_path):
+    found = {}
+    for actors in (2, 1, 3):
+        folder = tmp_path / str(actors)
+        where = ("--cluster=local", f"--actors={actors}")
+        errors = compare(*flags, *where, f"--results_dir={folder}")
+        assert "cannot read" not in errors  # The actors have the data themselves.
+        found[actors] = contents(folder)
+    assert_same(found[1], found[2])
+    assert_same(found[3], found[2])
+    # A run that was killed goes on, on another number of actors.
+    folder = tmp_path / "killed"
+    module = "experiments.fedss.compare"
+    where = ("--cluster=local", "--actors=2")
+    kill_after_a_checkpoint(module, "fedss", (*flags, *where), folder, waiting.LIMIT)
+    errors = compare(*flags, "--cluster=local", "--actors=1", f"--results_dir={folder}")
+    assert_same(contents(folder), found[2])
+    # One process adds in another order. (So do the threads of a convolution's gradient,
+    # of which actors have one, and a process by itself one for each core.)
+    folder = tmp_path / "in_process"
+    compare(*flags, f"--results_dir={folder}", TF_NUM_INTRAOP_THREADS="1")
+    rows, arrays = contents(folder)
+    for name, array in found[2][1].items():
+        np.testing.assert_allclose(array, arrays[name], rtol=0, atol=1e-6)
+    ours = list(csv.DictReader(found[2][0].decode().splitlines()))
+    theirs = list(csv.DictReader(rows.decode().splitlines()))
+    for a, b in zip(ours, theirs, strict=True):
+        for key in a.keys() - {"method"}:
+            if a[key] or b[key]:
+                assert float(a[key]) == pytest.approx(float(b[key]), rel=1e-5), key

@@ -1,0 +1,349 @@
+"""Rounds over actors give what one process gives, also when some of them die."""
+
+import collections
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests import waiting
+from tests.algorithms import toy
+from tests.runtime import cluster_clients
+from tff_fedss import runtime
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.runtime import cluster_hosts, cluster_round
+from tff_fedss.runtime.frozen import ClientRef
+
+ray = pytest.importorskip("ray")
+
+SCALARS = tff.FederatedType(np.float32, tff.CLIENTS)
+AT_SERVER = tff.FederatedType(np.float32, tff.SERVER)
+# Three parts, the last one short.
+RAY_FOLDER = str(pathlib.Path(tempfile.gettempdir()) / "tff_fedss_ray")
+NUM_CLIENTS = 2 * cluster_round.CLIENTS_PER_PART + 3
+
+
+@contextlib.contextmanager
+def local_ray():
+    """A cluster of this machine, with a folder whose name is short enough for Ray."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Sockets lie in it, whose paths may have 107 bytes.
+        patch.setenv("RAY_TMPDIR", RAY_FOLDER)
+        cluster_hosts.connect("local")
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def use(context):
+    with tff.framework.get_context_stack().install(context):
+        yield context
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two actors."""
+    with local_ray():
+        context = runtime.ClusterContext("local", num_actors=2)
+        context.share(cluster_clients.load, cluster_clients.make, {"data": 1})
+        yield context
+        context.close()
+
+
+def cohort():
+    clients = [client for seed in range(7) for client in toy.make_cohort(seed)]
+    return toy.to_tff(clients[:NUM_CLIENTS])
+
+
+def two_rounds(method="fedss"):
+    process, clients = toy.build(method), cohort()
+    first = process.next(process.initialize(), clients)
+    second = process.next(first.state, clients)
+    return second.state, first.metrics, second.metrics
+
+
+def assert_equal(ours, theirs):
+    tf.nest.map_structure(np.testing.assert_array_equal, ours, theirs)
+
+
+def assert_close(ours, theirs):
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        ours,
+        theirs,
+    )
+
+
+def test_a_round_is_the_one_of_a_single_process(cluster):
+    expected = two_rounds()
+    with use(cluster):
+        found = two_rounds()
+    assert type(found[0]) is type(expected[0])
+    assert_close(found, expected)
+    traffic = cluster.traffic
+    # Neither W nor a momentum: phi, twelve weights and three biases, to one machine.
+    assert traffic.broadcasts == 15 * 4
+    size = toy.MAX_POSITIVES + 4
+    assert traffic.keys == NUM_CLIENTS * size * 4
+    assert traffic.rows == NUM_CLIENTS * size * toy.EMBEDDING_DIM * 4
+
+
+@tff.federated_computation(
+    tff.FederatedType(collections.OrderedDict(x=np.float32, pid=np.int32), tff.CLIENTS)
+)
+def sum_up(values):
+    return tff.federated_sum(values)
+
+
+REFS = [ClientRef((str(k), np.array([k, 0], np.int32))) for k in range(3)]
+
+
+def test_clients_are_made_where_they_train(cluster):
+    with use(cluster):
+        result = sum_up(REFS)
+    assert result["x"] == 3.0 and result["pid"] / 3 in cluster.actor_pids
+    assert cluster.traffic.clients == 0
+    # Computations that do not go out take the names as well.
+    resolved = cluster._resolved([REFS[2]], sum_up.type_signature.parameter)
+    assert resolved == [{"x": 2.0, "pid": os.getpid()}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedss", "full_softmax"])
+def test_the_bytes_do_not_depend_on_how_many_actors_there_are(cluster, method):
+    with use(cluster):
+        expected = two_rounds(method)
+    cluster._pools[0].close()  # They have the cores.
+    for num_actors in (1, 3):
+        with use(runtime.ClusterContext("local", num_actors=num_actors)) as context:
+            assert_equal(two_rounds(method), expected)
+            assert len(context.actor_pids) <= num_actors
+            context.close()
+
+
+def build_sum(folder):
+    """The sum of x times a row that each client selects.
+
+    The first client of a part says in a file that it has come to `prepare` or `work`,
+    and waits there for `go_prepare` or `go_work`.
+    """
+
+    def at_the_gate(name, x):
+        def wait():
+            text = tf.strings.as_string(tf.cast(x, tf.int32))
+            write = tf.io.write_file(tf.strings.join([f"{folder}/{name}_", text]), "")
+
+            def is_to_wait(i):
+                # It depends on i, or else it would be moved out of the loop.
+                end = tf.strings.substr(tf.strings.as_string(i), 0, 0)
+                there = tf.io.matching_files(
+                    tf.strings.join([f"{folder}/go_{name}", end])
+                )
+                return tf.size(there) < 1
+
+            with tf.control_dependencies([write]):
+                i = tf.while_loop(is_to_wait, lambda i: (i + 1,), (tf.constant(0),))
+            with tf.control_dependencies(list(i)):
+                return tf.identity(x)
+
+        size = float(cluster_round.CLIENTS_PER_PART)
+        is_first = tf.equal(tf.math.floormod(x, size), 0.0)
+        return tf.cond(is_first, wait, lambda: tf.identity(x))
+
+    @tff.tensorflow.computation(np.float32)
+    def keys_of(x):
+        return tf.reshape(tf.cast(at_the_gate("prepare", x), tf.int32), [1])
+
+    @tff.tensorflow.computation(np.float32, np.int32)
+    def row_of(table, key):
+        return table * tf.cast(key, tf.float32)
+
+    @tff.tensorflow.computation(np.float32, tff.SequenceType(np.float32))
+    def work(x, rows):
+        row = rows.batch(1).get_single_element()[0]
+        return at_the_gate("work", x) * row
+
+    @tff.federated_computation(AT_SERVER, SCALARS)
+    def total(table, xs):
+        rows = tff.federated_select(
+            tff.federated_map(keys_of, xs),
+            tff.federated_value(1000, tff.SERVER),
+            table,
+            row_of,
+        )
+        return tff.federated_sum(tff.federated_map(work, (xs, rows)))
+
+    return total
+
+
+@contextlib.contextmanager
+def meanwhile(function):
+    """Calls a function in a thread, and does not hide that it failed."""
+    errors = []
+
+    def call():
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    assert not errors, errors
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param("prepare", marks=pytest.mark.slow),
+        pytest.param("between", marks=pytest.mark.slow),
+        "work",
+    ],
+)
+def test_the_part_of_an_actor_that_is_killed_is_done_again(
+    cluster, tmp_path, monkeypatch, phase
+):
+    killed = []
+
+    def kill(pid):
+        os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
+
+    def kill_one_at_the_gate():
+        waiting.wait_until(lambda: len(list(tmp_path.glob(f"{phase}_*"))) == 2)
+        kill(cluster.actor_pids[0])  # Both are there.
+        (tmp_path / f"go_{phase}").touch()
+
+    end = cluster_round.Round._end
+
+    def end_and_kill(self, reference):
+        task = self._running[reference]
+        result = end(self, reference)
+        if task.is_preparing and not killed:
+            kill(task.member.pid)
+        return result
+
+    for gate in {"prepare", "work"} - {phase}:
+        (tmp_path / f"go_{gate}").touch()
+    if phase == "between":
+        monkeypatch.setattr(cluster_round.Round, "_end", end_and_kill)
+    total = build_sum(tmp_path)
+    xs = [float(x) for x in range(NUM_CLIENTS)]
+    with use(cluster):
+        assert total(0.0, []) == 0.0
+        two_actors(cluster)
+        with meanwhile((lambda: None) if phase == "between" else kill_one_at_the_gate):
+            result = total(2.0, xs)
+        # What counted twice, or not at all, would be seen.
+        assert result == sum(2.0 * x * x for x in xs)
+        assert total(1.0, xs) == sum(x * x for x in xs)
+    assert killed and killed[0] not in cluster.actor_pids
+
+
+def two_actors(context):
+    """Waits until both are there."""
+    pool = context._pools[0]
+    pool.refresh()
+    while len(pool.members) < 2:
+        (done,), _ = ray.wait(pool.starting, num_returns=1)
+        pool.started(done)
+
+
+def test_a_client_that_fails_is_named(cluster):
+    @tff.tensorflow.computation(np.float32)
+    def check(x):
+        with tf.control_dependencies([tf.debugging.assert_less(x, 12.0, "too much")]):
+            return tf.identity(x)
+
+    @tff.federated_computation(SCALARS)
+    def total(xs):
+        return tff.federated_sum(tff.federated_map(check, xs))
+
+    xs = [float(x) for x in range(13)]
+    with use(cluster), pytest.raises(runtime.ClientError) as error:
+        total(xs)
+    assert error.value.client == 12 and "too much" in str(error.value)
+    assert str(error.value).startswith("Client 12 of 13 failed: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "load, why",
+    [
+        (cluster_clients.load, "the data there differ in data"),
+        (cluster_clients.load_nothing, "no such folder"),
+    ],
+)
+def test_clients_data_that_are_not_there_are_sent(cluster, caplog, load, why):
+    cluster._pools[0].close()
+    with use(runtime.ClusterContext("local", num_actors=1)) as context:
+        context.share(load, cluster_clients.make, {"data": 2})
+        result = sum_up(REFS)
+        context.close()
+    assert result["x"] == 3.0 and result["pid"] == 3 * os.getpid()
+    assert context.traffic.clients > 0
+    assert why in caplog.text and caplog.text.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_leaves_nothing(tmp_path):
+    code = f"""
+import sys
+import tempfile
+from tests.runtime import test_cluster
+from tff_fedss import runtime
+context = runtime.ClusterContext("local", num_actors=2)
+with test_cluster.use(context):
+    test_cluster.two_actors(context)
+    total = test_cluster.build_sum({str(tmp_path)!r})
+    print(*context.actor_pids, flush=True)
+    total(1.0, [0.0] * 16)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={
+            **os.environ,
+            "RAY_TMPDIR": RAY_FOLDER,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        },
+    )
+    actors = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+    assert len(actors) == 2
+    everything = psutil.Process(process.pid).children(recursive=True)
+    assert {*actors} <= {*everything}
+    # In the midst of their work.
+    waiting.wait_until(lambda: list(tmp_path.glob("prepare_*")), process)
+    process.kill()
+    process.communicate()
+    waiting.wait_until(lambda: not any(map(is_alive, everything)))
+
+
+def is_alive(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_no_ray_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InvalidInputError, match="cluster=auto needs Ray.*setup"):
+        cluster_hosts.connect("auto")

@@ -1,0 +1,250 @@
+"""Class sets that tell the server less of a client's classes than fresh ones do.
+
+FedSS draws N_k anew in each round, so that P_k is what all requests of a client have in
+common (docs/privacy.md). Here what a client asks for is drawn once for the whole run,
+from a seed of its own that no round changes:
+
+| name                | asked for in each round          | trained            |
+|---------------------|----------------------------------|--------------------|
+| fresh               | P_k and m others, drawn anew     | the same           |
+| memoised            | P_k and the same m others        | the same           |
+| randomized_response | each class of P_k with chance p, | the same           |
+|                     | each other one with chance q     |                    |
+| pool                | P_k and the same M others        | P_k and m of the M |
+
+"Memoised" and "permanent randomized response" are words of RAPPOR (Erlingsson, Pihur
+and Korolova, CCS 2014). `fresh` is
+`class_sets.SampledClasses`. None of them hides what a client's single update tells.
+"""
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tff_fedss import class_sets, seeds
+
+NEGATIVES = ("fresh", "memoised", "randomized_response", "pool")
+
+
+class MemoisedClasses(class_sets.SampledClasses):
+    """S_k = P_k u N_k with the same N_k in all rounds.
+
+    A class that no client holds or draws never moves. The correction of the logits is
+    that of fresh negatives: right on average over clients, not for one of them.
+    """
+
+    is_permanent = True
+
+    def build(
+        self,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        permanent_seed: tf.Tensor | None = None,
+    ) -> class_sets.ClassSet:
+        """See the base class."""
+        return super().build(labels, permanent_seed)
+
+
+class RandomizedResponse(class_sets.ClassSetBuilder):
+    """Each class of P_k is asked for with chance p, each other one with chance q.
+
+    Drawn once for the run. With q = m / n and
+
+        epsilon = log(p (1 - q) / (q (1 - p)))
+
+    a request is epsilon-differentially private with respect to whether the client has
+    one class (Warner, 1965; for |P_k| classes at once, |P_k| epsilon). Examples whose
+    class was not asked for do not train. The logits of negatives are raised by
+    log(1 / q), the inverse of the chance of being in the softmax.
+    """
+
+    is_permanent = True
+    may_miss_positives = True
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_negatives: int,
+        max_positives: int,
+        logit_correction: str,
+        epsilon: float,
+    ):
+        """Creates the builder.
+
+        Args:
+            num_classes: n.
+            num_negatives: m = q n, what a client without a class asks for on average.
+            max_positives: The largest |P_k| of any client.
+            logit_correction: "inclusion" or "none".
+            epsilon: Of each class, positive.
+
+        Raises:
+            ValueError: If an argument is out of range.
+        """
+        class_sets.check_sizes(num_classes, num_negatives, max_positives)
+        if not epsilon > 0:
+            raise ValueError(f"epsilon must be positive, found {epsilon}.")
+        if not 1 <= num_negatives < num_classes:
+            raise ValueError(
+                "randomized_response needs num_negatives (m) in "
+                f"[1, {num_classes - 1}], found {num_negatives}."
+            )
+        self.q = num_negatives / num_classes
+        odds = self.q / (1 - self.q) * math.exp(min(epsilon, 700.0))
+        self.p = odds / (1 + odds)
+        # Ten standard deviations: beyond that, none was ever drawn. The rare client
+        # that would draw more draws so many.
+        self._most = min(
+            num_classes, math.ceil(num_negatives + 10 * math.sqrt(num_negatives)) + 10
+        )
+        super().__init__(
+            num_classes, min(num_classes, max_positives + self._most), False
+        )
+        self._max_positives = max_positives
+        self._correct = logit_correction == "inclusion"
+
+    def build(
+        self,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        permanent_seed: tf.Tensor | None = None,
+    ) -> class_sets.ClassSet:
+        """See the base class."""
+        positives, others = class_sets.split(
+            labels, self.num_classes, self._max_positives
+        )
+        uniform = tf.random.stateless_uniform(
+            [tf.size(positives)],
+            seeds.fold_in(permanent_seed, seeds.Stream.RESPONSES),
+            alg="philox",
+        )
+        asked = tf.boolean_mask(positives, uniform < self.p)
+        # Which others: as many as independent coins give, any of them alike.
+        number = tf.random.stateless_binomial(
+            [],
+            seeds.fold_in(permanent_seed, seeds.Stream.NUM_NEGATIVES),
+            tf.cast(others, tf.float32),
+            self.q,
+            output_dtype=tf.int32,
+        )
+        number = tf.minimum(number, self._most)
+        negatives = class_sets.draw_others(positives, others, number, permanent_seed)
+        correction = tf.constant(-math.log(self.q)) if self._correct else None
+        return class_sets.assemble(self.size, asked, negatives, correction)
+
+
+class DecoyPool(class_sets.ClassSetBuilder):
+    """P_k and the same M decoys are asked for; m of the decoys, drawn anew, train.
+
+    A negative is in the softmax with chance m / (n - |P_k|), as a fresh one is, and its
+    logit corrected by that.
+    """
+
+    is_permanent = True
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_negatives: int,
+        max_positives: int,
+        logit_correction: str,
+        pool_size: int,
+    ):
+        """Creates the builder.
+
+        Args:
+            num_classes: n.
+            num_negatives: m.
+            max_positives: The largest |P_k| of any client.
+            logit_correction: "inclusion" or "none".
+            pool_size: M, from m to n less the largest |P_k|.
+
+        Raises:
+            ValueError: If an argument is out of range.
+        """
+        class_sets.check_sizes(num_classes, num_negatives, max_positives)
+        most = num_classes - max_positives
+        if not num_negatives <= pool_size <= most:
+            raise ValueError(
+                f"pool_size must be in [m, n - max |P_k|] = [{num_negatives}, {most}], "
+                f"found {pool_size}."
+            )
+        super().__init__(num_classes, max_positives + pool_size, False)
+        self._max_positives = max_positives
+        self._num_negatives = num_negatives
+        self._pool_size = pool_size
+        self._correct = logit_correction == "inclusion" and num_negatives > 0
+
+    def build(
+        self,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        permanent_seed: tf.Tensor | None = None,
+    ) -> class_sets.ClassSet:
+        """See the base class."""
+        positives, others = class_sets.split(
+            labels, self.num_classes, self._max_positives
+        )
+        pool = class_sets.draw_others(
+            positives, others, self._pool_size, permanent_seed
+        )
+        shuffled = tf.random.experimental.stateless_shuffle(pool, seed, alg="philox")
+        negatives = tf.sort(shuffled[: self._num_negatives])
+        pool = tf.sort(pool)
+        pretended = tf.boolean_mask(pool, ~class_sets.contains(negatives, pool))
+        correction = None
+        if self._correct:
+            correction = tf.math.log(
+                tf.cast(others, tf.float32) / float(self._num_negatives)
+            )
+        return class_sets.assemble(
+            self.size, positives, negatives, correction, pretended
+        )
+
+
+def builder(
+    name: str,
+    num_classes: int,
+    num_negatives: int,
+    max_positives: int,
+    logit_correction: str = "inclusion",
+    *,
+    epsilon: float | None = None,
+    pool_size: int | None = None,
+) -> class_sets.ClassSetBuilder:
+    """Makes a builder by the name that a user gives it.
+
+    Args:
+        name: One of `NEGATIVES`.
+        num_classes: n.
+        num_negatives: m.
+        max_positives: The largest |P_k| of any client.
+        logit_correction: "inclusion" or "none".
+        epsilon: For "randomized_response".
+        pool_size: For "pool".
+
+    Raises:
+        ValueError: If an argument is missing or out of range.
+    """
+    make: dict[str, Callable[..., class_sets.ClassSetBuilder]] = {
+        "fresh": class_sets.SampledClasses,
+        "memoised": MemoisedClasses,
+        "randomized_response": RandomizedResponse,
+        "pool": DecoyPool,
+    }
+    if name not in make:
+        raise ValueError(f"negatives must be one of {NEGATIVES}, found {name!r}.")
+    own = {
+        "randomized_response": ("epsilon", epsilon),
+        "pool": ("pool_size", pool_size),
+    }
+    options = {}
+    if name in own:
+        option, value = own[name]
+        if value is None:
+            raise ValueError(f"negatives={name} needs {option}.")
+        options[option] = value
+    return make[name](
+        num_classes, num_negatives, max_positives, logit_correction, **options
+    )

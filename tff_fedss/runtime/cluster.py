@@ -1,0 +1,282 @@
+"""An execution context that shares the clients of a round out to a cluster, by Ray.
+
+A computation is cut (see `cluster_cut`): what the server computes is computed here, in
+the process that trains, and clients train on the cluster's machines, in actors that
+have an in-process context each, on GPUs or on CPU cores.
+
+Clients go out in parts of a fixed number, and the parts' sums are added in the order of
+the parts, pair by pair. So results do not depend on how many actors or machines there
+are, which was quicker, and which was lost: a part that an actor or a machine has taken
+along is done again by another, and counts once.
+"""
+
+import collections
+import functools
+import hashlib
+import itertools
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow_federated as tff
+from absl import logging
+
+from tff_fedss.files import one_line
+from tff_fedss.runtime import (
+    cluster_actor,
+    cluster_cut,
+    cluster_hosts,
+    cluster_round,
+    frozen,
+    values,
+)
+from tff_fedss.runtime.errors import WorkerError
+from tff_fedss.runtime.frozen import ClientRef
+from tff_fedss.runtime.in_process import InProcessContext
+
+_MAX_COMPILED = 128
+
+
+class ClusterContext(tff.framework.SyncContext):
+    """A synchronous TFF context over a cluster.
+
+    Computations without clients, and those that cannot be cut, run in this process; so
+    does what the server computes, on its CPU. What fails raises the same errors as in
+    an `InProcessContext`, and a `WorkerError` if the cluster cannot do it.
+
+    Attributes:
+        traffic: What the last computation has sent, a `cluster_round.Traffic`.
+        close: Ends the actors; a no-argument function. Runs by itself when the context
+            is dropped. The connection to the cluster ends with the process.
+    """
+
+    def __init__(
+        self,
+        address: str = "local",
+        *,
+        num_actors: int | None = None,
+        gpus_per_actor: float | None = None,
+        clients_per_gpu: int = 1,
+        deterministic: bool = False,
+        tf32: bool = False,
+        packages: Sequence[str] = ("tff_fedss",),
+    ):
+        """Creates the context and connects to the cluster; actors start when needed.
+
+        Args:
+            address: See `cluster_hosts.connect`.
+            num_actors: How many actors; by default one on each machine, also on those
+                that join later, or one for each `gpus_per_actor` of its GPUs.
+            gpus_per_actor: How many GPUs an actor has; by default 1 if the cluster has
+                any; 0: clients train on CPUs.
+            clients_per_gpu: How many clients train on a GPU at once.
+            deterministic: As of `configure_gpus`, for the actors.
+            tf32: Likewise. (mixed_precision is that of the process that builds the
+                computations.)
+            packages: Those that all machines must have in the same version.
+
+        Raises:
+            InvalidInputError: If the cluster cannot be reached.
+        """
+        cluster_hosts.connect(address)
+        self._address = address
+        self._here = InProcessContext(["CPU:0"])
+        self._new_pool = functools.partial(
+            cluster_hosts.Pool,
+            address,
+            num_actors,
+            gpus_per_actor,
+            clients_per_gpu,
+            {"deterministic": deterministic, "tf32": tf32},
+            packages=packages,
+        )
+        # In a list, which `close` can look into without holding the context.
+        self._pools = [self._new_pool(shared=None)]
+        self._client_fn: Callable[..., Any] | None = None
+        self._compiled: collections.OrderedDict[int, tuple[Any, _Compiled | None]] = (
+            collections.OrderedDict()
+        )
+        self._numbers = itertools.count()
+        self.traffic = cluster_round.Traffic()
+        self.close = weakref.finalize(self, _close, self._pools)
+
+    @property
+    def actor_pids(self) -> list[int]:
+        """The processes of the actors that are there, each on its machine."""
+        return [member.pid for member in self._pools[0].members]
+
+    def share(
+        self,
+        load: Callable[[], tuple[Callable[..., Any], Mapping[str, Any]]],
+        client_fn: Callable[..., Any],
+        fingerprint: Mapping[str, Any],
+    ) -> Callable[..., ClientRef]:
+        """Has the actors read clients' data where they are, instead of sending them.
+
+        Args:
+            load: Reads the data on an actor's machine: gives a client_fn, and their
+                fingerprint. Must be picklable.
+            client_fn: Makes a client's argument here, such as `Task.client`, for
+                actors that cannot read the data, or have others.
+            fingerprint: Of the data here.
+
+        Returns:
+            What takes the same arguments, and gives what stands for a client's value.
+        """
+        _close(self._pools)
+        self._client_fn = client_fn
+        shared = cluster_actor.Shared(load, dict(fingerprint))
+        self._pools[0] = self._new_pool(shared=shared)
+        self._pools[0].refresh()  # They start while the first round is compiled.
+        return lambda *arguments: ClientRef(arguments)
+
+    def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+        """Runs a computation; called by TFF.
+
+        Args:
+            comp: The computation.
+            arg: Its argument. A `ClientRef` may stand for a client's value.
+
+        Returns:
+            Its result, as from an `InProcessContext`.
+
+        Raises:
+            ComputationError: If the computation itself failed.
+            InvalidInputError: If the machines have another version of this project, or
+                not the GPUs that are asked for.
+            TypeError, ValueError: If the argument does not fit the computation.
+            WorkerError: If no actor can be had, several have died of the same part, or
+                the cluster's memory does not suffice.
+        """
+        parameter_type = comp.type_signature.parameter
+        num_clients = values.count_clients(arg, parameter_type)
+        compiled = self._compile(comp) if num_clients else None
+        if compiled is None:
+            return self._here.invoke(comp, self._resolved(arg, parameter_type))
+        pool = self._pools[0]
+        try:
+            return self._run(compiled, arg, parameter_type, num_clients, pool)
+        except cluster_hosts.full_errors() as error:
+            pool.close()
+            raise WorkerError(
+                f"The memory of the cluster {self._address} for what is sent is full: "
+                "give `ray start` a larger --object-store-memory, or /tmp more space "
+                f"({one_line(error)[:300]})."
+            ) from error
+        except OSError as error:
+            pool.close()
+            if error.errno is not None:
+                raise
+            # Ray's, of the connection to its daemon here.
+            raise WorkerError(
+                f"The connection to the cluster {self._address} is lost: "
+                f"{one_line(error)}."
+            ) from error
+        except BaseException:  # Nobody waits for what is still running.
+            pool.close()
+            raise
+
+    def _run(
+        self,
+        compiled: "_Compiled",
+        arg: Any,
+        parameter_type: tff.Type,
+        num_clients: int,
+        pool: cluster_hosts.Pool,
+    ) -> Any:
+        cut = compiled.cut
+        broadcasts, tables = self._here.invoke(
+            cut.serve, values.of_server(arg, parameter_type)
+        )
+        self.traffic = cluster_round.Traffic()
+        total = cluster_round.Round(
+            pool,
+            compiled.key,
+            compiled.pieces,
+            broadcasts=frozen.freeze(broadcasts, cut.serve.type_signature.result[0]),
+            arguments=lambda clients: values.of_clients(arg, parameter_type, clients),
+            arguments_type=values.type_of_clients(parameter_type),
+            num_clients=num_clients,
+            select=cut.select and functools.partial(self._select, cut, tables),
+            merge=lambda a, b: self._here.invoke(cut.merge, _struct(a, b)),
+            client_fn=self._client_fn,
+            number=next(self._numbers),
+            traffic=self.traffic,
+        ).run()
+        of_nobody = values.without_clients(arg, parameter_type)
+        return self._here.invoke(cut.finish, _struct(of_nobody, total))
+
+    def _select(self, cut: cluster_cut.Cut, tables: Any, keys: Any) -> Any:
+        rows = self._here.invoke(cut.select, _struct(tables, keys))
+        return frozen.freeze(rows, cut.select.type_signature.result)
+
+    def _resolved(self, arg: Any, parameter_type: tff.Type) -> Any:
+        """Puts the clients' values in the place of what stands for them."""
+        return values.with_clients(
+            arg,
+            parameter_type,
+            lambda v: self._client_fn(*v.arguments) if isinstance(v, ClientRef) else v,
+        )
+
+    def _compile(self, comp: tff.framework.ConcreteComputation) -> "_Compiled | None":
+        # By identity, as the in-process context does, and the computation kept.
+        found = self._compiled.get(id(comp))
+        if found is None:
+            try:
+                compiled = _Compiled(cluster_cut.cut(comp))
+            except cluster_cut.NotCuttableError as error:
+                logging.warning("A computation does not use the cluster: %s.", error)
+                compiled = None
+            found = self._compiled[id(comp)] = comp, compiled
+            if len(self._compiled) > _MAX_COMPILED:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(id(comp))
+        return found[1]
+
+
+class _Compiled:
+    """A computation as the cluster takes it.
+
+    Attributes:
+        cut: Its pieces.
+        key: A name for those that run on the cluster.
+        pieces: These, in Ray's store.
+    """
+
+    def __init__(self, cut: cluster_cut.Cut):
+        import ray
+
+        pieces = cluster_actor.Pieces(
+            cluster_actor.serialize(cut.prepare),
+            cluster_actor.serialize(cut.work),
+            cut.work_reads_arguments,
+        )
+        self.cut = cut
+        self.key = hashlib.blake2b(
+            (pieces.prepare or b"") + pieces.work, digest_size=12
+        ).hexdigest()
+        self.pieces = ray.put(pieces)
+
+
+def _struct(*parts: Any) -> tff.structure.Struct:
+    return tff.structure.Struct.unnamed(*parts)
+
+
+def _close(pools: Sequence[cluster_hosts.Pool]) -> None:
+    for pool in pools:
+        pool.close()
+
+
+def set_cluster_context(address: str = "local", **kwargs: Any) -> ClusterContext:
+    """Makes a `ClusterContext` the default context of the calling thread.
+
+    Args:
+        address: See `ClusterContext`.
+        **kwargs: Likewise.
+
+    Returns:
+        The context.
+    """
+    context = ClusterContext(address, **kwargs)
+    tff.framework.set_default_context(context)
+    return context

@@ -1,0 +1,274 @@
+"""What runs on the machines of a cluster: an actor with an in-process context.
+
+Ray starts it, in a process of its own, with the GPUs that it may use.
+"""
+
+import os
+import pickle
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import computation_pb2 as pb
+
+from tff_fedss.runtime import frozen, gpus
+from tff_fedss.runtime.errors import ClientError, ComputationError, describe
+from tff_fedss.runtime.in_process import InProcessContext
+
+_MAX_PROGRAMS = 16
+
+
+class Shared(NamedTuple):
+    """How an actor comes to the data of clients.
+
+    Attributes:
+        load: Reads the data set; gives what makes a client's argument, such as
+            `Task.client`, and the fingerprint of the data. Pickled.
+        fingerprint: What it must be: else there are other data on this machine.
+    """
+
+    load: Callable[[], tuple[Callable[..., Any], Mapping[str, Any]]]
+    fingerprint: Mapping[str, Any]
+
+
+class Started(NamedTuple):
+    """What an actor says of itself.
+
+    Attributes:
+        host: The name of its machine.
+        pid: Of its process.
+        reads_clients: Whether it has the data of the clients.
+        why_not: The reason if it has not, in a line.
+    """
+
+    host: str
+    pid: int
+    reads_clients: bool
+    why_not: str
+
+
+class Failure(NamedTuple):
+    """A computation that failed.
+
+    Attributes:
+        client: Which client of the part it was; None for another reason.
+        cause: The error.
+    """
+
+    client: int | None
+    cause: Exception
+
+
+class Pieces(NamedTuple):
+    """The computations that parts need, serialized; see `cluster_cut.Cut`."""
+
+    prepare: bytes | None
+    work: bytes
+    work_reads_arguments: bool
+
+
+class Part(NamedTuple):
+    """A few clients of a round.
+
+    Attributes:
+        round_key: Of the round, or whatever is computed; nothing is kept from one to
+            the next.
+        index: Which part of the round it is.
+        clients: Their arguments, `values.of_clients`, frozen; or, in the place of a
+            client's value, a `ClientRef`.
+    """
+
+    round_key: str
+    index: int
+    clients: Any
+
+
+class Actor:
+    """Computes parts of a round, one at a time."""
+
+    def __init__(
+        self, on_gpu: bool, clients_at_once: int, precision: Mapping[str, bool]
+    ):
+        """Creates it; the first thing that its process does with TensorFlow.
+
+        Args:
+            on_gpu: Whether Ray has given it a GPU, or several.
+            clients_at_once: How many clients train at once, on each GPU or in all.
+            precision: Of `configure_gpus`: deterministic and tf32.
+        """
+        gpus.configure_gpus(
+            clients_per_gpu=clients_at_once if on_gpu else 1, **precision
+        )
+        if on_gpu:
+            if not tf.config.list_physical_devices("GPU"):
+                raise RuntimeError(
+                    f"Ray gave GPU {os.environ.get('CUDA_VISIBLE_DEVICES')} of "
+                    f"{socket.gethostname()} to an actor whose TensorFlow sees none."
+                )
+        else:
+            # The sums of a matrix product depend on how many threads share it. So on
+            # CPUs each client has one: results do not depend on the machine's cores.
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+        self._on_gpu = on_gpu
+        self._context = InProcessContext(
+            None if on_gpu else ["CPU:0"],
+            clients_per_device=gpus.clients_per_device(clients_at_once)
+            if on_gpu
+            else clients_at_once,
+        )
+        tff.framework.set_default_context(self._context)
+        self._client_fn: Callable[..., Any] | None = None
+        self._pieces: dict[str, tuple[Any, Any, bool]] = {}
+        self._round_key = ""
+        self._kept: dict[int, Any] = {}
+        self._broadcasts: Any = None
+
+    def start(self, shared: bytes | None) -> Started:
+        """Reads the clients' data, if they are here.
+
+        Args:
+            shared: A pickled `Shared`; None: the clients' data come with each part.
+        """
+        why_not = ""
+        if shared is not None:
+            try:
+                asked: Shared = pickle.loads(shared)
+                client_fn, found = asked.load()
+                other = [k for k, v in asked.fingerprint.items() if found.get(k) != v]
+                if other:
+                    why_not = f"the data there differ in {', '.join(other)}"
+                else:
+                    self._client_fn = client_fn
+            except Exception as error:  # Whatever it is: the data can be sent.
+                why_not = describe(error)
+        return Started(
+            socket.gethostname(), os.getpid(), self._client_fn is not None, why_not
+        )
+
+    def prepare(self, key: str, pieces: Pieces, part: Part) -> Any:
+        """Does what clients do before they hear from the server.
+
+        Args:
+            key: A name of the pieces.
+            pieces: The computations.
+            part: The clients.
+
+        Returns:
+            Their keys, for each selection a list with an array for each client; or a
+            `Failure`.
+        """
+        return _guarded(lambda: self._prepare(self._load(key, pieces), part))
+
+    def work(
+        self, key: str, pieces: Pieces, part: Part, broadcasts: Any, rows: Any
+    ) -> Any:
+        """Does what clients do with what the server has sent.
+
+        Args:
+            key: As for `prepare`.
+            pieces: Likewise.
+            part: Likewise. What `prepare` has kept of it is used; if there is nothing,
+                since that was another actor, it is computed again.
+            broadcasts: What all clients get, frozen.
+            rows: What each selection gives, for each client, frozen.
+
+        Returns:
+            The sum over the part, with arrays; or a `Failure`.
+        """
+        return _guarded(
+            lambda: self._work(self._load(key, pieces), part, broadcasts, rows)
+        )
+
+    def _load(self, key: str, pieces: Pieces) -> tuple[Any, Any, bool]:
+        if key not in self._pieces:
+            if len(self._pieces) == _MAX_PROGRAMS:
+                del self._pieces[next(iter(self._pieces))]
+            self._pieces[key] = (
+                _deserialize(pieces.prepare),
+                _deserialize(pieces.work),
+                pieces.work_reads_arguments,
+            )
+        return self._pieces[key]
+
+    def _prepare(self, pieces: tuple[Any, Any, bool], part: Part) -> Any:
+        self._begin(part)
+        prepare, _, _ = pieces
+        arguments = self._thawed(part, prepare.type_signature.parameter)
+        keys, self._kept[part.index] = self._context.invoke(prepare, arguments)
+        return keys
+
+    def _work(
+        self, pieces: tuple[Any, Any, bool], part: Part, broadcasts: Any, rows: Any
+    ) -> Any:
+        self._begin(part)
+        prepare, work, reads_arguments = pieces
+        if prepare is not None and part.index not in self._kept:
+            self._prepare(pieces, part)
+        types = work.type_signature.parameter
+        if self._broadcasts is None:
+            # Tensors at once: the context would copy the arrays for each part.
+            self._broadcasts = tf.nest.map_structure(
+                _to_tensor, frozen.thaw(broadcasts, types[2])
+            )
+        argument = tff.structure.Struct.unnamed(
+            self._thawed(part, types[0]) if reads_arguments else (),
+            self._kept.pop(part.index, ()),
+            self._broadcasts,
+            frozen.thaw(rows, types[3]),
+        )
+        result = self._context.invoke(work, argument)
+        if self._on_gpu and (
+            self._context.trained_on_host
+            or not any("GPU" in d for d in self._context.client_devices)
+        ):
+            raise RuntimeError(
+                f"Clients should have trained on a GPU of {socket.gethostname()}, but "
+                f"their results come from {', '.join(self._context.client_devices)}."
+            )
+        return frozen.freeze(result, work.type_signature.result)
+
+    def _begin(self, part: Part) -> None:
+        if part.round_key != self._round_key:
+            self._round_key = part.round_key
+            self._kept, self._broadcasts = {}, None
+
+    def _thawed(self, part: Part, type_spec: tff.Type) -> Any:
+        return frozen.thaw(part.clients, type_spec, self._client_fn)
+
+
+def _guarded(work: Callable[[], Any]) -> Any:
+    """Returns what a computation gives, or why it failed, so that it can be sent."""
+    try:
+        return work()
+    except ComputationError as error:
+        client = error.client if isinstance(error, ClientError) else None
+        cause = error.__cause__
+        try:
+            pickle.loads(pickle.dumps(cause))
+        except Exception:  # Many an error cannot be made again.
+            cause = RuntimeError(describe(cause))
+        return Failure(client, cause)
+
+
+def _to_tensor(value: Any) -> Any:
+    is_array = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    return tf.constant(value) if is_array else value
+
+
+def serialize(comp: tff.framework.ConcreteComputation | None) -> bytes | None:
+    """Makes a computation ready to be sent; None stays None."""
+    if comp is None:
+        return None
+    # The same bytes for the same computation, by which actors know it again.
+    return tff.framework.serialize_computation(comp).SerializeToString(
+        deterministic=True
+    )
+
+
+def _deserialize(serialized: bytes | None) -> Any:
+    if serialized is None:
+        return None
+    return tff.framework.deserialize_computation(pb.Computation.FromString(serialized))

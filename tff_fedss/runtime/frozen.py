@@ -1,0 +1,156 @@
+"""Values on their way to another process: arrays in tuples, nothing of TensorFlow's.
+
+A struct becomes a tuple, a tensor an array, a data set a `Sequence`. Arrays cross a
+machine without a copy, by pickle's protocol 5.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss.runtime import leaf, values
+
+_BATCH = 4096
+
+
+class ClientRef(NamedTuple):
+    """What stands for a client's value, which is made where the client trains.
+
+    Attributes:
+        arguments: Those of the function that makes it, such as the client's id and its
+            seed in this round.
+    """
+
+    arguments: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequence:
+    """The elements of a data set.
+
+    Attributes:
+        columns: An array for each part of an element, in the order of the type, with
+            an entry for each element; None if their shapes differ.
+        elements: A list of such parts for each element, if there are no columns.
+    """
+
+    columns: list[np.ndarray] | None
+    elements: list[list[np.ndarray]] | None = None
+
+
+def freeze(
+    value: Any,
+    type_spec: tff.Type,
+    client_fn: Callable[..., Any] | None = None,
+) -> Any:
+    """Makes a value ready to be sent.
+
+    Args:
+        value: As computations take and return it. A `ClientRef` may stand for a
+            client's value.
+        type_spec: Its type.
+        client_fn: Makes the value of a client of a `ClientRef`, so that it is sent;
+            None: the `ClientRef` is.
+    """
+    if isinstance(type_spec, tff.FederatedType):
+        if type_spec.placement is not tff.CLIENTS or type_spec.all_equal:
+            return freeze(value, type_spec.member)
+        return [freeze(v, type_spec.member, client_fn) for v in value]
+    if isinstance(value, ClientRef):
+        if client_fn is None:
+            return value
+        value = client_fn(*value.arguments)
+    if isinstance(type_spec, tff.StructType):
+        return tuple(
+            freeze(element, element_type, client_fn)
+            for element, (_, element_type) in zip(
+                values.elements(value, type_spec),
+                tff.structure.iter_elements(type_spec),
+                strict=True,
+            )
+        )
+    if isinstance(type_spec, tff.SequenceType):
+        return _freeze_sequence(value, type_spec.element)
+    return value.numpy() if isinstance(value, tf.Tensor) else value
+
+
+def thaw(
+    value: Any,
+    type_spec: tff.Type,
+    client_fn: Callable[..., Any] | None = None,
+) -> Any:
+    """Returns what computations take for a value that was frozen.
+
+    Args:
+        value: From `freeze`.
+        type_spec: Its type.
+        client_fn: Makes the value of a client of a `ClientRef`.
+    """
+    if isinstance(type_spec, tff.FederatedType):
+        if type_spec.placement is not tff.CLIENTS or type_spec.all_equal:
+            return thaw(value, type_spec.member)
+        return [thaw(v, type_spec.member, client_fn) for v in value]
+    if isinstance(value, ClientRef):
+        return client_fn(*value.arguments)
+    if isinstance(type_spec, tff.StructType):
+        return tuple(
+            thaw(element, element_type, client_fn)
+            for element, (_, element_type) in zip(
+                value, tff.structure.iter_elements(type_spec), strict=True
+            )
+        )
+    if not isinstance(type_spec, tff.SequenceType):
+        return value
+
+    def packed(parts):
+        nested = _nested(iter(parts), type_spec.element)
+        return values.pack_element(nested, type_spec.element)
+
+    if value.columns is not None:
+        return tf.data.Dataset.from_tensor_slices(packed(value.columns))
+    return [packed(parts) for parts in value.elements]
+
+
+def num_bytes(value: Any) -> int:
+    """Counts the bytes of the arrays of a value.
+
+    Args:
+        value: Frozen, or arrays in Python's containers.
+    """
+    if isinstance(value, Sequence):
+        return num_bytes(value.columns or value.elements)
+    if isinstance(value, np.ndarray | np.generic):
+        return value.nbytes
+    return sum(map(num_bytes, value)) if isinstance(value, list | tuple) else 0
+
+
+def _freeze_sequence(value: Any, element: tff.Type) -> Sequence:
+    if isinstance(value, list):  # TFF takes these as well.
+        return Sequence(None, [_parts(example, element) for example in value])
+    specs = _parts(value.element_spec, element)
+    if not all(spec.shape.is_fully_defined() for spec in specs):
+        return Sequence(None, [_parts(e, element) for e in value.as_numpy_iterator()])
+    batches = [
+        _parts(batch, element) for batch in value.batch(_BATCH).as_numpy_iterator()
+    ] or [[np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype) for spec in specs]]
+    if len(batches) == 1:
+        return Sequence(batches[0])
+    return Sequence([np.concatenate(column) for column in zip(*batches, strict=True)])
+
+
+def _parts(element: Any, type_spec: tff.Type) -> list[Any]:
+    """The parts of an element, in the order of its type."""
+    return leaf.flatten(values.unpack_element(element, type_spec))
+
+
+def _nested(parts: Iterator[Any], type_spec: tff.Type) -> Any:
+    """The inverse of `leaf.flatten`."""
+    if not isinstance(type_spec, tff.StructType):
+        return next(parts)
+    return tuple(
+        _nested(parts, element) for _, element in tff.structure.iter_elements(type_spec)
+    )
