@@ -129,4 +129,7 @@ def _draw(path: pathlib.Path, rows: Sequence[Mapping], unit: str) -> None:
                 from_zero=True,
             )
         )
-    plots.write_curves(path, panels)
+    with plots.figure(path, 1, len(panels), figsize=(9.6, 4.6)) as (drawn, grid):
+        for axes, panel in zip(grid, panels, strict=True):
+            plots.draw_panel(axes, panel)
+        plots.add_legend(drawn, grid, ncols=3)
