@@ -152,10 +152,11 @@ def test_a_single_update_tells_the_positives(run, tmp_path):
         }
         for name in privacy.ATTACKS
     }
-    for round_num in (1, 9):
+    # What phi tells gets less as it is trained.
+    for round_num, least in ((1, 0.9), (9, 0.7)):
         best = rows["update"]["bundle and features", round_num]
         assert best["auc"] > 0.98 and best["precision_at"] > 0.9
-        assert rows["phi"]["kernel, public images", round_num]["auc"] > 0.85
+        assert rows["phi"]["kernel, public images", round_num]["auc"] > least
     assert rows["aggregate"]["of anyone in the cohort", 9]["auc"] > 0.95
     assert rows["aggregate"]["traced, no request", 10]["auc"] > 0.75
     for name in privacy.ATTACKS:
