@@ -16,7 +16,7 @@ readonly uv_version=0.13.8 lock_date=2024-10-01 # for `./run.sh lock`
 module_of() {
   local file
   [[ $1 =~ ^[a-z][a-z0-9_]*$ ]] || return 1
-  for file in experiments/{fedss,common,encoders,rf_softmax,partial_fc,leap,moco}/"$1" \
+  for file in experiments/{fedss,common,encoders,rf_softmax,partial_fc,leap,moco,privacy}/"$1" \
     experiments/benchmarks/{benchmark,gpu_check} "experiments/$1/train" "experiments/${1%_report}/report" "data/$1"; do
     [[ $file == */report && $1 != *report ]] && continue
     [[ $file == */benchmarks/* && $file != */"$1" ]] && continue
@@ -56,6 +56,7 @@ Usage: ./run.sh COMMAND [ARGS]
   embed [FLAGS]         vectors of your images by an encoder: .parquet or .npz
   evaluate [FLAGS]      an encoder on labelled images: MAP@10, R-precision, top-1, TAR@FAR
   neighbours [FLAGS]    a page of each image's nearest images
+  privacy [FLAGS]       what the server learns of the classes of a client, by attacks
   gpu_check [FLAGS]     what works on this machine's GPUs, and how fast: a file to send
   ray start|status|stop Ray's own: this machine as part of a cluster, for --cluster
   test [PYTEST ARGS]    the fast tests; --slow adds the slow ones

@@ -1,6 +1,7 @@
 """What stands above a table: of which runs it is, and how they came to be.
 
-Every line follows from the files of the runs, or from the command that was given.
+Every line follows from the files of the runs, or from the command that was given; or,
+where a table is measured by the process that writes it, from that process.
 """
 
 import collections
@@ -9,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.common import results
+from tff_fedss.training import provenance
 
 # Of cells or runs that are an exception, so many are named.
 _MOST_NAMES = 4
@@ -59,8 +61,7 @@ def lines(
         *([f"- Command: `{_as_shell(command)}`"] if command else []),
         f"- Runs: {_commands(cells)}",
         "- Versions: " + _distinct(map(_version_text, versions)),
-        f"- Commit: {commits}"
-        + (' ("+": with changes that are in no commit)' if "+" in commits else ""),
+        _commit_line(commits),
         "- Machine: " + _distinct(map(_machine_text, machines)),
         f"- Hours: {sum(run.hours for run in runs):.2f}, summed over the runs (their "
         "rounds and evaluations)",
@@ -70,6 +71,32 @@ def lines(
             else []
         ),
     ]
+
+
+def of_this_process(flags: Mapping[str, str], command: Sequence[str]) -> list[str]:
+    """Says of numbers that this very process has made how they came to be.
+
+    Args:
+        flags: Name to value of all flags that decide the results.
+        command: What was given, argument by argument.
+
+    Returns:
+        Items of a list in Markdown.
+    """
+    described = provenance.describe(flags)
+    versions = described["versions"]
+    return [
+        f"- Command: `{_as_shell(command)}`",
+        f"- Versions: {_version_text(versions)}",
+        _commit_line(str(versions["git_commit"] or "unknown")),
+        f"- Machine: {_machine_text(described['machine'])}",
+    ]
+
+
+def _commit_line(commits: str) -> str:
+    return f"- Commit: {commits}" + (
+        ' ("+": with changes that are in no commit)' if "+" in commits else ""
+    )
 
 
 def _rounds(cells: Cells, paper_rounds: int | None) -> str:

@@ -111,6 +111,18 @@ class FederatedRun(Run):
         )
 
     @property
+    def process(self) -> tff.learning.templates.LearningProcess:
+        """What is run."""
+        return self._process
+
+    def clients(self, round_num: int) -> list[Any]:
+        """Returns the client argument of the process in a round, counted from 1.
+
+        Its clients are those of `draws.cohort`, in that order.
+        """
+        return self._select_clients(round_num)
+
+    @property
     def state(self) -> Any:
         """The server state of the process; not copied."""
         return self._state
@@ -137,7 +149,7 @@ class FederatedRun(Run):
             if no client's update was accepted; and `bytes_down` and `bytes_up`, what
             the whole model costs on the wire, a client's mean.
         """
-        clients = self._select_clients(round_num)
+        clients = self.clients(round_num)
         state, round_metrics = self._process.next(self._state, clients)
         measured = Metrics(
             (key, np.asarray(value).item()) for key, value in round_metrics.items()

@@ -1,0 +1,1 @@
+"""What the server of FedSS learns of its clients, measured."""

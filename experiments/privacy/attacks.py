@@ -1,0 +1,389 @@
+"""The attacks on what is seen: each keeps a record for every client that it judges.
+
+Every attack is made three times: on the client, on what it does not hold (the same
+scores, judged by as many random other classes: were an attack above chance there, it
+would measure a slip), and by guessing (random scores, judged by P_k).
+"""
+
+import collections
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_fedss import seeds
+from tff_fedss.privacy import aggregate, intersection, phi, success, update
+
+CONTROLS = ("", "random classes", "guessed")
+
+
+class Record(NamedTuple):
+    """How one attack on one client came out.
+
+    Attributes:
+        attack: Its name in full.
+        control: One of `CONTROLS`.
+        x: Participations or rounds, see `Attack.unit`.
+        chance: The precision of a guess, |P_k| of the classes in question.
+        success: The outcome.
+    """
+
+    attack: str
+    control: str
+    x: int
+    chance: float
+    success: success.Success
+
+
+class Attack:
+    """Keeps records.
+
+    Attributes:
+        unit: What x counts.
+        records: By now.
+    """
+
+    unit = "round"
+
+    def __init__(self, seed: int):
+        """Begins without a record.
+
+        Args:
+            seed: Of the controls.
+        """
+        self._rng = seeds.generator(seed, 0)
+        self.records: list[Record] = []
+
+    def judge(
+        self,
+        name: str,
+        x: int,
+        scores: np.ndarray,
+        claimed: np.ndarray,
+        truth: np.ndarray,
+    ) -> None:
+        """Records an attack and its controls; nothing where there is nothing to tell.
+
+        Args:
+            name: Of the attack.
+            x: See `Record`.
+            scores: float[classes], of the classes in question.
+            claimed: bool[classes].
+            truth: bool[classes].
+        """
+        if truth.all() or not truth.any():
+            return
+        guess = self._rng.random(len(truth))
+        outcomes = (
+            success.judge(scores, claimed, truth),
+            success.judge(scores, claimed, self._rng.permutation(truth)),
+            success.judge(guess, success.top(guess, np.count_nonzero(claimed)), truth),
+        )
+        for control, outcome in zip(CONTROLS, outcomes, strict=True):
+            self.records.append(Record(name, control, x, truth.mean(), outcome))
+
+
+class Intersection(Attack):
+    """What requests tell, by the number of participations."""
+
+    unit = "participations"
+
+    def on_client(
+        self,
+        name: str,
+        asked: np.ndarray,
+        truth: np.ndarray,
+        model: intersection.RequestModel,
+        participations: Iterable[int],
+    ) -> None:
+        """Attacks a client.
+
+        Args:
+            name: Of the attack.
+            asked: bool[most participations, n].
+            truth: bool[n].
+            model: How the client asks.
+            participations: After which to judge.
+        """
+        for t in participations:
+            scores = intersection.log_likelihood_ratio(asked[:t], model)
+            self.judge(name, t, scores, scores > 0, truth)
+
+
+class Update(Attack):
+    """What one update of one client's rows tells."""
+
+    def on_client(
+        self,
+        round_num: int,
+        asked: np.ndarray,
+        delta: np.ndarray,
+        classifier: np.ndarray,
+        feature: np.ndarray,
+        truth: np.ndarray,
+        num_negatives: int,
+        names_size: bool,
+    ) -> None:
+        """Attacks a client.
+
+        Args:
+            round_num: The round.
+            asked: bool[n], its request.
+            delta: float[n, d], what it sends back.
+            classifier: float[n, d], W.
+            feature: float[d], a mean of features.
+            truth: bool[n].
+            num_negatives: m.
+            names_size: Whether |S_k| - m is |P_k|.
+        """
+        truth, rows = truth[asked], delta[asked]
+        for name, scores in row_scores(
+            rows, classifier[asked], feature, num_negatives
+        ).items():
+            if names_size:
+                claimed = success.top(scores, len(scores) - num_negatives)
+                self.judge(name, round_num, scores, claimed, truth)
+            else:
+                self.judge(name, round_num, scores, success.two_groups(scores), truth)
+        if names_size:
+            claimed = success.two_groups(scores)
+            self.judge(f"{name}, |P_k| not known", round_num, scores, claimed, truth)
+
+
+def row_scores(
+    rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray, num_negatives: int
+) -> dict[str, np.ndarray]:
+    """Returns the scores of rows by each attack on them; the best comes last.
+
+    A row that has not moved at all is a negative without a say in the softmax, or a
+    pretence: it has the lowest score.
+    """
+    moved = update.lengths(rows) > 0
+    own = rows[moved]
+    if not len(own):
+        return dict.fromkeys(_ROW_ATTACKS, np.zeros(len(rows)))
+    push = update.against_push(own, classifier[moved], feature)
+    num_negatives = max(num_negatives - np.count_nonzero(~moved), 1)
+    bundle = update.against_bundle(own, num_negatives, push)
+    found = (
+        update.lengths(own),
+        update.against_median(own),
+        push,
+        update.together(push, bundle),
+    )
+    result = {}
+    for name, scores in zip(_ROW_ATTACKS, found, strict=True):
+        result[name] = np.full(len(rows), scores.min())
+        result[name][moved] = scores
+    return result
+
+
+_ROW_ATTACKS = ("length", "median row", "public features", "bundle and features")
+
+
+class Phi(Attack):
+    """What one client's update of phi tells, without any row of W."""
+
+    def on_client(
+        self,
+        round_num: int,
+        delta: Sequence[np.ndarray],
+        classifier: np.ndarray,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        truth: np.ndarray,
+        num_positives: int,
+    ) -> None:
+        """Attacks a client.
+
+        Args:
+            round_num: The round.
+            delta: Of phi; the last two are the kernel and the bias of its last layer.
+            classifier: float[n, d], W.
+            inputs: float[images, inputs], of public images.
+            labels: int[images], theirs.
+            truth: bool[n].
+            num_positives: |P_k|, where the server knows it.
+        """
+        *_, kernel, bias = delta
+        for name, scores in {
+            "bias": phi.by_bias(bias, classifier),
+            "kernel": phi.by_kernel(kernel, classifier),
+            "kernel, public images": phi.by_inputs(kernel, classifier, inputs, labels),
+        }.items():
+            claimed = success.top(scores, num_positives)
+            self.judge(name, round_num, scores, claimed, truth)
+
+
+class Cohort(NamedTuple):
+    """The clients of a round.
+
+    Attributes:
+        clients: int[K], which of all clients.
+        asked: bool[K, n], their requests.
+    """
+
+    clients: np.ndarray
+    asked: np.ndarray
+
+
+class Aggregate(Attack):
+    """What the sums of rounds tell."""
+
+    def __init__(self, seed: int, positives: np.ndarray, num_negatives: int):
+        """Has seen nothing yet.
+
+        Args:
+            seed: Of the controls.
+            positives: bool[clients, n], P_k of all, by which to judge.
+            num_negatives: m.
+        """
+        super().__init__(seed)
+        self._positives = positives
+        self._num_negatives = num_negatives
+        # By round.
+        self._scores: list[np.ndarray] = []
+        self._phi_scores: list[np.ndarray] = []
+        self._present: list[np.ndarray] = []
+        self._cohorts: list[np.ndarray] = []
+        self.lone_shares: list[float] = []
+
+    def on_sum(
+        self,
+        round_num: int,
+        mean_delta: np.ndarray,
+        phi_scores: np.ndarray,
+        classifier: np.ndarray,
+        feature: np.ndarray,
+        cohort: Cohort,
+        judged: bool,
+    ) -> None:
+        """Looks at a round's sum.
+
+        Args:
+            round_num: The round.
+            mean_delta: float[n, d], of W, from `aggregate.undo_momentum`.
+            phi_scores: float[n], by an attack of `phi` on the mean delta of phi.
+            classifier: float[n, d], W that the clients got.
+            feature: float[d], a mean of features.
+            cohort: Who has contributed.
+            judged: Whether to judge now what this sum tells by itself.
+        """
+        lengths = update.lengths(mean_delta)
+        # Rounding leaves a little in rows that nobody has touched.
+        present = lengths > _ROUNDING * lengths.max()
+        counts = aggregate.num_contributors(cohort.asked)
+        num_negatives = max(
+            int(present.sum() - self._expected_positives(len(cohort.clients))), 1
+        )
+        *_, found = row_scores(
+            mean_delta[present], classifier[present], feature, num_negatives
+        ).values()
+        scores = np.full(len(present), found.min())
+        scores[present] = found
+        took_part = np.zeros(len(self._positives), bool)
+        took_part[cohort.clients] = True
+        self._scores.append(scores)
+        self._phi_scores.append(phi_scores)
+        self._present.append(present)
+        self._cohorts.append(took_part)
+        if not judged:
+            return
+        of_any = self._positives[cohort.clients].any(0)
+        self.judge(
+            "of anyone in the cohort",
+            round_num,
+            np.where(present, scores, -np.inf),
+            present & success.two_groups(scores),
+            of_any,
+        )
+        self.judge(
+            "of anyone in the cohort, by phi",
+            round_num,
+            phi_scores,
+            success.two_groups(phi_scores),
+            of_any,
+        )
+        for client, asked in zip(cohort.clients, cohort.asked, strict=True):
+            truth = self._positives[client]
+            self.lone_shares.append((counts[asked] == 1).mean())
+            num_positives = np.count_nonzero(asked) - self._num_negatives
+            own = aggregate.assigned(scores, asked)
+            self.judge(
+                "with the client's request",
+                round_num,
+                own[asked],
+                success.top(own, num_positives)[asked],
+                truth[asked],
+            )
+            lone = asked & (counts == 1)
+            self.judge(
+                "its rows that are nobody else's",
+                round_num,
+                own[lone],
+                success.two_groups(own[lone]),
+                truth[lone],
+            )
+
+    def trace(self, rounds: Iterable[int]) -> None:
+        """Attacks all clients by all sums, without any request.
+
+        Args:
+            rounds: After how many to judge.
+        """
+        for last in rounds:
+            cohorts = np.array(self._cohorts[:last])
+            present = np.array(self._present[:last])
+            by_rows, by_phi = (
+                aggregate.traced(np.array(scores[:last]), cohorts)
+                for scores in (self._scores, self._phi_scores)
+            )
+            for client, truth in enumerate(self._positives):
+                if not cohorts[:, client].any():
+                    continue
+                kept = aggregate.in_all_sums(present, cohorts[:, client])
+                for name, scores in (
+                    ("in all its sums", np.where(kept, 0.0, -np.inf)),
+                    ("traced", np.where(kept, by_rows[client], -np.inf)),
+                    ("traced by phi alone", by_phi[client]),
+                ):
+                    claimed = success.top(scores, np.count_nonzero(truth))
+                    self.judge(
+                        f"{name}, no request",
+                        last,
+                        scores,
+                        kept if name == "in all its sums" else claimed,
+                        truth,
+                    )
+
+    def _expected_positives(self, cohort_size: int) -> float:
+        """How many rows of a sum are anyone's positives, from what is public: |P_k|."""
+        share = self._positives.mean()
+        return self._positives.shape[1] * (1 - (1 - share) ** cohort_size)
+
+
+_ROUNDING = 1e-5
+
+
+def summary(records: Iterable[Record]) -> list[dict]:
+    """Returns the means over clients, a row for each attack, control and x."""
+    groups: Mapping[tuple, list[Record]] = collections.defaultdict(list)
+    for record in records:
+        groups[record.attack, record.control, record.x].append(record)
+    rows = []
+    for (attack, control, x), own in groups.items():
+        values = np.array([record.success for record in own])
+        means = dict(zip(success.Success._fields, values.mean(0).tolist(), strict=True))
+        rows.append(
+            {
+                "attack": attack,
+                "control": control,
+                "x": x,
+                "clients": len(own),
+                "chance": float(np.mean([record.chance for record in own])),
+                **means,
+                "auc_std": float(values[:, 0].std()),
+                "precision_at_std": float(values[:, 1].std()),
+            }
+        )
+    return rows

@@ -1,0 +1,140 @@
+"""What passes through the server's hands, taken from the project's own training."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import class_sets, models, tasks, training
+from tff_fedss.algorithms import client_update
+
+
+class Request(NamedTuple):
+    """A client's request, and what shows of it later.
+
+    Attributes:
+        asked: bool[n], the classes asked for. What pads a request to its length repeats
+            one of them and tells nothing.
+        trained: bool[n], those in the softmax: the rows that move in its update.
+    """
+
+    asked: np.ndarray
+    trained: np.ndarray
+
+
+def request_fn(
+    builder: class_sets.ClassSetBuilder, seed: int
+) -> Callable[[np.ndarray, str, int], Request]:
+    """Returns what makes a client's request as the server gets it.
+
+    Args:
+        builder: Of class sets.
+        seed: Of the run.
+
+    Returns:
+        (P_k int32[any], client id, round) -> the request.
+    """
+    pair = tf.TensorSpec([2], tf.int32)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int32), pair, pair])
+    def draw(positives, client_seed, permanent_seed):
+        client = {
+            "positives": positives,
+            "seed": client_seed,
+            "permanent_seed": permanent_seed,
+        }
+        class_set = client_update.draw_class_set(client, builder)
+        return class_set.keys, class_set.is_member
+
+    def request(positives: np.ndarray, client_id: str, round_num: int) -> Request:
+        keys, is_member = draw(
+            np.asarray(positives, np.int32),
+            training.client_seed(seed, round_num, client_id),
+            training.permanent_seed(seed, client_id),
+        )
+        keys, is_member = keys.numpy(), is_member.numpy()
+        return Request(
+            as_mask(keys, builder.num_classes),
+            as_mask(keys[is_member], builder.num_classes),
+        )
+
+    return request
+
+
+class Updates:
+    """The updates of single clients, from the model that a run has now."""
+
+    def __init__(self, run: training.FederatedRun, server_learning_rate: float):
+        """Makes the state that they are computed in.
+
+        Args:
+            run: Whose process and model.
+            server_learning_rate: Of the process.
+        """
+        self._run = run
+        self._learning_rate = server_learning_rate
+        self._initial = run.process.initialize()
+
+    def of(self, client: Any) -> list[np.ndarray]:
+        """Returns what a client sends back: the deltas of [*phi, W], in float64.
+
+        It is the step of the process with this client as the cohort, without momentum:
+        the mean of one.
+
+        Args:
+            client: An element of the process's client argument.
+        """
+        process, weights = self._run.process, self._run.weights
+        state = process.set_model_weights(self._initial, weights)
+        after = process.get_model_weights(process.next(state, [client]).state)
+        return [
+            (np.asarray(new, np.float64) - np.asarray(old, np.float64))
+            / self._learning_rate
+            for new, old in zip(after.trainable, weights.trainable, strict=True)
+        ]
+
+
+class PublicImages:
+    """Labelled images of the n classes that the server has, and what phi makes of them.
+
+    They are the test's, which no client holds.
+
+    Attributes:
+        labels: int32[images].
+    """
+
+    def __init__(self, task: tasks.Task, most: int):
+        """Reads the images.
+
+        Args:
+            task: Whose test images are of the clients' classes.
+            most: So many at most.
+        """
+        data = task.dataset.test_examples().take(most)
+        batches = list(data.batch(256).as_numpy_iterator())
+        self._images = np.concatenate([batch["image"] for batch in batches])
+        self.labels = np.concatenate([batch["label"] for batch in batches])
+        model = task.feature_extractor_fn()
+        self._variables = model.trainable_variables
+        self._inputs = models.inference(
+            tf.keras.Model(model.input, model.layers[-1].input)
+        )
+
+    def inputs(self, weights: tff.learning.models.ModelWeights) -> np.ndarray:
+        """Returns what the images give to phi's last layer, float32[images, inputs].
+
+        Args:
+            weights: Of [*phi, W].
+        """
+        *phi, _ = weights.trainable
+        models.assign(self._variables, phi)
+        return self._inputs(self._images)
+
+
+def as_mask(classes: np.ndarray, num_classes: int) -> np.ndarray:
+    """Returns bool[n], true for some classes, int[any]."""
+    mask = np.zeros(num_classes, bool)
+    mask[np.asarray(classes, np.int64)] = True
+    return mask

@@ -1,0 +1,203 @@
+"""The server that looks on while a run trains."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.fedss.run_config import RunConfig
+from experiments.privacy import attacks, defences, seen
+from tff_fedss import training
+from tff_fedss.privacy import aggregate, phi
+from tff_fedss.privacy.vectors import unit
+
+
+class _Model(NamedTuple):
+    """A model that the server has published, and what public images are to it.
+
+    Attributes:
+        classifier: float32[n, d], W.
+        kernel: float32[inputs, d], of phi's last layer.
+        inputs: float32[images, inputs], what public images give to that layer.
+        feature: float64[d], the mean of their unit features.
+    """
+
+    classifier: np.ndarray
+    kernel: np.ndarray
+    inputs: np.ndarray
+    feature: np.ndarray
+
+
+class Server:
+    """Attacks between the rounds; keeps to the protocol.
+
+    Attributes:
+        attacks: By name.
+    """
+
+    def __init__(
+        self, config: RunConfig, run: training.FederatedRun, names: Collection[str]
+    ):
+        """Has seen nothing yet.
+
+        Args:
+            config: Of `privacy`, with the defaults of its data set.
+            run: Before its first round; phi ends in a dense layer with a bias.
+            names: Of the attacks: `update`, `aggregate`, `phi`.
+        """
+        self._config, self._run = config, run
+        self._dataset = run.task.dataset
+        self._client_ids = list(self._dataset.train.client_ids)
+        self._positives = {
+            client_id: seen.as_mask(
+                self._dataset.positives(client_id), self._dataset.num_classes
+            )
+            for client_id in self._client_ids
+        }
+        self._negatives = defences.NEGATIVES[config.negatives]
+        self._request = seen.request_fn(
+            defences.builder(config, self._dataset), config.seed
+        )
+        self._public = seen.PublicImages(run.task, config.public_images)
+        self._updates = seen.Updates(run, config.server_learning_rate)
+        self._models: list[_Model] = []
+        self._measured: dict[int, float] = {}
+        self.attacks: dict[str, attacks.Attack] = {}
+        if "update" in names:
+            self.attacks["update"] = attacks.Update(config.seed)
+        if "aggregate" in names:
+            self.attacks["aggregate"] = attacks.Aggregate(
+                config.seed,
+                np.stack([*self._positives.values()]),
+                config.num_negatives,
+            )
+        if "phi" in names:
+            self.attacks["phi"] = attacks.Phi(config.seed)
+
+    def release(self, metrics: training.Metrics, speed: training.Metrics) -> None:
+        """Looks at what a round has done, and at the clients of the next one.
+
+        Args:
+            metrics: Of the round, from `training.train`.
+            speed: Not heeded.
+        """
+        del speed
+        round_num, task = metrics["round"], self._run.task
+        self._models = [*self._models[-2:], self._look_at_model()]
+        if round_num and "aggregate" in self.attacks:
+            self._look_at_sum(round_num)
+        if task.metric in metrics:
+            self._measured[round_num] = metrics[task.metric]
+            if round_num < self._config.rounds:
+                self._look_at_clients(round_num + 1)
+
+    def finish(self) -> dict[str, list[str]]:
+        """Makes the attacks that need all rounds.
+
+        Returns:
+            What else there is to say, by attack.
+        """
+        task, last = self._run.task, self._config.rounds
+        reached = ", ".join(
+            f"{task.format_metric(value)} after round {round_num}"
+            for round_num, value in self._measured.items()
+        )
+        facts = {name: [f"{task.metric_title}: {reached}"] for name in self.attacks}
+        if "aggregate" in self.attacks:
+            steps = {2**i for i in range(3, last.bit_length())} | {last}
+            self.attacks["aggregate"].trace(sorted(s for s in steps if s <= last))
+            facts["aggregate"].append(self._lone_rows())
+        return facts
+
+    def _look_at_model(self) -> _Model:
+        weights = self._run.weights
+        *_, kernel, bias, classifier = map(np.asarray, weights.trainable)
+        inputs = self._public.inputs(weights)
+        feature = unit(inputs @ kernel + bias).mean(0)
+        return _Model(classifier, kernel, inputs, feature)
+
+    def _cohort(self, round_num: int) -> list[str]:
+        config = self._config
+        return training.cohort(
+            config.seed, round_num, self._client_ids, config.clients_per_round
+        )
+
+    def _asked_by(self, client_id: str, round_num: int) -> np.ndarray:
+        return self._request(
+            self._dataset.positives(client_id), client_id, round_num
+        ).asked
+
+    def _look_at_sum(self, round_num: int) -> None:
+        config = self._config
+        # Before the first round there was no other model.
+        before, now, after = [self._models[0], *self._models][-3:]
+        w_delta, kernel_delta = (
+            aggregate.undo_momentum(
+                *three,
+                learning_rate=config.server_learning_rate,
+                momentum=config.server_momentum,
+            )
+            for three in (
+                (before.classifier, now.classifier, after.classifier),
+                (before.kernel, now.kernel, after.kernel),
+            )
+        )
+        cohort = self._cohort(round_num)
+        self.attacks["aggregate"].on_sum(
+            round_num,
+            w_delta,
+            phi.by_inputs(
+                kernel_delta, now.classifier, now.inputs, self._public.labels
+            ),
+            now.classifier,
+            now.feature,
+            attacks.Cohort(
+                np.array([self._client_ids.index(k) for k in cohort]),
+                np.stack([self._asked_by(k, round_num) for k in cohort]),
+            ),
+            judged=(round_num - 1) % config.rounds_per_evaluation == 0,
+        )
+
+    def _look_at_clients(self, round_num: int) -> None:
+        if not {"update", "phi"} & self.attacks.keys():
+            return
+        model, most = self._models[-1], self._config.attacked_clients
+        cohort, clients = self._cohort(round_num), self._run.clients(round_num)
+        for client_id, client in list(zip(cohort, clients, strict=True))[:most]:
+            *phi_delta, w_delta = self._updates.of(client)
+            truth = self._positives[client_id]
+            asked = self._asked_by(client_id, round_num)
+            if "update" in self.attacks:
+                self.attacks["update"].on_client(
+                    round_num,
+                    asked,
+                    w_delta,
+                    model.classifier,
+                    model.feature,
+                    truth,
+                    self._config.num_negatives,
+                    self._negatives.names_size,
+                )
+            if "phi" in self.attacks:
+                self.attacks["phi"].on_client(
+                    round_num,
+                    phi_delta,
+                    model.classifier,
+                    model.inputs,
+                    self._public.labels,
+                    truth,
+                    np.count_nonzero(truth),
+                )
+
+    def _lone_rows(self) -> str:
+        config, positives = self._config, np.stack([*self._positives.values()])
+        expected = aggregate.lone_share(
+            positives.shape[1],
+            positives.sum(1).mean() + config.num_negatives,
+            config.clients_per_round,
+        )
+        measured = np.mean(self.attacks["aggregate"].lone_shares)
+        return (
+            f"Of a client's rows, {measured:.3f} are nobody else's in the cohort "
+            f"({expected:.3f}, were all requests uniform and of the mean size)"
+        )

@@ -1,0 +1,180 @@
+"""`./run.sh privacy`."""
+
+import csv
+import signal
+
+import numpy as np
+import pytest
+
+from experiments.common import config, program
+from experiments.privacy import attacks, paper_settings, privacy
+from tff_fedss.privacy import intersection, success
+
+N, M, CLIENTS = 120, 40, 24  # All of them.
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+
+    def run(*flags):
+        handler = signal.getsignal(signal.SIGTERM)
+        with pytest.raises(SystemExit) as end:
+            program.run(privacy.main, privacy.Config(), ["privacy", *flags])
+        signal.signal(signal.SIGTERM, handler)
+        return (end.value.code or 0, *capsys.readouterr())
+
+    return run
+
+
+def read(path):
+    with open(path) as file:
+        return [
+            {k: v if k in ("attack", "control") else float(v) for k, v in row.items()}
+            for row in csv.DictReader(file)
+        ]
+
+
+def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
+    code, output, errors = run(
+        "--attack=intersection",
+        f"--num_classes={N}",
+        f"--num_negatives={M}",
+        f"--attacked_clients={CLIENTS}",
+        "--participations=1,2,4",
+        f"--results_dir={tmp_path}",
+    )
+    assert code == 0, errors
+    assert "What the server learns: intersection" in output
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"intersection.{end}" for end in ("csv", "md", "pdf", "png")]
+    rows = {(r["attack"], r["control"], r["x"]): r for r in read(tmp_path / names[0])}
+    dataset = privacy.run_parts.load_dataset(
+        privacy.run_config.with_defaults(privacy.Config(num_classes=N))
+    )
+    sizes = [len(dataset.positives(k)) for k in dataset.train.client_ids]
+    for t in (1, 2, 4):
+        expected = np.array([intersection.expected(N, p, M, t) for p in sizes])
+        found = rows["fresh", "", t]
+        assert found["clients"] == CLIENTS and found["recall"] == 1
+        tolerance = 1e-9 if t == 1 else 0.1
+        assert found["precision"] == pytest.approx(expected[:, 0].mean(), abs=tolerance)
+        # Those who hold nothing, and all controls, are at chance.
+        nothing = "fresh, client that holds nothing"
+        for attack, control in (
+            (nothing, ""),
+            ("fresh", "random classes"),
+            ("fresh", "guessed"),
+        ):
+            # An AUC of 16 among 120 classes has a deviation of 0.08.
+            assert abs(rows[attack, control, t]["auc"] - 0.5) < 4 * 0.08 / CLIENTS**0.5
+    assert rows["fresh", "", 4]["auc"] > 0.97
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--participations=1,x"], "--participations=1,x: expected whole numbers"),
+        (["--participations=0"], "expected whole numbers from 1"),
+        (["--attack=guess"], "--attack=['guess']"),
+        (["--negatives=pool"], "--negatives=pool needs --pool_size"),
+        (["--negatives=memoised"], "use --attack=intersection"),
+    ],
+)
+def test_bad_flags_are_told_in_a_line(run, tmp_path, flags, message):
+    code, _, errors = run(*flags, f"--results_dir={tmp_path}")
+    assert code == 2
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert message in errors
+
+
+def test_the_paper_settings_follow_from_the_sizes():
+    setting = paper_settings.Setting(
+        "sop", "somebody", 500, np.array([10, 10, 30, 20]), (5, 40), 7.0
+    )
+    rows = list(paper_settings.rows_of(setting))
+    assert len(rows) == 2 * len(paper_settings.PARTICIPATIONS)
+    for row in rows:
+        m, t = row["m"], row["participations"]
+        precision, exact, _ = np.mean(
+            [intersection.expected(500, p, m, t) for p in setting.sizes], axis=0
+        )
+        assert row["precision"] == pytest.approx(precision)
+        assert row["exact"] == pytest.approx(exact)
+    # Many sizes are stood for by some of them.
+    many = setting._replace(sizes=np.arange(1, 401), num_negatives=(5,))
+    first = next(paper_settings.rows_of(many))
+    assert first["precision"] == pytest.approx(
+        np.mean(many.sizes / (many.sizes + 5)), rel=5e-3
+    )
+
+
+def test_a_summary_is_the_mean_over_clients():
+    outcomes = [success.Success(a, a / 2, 1.0, 0.5, 0.0) for a in (0.6, 0.8)]
+    records = [attacks.Record("x", "", 3, 0.1, outcome) for outcome in outcomes]
+    records.append(attacks.Record("x", "guessed", 3, 0.1, outcomes[0]))
+    first, second = attacks.summary(records)
+    assert (first["clients"], second["clients"]) == (2, 1)
+    assert first["auc"] == pytest.approx(0.7)
+    assert first["precision_at"] == pytest.approx(0.35)
+    assert first["auc_std"] == pytest.approx(0.1)
+
+
+def test_an_attack_where_there_is_nothing_to_tell_leaves_no_record():
+    attack = attacks.Attack(seed=0)
+    for truth in (np.ones(3, bool), np.zeros(3, bool)):
+        attack.judge("x", 1, np.arange(3.0), truth, truth)
+    assert not attack.records
+
+
+def test_help_says_what_to_expect():
+    output = "\n".join([privacy.__doc__, *config.help_of(privacy.Config())])
+    for text in ("./run.sh privacy", "Expected", "The attack:\n", "--negatives"):
+        assert text in output
+
+
+@pytest.mark.slow
+def test_a_single_update_tells_the_positives(run, tmp_path):
+    """All attacks in a training of glyphs, n = 500 and m = 40."""
+    code, _, errors = run(
+        "--num_negatives=40",
+        "--rounds=10",
+        "--rounds_per_evaluation=8",
+        "--attacked_clients=6",
+        f"--results_dir={tmp_path}",
+    )
+    assert code == 0, errors
+    rows = {
+        name: {
+            (r["attack"], r["x"]): r
+            for r in read(tmp_path / f"{name}.csv")
+            if not r["control"]
+        }
+        for name in privacy.ATTACKS
+    }
+    # What phi tells gets less as it is trained.
+    for round_num, least in ((1, 0.9), (9, 0.7)):
+        best = rows["update"]["bundle and features", round_num]
+        assert best["auc"] > 0.98 and best["precision_at"] > 0.9
+        assert rows["phi"]["kernel, public images", round_num]["auc"] > least
+    assert rows["aggregate"]["of anyone in the cohort", 9]["auc"] > 0.95
+    assert rows["aggregate"]["traced, no request", 10]["auc"] > 0.75
+    for name in privacy.ATTACKS:
+        controls = [r["auc"] for r in read(tmp_path / f"{name}.csv") if r["control"]]
+        assert abs(np.mean(controls) - 0.5) < 0.03
+
+
+def test_rows_that_do_not_move_are_no_positives():
+    rng = np.random.default_rng(0)
+    rows, classifier = rng.normal(size=(2, 9, 5))
+    still = np.arange(9) < 3
+    found = attacks.row_scores(
+        np.where(still[:, np.newaxis], 0.0, rows), classifier, np.ones(5), 6
+    )
+    alone = attacks.row_scores(rows[3:], classifier[3:], np.ones(5), 3)
+    for name, scores in found.items():
+        np.testing.assert_allclose(scores[3:], alone[name])
+        assert (scores[:3] == scores.min()).all()
+    nothing = attacks.row_scores(0 * rows, classifier, np.ones(5), 6)
+    assert list(nothing) == list(found)
+    assert not any(scores.any() for scores in nothing.values())

@@ -1,0 +1,100 @@
+"""What the attacks are made on is what the process does."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.privacy import seen
+from tests.algorithms import toy
+from tff_fedss import class_set_defences, class_sets, tasks, training
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.privacy import aggregate
+
+M = 4
+
+
+@pytest.fixture(scope="module")
+def run():
+    cohort = toy.make_cohort()
+    test = (cohort[0]["image"], cohort[0]["label"])
+    dataset = FederatedDataset.from_arrays(
+        {f"client{i}": (c["image"], c["label"]) for i, c in enumerate(cohort)},
+        test,
+        num_classes=toy.NUM_CLASSES,
+    )
+    task = tasks.Classification(dataset, toy.dense_features)
+    process = toy.build("fedss", M, with_positives=True)
+    return training.FederatedRun("fedss", process, task, cohort_size=3, seed=5)
+
+
+def request_fn():
+    return seen.request_fn(
+        class_sets.SampledClasses(toy.NUM_CLASSES, M, toy.MAX_POSITIVES), 5
+    )
+
+
+def test_updates_and_requests_are_those_of_the_process(run):
+    dataset, request = run.task.dataset, request_fn()
+    models = [[np.asarray(w) for w in run.weights.trainable]] * 2
+    num_asked = num_moved = 0
+    for round_num in range(1, 4):
+        ids = training.cohort(5, round_num, dataset.train.client_ids, 3)
+        updates = seen.Updates(run, 1.0)
+        found = [updates.of(client) for client in run.clients(round_num)]
+        for client_id, update in zip(ids, found):
+            asked, trained = request(dataset.positives(client_id), client_id, round_num)
+            np.testing.assert_array_equal(asked, trained)
+            assert asked.sum() == len(dataset.positives(client_id)) + M
+            moved = update[-1].any(1)
+            assert not moved[~asked].any()
+            num_asked += asked.sum()
+            num_moved += moved.sum()
+        run.run_round()
+        models.append([np.asarray(w) for w in run.weights.trainable])
+        weights = np.array([dataset.num_examples(k) for k in ids], np.float64)
+        weights /= weights.sum()
+        for i, now in enumerate(zip(*models[-3:])):
+            # Line 12: the mean; and momentum hides nothing of it.
+            mean = sum(w * update[i] for w, update in zip(weights, found))
+            np.testing.assert_allclose(aggregate.undo_momentum(*now), mean, atol=2e-6)
+    # In three dimensions some rows have no say in the softmax, to float32.
+    assert 0.75 * num_asked < num_moved
+
+
+def test_a_client_without_labels_asks_for_negatives_alone():
+    assert request_fn()([], "somebody", 1).asked.sum() == M
+
+
+def test_a_pool_is_asked_for_whole_and_trained_in_part():
+    pool = class_set_defences.builder(
+        "pool", toy.NUM_CLASSES, M, toy.MAX_POSITIVES, pool_size=7
+    )
+    request = seen.request_fn(pool, 5)
+    first, second = (request([1, 2], "somebody", r) for r in (1, 2))
+    np.testing.assert_array_equal(first.asked, second.asked)
+    assert first.asked.sum() == 2 + 7 and first.trained.sum() == 2 + M
+    assert not (first.trained & ~first.asked).any()
+    # So that an intersection of what trains does what one of the requests cannot.
+    assert (first.trained & second.trained).sum() < first.trained.sum()
+
+
+def test_public_images_give_the_inputs_of_the_last_layer(run):
+    public = seen.PublicImages(run.task, most=5)
+    assert len(public.labels) == 5
+    weights = run.weights
+    *_, kernel, bias, _ = map(np.asarray, weights.trainable)
+    model = toy.dense_features()
+    for variable, value in zip(model.trainable_variables, weights.trainable):
+        variable.assign(value)
+    images = next(iter(run.task.dataset.test_examples().batch(5)))["image"]
+    np.testing.assert_allclose(
+        public.inputs(weights) @ kernel + bias,
+        model(tf.cast(images, tf.float32)),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_a_mask_marks_classes():
+    assert seen.as_mask([2, 0, 2], 4).tolist() == [True, False, True, False]
+    assert not seen.as_mask([], 3).any()

@@ -1,0 +1,90 @@
+import numpy as np
+import tensorflow as tf
+
+from tff_fedss.algorithms import build_sparse_sgdm
+from tff_fedss.privacy import aggregate, success
+
+
+def test_momentum_hides_no_round():
+    rng = np.random.default_rng(0)
+    deltas = rng.normal(size=(6, 5, 3)).astype(np.float32)
+    optimizer = build_sparse_sgdm(0.7, 0.9)
+    spec = tf.TensorSpec([5, 3], tf.float32)
+    state, models = optimizer.initialize(spec), [tf.zeros([5, 3])]
+    for delta in deltas:
+        state, model = optimizer.next(state, models[-1], -tf.constant(delta))
+        models.append(model)
+    models.insert(0, models[0])
+    for t, delta in enumerate(deltas):
+        found = aggregate.undo_momentum(
+            *models[t : t + 3], learning_rate=0.7, momentum=0.9
+        )
+        np.testing.assert_allclose(found, delta, atol=2e-5)
+
+
+def test_lone_rows_are_as_many_as_the_closed_form_says():
+    n, size, cohort = 200, 12, 10
+    shares = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        asked = np.stack([rng.permutation(n) < size for _ in range(cohort)])
+        counts = aggregate.num_contributors(asked)
+        assert counts.sum() == size * cohort
+        shares.append((counts[asked[0]] == 1).mean())
+    assert (
+        abs(np.mean(shares) - aggregate.lone_share(n, size, cohort))
+        < 4 * np.std(shares) / len(shares) ** 0.5
+    )
+
+
+def test_what_a_client_did_not_ask_for_is_not_its_own():
+    scores = aggregate.assigned(np.array([1.0, 2.0]), np.array([True, False]))
+    assert scores.tolist() == [1.0, -np.inf]
+
+
+def pooled(seed, rounds=60, clients=20, cohort=6, n=80, held=5, noise=1.0):
+    """Scores of the sums' rows: high where a client of the cohort holds the class."""
+    rng = np.random.default_rng(seed)
+    truth = np.stack([rng.permutation(n) < held for _ in range(clients)])
+    cohorts = np.stack([rng.permutation(clients) < cohort for _ in range(rounds)])
+    held_by_any = cohorts.astype(float) @ truth > 0
+    return truth, cohorts, held_by_any + noise * rng.normal(size=(rounds, n))
+
+
+def test_clients_are_traced_through_sums():
+    truth, cohorts, scores = pooled(0, rounds=150, noise=0.5)
+    traced = aggregate.traced(scores, cohorts)
+    assert traced.shape == (20, 80)
+    found = [success.auc(s, t) for s, t in zip(traced, truth)]
+    assert min(found) > 0.9
+    # Those who took part are told from those who did not: others' classes are chance.
+    others = [success.auc(s, t) for s, t in zip(traced, np.roll(truth, 1, 0))]
+    assert abs(np.mean(others) - 0.5) < 4 * np.std(others) / 20**0.5
+
+
+def test_tracing_noise_is_at_chance():
+    aucs = []
+    for seed in range(30):
+        truth, cohorts, _ = pooled(seed)
+        noise = np.random.default_rng(seed + 500).normal(size=(60, 80))
+        traced = aggregate.traced(noise, cohorts)
+        aucs += [success.auc(s, t) for s, t in zip(traced, truth)]
+    assert abs(np.mean(aucs) - 0.5) < 4 * np.std(aucs) / len(aucs) ** 0.5
+
+
+def test_the_regression_is_the_ridge_of_its_normal_equations():
+    _, cohorts, scores = pooled(1, rounds=30)
+    x = cohorts - cohorts.mean(0)
+    expected = np.linalg.solve(
+        x.T @ x + 0.5 * np.eye(20), x.T @ (scores - scores.mean(0))
+    )
+    np.testing.assert_allclose(
+        aggregate.traced(scores, cohorts, ridge=0.5), expected, atol=1e-9
+    )
+
+
+def test_rows_of_all_sums_of_a_client():
+    present = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 0]], bool)
+    took_part = np.array([True, True, False])
+    assert aggregate.in_all_sums(present, took_part).tolist() == [False, True, False]
+    assert aggregate.in_all_sums(present, ~took_part).tolist() == [True, False, False]

@@ -1,0 +1,143 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tff_fedss.privacy import intersection, success
+
+N, P, M = 30, 4, 6
+
+
+def requests(seed, participations, n=N, positives=P, m=M):
+    """Fresh requests of a client that holds the first classes."""
+    rng = np.random.default_rng(seed)
+    return intersection.as_matrix(
+        [
+            np.concatenate(
+                [
+                    np.arange(positives),
+                    positives + rng.choice(n - positives, m, replace=False),
+                ]
+            )
+            for _ in range(participations)
+        ],
+        n,
+    )
+
+
+def test_a_matrix_has_a_row_for_each_request():
+    asked = intersection.as_matrix([[3, 1, 3], [0]], 4)
+    assert asked.tolist() == [[False, True, False, True], [True, False, False, False]]
+    assert list(intersection.in_all(asked)) == [False] * 4
+    assert list(intersection.in_all(asked[:1])) == [False, True, False, True]
+
+
+@pytest.mark.parametrize("t", [1, 2, 3])
+def test_survivors_by_counting_all_draws(t):
+    others, m = 5, 2
+    draws = [set(d) for d in itertools.combinations(range(others), m)]
+    counts = np.zeros(m + 1)
+    for rounds in itertools.product(draws, repeat=t):
+        counts[len(set.intersection(*rounds))] += 1
+    np.testing.assert_allclose(
+        intersection.survivors(others, m, t), counts / counts.sum(), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("t", [1, 2, 3, 8])
+@pytest.mark.parametrize("n, p, m", [(2028, 90, 80), (21841, 20, 400), (30, 4, 6)])
+def test_the_mean_number_of_survivors_is_the_closed_form(n, p, m, t):
+    expected = intersection.expected(n, p, m, t)
+    q = m / (n - p)
+    assert expected.num_candidates == pytest.approx(p + (n - p) * q**t, rel=1e-9)
+    # Jensen: the mean of a quotient is above the quotient of means.
+    assert expected.precision >= p / expected.num_candidates - 1e-12
+    assert 0 <= expected.exact <= 1
+    assert intersection.survivors(n - p, m, t).sum() == pytest.approx(1)
+
+
+def test_the_measured_success_is_the_expected_one():
+    for t in (1, 2, 3):
+        found = []
+        for seed in range(300):
+            asked = requests(1000 * t + seed, t)
+            claimed = intersection.in_all(asked)
+            scores = intersection.log_likelihood_ratio(
+                asked, intersection.fresh(N, P, M)
+            )
+            np.testing.assert_array_equal(claimed, scores > 0)
+            truth = np.arange(N) < P
+            judged = success.judge(scores, claimed, truth)
+            assert judged.recall == 1
+            assert judged.precision_at == pytest.approx(judged.precision)
+            found.append((judged.precision, judged.exact, claimed.sum()))
+        error = np.std(found, axis=0) / 300**0.5
+        off = np.mean(found, axis=0) - intersection.expected(N, P, M, t)
+        assert np.all(np.abs(off) <= 4 * error + 1e-12), (t, off, error)
+
+
+def test_a_client_that_holds_nothing_is_at_chance():
+    """What the intersection says of random classes, where there are no positives."""
+    truth = np.arange(N) < P
+    model = intersection.fresh(N, P, M)
+    aucs = [
+        success.auc(
+            intersection.log_likelihood_ratio(requests(s, 3, positives=0), model), truth
+        )
+        for s in range(400)
+    ]
+    assert abs(np.mean(aucs) - 0.5) < 4 * np.std(aucs) / 20
+
+
+def test_the_posterior_is_the_share_of_positives_among_classes_asked_alike():
+    """Independent draws with p = 0.8: Bayes' rule, counted over many classes."""
+    n, t, model = 200_000, 3, intersection.RequestModel(0.8, 0.3)
+    rng = np.random.default_rng(0)
+    truth = rng.random(n) < 0.1
+    asked = rng.random((t, n)) < np.where(truth, model.positive, model.other)
+    ratio = intersection.log_likelihood_ratio(asked, model)
+    posterior = intersection.posterior(ratio, 0.1)
+    for times in range(t + 1):
+        alike = asked.sum(0) == times
+        (value,) = np.unique(posterior[alike].round(12))
+        share, error = truth[alike].mean(), (value * (1 - value) / alike.sum()) ** 0.5
+        assert abs(share - value) < 4 * error
+        likelihood = [
+            q**times * (1 - q) ** (t - times) for q in (model.positive, model.other)
+        ]
+        assert ratio[alike][0] == pytest.approx(math.log(np.divide(*likelihood)))
+
+
+def test_a_permanent_draw_tells_no_more_the_second_time():
+    asked = requests(0, 1)
+    model = intersection.memoised(N, P, M)
+    again = np.repeat(asked, 5, axis=0)
+    np.testing.assert_array_equal(
+        intersection.log_likelihood_ratio(again, model),
+        intersection.log_likelihood_ratio(asked, model),
+    )
+    with pytest.raises(ValueError, match="differ"):
+        intersection.log_likelihood_ratio(requests(0, 2), model)
+
+
+def test_randomized_response_bounds_what_a_request_tells():
+    model = intersection.randomized_response(0.9, 80 / 2028)
+    # The epsilon of the definition over both answers, not over the positive one alone.
+    assert intersection.epsilon(model) == pytest.approx(
+        max(math.log(0.9 * 2028 / 80), math.log((1 - 80 / 2028) / 0.1))
+    )
+    asked = np.array([[True, False]])
+    ratio = intersection.log_likelihood_ratio(asked, model)
+    assert np.abs(ratio).max() <= intersection.epsilon(model) + 1e-12
+    assert ratio[0] > 0 > ratio[1]
+    assert intersection.epsilon(intersection.fresh(N, P, M)) == math.inf
+
+
+def test_what_is_never_asked_for_is_ruled_out():
+    ratio = intersection.log_likelihood_ratio(
+        requests(1, 2), intersection.fresh(N, P, M)
+    )
+    assert ratio[:P] == pytest.approx([2 * math.log((N - P) / M)] * P)
+    assert set(ratio[P:]) <= {-math.inf, ratio[0]}
+    assert intersection.posterior(ratio, P / N)[-1] in (0, pytest.approx(0, abs=1e-300))

@@ -1,0 +1,224 @@
+"""The intersection attack: what a client's requests tell, from one round to another.
+
+P_k stays. Whatever else stands in a request and is drawn anew in the next one drops out
+of the intersection. How much a request tells of a class follows from the probabilities
+with which a class of P_k and another class get into it, so that one likelihood ratio is
+the best attack on every way of asking (Neyman and Pearson): `RequestModel` has them.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class RequestModel(NamedTuple):
+    """With which probabilities classes get into a request; known to the server.
+
+    Attributes:
+        positive: p, of a class of P_k.
+        other: q, of another class.
+        is_permanent: Whether this is drawn once for each client and class, for all
+            rounds; else anew in each.
+    """
+
+    positive: float
+    other: float
+    is_permanent: bool = False
+
+
+def fresh(num_classes: int, num_positives: int, num_negatives: int) -> RequestModel:
+    """The paper's: all of P_k, and m of the others, anew in each round.
+
+    Args:
+        num_classes: n.
+        num_positives: |P_k|; the server knows it, as |S_k| - m.
+        num_negatives: m.
+    """
+    return RequestModel(1.0, num_negatives / (num_classes - num_positives))
+
+
+def memoised(num_classes: int, num_positives: int, num_negatives: int) -> RequestModel:
+    """As `fresh`, but drawn once: permanent decoys, such as a pool of m classes."""
+    model = fresh(num_classes, num_positives, num_negatives)
+    return model._replace(is_permanent=True)
+
+
+def randomized_response(positive: float, other: float) -> RequestModel:
+    """Permanent randomized response: no single request tells more than epsilon.
+
+    Args:
+        positive: p.
+        other: q.
+    """
+    return RequestModel(positive, other, is_permanent=True)
+
+
+def as_matrix(requests: Iterable[np.ndarray], num_classes: int) -> np.ndarray:
+    """Puts a client's requests into a matrix.
+
+    Args:
+        requests: For each participation the keys, int[any]; one that comes up twice
+            counts once.
+        num_classes: n.
+
+    Returns:
+        bool[participations, n].
+    """
+    requests = list(requests)
+    asked = np.zeros((len(requests), num_classes), bool)
+    for row, keys in zip(asked, requests, strict=True):
+        row[np.asarray(keys, np.int64)] = True
+    return asked
+
+
+def in_all(asked: np.ndarray) -> np.ndarray:
+    """Claims the classes that are in every request: the plain intersection.
+
+    Args:
+        asked: bool[participations, n].
+
+    Returns:
+        bool[n].
+    """
+    return np.all(asked, axis=0)
+
+
+def log_likelihood_ratio(asked: np.ndarray, model: RequestModel) -> np.ndarray:
+    """Returns log P(requests | class in P_k) - log P(requests | class not in P_k).
+
+    Args:
+        asked: bool[participations, n].
+        model: How the client asks.
+
+    Returns:
+        float64[n]; minus infinity rules a class out. What is above zero speaks for the
+        class.
+
+    Raises:
+        ValueError: If the draw is said to be permanent, but requests differ.
+    """
+    asked = np.asarray(asked, bool)
+    if model.is_permanent:
+        if not (asked == asked[:1]).all():
+            raise ValueError("The requests differ, so that they are not permanent.")
+        # The same answer again says nothing new.
+        asked = asked[:1]
+    p, q = model.positive, model.other
+    times = np.count_nonzero(asked, axis=0)
+    return _times(times, _log_ratio(p, q)) + _times(
+        len(asked) - times, _log_ratio(1 - p, 1 - q)
+    )
+
+
+def posterior(log_ratio: np.ndarray, prior: float) -> np.ndarray:
+    """Returns the probability that a class is in P_k, float64[n].
+
+    Args:
+        log_ratio: From `log_likelihood_ratio`.
+        prior: What it was before any request, such as |P_k| / n.
+    """
+    odds = np.clip(log_ratio + math.log(prior / (1 - prior)), -700, 700)
+    return 1 / (1 + np.exp(-odds))
+
+
+def epsilon(model: RequestModel) -> float:
+    """Returns how much a request can tell of a class at most, as local privacy does.
+
+    The largest log ratio of the probabilities of an answer, asked for or not, over
+    whether the class is in P_k; infinite where all of P_k is asked for.
+    """
+    p, q = model.positive, model.other
+    return max(abs(_log_ratio(p, q)), abs(_log_ratio(1 - p, 1 - q)))
+
+
+# --- In closed form ---------------------------------------------------------------
+
+
+def survivors(num_others: int, num_negatives: int, participations: int) -> np.ndarray:
+    """Returns how many negatives are in each of t fresh requests: its distribution.
+
+    X_1 = m, and X_(t+1) given X_t is hypergeometric: of m draws from n - |P_k| classes,
+    those that hit the X_t.
+
+    Args:
+        num_others: n - |P_k|.
+        num_negatives: m.
+        participations: t, at least 1.
+
+    Returns:
+        float64[m + 1], the probabilities of X_t = 0..m.
+    """
+    m = num_negatives
+    chance = np.zeros(m + 1)
+    chance[m] = 1.0
+    if participations == 1:
+        return chance
+    log_factorial = np.concatenate(
+        [[0.0], np.cumsum(np.log(np.arange(1, num_others + 1)))]
+    )
+
+    def log_choose(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        is_possible = (b >= 0) & (b <= a)
+        a, b = np.broadcast_arrays(a, np.where(is_possible, b, 0))
+        value = log_factorial[a] - log_factorial[b] - log_factorial[a - b]
+        return np.where(is_possible, value, -np.inf)
+
+    now, then = np.arange(m + 1)[:, np.newaxis], np.arange(m + 1)
+    total = log_choose(np.array(num_others), np.array(m))
+    step = np.exp(
+        log_choose(now, then) + log_choose(num_others - now, m - then) - total
+    )
+    # Logarithms of large factorials round; rows are distributions all the same.
+    step /= step.sum(1, keepdims=True)
+    for _ in range(participations - 1):
+        chance = chance @ step
+    return chance
+
+
+class Expected(NamedTuple):
+    """What the intersection of fresh requests is expected to give.
+
+    Attributes:
+        precision: The mean of |P_k| / |intersection|.
+        exact: The probability that it is P_k.
+        num_candidates: Its mean size, |P_k| + (n - |P_k|) (m / (n - |P_k|))^t.
+    """
+
+    precision: float
+    exact: float
+    num_candidates: float
+
+
+def expected(
+    num_classes: int, num_positives: int, num_negatives: int, participations: int
+) -> Expected:
+    """Computes the success against fresh requests exactly, without a simulation.
+
+    Args:
+        num_classes: n.
+        num_positives: |P_k|.
+        num_negatives: m.
+        participations: t, at least 1.
+    """
+    chance = survivors(num_classes - num_positives, num_negatives, participations)
+    sizes = num_positives + np.arange(len(chance))
+    return Expected(
+        precision=float(chance @ (num_positives / sizes)),
+        exact=float(chance[0]),
+        num_candidates=float(chance @ sizes),
+    )
+
+
+def _log_ratio(a: float, b: float) -> float:
+    if a == b:
+        return 0.0
+    if not a or not b:
+        return -math.inf if not a else math.inf
+    return math.log(a / b)
+
+
+def _times(counts: np.ndarray, value: float) -> np.ndarray:
+    """Of nothing there is nothing, also of something infinite."""
+    return np.where(counts > 0, np.maximum(counts, 1) * value, 0.0)

@@ -1,0 +1,151 @@
+"""How right an attack is about P_k: of its scores, and of what it claims."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Success(NamedTuple):
+    """How an attack on one client came out.
+
+    Attributes:
+        auc: The probability that a class of P_k has a higher score than another class,
+            a tie counting half. Chance: 0.5.
+        precision_at: Of the |P_k| classes with the highest scores, the share that is in
+            P_k; where scores tie, its expectation over an order at random. Chance:
+            |P_k| of the classes that have a score.
+        precision: The share of the claimed classes that is in P_k; 0 if none is
+            claimed.
+        recall: The share of P_k that is claimed.
+        exact: Whether what is claimed is P_k.
+    """
+
+    auc: float
+    precision_at: float
+    precision: float
+    recall: float
+    exact: float
+
+
+def judge(scores: np.ndarray, claimed: np.ndarray, truth: np.ndarray) -> Success:
+    """Compares an attack with the truth.
+
+    Args:
+        scores: float[classes], finite or infinite: of all n, or of those that the
+            attack is about, such as the requested ones.
+        claimed: bool[classes], what the attack takes for P_k.
+        truth: bool[classes], P_k.
+
+    Returns:
+        The success.
+
+    Raises:
+        ValueError: If P_k is empty, or no class is outside of it: there is nothing to
+            tell apart; or if a score is NaN.
+    """
+    claimed, truth = np.asarray(claimed, bool), np.asarray(truth, bool)
+    hits = np.count_nonzero(claimed & truth)
+    num_claimed, num_true = np.count_nonzero(claimed), np.count_nonzero(truth)
+    return Success(
+        auc=auc(scores, truth),
+        precision_at=precision_at(scores, truth),
+        precision=hits / max(num_claimed, 1),
+        recall=hits / num_true,
+        exact=float(np.array_equal(claimed, truth)),
+    )
+
+
+def auc(scores: np.ndarray, truth: np.ndarray) -> float:
+    """Returns the area under the ROC curve, by ranks (Mann and Whitney).
+
+    scikit-learn's refuses infinite scores, which attacks give to what they rule out.
+
+    Args:
+        scores: float[classes].
+        truth: bool[classes].
+
+    Raises:
+        ValueError: See `judge`.
+    """
+    scores, truth = _checked(scores, truth)
+    _, where, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    # Of equal scores each has the mean of their ranks.
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[where]
+    num_true = np.count_nonzero(truth)
+    above = ranks[truth].sum() - num_true * (num_true + 1) / 2
+    return float(above / (num_true * (len(truth) - num_true)))
+
+
+def precision_at(scores: np.ndarray, truth: np.ndarray) -> float:
+    """Returns the precision of the |P_k| highest scores, in expectation over ties.
+
+    Args:
+        scores: float[classes].
+        truth: bool[classes].
+
+    Raises:
+        ValueError: See `judge`.
+    """
+    scores, truth = _checked(scores, truth)
+    count = np.count_nonzero(truth)
+    least = np.sort(scores)[-count]
+    is_above, is_tied = scores > least, scores == least
+    hits = np.count_nonzero(truth & is_above)
+    share = np.count_nonzero(truth & is_tied) / np.count_nonzero(is_tied)
+    return float((hits + (count - np.count_nonzero(is_above)) * share) / count)
+
+
+def top(scores: np.ndarray, count: int) -> np.ndarray:
+    """Claims the classes with the highest scores; of ties the lower class goes first.
+
+    Args:
+        scores: float[classes].
+        count: How many, such as |P_k| = |S_k| - m, which the server knows.
+
+    Returns:
+        bool[classes].
+    """
+    claimed = np.zeros(len(scores), bool)
+    claimed[np.argsort(-np.asarray(scores), kind="stable")[:count]] = True
+    return claimed
+
+
+def two_groups(scores: np.ndarray) -> np.ndarray:
+    """Claims the upper of two groups, where |P_k| is not known.
+
+    They are split where the squared distances to the two means are least (k-means of
+    two groups on a line, which has an exact answer).
+
+    Args:
+        scores: float[classes], finite.
+
+    Returns:
+        bool[classes]; nothing if all scores are equal.
+    """
+    scores = np.asarray(scores, np.float64)
+    if len(scores) < 2:
+        return np.zeros(len(scores), bool)
+    ordered = np.sort(scores)
+    sizes = np.arange(1, len(ordered))
+    sums = np.cumsum(ordered)
+    below, above = sums[:-1], sums[-1] - sums[:-1]
+    between = below**2 / sizes + above**2 / (len(ordered) - sizes)
+    # A split between equal scores is none.
+    between[ordered[1:] == ordered[:-1]] = -np.inf
+    if not np.isfinite(between.max()):
+        return np.zeros(len(scores), bool)
+    return scores > ordered[np.argmax(between)]
+
+
+def _checked(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scores, truth = np.asarray(scores, np.float64), np.asarray(truth, bool)
+    if scores.shape != truth.shape or scores.ndim != 1:
+        raise ValueError(
+            f"scores and truth must be vectors of the same length, found shapes "
+            f"{scores.shape} and {truth.shape}."
+        )
+    if np.isnan(scores).any():
+        raise ValueError("A score is NaN.")
+    if truth.all() or not truth.any():
+        raise ValueError("There must be classes in P_k, and others.")
+    return scores, truth

@@ -1,0 +1,98 @@
+"""What one client's update of its requested rows tells, in a single round.
+
+A negative is only ever pushed away: the gradient of its row is a mean of the client's
+features, weighted by small and similar softmax probabilities. So the rows of all
+negatives move in nearly the same direction, and those of P_k, each pulled towards its
+own examples, do not.
+"""
+
+import numpy as np
+
+from tff_fedss.privacy.vectors import unit
+
+_MOST_STEPS = 50
+
+
+def against_median(rows: np.ndarray) -> np.ndarray:
+    """Scores a row by how little it goes along with the median row.
+
+    For requests of more negatives than positives: the median is a negative's direction
+    then.
+
+    Args:
+        rows: float[L, d], the delta of each requested row.
+
+    Returns:
+        float64[L], minus the cosine.
+    """
+    rows = np.asarray(rows, np.float64)
+    return -unit(rows) @ unit(np.median(rows, axis=0))
+
+
+def against_push(
+    rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray
+) -> np.ndarray:
+    """Scores a row by how little it is pushed away from where features lie.
+
+    It knows which side is which, also where the positives are the more.
+
+    Args:
+        rows: float[L, d], the delta of each requested row.
+        classifier: float[L, d], W at these rows, as the server sent them.
+        feature: float[d], the mean feature of any images.
+
+    Returns:
+        float64[L], the cosine of the delta with the feature, both seen on the sphere
+        around the row, where alone cosine logits can move it.
+    """
+    around = unit(classifier)
+    tangent = feature - (around @ feature)[:, np.newaxis] * around
+    return np.sum(unit(rows) * unit(tangent), axis=1)
+
+
+def against_bundle(
+    rows: np.ndarray, num_negatives: int, start: np.ndarray
+) -> np.ndarray:
+    """Scores a row by how little it goes along with the m rows taken for negatives.
+
+    Those are the m lowest scores; the direction is their mean; the scores follow from
+    the direction; and so on, until nothing changes.
+
+    Args:
+        rows: float[L, d], the delta of each requested row.
+        num_negatives: m, which the server knows.
+        start: float[L], the scores to start from, such as those of `against_push`.
+
+    Returns:
+        float64[L], minus the cosine.
+    """
+    directions, scores = unit(rows), start
+    taken = None
+    for _ in range(_MOST_STEPS):
+        lowest = np.sort(np.argsort(scores, kind="stable")[:num_negatives])
+        if taken is not None and np.array_equal(lowest, taken):
+            break
+        taken = lowest
+        scores = -directions @ unit(directions[taken].mean(0))
+    return scores
+
+
+def together(*scores: np.ndarray) -> np.ndarray:
+    """Adds scores of several attacks, each brought to mean 0 and deviation 1.
+
+    Args:
+        *scores: float[L] each, finite.
+
+    Returns:
+        float64[L].
+    """
+    total = np.zeros(len(scores[0]))
+    for one in scores:
+        one = np.asarray(one, np.float64)
+        total += (one - one.mean()) / (one.std() or 1.0)
+    return total
+
+
+def lengths(rows: np.ndarray) -> np.ndarray:
+    """Scores a row by how far it moved, float64[L]."""
+    return np.linalg.norm(np.asarray(rows, np.float64), axis=1)
