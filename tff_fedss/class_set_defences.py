@@ -14,7 +14,10 @@ from a seed of its own that no round changes:
 
 "Memoised" and "permanent randomized response" are words of RAPPOR (Erlingsson, Pihur
 and Korolova, CCS 2014). `fresh` is
-`class_sets.SampledClasses`. None of them hides what a client's single update tells.
+`class_sets.SampledClasses`.
+
+None of them hides what a client's single update tells; of a pool, the rows that move
+from round to round give P_k away, where updates are seen (docs/privacy.md).
 """
 
 import math

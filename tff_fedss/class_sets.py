@@ -19,9 +19,10 @@ LOGIT_CORRECTIONS = ("inclusion", "none")
 class ClassSet(NamedTuple):
     """The classes S_k of one client, padded to a static length L.
 
-    `keys` are sorted: an order that put the positives first would tell the server which
-    of the classes the client holds. (So do, in the end, several requests of one client,
-    whatever section 3.3 says: docs/privacy.md.)
+    `keys` are sorted: an order that put the positives first would name P_k in a single
+    request. It is hidden for that one request only: two or three requests of a client,
+    one update, or the sums of some rounds give P_k away, whatever section 3.3 says
+    (docs/privacy.md).
 
     Attributes:
         keys: int32[L], the classes asked for, ascending. Further entries repeat the
