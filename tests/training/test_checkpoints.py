@@ -277,8 +277,13 @@ def test_an_interrupt_between_rounds_saves_the_last_one(tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     places = {"counting": Checkpoints(tmp_path, keep=10)}
-    with pytest.raises(KeyboardInterrupt):
-        train([CountingRun()], 7, 9, release, places, 3)
+    # A shell starts what runs in the background with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train([CountingRun()], 7, 9, release, places, 3)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert saved_rounds(tmp_path) == [3, 5]
 
 
