@@ -4,6 +4,7 @@ import os
 import pathlib
 
 import pytest
+import tensorflow as tf
 
 from tff_fedss import runtime
 
@@ -49,6 +50,14 @@ def in_process_context():
     context = runtime.set_in_process_context()
     yield context
     context.close()
+
+
+@pytest.fixture(autouse=True)
+def plain_precision():
+    """A program that ran in this process may have left --mixed_precision on."""
+    tf.keras.mixed_precision.set_global_policy("float32")
+    yield
+    tf.keras.mixed_precision.set_global_policy("float32")
 
 
 @pytest.fixture(scope="session")
