@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_fedss import seeds
+from tff_fedss.datasets.federated import traced
 from tff_fedss.errors import InvalidInputError
 
 # A.2: the resized image is to the crop as 256 is to 224.
@@ -82,46 +83,20 @@ class Preprocessing:
             label=int32[])`, in the same order.
         """
         stream = seeds.fold_in(tf.constant(seed, tf.int32), seeds.Stream.CROP)
-        crop_all, result_spec = self._crop_all_of(data.element_spec)
-        crops = crop_all(tf.data.experimental.to_variant(data), stream)
-        return tf.data.experimental.from_variant(crops, result_spec)
-
-    def _crop_all_of(self, element_spec: Any) -> tuple[Callable[..., tf.Tensor], Any]:
-        """From (data set, stream) to the data set of crops, both as variant tensors.
-
-        Traced once: every client in every round makes a data set of its own, and where
-        a graph reads one whose function is new, TensorFlow 2.15 keeps the function for
-        good (0.75 MB of this one).
-        """
-        key = str(element_spec)
-        if key not in self._crop_all:
-
-            @tf.function(
-                input_signature=[
-                    tf.TensorSpec([], tf.variant),
-                    tf.TensorSpec([2], tf.int32),
-                ]
-            )
-            def crop_all(data, stream):
-                nonlocal result_spec
-                data = tf.data.experimental.from_variant(data, element_spec)
-                crops = data.enumerate().map(
-                    lambda index, example: self.random_crop(
-                        example, seeds.fold_in(stream, index)
-                    ),
-                    num_parallel_calls=tf.data.AUTOTUNE,
-                    deterministic=True,
-                )
-                result_spec = crops.element_spec
-                return tf.data.experimental.to_variant(crops)
-
-            result_spec = None
-            self._crop_all[key] = crop_all.get_concrete_function(), result_spec
-        return self._crop_all[key]
+        return self._random_crops(data, stream)
 
     @functools.cached_property
-    def _crop_all(self) -> dict[str, tuple[Callable[..., tf.Tensor], Any]]:
-        return {}
+    def _random_crops(self) -> traced.TracedOnce:
+        def random_crops(data, stream):
+            return data.enumerate().map(
+                lambda index, example: self.random_crop(
+                    example, seeds.fold_in(stream, index)
+                ),
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
+            )
+
+        return traced.TracedOnce(random_crops)
 
     def evaluation(self, data: tf.data.Dataset) -> tf.data.Dataset:
         """Takes the centre of every image.

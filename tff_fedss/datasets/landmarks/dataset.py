@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss.datasets.federated import record_index, records, split_csv
+from tff_fedss.datasets.federated import record_index, records, split_csv, traced
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
 from tff_fedss.datasets.landmarks.layout import (
@@ -103,7 +103,7 @@ def load(
         num_classes=published.num_classes,
         image_shape=(image_size, image_size, 3),
         train=tff.simulation.datasets.FilePerUserClientData(
-            dict(zip(client_ids, paths, strict=True)), _stored_examples_of_client
+            dict(zip(client_ids, paths, strict=True)), _stored_examples
         ),
         num_examples=lambda client_id: len(clients[client_id]),
         positives=positives.__getitem__,
@@ -254,35 +254,22 @@ _FEATURES = {
     IMAGE_FEATURE: tf.io.FixedLenFeature([], tf.string),
     CLASS_FEATURE: tf.io.FixedLenFeature([], tf.int64),
 }
-_STORED = collections.OrderedDict(
-    image=tf.TensorSpec([], tf.string), label=tf.TensorSpec([], tf.int32)
-)
+
+
+def _stored_example(serialized: tf.Tensor) -> collections.OrderedDict:
+    example = tf.io.parse_single_example(serialized, _FEATURES)
+    return collections.OrderedDict(
+        image=example[IMAGE_FEATURE],
+        label=tf.cast(example[CLASS_FEATURE], tf.int32),
+    )
+
+
+_parse = traced.TracedOnce(lambda data: data.map(_stored_example))
 
 
 def _stored_examples(path: str | tf.Tensor) -> tf.data.Dataset:
     """Reads a file's examples; also in a graph, where the path is a tensor."""
-
-    def stored_example(serialized):
-        example = tf.io.parse_single_example(serialized, _FEATURES)
-        return collections.OrderedDict(
-            image=example[IMAGE_FEATURE],
-            label=tf.cast(example[CLASS_FEATURE], tf.int32),
-        )
-
-    return tf.data.TFRecordDataset(path).map(stored_example)
-
-
-@tf.function(input_signature=[tf.TensorSpec([], tf.string)])
-def _stored_examples_variant(path: tf.Tensor) -> tf.Tensor:
-    return tf.data.experimental.to_variant(_stored_examples(path))
-
-
-def _stored_examples_of_client(path: str | tf.Tensor) -> tf.data.Dataset:
-    """As `_stored_examples`; traced once for all clients, see `Preprocessing`."""
-    if not tf.executing_eagerly():
-        return _stored_examples(path)
-    variant = _stored_examples_variant(tf.constant(path))
-    return tf.data.experimental.from_variant(variant, _STORED)
+    return _parse(tf.data.TFRecordDataset(path))
 
 
 _read_reference = records.read_image(IMAGE_FEATURE)
