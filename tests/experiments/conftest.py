@@ -1,3 +1,4 @@
+import functools
 import signal
 
 import numpy as np
@@ -8,17 +9,23 @@ from experiments.fedss import train
 
 
 @pytest.fixture
-def run_train(capsys):
-    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+def run_program(capsys):
+    """Runs a program in this process: module, flags -> (exit code, stdout, stderr)."""
 
-    def run(*flags):
+    def run(module, *flags):
         handler = signal.getsignal(signal.SIGTERM)
         with pytest.raises(SystemExit) as end:
-            program.run(train.main, train.Config(), ["train", *flags])
+            program.run(module.main, module.Config(), [module.__name__, *flags])
         signal.signal(signal.SIGTERM, handler)
         return (end.value.code or 0, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def run_train(run_program):
+    """Runs `train` in this process: flags -> (exit code, stdout, stderr)."""
+    return functools.partial(run_program, train)
 
 
 @pytest.fixture

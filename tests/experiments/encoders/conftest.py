@@ -1,12 +1,10 @@
 """A finished run, its encoder, and images to use it on, shared by all tests here."""
 
 import json
-import signal
 
 import numpy as np
 import pytest
 
-from experiments.common import program
 from experiments.encoders import export
 from tests.datasets.images import own_images
 from tests.models.test_exported_encoder import trained
@@ -48,17 +46,8 @@ def finished(phi, tmp_path_factory):
 
 
 @pytest.fixture
-def run(capsys):
-    """Runs a program in this process: module, flags -> (exit code, stdout, stderr)."""
-
-    def run(module, *flags):
-        handler = signal.getsignal(signal.SIGTERM)
-        with pytest.raises(SystemExit) as end:
-            program.run(module.main, module.Config(), [module.__name__, *flags])
-        signal.signal(signal.SIGTERM, handler)
-        return (end.value.code or 0, *capsys.readouterr())
-
-    return run
+def run(run_program):
+    return run_program
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,12 @@
 """`./run.sh privacy`."""
 
 import csv
-import signal
+import functools
 
 import numpy as np
 import pytest
 
-from experiments.common import config, program
+from experiments.common import config
 from experiments.privacy import attacks, paper_settings, privacy
 from tff_fedss.privacy import intersection, success
 
@@ -14,17 +14,9 @@ N, M, CLIENTS = 120, 40, 24  # All of them.
 
 
 @pytest.fixture
-def run(capsys):
+def run(run_program):
     """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
-
-    def run(*flags):
-        handler = signal.getsignal(signal.SIGTERM)
-        with pytest.raises(SystemExit) as end:
-            program.run(privacy.main, privacy.Config(), ["privacy", *flags])
-        signal.signal(signal.SIGTERM, handler)
-        return (end.value.code or 0, *capsys.readouterr())
-
-    return run
+    return functools.partial(run_program, privacy)
 
 
 def read(path):
