@@ -198,9 +198,7 @@ class DecoyPool(class_sets.ClassSetBuilder):
         pretended = tf.boolean_mask(pool, ~class_sets.contains(negatives, pool))
         correction = None
         if self._correct:
-            correction = tf.math.log(
-                tf.cast(others, tf.float32) / float(self._num_negatives)
-            )
+            correction = class_sets.inclusion_correction(others, self._num_negatives)
         return class_sets.assemble(
             self.size, positives, negatives, correction, pretended
         )

@@ -143,12 +143,7 @@ class SampledClasses(ClassSetBuilder):
         )
         correction = None
         if self._correct and self._num_negatives:
-            # Without another class there is no negative, and nothing to correct.
-            num_drawn = tf.maximum(tf.size(negatives), 1)
-            correction = tf.math.log(
-                tf.cast(tf.maximum(others, 1), tf.float32)
-                / tf.cast(num_drawn, tf.float32)
-            )
+            correction = inclusion_correction(others, tf.size(negatives))
         return assemble(self.size, positives, negatives, correction)
 
 
@@ -230,6 +225,20 @@ def draw_others(
     else:
         ranks = tf.cond(others <= num_negatives, lambda: tf.range(others), draw)
     return _skip(ranks, positives)
+
+
+def inclusion_correction(others: tf.Tensor, num_drawn: int | tf.Tensor) -> tf.Tensor:
+    """Returns the log correction of a negative, float32[].
+
+    Args:
+        others: int32[], n - |P_k|.
+        num_drawn: How many of them are in the softmax.
+    """
+    # Without another class there is no negative, and nothing to correct.
+    weight = tf.cast(tf.maximum(others, 1), tf.float32) / tf.cast(
+        tf.maximum(num_drawn, 1), tf.float32
+    )
+    return tf.math.log(weight)
 
 
 def assemble(
