@@ -8,7 +8,7 @@ variance in each number (of a node, in a tree).
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-import tensorflow_privacy as tfp
+from tensorflow_privacy import tree_aggregation
 
 
 class IndependentNoise:
@@ -21,7 +21,7 @@ class IndependentNoise:
             specs: A structure of `tf.TensorSpec`s, float32: what the noise is like.
             seed: Below 2^63.
         """
-        self._generator = tfp.tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
+        self._generator = tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
 
     def initialize(self) -> Any:
         """Returns the state before the first round."""
@@ -42,12 +42,18 @@ class TreeState(NamedTuple):
     """Between two rounds.
 
     Attributes:
-        tree: The nodes that later sums contain, at most log2(rounds) + 1 of them, each
-            of the size of the noise; and the seed.
+        nodes: Of each part of the noise, float32[H, ...]: the nodes that later sums
+            contain, H = floor(log2(leaves + 2)) of them at most; zeros after those.
+        heights: int32[H], theirs.
+        num_nodes: int32[], how many they are.
+        generator: Of the nodes to come.
         previous: The noise of the sum over the rounds of this tree so far.
     """
 
-    tree: Any
+    nodes: Any
+    heights: Any
+    num_nodes: Any
+    generator: Any
     previous: Any
 
 
@@ -60,39 +66,61 @@ class TreeNoise:
     its updates has that noise, and what is returned is the difference of two such.
 
     At a restart the noise of the old tree stays where it is, in the model, and a tree
-    without any begins.
+    without any begins. The state has one shape in all rounds, as checkpoints want it;
+    the library's own grows.
     """
 
-    def __init__(self, specs: Any, seed: int, restart_every: int | None = None):
+    def __init__(self, specs: Any, seed: int, restart_every: int):
         """Creates it.
 
         Args:
             specs: See `IndependentNoise`.
             seed: Likewise.
-            restart_every: The number of leaves of a tree; None: any.
+            restart_every: The number of leaves of a tree.
         """
         self._specs = specs
         self._restart_every = restart_every
-        self._aggregator = tfp.tree_aggregation.EfficientTreeAggregator(
-            tfp.tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
+        self._num_nodes = (restart_every + 2).bit_length() - 1
+        self._aggregator = tree_aggregation.EfficientTreeAggregator(
+            tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
         )
 
     def initialize(self) -> TreeState:
         """See `IndependentNoise`."""
-        return TreeState(self._aggregator.init_state(), self._zeros())
+        return self._padded(self._aggregator.init_state(), self._zeros())
 
     def next(self, state: TreeState, num_rounds: tf.Tensor) -> tuple[Any, TreeState]:
         """See `IndependentNoise`."""
-        total, tree = self._aggregator.get_cumsum_and_update(state.tree)
-        noise = tf.nest.map_structure(tf.subtract, total, state.previous)
-        following = TreeState(tree, total)
-        if self._restart_every is not None:
-            following = tf.cond(
-                tf.equal((num_rounds + 1) % self._restart_every, 0),
-                lambda: TreeState(self._aggregator.reset_state(tree), self._zeros()),
-                lambda: following,
+        total, tree = self._aggregator.get_cumsum_and_update(
+            tree_aggregation.TreeState(
+                tf.nest.map_structure(lambda t: t[: state.num_nodes], state.nodes),
+                state.heights[: state.num_nodes],
+                state.generator,
             )
+        )
+        noise = tf.nest.map_structure(tf.subtract, total, state.previous)
+        following = tf.cond(
+            tf.equal((num_rounds + 1) % self._restart_every, 0),
+            lambda: self._padded(self._aggregator.reset_state(tree), self._zeros()),
+            lambda: self._padded(tree, total),
+        )
         return noise, following
+
+    def _padded(self, tree: tree_aggregation.TreeState, previous: Any) -> TreeState:
+        num_nodes = tf.size(tree.level_buffer_idx)
+
+        def pad(values):
+            rest = [self._num_nodes - num_nodes, *values.shape[1:]]
+            padded = tf.concat([values, tf.zeros(rest, values.dtype)], 0)
+            return tf.ensure_shape(padded, [self._num_nodes, *values.shape[1:]])
+
+        return TreeState(
+            tf.nest.map_structure(pad, tree.level_buffer),
+            pad(tree.level_buffer_idx),
+            num_nodes,
+            tree.value_generator_state,
+            previous,
+        )
 
     def _zeros(self) -> Any:
         return tf.nest.map_structure(lambda s: tf.zeros(s.shape), self._specs)

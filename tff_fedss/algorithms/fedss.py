@@ -136,7 +136,8 @@ def build_fedss(
             `aggregation.ScatteredRowsFactory`. For FullSoftmax a factory of TFF's, over
             float32[n, d].
         joint_aggregator: In the place of both, where they must be seen as one: a
-            factory over `aggregation.ModelDelta`, such as `user_level_dp.gaussian`.
+            factory over `aggregation.ModelDelta`, such as
+            `user_level_dp.PrivateMeanFactory`.
         client_weighting: How line 12 weighs a client: "num_examples" is n_k; "uniform"
             1; or a function from n_k, float32[], to float32[]. A client without
             examples, or whose update is rejected, has weight 0 (to an unweighted

@@ -89,6 +89,9 @@ class _Record(NamedTuple):
 class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """The mean delta of phi and W with user-level differential privacy.
 
+    With independent noise this is DP-FedAvg, with that of a tree (`restart_every`)
+    DP-FTRL.
+
     A `joint_aggregator` of `build_fedss`, with `client_weighting="uniform"`:
 
         sum_k min(1, C / |delta_k|) delta_k / K + N(0, (z C / K)^2 I)
@@ -110,10 +113,9 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         clip: float,
         seed: int,
         adaptive_clip: AdaptiveClip | None = None,
-        is_tree: bool = False,
         restart_every: int | None = None,
     ):
-        """Creates it; `gaussian` and `ftrl` say the same in fewer words.
+        """Creates it.
 
         Args:
             num_classes: n.
@@ -126,8 +128,8 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
             clip: C, or the first one, of the norm of (delta phi, delta W). Positive.
             seed: Of the noise; a secret, if the noise is to protect anybody.
             adaptive_clip: How the clip changes; None: not at all.
-            is_tree: Whether the noise is that of a tree over the rounds.
-            restart_every: After how many rounds a new tree begins; None: never.
+            restart_every: The noise is that of a tree over so many rounds, after which
+                a new one begins; None: independent in each round.
 
         Raises:
             ValueError: If an argument is out of range.
@@ -136,19 +138,11 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         _check_range("clip", clip, 0, is_open=True)
         _check_range("clients_per_round", clients_per_round, 0, is_open=True)
         if restart_every is not None:
-            if not is_tree:
-                raise ValueError("restart_every is for trees: independent noise.")
             _check_range("restart_every", restart_every, 1)
-        if is_tree and adaptive_clip is not None and restart_every is None:
-            raise ValueError(
-                "adaptive_clip needs restart_every: within a tree, whose nodes have "
-                "noise for one clip, the clip stays."
-            )
         self._num_classes = num_classes
         self._clients_per_round = float(clients_per_round)
         self._clip = clip
         self._adaptive_clip = adaptive_clip
-        self._is_tree = is_tree
         self._restart_every = restart_every
         self._delta_multiplier, self._count_stddev = _split(
             noise_multiplier, adaptive_clip, self._clients_per_round
@@ -180,7 +174,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                 specs["count"] = tf.TensorSpec([])
             noise = (
                 dp_noise.TreeNoise(specs, self._seed, self._restart_every)
-                if self._is_tree
+                if self._restart_every is not None
                 else dp_noise.IndependentNoise(specs, self._seed)
             )
         mean_of_rows = None
@@ -256,7 +250,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                     * (below - self._adaptive_clip.quantile)
                 )
                 clip = estimate
-                if self._is_tree:
+                if self._restart_every is not None:
                     is_new = tf.equal(num_rounds % self._restart_every, 0)
                     clip = tf.where(is_new, estimate, state.clip)
             return (
@@ -313,16 +307,6 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
             )
 
         return tff.templates.AggregationProcess(initialize, next_round)
-
-
-def gaussian(**kwargs: Any) -> PrivateMeanFactory:
-    """Independent noise in each round: DP-FedAvg; `PrivateMeanFactory` has the rest."""
-    return PrivateMeanFactory(is_tree=False, **kwargs)
-
-
-def ftrl(**kwargs: Any) -> PrivateMeanFactory:
-    """Noise of a tree over the rounds: DP-FTRL; `PrivateMeanFactory` has the rest."""
-    return PrivateMeanFactory(is_tree=True, **kwargs)
 
 
 def _split(
