@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.common import plots, table
 from experiments.fedss.table_results import METHOD_TITLES
@@ -33,6 +33,7 @@ class Outcome(NamedTuple):
         classifier_parameters: Sent down to a client, and back up, per round; a mean.
         classifier_bytes_down: Per client and round.
         classifier_bytes_up: Per client and round, with the ids of the classes.
+        epsilon: Of user-level differential privacy after the last round.
     """
 
     method: str
@@ -41,6 +42,14 @@ class Outcome(NamedTuple):
     classifier_parameters: float | None
     classifier_bytes_down: float | None
     classifier_bytes_up: float | None
+    epsilon: float | None = None
+
+    def known(self) -> dict[str, Any]:
+        """Returns the fields by name, without epsilon where there is none."""
+        fields = self._asdict()
+        if self.epsilon is None:
+            del fields["epsilon"]
+        return fields
 
 
 def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
@@ -67,6 +76,7 @@ def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
         traffic.parameters,
         traffic.bytes_down,
         traffic.bytes_up,
+        own[-1].get("epsilon"),
     )
 
 
@@ -77,7 +87,10 @@ def as_csv(outcomes: Sequence[Outcome], metric: str) -> str:
         outcomes: The rows.
         metric: The metric of the task.
     """
-    rows = [outcome._asdict() for outcome in outcomes]
+    if all(outcome.epsilon is None for outcome in outcomes):
+        rows = [outcome.known() for outcome in outcomes]
+    else:
+        rows = [outcome._asdict() for outcome in outcomes]
     return table.as_csv(
         {f"{metric}_percent" if k == "percent" else k: v for k, v in row.items()}
         for row in rows
@@ -98,8 +111,11 @@ def as_text(
     header = ("method", f"{metric_title} %", "|S_k| % of n")
     header += ("parameters", "bytes down", "bytes up")
     formats = ("s", ".1f", ".1f", ",.0f", ",.0f", ",.0f")
+    if any(outcome.epsilon is not None for outcome in outcomes):
+        header, formats = (*header, "epsilon"), (*formats, ".3g")
     rows = [
-        ["-" if x is None else format(x, f) for x, f in zip(o, formats, strict=True)]
+        # Without epsilon there is one format less than there are fields.
+        ["-" if x is None else format(x, f) for x, f in zip(o, formats, strict=False)]
         for o in outcomes
     ]
     return (

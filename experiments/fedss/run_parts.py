@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.common import memory_needs
+from experiments.fedss import dp_config
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, models, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
@@ -100,6 +101,7 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
             f"--num_negatives={config.num_negatives} is more than the n = "
             f"{num_classes} classes of {dataset.name}: take fewer."
         )
+    dp_config.check(config, methods, dataset, config.clients_per_round)
     if config.warm_start_epochs and dataset.public is None:
         raise InvalidInputError(
             f"--warm_start_epochs={config.warm_start_epochs} needs public classes, and "
@@ -183,6 +185,7 @@ def build_run(
         use_xla=bool(config.xla),
         with_positives=True,
         seed=config.seed,
+        **dp_config.process_options(config, method, task.dataset),
     )
     if method == "fedaws":
         process = build(
@@ -196,14 +199,19 @@ def build_run(
             num_negatives=config.num_negatives if _draws_negatives(method) else 0,
             logit_correction=config.logit_correction,
         )
+    sampling = dp_config.sampling(config)
+    cohort_size = config.clients_per_round
+    cohort_fn = training.cohort_fn(task, cohort_size, config.seed, sampling)
     return training.FederatedRun(
         method,
         process,
         task,
-        cohort_size=config.clients_per_round,
+        cohort_size=cohort_size,
         seed=config.seed,
         asks_by_id=method != "full_softmax",
         client_fn=client_fn,
+        sampling=sampling,
+        accountant=dp_config.accountant(config, task.dataset, cohort_size, cohort_fn),
     )
 
 

@@ -111,7 +111,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         clients_per_round: float,
         noise_multiplier: float,
         clip: float,
-        seed: int,
+        seed: int | str,
         adaptive_clip: AdaptiveClip | None = None,
         restart_every: int | None = None,
     ):
@@ -126,7 +126,9 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                 that is, also of what an adaptive clip is led by: the noise on the
                 deltas is then larger, z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2).
             clip: C, or the first one, of the norm of (delta phi, delta W). Positive.
-            seed: Of the noise; a secret, if the noise is to protect anybody.
+            seed: Of the noise; a secret, if the noise is to protect anybody. Another
+                one for each run of which anything is told: equal noise can be taken
+                off.
             adaptive_clip: How the clip changes; None: not at all.
             restart_every: The noise is that of a tree over so many rounds, after which
                 a new one begins; None: independent in each round.
