@@ -10,7 +10,7 @@ from tff_fedss.training.loop import train
 from tff_fedss.training.moco_run import MocoRun
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.provenance import processor
-from tff_fedss.training.results_folder import ResultsFolder
+from tff_fedss.training.results_folder import ResultsFolder, federated_columns
 from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.run_files import read_arrays
 from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
@@ -35,6 +35,7 @@ __all__ = [
     "client_seed",
     "client_selection_fn",
     "cohort",
+    "federated_columns",
     "permanent_seed",
     "pooled_batches",
     "processor",
