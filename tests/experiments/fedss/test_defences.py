@@ -81,12 +81,14 @@ def test_what_says_nothing_new_belongs_to_the_folders_of_before():
         "--requests=sampled",
         "--aggregation=secure",
         "--secure_threshold=1",
+        "--results_dir=x",
     )
     flags = run_config.with_defaults(told).deciding()
-    expected = run_config.with_defaults(train.Config(aggregation="secure")).deciding()
+    expected = train.Config(aggregation="secure", results_dir="x")
+    expected = run_config.with_defaults(expected).deciding()
     assert flags == expected and flags["aggregation"] == "secure"
     assert not {"negatives", "requests", "secure_threshold"} & flags.keys()
-    plain = run_config.with_defaults(config.parse(train.Config()))
+    plain = run_config.with_defaults(train.Config())
     assert not set(defences_config.DefencesConfig.flags()) & plain.deciding().keys()
     with pytest.raises(InvalidInputError, match="needs --epsilon"):
         run_config.with_defaults(train.Config(negatives="randomized_response"))
