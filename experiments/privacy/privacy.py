@@ -33,7 +33,15 @@ import tqdm
 
 from experiments.common import config, output_files, program, runtime_config
 from experiments.fedss import run_config, run_parts, starting_point
-from experiments.privacy import attacks, defences, page, paper_settings, seen, server
+from experiments.privacy import (
+    attacks,
+    defences,
+    measured,
+    page,
+    paper_settings,
+    seen,
+    server,
+)
 from tff_fedss import tasks, training
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import intersection
@@ -155,7 +163,7 @@ def _intersect(
         of_union=config.requests == "union",
     )
     attack, n = attacks.Intersection(config.seed), dataset.num_classes
-    chosen = _chosen(dataset.train.client_ids, config.attacked_clients)
+    chosen = measured.chosen(dataset.train.client_ids, config.attacked_clients)
     for client_id in tqdm.tqdm(chosen, "Requests", unit=" clients", disable=None):
         positives = np.asarray(dataset.positives(client_id))
         truth = seen.as_mask(positives, n)
@@ -192,12 +200,6 @@ def _train(
     training.train([run], config.rounds, config.rounds_per_evaluation, watch.release)
     made.update(watch.attacks)
     return watch.finish()
-
-
-def _chosen(client_ids: list[str], count: int) -> list[str]:
-    """Evenly spaced clients."""
-    places = np.linspace(0, len(client_ids) - 1, min(count, len(client_ids)))
-    return [client_ids[int(i)] for i in places]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What passes through the server's hands, taken from the project's own training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,6 +123,22 @@ class Requests:
             masks = zip(own, *others, strict=True)
             found.append(Request(*(np.any(one, axis=0) for one in masks)))
         return found
+
+    def sizes(self, rounds: Iterable[int]) -> list[int]:
+        """Returns how many classes the cohort of each round asks for."""
+        ids = self._dataset.train.client_ids
+        return [
+            np.count_nonzero(
+                np.any(
+                    [
+                        self._of(k, r).asked
+                        for k in training.cohort(self._seed, r, ids, self._cohort_size)
+                    ],
+                    axis=0,
+                )
+            )
+            for r in rounds
+        ]
 
     def _of(self, client_id: str, round_num: int) -> Request:
         key = client_id, round_num
