@@ -131,7 +131,7 @@ def check(
     """Checks the flags against what is to be run.
 
     Args:
-        config: From `with_defaults`.
+        config: From `with_defaults`; also with `secure_threshold`.
         methods: Of `run_config.METHODS`.
         dataset: The data.
         cohort_size: K.
@@ -145,6 +145,12 @@ def check(
         raise InvalidInputError(
             f"--dp={config.dp} has no effect on centralized, which has no clients: it "
             "is for the federated methods."
+        )
+    if config.secure_threshold:
+        raise InvalidInputError(
+            f"--secure_threshold={config.secure_threshold} and --dp={config.dp} cannot "
+            "both be: a row that is left out says how many clients have moved it, and "
+            "no noise is on that."
         )
     try:
         _factory(config, dataset.num_classes, cohort_size, seed="")

@@ -8,7 +8,13 @@ from typing import Any
 import tqdm
 
 from experiments.common import output_files, runtime_config
-from experiments.fedss import dp_config, run_config, run_parts, starting_point
+from experiments.fedss import (
+    defences_config,
+    dp_config,
+    run_config,
+    run_parts,
+    starting_point,
+)
 from experiments.fedss import outcomes as outcomes_lib
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
@@ -34,7 +40,9 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     folder = training.ResultsFolder(
         config.results_dir,
         config.deciding(),
-        training.federated_columns(*dp_config.columns(config)),
+        training.federated_columns(
+            *defences_config.columns(config), *dp_config.columns(config)
+        ),
     )
     if (told := folder.told("table")) is not None:
         return told
