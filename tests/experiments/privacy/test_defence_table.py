@@ -109,10 +109,13 @@ def test_the_table_is_made_of_what_is_there(run, tmp_path):
     ]
     fresh = lines["fresh (the paper)"]
     assert fresh[0] == "60.0 ± 14.1"
-    assert fresh[3:5] == ["0.40 / 0.50", "0.90"] and fresh[-2:] == ["0.90", "0.90"]
+    assert fresh[3:6] == ["100", "0.40 / 0.50", "0.90"] and fresh[-2:] == [
+        "0.90",
+        "0.90",
+    ]
     assert lines["secure"][-2:] == ["0.40", "0.50"]
     # Unions are seen after two participations alone; before that there are sums.
-    assert lines["secure, union"][4] == "not seen"
+    assert lines["secure, union"][5] == "not seen"
     traffic = metrics.classifier_traffic(
         20, 64, protocol=metrics.Protocol(True, "union", "secure"), rows_per_client=33
     )
