@@ -1,8 +1,11 @@
 """What came of runs of `train` and `compare`: their table and their curves."""
 
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from experiments.common import plots, table
 from experiments.fedss.table_results import METHOD_TITLES
@@ -30,7 +33,7 @@ class Outcome(NamedTuple):
         method: As the paper writes it.
         percent: The metric of the task after the last round.
         classes_percent: The mean |S_k| over all rounds, in percent of n.
-        classifier_parameters: Sent down to a client, and back up, per round; a mean.
+        classifier_parameters: Sent down to a client per round; a mean.
         classifier_bytes_down: Per client and round.
         classifier_bytes_up: Per client and round, with the ids of the classes.
     """
@@ -56,9 +59,19 @@ def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
     if not sizes:
         return Outcome(title, percent, None, None, None, None)
     mean_size = sum(sizes) / len(sizes)
-    num_classes, embedding_dim = run.weights.trainable[-1].shape
+    *phi, (num_classes, embedding_dim) = (np.shape(w) for w in run.weights.trainable)
+    if run.protocol.requests == "sampled":
+        rows_per_client = None
+    else:
+        down = np.mean([row["bytes_down"] for row in own if "bytes_down" in row])
+        per_row = metrics.classifier_traffic(1, embedding_dim, protocol=run.protocol)
+        phi_bytes = metrics.BYTES_PER_PARAMETER * sum(map(math.prod, phi))
+        rows_per_client = float((down - phi_bytes) / per_row.bytes_down)
     traffic = metrics.classifier_traffic(
-        mean_size, embedding_dim, asks_by_id=run.name != "full_softmax"
+        mean_size,
+        embedding_dim,
+        protocol=run.protocol,
+        rows_per_client=rows_per_client,
     )
     return Outcome(
         title,

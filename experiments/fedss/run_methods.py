@@ -8,8 +8,8 @@ from typing import Any
 import tqdm
 
 from experiments.common import output_files, runtime_config
+from experiments.fedss import defences_config, run_config, run_parts, starting_point
 from experiments.fedss import outcomes as outcomes_lib
-from experiments.fedss import run_config, run_parts, starting_point
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
 
@@ -31,7 +31,11 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
         InvalidInputError: Before anything is written, if the flags or data are bad.
     """
     config = run_config.with_defaults(config)
-    folder = training.ResultsFolder(config.results_dir, config.deciding())
+    folder = training.ResultsFolder(
+        config.results_dir,
+        config.deciding(),
+        training.federated_columns(*defences_config.columns(config)),
+    )
     if (told := folder.told("table")) is not None:
         return told
     check_placement = runtime_config.install(config)

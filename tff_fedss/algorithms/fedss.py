@@ -83,6 +83,7 @@ def build_fedss(
     client_weighting: aggregation.ClientWeighting = "num_examples",
     loss_fn: Callable[..., tf.Tensor] | None = None,
     class_set_builder: class_sets_lib.ClassSetBuilder | None = None,
+    requests: str = "sampled",
 ) -> tff.learning.templates.LearningProcess:
     """Builds the learning process of Algorithm 1 for one of `METHODS`.
 
@@ -144,6 +145,9 @@ def build_fedss(
         class_set_builder: How a client arrives at S_k, in the place of the method's
             way; with it, num_negatives and logit_correction have no meaning and are to
             be left alone.
+        requests: What of W a client gets: "sampled", the rows that it asks for;
+            "union", those that any client of the cohort asks for; "all". What comes out
+            of a round is the same. FullSoftmax knows the first alone: it asks for all.
 
     Returns:
         A `tff.learning.templates.LearningProcess` whose state is a `ServerState`, whose
@@ -155,6 +159,7 @@ def build_fedss(
         - num_examples, num_clients: sums over the cohort.
         - classes_per_client, positives_per_client: means of how many classes a client
           asks for (|S_k|), and how many of them are its own (|P_k|).
+        - rows_per_client: how many rows of W a client gets.
         - rejected_clients: clients whose update was not finite. They count as if they
           had not taken part.
         - what the aggregators measure, if it is a number, as phi/... and w/...
@@ -183,6 +188,10 @@ def build_fedss(
             "batch_size and num_epochs must be positive, "
             f"found {batch_size} and {num_epochs}."
         )
+    if requests not in exchange.REQUESTS:
+        raise ValueError(
+            f"requests must be one of {exchange.REQUESTS}, found {requests!r}."
+        )
     class_sets = _class_sets(
         class_set_builder,
         method,
@@ -191,6 +200,10 @@ def build_fedss(
         num_negatives,
         logit_correction,
     )
+    if class_sets.is_everything and requests != "sampled":
+        raise ValueError(
+            f"requests={requests!r} has no meaning where a client asks for all classes."
+        )
     client_optimizer = client_optimizer or one_vector.over_one_vector(
         tff.learning.optimizers.build_sgdm(0.01)
     )
@@ -298,10 +311,13 @@ def build_fedss(
         update_clients = exchange.broadcast_everything(
             draw_class_set, train_client, phi_spec, w_spec
         )
-    else:
+    elif requests == "sampled":
         update_clients = exchange.select_rows(
             draw_class_set, train_client, phi_spec, w_spec, class_sets.size
         )
+    else:
+        send = exchange.send_union if requests == "union" else exchange.send_all
+        update_clients = send(draw_class_set, train_client, phi_spec, w_spec)
 
     @tff.tensorflow.computation(_SUMS_TYPE, aggregate.measurements_type)
     def finalize_metrics(sums, measurements):
@@ -453,6 +469,7 @@ _SUMS_TYPE = collections.OrderedDict(
     num_examples=np.int32,
     num_clients=np.int32,
     num_classes=np.int32,
+    num_rows=np.int32,
     num_positives=np.int32,
     num_rejected=np.int32,
 )
@@ -475,5 +492,6 @@ def _finalize_metrics(
         num_clients=sums["num_clients"],
         classes_per_client=per(sums["num_classes"], sums["num_clients"]),
         positives_per_client=per(sums["num_positives"], sums["num_clients"]),
+        rows_per_client=per(sums["num_rows"], sums["num_clients"]),
         rejected_clients=sums["num_rejected"],
     )

@@ -11,7 +11,7 @@ from tff_fedss.training.moco_run import MocoRun
 from tff_fedss.training.pretrain_run import PretrainRun
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.provenance import processor
-from tff_fedss.training.results_folder import ResultsFolder
+from tff_fedss.training.results_folder import ResultsFolder, federated_columns
 from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.run_files import read_arrays
 from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
@@ -37,6 +37,7 @@ __all__ = [
     "client_seed",
     "client_selection_fn",
     "cohort",
+    "federated_columns",
     "permanent_seed",
     "pooled_batches",
     "processor",

@@ -59,6 +59,9 @@ class FederatedRun(Run):
 
     A round makes a new state and leaves the one before as it was, also if it is stopped
     in its middle.
+
+    Attributes:
+        protocol: How requests and updates travel.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class FederatedRun(Run):
         *,
         cohort_size: int,
         seed: int,
-        asks_by_id: bool = True,
+        protocol: metrics.Protocol | None = None,
         client_fn: Callable[..., Any] | None = None,
     ):
         """Initializes the state of the process.
@@ -80,13 +83,13 @@ class FederatedRun(Run):
             task: The task.
             cohort_size: K, the number of clients of a round.
             seed: Of the cohorts and of the clients' draws.
-            asks_by_id: Whether clients name the classes that they want, which costs
-                bytes; those of FullSoftmax get all of them unasked.
+            protocol: How requests and updates travel, which is what bytes are counted
+                by; None: as in Algorithm 1.
             client_fn: See `client_selection_fn`.
         """
         super().__init__(name, task)
         self._process = process
-        self._asks_by_id = asks_by_id
+        self.protocol = protocol or metrics.Protocol()
         names = tff.structure.name_list(process.next.type_signature.parameter[1].member)
         self._select_clients = client_selection_fn(
             task,
@@ -159,7 +162,10 @@ class FederatedRun(Run):
             del measured["loss"], measured["accuracy"]
         *phi, classifier = self._parameter_shapes
         traffic = metrics.classifier_traffic(
-            measured["classes_per_client"], classifier[1], self._asks_by_id
+            measured["classes_per_client"],
+            classifier[1],
+            protocol=self.protocol,
+            rows_per_client=measured.pop("rows_per_client", None),
         )
         phi_bytes = metrics.BYTES_PER_PARAMETER * sum(map(math.prod, phi))
         measured["bytes_down"] = phi_bytes + traffic.bytes_down
