@@ -3,7 +3,7 @@
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Outcome(NamedTuple):
         classifier_parameters: Sent down to a client per round; a mean.
         classifier_bytes_down: Per client and round.
         classifier_bytes_up: Per client and round, with the ids of the classes.
+        epsilon: Of user-level differential privacy after the last round.
     """
 
     method: str
@@ -44,6 +45,14 @@ class Outcome(NamedTuple):
     classifier_parameters: float | None
     classifier_bytes_down: float | None
     classifier_bytes_up: float | None
+    epsilon: float | None = None
+
+    def known(self) -> dict[str, Any]:
+        """Returns the fields by name, without epsilon where there is none."""
+        fields = self._asdict()
+        if self.epsilon is None:
+            del fields["epsilon"]
+        return fields
 
 
 def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
@@ -80,6 +89,7 @@ def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
         traffic.parameters,
         traffic.bytes_down,
         traffic.bytes_up,
+        own[-1].get("epsilon"),
     )
 
 
@@ -90,7 +100,10 @@ def as_csv(outcomes: Sequence[Outcome], metric: str) -> str:
         outcomes: The rows.
         metric: The metric of the task.
     """
-    rows = [outcome._asdict() for outcome in outcomes]
+    if all(outcome.epsilon is None for outcome in outcomes):
+        rows = [outcome.known() for outcome in outcomes]
+    else:
+        rows = [outcome._asdict() for outcome in outcomes]
     return table.as_csv(
         {f"{metric}_percent" if k == "percent" else k: v for k, v in row.items()}
         for row in rows
@@ -111,8 +124,11 @@ def as_text(
     header = ("method", f"{metric_title} %", "|S_k| % of n")
     header += ("parameters", "bytes down", "bytes up")
     formats = ("s", ".1f", ".1f", ",.0f", ",.0f", ",.0f")
+    if any(outcome.epsilon is not None for outcome in outcomes):
+        header, formats = (*header, "epsilon"), (*formats, ".3g")
     rows = [
-        ["-" if x is None else format(x, f) for x, f in zip(o, formats, strict=True)]
+        # Without epsilon there is one format less than there are fields.
+        ["-" if x is None else format(x, f) for x, f in zip(o, formats, strict=False)]
         for o in outcomes
     ]
     return (

@@ -8,7 +8,13 @@ from typing import Any
 import tqdm
 
 from experiments.common import output_files, runtime_config
-from experiments.fedss import defences_config, run_config, run_parts, starting_point
+from experiments.fedss import (
+    defences_config,
+    dp_config,
+    run_config,
+    run_parts,
+    starting_point,
+)
 from experiments.fedss import outcomes as outcomes_lib
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
@@ -34,7 +40,9 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     folder = training.ResultsFolder(
         config.results_dir,
         config.deciding(),
-        training.federated_columns(*defences_config.columns(config)),
+        training.federated_columns(
+            *defences_config.columns(config), *dp_config.columns(config)
+        ),
     )
     if (told := folder.told("table")) is not None:
         return told
@@ -115,6 +123,8 @@ def _train_in(
     table = outcomes_lib.as_text(
         outcomes, task.metric_title, task.dataset.num_classes, task.chance
     )
+    guarantees = dp_config.record(runs)
+    table += dp_config.as_text(guarantees)
     for method in (run.name for run in runs if run.name in collapsed):
         table += "\n" + _explain_collapse(method, folder.last_row(method))
     folder.finish(
@@ -129,11 +139,12 @@ def _train_in(
             ),
             "outcomes": {
                 run.name: {
-                    **outcome._asdict(),
+                    **outcome.known(),
                     **({"collapsed": True} if run.name in collapsed else {}),
                 }
                 for run, outcome in zip(runs, outcomes, strict=True)
             },
+            **guarantees,
         }
     )
     return table

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.common import memory_needs
-from experiments.fedss import defences_config
+from experiments.fedss import defences_config, dp_config
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, models, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
@@ -108,6 +108,7 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
         num_negatives=config.num_negatives,
         cohort_size=config.clients_per_round,
     )
+    dp_config.check(config, methods, dataset, config.clients_per_round)
     if config.warm_start_epochs and dataset.public is None:
         raise InvalidInputError(
             f"--warm_start_epochs={config.warm_start_epochs} needs public classes, and "
@@ -193,6 +194,7 @@ def build_run(
         with_positives=True,
         seed=config.seed,
         **defences_config.process_options(protocol),
+        **dp_config.process_options(config, method, task.dataset),
     )
     if method == "fedaws":
         process = build(
@@ -215,14 +217,19 @@ def build_run(
             logit_correction=config.logit_correction,
             class_set_builder=class_set_builder,
         )
+    sampling = dp_config.sampling(config)
+    cohort_size = config.clients_per_round
+    cohort_fn = training.cohort_fn(task, cohort_size, config.seed, sampling)
     return training.FederatedRun(
         method,
         process,
         task,
-        cohort_size=config.clients_per_round,
+        cohort_size=cohort_size,
         seed=config.seed,
         protocol=protocol,
         client_fn=client_fn,
+        sampling=sampling,
+        accountant=dp_config.accountant(config, task.dataset, cohort_size, cohort_fn),
     )
 
 

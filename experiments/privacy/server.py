@@ -131,10 +131,7 @@ class Server:
         return _Model(classifier, kernel, inputs, feature)
 
     def _cohort(self, round_num: int) -> list[str]:
-        config = self._config
-        return training.cohort(
-            config.seed, round_num, self._client_ids, config.clients_per_round
-        )
+        return self._run.cohort(round_num)
 
     def _asked_by(self, client_id: str, round_num: int) -> np.ndarray:
         return self._request(

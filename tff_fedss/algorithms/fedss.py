@@ -80,6 +80,7 @@ def build_fedss(
     after_server_step: Callable[[tf.Tensor], tf.Tensor] | None = None,
     phi_aggregator: aggregation.Factory | None = None,
     rows_aggregator: aggregation.Factory | None = None,
+    joint_aggregator: aggregation.Factory | None = None,
     client_weighting: aggregation.ClientWeighting = "num_examples",
     loss_fn: Callable[..., tf.Tensor] | None = None,
     class_set_builder: class_sets_lib.ClassSetBuilder | None = None,
@@ -135,6 +136,9 @@ def build_fedss(
             by default `aggregation.GrowingRowsFactory`. Around a factory of TFF's put
             `aggregation.ScatteredRowsFactory`. For FullSoftmax a factory of TFF's, over
             float32[n, d].
+        joint_aggregator: In the place of both, where they must be seen as one: a
+            factory over `aggregation.ModelDelta`, such as
+            `user_level_dp.PrivateMeanFactory`.
         client_weighting: How line 12 weighs a client: "num_examples" is n_k; "uniform"
             1; or a function from n_k, float32[], to float32[]. A client without
             examples, or whose update is rejected, has weight 0 (to an unweighted
@@ -162,7 +166,8 @@ def build_fedss(
         - rows_per_client: how many rows of W a client gets.
         - rejected_clients: clients whose update was not finite. They count as if they
           had not taken part.
-        - what the aggregators measure, if it is a number, as phi/... and w/...
+        - what the aggregators measure, if it is a number, as phi/... and w/..., and
+          that of a joint one as it calls it.
 
     Raises:
         TypeError: If an object of Keras stands where a function or one of TFF's has to.
@@ -217,6 +222,7 @@ def build_fedss(
         else aggregation.sparse_rows_type(embedding_dim, class_sets.size),
         phi_aggregator=phi_aggregator,
         rows_aggregator=rows_aggregator,
+        joint_aggregator=joint_aggregator,
         client_weighting=client_weighting,
     )
 
