@@ -20,8 +20,7 @@ from tests import waiting
 from tests.algorithms import toy
 from tests.runtime import cluster_clients
 from tff_fedss import runtime
-from tff_fedss.errors import InvalidInputError
-from tff_fedss.runtime import cluster_hosts, cluster_round, parts
+from tff_fedss.runtime import cluster_connection, cluster_round, parts
 from tff_fedss.runtime.frozen import ClientRef
 
 ray = pytest.importorskip("ray")
@@ -39,7 +38,7 @@ def local_ray():
     with pytest.MonkeyPatch.context() as patch:
         # Sockets lie in it, whose paths may have 107 bytes.
         patch.setenv("RAY_TMPDIR", RAY_FOLDER)
-        cluster_hosts.connect("local")
+        cluster_connection.connect("local")
         try:
             yield
         finally:
@@ -334,9 +333,3 @@ def is_alive(process):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def test_no_ray_is_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InvalidInputError, match="cluster=auto needs Ray.*setup"):
-        cluster_hosts.connect("auto")
