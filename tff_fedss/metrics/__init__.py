@@ -14,6 +14,7 @@ from tff_fedss.metrics.linear_evaluation import linear_accuracy
 from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
 from tff_fedss.metrics.nearest import nearest_images
 from tff_fedss.metrics.precision import precision_at_k
+from tff_fedss.metrics.proposal import ProposalQuality, proposal_quality
 from tff_fedss.metrics.r_precision import r_precision
 from tff_fedss.metrics.verification import (
     Pairs,
@@ -30,6 +31,7 @@ __all__ = [
     "ClassifierTraffic",
     "GradientNoise",
     "Pairs",
+    "ProposalQuality",
     "average_precision_at_r",
     "center_accuracy",
     "classifier_traffic",
@@ -44,6 +46,7 @@ __all__ = [
     "pair_accuracy",
     "pair_cosines",
     "precision_at_k",
+    "proposal_quality",
     "r_precision",
     "tar_at_far",
 ]
