@@ -19,6 +19,7 @@ from tff_fedss.metrics.r_precision import r_precision
 from tff_fedss.metrics.verification import (
     Pairs,
     draw_pairs,
+    fold_accuracies,
     mean_positive_cosine,
     pair_accuracy,
     pair_cosines,
@@ -37,6 +38,7 @@ __all__ = [
     "classifier_traffic",
     "client_confusion_matrix",
     "draw_pairs",
+    "fold_accuracies",
     "gradient_noise",
     "linear_accuracy",
     "map_at_r",
