@@ -254,9 +254,24 @@ def _table_row(
         "mini-batches": f"{steps[-1]:,}",
         "seeds": str(len(runs)) + (f" ({unfinished} unfinished)" * bool(unfinished)),
         "top-1 %": last,
+        "best %": _at_best(runs),
+        "wrong labels selected %": _mislabelled(runs),
         "reaches Random's last after": reached,
         "paper's Table 1": PAPER.get(dataset, {}).get(method, ""),
     }
+
+
+def _at_best(runs: Sequence[results.Run]) -> str:
+    """The highest mean accuracy in percent, and after how many mini-batches."""
+    curve = _accuracy(runs)
+    best = int(np.argmax(curve.y))
+    return f"{curve.y[best]:.2f} ({curve.x[best]:,})"
+
+
+def _mislabelled(runs: Sequence[results.Run]) -> str:
+    """The mean share in percent of wrong labels in the last selection, if known."""
+    shares = [run.rows[-1].get("mislabelled_share") for run in runs]
+    return "" if None in shares else f"{100 * np.mean(shares):.1f}"
 
 
 def _accuracy(runs: Sequence[results.Run]) -> plots.Curve:

@@ -339,6 +339,7 @@ def _page(
         ]
     )
     header = ["m", "defence", f"{task.metric_title} %", "bytes down", "bytes up"]
+    header += ["examples trained %"]
     header += [
         f"{column}, {' / '.join(f'{x:g}' for x in xs[column])}" for column in _COLUMNS
     ]
@@ -351,6 +352,7 @@ def _page(
             table.mean_std(row["metric"], 1),
             f"{row['bytes_down']:,.0f}",
             f"{row['bytes_up']:,.0f}",
+            f"{100 * row['share_trained']:.0f}",
         ]
         for column in _COLUMNS:
             by_x = row["success"].get(column)

@@ -165,7 +165,8 @@ def _on_requests(
             cohort_size=config.clients_per_round,
             of_union=name == "unions",
         )
-        for name in ("requests", "unions")
+        # Of those whose negatives are the paper's, the unions are looked at, too.
+        for name in ("requests", *(["unions"] if config.negatives is None else []))
     }
     attack = attacks.Intersection(config.seed)
     clients = chosen(dataset.train.client_ids, config.attacked_clients)
@@ -180,7 +181,7 @@ def _on_requests(
             asked = requests.client(client_id, positives, max(times))
             asked = np.stack([one.asked for one in asked])
             attack.on_client(name, asked, truth, model, times)
-    sizes = made["unions"].sizes(range(1, config.rounds + 1))
+    sizes = made["requests"].sizes(range(1, config.rounds + 1))
     return attack.records, float(np.mean(sizes))
 
 

@@ -275,6 +275,13 @@ def test_all_characters_are_identities_and_hands_are_held_out(load):
     assert drawers == set(range(1, 20)) - {3}
     assert set(_numbers(tests) % 20 + 1) == {3, 20} and len(tests) == 1623 * 2
 
+    data = omniglot.load_identities(
+        "unread", image_size=_SIDE, test_drawers=(3,), unused_drawers=(4, 20)
+    )
+    images, _ = data.batch(0, 1623 * 17, seed=0)
+    assert set(_numbers(images) % 20 + 1) == set(range(1, 20)) - {3, 4}
+    assert set(_numbers(data.test_examples(0, 10**5)) % 20 + 1) == {3}
+
 
 def test_public_images_are_the_background_characters(mixed):
     images, labels = _stack(mixed.public)

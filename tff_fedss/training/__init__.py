@@ -18,6 +18,7 @@ from tff_fedss.training.federated_run import (
 from tff_fedss.training.leap_run import InTurnEmbedding, LeapRun
 from tff_fedss.training.loop import train
 from tff_fedss.training.moco_run import MocoRun
+from tff_fedss.training.pretrain_run import PretrainRun
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.provenance import processor
 from tff_fedss.training.results_folder import ResultsFolder, federated_columns
@@ -37,6 +38,7 @@ __all__ = [
     "LeapRun",
     "Metrics",
     "MocoRun",
+    "PretrainRun",
     "Progress",
     "ResultsFolder",
     "Run",

@@ -103,6 +103,9 @@ class Progress:
             shown["rejected clients"] = str(metrics["rejected_clients"])
         elif "loss" in metrics:
             shown.pop("rejected clients", None)
+        if "effective_samples" in metrics:
+            shown["effective m"] = f"{metrics['effective_samples']:.1f}"
+            shown["clipped mass"] = _as_percent(metrics["clipped_mass"])
         self._done[name] = done
         if self._bars is not None:
             bar = self._bars[name]

@@ -172,6 +172,7 @@ def load_identities(
     *,
     image_size: int = 28,
     test_drawers: Sequence[int] = (17, 18, 19, 20),
+    unused_drawers: Sequence[int] = (),
 ) -> identities.ArrayIdentities:
     """Loads all 1,623 characters as identities, without clients (Partial FC).
 
@@ -180,6 +181,8 @@ def load_identities(
         image_size: As for `load`.
         test_drawers: Which of the drawers 1..20 of each character are held out: the
             test is of the same identities, by other hands.
+        unused_drawers: Whose drawings are in neither part, such as those of the test
+            where settings are chosen by other drawers.
 
     Returns:
         The data: images as those of `load`; the identity is the character's number
@@ -188,13 +191,14 @@ def load_identities(
     Raises:
         errors.InvalidInputError: As for `load`.
     """
-    _check_drawers(test_drawers)
+    _check_drawers((*test_drawers, *unused_drawers))
     _check("mixed", 0, image_size, 1, 1)
     drawings = _read(data_dir, image_size)
     is_test = np.isin(drawings.drawers, test_drawers)
+    is_unused = np.isin(drawings.drawers, unused_drawers)
     train, test = (
         (drawings.images[part], drawings.characters[part] - 1)
-        for part in (~is_test, is_test)
+        for part in (~is_test & ~is_unused, is_test)
     )
     held_out = ", ".join(str(drawer) for drawer in sorted(set(test_drawers)))
     return identities.ArrayIdentities(
