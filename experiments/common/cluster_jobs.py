@@ -16,7 +16,7 @@ from absl import logging
 
 from experiments.common import remote_run
 from tff_fedss import files
-from tff_fedss.runtime import cluster_hosts
+from tff_fedss.runtime import cluster_connection, cluster_hosts
 
 _SECONDS_BETWEEN_LOOKS = 5.0
 _PACKAGES = ("tff_fedss", "experiments")
@@ -48,13 +48,13 @@ class Cluster:
         """Connects to a cluster.
 
         Args:
-            address: See `cluster_hosts.connect`.
+            address: See `cluster_connection.connect`.
 
         Raises:
             InvalidInputError: If it cannot be reached, or its machines have another
                 version of this project.
         """
-        cluster_hosts.connect(address)
+        cluster_connection.connect(address)
         self._versions = cluster_hosts.Versions(address, _PACKAGES)
 
     def slots(self, most: int | None = None) -> list[Slot]:

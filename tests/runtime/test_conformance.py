@@ -213,7 +213,8 @@ def test_no_clients_at_all(check):
     SCALARS, tff.FederatedType(np.float32, tff.CLIENTS, all_equal=True)
 )
 def order_matters(values, factor):
-    """2 (... 2 (2 * 1 + x_0) + x_1 ...) + x_K: no other order gives the same."""
+    """2 (... 2 (2 * 1 + x_0) + x_1 ...) + x_7 for a part, and a + 3 b for two sums: no
+    other order gives the same."""
     zero = tff.tensorflow.computation(lambda: (tf.constant(1.0), tf.constant(0)))
     state = zero.type_signature.result
 
@@ -223,7 +224,7 @@ def order_matters(values, factor):
 
     @tff.tensorflow.computation(state, state)
     def merge(a, b):
-        return a[0] + b[0], a[1] + b[1]
+        return a[0] + 3.0 * b[0], a[1] + b[1]
 
     @tff.tensorflow.computation(state)
     def report(total):
@@ -232,14 +233,21 @@ def order_matters(values, factor):
     return tff.federated_aggregate(values, zero(), accumulate, merge, report), factor
 
 
-def test_aggregate_is_in_the_order_of_the_clients(in_process):
-    values = floats(40)
-    expected = np.float32(1)
-    for x in values:
-        expected = np.float32(2) * expected + x
+@pytest.mark.parametrize("num_clients", [1, 8, 41])
+def test_aggregate_is_in_the_order_of_the_clients(in_process, num_clients):
+    values = floats(num_clients)
+    sums = []
+    for start in range(0, num_clients, 8):
+        total = np.float32(1)
+        for x in values[start : start + 8]:
+            total = np.float32(2) * total + x
+        sums.append(total)
+    while len(sums) > 1:  # Six parts, three pairs, ...
+        pairs = [a + np.float32(3) * b for a, b in zip(sums[::2], sums[1::2])]
+        sums = pairs + (sums[-1:] if len(sums) % 2 else [])
     with use(in_process):
         result, factor = order_matters(values, 4.0)
-    assert result == {"total": expected, "count": 40} and factor == 4.0
+    assert result == {"total": sums[0], "count": num_clients} and factor == 4.0
 
 
 NUM_ROWS, NUM_KEYS = 11, 4

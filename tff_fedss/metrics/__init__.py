@@ -4,8 +4,10 @@ from tff_fedss.metrics.accuracy import nearest_classes
 from tff_fedss.metrics.class_centers import center_accuracy
 from tff_fedss.metrics.collapse import MeanCosine
 from tff_fedss.metrics.communication import (
+    AGGREGATIONS,
     BYTES_PER_PARAMETER,
     ClassifierTraffic,
+    Protocol,
     classifier_traffic,
 )
 from tff_fedss.metrics.confusion import client_confusion_matrix
@@ -28,11 +30,13 @@ from tff_fedss.metrics.verification import (
 
 __all__ = [
     "MeanCosine",
+    "AGGREGATIONS",
     "BYTES_PER_PARAMETER",
     "ClassifierTraffic",
     "GradientNoise",
     "Pairs",
     "ProposalQuality",
+    "Protocol",
     "average_precision_at_r",
     "center_accuracy",
     "classifier_traffic",

@@ -23,6 +23,7 @@ from tff_fedss.models.layers import CountedDropout
 from tff_fedss.models.lenet import lenet
 from tff_fedss.models.mlp import mlp
 from tff_fedss.models.mobilenet_v3 import (
+    NORMALIZATIONS,
     communication_saving,
     last_layer_share,
     mobilenet_v3,
@@ -80,6 +81,7 @@ __all__ = [
     "FEATURE_EXTRACTORS",
     "FORMATS",
     "NETWORKS",
+    "NORMALIZATIONS",
     "UNIT_EPSILON",
     "CountedDropout",
     "ExportedEncoder",

@@ -55,6 +55,20 @@ def randomized_response(positive: float, other: float) -> RequestModel:
     return RequestModel(positive, other, is_permanent=True)
 
 
+def among_others(model: RequestModel, share: float) -> RequestModel:
+    """Where the server sees the union of a client's request with other clients'.
+
+    Taken as drawn anew each time: the others change with the cohort.
+
+    Args:
+        model: How the client asks.
+        share: The chance that another client of the cohort asks for a class.
+    """
+    return RequestModel(
+        *(1 - (1 - own) * (1 - share) for own in (model.positive, model.other))
+    )
+
+
 def as_matrix(requests: Iterable[np.ndarray], num_classes: int) -> np.ndarray:
     """Puts a client's requests into a matrix.
 

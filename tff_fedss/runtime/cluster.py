@@ -24,6 +24,7 @@ from absl import logging
 from tff_fedss.files import one_line
 from tff_fedss.runtime import (
     cluster_actor,
+    cluster_connection,
     cluster_cut,
     cluster_hosts,
     cluster_round,
@@ -64,7 +65,7 @@ class ClusterContext(tff.framework.SyncContext):
         """Creates the context and connects to the cluster; actors start when needed.
 
         Args:
-            address: See `cluster_hosts.connect`.
+            address: See `cluster_connection.connect`.
             num_actors: How many actors; by default one on each machine, also on those
                 that join later, or one for each `gpus_per_actor` of its GPUs.
             gpus_per_actor: How many GPUs an actor has; by default 1 if the cluster has
@@ -78,7 +79,7 @@ class ClusterContext(tff.framework.SyncContext):
         Raises:
             InvalidInputError: If the cluster cannot be reached.
         """
-        cluster_hosts.connect(address)
+        cluster_connection.connect(address)
         self._address = address
         self._here = InProcessContext(["CPU:0"])
         self._new_pool = functools.partial(

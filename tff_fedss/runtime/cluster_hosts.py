@@ -1,12 +1,8 @@
-"""The machines of a Ray cluster: reaching them, and an actor on each that is of use."""
+"""The machines of a Ray cluster, and an actor on each that is of use."""
 
 import collections
 import dataclasses
-import os
 import pickle
-import signal
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,91 +10,18 @@ from typing import Any
 from absl import logging
 
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.files import one_line, short_reason
-from tff_fedss.runtime import cluster_actor
+from tff_fedss.files import one_line
+from tff_fedss.runtime import cluster_actor, cluster_connection
 from tff_fedss.runtime.errors import WorkerError
 
-_LOCAL = "local"
 # How long it may take until an actor is there: on a busy machine TensorFlow alone takes
 # minutes to load. Until it is told that there is none.
 _START_SECONDS = 900.0
 _PATIENCE_SECONDS = 60.0
 # How long a machine may take to say which version it has.
 _PROBE_SECONDS = 120.0
-_CONNECT_SECONDS = 10.0
 # What decides whether the machines compute the same, beside this project itself.
 _DISTRIBUTIONS = ("numpy", "ray", "tensorflow", "tensorflow-federated")
-
-
-def connect(address: str) -> None:
-    """Connects this process to a cluster, unless it is connected.
-
-    Args:
-        address: "local": a cluster of this machine alone, which ends with this process.
-            "auto": the one that this machine is a part of, or that RAY_ADDRESS names.
-            "host:port": likewise, by the address of its first machine. "ray://...":
-            one that this machine is not a part of.
-
-    Raises:
-        InvalidInputError: If there is no such cluster, or no Ray.
-    """
-    try:
-        import ray
-    except ImportError as error:
-        raise InvalidInputError(
-            f"cluster={address} needs Ray, which is not installed here: "
-            f"./run.sh setup installs it ({error})."
-        ) from error
-    if ray.is_initialized():
-        return
-    _check_answers(address)
-    # Nothing is to be reported to anybody.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    options = {}
-    if address == _LOCAL:
-        # Ray's workers would give way to everything else on a busy machine, such as to
-        # this process, which waits for them.
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        options = {
-            "num_cpus": len(os.sched_getaffinity(0)),
-            "include_dashboard": False,
-        }
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    handler = signal.getsignal(signal.SIGTERM)
-    here = os.getcwd()
-    try:
-        # Ray has all processes of the cluster look for modules in the current folder,
-        # where a random.py of the user's may be.
-        os.chdir("/")
-        ray.init(
-            address=address, log_to_driver=False, logging_level="critical", **options
-        )
-    except Exception as error:  # Ray's own are of many kinds.
-        ray.shutdown()
-        raise _unreachable(address, one_line(error).split(". ")[0]) from error
-    finally:
-        os.chdir(here)
-        if in_main_thread:  # Ray sets its own, which ends the process at once.
-            signal.signal(signal.SIGTERM, handler)
-
-
-def _check_answers(address: str) -> None:
-    """Raises an InvalidInputError if nobody listens: Ray tries for minutes."""
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", address)
-    host, _, port = address.rpartition("/")[2].rpartition(":")
-    if port.isdecimal():
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS)
-        except OSError as error:
-            raise _unreachable(address, short_reason(error)) from error
-
-
-def _unreachable(address: str, reason: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"cluster={address} cannot be reached: {reason[:300]}. Has `ray start` been "
-        "run there? (docs/several_machines.md)"
-    )
 
 
 def full_errors() -> tuple[type[Exception], ...]:
@@ -173,7 +96,9 @@ class Versions:
 
         new = [key for key in nodes if key not in self._is_ours]
         is_first = not self._is_ours
-        if self._address == _LOCAL and len(nodes) == 1:  # This machine.
+        if (
+            self._address == cluster_connection.LOCAL and len(nodes) == 1
+        ):  # This machine.
             self._is_ours.update(dict.fromkeys(new, True))
             new = []
         versions = _version_fn()

@@ -17,11 +17,9 @@ import tensorflow_federated as tff
 from absl import logging
 
 from tff_fedss.files import one_line
-from tff_fedss.runtime import cluster_actor, cluster_hosts, frozen
+from tff_fedss.runtime import cluster_actor, cluster_hosts, frozen, parts
 from tff_fedss.runtime.errors import ClientError, ServerError, WorkerError
 
-# Clients of a part. It decides the order of sums, and so their last digits.
-CLIENTS_PER_PART = 8
 # So often may actors die of a part before others are spared that.
 _MAX_DEATHS = 3
 # An actor has the next part at hand while it does one.
@@ -91,34 +89,6 @@ class _Task:
     begun: float = dataclasses.field(default_factory=time.monotonic)
 
 
-class Sum:
-    """Adds the sums of parts, neighbours first, in an order that is always the same."""
-
-    def __init__(self, num_parts: int, merge: Callable[[Any, Any], Any]):
-        self._counts = [num_parts]
-        while self._counts[-1] > 1:
-            self._counts.append(-(-self._counts[-1] // 2))
-        self._merge = merge
-        self._held: dict[tuple[int, int], Any] = {}
-
-    def add(self, index: int, value: Any) -> None:
-        """Takes the sum of a part."""
-        for level, count in enumerate(self._counts):
-            neighbour = (level, index ^ 1)
-            if count == 1 or (index ^ 1 < count and neighbour not in self._held):
-                self._held[level, index] = value
-                return
-            if index ^ 1 < count:
-                other = self._held.pop(neighbour)
-                pair = (other, value) if index % 2 else (value, other)
-                value = self._merge(*pair)
-            index //= 2
-
-    def result(self) -> Any:
-        """The sum of all parts, once they are there."""
-        return self._held[len(self._counts) - 1, 0]
-
-
 class Round:
     """A round, or another computation over clients."""
 
@@ -167,14 +137,10 @@ class Round:
         self._client_fn = client_fn
         self._round_key = f"{os.getpid()}/{number}"
         self._traffic = traffic
-        starts = range(0, num_clients, CLIENTS_PER_PART)
-        self._parts = [
-            _Part(k, slice(start, start + CLIENTS_PER_PART))
-            for k, start in enumerate(starts)
-        ]
+        self._parts = [_Part(*part) for part in enumerate(parts.parts_of(num_clients))]
         self._waiting = collections.deque(self._parts)
         self._running: dict[Any, _Task] = {}
-        self._sum = Sum(len(self._parts), merge)
+        self._sum = parts.Sum(len(self._parts), merge)
         self._seconds: list[float] = []
         self._nodes: set[str] = set()
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
-from tff_fedss.runtime import leaf, values
+from tff_fedss.runtime import leaf, parts, values
 
 Intrinsic = Callable[[Any, Any], Any]
 
@@ -121,12 +121,19 @@ def _zip_at_clients(value, place):
 
 
 def _aggregate(argument, place):
-    value, total, accumulate, _, report = argument
-    # In the order of the clients, whichever was ready first: the sum of floats depends
-    # on the order.
-    for client_value in value:
-        total = accumulate((total, client_value), place)
-    return report(total, place)
+    value, zero, accumulate, merge, report = argument
+    # In the order of the clients, whichever was ready first, and as a cluster does it:
+    # the sum of floats depends on the order.
+    slices = parts.parts_of(len(value))
+    if not slices:
+        return report(zero, place)
+    sums = parts.Sum(len(slices), lambda a, b: merge((a, b), place))
+    for index, part in enumerate(slices):
+        total = zero
+        for client_value in value[part]:
+            total = accumulate((total, client_value), place)
+        sums.add(index, total)
+    return report(sums.result(), place)
 
 
 class _Select:

@@ -61,7 +61,7 @@ def assert_same(ours, theirs):
         assert array.tobytes() == theirs[1][name].tobytes(), name
 
 
-def test_any_number_of_actors_gives_the_same_bytes(flags, tmp_path):
+def test_any_number_of_actors_gives_the_same_bytes(flags, tmp_path, monkeypatch):
     found = {}
     for actors in (2, 1, 3):
         folder = tmp_path / str(actors)
@@ -71,6 +71,11 @@ def test_any_number_of_actors_gives_the_same_bytes(flags, tmp_path):
         found[actors] = contents(folder)
     assert_same(found[1], found[2])
     assert_same(found[3], found[2])
+    # One process adds in the same order; an operation there gets a thread, too.
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
+    compare(*flags, f"--results_dir={tmp_path / 'here'}")
+    assert_same(contents(tmp_path / "here"), found[2])
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
     # A run that was killed goes on, on another number of actors.
     folder = tmp_path / "killed"
     module = "experiments.fedss.compare"

@@ -1,0 +1,109 @@
+"""Clusters that cannot be reached: one line each, at once."""
+
+import concurrent.futures
+import contextlib
+import http.server
+import sys
+import threading
+
+import grpc
+import portpicker
+import pytest
+
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.runtime import cluster_connection
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch, tmp_path):
+    """This machine is a part of none, whatever else runs here."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert not ray.is_initialized()
+
+
+@contextlib.contextmanager
+def web_server():
+    """What listens, but is not Ray."""
+    server = http.server.HTTPServer(
+        ("127.0.0.1", 0), http.server.BaseHTTPRequestHandler
+    )
+    server.RequestHandlerClass.log_message = lambda *_: None
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def ray_of(version):
+    """The first machine of a cluster, as far as it says which Ray it has."""
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+    class Node(gcs_service_pb2_grpc.NodeInfoGcsServiceServicer):
+        def CheckAlive(self, request, context):
+            return gcs_service_pb2.CheckAliveReply(ray_version=version)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        gcs_service_pb2_grpc.add_NodeInfoGcsServiceServicer_to_server(Node(), server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield port
+        finally:
+            server.stop(None).wait()
+
+
+def message_of(address):
+    with pytest.raises(InvalidInputError) as error:
+        cluster_connection.connect(address)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_no_ray_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    message = message_of("auto")
+    assert message.startswith("cluster=auto needs Ray") and "setup" in message
+
+
+def test_a_machine_without_a_cluster_is_told():
+    message = message_of("auto")
+    assert message.startswith("cluster=auto: this machine is not a part of a cluster")
+    assert "ray start" in message and "RAY_ADDRESS" in message
+
+
+def test_an_address_where_nobody_listens_is_told(monkeypatch):
+    address = f"127.0.0.1:{portpicker.pick_unused_port()}"
+    assert message_of(address).startswith(
+        f"cluster={address} cannot be reached: Connection refused"
+    )
+    # `ray start` has written it down, and the cluster is gone.
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert message_of("auto").startswith(f"cluster=auto ({address}) cannot be reached")
+
+
+def test_a_host_that_is_not_known_is_told():
+    assert "cluster=ray://no.such.host.invalid:10001 cannot be" in message_of(
+        "ray://no.such.host.invalid:10001"
+    )
+
+
+def test_something_else_that_listens_is_told():
+    with web_server() as port:
+        message = message_of(f"127.0.0.1:{port}")
+    assert "what listens there is not the first machine of a cluster" in message
+
+
+def test_a_cluster_of_another_ray_is_told():
+    with ray_of("1.2.3") as port:
+        message = message_of(f"127.0.0.1:{port}")
+    assert f"has Ray 1.2.3, and this machine has {ray.__version__}" in message
