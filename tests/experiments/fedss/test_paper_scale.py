@@ -46,7 +46,7 @@ def test_the_page_and_the_table_are_written(tmp_path):
     page = (tmp_path / "paper_scale.md").read_text()
     assert "hours on 1 GPU " in page and "hours on 2 GPUs" in page
     with (tmp_path / "paper_scale.csv").open() as file:
-        assert len(list(csv.DictReader(file))) == 57
+        assert len(list(csv.DictReader(file))) == 72
 
 
 @pytest.mark.parametrize("flag", ["--images_per_second=0", "--gpus=two"])
