@@ -19,6 +19,7 @@ Both print a table and write cluster.csv and cluster.md, or cluster_memory.csv a
 cluster_memory.md. The first takes half an hour on 2 cores, the second as much.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -126,18 +127,20 @@ def _measure(
     cluster._select = selecting
     states: dict[str, Any] = {}
     seconds: dict[str, list[float]] = {name: [] for name in contexts}
+    cpu_seconds: dict[str, list[float]] = {name: [] for name in contexts}
     for round_num in range(repeats + 1):
         for name, (context, client_fn) in contexts.items():
             with tff.framework.get_context_stack().install(context):
                 state = states.get(name) or process.initialize()
                 selecting.seconds.append(0.0)
-                begin = time.perf_counter()
+                begin, used = time.perf_counter(), _cpu_seconds()
                 clients = [
                     client_fn(str(k), np.array([k, round_num], np.int32))
                     for k in range(case.cohort_size)
                 ]
                 states[name] = process.next(state, clients).state
                 seconds[name].append(time.perf_counter() - begin)
+                cpu_seconds[name].append(_cpu_seconds() - used)
     difference = max(
         float(np.abs(a - b).max())
         for a, b in zip(
@@ -159,6 +162,7 @@ def _measure(
                 **dataclasses.asdict(case),
                 "runtime": name,
                 "seconds": statistics.median(times[1:]),
+                "cpu_seconds": statistics.median(cpu_seconds[name][1:]),
                 "first_seconds": times[0],
                 "difference": difference,
                 "is_right": difference == 0,
@@ -168,6 +172,17 @@ def _measure(
         print(rows[-1], flush=True)
     contexts["in_process"][0].close()
     return rows
+
+
+def _cpu_seconds() -> float:
+    """Of this process and all that it has started: Ray's and the actors."""
+    here = psutil.Process()
+    total = 0.0
+    for process in [here, *here.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 class _Timed:
@@ -285,7 +300,10 @@ def _memory_as_markdown(
 
 
 def _as_markdown(rows: Sequence[dict[str, Any]], repeats: int, actors: int) -> str:
-    header = "phi|n|K|in process, s|cluster, s|ratio|first rounds, s|to all|keys|rows"
+    header = (
+        "phi|n|K|in process, s|cluster, s|ratio|in process, CPU s|cluster, CPU s|ratio"
+    )
+    header += "|first rounds, s|to all|keys|rows"
     header += "|sums|W|selecting, s|sending W, s|"
     cells = []
     for here, there in zip(rows[::2], rows[1::2], strict=True):
@@ -298,6 +316,9 @@ def _as_markdown(rows: Sequence[dict[str, Any]], repeats: int, actors: int) -> s
                 f"{here['seconds']:.2f}",
                 f"{there['seconds']:.2f}",
                 f"{there['seconds'] / here['seconds']:.2f}",
+                f"{here['cpu_seconds']:.2f}",
+                f"{there['cpu_seconds']:.2f}",
+                f"{there['cpu_seconds'] / here['cpu_seconds']:.2f}",
                 f"{here['first_seconds']:.0f}, {there['first_seconds']:.0f}",
                 *(_mib(there[name]) for name in ("broadcasts", "keys", "rows", "sums")),
                 _mib(w_bytes),
@@ -311,7 +332,8 @@ def _as_markdown(rows: Sequence[dict[str, Any]], repeats: int, actors: int) -> s
         f"FedSS with training, {NUM_IMAGES} images a client, |P_k| at most "
         f"{NUM_POSITIVES}, m = {_NUM_NEGATIVES}, d = {_EMBEDDING_DIM}; a Ray cluster "
         f"of this machine alone with {os.cpu_count()} cores, {actors} actor(s). "
-        f"Medians of {repeats} rounds, the runtimes in turns. MiB that travel: "
+        f"Medians of {repeats} rounds, the runtimes in turns; CPU s are those of all "
+        "processes together, which a busy machine changes less. MiB that travel: "
         "phi to all clients, the keys that they ask for, the rows that they get and "
         "the parts' sums; beside them W, which does not, how long selecting the rows "
         "takes, and how long sending W to one machine instead would. Weights of both "
