@@ -57,8 +57,9 @@ def test_a_flag_that_cannot_be_is_one_clear_line(run_train, tmp_path, flags, mes
 
 
 def test_without_it_nothing_belongs_to_other_flags():
-    flags = run_config.with_defaults(config.parse(train.Config(), "--dp=none"))
-    plain = run_config.with_defaults(train.Config())
+    plain = train.Config(results_dir="x")
+    flags = run_config.with_defaults(config.parse(plain, "--dp=none"))
+    plain = run_config.with_defaults(plain)
     assert flags.deciding() == plain.deciding()
     assert not set(dp_config.DpConfig.flags()) & plain.deciding().keys()
 
