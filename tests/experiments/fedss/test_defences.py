@@ -131,7 +131,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, name):
     assert code == 0, errors
     folder = tmp_path / "killed"
     kill_after_a_checkpoint(
-        "experiments.fedss.train", "fedss", flags, folder, seconds=240
+        "experiments.fedss.train", "fedss", flags, folder, seconds=600
     )
     code, output, errors = run_train(*flags, f"--results_dir={folder}")
     assert code == 0, errors
