@@ -47,6 +47,7 @@ Usage: ./run.sh COMMAND [ARGS]
 
   demo [FLAGS]          train FedSS and FullSoftmax side by side (about 5 minutes)
   train [FLAGS]         one run; --cell=1/mini/omniglot_fedss_m5 is a published one
+  pretrain [FLAGS]      a start for phi, from public images: for --pretrained
   tune [FLAGS]          the clients' learning rate for your data, on validation clients
   table N [FLAGS]       all runs of FedSS's table N, and the table; PAPER/N of another paper
   partial_fc [FLAGS]    very many classes over several devices, centrally (Partial FC)

@@ -120,10 +120,12 @@ def one_round(
     scale=20.0,
     spreadout_weight=0.0,
     spreadout_margin=1.0,
+    threshold=1,
 ):
     """Lines 4-13, with server momentum; returns theta, velocity, (loss, accuracy)."""
     total = sum(len(c["labels"]) for c in clients)
     mean = [np.zeros_like(p) for p in theta]
+    contributors = np.zeros(len(theta[-1]))  # Of each row of W.
     metrics = np.zeros(2)
     for client in clients:
         delta, client_metrics = client_update(
@@ -132,6 +134,8 @@ def one_round(
         metrics += client_metrics
         for m, d in zip(mean, delta):
             m += len(client["labels"]) / total * d  # line 12
+        contributors += delta[-1].any(1)
+    mean[-1][contributors < threshold] = 0  # Secure aggregation opens no rare row.
     # Line 13. Line 11 defines the delta as new minus old, so it is added: the paper's
     # minus is a slip.
     velocity = [momentum * v + m for v, m in zip(velocity, mean)]

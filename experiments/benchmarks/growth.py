@@ -9,6 +9,13 @@ more than 20 GB), and for K from 8 to 128. FullSoftmax stands beside it up to 20
 classes. Every case is a process of its own, which waits while another is at work; they
 take turns, so that other load meets all of them.
 
+`--series=memoised,...` runs rounds of FedSS at a million classes, with and without what
+hides requests, rare rows or, by noise on all of W, clients (docs/privacy.md), K = 8, in
+turns, two processes at a time:
+
+    ./run.sh python -m experiments.benchmarks.growth --output_dir=results/defences
+        --series=memoised,randomized_response,pool,secure,union,all,dp_gaussian,dp_ftrl
+
 Prints tables and writes growth.csv, growth.md and growth.png. About 15 minutes on 2
 quiet cores, up to 10 GB of memory at a time.
 """
@@ -32,12 +39,14 @@ import tensorflow_federated as tff
 from experiments.benchmarks import peak_memory
 from experiments.common import config, output_files, plots, program
 from experiments.common.table import as_markdown
-from tff_fedss import metrics, models, runtime
-from tff_fedss.algorithms import fedss
+from tff_fedss import class_set_defences, metrics, models, runtime
+from tff_fedss.algorithms import aggregation, exchange, fedss, user_level_dp
 
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_IMAGES, _BATCH_SIZE = 96, 32
 _NUM_POSITIVES, _NUM_NEGATIVES = 90, 80
+# Of what is compared with and without something that hides.
+_LARGE_N, _SMALL_K = 1_000_000, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +58,14 @@ class Case:
         num_classes: n.
         embedding_dim: d.
         cohort_size: K.
+        defence: Of `_DEFENCES`; "" is none.
     """
 
     method: str = "fedss"
     num_classes: int = 20_000
     embedding_dim: int = 64
     cohort_size: int = 64
+    defence: str = ""
 
     @property
     def classifier_mib(self) -> float:
@@ -74,6 +85,43 @@ _CASES = {
 }
 
 
+def _private(**kwargs: Any) -> dict[str, Any]:
+    """User-level DP with dense noise, at the size of `_BY_DEFENCE`."""
+    return {
+        "joint_aggregator": user_level_dp.PrivateMeanFactory(
+            num_classes=_LARGE_N,
+            clients_per_round=_SMALL_K,
+            noise_multiplier=0.01,
+            clip=1.0,
+            seed=0,
+            **kwargs,
+        ),
+        "client_weighting": "uniform",
+    }
+
+
+# Arguments of `class_set_defences.builder`, or of `build_fedss`.
+_DEFENCES = {
+    "memoised": {},
+    # With m / n so small, less would ask for hardly any class: p is 0.93 here.
+    "randomized_response": {"epsilon": 12.0},
+    "pool": {"pool_size": 3 * _NUM_NEGATIVES},
+    "secure": {"rows_aggregator": aggregation.ThresholdRowsFactory(2)},
+    "union": {"requests": "union"},
+    "all": {"requests": "all"},
+    "dp_gaussian": _private(),
+    # Three nodes of the size of phi and W are kept; more rounds need more.
+    "dp_ftrl": _private(restart_every=8),
+}
+_BY_DEFENCE = {
+    name: [
+        Case(num_classes=_LARGE_N, cohort_size=_SMALL_K, defence=defence)
+        for defence in ("", name)
+    ]
+    for name in _DEFENCES
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
     """What a user asks for."""
@@ -86,8 +134,9 @@ class Config(config.Config):
     )
     series: tuple[str, ...] = config.flag(
         tuple(_CASES),
-        "What to vary: n at d = 64 or at d = 1280, K, or n of FullSoftmax.",
-        choices=_CASES,
+        "What to vary: n at d = 64 or at d = 1280, K, or n of FullSoftmax; or what the "
+        "server sees, at a million classes.",
+        choices=(*_CASES, *_BY_DEFENCE),
     )
 
 
@@ -100,7 +149,7 @@ def measure(all_series: Sequence[str], repeats: int, folder: str) -> None:
     """Measures, prints and writes.
 
     Args:
-        all_series: What to vary, of `_CASES`.
+        all_series: What to vary, of `_CASES` and `_BY_DEFENCE`.
         repeats: Rounds of each case that count.
         folder: Where the files go.
     """
@@ -108,7 +157,7 @@ def measure(all_series: Sequence[str], repeats: int, folder: str) -> None:
     rows: list[dict[str, Any]] = []
     for series in all_series:
         print(f"{series}:", flush=True)
-        rows += _measure(series, _CASES[series], repeats)
+        rows += _measure(series, (_CASES | _BY_DEFENCE)[series], repeats)
         output_files.write_csv(output_dir / "growth.csv", rows)
         text = _as_markdown(rows, repeats)
         output_files.write_text(output_dir / "growth.md", text)
@@ -157,8 +206,8 @@ def _measure(series: str, cases: list[Case], repeats: int) -> list[dict[str, Any
                 }
             )
             print(
-                f"  {case.method} n={case.num_classes:,} d={case.embedding_dim} "
-                f"K={case.cohort_size}: {median:.2f} s a round",
+                f"  {_title(case.method, case.defence)} n={case.num_classes:,} "
+                f"d={case.embedding_dim} K={case.cohort_size}: {median:.2f} s a round",
                 flush=True,
             )
     finally:
@@ -193,10 +242,18 @@ def _serve(case: Case, pipe: connection.Connection) -> None:
             state, round_metrics = process.next(state, clients)
             first = time.perf_counter() - built
             state, _ = process.next(state, clients)
+            is_known = case.defence in exchange.REQUESTS
+            protocol = metrics.Protocol(
+                asks_by_id=case.method == "fedss",
+                requests=case.defence if is_known else "sampled",
+                aggregation="secure" if case.defence == "secure" else "plain",
+                threshold=2 if case.defence == "secure" else 1,
+            )
             traffic = metrics.classifier_traffic(
                 float(round_metrics["classes_per_client"]),
                 case.embedding_dim,
-                case.method == "fedss",
+                protocol=protocol,
+                rows_per_client=float(round_metrics["rows_per_client"]),
             )
             pipe.send(
                 {
@@ -214,12 +271,23 @@ def _serve(case: Case, pipe: connection.Connection) -> None:
 
 
 def _process(case: Case) -> tff.learning.templates.LearningProcess:
+    options: dict[str, Any] = {"num_negatives": 0}
+    if case.defence in class_set_defences.NEGATIVES:
+        options["class_set_builder"] = class_set_defences.builder(
+            case.defence,
+            case.num_classes,
+            _NUM_NEGATIVES,
+            _NUM_POSITIVES,
+            **_DEFENCES[case.defence],
+        )
+    elif case.method == "fedss":
+        options = {"num_negatives": _NUM_NEGATIVES, **_DEFENCES.get(case.defence, {})}
     return fedss.build_fedss(
         functools.partial(models.small_cnn, _IMAGE_SHAPE, case.embedding_dim),
         case.num_classes,
         _NUM_POSITIVES,
         method=case.method,
-        num_negatives=_NUM_NEGATIVES if case.method == "fedss" else 0,
+        **options,
         client_optimizer=tff.learning.optimizers.build_sgdm(0.01),
         batch_size=_BATCH_SIZE,
     )
@@ -234,12 +302,13 @@ def _clients(case: Case) -> list[dict[str, Any]]:
             "image": rng.integers(0, 256, (_NUM_IMAGES, *_IMAGE_SHAPE), np.uint8),
             "label": np.resize(classes, _NUM_IMAGES).astype(np.int32),
         }
-        clients.append(
-            {
-                "data": tf.data.Dataset.from_tensor_slices(data),
-                "seed": rng.integers(0, 2**31 - 1, 2).astype(np.int32),
-            }
-        )
+        client = {
+            "data": tf.data.Dataset.from_tensor_slices(data),
+            "seed": rng.integers(0, 2**31 - 1, 2).astype(np.int32),
+        }
+        if case.defence in class_set_defences.NEGATIVES:
+            client["permanent_seed"] = client["seed"]
+        clients.append(client)
     return clients
 
 
@@ -270,7 +339,7 @@ def _as_markdown(rows: list[dict[str, Any]], repeats: int) -> str:
             needs = row["peak_mib"] - first["peak_mib"]
             cells.append(
                 (
-                    row["method"],
+                    _title(row["method"], row["defence"]),
                     f"{row['num_classes']:,}",
                     row["embedding_dim"],
                     row["cohort_size"],
@@ -290,10 +359,16 @@ def _as_markdown(rows: list[dict[str, Any]], repeats: int) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _title(method: str, defence: str) -> str:
+    return f"{method}, {defence}" if defence else method
+
+
 def _plot(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Seconds of a round and peak memory by n, and seconds by K."""
     by_n, memory, by_cohort = [], [], []
     for i, (series, group) in enumerate(_by_series(rows)):
+        if series in _BY_DEFENCE:
+            continue
         seconds = [row["seconds"] for row in group]
         label = f"{group[0]['method']}, d = {group[0]['embedding_dim']}"
         if series == "cohort":

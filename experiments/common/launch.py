@@ -93,6 +93,7 @@ def train(
     unit: str = "round",
     examples: str = "images",
     inputs: Mapping[str, Mapping[str, Any]] | None = None,
+    watch: Callable[[training.Metrics], None] | None = None,
 ) -> None:
     """Trains from where an earlier process has left off, or from the start.
 
@@ -107,7 +108,14 @@ def train(
         unit: What a round is called.
         examples: What a mini-batch consists of.
         inputs: Fingerprints of what the run reads beside its data.
+        watch: Called with what each round has measured, once that is written.
     """
+
+    def release(metrics: training.Metrics, speed: training.Metrics) -> None:
+        folder.release(metrics, speed)
+        if watch is not None:
+            watch(metrics)
+
     folder.open({"data": run.task.fingerprint(), **(inputs or {})})
     try:
         places = folder.resume([run], checkpoints, unit)
@@ -116,7 +124,7 @@ def train(
                 [run],
                 rounds,
                 rounds_per_evaluation,
-                folder.release,
+                release,
                 places,
                 rounds_per_checkpoint,
                 unit=unit,

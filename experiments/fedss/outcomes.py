@@ -1,8 +1,11 @@
 """What came of runs of `train` and `compare`: their table and their curves."""
 
+import math
 import pathlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from experiments.common import plots, table
 from experiments.fedss.table_results import METHOD_TITLES
@@ -30,9 +33,10 @@ class Outcome(NamedTuple):
         method: As the paper writes it.
         percent: The metric of the task after the last round.
         classes_percent: The mean |S_k| over all rounds, in percent of n.
-        classifier_parameters: Sent down to a client, and back up, per round; a mean.
+        classifier_parameters: Sent down to a client per round; a mean.
         classifier_bytes_down: Per client and round.
         classifier_bytes_up: Per client and round, with the ids of the classes.
+        epsilon: Of user-level differential privacy after the last round.
     """
 
     method: str
@@ -41,6 +45,14 @@ class Outcome(NamedTuple):
     classifier_parameters: float | None
     classifier_bytes_down: float | None
     classifier_bytes_up: float | None
+    epsilon: float | None = None
+
+    def known(self) -> dict[str, Any]:
+        """Returns the fields by name, without epsilon where there is none."""
+        fields = self._asdict()
+        if self.epsilon is None:
+            del fields["epsilon"]
+        return fields
 
 
 def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
@@ -56,9 +68,19 @@ def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
     if not sizes:
         return Outcome(title, percent, None, None, None, None)
     mean_size = sum(sizes) / len(sizes)
-    num_classes, embedding_dim = run.weights.trainable[-1].shape
+    *phi, (num_classes, embedding_dim) = (np.shape(w) for w in run.weights.trainable)
+    if run.protocol.requests == "sampled":
+        rows_per_client = None
+    else:
+        down = np.mean([row["bytes_down"] for row in own if "bytes_down" in row])
+        per_row = metrics.classifier_traffic(1, embedding_dim, protocol=run.protocol)
+        phi_bytes = metrics.BYTES_PER_PARAMETER * sum(map(math.prod, phi))
+        rows_per_client = float((down - phi_bytes) / per_row.bytes_down)
     traffic = metrics.classifier_traffic(
-        mean_size, embedding_dim, asks_by_id=run.name != "full_softmax"
+        mean_size,
+        embedding_dim,
+        protocol=run.protocol,
+        rows_per_client=rows_per_client,
     )
     return Outcome(
         title,
@@ -67,6 +89,7 @@ def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
         traffic.parameters,
         traffic.bytes_down,
         traffic.bytes_up,
+        own[-1].get("epsilon"),
     )
 
 
@@ -77,7 +100,10 @@ def as_csv(outcomes: Sequence[Outcome], metric: str) -> str:
         outcomes: The rows.
         metric: The metric of the task.
     """
-    rows = [outcome._asdict() for outcome in outcomes]
+    if all(outcome.epsilon is None for outcome in outcomes):
+        rows = [outcome.known() for outcome in outcomes]
+    else:
+        rows = [outcome._asdict() for outcome in outcomes]
     return table.as_csv(
         {f"{metric}_percent" if k == "percent" else k: v for k, v in row.items()}
         for row in rows
@@ -98,8 +124,11 @@ def as_text(
     header = ("method", f"{metric_title} %", "|S_k| % of n")
     header += ("parameters", "bytes down", "bytes up")
     formats = ("s", ".1f", ".1f", ",.0f", ",.0f", ",.0f")
+    if any(outcome.epsilon is not None for outcome in outcomes):
+        header, formats = (*header, "epsilon"), (*formats, ".3g")
     rows = [
-        ["-" if x is None else format(x, f) for x, f in zip(o, formats, strict=True)]
+        # Without epsilon there is one format less than there are fields.
+        ["-" if x is None else format(x, f) for x, f in zip(o, formats, strict=False)]
         for o in outcomes
     ]
     return (

@@ -4,6 +4,7 @@ import dataclasses
 from typing import TypeVar
 
 from experiments.common import config, images_config, launch, runtime_config
+from experiments.fedss import defences_config, dp_config
 from tff_fedss import models, tasks
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.errors import InvalidInputError
@@ -41,7 +42,12 @@ def _last(value):
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig(images_config.ImagesConfig, runtime_config.RuntimeConfig):
+class RunConfig(
+    defences_config.DefencesConfig,
+    dp_config.DpConfig,
+    images_config.ImagesConfig,
+    runtime_config.RuntimeConfig,
+):
     """What a user asks of a federated run, whatever the method."""
 
     dataset: str = config.flag(
@@ -72,8 +78,9 @@ class RunConfig(images_config.ImagesConfig, runtime_config.RuntimeConfig):
     partition: str | None = config.flag(
         None,
         "How images are split over clients. omniglot: `mixed` (20 classes with about 5 "
-        "drawings of each; the default) or `drawer` (natural: one person's hand in one "
-        "alphabet). tiny_imagenet: `mixed` or `dirichlet`. images and tfds: `iid` (the "
+        "drawings of each; the default), `drawer` (natural: one person's hand in one "
+        "alphabet) or `chunks` (100 drawings of whole classes but at the cuts, as of "
+        "SOP). tiny_imagenet: `mixed` or `dirichlet`. images and tfds: `iid` (the "
         "default), `natural` (the data's own clients), `dirichlet` (each class cut in "
         "random proportions), `classes` (--classes_per_client each), `chunks` (classes "
         "whole but at the cuts), `quantity` (log-normal sizes). The others know one "
@@ -279,4 +286,5 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
     settings = family.settings[config.task]
     negatives = _last(settings.num_negatives)
     config = config.filled(dataclasses.replace(settings, num_negatives=negatives))
+    config = dp_config.with_defaults(defences_config.with_defaults(config))
     return runtime_config.with_defaults(config)

@@ -8,8 +8,14 @@ from typing import Any
 import tqdm
 
 from experiments.common import output_files, runtime_config
+from experiments.fedss import (
+    defences_config,
+    dp_config,
+    run_config,
+    run_parts,
+    starting_point,
+)
 from experiments.fedss import outcomes as outcomes_lib
-from experiments.fedss import run_config, run_parts, starting_point
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
 
@@ -31,7 +37,13 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
         InvalidInputError: Before anything is written, if the flags or data are bad.
     """
     config = run_config.with_defaults(config)
-    folder = training.ResultsFolder(config.results_dir, config.deciding())
+    folder = training.ResultsFolder(
+        config.results_dir,
+        config.deciding(),
+        training.federated_columns(
+            *defences_config.columns(config), *dp_config.columns(config)
+        ),
+    )
     if (told := folder.told("table")) is not None:
         return told
     check_placement = runtime_config.install(config)
@@ -111,6 +123,8 @@ def _train_in(
     table = outcomes_lib.as_text(
         outcomes, task.metric_title, task.dataset.num_classes, task.chance
     )
+    guarantees = dp_config.record(runs)
+    table += dp_config.as_text(guarantees)
     for method in (run.name for run in runs if run.name in collapsed):
         table += "\n" + _explain_collapse(method, folder.last_row(method))
     folder.finish(
@@ -125,11 +139,12 @@ def _train_in(
             ),
             "outcomes": {
                 run.name: {
-                    **outcome._asdict(),
+                    **outcome.known(),
                     **({"collapsed": True} if run.name in collapsed else {}),
                 }
                 for run, outcome in zip(runs, outcomes, strict=True)
             },
+            **guarantees,
         }
     )
     return table

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.common import memory_needs
+from experiments.fedss import defences_config, dp_config
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, models, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
@@ -100,6 +101,14 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
             f"--num_negatives={config.num_negatives} is more than the n = "
             f"{num_classes} classes of {dataset.name}: take fewer."
         )
+    defences_config.check(
+        config,
+        methods,
+        dataset,
+        num_negatives=config.num_negatives,
+        cohort_size=config.clients_per_round,
+    )
+    dp_config.check(config, methods, dataset, config.clients_per_round)
     if config.warm_start_epochs and dataset.public is None:
         raise InvalidInputError(
             f"--warm_start_epochs={config.warm_start_epochs} needs public classes, and "
@@ -137,7 +146,7 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
             dataset,
             model_fn,
             embedding_dim=config.embedding_dim,
-            num_negatives=config.num_negatives,
+            num_negatives=config.pool_size or config.num_negatives,
             clients_per_round=config.clients_per_round,
             batch_size=config.batch_size,
         ),
@@ -168,6 +177,7 @@ def build_run(
             batch_size=config.batch_size,
             seed=config.seed,
         )
+    protocol = defences_config.protocol(config, method)
     build = functools.partial(
         algorithms.build_fedaws if method == "fedaws" else algorithms.build_fedss,
         task.feature_extractor_fn,
@@ -183,6 +193,8 @@ def build_run(
         use_xla=bool(config.xla),
         with_positives=True,
         seed=config.seed,
+        **defences_config.process_options(protocol),
+        **dp_config.process_options(config, method, task.dataset),
     )
     if method == "fedaws":
         process = build(
@@ -191,19 +203,33 @@ def build_run(
             spreadout_neighbors=config.spreadout_neighbors,
         )
     else:
-        process = build(
-            method=method,
-            num_negatives=config.num_negatives if _draws_negatives(method) else 0,
+        class_set_builder = defences_config.class_set_builder(
+            config,
+            method,
+            task.dataset,
+            num_negatives=config.num_negatives,
             logit_correction=config.logit_correction,
         )
+        draws = _draws_negatives(method) and class_set_builder is None
+        process = build(
+            method=method,
+            num_negatives=config.num_negatives if draws else 0,
+            logit_correction=config.logit_correction,
+            class_set_builder=class_set_builder,
+        )
+    sampling = dp_config.sampling(config)
+    cohort_size = config.clients_per_round
+    cohort_fn = training.cohort_fn(task, cohort_size, config.seed, sampling)
     return training.FederatedRun(
         method,
         process,
         task,
-        cohort_size=config.clients_per_round,
+        cohort_size=cohort_size,
         seed=config.seed,
-        asks_by_id=method != "full_softmax",
+        protocol=protocol,
         client_fn=client_fn,
+        sampling=sampling,
+        accountant=dp_config.accountant(config, task.dataset, cohort_size, cohort_fn),
     )
 
 

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping
 
 from experiments.common import results as results_lib
+from experiments.fedss import defences_config
 from tff_fedss import models, tasks
 from tff_fedss.errors import InvalidInputError
 
@@ -26,6 +27,7 @@ METHOD_TITLES = {
 }
 
 DRAW_NEGATIVES = ("fedss", "neg_only")
+_DEFENCES = tuple(defences_config.DefencesConfig.flags())
 
 _CELL_NAME = re.compile(
     rf".+?_(?P<method>{'|'.join(METHOD_TITLES)})"
@@ -42,17 +44,21 @@ class Setting:
         num_negatives: m; None if the method draws none.
         is_corrected: Whether logits are corrected for how classes are drawn. True also
             where nothing is drawn.
+        defences: What differs from the paper of what the server sees: flags with their
+            values.
     """
 
     method: str
     num_negatives: int | None = None
     is_corrected: bool = True
+    defences: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
         """Returns the method as tables call it."""
         title = METHOD_TITLES[self.method]
-        return title if self.is_corrected else f"{title}, no correction"
+        parts = [title, *([] if self.is_corrected else ["no correction"])]
+        return ", ".join([*parts, *self.defences])
 
     def __str__(self) -> str:
         m = "" if self.num_negatives is None else f" (m = {self.num_negatives})"
@@ -86,12 +92,16 @@ class Run(results_lib.Run):
     def setting(self) -> Setting:
         """Which cell it is, by its flags."""
         method = self.flags["method"]
+        defences = tuple(
+            f"{name} {self.flags[name]}" for name in _DEFENCES if name in self.flags
+        )
         if method not in DRAW_NEGATIVES:
-            return Setting(method)
+            return Setting(method, defences=defences)
         return Setting(
             method,
             int(self.flags["num_negatives"]),
             self.flags.get("logit_correction") != "none",
+            defences,
         )
 
     @property
@@ -359,6 +369,7 @@ KIND = results_lib.RunKind(
             "spreadout_weight",
             "spreadout_margin",
             "spreadout_neighbors",
+            *_DEFENCES,
         }
     ),
     check_result=_check_result,

@@ -9,8 +9,13 @@ from sklearn import manifold
 from experiments.common import plots
 from tff_fedss import training
 
-METHODS = {"leap": "LEAP", "spld": "SPLD", "random": "Random"}
-_STYLES = {"leap": plots.style(0), "spld": plots.style(1), "random": plots.REFERENCE}
+METHODS = {"leap": "LEAP", "spld": "SPLD", "spl": "SPL", "random": "Random"}
+_STYLES = {
+    "leap": plots.style(0),
+    "spld": plots.style(1),
+    "spl": plots.style(2),
+    "random": plots.REFERENCE,
+}
 # How many rounds the moving average of the embedding's loss is over.
 _WINDOW = 10
 

@@ -66,6 +66,8 @@ KIND = results.RunKind(
 # Of the runs, for `./run.sh table`.
 RUN = results.Run
 
+_BEST, _WRONG = _OF_NOISE = "best %", "wrong labels selected %"
+
 # By setting and method, the runs by seed.
 Settings = dict[str, dict[str, list[results.Run]]]
 
@@ -126,6 +128,8 @@ def write(
         for setting, methods in settings.items()
         for method, runs in methods.items()
     ]
+    if not any(row[_WRONG] for row in rows):  # Where labels are right, nothing falls.
+        rows = [{k: v for k, v in row.items() if k not in _OF_NOISE} for row in rows]
     output_files.write_csv(folder / "table1.csv", rows)
     cells = {
         f"{setting}/{method}": runs
@@ -254,9 +258,24 @@ def _table_row(
         "mini-batches": f"{steps[-1]:,}",
         "seeds": str(len(runs)) + (f" ({unfinished} unfinished)" * bool(unfinished)),
         "top-1 %": last,
+        _BEST: _at_best(runs),
+        _WRONG: _mislabelled(runs),
         "reaches Random's last after": reached,
         "paper's Table 1": PAPER.get(dataset, {}).get(method, ""),
     }
+
+
+def _at_best(runs: Sequence[results.Run]) -> str:
+    """The highest mean accuracy in percent, and after how many mini-batches."""
+    curve = _accuracy(runs)
+    best = int(np.argmax(curve.y))
+    return f"{curve.y[best]:.2f} ({curve.x[best]:,})"
+
+
+def _mislabelled(runs: Sequence[results.Run]) -> str:
+    """The mean share in percent of wrong labels in the last selection, if known."""
+    shares = [run.rows[-1].get("mislabelled_share") for run in runs]
+    return "" if None in shares else f"{100 * np.mean(shares):.1f}"
 
 
 def _accuracy(runs: Sequence[results.Run]) -> plots.Curve:

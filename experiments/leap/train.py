@@ -6,8 +6,8 @@ r"""Trains a classifier with LEAP, SPLD or random mini-batches.
 "LEAP: Learning Embeddings for Adaptive Pace". A student is trained on the examples that
 are easy for it and spread over many clusters; the clusters come from an embedding
 network, trained beside it with the Magnet loss (LEAP), or from the pixels (SPLD).
-`random` trains on everything. experiments/leap/cells.py has the runs of the paper
-(GPUs) and mini ones for a CPU; `./run.sh table leap/1` does them all, and
+`spl` takes easy ones alone, `random` everything. experiments/leap/cells.py has the runs
+of the paper (GPUs) and mini ones for a CPU; `./run.sh table leap/1` does them all, and
 docs/results/leap says what came of them, and how long it took.
 
 The results folder has metrics.csv (a row per round of --steps_per_round mini-batches),
@@ -49,8 +49,8 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     method: str = config.flag(
         "leap",
         "How examples are selected. `leap`: easy ones, spread over the clusters of an "
-        "embedding network. `spld`: easy ones, spread over clusters of pixels. "
-        "`random`: all of them.",
+        "embedding network. `spld`: easy ones, spread over clusters of pixels. `spl`: "
+        "easy ones, wherever they are. `random`: all of them.",
         group="The run",
         choices=METHODS,
     )
@@ -80,6 +80,13 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "Train on so many images, equally many of each class. Default: on all.",
         low=1,
     )
+    label_noise: float = config.flag(
+        0.0,
+        "So large a share of the training labels is wrong, any other class with equal "
+        "probability; those of the test are right.",
+        low=0.0,
+        high=0.99,
+    )
     results_dir: str = launch.results_dir()
     seed: int = launch.seed()
     student: str = config.flag(
@@ -94,21 +101,54 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "Train the embedding network in the same process, an update for each of the "
         "student's: slower on many cores, and the same bytes each time.",
     )
+    embedding_warmup: int = config.flag(
+        0,
+        "With --in_turn: so many updates of the embedding network before the student's "
+        "first.",
+        low=0,
+    )
     pace: str = config.flag(
         "share",
-        "What lambda is. `share`: the quantile of all losses below which a share of "
-        "--pace_start lies in the first epoch, and --pace_growth more in each one "
-        "after. `threshold`: --pace_start itself, times 1 + --pace_growth after each "
-        "epoch (Algorithm 2, line 24).",
-        group="Pace (leap, spld)",
+        "What lambda is. `share`: what takes a share of --pace_start of the examples "
+        "the first time, gamma included, and --pace_growth more in each epoch after, "
+        "up to --pace_cap. With 0.1 and 0.1 everything is taken after about 6.5 N "
+        "examples. `threshold`: --pace_start itself, times 1 + --pace_growth after "
+        "each epoch (Algorithm 2, line 24).",
+        group="Pace (leap, spld, spl)",
         choices=("share", "threshold"),
     )
     pace_start: float = config.flag(0.1, "See --pace.", low=1e-6, high=1e6)
     pace_growth: float = config.flag(0.1, "See --pace.", low=1e-6, high=1e6)
-    diversity: float = config.flag(
-        0.5,
-        "gamma in the first epoch, in units of the loss; then times 1 + --pace_growth.",
+    pace_cap: float = config.flag(
+        1.0,
+        "The share does not grow beyond it, with --pace=share. Where labels are wrong, "
+        "less than the share of the right ones.",
+        low=1e-6,
+        high=1.0,
+    )
+    epochs_on_all: int = config.flag(
+        1,
+        "So many epochs train on everything before anything is selected: 1 in "
+        "Algorithm 2. With 0 the untrained student selects first.",
+        low=0,
+    )
+    diversity: float | None = config.flag(
+        None,
+        "gamma of the first selection, in units of the loss. Default: 0.5, and 0 for "
+        "spl, which has no other.",
         low=0.0,
+    )
+    diversity_growth: float | None = config.flag(
+        None,
+        "gamma grows by this share of itself in each epoch. Default: --pace_growth.",
+        low=0.0,
+        high=1e6,
+    )
+    pixel_clusters: str = config.flag(
+        "data",
+        "What spld clusters: `data`, all images into n K clusters, as in the paper's "
+        "text; `classes`, each class into K.",
+        choices=("data", "classes"),
     )
     clusters_per_class: int = config.flag(
         8, "K.", group="Clusters (leap, spld) and the Magnet loss (leap)", low=1
@@ -169,6 +209,7 @@ _COLUMNS = (
     "epoch",
     "selected_share",
     "selected_classes",
+    "mislabelled_share",
     "easiness",
     "diversity",
     "embedding_loss",
@@ -181,6 +222,7 @@ _NUM_REPRESENTATIONS = 2000
 def main(config: Config) -> None:
     """Trains and prints the result."""
     drops = _learning_rate_drops(config)
+    _check_pace(config)
     images_config.check(config, config.dataset)
     folder = launch.open_folder(config, _COLUMNS)
     if folder is None:
@@ -188,6 +230,8 @@ def main(config: Config) -> None:
     data = images_config.load_labelled(config, config.dataset, config.image_size)
     if config.num_train is not None:
         data = data.subset(config.num_train)
+    if config.label_noise:
+        data = data.with_label_noise(config.label_noise, config.seed)
     if data.num_classes < 2:
         raise InvalidInputError(
             f"--data_dir={config.data_dir} holds images of one class: there is nothing "
@@ -302,16 +346,48 @@ def _optimizer(config: Config, drops: list[int]) -> tf.keras.optimizers.Optimize
     return tf.keras.optimizers.SGD(rate, config.momentum, config.nesterov)
 
 
+def _check_pace(config: Config) -> None:
+    """Refuses flags that would do nothing.
+
+    Raises:
+        InvalidInputError: If there are any.
+    """
+    if config.pace == "threshold" and config.pace_cap < 1:
+        raise InvalidInputError(
+            f"--pace_cap={config.pace_cap:g} is a share, and goes with --pace=share."
+        )
+    if config.method == "spl" and config.diversity:
+        raise InvalidInputError(
+            f"--diversity={config.diversity:g} goes with --method=leap and spld; spl "
+            "has no clusters."
+        )
+    if config.embedding_warmup and not (config.in_turn and config.method == "leap"):
+        raise InvalidInputError(
+            f"--embedding_warmup={config.embedding_warmup} goes with --method=leap "
+            "--in_turn."
+        )
+
+
 def _pace(config: Config) -> self_paced.Pace | None:
     if config.method == "random":
         return None
     growth = 1 + config.pace_growth
+    diversity_growth = growth
+    if config.diversity_growth is not None:
+        diversity_growth = 1 + config.diversity_growth
+    diversity = 0.5 if config.diversity is None else config.diversity
+    if config.method == "spl":
+        diversity = 0.0
     if config.pace == "threshold":
         return self_paced.ThresholdPace(
-            config.pace_start, config.diversity, growth, growth
+            config.pace_start, diversity, growth, diversity_growth
         )
     return self_paced.SharePace(
-        config.pace_start, config.pace_growth, config.diversity, growth
+        config.pace_start,
+        config.pace_growth,
+        diversity,
+        diversity_growth,
+        config.pace_cap,
     )
 
 
@@ -324,13 +400,11 @@ def _embedding(
     if config.method != "leap":
         yield None
         return
-    embedding_class = (
-        training.InTurnEmbedding if config.in_turn else training.EmbeddingProcess
-    )
+    arguments = _magnet_settings(config, data), data.train_images, data.train_labels
     with contextlib.closing(
-        embedding_class(
-            _magnet_settings(config, data), data.train_images, data.train_labels
-        )
+        training.InTurnEmbedding(*arguments, config.embedding_warmup)
+        if config.in_turn
+        else training.EmbeddingProcess(*arguments)
     ) as embedding:
         yield embedding
 
@@ -381,19 +455,28 @@ def _student(
             data.num_classes,
             config.clusters_per_class,
             config.seed,
+            within_classes=config.pixel_clusters == "classes",
         )
 
+    clusters_fn = {
+        "leap": lambda: embedding.clusters,
+        "spld": pixel_clusters,
+        # Without diversity they do not matter.
+        "spl": lambda: np.zeros(len(data.train_labels), np.int32),
+        "random": None,
+    }[config.method]
     return algorithms.SelfPacedStudent(
         task.classifier_fn(),
         data.train_images,
         data.train_labels,
         _optimizer(config, drops),
         _pace(config),
-        pixel_clusters if embedding is None else lambda: embedding.clusters,
+        clusters_fn,
         batch_size=config.batch_size,
         weight_decay=config.weight_decay,
         augmentation=task.augmentation,
         seed=config.seed,
+        epochs_on_all=config.epochs_on_all,
     )
 
 

@@ -36,6 +36,8 @@ _TITLES = {
     "pair_accuracy": "pair accuracy",
     "map_at_r": "MAP@R",
     "top1": "top-1",
+    "lfw_accuracy": "LFW accuracy",
+    "lfw_std": "LFW, std of folds",
     "ca_pcc": "CA_pcc",
     "trained_share": "examples with a target",
     "classes_per_step": "classes in a step",

@@ -47,6 +47,7 @@ from tff_fedss import (
 )
 from tff_fedss.datasets import omniglot
 from tff_fedss.datasets.central import identities, indexed_identities
+from tff_fedss.datasets.central.lfw_pairs import LfwPairs
 from tff_fedss.errors import InvalidInputError
 
 
@@ -64,6 +65,11 @@ _SETTINGS = {
     "omniglot": _Settings("small_cnn", 28),
     "faces": _Settings("mobilenet_v3_large", 112),
     **dict.fromkeys(images_config.DATASETS, _Settings("small_cnn", 56)),
+}
+# Of Omniglot's twenty, who is held out and who is left out.
+_DRAWERS = {
+    "test": {},
+    "validation": dict(test_drawers=(13, 14, 15, 16), unused_drawers=(17, 18, 19, 20)),
 }
 # Read as images are, with defaults of their own.
 _READ_AS = {"faces": "images"}
@@ -109,6 +115,12 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "them is left out of the step.",
         choices=samplers.SAMPLINGS,
     )
+    positives_cutoff: bool = config.flag(
+        False,
+        "With pprn, take no negatives of a stratum whose positives alone are more than "
+        "r of its classes, as the authors' code does. The article's formula takes a "
+        "share r of the others in any case.",
+    )
     num_devices: int | None = config.flag(
         None,
         "Over how many devices W and the mini-batch are split: GPUs, or else logical "
@@ -126,8 +138,10 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     margin: str = config.flag(
         "none",
-        "What targets must be nearer by: `arcface` s cos(theta + m), `cosface` s "
-        "(cos(theta) - m).",
+        "What targets must be nearer by: `arcface` s cos(theta + m), as its authors' "
+        "code had it until 2022, continued beyond pi; `arcface_straight`, as it has it "
+        "since, with the gradient straight through the margin; `cosface` s (cos(theta) "
+        "- m).",
         group="Loss",
         choices=losses.MARGINS,
     )
@@ -150,9 +164,32 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     batch_size: int = config.flag(64, "The mini-batch, of all devices together.", low=1)
     learning_rate: float = config.flag(0.01, "Of SGD, for phi and W.", low=0.0)
     momentum: float = config.flag(0.9, "Of SGD, likewise.", low=0.0, high=0.9999)
-    rounds_per_evaluation: int = config.flag(
-        5, "How often to measure.", group="Evaluation and checkpoints", low=1
+    weight_decay: float = config.flag(
+        0.0,
+        "Times a weight, added to its gradient: of phi, and of the rows of W in a "
+        "step. 0.0005 in the authors' code.",
+        low=0.0,
     )
+    flip: bool = config.flag(
+        False, "Mirror half of the training images, left to right."
+    )
+    evaluate_on: str = config.flag(
+        "test",
+        "With omniglot, what is held out and measured: `test`, drawers 17 to 20; or "
+        "`validation`, drawers 13 to 16, with 17 to 20 left out altogether: to choose "
+        "rates by, without the test.",
+        group="Evaluation and checkpoints",
+        choices=("test", "validation"),
+    )
+    lfw_pairs: str | None = config.flag(
+        None,
+        "A list of pairs like LFW's pairs.txt, to be measured, too: mean and standard "
+        "deviation over its folds.",
+    )
+    lfw_dir: str | None = config.flag(
+        None, "The images of --lfw_pairs, as NAME/NAME_0001.jpg."
+    )
+    rounds_per_evaluation: int = config.flag(5, "How often to measure.", low=1)
     rounds_per_checkpoint: int = config.flag(
         5,
         "How often to save what a killed run goes on from: 8 n d bytes, twice over.",
@@ -161,7 +198,14 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
 
 
-_METRICS = ("tar_at_far", "pair_accuracy", "map_at_r", "top1")
+_METRICS = (
+    "tar_at_far",
+    "pair_accuracy",
+    "map_at_r",
+    "top1",
+    "lfw_accuracy",
+    "lfw_std",
+)
 _COLUMNS = (
     "steps",
     "loss",
@@ -230,6 +274,21 @@ def _with_defaults(config: Config) -> Config:
             f"--model={config.model} needs --image_size of at least 32, found "
             f"{config.image_size}."
         )
+    if (config.lfw_pairs is None) != (config.lfw_dir is None):
+        raise InvalidInputError(
+            "--lfw_pairs=FILE and --lfw_dir=DIR go together: the list, and its images."
+        )
+    if dataset == "generated" and (config.flip or config.lfw_pairs):
+        name = "flip" if config.flip else "lfw_pairs"
+        raise InvalidInputError(
+            f"--{name} goes with images; --dataset=generated has vectors."
+        )
+    if config.evaluate_on != "test" and dataset != "omniglot":
+        raise InvalidInputError(
+            f"--evaluate_on={config.evaluate_on} goes with --dataset=omniglot."
+        )
+    if config.positives_cutoff and config.sampling != "pprn":
+        raise InvalidInputError("--positives_cutoff goes with --sampling=pprn.")
     for name in ("num_strata", "batch_size"):
         limit = getattr(config, name)
         if (config.num_devices or 1) > limit:
@@ -249,7 +308,11 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
     if config.dataset == "generated":
         data = identities.GeneratedIdentities(config.num_classes, seed=config.seed)
     elif config.dataset == "omniglot":
-        data = omniglot.load_identities(config.data_dir, image_size=config.image_size)
+        data = omniglot.load_identities(
+            config.data_dir,
+            image_size=config.image_size,
+            **_DRAWERS[config.evaluate_on],
+        )
     else:
         data = indexed_identities.load(
             images_config.open_index(
@@ -280,6 +343,10 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
         logit_scale=config.logit_scale,
         batch_size=config.batch_size,
         seed=config.seed,
+        flip=config.flip,
+        lfw=None
+        if config.lfw_pairs is None
+        else LfwPairs(config.lfw_pairs, config.lfw_dir, data.example_shape[0]),
     )
 
 
@@ -307,9 +374,11 @@ def _build_run(
         margin=losses.Margin(config.margin, task.logit_scale, config.margin_size),
         sample_rate=config.sample_rate,
         sampling=config.sampling,
+        positives_cutoff=config.positives_cutoff,
         num_strata=config.num_strata,
         learning_rate=config.learning_rate,
         momentum=config.momentum,
+        weight_decay=config.weight_decay,
         seed=config.seed,
     )
     rate = config.sample_rate

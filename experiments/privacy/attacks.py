@@ -133,8 +133,8 @@ class Update(Attack):
             classifier: float[n, d], W.
             feature: float[d], a mean of features.
             truth: bool[n].
-            num_negatives: m.
-            names_size: Whether |S_k| - m is |P_k|.
+            num_negatives: m, or how many else it has asked for.
+            names_size: Whether the rest of the request is |P_k|.
         """
         truth, rows = truth[asked], delta[asked]
         for name, scores in row_scores(
@@ -220,27 +220,27 @@ class Cohort(NamedTuple):
 
     Attributes:
         clients: int[K], which of all clients.
-        asked: bool[K, n], their requests.
+        asked: bool[K, n], their requests; None where they are not seen.
     """
 
     clients: np.ndarray
-    asked: np.ndarray
+    asked: np.ndarray | None
 
 
 class Aggregate(Attack):
     """What the sums of rounds tell."""
 
-    def __init__(self, seed: int, positives: np.ndarray, num_negatives: int):
+    def __init__(self, seed: int, positives: np.ndarray, num_decoys: int):
         """Has seen nothing yet.
 
         Args:
             seed: Of the controls.
             positives: bool[clients, n], P_k of all, by which to judge.
-            num_negatives: m.
+            num_decoys: How many classes a client asks for beside its own.
         """
         super().__init__(seed)
         self._positives = positives
-        self._num_negatives = num_negatives
+        self._num_decoys = num_decoys
         # By round.
         self._scores: list[np.ndarray] = []
         self._phi_scores: list[np.ndarray] = []
@@ -272,7 +272,6 @@ class Aggregate(Attack):
         lengths = update.lengths(mean_delta)
         # Rounding leaves a little in rows that nobody has touched.
         present = lengths > _ROUNDING * lengths.max()
-        counts = aggregate.num_contributors(cohort.asked)
         num_negatives = max(
             int(present.sum() - self._expected_positives(len(cohort.clients))), 1
         )
@@ -304,10 +303,13 @@ class Aggregate(Attack):
             success.two_groups(phi_scores),
             of_any,
         )
+        if cohort.asked is None:
+            return
+        counts = aggregate.num_contributors(cohort.asked)
         for client, asked in zip(cohort.clients, cohort.asked, strict=True):
             truth = self._positives[client]
             self.lone_shares.append((counts[asked] == 1).mean())
-            num_positives = np.count_nonzero(asked) - self._num_negatives
+            num_positives = max(np.count_nonzero(asked) - self._num_decoys, 1)
             own = aggregate.assigned(scores, asked)
             self.judge(
                 "with the client's request",

@@ -6,9 +6,10 @@ from them.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tff_fedss import class_set_defences, class_sets
+from experiments.fedss import defences_config, run_config
+from tff_fedss import class_sets
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.privacy import intersection
 
@@ -19,12 +20,12 @@ class Negatives(NamedTuple):
     Attributes:
         model: (flags, n, |P_k|, builder) -> what the server knows of requests.
         names_size: Whether the size of a request tells |P_k|.
-        options: The flags that the builder wants beside m and the logit correction.
+        num_decoys: Flags -> how many classes are asked for beside P_k, on average.
     """
 
     model: Callable[..., intersection.RequestModel]
     names_size: bool
-    options: tuple[str, ...] = ()
+    num_decoys: Callable[..., int] = lambda config: config.num_negatives
 
 
 NEGATIVES = {
@@ -46,33 +47,41 @@ NEGATIVES = {
             builder.p, builder.q
         ),
         names_size=False,
-        options=("epsilon",),
     ),
     "pool": Negatives(
         lambda config, n, size, builder: intersection.memoised(
             n, size, config.pool_size
         ),
         names_size=True,
-        options=("pool_size",),
+        num_decoys=lambda config: config.pool_size,
     ),
 }
 
 
-def builder(config: Any, dataset: FederatedDataset) -> class_sets.ClassSetBuilder:
-    """Makes the builder of --negatives.
+def name(config: run_config.RunConfig) -> str:
+    """Returns which of `NEGATIVES` the flags ask for."""
+    return config.negatives or "fresh"
+
+
+def builder(
+    config: run_config.RunConfig, dataset: FederatedDataset
+) -> class_sets.ClassSetBuilder:
+    """Makes what draws the class sets of FedSS.
 
     Args:
-        config: Of `privacy`, with the defaults of its data set.
+        config: With the defaults of its data set, checked.
         dataset: The data.
-
-    Raises:
-        ValueError: If an option is missing or out of range.
     """
-    return class_set_defences.builder(
-        config.negatives,
+    made = defences_config.class_set_builder(
+        config,
+        "fedss",
+        dataset,
+        num_negatives=config.num_negatives,
+        logit_correction=config.logit_correction,
+    )
+    return made or class_sets.SampledClasses(
         dataset.num_classes,
         config.num_negatives,
         dataset.max_positives,
         config.logit_correction,
-        **{name: getattr(config, name) for name in NEGATIVES[config.negatives].options},
     )

@@ -26,14 +26,22 @@ follows.
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import tqdm
 
 from experiments.common import config, output_files, program, runtime_config
 from experiments.fedss import run_config, run_parts, starting_point
-from experiments.privacy import attacks, defences, page, paper_settings, seen, server
+from experiments.privacy import (
+    attacks,
+    defences,
+    measured,
+    page,
+    paper_settings,
+    seen,
+    server,
+)
 from tff_fedss import tasks, training
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import intersection
@@ -48,18 +56,6 @@ class Config(run_config.RunConfig):
 
     attack: tuple[str, ...] = config.flag(
         ATTACKS, "One attack or more.", group="The attack", choices=ATTACKS
-    )
-    negatives: str = config.flag(
-        "fresh",
-        "How clients ask, see tff_fedss/class_set_defences.py: `fresh` is the paper's, "
-        "m negatives drawn anew each time. The others are for intersection alone.",
-        choices=defences.NEGATIVES,
-    )
-    epsilon: float | None = config.flag(
-        None, "Of each class, for randomized_response.", low=1e-6
-    )
-    pool_size: int | None = config.flag(
-        None, "M, the decoys that are asked for, for pool.", low=1
     )
     participations: tuple[str, ...] = config.flag(
         ("1", "2", "3", "5", "10", "30"),
@@ -86,9 +82,6 @@ def main(config: Config) -> None:
     """Attacks, writes and prints."""
     config = run_config.with_defaults(config)
     times = _participations(config)
-    for name in defences.NEGATIVES[config.negatives].options:
-        if getattr(config, name) is None:
-            raise InvalidInputError(f"--negatives={config.negatives} needs --{name}.")
     folder = output_files.create_folder(config.results_dir, "results_dir")
     if config.paper_settings:
         command = ["./run.sh", "privacy", *sys.argv[1:]]
@@ -98,23 +91,19 @@ def main(config: Config) -> None:
     task = run_parts.load_task(config, [_METHOD])
     print(task.dataset.summary(), flush=True)
     made: dict[str, attacks.Attack] = {}
-    trains = set(config.attack) - {"intersection"}
+    possible = _possible(config)
+    trains = set(possible) - {"intersection"}
     if trains and task.dataset.test_is_unseen:
         raise InvalidInputError(
             f"--task={config.task}: the server's public images are the test's, which "
             "are of other classes there. Use --task=classification, or "
             "--attack=intersection."
         )
-    if trains and config.negatives != "fresh":
-        raise InvalidInputError(
-            f"--negatives={config.negatives} does not train here yet: use "
-            "--attack=intersection."
-        )
-    if "intersection" in config.attack:
+    if "intersection" in possible:
         made["intersection"] = _intersect(config, task, times)
     facts = {}
     if trains:
-        facts = _train(config, task, made)
+        facts = _train(config, task, made, trains)
     for name, attack in made.items():
         text = page.write(
             folder,
@@ -127,6 +116,26 @@ def main(config: Config) -> None:
         )
         print(text)
     print(f"Written to {folder}/")
+
+
+def _possible(config: Config) -> list[str]:
+    """Returns the attacks on what the server sees; says which others there are.
+
+    Raises:
+        InvalidInputError: If none is left.
+    """
+    hidden = {}
+    if config.aggregation == "secure":
+        hidden = dict.fromkeys(("update", "phi"), "--aggregation=secure shows sums")
+    if config.requests == "all":
+        hidden["intersection"] = "--requests=all: no client asks for anything"
+    possible = [name for name in config.attack if name not in hidden]
+    notes = [f"{name}: {why}." for name, why in hidden.items() if name in config.attack]
+    if not possible:
+        raise InvalidInputError(f"nothing is left to attack. {' '.join(notes)}")
+    for note in notes:
+        print(f"Not made, {note}", flush=True)
+    return possible
 
 
 def _participations(config: Config) -> list[int]:
@@ -143,28 +152,33 @@ def _intersect(
     config: Config, task: tasks.Task, times: list[int]
 ) -> attacks.Intersection:
     """Attacks requests; they depend on no model, so that nothing trains."""
-    negatives, dataset = defences.NEGATIVES[config.negatives], task.dataset
+    asking, dataset = defences.name(config), task.dataset
+    negatives = defences.NEGATIVES[asking]
     builder = defences.builder(config, dataset)
-    request = seen.request_fn(builder, config.seed)
+    requests_of = seen.Requests(
+        builder,
+        dataset,
+        seed=config.seed,
+        cohort_size=config.clients_per_round,
+        of_union=config.requests == "union",
+    )
     attack, n = attacks.Intersection(config.seed), dataset.num_classes
-    chosen = _chosen(dataset.train.client_ids, config.attacked_clients)
+    chosen = measured.chosen(dataset.train.client_ids, config.attacked_clients)
     for client_id in tqdm.tqdm(chosen, "Requests", unit=" clients", disable=None):
         positives = np.asarray(dataset.positives(client_id))
         truth = seen.as_mask(positives, n)
         model = negatives.model(config, n, len(positives), builder)
+        if config.requests == "union":
+            model = intersection.among_others(model, requests_of.share_of_others)
         for name, held in (
-            (config.negatives, positives),
-            (f"{config.negatives}, client that holds nothing", positives[:0]),
+            (asking, positives),
+            (f"{asking}, client that holds nothing", positives[:0]),
         ):
-            # Which rounds a client takes part in does not matter: seeds differ.
-            requests = [
-                request(held, client_id, round_num)
-                for round_num in range(1, times[-1] + 1)
-            ]
+            requests = requests_of.client(client_id, held, times[-1])
             asked = np.stack([one.asked for one in requests])
             trained = np.stack([one.trained for one in requests])
             attack.on_client(name, asked, truth, model, times)
-            if not np.array_equal(asked, trained):
+            if not np.array_equal(asked, trained) and config.requests is None:
                 moves = intersection.fresh(n, len(positives), config.num_negatives)
                 attack.on_client(
                     f"{name}, rows that move", trained, truth, moves, times
@@ -173,22 +187,19 @@ def _intersect(
 
 
 def _train(
-    config: Config, task: tasks.Task, made: dict[str, attacks.Attack]
+    config: Config,
+    task: tasks.Task,
+    made: dict[str, attacks.Attack],
+    names: Collection[str],
 ) -> Mapping[str, list[str]]:
     """Trains, attacks on the way, and returns facts by attack."""
     run = run_parts.build_run(config, _METHOD, task)
     inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
     run.set_feature_extractor(starting_point.trained(config, task, inputs))
-    watch = server.Server(config, run, set(config.attack))
+    watch = server.Server(config, run, names)
     training.train([run], config.rounds, config.rounds_per_evaluation, watch.release)
     made.update(watch.attacks)
     return watch.finish()
-
-
-def _chosen(client_ids: list[str], count: int) -> list[str]:
-    """Evenly spaced clients."""
-    places = np.linspace(0, len(client_ids) - 1, min(count, len(client_ids)))
-    return [client_ids[int(i)] for i in places]
 
 
 if __name__ == "__main__":

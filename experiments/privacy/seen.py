@@ -1,6 +1,6 @@
 """What passes through the server's hands, taken from the project's own training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tff_fedss import class_sets, models, tasks, training
 from tff_fedss.algorithms import client_update
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 
 class Request(NamedTuple):
@@ -61,6 +62,94 @@ def request_fn(
         )
 
     return request
+
+
+class Requests:
+    """What the server sees of the requests of single clients, for many rounds.
+
+    Attributes:
+        share_of_others: With a union: the chance that a class is asked for by someone
+            else in the cohort, a mean over classes.
+    """
+
+    def __init__(
+        self,
+        builder: class_sets.ClassSetBuilder,
+        dataset: FederatedDataset,
+        *,
+        seed: int,
+        cohort_size: int,
+        of_union: bool,
+    ):
+        """Has made none yet.
+
+        Args:
+            builder: Of class sets.
+            dataset: The data.
+            seed: Of the run.
+            cohort_size: K.
+            of_union: Whether it is the union over the cohort that is seen.
+        """
+        self._dataset, self._seed = dataset, seed
+        self._cohort_size, self._of_union = cohort_size, of_union
+        self._request = request_fn(builder, seed)
+        self._made: dict[tuple[str, int], Request] = {}
+        self.share_of_others = 0.0
+        if of_union:
+            some = dataset.train.client_ids[:_SOME_CLIENTS]
+            asked = np.mean([self._of(k, 1).asked for k in some], axis=0)
+            self.share_of_others = float(np.mean(1 - (1 - asked) ** (cohort_size - 1)))
+
+    def client(self, client_id: str, held: np.ndarray, count: int) -> list[Request]:
+        """Returns what is seen at the first participations of a client.
+
+        Args:
+            client_id: The client.
+            held: int[any], the classes that it holds, or is to hold.
+            count: How many participations.
+        """
+        if not self._of_union:
+            # Which rounds a client takes part in does not matter: seeds differ.
+            return [self._request(held, client_id, r) for r in range(1, count + 1)]
+        found, round_num = [], 0
+        ids = self._dataset.train.client_ids
+        while len(found) < count:
+            round_num += 1
+            cohort = training.cohort(self._seed, round_num, ids, self._cohort_size)
+            if client_id not in cohort:
+                continue
+            own = self._request(held, client_id, round_num)
+            others = [self._of(k, round_num) for k in cohort if k != client_id]
+            masks = zip(own, *others, strict=True)
+            found.append(Request(*(np.any(one, axis=0) for one in masks)))
+        return found
+
+    def sizes(self, rounds: Iterable[int]) -> list[int]:
+        """Returns how many classes the cohort of each round asks for."""
+        ids = self._dataset.train.client_ids
+        return [
+            np.count_nonzero(
+                np.any(
+                    [
+                        self._of(k, r).asked
+                        for k in training.cohort(self._seed, r, ids, self._cohort_size)
+                    ],
+                    axis=0,
+                )
+            )
+            for r in rounds
+        ]
+
+    def _of(self, client_id: str, round_num: int) -> Request:
+        key = client_id, round_num
+        if key not in self._made:
+            held = self._dataset.positives(client_id)
+            self._made[key] = self._request(held, client_id, round_num)
+        return self._made[key]
+
+
+# Enough to know how often classes are asked for.
+_SOME_CLIENTS = 200
 
 
 class Updates:

@@ -54,7 +54,9 @@ class Server:
             )
             for client_id in self._client_ids
         }
-        self._negatives = defences.NEGATIVES[config.negatives]
+        self._negatives = defences.NEGATIVES[defences.name(config)]
+        self._sees_requests = config.requests is None
+        self._num_decoys = self._negatives.num_decoys(config)
         self._request = seen.request_fn(
             defences.builder(config, self._dataset), config.seed
         )
@@ -62,6 +64,7 @@ class Server:
         self._updates = seen.Updates(run, config.server_learning_rate)
         self._models: list[_Model] = []
         self._measured: dict[int, float] = {}
+        self._num_trained = self._num_held = 0
         self.attacks: dict[str, attacks.Attack] = {}
         if "update" in names:
             self.attacks["update"] = attacks.Update(config.seed)
@@ -69,7 +72,7 @@ class Server:
             self.attacks["aggregate"] = attacks.Aggregate(
                 config.seed,
                 np.stack([*self._positives.values()]),
-                config.num_negatives,
+                self._num_decoys,
             )
         if "phi" in names:
             self.attacks["phi"] = attacks.Phi(config.seed)
@@ -84,6 +87,10 @@ class Server:
         del speed
         round_num, task = metrics["round"], self._run.task
         self._models = [*self._models[-2:], self._look_at_model()]
+        if round_num:
+            self._num_trained += metrics["num_examples"]
+            cohort = self._cohort(round_num)
+            self._num_held += sum(map(self._dataset.num_examples, cohort))
         if round_num and "aggregate" in self.attacks:
             self._look_at_sum(round_num)
         if task.metric in metrics:
@@ -102,11 +109,18 @@ class Server:
             f"{task.format_metric(value)} after round {round_num}"
             for round_num, value in self._measured.items()
         )
-        facts = {name: [f"{task.metric_title}: {reached}"] for name in self.attacks}
+        own = [f"{task.metric_title}: {reached}"]
+        if self._num_trained < self._num_held:
+            own.append(
+                f"{self._num_trained:,} of the {self._num_held:,} examples of the "
+                "cohorts trained: those whose class was asked for"
+            )
+        facts = {name: list(own) for name in self.attacks}
         if "aggregate" in self.attacks:
             steps = {2**i for i in range(3, last.bit_length())} | {last}
             self.attacks["aggregate"].trace(sorted(s for s in steps if s <= last))
-            facts["aggregate"].append(self._lone_rows())
+            if self._sees_requests:
+                facts["aggregate"].append(self._lone_rows())
         return facts
 
     def _look_at_model(self) -> _Model:
@@ -117,10 +131,7 @@ class Server:
         return _Model(classifier, kernel, inputs, feature)
 
     def _cohort(self, round_num: int) -> list[str]:
-        config = self._config
-        return training.cohort(
-            config.seed, round_num, self._client_ids, config.clients_per_round
-        )
+        return self._run.cohort(round_num)
 
     def _asked_by(self, client_id: str, round_num: int) -> np.ndarray:
         return self._request(
@@ -153,7 +164,9 @@ class Server:
             now.feature,
             attacks.Cohort(
                 np.array([self._client_ids.index(k) for k in cohort]),
-                np.stack([self._asked_by(k, round_num) for k in cohort]),
+                np.stack([self._asked_by(k, round_num) for k in cohort])
+                if self._sees_requests
+                else None,
             ),
             judged=(round_num - 1) % config.rounds_per_evaluation == 0,
         )
@@ -175,7 +188,7 @@ class Server:
                     model.classifier,
                     model.feature,
                     truth,
-                    self._config.num_negatives,
+                    self._num_decoys,
                     self._negatives.names_size,
                 )
             if "phi" in self.attacks:
@@ -193,7 +206,7 @@ class Server:
         config, positives = self._config, np.stack([*self._positives.values()])
         expected = aggregate.lone_share(
             positives.shape[1],
-            positives.sum(1).mean() + config.num_negatives,
+            positives.sum(1).mean() + self._num_decoys,
             config.clients_per_round,
         )
         measured = np.mean(self.attacks["aggregate"].lone_shares)

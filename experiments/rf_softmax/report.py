@@ -247,9 +247,17 @@ def _metrics(runs: Sequence[results.Run]) -> list[str]:
 def _as_markdown(cells: Mapping[str, Sequence[results.Run]], metrics: list[str]) -> str:
     """A row for each cell: its last measurement, the mean if it has several seeds."""
     rows = []
+    is_measured = any(
+        "effective_samples" in row
+        for runs in cells.values()
+        for run in runs
+        for row in run.rows
+    )
     for name, runs in cells.items():
         lasts = [[row for row in run.rows if metrics[0] in row][-1] for run in runs]
         clipped = lasts[0].get("clipped_share", "")
+        effective = lasts[0].get("effective_samples", "")
+        mass = lasts[0].get("clipped_mass", "")
         numbers = dict.fromkeys(f"{last.get('steps', 0):,}" for last in lasts)
         steps = ", ".join(numbers)
         steps += " (unfinished)" * (not all(run.is_done for run in runs))
@@ -257,8 +265,15 @@ def _as_markdown(cells: Mapping[str, Sequence[results.Run]], metrics: list[str])
             mean_std([last[m] for last in lasts], 1 if m == "perplexity" else 3)
             for m in metrics
         ]
-        rows.append([name, steps, *values, f"{clipped:.1%}" if clipped else ""])
+        own = [f"{clipped:.1%}" if clipped else ""]
+        if is_measured:
+            own += [
+                "" if effective == "" else f"{effective:.3g}",
+                f"{mass:.1%}" if mass else "",
+            ]
+        rows.append([name, steps, *values, *own])
     header = ["sampler", "steps", *(_TITLES[m] for m in metrics), "clipped"]
+    header += ["effective m", "clipped mass"] if is_measured else []
     text = f"{as_markdown(header, rows)}\n"
     if metrics[0] == "precision_at_1":
         posters = [

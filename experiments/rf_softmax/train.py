@@ -16,6 +16,9 @@ killed goes on when it is given the same flags again, and ends with the same byt
 
 import dataclasses
 import functools
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -108,13 +111,25 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "tau: logits are tau h.c, of embeddings at length 1." + _by_task("logit_scale"),
         low=1e-6,
     )
+    mask_positives: bool = config.flag(
+        False,
+        "Leave a row's other labels out of its softmax, for `extreme`: they are drawn, "
+        "but do not push.",
+    )
     nu: float = config.flag(
         4.0,
-        "Of rff's Gaussian kernel exp(-nu |h - c|^2 / 2). The softmax's is tau; less "
-        "makes the estimate more exact (the poster's T is 1 / sqrt(nu)).",
+        "Of rff's Gaussian kernel exp(-nu |h - c|^2 / 2); the poster's T is 1 / "
+        "sqrt(nu). nu = tau is the softmax's kernel, but only for endless D: between "
+        "unrelated classes it is e^-nu, and its estimate is off by 1 / sqrt(2 D). "
+        "Below the noise, estimates are clipped, and likely classes are hardly ever "
+        "drawn. So nu goes with log(D): e^(2 nu) / 2 is 4, 27, 1,490 for nu = 1, 2, "
+        "4; D should be above it. Runs measure what comes of it (`effective m`, "
+        "`clipped mass`), and warn.",
         low=1e-6,
     )
-    num_frequencies: int = config.flag(256, "D, of rff: there are 2 D features.", low=1)
+    num_frequencies: int = config.flag(
+        256, "D, of rff: there are 2 D features. See --nu.", low=1
+    )
     alpha: float = config.flag(100.0, "Of the quadratic kernel.", low=0.0)
     leaf_size: int | None = config.flag(
         None,
@@ -173,9 +188,15 @@ _COLUMNS = (
     "loss",
     *_METRICS,
     "clipped_share",
+    "effective_samples",
+    "clipped_mass",
     "num_examples",
     "mean_cosine",
 )
+
+# Where the softmax's mass lies beyond what the sampler can tell, training is not that
+# of the softmax. The poster has no number; at these, losses and weights run away.
+_MUCH_CLIPPED = 0.3
 
 _OPTIMIZERS = {
     # The gradient of a class is small beside Keras' initial 0.1, which would make
@@ -194,6 +215,11 @@ def main(config: Config) -> None:
     if config.mixed_precision and config.task in ("ptb", "extreme"):
         raise InvalidInputError(
             f"--mixed_precision goes with images; --task={config.task} has none."
+        )
+    if config.mask_positives and config.task != "extreme":
+        raise InvalidInputError(
+            "--mask_positives goes with --task=extreme; an example of "
+            f"--task={config.task} has one label."
         )
     folder = launch.open_folder(config, _COLUMNS, "examples")
     if folder is None:
@@ -214,6 +240,7 @@ def main(config: Config) -> None:
             folder.path / "curves.png",
         ),
         examples="examples",
+        watch=_Watch(config),
     )
     folder.write_weights(f"{run.name}.npz", run.weights)
     last = folder.rows[-1]
@@ -221,7 +248,44 @@ def main(config: Config) -> None:
     text = f"{run.name}: " + ", ".join(
         f"{name} {task.format_metric(value)}" for name, value in values.items()
     )
+    if told := _quality(config, folder.rows):
+        text += f"; {told}"
     launch.finish(folder, task.metric, text, values)
+
+
+def _quality(config: Config, rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the last measurement says of the sampler; empty if there is none."""
+    measured = [row for row in rows if "effective_samples" in row]
+    if not measured:
+        return ""
+    last = measured[-1]
+    return (
+        f"of m={config.num_negatives} negatives {last['effective_samples']:.3g} are "
+        f"effective, and {last['clipped_mass']:.1%} of the partition sum is in classes "
+        "whose estimates were clipped"
+    )
+
+
+class _Watch:
+    """Warns once of a sampler that does not see what the softmax weighs."""
+
+    def __init__(self, config: Config):
+        self._config = config
+        self._has_warned = False
+
+    def __call__(self, metrics: training.Metrics) -> None:
+        if self._has_warned or metrics.get("clipped_mass", 0.0) < _MUCH_CLIPPED:
+            return
+        self._has_warned = True
+        config = self._config
+        cure = f"Lower --nu={config.nu:g}, or raise "
+        cure += f"--num_frequencies={config.num_frequencies}."
+        print(
+            f"Warning: round {metrics['round']}: {_quality(config, [metrics])}: these "
+            f"are hardly ever drawn, and weigh very much when they are. {cure}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
@@ -271,7 +335,9 @@ def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
                     "features", data.num_features, config.embedding_dim
                 ),
             )
-            return tasks.ExtremeClassification(data, **common)
+            return tasks.ExtremeClassification(
+                data, mask_positives=config.mask_positives, **common
+            )
         except InvalidInputError:
             raise
         except ValueError as error:
@@ -376,7 +442,11 @@ def _build_run(
         seed=config.seed,
     )
     return training.SampledSoftmaxRun(
-        config.sampler, task, algorithm, config.steps_per_round
+        config.sampler,
+        task,
+        algorithm,
+        config.steps_per_round,
+        rounds_per_measurement=config.rounds_per_evaluation,
     )
 
 

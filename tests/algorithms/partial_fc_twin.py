@@ -18,6 +18,8 @@ def target_logits(cosines, kind, scale, size):
     if kind == "cosface":
         return scale * (cosines - size), np.full_like(cosines, scale)
     theta = np.arccos(cosines)
+    if kind == "arcface_straight":  # The slope of another function.
+        return scale * np.cos(theta + size), np.full_like(cosines, scale)
     within = theta + size < np.pi
     value = np.where(within, np.cos(theta + size), cosines - size * np.sin(size))
     slope = np.where(within, np.sin(theta + size) / np.sin(theta), 1.0)
@@ -25,11 +27,13 @@ def target_logits(cosines, kind, scale, size):
 
 
 class DenseTwin:
-    def __init__(self, encoder, classifier, *, kind, scale, size, rate, momentum):
+    def __init__(
+        self, encoder, classifier, *, kind, scale, size, rate, momentum, decay=0.0
+    ):
         self.weights = [np.float64(encoder), np.float64(classifier)]
         self.momentums = [np.zeros_like(w) for w in self.weights]
         self.margin = kind, scale, size
-        self.rate, self.momentum = rate, momentum
+        self.rate, self.momentum, self.decay = rate, momentum, decay
 
     def gradients(self, inputs, labels):
         """The mean loss and its gradients by A and W."""
@@ -55,7 +59,7 @@ class DenseTwin:
     def update(self, inputs, labels):
         loss, gradients = self.gradients(inputs, labels)
         for weight, momentum, gradient in zip(self.weights, self.momentums, gradients):
-            momentum[:] = self.momentum * momentum + gradient
+            momentum[:] = self.momentum * momentum + gradient + self.decay * weight
             weight -= self.rate * momentum
         return loss
 

@@ -107,9 +107,15 @@ def test_too_few_classes_for_a_mini_batch_are_refused(data):
         embedding(data, clusters_per_batch=6)
 
 
-def test_pixel_clusters_lie_within_classes(data):
+def test_pixel_clusters_are_of_the_data_or_of_a_class(data):
+    images, labels = data
+    clusters = algorithms.pixel_clusters(*data, CLASSES, 2, seed=0, within_classes=True)
+    np.testing.assert_array_equal(clusters // 2, labels)
+    assert len(np.unique(clusters)) == 2 * CLASSES
+    # Of the data: labels do not matter.
     clusters = algorithms.pixel_clusters(*data, CLASSES, 2, seed=0)
-    np.testing.assert_array_equal(clusters // 2, data[1])
+    others = algorithms.pixel_clusters(images, labels[::-1], CLASSES, 2, seed=0)
+    np.testing.assert_array_equal(clusters, others)
     assert len(np.unique(clusters)) == 2 * CLASSES
 
 
@@ -148,12 +154,23 @@ def test_a_step_is_that_of_sgd_with_momentum_and_weight_decay(data):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_an_epoch_is_what_algorithm_2_selects(data):
+@pytest.mark.parametrize(
+    "epochs_on_all, pace",
+    [
+        (0, self_paced.ThresholdPace(0.9, 0.1, 1.05, 1.1)),
+        (1, self_paced.SharePace(0.4, 0.1, 0.3, 1.1)),
+        (2, self_paced.SharePace(0.4, 0.1, 0.3, 1.1, cap=0.5)),
+    ],
+)
+def test_an_epoch_is_what_algorithm_2_selects(data, epochs_on_all, pace):
     images, labels = data
     clusters = (np.arange(N) % 5).astype(np.int32)
-    pace = self_paced.ThresholdPace(0.9, 0.4, 1.05, 1.1)
-    ours = student(data, pace, clusters)
+    ours = student(data, pace, clusters, epochs_on_all=epochs_on_all)
     model = network(CLASSES)
+    # Line 10: on all of D, before anything is selected.
+    sizes = [ours.update().num_examples for _ in range(4 * epochs_on_all)]
+    assert sizes == [8, 8, 8, 6] * epochs_on_all
+    assert epochs_on_all == 0 or (ours.selected.all() and ours.easiness == np.inf)
     for epoch in range(3):
         variables = [*model.trainable_variables, *model.non_trainable_variables]
         for v, value in zip(
@@ -162,20 +179,22 @@ def test_an_epoch_is_what_algorithm_2_selects(data):
             v.assign(value)
         logits = model(images.astype(np.float32), training=False)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        easiness, diversity = 0.9 * 1.05**epoch, 0.4 * 1.1**epoch
+        # The pace counts selections, not epochs.
+        easiness, diversity = pace.at(epoch, losses.numpy(), clusters)
         expected = self_paced.select(losses.numpy(), clusters, easiness, diversity)
-        assert expected.any()
+        assert 0 < expected.sum() < N
         seen = 0
         while seen < expected.sum():
             seen += ours.update().num_examples
-        assert seen == expected.sum() and ours.epoch == epoch + 1
+        assert seen == expected.sum() and ours.epoch == epochs_on_all + epoch + 1
         np.testing.assert_array_equal(ours.selected, expected)
         assert ours.easiness == pytest.approx(easiness)
         assert ours.diversity == pytest.approx(diversity)
 
 
 def test_a_threshold_below_all_losses_grows_until_something_is_selected(data):
-    ours = student(data, self_paced.ThresholdPace(1e-3, 0.0, 1.5, 1.5))
+    pace = self_paced.ThresholdPace(1e-3, 0.0, 1.5, 1.5)
+    ours = student(data, pace, epochs_on_all=0)
     ours.update()
     assert ours.selected.any() and ours.epoch > 3
     assert ours.easiness == pytest.approx(1e-3 * 1.5 ** (ours.epoch - 1))

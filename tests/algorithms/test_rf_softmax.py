@@ -44,11 +44,20 @@ def unit(vectors):
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
-def full_loss(algorithm, inputs, labels):
+# Other labels of six rows; NO_CLASS fills up.
+OTHERS = np.array(
+    [[3, 7, -1], [-1, -1, -1], [0, -1, -1], [9, 10, 11], [59, 1, -1], [5, -1, -1]],
+    np.int32,
+)
+
+
+def full_loss(algorithm, inputs, labels, others=None):
     encoder, w = map(np.float64, algorithm.weights.trainable)
     terms = inputs["values"][:, np.newaxis] * encoder[inputs["ids"]]
     h = unit(terms.reshape(len(labels), 3, D).sum(1))
     logits = SCALE * h @ unit(w).T
+    for row, own in zip(logits, OTHERS[:0] if others is None else others):
+        row[own[own >= 0]] = -np.inf
     return (
         np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
     ).sum()
@@ -61,19 +70,67 @@ def test_without_a_sampler_it_is_the_full_softmax():
     assert algorithm.update(inputs, labels) == pytest.approx(expected, rel=1e-5)
 
 
+def masked_rows():
+    inputs, labels = rows(0)
+    assert not (labels[:, np.newaxis] == OTHERS).any()
+    return inputs, labels, OTHERS
+
+
+def test_masked_labels_are_no_part_of_the_full_softmax():
+    algorithm = build("full")
+    expected = full_loss(algorithm, *masked_rows())
+    assert expected < full_loss(algorithm, *rows(0)) - 0.05
+    assert algorithm.update(*masked_rows()) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("name", samplers.SAMPLERS)
-def test_with_very_many_negatives_a_step_is_that_of_the_full_softmax(name, share):
+def test_with_very_many_negatives_a_step_is_that_of_the_full_softmax(
+    name, share, is_masked
+):
     # The sampled gradient comes to the full one as m grows.
     full, sampled = build("full"), build(name, None, 20_000, 500, share)
-    inputs, labels = rows(0)
+    batch = masked_rows() if is_masked else rows(0)
     before = full.weights.trainable
-    loss = full.update(inputs, labels)
-    assert sampled.update(inputs, labels) == pytest.approx(loss, rel=0.02)
+    loss = full.update(*batch)
+    assert sampled.update(*batch) == pytest.approx(loss, rel=0.02)
     for start, a, b in zip(
         before, full.weights.trainable, sampled.weights.trainable, strict=True
     ):
         assert np.linalg.norm(a - b) < 0.1 * np.linalg.norm(a - start)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_the_proposal_is_measured_after_a_step(share):
+    assert build("full").measure_proposal() is None
+    assert build("exp").measure_proposal() is None  # No step yet.
+    # Without a step's change of W: q of exp is the softmax, without its other labels.
+    algorithm = build("exp", tf.keras.optimizers.SGD(0.0), share=share)
+    algorithm.update(*rows(0))
+    plain = algorithm.measure_proposal()
+    algorithm.update(*masked_rows())
+    masked = algorithm.measure_proposal()
+    encoder, w = map(np.float64, algorithm.weights.trainable)
+    inputs, labels, _ = masked_rows()
+    terms = inputs["values"][:, np.newaxis] * encoder[inputs["ids"]]
+    h = unit(terms.reshape(len(labels), 3, D).sum(1))
+    e = np.exp(SCALE * h @ unit(w).T)
+    q = e / e.sum(1, keepdims=True)
+    is_target = labels[:, np.newaxis] == np.arange(N)
+    if share:
+        q = np.tile(q.mean(0), (len(q), 1))
+    else:
+        q = np.where(is_target, 0.0, e)
+        q /= q.sum(1, keepdims=True)
+    for quality, others in ((plain, OTHERS[:, :0]), (masked, OTHERS)):
+        is_out = is_target | (others[..., np.newaxis] == np.arange(N)).any(1)
+        p = np.where(is_out, 0.0, e)
+        p /= p.sum(1, keepdims=True)
+        ratios = np.divide(p**2, q, where=p > 0, out=np.zeros_like(p))
+        expected = np.mean(12 / ratios.sum(1))
+        assert quality.effective_samples == pytest.approx(expected, rel=1e-4)
+        assert quality.clipped_mass == 0
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adagrad"])

@@ -248,6 +248,20 @@ def test_drawer_clients_are_one_person_each(load):
         assert len(np.unique(labels)) == len(labels)
 
 
+def test_chunks_have_a_character_on_one_or_two_clients(load):
+    dataset = load(partition="chunks")
+    assert dataset.num_clients == 106  # Of 659 x 16 drawings, a hundred each.
+    sizes = [dataset.num_examples(k) for k in dataset.train.client_ids]
+    assert sizes == [100] * 105 + [44]
+    clients_of = np.zeros(659, int)
+    for client in dataset.train.client_ids:
+        images, labels = dataset.train.client_arrays(client)
+        np.testing.assert_array_equal(labels, _numbers(images) // 20 - 964)
+        clients_of[dataset.positives(client)] += 1
+        assert len(dataset.positives(client)) <= 8
+    assert set(clients_of) == {1, 2} and (clients_of == 2).sum() <= 105
+
+
 def test_test_drawers_are_held_out(load):
     dataset = load(test_drawers=(3, 20))
     images, labels = _stack(dataset.test)
@@ -274,6 +288,13 @@ def test_all_characters_are_identities_and_hands_are_held_out(load):
     drawers = set(_numbers(images) % 20 + 1)
     assert drawers == set(range(1, 20)) - {3}
     assert set(_numbers(tests) % 20 + 1) == {3, 20} and len(tests) == 1623 * 2
+
+    data = omniglot.load_identities(
+        "unread", image_size=_SIDE, test_drawers=(3,), unused_drawers=(4, 20)
+    )
+    images, _ = data.batch(0, 1623 * 17, seed=0)
+    assert set(_numbers(images) % 20 + 1) == set(range(1, 20)) - {3, 4}
+    assert set(_numbers(data.test_examples(0, 10**5)) % 20 + 1) == {3}
 
 
 def test_public_images_are_the_background_characters(mixed):

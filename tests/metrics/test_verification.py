@@ -35,6 +35,8 @@ def test_accuracy_is_that_of_the_best_threshold_on_the_other_folds():
         threshold = candidates[int(np.argmax(right))]  # The lowest of several.
         expected.append(np.mean((scores[fold] >= threshold) == is_same[fold]))
     assert metrics.pair_accuracy(scores, is_same) == pytest.approx(np.mean(expected))
+    folds = metrics.fold_accuracies(scores, is_same)
+    np.testing.assert_allclose(folds, expected)
 
 
 def test_pairs_are_what_they_say():

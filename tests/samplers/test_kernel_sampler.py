@@ -42,14 +42,19 @@ def test_log_q_is_that_of_the_twin(kernel, num_classes, leaf_size):
     assert ids.dtype == np.int32 and log_q.dtype == np.float32
     assert ids.shape == log_q.shape == (4, 100)
     assert (ids != targets[:, np.newaxis]).all()
+    counted = sampler.num_estimates, sampler.num_clipped
+    whole = sampler.distribution(queries, targets)
+    assert (sampler.num_estimates, sampler.num_clipped) == counted
     num_low = 0
     for i in range(4):
-        q, low = tree_twin.probabilities(
+        q, low, is_clipped = tree_twin.probabilities(
             KERNELS[kernel], queries[i], embeddings, targets[i], leaf_size
         )
         assert q.sum() == pytest.approx(1)
         # float32 products of up to 300 classes' sums
         np.testing.assert_allclose(log_q[i], np.log(q[ids[i]]), atol=3e-4)
+        np.testing.assert_allclose(np.exp(whole.log_q[i]), q, rtol=3e-4)
+        np.testing.assert_array_equal(whole.is_clipped[i], is_clipped)
         num_low += low
     # The twin visits all branches, the sampler only those on its way.
     assert (

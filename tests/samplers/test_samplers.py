@@ -37,6 +37,9 @@ def test_draws_and_log_q_follow_the_definition(name, target):
     assert ids.dtype == np.int32 and log_q.dtype == np.float32
     q = expected(name, target)
     np.testing.assert_allclose(log_q, np.log(q[ids]), atol=1e-4)
+    whole = sampler.distribution(QUERY, np.array([target]))
+    np.testing.assert_allclose(np.exp(whole.log_q[0]), q, rtol=1e-4)
+    assert not whole.is_clipped.any()
     counts = np.bincount(ids.reshape(-1), minlength=N)
     assert counts[target] == 0
     is_common = q * ids.size >= 5
@@ -102,6 +105,9 @@ def test_a_batch_draws_from_the_mean_of_its_examples(name, leaf_size):
         weights = expected(name, None)[np.newaxis]
     q = weights.mean(0) / weights.mean(0).sum()
     np.testing.assert_allclose(log_q, np.log(q[ids]), atol=3e-4)
+    whole = sampler.distribution(queries, None)
+    assert whole.log_q.shape == (1, N) and not whole.is_clipped.any()
+    np.testing.assert_allclose(whole.log_q[0], np.log(q), atol=3e-4)
     counts = np.bincount(ids, minlength=N)
     assert (q * ids.size).min() > 5
     assert scipy.stats.chisquare(counts, q * ids.size).pvalue > 1e-4

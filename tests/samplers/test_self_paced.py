@@ -79,24 +79,53 @@ def test_diversity_reaches_more_clusters():
 def test_a_threshold_pace_multiplies():
     pace = self_paced.ThresholdPace(0.1, 0.5, 1.1, 1.2)
     for epoch in range(4):
-        easiness, diversity = pace.at(epoch, np.zeros(3))
+        easiness, diversity = pace.at(epoch, np.zeros(3), np.zeros(3, int))
         assert easiness == pytest.approx(0.1 * 1.1**epoch)
         assert diversity == pytest.approx(0.5 * 1.2**epoch)
-    assert pace.at(10**6, np.zeros(3)) == (np.inf, np.inf)
+    assert pace.at(10**6, np.zeros(3), np.zeros(3, int)) == (np.inf, np.inf)
 
 
-def test_a_share_pace_takes_a_growing_share():
+@pytest.mark.parametrize("diversity", [0.0, 0.5, 5.0])
+@pytest.mark.parametrize("cap", [0.65, 1.0])
+def test_a_share_pace_takes_a_growing_share(diversity, cap):
     losses = np.random.default_rng(0).exponential(1.0, 1000)
-    pace = self_paced.SharePace(0.1, 0.1, 0.5, 1.0)
+    clusters = np.random.default_rng(1).integers(20, size=1000)
+    pace = self_paced.SharePace(0.1, 0.1, diversity, 1.0, cap)
     shares = []
     for epoch in range(10):
-        easiness, diversity = pace.at(epoch, losses)
-        assert diversity == 0.5
-        chosen = self_paced.select(losses, np.zeros(1000, int), easiness, 0.0)
+        easiness, gamma = pace.at(epoch, losses, clusters)
+        assert gamma == diversity
+        chosen = self_paced.select(losses, clusters, easiness, gamma)
         shares.append(chosen.mean())
-    np.testing.assert_allclose(shares, np.arange(1, 11) / 10, atol=1e-3)
+    np.testing.assert_allclose(shares, np.minimum(np.arange(1, 11) / 10, cap))
+
+
+def test_lambda_is_the_largest_that_takes_so_many():
+    # float32, as losses come: rounding must not take one more or one less.
+    losses = np.random.default_rng(0).exponential(1.0, 40).astype(np.float32)
+    clusters = np.random.default_rng(1).integers(4, size=40)
+    for count in (1, 7, 39, 40):
+        easiness = self_paced.easiness_for(losses, clusters, 0.7, count)
+        assert self_paced.select(losses, clusters, easiness, 0.7).sum() == count
+        if count == 40:
+            assert easiness == np.inf
+            continue
+        taken = [
+            self_paced.select(losses, clusters, x, 0.7).sum()
+            for x in (np.nextafter(easiness, -np.inf), np.nextafter(easiness, np.inf))
+        ]
+        assert taken == [count, count + 1]  # The largest lambda that takes so many.
+
+
+def test_examples_that_are_alike_do_not_stop_the_pace():
+    # As of a network that says the same of all: nothing is below the lowest.
+    losses = np.repeat([1.0, 2.0], 5)
+    pace = self_paced.SharePace(0.1, 0.1, 0.0, 1.0, cap=0.3)
+    easiness, _ = pace.at(9, losses, np.zeros(10, int))
+    chosen = self_paced.select(losses, np.zeros(10, int), easiness, 0.0)
+    np.testing.assert_array_equal(chosen, losses == 1.0)
 
 
 def test_a_learner_that_has_diverged_does_not_wait():
     pace = self_paced.SharePace(0.1, 0.1, 0.5, 1.0)
-    assert pace.at(0, np.full(5, np.nan))[0] == np.inf
+    assert pace.at(0, np.full(5, np.nan), np.zeros(5, int))[0] == np.inf

@@ -9,10 +9,12 @@ from tff_fedss import runtime
 from tff_fedss.samplers import SAMPLINGS, ShardSampler, shards
 
 
-def sampler(num_classes, num_strata, num_shards, rate, sampling="pprn", seed=0):
+def sampler(
+    num_classes, num_strata, num_shards, rate, sampling="pprn", seed=0, **options
+):
     strata = runtime.balanced_bounds(num_classes, num_strata)
     bounds = strata[runtime.balanced_bounds(num_strata, num_shards)]
-    built = ShardSampler(strata, bounds, rate, sampling=sampling, seed=seed)
+    built = ShardSampler(strata, bounds, rate, sampling=sampling, seed=seed, **options)
     return built, strata, bounds
 
 
@@ -38,8 +40,22 @@ def test_pprn_takes_all_positives_and_the_article_s_number_of_negatives(rate):
         assert drawn == round((end - first - num_positives) * rate)
 
 
-def test_positives_that_exceed_the_sample_stand_alone():
-    draws, _, bounds = sampler(100, 2, 2, 0.1)
+def test_the_article_s_formula_has_no_cliff():
+    # One positive more than r |w|: a tenth of the 899 others, and not none of them.
+    for num_positives, cutoff, expected in (
+        (100, False, 90),
+        (101, False, 90),
+        (100, True, 90),
+        (101, True, 0),
+    ):
+        draws, _, _ = sampler(1000, 1, 1, 0.1, positives_cutoff=cutoff)
+        (sample,) = draws.draw(np.arange(num_positives), 0)
+        assert len(sample.positives) == num_positives
+        assert len(sample.negatives) == expected
+
+
+def test_with_a_cutoff_positives_that_exceed_the_sample_stand_alone():
+    draws, _, bounds = sampler(100, 2, 2, 0.1, positives_cutoff=True)
     labels = np.arange(6)  # More than 5 in the first stratum, none in the second.
     first, second = draws.draw(labels, 0)
     assert len(first.positives) == 6 and len(first.negatives) == 0
@@ -115,10 +131,10 @@ def test_every_subset_of_a_small_stratum_is_equally_likely(
     assert scipy.stats.chisquare(list(counts.values())).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("rate", [0.001, 0.1])
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.7])
 def test_every_class_of_a_large_stratum_is_equally_likely(rate):
-    draws, _, _ = sampler(12_000, 1, 1, rate)  # Floyd's algorithm, and a shuffle's end.
-    num_draws = int(5 / rate)
+    draws, _, _ = sampler(12_000, 1, 1, rate)
+    num_draws = int(8 / rate)
     counts = np.zeros(12_000)
     for step in range(num_draws):
         counts[draws.draw(np.array([0]), step)[0].negatives] += 1

@@ -27,18 +27,21 @@ def unclipped(kernel, query, embeddings, target):
 
 
 def probabilities(kernel, query, embeddings, target, leaf_size):
-    """q over [n], and how many estimates there are below their bound."""
+    """q over [n], how many estimates are below their bound, and which q rest on one."""
     values = kernel_values(kernel, query, embeddings)
     n = len(values)
     is_open = np.arange(n) != target
     q = np.zeros(n)
     low = 0
+    is_clipped = np.zeros(n, bool)
 
     def weight_of(ids):
         nonlocal low
         ids = ids[is_open[ids]]
         bound = kernel.lower_bound * len(ids)
-        low += values[ids].sum() < bound
+        if values[ids].sum() < bound:
+            low += 1
+            is_clipped[ids] = True
         return max(values[ids].sum(), bound)
 
     def visit(ids, span, probability):
@@ -57,4 +60,4 @@ def probabilities(kernel, query, embeddings, target, leaf_size):
     while span < n:
         span *= FAN_OUT
     visit(np.arange(n), span, 1.0)
-    return q, low
+    return q, low, is_clipped

@@ -63,6 +63,33 @@ def test_the_features_of_the_tests_are_measured(task):
     assert results["pair_accuracy"] > 0.8
 
 
+def test_half_of_the_training_images_are_mirrored():
+    images = np.random.default_rng(0).integers(256, size=(40, 4, 6, 3), dtype=np.uint8)
+    labels = np.arange(40) // 4
+    data = identities.ArrayIdentities("noise", (images, labels), (images, labels))
+
+    def batches_of(flip):
+        return tasks.IdentityVerification(
+            data,
+            functools.partial(models.mlp, (4 * 6 * 3,), 4),
+            logit_scale=30.0,
+            batch_size=40,
+            seed=0,
+            flip=flip,
+        ).batches(0)
+
+    mirrored = 0
+    plain, flipped, again = batches_of(False), batches_of(True), batches_of(True)
+    for _ in range(5):
+        (a, labels), (b, same), (c, _) = next(plain), next(flipped), next(again)
+        np.testing.assert_array_equal(labels, same)
+        np.testing.assert_array_equal(b, c)
+        is_mirrored = (b == a[:, :, ::-1]).all((1, 2, 3))
+        np.testing.assert_array_equal((b == a).all((1, 2, 3)), ~is_mirrored)
+        mirrored += is_mirrored.sum()
+    assert 70 < mirrored < 130  # Of 200: 4 standard deviations.
+
+
 def test_mini_batches_go_on_where_they_were(task):
     batches = task.batches(0)
     first = [next(batches) for _ in range(5)]

@@ -80,11 +80,26 @@ def test_a_run_in_turn_goes_on_bit_for_bit_from_a_checkpoint(task, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+def test_an_embedding_is_warmed_before_the_student_begins(task):
+    data = task.data
+    warmed = training.InTurnEmbedding(
+        settings(), data.train_images, data.train_labels, warmup_steps=5
+    )
+    cold = in_turn(task)
+    for _ in range(5):
+        cold.update()
+    expected = np.mean([cold.update() for _ in range(3)])
+    assert warmed.advance(3) == expected and warmed.num_steps == 8
+    warmed.advance(3)
+    assert warmed.num_steps == 11
+
+
 def test_a_round_says_what_was_trained_on(task):
     run = leap_run(task, in_turn(task))
     metrics = run.run_round()
     assert metrics["steps"] == 4 and metrics["epoch"] >= 1
     assert 0.4 <= metrics["selected_share"] <= 1
+    assert "mislabelled_share" not in metrics
     assert 1 <= metrics["selected_classes"] <= CLASSES
     assert metrics["embedding_loss"] > 0
     assert all(isinstance(value, int | float) for value in metrics.values())

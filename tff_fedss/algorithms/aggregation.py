@@ -34,6 +34,18 @@ class SparseRows(NamedTuple):
     rows: Any
 
 
+class ModelDelta(NamedTuple):
+    """The delta of a whole model, as a joint aggregator gets and gives it.
+
+    Attributes:
+        phi: A tuple of float32 tensors.
+        w: `SparseRows`, or float32[n, d].
+    """
+
+    phi: Any
+    w: Any
+
+
 def sparse_rows_type(embedding_dim: int, size: int | None = None) -> tff.Type:
     """Returns the TFF type of `SparseRows`.
 
@@ -73,6 +85,14 @@ class GrowingRowsFactory(tff.aggregators.WeightedAggregationFactory):
     (keys, weighted rows), and so is the result: no tensor of shape [n, d] appears.
     """
 
+    def __init__(self, denominator: float | None = None):
+        """Creates it.
+
+        Args:
+            denominator: What the weighted sum is divided by; None: by the weights' sum.
+        """
+        self._denominator = denominator
+
     def create(
         self, value_type: tff.Type, weight_type: tff.Type
     ) -> tff.templates.AggregationProcess:
@@ -86,6 +106,7 @@ class GrowingRowsFactory(tff.aggregators.WeightedAggregationFactory):
             A process without a state whose result is `SparseRows` of any number.
         """
         _, embedding_dim = value_type.rows.shape
+        denominator = self._denominator
 
         class Accumulator(NamedTuple):
             keys: Any
@@ -127,9 +148,8 @@ class GrowingRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
         @tff.tensorflow.computation(accumulator_type)
         def report(total):
-            return SparseRows(
-                total.keys, tf.math.divide_no_nan(total.rows, total.weight)
-            )
+            weight = total.weight if denominator is None else denominator
+            return SparseRows(total.keys, tf.math.divide_no_nan(total.rows, weight))
 
         @tff.federated_computation
         def make_zero():
@@ -155,6 +175,82 @@ class GrowingRowsFactory(tff.aggregators.WeightedAggregationFactory):
             )
 
         return tff.templates.AggregationProcess(initialize, next_round)
+
+
+class ThresholdRowsFactory(tff.aggregators.WeightedAggregationFactory):
+    """`GrowingRowsFactory`, but rows with fewer than t contributors are dropped.
+
+    What a secure aggregation with a threshold lets the server see. A client contributes
+    to a row if it has moved it: what it asks for and leaves as it is does not count. A
+    dropped row is zero; the others are what they are without a threshold, also in their
+    weight. (In the protocol the counts are summed beside the rows, and rows opened by
+    them; here nothing is masked.)
+
+    Measures `dropped_rows`: how many rows had a contributor, but fewer than t.
+    """
+
+    def __init__(self, threshold: int):
+        """Creates it.
+
+        Args:
+            threshold: t; 1 drops nothing.
+
+        Raises:
+            ValueError: If it is below 1.
+        """
+        if threshold < 1:
+            raise ValueError(f"threshold must be positive, found {threshold}.")
+        self._threshold = threshold
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """See `GrowingRowsFactory`; keys of a client repeat only with rows of zeros."""
+        inner = GrowingRowsFactory().create(value_type, weight_type)
+        sum_type = inner.next.type_signature.result.result.member
+        threshold = self._threshold
+
+        @tff.tensorflow.computation(sum_type)
+        def drop(total):
+            rows, count = drop_rare_rows(total.keys, total.rows, threshold)
+            return SparseRows(total.keys, rows), collections.OrderedDict(
+                dropped_rows=count
+            )
+
+        @tff.federated_computation(
+            inner.initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_round(state, value, weight):
+            output = inner.next(state, value, weight)
+            result, measurements = tff.federated_map(drop, output.result)
+            return tff.templates.MeasuredProcessOutput(
+                output.state, result, measurements
+            )
+
+        return tff.templates.AggregationProcess(inner.initialize, next_round)
+
+
+def drop_rare_rows(
+    keys: tf.Tensor, rows: tf.Tensor, threshold: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Makes rows zero where fewer than t of the same key are not.
+
+    Args:
+        keys: int32[L].
+        rows: float32[L, d].
+        threshold: t.
+
+    Returns:
+        The rows, and how many keys were dropped, int32[].
+    """
+    contributes = tf.cast(tf.reduce_any(tf.not_equal(rows, 0.0), 1), tf.int32)
+    distinct, place = tf.unique(keys)
+    counts = tf.math.unsorted_segment_sum(contributes, place, tf.size(distinct))
+    is_kept = tf.gather(counts >= threshold, place)
+    dropped = tf.reduce_sum(tf.cast((counts > 0) & (counts < threshold), tf.int32))
+    return tf.where(is_kept[:, tf.newaxis], rows, 0.0), dropped
 
 
 class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
@@ -245,6 +341,7 @@ class Aggregation:
         *,
         phi_aggregator: Factory | None,
         rows_aggregator: Factory | None,
+        joint_aggregator: Factory | None = None,
         client_weighting: ClientWeighting,
     ):
         """Makes the processes.
@@ -255,20 +352,30 @@ class Aggregation:
             phi_aggregator: A factory of `tff.aggregators`; None: `mean_factory`.
             rows_aggregator: Likewise, over `w_type`; None: `GrowingRowsFactory`, or
                 `mean_factory` for a dense W.
+            joint_aggregator: In the place of both: a factory over `ModelDelta`, whose
+                result is another.
             client_weighting: "num_examples", "uniform", or a function from n_k,
                 float32[] and positive, to a weight, float32[].
 
         Raises:
             TypeError: If a factory is none.
-            ValueError: If there is no such weighting, or an unweighted factory would
-                have to weigh.
+            ValueError: If there is no such weighting, an unweighted factory would have
+                to weigh, or a joint factory stands beside another.
         """
         is_sparse = isinstance(w_type, tff.StructType)
         default = GrowingRowsFactory() if is_sparse else mean_factory()
-        factories = collections.OrderedDict(
-            phi_aggregator=phi_aggregator or mean_factory(),
-            rows_aggregator=rows_aggregator or default,
-        )
+        if joint_aggregator is not None:
+            if phi_aggregator is not None or rows_aggregator is not None:
+                raise ValueError(
+                    "joint_aggregator aggregates phi and W: give no phi_aggregator and "
+                    "no rows_aggregator with it."
+                )
+            factories = collections.OrderedDict(joint_aggregator=joint_aggregator)
+        else:
+            factories = collections.OrderedDict(
+                phi_aggregator=phi_aggregator or mean_factory(),
+                rows_aggregator=rows_aggregator or default,
+            )
         for name, factory in factories.items():
             check_factory(name, factory)
             if client_weighting != "uniform" and not isinstance(
@@ -280,12 +387,13 @@ class Aggregation:
                 )
         self._weigh = _weighting(client_weighting)
         weight_type = tff.TensorType(np.float32)
-        self._phi, self._w = (
+        types = (phi_type, w_type)
+        if joint_aggregator is not None:
+            types = (tff.to_type(ModelDelta(phi_type, w_type)),)
+        self._steps = [
             _Step(factory, value_type, weight_type)
-            for factory, value_type in zip(
-                factories.values(), (phi_type, w_type), strict=True
-            )
-        )
+            for factory, value_type in zip(factories.values(), types, strict=True)
+        ]
 
         @tff.federated_computation(
             tff.FederatedType(phi_type, tff.CLIENTS),
@@ -301,9 +409,16 @@ class Aggregation:
 
     def initialize(self) -> tff.Value:
         """The state at the server, to be called in a `tff.federated_computation`."""
+        if self._is_joint:
+            return self._steps[0].initialize()
+        phi, w = self._steps
         return tff.federated_zip(
-            collections.OrderedDict(phi=self._phi.initialize(), w=self._w.initialize())
+            collections.OrderedDict(phi=phi.initialize(), w=w.initialize())
         )
+
+    @property
+    def _is_joint(self) -> bool:
+        return len(self._steps) == 1
 
     def next(self, state: Any, phi_delta: Any, w_delta: Any, num_examples: Any) -> Any:
         """Aggregates, inside of a `tff.federated_computation`.
@@ -317,13 +432,19 @@ class Aggregation:
 
         Returns:
             The next state, the mean deltas of phi and W, and measurements, a struct of
-            both processes': all at the server.
+            the processes': all at the server.
         """
         weight = num_examples
         if self._weigh is not None:
             weight = tff.federated_map(self._weigh, num_examples)
-        phi = self._phi.next(state["phi"], phi_delta, weight)
-        w = self._w.next(state["w"], w_delta, weight)
+        if self._is_joint:
+            delta = tff.federated_zip(ModelDelta(phi_delta, w_delta))
+            joint = self._steps[0].next(state, delta, weight)
+            mean = joint.result
+            return joint.state, mean.phi, mean.w, joint.measurements
+        phi, w = self._steps
+        phi = phi.next(state["phi"], phi_delta, weight)
+        w = w.next(state["w"], w_delta, weight)
         state = tff.federated_zip(collections.OrderedDict(phi=phi.state, w=w.state))
         measurements = tff.federated_zip(
             collections.OrderedDict(phi=phi.measurements, w=w.measurements)

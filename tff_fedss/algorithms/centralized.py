@@ -54,6 +54,7 @@ class Centralized:
             models.initial_classifier(num_classes, model.output_shape[1], [seed, 0])
         )
         self._variables = [*model.trainable_variables, self._classifier]
+        self._non_trainable = model.non_trainable_variables
         optimizer.build(self._variables)
         # One graph for all batch sizes.
         self.update = tf.function(
@@ -79,8 +80,8 @@ class Centralized:
 
     @property
     def state(self) -> list[np.ndarray]:
-        """phi, W and what the optimizer remembers, as arrays."""
-        return models.values([*self._variables, *self._optimizer.variables])
+        """phi, W and what optimizer and normalizations remember, as arrays."""
+        return models.values(self._everything)
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
         """Goes back to a state.
@@ -88,13 +89,18 @@ class Centralized:
         Args:
             state: As `state` was then.
         """
-        models.assign([*self._variables, *self._optimizer.variables], state)
+        models.assign(self._everything, state)
+
+    @property
+    def _everything(self) -> list[tf.Variable]:
+        return [*self._variables, *self._optimizer.variables, *self._non_trainable]
 
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
         """The model, with trainable = [*phi, W] as NumPy arrays."""
         return tff.learning.models.ModelWeights(
-            trainable=models.values(self._variables), non_trainable=[]
+            trainable=models.values(self._variables),
+            non_trainable=models.values(self._non_trainable),
         )
 
 

@@ -225,6 +225,7 @@ def train(
             num_examples=count,
             num_clients=tf.constant(1),
             num_classes=_count(class_set.is_asked),
+            num_rows=_count(class_set.is_asked),
             num_positives=_count(class_set.is_positive),
             num_rejected=tf.where(is_finite, 0, 1),
         ),

@@ -80,9 +80,11 @@ def build_fedss(
     after_server_step: Callable[[tf.Tensor], tf.Tensor] | None = None,
     phi_aggregator: aggregation.Factory | None = None,
     rows_aggregator: aggregation.Factory | None = None,
+    joint_aggregator: aggregation.Factory | None = None,
     client_weighting: aggregation.ClientWeighting = "num_examples",
     loss_fn: Callable[..., tf.Tensor] | None = None,
     class_set_builder: class_sets_lib.ClassSetBuilder | None = None,
+    requests: str = "sampled",
 ) -> tff.learning.templates.LearningProcess:
     """Builds the learning process of Algorithm 1 for one of `METHODS`.
 
@@ -134,6 +136,9 @@ def build_fedss(
             by default `aggregation.GrowingRowsFactory`. Around a factory of TFF's put
             `aggregation.ScatteredRowsFactory`. For FullSoftmax a factory of TFF's, over
             float32[n, d].
+        joint_aggregator: In the place of both, where they must be seen as one: a
+            factory over `aggregation.ModelDelta`, such as
+            `user_level_dp.PrivateMeanFactory`.
         client_weighting: How line 12 weighs a client: "num_examples" is n_k; "uniform"
             1; or a function from n_k, float32[], to float32[]. A client without
             examples, or whose update is rejected, has weight 0 (to an unweighted
@@ -144,6 +149,9 @@ def build_fedss(
         class_set_builder: How a client arrives at S_k, in the place of the method's
             way; with it, num_negatives and logit_correction have no meaning and are to
             be left alone.
+        requests: What of W a client gets: "sampled", the rows that it asks for;
+            "union", those that any client of the cohort asks for; "all". What comes out
+            of a round is the same. FullSoftmax knows the first alone: it asks for all.
 
     Returns:
         A `tff.learning.templates.LearningProcess` whose state is a `ServerState`, whose
@@ -155,9 +163,11 @@ def build_fedss(
         - num_examples, num_clients: sums over the cohort.
         - classes_per_client, positives_per_client: means of how many classes a client
           asks for (|S_k|), and how many of them are its own (|P_k|).
+        - rows_per_client: how many rows of W a client gets.
         - rejected_clients: clients whose update was not finite. They count as if they
           had not taken part.
-        - what the aggregators measure, if it is a number, as phi/... and w/...
+        - what the aggregators measure, if it is a number, as phi/... and w/..., and
+          that of a joint one as it calls it.
 
     Raises:
         TypeError: If an object of Keras stands where a function or one of TFF's has to.
@@ -183,6 +193,10 @@ def build_fedss(
             "batch_size and num_epochs must be positive, "
             f"found {batch_size} and {num_epochs}."
         )
+    if requests not in exchange.REQUESTS:
+        raise ValueError(
+            f"requests must be one of {exchange.REQUESTS}, found {requests!r}."
+        )
     class_sets = _class_sets(
         class_set_builder,
         method,
@@ -191,6 +205,10 @@ def build_fedss(
         num_negatives,
         logit_correction,
     )
+    if class_sets.is_everything and requests != "sampled":
+        raise ValueError(
+            f"requests={requests!r} has no meaning where a client asks for all classes."
+        )
     client_optimizer = client_optimizer or one_vector.over_one_vector(
         tff.learning.optimizers.build_sgdm(0.01)
     )
@@ -204,6 +222,7 @@ def build_fedss(
         else aggregation.sparse_rows_type(embedding_dim, class_sets.size),
         phi_aggregator=phi_aggregator,
         rows_aggregator=rows_aggregator,
+        joint_aggregator=joint_aggregator,
         client_weighting=client_weighting,
     )
 
@@ -298,10 +317,13 @@ def build_fedss(
         update_clients = exchange.broadcast_everything(
             draw_class_set, train_client, phi_spec, w_spec
         )
-    else:
+    elif requests == "sampled":
         update_clients = exchange.select_rows(
             draw_class_set, train_client, phi_spec, w_spec, class_sets.size
         )
+    else:
+        send = exchange.send_union if requests == "union" else exchange.send_all
+        update_clients = send(draw_class_set, train_client, phi_spec, w_spec)
 
     @tff.tensorflow.computation(_SUMS_TYPE, aggregate.measurements_type)
     def finalize_metrics(sums, measurements):
@@ -453,6 +475,7 @@ _SUMS_TYPE = collections.OrderedDict(
     num_examples=np.int32,
     num_clients=np.int32,
     num_classes=np.int32,
+    num_rows=np.int32,
     num_positives=np.int32,
     num_rejected=np.int32,
 )
@@ -475,5 +498,6 @@ def _finalize_metrics(
         num_clients=sums["num_clients"],
         classes_per_client=per(sums["num_classes"], sums["num_clients"]),
         positives_per_client=per(sums["num_positives"], sums["num_clients"]),
+        rows_per_client=per(sums["num_rows"], sums["num_clients"]),
         rejected_clients=sums["num_rejected"],
     )

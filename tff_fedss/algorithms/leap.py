@@ -3,8 +3,15 @@
 "LEAP: Learning Embeddings for Adaptive Pace". At the start of an epoch, examples whose
 loss is below a threshold are selected; within a cluster of similar examples it falls
 with their rank (`samplers.self_paced`). In LEAP the clusters come from a network that
-is trained beside the student (`magnet_embedding`), in SPLD from the pixels, once;
-Random selects everything. All three are this class.
+is trained beside the student (`magnet_embedding`), in SPLD from the pixels, once; SPL
+has gamma = 0, so that clusters do not matter, and Random selects everything. All four
+are this class.
+
+The order is that of Algorithm 2: the first epoch trains on all of D with the initial W*
+(line 10), each one after on what the one before has selected (lines 11 to 23, 27). A
+student that selects before it has learned anything finds a few classes easy, at random.
+Line 24 stands inside the loop over mini-batches, where 390 factors of 1.1 an epoch
+would be 10^16; the text says "at every epoch", and so it is here.
 """
 
 from collections.abc import Callable, Sequence
@@ -54,12 +61,13 @@ class SelfPacedStudent:
         labels: np.ndarray,
         optimizer: tf.keras.optimizers.Optimizer,
         pace: self_paced.Pace | None,
-        clusters_fn: Callable[[], np.ndarray],
+        clusters_fn: Callable[[], np.ndarray] | None,
         *,
         batch_size: int,
         weight_decay: float,
         augmentation: Augmentation,
         seed: int,
+        epochs_on_all: int = 1,
     ):
         """Selects nothing yet.
 
@@ -70,11 +78,14 @@ class SelfPacedStudent:
             labels: int32[N].
             optimizer: A fresh Keras optimizer.
             pace: How lambda and gamma grow; None: every example is selected (Random).
-            clusters_fn: Gives the clusters, int32[N], when an epoch begins.
+            clusters_fn: Gives the clusters, int32[N], when an epoch begins; not needed
+                without a pace.
             batch_size: B. The last mini-batch of an epoch may be shorter.
             weight_decay: Of all weights, see `with_weight_decay`.
             augmentation: Of what it is trained on; not of what is measured.
             seed: Of the order of the examples and of their augmentation.
+            epochs_on_all: How many epochs train on everything before the pace begins:
+                1 in Algorithm 2. With 0 the untrained student selects first.
         """
         self.epoch = 0
         self.easiness, self.diversity = np.inf, 0.0
@@ -90,6 +101,7 @@ class SelfPacedStudent:
         self._optimizer = optimizer
         self._optimizer.build(self._trainable)
         self._pace, self._clusters_fn = pace, clusters_fn
+        self._epochs_on_all = epochs_on_all
         self._batch_size = batch_size
         self._weight_decay = weight_decay
         self._augmentation = augmentation
@@ -112,7 +124,7 @@ class SelfPacedStudent:
 
     def _begin_epoch(self) -> None:
         """Solves for W (lines 11-23) and takes the next step of the pace (24)."""
-        if self._pace is None:
+        if self._pace is None or self.epoch < self._epochs_on_all:
             self.selected[:] = True
             self.epoch += 1
         else:
@@ -122,7 +134,7 @@ class SelfPacedStudent:
             is_empty = True
             while is_empty:  # The threshold grows until something is below it.
                 self.easiness, self.diversity = self._pace.at(
-                    self.epoch, example_losses
+                    self.epoch - self._epochs_on_all, example_losses, clusters
                 )
                 self.selected = self_paced.select(
                     example_losses, clusters, self.easiness, self.diversity

@@ -1,4 +1,11 @@
-"""The embedding network of LEAP, trained with the Magnet loss (Algorithm 1)."""
+"""The embedding network of LEAP, trained with the Magnet loss (Algorithm 1).
+
+The text contradicts itself on its mini-batches: sections 4.1 and 4.3 have "randomly
+sampled mini-batches of size 64", Algorithm 1 neighbourhoods of clusters (lines 13 and
+25). The Magnet loss is defined on neighbourhoods, so they are what is drawn here. Line
+21 refreshes the index when epoch e equals R; that R counts epochs, and that it happens
+again every R epochs, is our reading of "refresh".
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -29,7 +36,7 @@ class MagnetSettings:
         examples_per_cluster: D, at least 2.
         alpha: Of the Magnet loss.
         learning_rate: Of Adam.
-        epochs_per_refresh: R. An epoch has ceil(N / (M D)) mini-batches.
+        epochs_per_refresh: R, read as epochs. One has ceil(N / (M D)) mini-batches.
         augmentation: Of what it is trained on; not of what is clustered.
         seed: Of the mini-batches and of the initial centers.
     """
@@ -202,12 +209,15 @@ def pixel_clusters(
     num_classes: int,
     clusters_per_class: int,
     seed: int,
+    *,
+    within_classes: bool = False,
 ) -> np.ndarray:
     """Returns SPLD's clusters: those of the pixels, found once, before training.
 
-    LEAP says of SPLD only that it "uses K-Means to partition its data into K clusters
-    at the start". Ours are as many per class as LEAP's, of images at 8x8 pixels: what
-    is compared are representations alone.
+    LEAP says of SPLD that it "uses K-Means to partition its data into K clusters at the
+    start": the data, not those of a class. Ours are as many in all as LEAP's, n K, of
+    images at 8x8 pixels. Within classes, what is compared are representations alone;
+    the selections of LEAP and SPLD then hardly differ.
 
     Args:
         images: uint8[N, height, width, channels].
@@ -215,6 +225,8 @@ def pixel_clusters(
         num_classes: n.
         clusters_per_class: K.
         seed: Of the initial centers.
+        within_classes: Whether to cluster each class by itself, into K, and not all
+            images into n K clusters.
 
     Returns:
         int32[N].
@@ -224,6 +236,9 @@ def pixel_clusters(
         for start in range(0, len(images), 4096)
     ]
     pixels = np.concatenate(blocks).reshape(len(images), -1)
+    if not within_classes:
+        labels = np.zeros(len(images), np.int32)
+        num_classes, clusters_per_class = 1, num_classes * clusters_per_class
     index = neighbourhoods.build_index(
         pixels, labels, num_classes, clusters_per_class, seed
     )

@@ -35,6 +35,7 @@ import tensorflow_federated as tff
 from tff_fedss import losses, models
 from tff_fedss.algorithms.rf_softmax import Encoder
 from tff_fedss.algorithms.shard_softmax import ShardSoftmax
+from tff_fedss.algorithms.weight_decay import with_weight_decay
 from tff_fedss.runtime import DeviceMesh, balanced_bounds
 from tff_fedss.samplers import ShardSample, ShardSampler
 
@@ -79,9 +80,11 @@ class PartialFC:
         margin: losses.Margin,
         sample_rate: float = 0.1,
         sampling: str = "pprn",
+        positives_cutoff: bool = False,
         num_strata: int = 16,
         learning_rate: float = 0.1,
         momentum: float = 0.9,
+        weight_decay: float = 0.0,
         seed: int = 0,
     ):
         """Draws the initial W, which does not depend on the mesh.
@@ -96,10 +99,13 @@ class PartialFC:
             margin: Of the targets, and the scale s of the logits.
             sample_rate: r.
             sampling: See `samplers.ShardSampler`.
+            positives_cutoff: See `samplers.ShardSampler`.
             num_strata: Into how many parts the classes are cut that are sampled each
                 for itself, see `samplers.ShardSampler`.
             learning_rate: Of SGD.
             momentum: Of SGD.
+            weight_decay: Of the encoder and of the rows of W in a sample: times a
+                weight, it is added to its gradient (5e-4 in the authors' code).
             seed: Of W and of the draws.
 
         Raises:
@@ -117,7 +123,12 @@ class PartialFC:
         strata = balanced_bounds(num_classes, num_strata)
         bounds = strata[balanced_bounds(num_strata, len(mesh))]
         self._sampler = ShardSampler(
-            strata, bounds, sample_rate, sampling=sampling, seed=seed
+            strata,
+            bounds,
+            sample_rate,
+            sampling=sampling,
+            positives_cutoff=positives_cutoff,
+            seed=seed,
         )
         self._matrices = {
             name: models.ShardedMatrix(mesh.devices, bounds, embedding_dim)
@@ -125,13 +136,21 @@ class PartialFC:
         }
         self._matrices["W"].draw_normal(_INITIAL_STDDEV, seed)
         self._shards = [
-            ShardSoftmax(w, m, margin, learning_rate=learning_rate, momentum=momentum)
+            ShardSoftmax(
+                w,
+                m,
+                margin,
+                learning_rate=learning_rate,
+                momentum=momentum,
+                weight_decay=weight_decay,
+            )
             for w, m in zip(
                 *(matrix.shards for matrix in self._matrices.values()), strict=True
             )
         ]
         self._optimizer = tf.keras.optimizers.SGD(learning_rate, momentum)
         self._optimizer.build(encoder.trainable_variables)
+        self._weight_decay = weight_decay
         self._graph = None
         self.begin_round()
 
@@ -270,6 +289,8 @@ class PartialFC:
         total = [
             functools.reduce(tf.add, parts) for parts in zip(*by_device, strict=True)
         ]
+        if self._weight_decay:
+            total = with_weight_decay(total, variables, self._weight_decay)
         self._optimizer.apply_gradients(zip(total, variables, strict=True))
 
     @property

@@ -16,8 +16,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import losses, models, seeds
+from tff_fedss import losses, metrics, models, seeds
 from tff_fedss.samplers import ClassSampler
+
+# How many examples q is measured on, from the last mini-batch.
+_MEASURED_EXAMPLES = 8
+# Where a row of classes that are left out of a softmax ends.
+NO_CLASS = -1
 
 
 class Encoder(Protocol):
@@ -90,6 +95,8 @@ class SampledSoftmax:
         self._variables = [*encoder.trainable_variables, self._classifier]
         optimizer.build(self._variables)
         self._carry = encoder.initial_carry
+        # h, labels and left_out of the last mini-batch.
+        self._last: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None = None
         self._update_graph = tf.function(self._step, reduce_retracing=True)
         self._rebuild_sampler()
 
@@ -110,26 +117,71 @@ class SampledSoftmax:
         estimates = max(self.sampler.num_estimates, 1)
         return {"clipped_share": self.sampler.num_clipped / estimates}
 
-    def update(self, inputs: Any, labels: np.ndarray) -> float:
+    def measure_proposal(self) -> metrics.ProposalQuality | None:
+        """Compares the sampler's q with the softmax, at a cost of O(n) an example.
+
+        Returns:
+            For up to 8 examples of the last mini-batch, by their h in it and by W as it
+            is now. None without a sampler, or before the first step.
+        """
+        if self.sampler is None or self._last is None:
+            return None
+        h, labels, left_out = self._last
+        few = slice(_MEASURED_EXAMPLES)
+        rows = _unit_rows(self._classifier.numpy())
+        logits = self._logit_scale * h[few] @ rows.T
+        is_left_out = np.zeros(logits.shape, bool)
+        examples = np.arange(len(logits))
+        is_left_out[examples, labels[few]] = True
+        if left_out is not None:
+            example, place = np.nonzero(left_out[few] != NO_CLASS)
+            is_left_out[example, left_out[few][example, place]] = True
+        proposal = (
+            self.sampler.distribution(h, None)
+            if self._share_negatives
+            else self.sampler.distribution(h[few], labels[few])
+        )
+        return metrics.proposal_quality(
+            logits, is_left_out, proposal, self._num_negatives
+        )
+
+    def update(
+        self, inputs: Any, labels: np.ndarray, left_out: np.ndarray | None = None
+    ) -> float:
         """Does one step on a mini-batch.
 
         Args:
             inputs: As the encoder takes them.
             labels: int32[examples], the targets.
+            left_out: int32[examples, L], classes that are no negatives of the example
+                and do not belong to its softmax, such as its other labels; filled up
+                with NO_CLASS. None: there are none.
 
         Returns:
             The summed loss (sampled, or full without a sampler) from before the step.
         """
-        loss_sum, self._carry = self._update_graph(inputs, self._carry, labels)
+        loss_sum, self._carry, h = self._update_graph(
+            inputs, self._carry, labels, left_out
+        )
+        if h is not None:
+            self._last = h.numpy(), np.asarray(labels), left_out
         return float(loss_sum)
 
-    def _step(self, inputs, carry, labels):
+    def _step(self, inputs, carry, labels, left_out):
         with tf.GradientTape() as tape:
             features, next_carry = self._encoder(inputs, carry, training=True)
+            h = None
             if self.sampler is None:
                 logits = models.cosine_logits(
                     features, self._classifier, self._logit_scale
                 )
+                if left_out is not None:
+                    at = tf.where(left_out != NO_CLASS)
+                    others = tf.cast(tf.gather_nd(left_out, at), at.dtype)
+                    at = tf.stack([at[:, 0], others], 1)
+                    logits = tf.tensor_scatter_nd_update(
+                        logits, at, tf.fill([tf.shape(at)[0]], losses.LEFT_OUT)
+                    )
                 example_losses = losses.softmax_loss(logits, labels)
             else:
                 h = models.unit(features)
@@ -141,15 +193,19 @@ class SampledSoftmax:
                     negative_logits = tf.linalg.matmul(
                         scaled, negative, transpose_b=True
                     )
-                    is_target = tf.equal(ids, labels[:, tf.newaxis])
+                    is_out = tf.equal(ids, labels[:, tf.newaxis])
                 else:
                     negative_logits = tf.linalg.matvec(negative, scaled)
-                    is_target = None
+                    is_out = None
+                if left_out is not None:
+                    drawn = tf.expand_dims(ids, -1)  # [m, 1] or [examples, m, 1]
+                    is_other = tf.reduce_any(drawn == left_out[:, tf.newaxis], 2)
+                    is_out = is_other if is_out is None else is_out | is_other
                 example_losses = losses.sampled_softmax_loss(
                     tf.reduce_sum(scaled * positive, 1),
                     negative_logits,
                     log_q,
-                    is_target,
+                    is_out,
                 )
             loss = tf.reduce_mean(example_losses)
         gradient = tape.gradient(loss, self._variables)
@@ -164,7 +220,7 @@ class SampledSoftmax:
                 [changed, tf.gather(self._classifier, changed)],
                 [],
             )
-        return tf.reduce_sum(example_losses), next_carry
+        return tf.reduce_sum(example_losses), next_carry, h
 
     def _draw(self, h: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         def draw(h, labels, step):

@@ -32,6 +32,7 @@ class ShardSoftmax:
         *,
         learning_rate: float,
         momentum: float,
+        weight_decay: float = 0.0,
     ):
         """Takes the variables.
 
@@ -42,12 +43,15 @@ class ShardSoftmax:
             learning_rate: Of SGD.
             momentum: Of SGD: m <- momentum m + g, w <- w - learning_rate m, on the rows
                 of a sample alone. The others' momentum does not fade meanwhile.
+            weight_decay: Times w, it is added to g, likewise of the sample alone. How
+                long a row is matters only for how fast it turns.
         """
         self._weights = weights
         self._momentums = momentums
         self._margin = margin
         self._learning_rate = learning_rate
         self._momentum = momentum
+        self._weight_decay = weight_decay
 
     def target_cosines(self, features: tf.Tensor, sample: ShardSample) -> tf.Tensor:
         """Computes cos(x_i, w_{y_i}) where y_i is a class of this shard, else 0.
@@ -124,20 +128,23 @@ class ShardSoftmax:
         shift = tf.where(example_weights > 0, shift, float("inf"))[:, tf.newaxis]
 
         def descend_negatives(ids, sums):
-            rows, inverse_norms = _unit(tf.gather(self._weights, ids))
-            slopes = self._margin.scale * tf.exp(self._logits(features, rows) - shift)
-            return (sums[0] + self._update(ids, rows, inverse_norms, slopes, features),)
+            weights = tf.gather(self._weights, ids)
+            logits = self._logits(features, _unit(weights)[0])
+            slopes = self._margin.scale * tf.exp(logits - shift)
+            return (sums[0] + self._update(ids, weights, slopes, features),)
 
         ids = sample.positives
-        rows, inverse_norms = _unit(tf.gather(self._weights, ids))
+        weights = tf.gather(self._weights, ids)
         is_target = _is_target(sample)
         logits = tf.where(
-            is_target, target_logits[:, tf.newaxis], self._logits(features, rows)
+            is_target,
+            target_logits[:, tf.newaxis],
+            self._logits(features, _unit(weights)[0]),
         )
         slopes = tf.exp(logits - shift)
         slopes -= tf.where(is_target, example_weights[:, tf.newaxis], 0.0)
         slopes *= tf.where(is_target, target_slopes[:, tf.newaxis], self._margin.scale)
-        sums = (self._update(ids, rows, inverse_norms, slopes, features),)
+        sums = (self._update(ids, weights, slopes, features),)
         (gradient,) = _over_chunks(sample.negatives, descend_negatives, sums)
         return gradient
 
@@ -147,8 +154,7 @@ class ShardSoftmax:
     def _update(
         self,
         ids: tf.Tensor,
-        rows: tf.Tensor,
-        inverse_norms: tf.Tensor,
+        weights: tf.Tensor,
         slopes: tf.Tensor,
         features: tf.Tensor,
     ) -> tf.Tensor:
@@ -156,21 +162,23 @@ class ShardSoftmax:
 
         Args:
             ids: int32[N], distinct.
-            rows: float32[N, d], at length 1.
-            inverse_norms: float32[N, 1], 1 / |w|.
+            weights: float32[N, d], the rows as they are.
             slopes: float32[examples, N], derivatives of the loss by the cosines.
             features: float32[examples, d].
 
         Returns:
             float32[examples, d], the gradient of the features by these rows.
         """
+        rows, inverse_norms = _unit(weights)
         gradient = tf.matmul(slopes, rows)
         by_unit = tf.matmul(slopes, features, transpose_a=True)
         # Of w / |w|: what points along w does not turn it.
         along = tf.reduce_sum(rows * by_unit, 1, keepdims=True)
         by_row = inverse_norms * (by_unit - along * rows)
+        if self._weight_decay:
+            by_row += self._weight_decay * weights
         momentums = self._momentum * tf.gather(self._momentums, ids) + by_row
-        weights = tf.gather(self._weights, ids) - self._learning_rate * momentums
+        weights -= self._learning_rate * momentums
         models.scatter_rows(self._momentums, ids, momentums)
         models.scatter_rows(self._weights, ids, weights)
         return gradient

@@ -1,9 +1,10 @@
 """Losses, one per public function, each with its equation."""
 
-from tff_fedss.losses.info_nce import INFO_NCE_FORMS, info_nce_loss
+from tff_fedss.losses.info_nce import INFO_NCE_FORMS, info_nce_floor, info_nce_loss
 from tff_fedss.losses.magnet import magnet_loss
 from tff_fedss.losses.margins import MARGINS, Margin
 from tff_fedss.losses.softmax import (
+    LEFT_OUT,
     fedss_loss,
     neg_only_loss,
     pos_only_loss,
@@ -13,11 +14,13 @@ from tff_fedss.losses.softmax import (
 from tff_fedss.losses.spreadout import spreadout_loss, spreadout_loss_and_gradient
 
 __all__ = [
+    "LEFT_OUT",
     "INFO_NCE_FORMS",
     "MARGINS",
     "Margin",
     "fedss_loss",
     "fedss_loss",
+    "info_nce_floor",
     "info_nce_loss",
     "magnet_loss",
     "neg_only_loss",

@@ -4,7 +4,11 @@ Each maps the cosine between an example's feature and the row of W of its own cl
 the logit of its target; all other logits are scale * cos.
 
 - none: scale * cos(theta) (NormFace, Wang et al., 2017).
-- arcface: scale * cos(theta + margin) (Deng et al., CVPR 2019).
+- arcface: scale * cos(theta + margin) (Deng et al., CVPR 2019), as its authors' code
+  (InsightFace) had it until 2022: with its true slope, and continued beyond pi.
+- arcface_straight: likewise, as that code has it since: the slope of the logit by
+  cos(theta) is scale (the gradient goes straight through the margin), and nothing is
+  done beyond pi.
 - cosface: scale * (cos(theta) - margin) (Wang et al., CVPR 2018).
 """
 
@@ -38,7 +42,8 @@ class Margin(NamedTuple):
             cosines: float32[examples], cos(theta) of each with its own class.
 
         Returns:
-            float32[examples], nowhere above scale * cosines if the margin is positive.
+            float32[examples], nowhere above scale * cosines if the margin is positive;
+            of arcface_straight only up to theta = pi - margin / 2.
         """
         return self.scale * MARGINS[self.kind](cosines, self.size)
 
@@ -53,7 +58,8 @@ def arcface(cosines: tf.Tensor, size: float) -> tf.Tensor:
     """cos(theta + size), continued beyond theta + size = pi so that it keeps falling.
 
     There, cos(theta + size) would rise again, and reward an example for going away from
-    its class. As in the code of its authors, cos(theta) - size * sin(size) is taken.
+    its class. As in its authors' code until 2022, cos(theta) - size * sin(size) is
+    taken.
     """
     sines = tf.sqrt(tf.maximum(1.0 - tf.square(cosines), _EPSILON))
     turned = cosines * math.cos(size) - sines * math.sin(size)
@@ -61,9 +67,27 @@ def arcface(cosines: tf.Tensor, size: float) -> tf.Tensor:
     return tf.where(cosines > -math.cos(size), turned, beyond)
 
 
+def arcface_straight(cosines: tf.Tensor, size: float) -> tf.Tensor:
+    """cos(theta + size), with a slope of 1 everywhere, as its authors' code has it now.
+
+    That takes the arc cosine, adds the margin and goes back to a cosine without
+    recording it, so that the gradient by the logit is handed to the cosine as it is.
+    The true slope, sin(theta + size) / sin(theta), grows without bound as theta goes to
+    0 and is negative beyond pi - size; this one never rewards an example for going
+    away, whatever the value does.
+    """
+    angles = tf.acos(tf.clip_by_value(cosines, -1.0, 1.0))
+    return cosines + tf.stop_gradient(tf.cos(angles + size) - cosines)
+
+
 def cosface(cosines: tf.Tensor, size: float) -> tf.Tensor:
     """cos(theta) - size."""
     return cosines - size
 
 
-MARGINS = {"none": no_margin, "arcface": arcface, "cosface": cosface}
+MARGINS = {
+    "none": no_margin,
+    "arcface": arcface,
+    "arcface_straight": arcface_straight,
+    "cosface": cosface,
+}

@@ -94,7 +94,7 @@ def sampled_softmax_loss(
     target_logits: tf.Tensor,
     negative_logits: tf.Tensor,
     log_q: tf.Tensor,
-    is_target: tf.Tensor | None = None,
+    is_left_out: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Sampled softmax: -o_t + log Z' (Bengio and Senécal, 2008; RF-softmax).
 
@@ -106,15 +106,15 @@ def sampled_softmax_loss(
         negative_logits: float32[examples, m].
         log_q: float32[examples, m], of each draw, over the classes without the target;
             or float32[m], over all classes.
-        is_target: bool[examples, m], accidental hits, which are left out of the sum.
-            None: there are none.
+        is_left_out: bool[examples, m], draws that are left out of the sum: accidental
+            hits, and other labels of the example. None: there are none.
 
     Returns:
         float32[examples].
     """
     num_samples = tf.cast(tf.shape(negative_logits)[1], log_q.dtype)
     corrected = negative_logits - log_q - tf.math.log(num_samples)
-    if is_target is not None:
-        corrected = tf.where(is_target, tf.cast(LEFT_OUT, log_q.dtype), corrected)
+    if is_left_out is not None:
+        corrected = tf.where(is_left_out, tf.cast(LEFT_OUT, log_q.dtype), corrected)
     logits = tf.concat([target_logits[:, tf.newaxis], corrected], 1)
     return tf.reduce_logsumexp(logits, 1) - target_logits

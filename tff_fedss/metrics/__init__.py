@@ -4,8 +4,10 @@ from tff_fedss.metrics.accuracy import nearest_classes
 from tff_fedss.metrics.class_centers import center_accuracy
 from tff_fedss.metrics.collapse import MeanCosine
 from tff_fedss.metrics.communication import (
+    AGGREGATIONS,
     BYTES_PER_PARAMETER,
     ClassifierTraffic,
+    Protocol,
     classifier_traffic,
 )
 from tff_fedss.metrics.confusion import client_confusion_matrix
@@ -14,10 +16,12 @@ from tff_fedss.metrics.linear_evaluation import linear_accuracy
 from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
 from tff_fedss.metrics.nearest import nearest_images
 from tff_fedss.metrics.precision import precision_at_k
+from tff_fedss.metrics.proposal import ProposalQuality, proposal_quality
 from tff_fedss.metrics.r_precision import r_precision
 from tff_fedss.metrics.verification import (
     Pairs,
     draw_pairs,
+    fold_accuracies,
     mean_positive_cosine,
     pair_accuracy,
     pair_cosines,
@@ -26,15 +30,19 @@ from tff_fedss.metrics.verification import (
 
 __all__ = [
     "MeanCosine",
+    "AGGREGATIONS",
     "BYTES_PER_PARAMETER",
     "ClassifierTraffic",
     "GradientNoise",
     "Pairs",
+    "ProposalQuality",
+    "Protocol",
     "average_precision_at_r",
     "center_accuracy",
     "classifier_traffic",
     "client_confusion_matrix",
     "draw_pairs",
+    "fold_accuracies",
     "gradient_noise",
     "linear_accuracy",
     "map_at_r",
@@ -44,6 +52,7 @@ __all__ = [
     "pair_accuracy",
     "pair_cosines",
     "precision_at_k",
+    "proposal_quality",
     "r_precision",
     "tar_at_far",
 ]

@@ -117,6 +117,28 @@ def pair_accuracy(scores: np.ndarray, is_same: np.ndarray, folds: int = 10) -> f
         The mean of the folds' accuracies.
 
     Raises:
+        ValueError: See `fold_accuracies`.
+    """
+    return float(np.mean(fold_accuracies(scores, is_same, folds)))
+
+
+def fold_accuracies(
+    scores: np.ndarray, is_same: np.ndarray, folds: int = 10
+) -> np.ndarray:
+    """Computes the accuracy of each fold, see `pair_accuracy`.
+
+    LFW reports their mean, and the standard error of it: their standard deviation
+    (with n - 1) over the square root of their number.
+
+    Args:
+        scores: float[pairs], higher means more alike.
+        is_same: bool[pairs].
+        folds: How many.
+
+    Returns:
+        float64[folds].
+
+    Raises:
         ValueError: If there are no pairs of one or of two identities, fewer pairs than
             folds, fewer than two folds, or a score is not finite.
     """
@@ -130,7 +152,7 @@ def pair_accuracy(scores: np.ndarray, is_same: np.ndarray, folds: int = 10) -> f
         threshold = _best_threshold(scores[~inside], is_same[~inside])
         decided = scores[inside] >= threshold
         accuracies.append(np.mean(decided == is_same[inside]))
-    return float(np.mean(accuracies))
+    return np.array(accuracies)
 
 
 def mean_positive_cosine(

@@ -40,6 +40,9 @@ _ARCHITECTURES = {
     "small": tf.keras.applications.MobileNetV3Small,
 }
 _CHANNELS_PER_GROUP = 8
+# Keras's 0.999 is for very long trainings: after 1,000 steps it still keeps a third of
+# the initial means and variances.
+_BATCH_NORM_MOMENTUM = 0.99
 _MIN_SIDE = 32  # Keras's limit: the network halves an image five times.
 
 
@@ -49,6 +52,7 @@ def mobilenet_v3(
     *,
     size: str = "large",
     alpha: float = 1.0,
+    normalization: str = "group",
     seed: int = 0,
 ) -> tf.keras.Model:
     """Builds Keras's MobileNetV3 with GroupNorm and an embedding (FedSS, A.2).
@@ -73,13 +77,15 @@ def mobilenet_v3(
         embedding_dim: d, the length of the embedding.
         size: "large" or "small".
         alpha: The width multiplier: scales the channels of the blocks.
+        normalization: "group"; or "batch" for Keras's own BatchNorms, which have no
+            place on clients: to pretrain with, see `load_pretrained`.
         seed: Of the initial weights, which follow Keras's initializers: same seed, same
             weights, eagerly and inside a `tf.Graph`.
 
     Returns:
         A Keras model from images [examples, height, width, channels] with values in
-        0..255 (any dtype that casts to float32) to float32[examples, d]. All of its
-        weights are trainable.
+        0..255 (any dtype that casts to float32) to float32[examples, d]. With
+        GroupNorms all of its weights are trainable.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -87,6 +93,11 @@ def mobilenet_v3(
     if size not in _ARCHITECTURES:
         raise ValueError(
             f"size must be one of {sorted(_ARCHITECTURES)}, found {size!r}."
+        )
+    if normalization not in NORMALIZATIONS:
+        raise ValueError(
+            f"normalization must be one of {sorted(NORMALIZATIONS)}, found "
+            f"{normalization!r}."
         )
     if len(image_shape) != 3 or min(image_shape[:2]) < _MIN_SIDE:
         raise ValueError(
@@ -103,6 +114,7 @@ def mobilenet_v3(
             tuple(image_shape),
             size,
             alpha,
+            normalization,
             tf.keras.mixed_precision.global_policy().name,
         )
     )
@@ -136,6 +148,7 @@ def paper_feature_extractor(
     image_shape: tuple[int, int, int] = (224, 224, 3),
     embedding_dim: int = 64,
     *,
+    normalization: str = "group",
     seed: int = 0,
 ) -> tf.keras.Model:
     """Builds the MobileNetV3 that meets the four shares in the paper (4.3).
@@ -147,12 +160,20 @@ def paper_feature_extractor(
     Args:
         image_shape: (height, width, channels); the paper crops to 224x224.
         embedding_dim: d.
+        normalization: See `mobilenet_v3`.
         seed: Of the initial weights.
 
     Returns:
         See `mobilenet_v3`.
     """
-    return mobilenet_v3(image_shape, embedding_dim, size="large", alpha=0.9, seed=seed)
+    return mobilenet_v3(
+        image_shape,
+        embedding_dim,
+        size="large",
+        alpha=0.9,
+        normalization=normalization,
+        seed=seed,
+    )
 
 
 def last_layer_share(
@@ -200,9 +221,13 @@ def communication_saving(
 # built inside and outside of graphs.
 @functools.lru_cache(maxsize=8)
 def _architecture(
-    image_shape: tuple[int, int, int], size: str, alpha: float, policy: str
+    image_shape: tuple[int, int, int],
+    size: str,
+    alpha: float,
+    normalization: str,
+    policy: str,
 ) -> dict[str, Any]:
-    """The configuration of the network with GroupNorms up to its features, not seeded.
+    """The configuration of the network up to its features, not seeded.
 
     The embedding is not in it: it may be of any size, and this model is built. Its
     layers have Keras's policy of now, which is `policy`.
@@ -224,7 +249,7 @@ def _architecture(
             classifier.input, features, name=f"mobilenet_v3_{size}"
         )
         model = tf.keras.models.clone_model(
-            with_batch_norm, clone_function=_with_group_norm
+            with_batch_norm, clone_function=NORMALIZATIONS[normalization]
         )
         return _with_own_layers(_with_fixed_names(model.get_config()))
 
@@ -301,6 +326,14 @@ def _with_own_layers(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "layers": list(layers.values())}
 
 
+def _with_batch_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+    """Copies a layer without its weights; BatchNorms compute in float32."""
+    config = layer.get_config()
+    if isinstance(layer, tf.keras.layers.BatchNormalization):
+        config.update(dtype=FLOAT32, momentum=_BATCH_NORM_MOMENTUM)
+    return type(layer).from_config(config)
+
+
 def _with_group_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
     """Copies a layer without its weights, or makes the GroupNorm for a BatchNorm."""
     if isinstance(layer, tf.keras.layers.BatchNormalization):
@@ -311,3 +344,7 @@ def _with_group_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
             dtype=FLOAT32,
         )
     return type(layer).from_config(layer.get_config())
+
+
+# By the name that a user gives them.
+NORMALIZATIONS = {"group": _with_group_norm, "batch": _with_batch_norm}

@@ -55,6 +55,20 @@ def randomized_response(positive: float, other: float) -> RequestModel:
     return RequestModel(positive, other, is_permanent=True)
 
 
+def among_others(model: RequestModel, share: float) -> RequestModel:
+    """Where the server sees the union of a client's request with other clients'.
+
+    Taken as drawn anew each time: the others change with the cohort.
+
+    Args:
+        model: How the client asks.
+        share: The chance that another client of the cohort asks for a class.
+    """
+    return RequestModel(
+        *(1 - (1 - own) * (1 - share) for own in (model.positive, model.other))
+    )
+
+
 def as_matrix(requests: Iterable[np.ndarray], num_classes: int) -> np.ndarray:
     """Puts a client's requests into a matrix.
 
@@ -178,12 +192,13 @@ def survivors(num_others: int, num_negatives: int, participations: int) -> np.nd
 
 
 class Expected(NamedTuple):
-    """What the intersection of fresh requests is expected to give.
+    """What the intersection of fresh requests, or of unions, is expected to give.
 
     Attributes:
         precision: The mean of |P_k| / |intersection|.
         exact: The probability that it is P_k.
-        num_candidates: Its mean size, |P_k| + (n - |P_k|) (m / (n - |P_k|))^t.
+        num_candidates: Its mean size; of fresh requests |P_k| + (n - |P_k|)
+            (m / (n - |P_k|))^t.
     """
 
     precision: float
@@ -204,6 +219,53 @@ def expected(
     """
     chance = survivors(num_classes - num_positives, num_negatives, participations)
     sizes = num_positives + np.arange(len(chance))
+    return Expected(
+        precision=float(chance @ (num_positives / sizes)),
+        exact=float(chance[0]),
+        num_candidates=float(chance @ sizes),
+    )
+
+
+def expected_of_unions(
+    num_classes: int,
+    num_positives: int,
+    num_negatives: int,
+    cohort_size: int,
+    participations: int,
+) -> Expected:
+    """Computes the success where the server sees the unions of a client's cohorts.
+
+    Another class than the client's is in such a union with
+
+        u = 1 - (1 - m / (n - |P_k|)) (1 - (|P_k| + m) / n)^(K - 1)
+
+    if the requests of the others are uniform sets of |P_k| + m classes, and in all of t
+    with u^t; classes are taken as independent, which is close where n is large.
+
+    Args:
+        num_classes: n.
+        num_positives: |P_k|, of all clients.
+        num_negatives: m, drawn anew each time.
+        cohort_size: K.
+        participations: t, at least 1; who takes part is known.
+    """
+    others = num_classes - num_positives
+    share = (num_positives + num_negatives) / num_classes
+    in_union = 1 - (1 - num_negatives / others) * (1 - share) ** (cohort_size - 1)
+    stays = in_union**participations
+    counts = np.arange(others + 1)
+    if 0 < stays < 1:
+        log_factorial = np.concatenate([[0.0], np.cumsum(np.log(counts[1:]))])
+        log_choose = log_factorial[-1] - log_factorial - log_factorial[::-1]
+        chance = np.exp(
+            log_choose
+            + counts * math.log(stays)
+            + (others - counts) * math.log1p(-stays)
+        )
+        chance /= chance.sum()
+    else:
+        chance = (counts == others * stays).astype(np.float64)
+    sizes = num_positives + counts
     return Expected(
         precision=float(chance @ (num_positives / sizes)),
         exact=float(chance[0]),

@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_fedss.runtime import program, values
+from tff_fedss.runtime import compiler, program, values
 
 _Block = tff.framework.ComputationBuildingBlock
 _NOTHING = tff.StructType([])
@@ -70,14 +70,12 @@ def cut(comp: tff.framework.ConcreteComputation) -> Cut:
     if values.has_clients(comp.type_signature.result):
         raise NotCuttableError("its result stays at the clients")
     try:
-        # As the in-process runtime does: secure sums without their protocol.
         form = tff.backends.native.compile_to_mergeable_comp_form(
-            tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
+            compiler.without_secure_sums(comp)
         )
     except ValueError as error:
         raise NotCuttableError(str(error)) from error
-    native = tff.backends.native.desugar_and_transform_to_native(form.up_to_merge)
-    function = native.to_building_block()
+    function = compiler.compile_to_calls(form.up_to_merge)
     if not isinstance(function.result, tff.framework.Block):
         raise NotCuttableError("TFF does not compile it to a list of calls")
     # TFF's compiler forgets the containers of the result.

@@ -29,7 +29,7 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context as eager_context
 
-from tff_fedss.runtime import gpus, leaf, program, read_ahead, threads, values
+from tff_fedss.runtime import compiler, gpus, leaf, program, read_ahead, threads, values
 from tff_fedss.runtime.errors import ClientError, ServerError
 
 # How many compiled computations are kept: a training needs a handful.
@@ -402,12 +402,9 @@ class InProcessContext(tff.framework.SyncContext):
         with self._lock:
             found = self._compiled.get(id(comp))
             if found is None:
-                # TFF's own tests run secure aggregation like this: the same result,
-                # without the protocol.
-                compiled = tff.backends.native.desugar_and_transform_to_native(
-                    tff.backends.test.replace_secure_intrinsics_with_bodies(comp)
+                node = self._builder.build(
+                    compiler.compile_to_calls(compiler.without_secure_sums(comp))
                 )
-                node = self._builder.build(compiled.to_building_block())
                 # The computation is kept, too, so that its id stays its own.
                 found = self._compiled[id(comp)] = comp, node
                 if len(self._compiled) > _MAX_COMPILED:

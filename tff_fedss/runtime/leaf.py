@@ -29,7 +29,7 @@ from absl import logging
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.ops import handle_data_util
 
-from tff_fedss.runtime import gpus, graphs, resources
+from tff_fedss.runtime import gpus, graphs, grappler, resources
 
 _CPU = "/device:CPU:0"
 
@@ -121,13 +121,18 @@ class Leaf:
                 would share. The message names it.
         """
         key = content_key(tensorflow_proto)
-        graph_def = tf.compat.v1.GraphDef.FromString(tensorflow_proto.graph_def.value)
         self._feeds = (
             _tensor_names(tensorflow_proto.parameter)
             if tensorflow_proto.HasField("parameter")
             else []
         )
         fetches = _tensor_names(tensorflow_proto.result)
+        graph_def = grappler.optimize(
+            tf.compat.v1.GraphDef.FromString(tensorflow_proto.graph_def.value),
+            self._feeds,
+            fetches,
+            tensorflow_proto.initialize_op,
+        )
         self._result = tensorflow_proto.result
         self._gives_sequences = _has_sequences(self._result)
         init_op = tensorflow_proto.initialize_op
@@ -202,6 +207,15 @@ class Leaf:
             return _unflatten(self._result, iter(self._copy.run(*inputs)), owners)
         if self.trains_on_host:
             place.trains_on_host()
+        with grappler.not_again(place.device):
+            return self._run(inputs, owners, place)
+
+    def _run(
+        self,
+        inputs: Sequence[tf.Tensor],
+        owners: Sequence["SequenceValue"] | None,
+        place: Any,
+    ) -> Any:
         if self.is_stateless:
             with tf.device(place.device):
                 outputs = self._copy.run(*inputs)

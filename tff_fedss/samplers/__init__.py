@@ -9,7 +9,7 @@ draw the negatives of sampled softmax, for each example or for a batch (RF-softm
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tff_fedss.samplers.class_sampler import ClassSampler, Negatives
+from tff_fedss.samplers.class_sampler import ClassSampler, Distribution, Negatives
 from tff_fedss.samplers.exp import ExpSampler
 from tff_fedss.samplers.fixed import FixedSampler, log_uniform_sampler, uniform_sampler
 from tff_fedss.samplers.kernel_sampler import KernelSampler
@@ -69,6 +69,7 @@ __all__ = [
     "SAMPLERS",
     "SAMPLINGS",
     "ClassSampler",
+    "Distribution",
     "ExpSampler",
     "FixedSampler",
     "Kernel",

@@ -29,6 +29,20 @@ class Negatives(NamedTuple):
     log_q: np.ndarray
 
 
+class Distribution(NamedTuple):
+    """q over all classes, of each example or of a batch.
+
+    Attributes:
+        log_q: float64[examples, n], or [1, n] for a batch; -inf for what is never
+            drawn, such as the target.
+        is_clipped: bool of the same shape, where log_q rests on an estimate that was
+            below its bound: of the class, or of a set that it is in.
+    """
+
+    log_q: np.ndarray
+    is_clipped: np.ndarray
+
+
 class ClassSampler(abc.ABC):
     """A proposal distribution q over n classes.
 
@@ -85,6 +99,19 @@ class ClassSampler(abc.ABC):
             queries: float32[examples, d], the input embeddings h.
             num_samples: m, at least 1.
             generator: As for `draw`.
+        """
+
+    @abc.abstractmethod
+    def distribution(
+        self, queries: np.ndarray, targets: np.ndarray | None
+    ) -> Distribution:
+        """Computes q of all classes, at a cost of at least O(n).
+
+        It is for looking at q; it draws nothing, and counts no estimate.
+
+        Args:
+            queries: float32[examples, d], the input embeddings h.
+            targets: int[examples], as for `draw`. None: the q of `draw_for_batch`.
         """
 
     @abc.abstractmethod

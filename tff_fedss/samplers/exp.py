@@ -1,8 +1,14 @@
 """The softmax distribution itself as the proposal: unbiased, at a cost of O(n d)."""
 
 import numpy as np
+import scipy.special
 
-from tff_fedss.samplers.class_sampler import ClassSampler, Negatives, points_on
+from tff_fedss.samplers.class_sampler import (
+    ClassSampler,
+    Distribution,
+    Negatives,
+    points_on,
+)
 
 # Classes are summed in blocks of so many, so that drawing needs no running sum over n.
 _BLOCK = 128
@@ -56,6 +62,19 @@ class ExpSampler(ClassSampler):
         weights /= weights.sum(1, keepdims=True)
         ids, log_q = _draw(weights.mean(0, keepdims=True), num_samples, generator)
         return Negatives(ids[0], log_q[0])
+
+    def distribution(
+        self, queries: np.ndarray, targets: np.ndarray | None
+    ) -> Distribution:
+        """See the base class."""
+        logits = self._logits(queries)[:, : self.num_classes].astype(np.float64)
+        if targets is not None:
+            logits[np.arange(len(queries)), targets] = -np.inf
+        log_q = scipy.special.log_softmax(logits, 1)
+        if targets is None:
+            log_q = scipy.special.logsumexp(log_q, 0, keepdims=True)
+            log_q -= np.log(len(queries))
+        return Distribution(log_q, np.zeros(log_q.shape, bool))
 
     def _logits(self, queries: np.ndarray) -> np.ndarray:
         """float32[examples, n], padded by -inf to a whole number of blocks."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tff_fedss.samplers.class_sampler import ClassSampler, Negatives
+from tff_fedss.samplers.class_sampler import ClassSampler, Distribution, Negatives
 
 
 class FixedSampler(ClassSampler):
@@ -57,6 +57,19 @@ class FixedSampler(ClassSampler):
         """See the base class. The queries do not matter."""
         points = self._ends[-1] * generator.random(num_samples)
         return self._negatives(self._classes_at(points), self._ends[-1])
+
+    def distribution(
+        self, queries: np.ndarray, targets: np.ndarray | None
+    ) -> Distribution:
+        """See the base class. The queries do not matter."""
+        if targets is None:
+            weights = self._probabilities[np.newaxis]
+        else:
+            weights = np.tile(self._probabilities, (len(targets), 1))
+            weights[np.arange(len(targets)), targets] = 0.0
+        with np.errstate(divide="ignore"):
+            log_q = np.log(weights / weights.sum(1, keepdims=True))
+        return Distribution(log_q, np.zeros(log_q.shape, bool))
 
     def _classes_at(self, points: np.ndarray) -> np.ndarray:
         ids = np.searchsorted(self._ends, points, "right")

@@ -9,7 +9,12 @@ choosing a branch at each node by the product of phi(h) with the sum under the b
 import numpy as np
 
 from tff_fedss.samplers import compiled
-from tff_fedss.samplers.class_sampler import ClassSampler, Negatives, points_on
+from tff_fedss.samplers.class_sampler import (
+    ClassSampler,
+    Distribution,
+    Negatives,
+    points_on,
+)
 from tff_fedss.samplers.kernels import Kernel
 
 _FAN_OUT = 4
@@ -132,6 +137,78 @@ class KernelSampler(ClassSampler):
         ids, log_q = self._draw(queries, np.array([_NO_TARGET]), num_samples, generator)
         return Negatives(ids[0], log_q[0])
 
+    def distribution(
+        self, queries: np.ndarray, targets: np.ndarray | None
+    ) -> Distribution:
+        """See the base class. O(F n) an example: the whole tree, level by level."""
+        queries = np.asarray(queries, np.float32)
+        if targets is None:
+            queries, targets = queries[np.newaxis], np.array([_NO_TARGET])
+        else:
+            queries = queries[:, np.newaxis]
+        targets = np.asarray(targets).astype(np.int64)
+        features = self._features(queries)
+        own = self._target_products(queries, features, targets)
+        parts = Distribution(
+            np.zeros((len(queries), 1)), np.zeros((len(queries), 1), bool)
+        )
+        for level, span in enumerate(self._spans):
+            products = features @ self._level(level).T
+            weights, is_low = self._clip(products, span, targets, own)
+            parts = _split(parts, weights, is_low, _FAN_OUT)
+        if self.leaf_size > 1:
+            products = self._class_products(features)
+            weights, is_low = self._clip(products, 1, targets, own)
+            parts = _split(parts, weights, is_low, self.leaf_size)
+        log_q, is_clipped = (part[:, : self.num_classes] for part in parts)
+        return Distribution(log_q, is_clipped & np.isfinite(log_q))
+
+    def _clip(
+        self, products: np.ndarray, span: int, targets: np.ndarray, own: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The weights of all sets of `span` classes, and which were clipped.
+
+        Args:
+            products: float32[groups, sets], phi(h) with the sum of each set.
+            span: How many classes make a set.
+            targets: int64[groups].
+            own: float32[groups], phi(h) . phi(c_t).
+        """
+        weights = products.astype(np.float64)
+        sets = np.arange(weights.shape[1])
+        eligible = np.clip(self.num_classes - sets * span, 0, span)
+        eligible = np.tile(eligible, (len(weights), 1))
+        groups = np.flatnonzero(targets != _NO_TARGET)
+        at = groups, targets[groups] // span
+        eligible[at] -= 1
+        weights[at] -= own[groups]
+        bounds = self._kernel.lower_bound * eligible
+        is_low = (weights < bounds) & (eligible > 0)
+        return np.where(eligible > 0, np.maximum(weights, bounds), 0.0), is_low
+
+    def _class_products(self, features: np.ndarray) -> np.ndarray:
+        """float32[groups, whole buckets of classes], from the embeddings, in chunks."""
+        products = np.zeros(
+            (len(features), self._sizes[-1] * self.leaf_size), np.float32
+        )
+        chunk = max(_CHUNK_BYTES // (4 * self._kernel.num_features), 1)
+        for start in range(0, self.num_classes, chunk):
+            part = slice(start, min(start + chunk, self.num_classes))
+            products[:, part] = (
+                features @ self._kernel.features(self._embeddings[part]).T
+            )
+        return products
+
+    def _target_products(
+        self, queries: np.ndarray, features: np.ndarray, targets: np.ndarray
+    ) -> np.ndarray:
+        """float32[groups], phi(h) . phi(c_t); of no meaning without a target."""
+        groups = np.arange(len(queries))
+        present = np.maximum(targets, 0)[:, np.newaxis]
+        if self.leaf_size > 1:
+            return self._products(queries, groups, present)[:, 0]
+        return compiled.pair_products(features, groups, self._level(-1), present)[:, 0]
+
     def _draw(
         self,
         queries: np.ndarray,
@@ -151,15 +228,8 @@ class KernelSampler(ClassSampler):
             Of shape [groups, m].
         """
         targets = targets.astype(np.int64)
-        groups = np.arange(len(queries))
         features = self._features(queries)
-        present_targets = np.maximum(targets, 0)[:, np.newaxis]
-        if self.leaf_size > 1:
-            own = self._products(queries, groups, present_targets)
-        else:
-            own = compiled.pair_products(
-                features, groups, self._level(-1), present_targets
-            )
+        own = self._target_products(queries, features, targets)
         num_levels = len(self._sizes)
         uniforms = generator.random((len(queries), num_samples, num_levels + 1))
         nodes, log_q, num_estimates, num_clipped = compiled.descend(
@@ -171,7 +241,7 @@ class KernelSampler(ClassSampler):
             self._kernel.lower_bound,
             features,
             targets,
-            own[:, 0],
+            own,
             uniforms,
         )
         self.num_estimates += num_estimates
@@ -247,3 +317,27 @@ class KernelSampler(ClassSampler):
             compiled.sum_groups(
                 self._level(level + 1), nodes, self._level(level), _FAN_OUT
             )
+
+
+def _split(
+    sets: Distribution, weights: np.ndarray, is_low: np.ndarray, width: int
+) -> Distribution:
+    """Divides the probability of each set among its parts.
+
+    Args:
+        sets: [groups, at least parts / width], of the sets.
+        weights: float64[groups, parts], those of a set side by side.
+        is_low: bool[groups, parts], which weights were clipped.
+        width: How many parts make a set.
+
+    Returns:
+        [groups, parts], of the parts.
+    """
+    num_sets = weights.shape[1] // width
+    parts = weights.reshape(len(weights), num_sets, width)
+    totals = parts.sum(2, keepdims=True)
+    with np.errstate(divide="ignore"):
+        log_shares = np.log(parts / np.where(totals > 0, totals, 1.0))
+    log_q = sets.log_q[:, :num_sets, np.newaxis] + log_shares
+    is_clipped = sets.is_clipped[:, :num_sets, np.newaxis] | is_low.reshape(parts.shape)
+    return Distribution(log_q.reshape(weights.shape), is_clipped.reshape(weights.shape))

@@ -34,27 +34,62 @@ def select(
     """
     if np.isposinf(easiness):
         return np.ones(len(losses), bool)
+    return losses - _bonus(losses, clusters, diversity) < easiness
+
+
+def easiness_for(
+    losses: np.ndarray, clusters: np.ndarray, diversity: float, count: int
+) -> float:
+    """Solves for the lambda with which `select` takes so many examples.
+
+    Line 19 takes an example if L - gamma / (sqrt(i) + sqrt(i - 1)) < lambda, and ranks
+    do not depend on lambda: it is the next of these differences in order. With
+    gamma = 0 it is a quantile of the losses.
+
+    Args:
+        losses: float[N], as for `select`.
+        clusters: int[N].
+        diversity: gamma.
+        count: How many to take, in [1, N]. Of examples that are alike there none is
+            taken, unless they are the lowest: then all of these are. What is not a
+            number never is.
+
+    Returns:
+        lambda; infinity if it would have to take everything.
+    """
+    margins = losses - _bonus(losses, clusters, diversity)
+    finite = np.sort(margins[np.isfinite(margins)])
+    if count >= len(finite):
+        return np.inf
+    # Not less than all: those that are alike at the bottom are taken.
+    return float(max(finite[count], np.nextafter(finite[0], np.inf)))
+
+
+def _bonus(losses: np.ndarray, clusters: np.ndarray, diversity: float) -> np.ndarray:
+    """float64[N], gamma / (sqrt(i) + sqrt(i - 1)) for the rank i within the cluster."""
     # By cluster, then by loss, then by place; NumPy sorts NaN to the end.
     order = np.lexsort((losses, clusters))
     sorted_clusters = clusters[order]
     starts = np.flatnonzero(np.diff(sorted_clusters, prepend=sorted_clusters[:1] - 1))
     sizes = np.diff(np.append(starts, len(order)))
     rank = 1 + np.arange(len(order)) - np.repeat(starts, sizes)
-    threshold = easiness + diversity / (np.sqrt(rank) + np.sqrt(rank - 1))
-    weights = np.zeros(len(losses), bool)
-    weights[order] = losses[order] < threshold
-    return weights
+    bonus = np.empty(len(losses))
+    bonus[order] = diversity / (np.sqrt(rank) + np.sqrt(rank - 1))
+    return bonus
 
 
 class Pace(Protocol):
     """How lambda and gamma grow, epoch by epoch."""
 
-    def at(self, epoch: int, losses: np.ndarray) -> tuple[float, float]:
+    def at(
+        self, epoch: int, losses: np.ndarray, clusters: np.ndarray
+    ) -> tuple[float, float]:
         """Returns lambda and gamma.
 
         Args:
-            epoch: Of the learner, from 0.
+            epoch: The number of selections before this one.
             losses: float[N], of all training examples now.
+            clusters: int[N].
         """
 
 
@@ -74,9 +109,11 @@ class ThresholdPace:
     easiness_growth: float
     diversity_growth: float
 
-    def at(self, epoch: int, losses: np.ndarray) -> tuple[float, float]:
+    def at(
+        self, epoch: int, losses: np.ndarray, clusters: np.ndarray
+    ) -> tuple[float, float]:
         """See the protocol."""
-        del losses
+        del losses, clusters
         with np.errstate(over="ignore"):
             return (
                 float(self.easiness * np.float64(self.easiness_growth) ** epoch),
@@ -86,32 +123,38 @@ class ThresholdPace:
 
 @dataclasses.dataclass(frozen=True)
 class SharePace:
-    """lambda is the quantile of the losses below which a growing share of them lies.
+    """lambda is what takes a growing share of the examples, gamma included.
 
     Cross-entropy begins at log n and falls: a lambda in its units that suits the start
     takes everything soon after, so that lambda is best given by rank.
 
     Attributes:
-        share: Of the examples, in the first epoch. From 1 on, all are taken.
-        share_growth: Added to it after every epoch.
+        share: Of the examples, in the first selection. From 1 on, all are taken.
+        share_growth: Added to it after every selection.
         diversity: The first gamma, in units of the loss.
-        diversity_growth: beta_2, which gamma is multiplied by after every epoch.
+        diversity_growth: beta_2, which gamma is multiplied by after every selection.
+        cap: The share does not grow beyond it. With labels that may be wrong, the
+            examples of the largest losses are better never taken.
     """
 
     share: float
     share_growth: float
     diversity: float
     diversity_growth: float
+    cap: float = 1.0
 
-    def at(self, epoch: int, losses: np.ndarray) -> tuple[float, float]:
+    def at(
+        self, epoch: int, losses: np.ndarray, clusters: np.ndarray
+    ) -> tuple[float, float]:
         """See the protocol."""
         # Ten steps of 0.1 do not add up to 1 in floating point.
-        share = round(self.share + epoch * self.share_growth, 9)
+        share = min(round(self.share + epoch * self.share_growth, 9), self.cap)
         with np.errstate(over="ignore"):
-            growth = np.float64(self.diversity_growth) ** epoch
+            diversity = float(
+                self.diversity * np.float64(self.diversity_growth) ** epoch
+            )
         # A learner that has come to NaN is to end, not to wait for better losses.
-        is_number = np.isfinite(losses)
-        if share >= 1 or not is_number.any():
-            return np.inf, float(self.diversity * growth)
-        quantile = np.quantile(losses[is_number].astype(np.float64), share)
-        return float(quantile), float(self.diversity * growth)
+        if share >= 1 or not np.isfinite(losses).any() or np.isinf(diversity):
+            return np.inf, diversity
+        count = max(round(share * len(losses)), 1)
+        return easiness_for(losses, clusters, diversity, count), diversity

@@ -7,6 +7,7 @@ devices draws what it would have drawn. With as many strata as devices, this is 
 article's sampling to the letter.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -40,8 +41,10 @@ class ShardSampler:
 
     pprn (Positive Plus Randomly Negative): all positives w_i^p of the mini-batch in
     stratum i, and s_i = (|w_i| - |w_i^p|) r of its other classes, rounded, uniform
-    without replacement. If the positives alone are more than r |w_i|, they are all that
-    takes part. At r = 1, every class does.
+    without replacement, however many positives there are: the article's formula. With
+    a cutoff, positives that alone are more than r |w_i| are all that takes part, as in
+    the authors' code: from one positive to the next, (|w_i| - |w_i^p|) r negatives are
+    none. At r = 1, every class takes part.
 
     all_random: round(r |w_i|) of all classes of the stratum, likewise; a positive is
     among them by luck. This is the second experiment of the article's section 2.2.1.
@@ -54,6 +57,7 @@ class ShardSampler:
         sample_rate: float,
         *,
         sampling: str = "pprn",
+        positives_cutoff: bool = False,
         seed: int = 0,
     ):
         """Takes the layout.
@@ -64,6 +68,7 @@ class ShardSampler:
             shard_bounds: int64[shards + 1], likewise; some of the bounds of strata.
             sample_rate: r, 0 < r <= 1.
             sampling: One of `SAMPLINGS`.
+            positives_cutoff: Of pprn, see above.
             seed: Of the draws.
 
         Raises:
@@ -80,6 +85,7 @@ class ShardSampler:
         self._shards = shard_bounds
         self._rate = sample_rate
         self._sampling = sampling
+        self._positives_cutoff = positives_cutoff
         self._seed = seed
 
     def draw(self, labels: np.ndarray, step: int) -> list[ShardSample]:
@@ -124,7 +130,7 @@ class ShardSampler:
             drawn = _subset(size, round(self._rate * size), rng)
             is_positive = np.isin(drawn, positives)
             return drawn[is_positive], drawn[~is_positive]
-        if len(positives) > self._rate * size:
+        if self._positives_cutoff and len(positives) > self._rate * size:
             return positives, np.zeros(0, np.int64)
         num_others = size - len(positives)
         drawn = _subset(num_others, round(self._rate * num_others), rng)
@@ -137,15 +143,36 @@ class ShardSampler:
 def _subset(population: int, size: int, rng: np.random.Generator) -> np.ndarray:
     """Draws distinct integers of [0, population), every subset equally likely.
 
-    NumPy takes Floyd's algorithm where few are wanted, and the end of a shuffle where
-    more than a fiftieth is: time and memory are in proportion to `size`.
+    Where few are wanted, NumPy takes Floyd's algorithm. Where more than a fiftieth is,
+    it would shuffle all of the population; here, independent draws are marked in a
+    table until enough are different, and what is too much is taken away again. Of the
+    classes that are marked, given their number, every subset is equally likely, and so
+    is every part that is left of them.
 
     Returns:
         int64[size], ascending: rows are then read in the order of their addresses.
     """
     if size == population:
         return np.arange(population)
-    return np.sort(rng.choice(population, size, replace=False, shuffle=False))
+    if 2 * size > population:  # Few are left out: mark these.
+        is_out = np.zeros(population, bool)
+        is_out[_subset(population, population - size, rng)] = True
+        return np.flatnonzero(~is_out)
+    if 50 * size < population:
+        return np.sort(rng.choice(population, size, replace=False, shuffle=False))
+    is_in = np.zeros(population, bool)
+    # So many draws have `size` different ones among them, in the mean; and some more.
+    wanted = -population * math.log1p(-size / population)
+    while True:
+        is_in[
+            rng.integers(population, size=int(wanted + 2 * math.sqrt(wanted)) + 1)
+        ] = 1
+        drawn = np.flatnonzero(is_in)
+        if len(drawn) >= size:
+            break
+        wanted = size - len(drawn)
+    surplus = rng.choice(len(drawn), len(drawn) - size, replace=False, shuffle=False)
+    return np.delete(drawn, surplus)
 
 
 def _shard_sample(

@@ -15,6 +15,7 @@ from tff_fedss.tasks.identities import IdentityVerification
 from tff_fedss.tasks.labelled_images import LabelledClassification
 from tff_fedss.tasks.language_model import LanguageModel
 from tff_fedss.tasks.pooled_images import PooledImages
+from tff_fedss.tasks.pretraining import Pretraining
 from tff_fedss.tasks.retrieval import Retrieval
 from tff_fedss.tasks.sampled_softmax import SampledSoftmaxTask
 from tff_fedss.tasks.task import Task
@@ -31,6 +32,7 @@ __all__ = [
     "LabelledClassification",
     "LanguageModel",
     "PooledImages",
+    "Pretraining",
     "Retrieval",
     "SampledSoftmaxTask",
     "Settings",

@@ -23,8 +23,9 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
     """v -> d -> n; the metric is precision@1, 3 and 5 on the test rows.
 
     A row has several labels. Each time that it is trained on, one of them is drawn as
-    its target; the others may be drawn as negatives. Rows without a label are left out,
-    in training and in the test.
+    its target. The others may be drawn as negatives, unless they are masked: then they
+    are no part of the row's softmax. Rows without a label are left out, in training and
+    in the test.
     """
 
     metric = "precision_at_1"
@@ -38,6 +39,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         logit_scale: float,
         batch_size: int,
         seed: int,
+        mask_positives: bool = False,
     ):
         """Finds the rows that have labels.
 
@@ -47,6 +49,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
             logit_scale: tau.
             batch_size: The mini-batch.
             seed: Of the encoder's weights, the order of the rows and their targets.
+            mask_positives: Whether `batches` says what a row's other labels are.
 
         Raises:
             InvalidInputError: If no training or no test row has a label.
@@ -70,6 +73,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         )
         self._batch_size = batch_size
         self._seed = seed
+        self._mask_positives = mask_positives
 
     def fingerprint(self) -> Fingerprint:
         """See the base class."""
@@ -81,8 +85,12 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
             self._data.num_features, self.embedding_dim, self._seed
         )
 
-    def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
-        """See the base class. An epoch is a function of the seed and of its number."""
+    def batches(self, num_done: int) -> Iterator[tuple[Any, ...]]:
+        """See the base class. An epoch is a function of the seed and of its number.
+
+        With masked positives, int32[examples, L] comes third: the other labels of each
+        row, filled up with -1 to the longest of the mini-batch.
+        """
         per_epoch = -(-len(self._train_rows) // self._batch_size)
         epoch, position = divmod(num_done, per_epoch)
         train = self._data.train
@@ -93,7 +101,10 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
             targets = train.label_ids[generator.integers(starts, ends)]
             for i in range(position, per_epoch):
                 part = slice(i * self._batch_size, (i + 1) * self._batch_size)
-                yield _inputs(train, rows[part]), targets[part]
+                batch = _inputs(train, rows[part]), targets[part]
+                if self._mask_positives:
+                    batch = *batch, _other_labels(train, rows[part], targets[part])
+                yield batch
             epoch, position = epoch + 1, 0
 
     @functools.cached_property
@@ -129,6 +140,20 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
             (f"precision_at_{k}", metrics.precision_at_k(ranked, labels, k))
             for k in _RANKS
         )
+
+
+def _other_labels(
+    data: SparseRows, rows: np.ndarray, targets: np.ndarray
+) -> np.ndarray:
+    """int32[rows, L], the labels of some rows without their targets, then -1."""
+    others = [
+        labels[labels != target]
+        for labels, target in zip(map(data.labels, rows), targets, strict=True)
+    ]
+    out = np.full((len(rows), max(map(len, others))), -1, np.int32)
+    for row, labels in zip(out, others, strict=True):
+        row[: len(labels)] = labels
+    return out
 
 
 def _inputs(data: SparseRows, rows: np.ndarray) -> dict[str, np.ndarray]:

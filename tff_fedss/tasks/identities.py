@@ -9,8 +9,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import metrics, models
+from tff_fedss import metrics, models, seeds
 from tff_fedss.datasets.central.identities import Identities
+from tff_fedss.datasets.central.lfw_pairs import LfwPairs
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.tasks import sampled_softmax
 
@@ -19,6 +20,8 @@ FAR = 1e-3
 _NUM_PAIRS = 6000
 _PAIRS_SEED = 0
 _EVALUATION_BATCH = 256
+# Keeps the draws of mirrored images apart from others of the same seed.
+_FLIPS = 3
 
 
 class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
@@ -39,6 +42,8 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         logit_scale: float,
         batch_size: int,
         seed: int,
+        flip: bool = False,
+        lfw: LfwPairs | None = None,
     ):
         """Draws the pairs, which are the same for all runs on the data.
 
@@ -47,11 +52,16 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
             feature_extractor_fn: Builds phi, from examples to float32[examples, d].
             logit_scale: s.
             batch_size: The mini-batch.
-            seed: Of the order of the examples.
+            seed: Of the order of the examples, and of which are mirrored.
+            flip: Whether to mirror half of the training images, left to right.
+            lfw: Pairs of other images, to be measured beside the data's own.
 
         Raises:
-            ValueError: If the test identities make no pairs.
+            ValueError: If the test identities make no pairs, or examples are to be
+                mirrored that are no images.
         """
+        if flip and len(data.example_shape) != 3:
+            raise ValueError("flip needs images")
         self.num_classes = data.num_classes
         self.embedding_dim = feature_extractor_fn().output_shape[1]
         self.logit_scale = logit_scale
@@ -60,13 +70,16 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         self._feature_extractor_fn = feature_extractor_fn
         self._batch_size = batch_size
         self._seed = seed
+        self._flip = flip
+        self._lfw = lfw
         self._pairs = metrics.draw_pairs(data.test_labels, _NUM_PAIRS, _PAIRS_SEED)
         sizes = np.unique(data.test_labels, return_counts=True)[1]
         self._r = int(max(sizes[sizes > 1].min() - 1, 1))
 
     def fingerprint(self) -> Fingerprint:
         """See the base class."""
-        return self._data.fingerprint()
+        own = {} if self._lfw is None else self._lfw.fingerprint()
+        return {**self._data.fingerprint(), **own}
 
     def encoder(self) -> models.ImageEncoder:
         """See the base class."""
@@ -76,7 +89,13 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         """See the base class."""
         number = num_done
         while True:
-            yield self._data.batch(number, self._batch_size, self._seed)
+            examples, labels = self._data.batch(number, self._batch_size, self._seed)
+            if self._flip:
+                generator = seeds.generator(self._seed + (_FLIPS << 32), number)
+                is_mirrored = generator.random(len(examples)) < 0.5
+                mirror = is_mirrored[:, np.newaxis, np.newaxis, np.newaxis]
+                examples = np.where(mirror, examples[:, :, ::-1], examples)
+            yield examples, labels
             number += 1
 
     @functools.cached_property
@@ -101,17 +120,22 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
             tar_at_far; pair_accuracy (ten folds, as for LFW); map_at_r, where R is the
             least number of other images that a test identity with several has; and
             top1, the share of test examples whose nearest row of W is their own, if
-            their identities have rows.
+            their identities have rows; with a list of pairs lfw_accuracy and lfw_std,
+            mean and standard deviation over its folds.
         """
         encoder, extract = self._evaluation
         classifier = sampled_softmax.load_weights(encoder, weights)
-        num_tests = len(self._data.test_labels)
-        features = np.concatenate(
-            [
-                extract(self._data.test_examples(i, i + _EVALUATION_BATCH)).numpy()
-                for i in range(0, num_tests, _EVALUATION_BATCH)
+
+        def features_of(read: Callable[[int, int], np.ndarray], count: int):
+            step = _EVALUATION_BATCH
+            parts = [
+                extract(read(i, min(i + step, count))).numpy()
+                for i in range(0, count, step)
             ]
-        )
+            return np.concatenate(parts)
+
+        num_tests = len(self._data.test_labels)
+        features = features_of(self._data.test_examples, num_tests)
         cosines = metrics.pair_cosines(features, self._pairs)
         is_same = self._pairs.is_same
         labels = self._data.test_labels
@@ -122,6 +146,15 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         )
         if not self._data.test_is_unseen:
             results["top1"] = float(np.mean(_nearest(features, classifier) == labels))
+        if self._lfw is not None:
+            lfw = self._lfw
+            pairs = metrics.Pairs(lfw.first, lfw.second, lfw.is_same)
+            cosines = metrics.pair_cosines(
+                features_of(lfw.images, lfw.num_images), pairs
+            )
+            folds = metrics.fold_accuracies(cosines, lfw.is_same, lfw.num_folds)
+            results["lfw_accuracy"] = float(np.mean(folds))
+            results["lfw_std"] = float(np.std(folds, ddof=1))
         return results
 
 

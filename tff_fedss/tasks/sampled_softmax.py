@@ -44,8 +44,10 @@ class SampledSoftmaxTask(abc.ABC):
         """Builds the encoder with its initial weights."""
 
     @abc.abstractmethod
-    def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
+    def batches(self, num_done: int) -> Iterator[tuple[Any, ...]]:
         """Yields inputs for the encoder and int32 labels without end.
+
+        Some tasks yield a third part: `left_out` of `algorithms.SampledSoftmax`.
 
         Args:
             num_done: How many batches to leave out, because they have been used before.

@@ -2,15 +2,26 @@
 
 from tff_fedss.training.centralized_run import CentralizedRun, pooled_batches
 from tff_fedss.training.checkpoints import Checkpoints
-from tff_fedss.training.draws import client_seed, cohort, permanent_seed
+from tff_fedss.training.draws import (
+    SAMPLINGS,
+    client_seed,
+    cohort,
+    permanent_seed,
+    poisson_cohort,
+)
 from tff_fedss.training.embedding_process import EmbeddingProcess
-from tff_fedss.training.federated_run import FederatedRun, client_selection_fn
+from tff_fedss.training.federated_run import (
+    FederatedRun,
+    client_selection_fn,
+    cohort_fn,
+)
 from tff_fedss.training.leap_run import InTurnEmbedding, LeapRun
 from tff_fedss.training.loop import train
 from tff_fedss.training.moco_run import MocoRun
+from tff_fedss.training.pretrain_run import PretrainRun
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.provenance import processor
-from tff_fedss.training.results_folder import ResultsFolder
+from tff_fedss.training.results_folder import ResultsFolder, federated_columns
 from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.run_files import read_arrays
 from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
@@ -18,6 +29,7 @@ from tff_fedss.training.sharded_checkpoints import ShardedCheckpoints
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
 
 __all__ = [
+    "SAMPLINGS",
     "CentralizedRun",
     "Checkpoints",
     "EmbeddingProcess",
@@ -26,6 +38,7 @@ __all__ = [
     "LeapRun",
     "Metrics",
     "MocoRun",
+    "PretrainRun",
     "Progress",
     "ResultsFolder",
     "Run",
@@ -35,7 +48,10 @@ __all__ = [
     "client_seed",
     "client_selection_fn",
     "cohort",
+    "cohort_fn",
+    "federated_columns",
     "permanent_seed",
+    "poisson_cohort",
     "pooled_batches",
     "processor",
     "read_arrays",

@@ -42,6 +42,9 @@ def permanent_seed(seed: int, client_id: str) -> np.ndarray:
     return np.frombuffer(_digest("permanent", seed, client_id)[:8], np.int32)
 
 
+SAMPLINGS = ("fixed", "poisson")
+
+
 def cohort(
     seed: int, round_num: int, client_ids: Sequence[str], cohort_size: int
 ) -> list[str]:
@@ -67,3 +70,32 @@ def cohort(
     generator = np.random.Generator(np.random.Philox(key=key))
     chosen = generator.choice(len(client_ids), cohort_size, replace=False)
     return [client_ids[i] for i in chosen]
+
+
+def poisson_cohort(
+    seed: int, round_num: int, client_ids: Sequence[str], expected_size: int
+) -> list[str]:
+    """Lets each client take part with probability K / N, whoever else does.
+
+    What Poisson subsampling means in the analysis of differential privacy.
+
+    Args:
+        seed: Of the run.
+        round_num: The round, from 1.
+        client_ids: All N clients.
+        expected_size: K.
+
+    Returns:
+        Distinct client ids, K on average; perhaps none.
+
+    Raises:
+        ValueError: If K exceeds the number of clients.
+    """
+    if not 1 <= expected_size <= len(client_ids):
+        raise ValueError(
+            f"expected_size must be in [1, {len(client_ids)}], found {expected_size}."
+        )
+    key = int.from_bytes(_digest("poisson cohort", seed, round_num), "little")
+    generator = np.random.Generator(np.random.Philox(key=key))
+    is_chosen = generator.random(len(client_ids)) < expected_size / len(client_ids)
+    return [client_ids[i] for i in np.flatnonzero(is_chosen)]

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_fedss import metrics
+from tff_fedss.privacy.accounting import Accountant
 from tff_fedss.tasks import Task
 from tff_fedss.training import draws
 from tff_fedss.training.run import Metrics, Run
@@ -21,6 +22,7 @@ def client_selection_fn(
     with_positives: bool = False,
     with_permanent_seeds: bool = False,
     client_fn: Callable[..., Any] | None = None,
+    sampling: str = "fixed",
 ) -> Callable[[int], list[Any]]:
     """Builds the function that `tff.simulation.run_training_process` calls each round.
 
@@ -31,12 +33,14 @@ def client_selection_fn(
         with_positives: As the process has it.
         with_permanent_seeds: Likewise.
         client_fn: Makes a client's argument, as `task.client`; None: that.
+        sampling: See `cohort_fn`.
 
     Returns:
         A function from the round, counted from 1, to the client argument of
         `algorithms.build_fedss`.
     """
     client_fn = client_fn or task.client
+    cohort_of = cohort_fn(task, cohort_size, seed, sampling)
 
     def select_clients(round_num: int) -> list[Any]:
         return [
@@ -46,12 +50,35 @@ def client_selection_fn(
                 with_positives,
                 draws.permanent_seed(seed, client_id) if with_permanent_seeds else None,
             )
-            for client_id in draws.cohort(
-                seed, round_num, task.dataset.train.client_ids, cohort_size
-            )
+            for client_id in cohort_of(round_num)
         ]
 
     return select_clients
+
+
+def cohort_fn(
+    task: Task, cohort_size: int, seed: int, sampling: str = "fixed"
+) -> Callable[[int], list[str]]:
+    """Builds the function from a round, counted from 1, to the ids of its clients.
+
+    Args:
+        task: The task.
+        cohort_size: K, the number of clients of a round, or its expectation.
+        seed: Of the run.
+        sampling: "fixed", K without replacement, or "poisson", each with probability
+            K / N.
+
+    Raises:
+        ValueError: If there is no such sampling.
+    """
+    if sampling not in draws.SAMPLINGS:
+        raise ValueError(
+            f"sampling must be one of {draws.SAMPLINGS}, found {sampling!r}."
+        )
+    draw = draws.poisson_cohort if sampling == "poisson" else draws.cohort
+    return lambda round_num: draw(
+        seed, round_num, task.dataset.train.client_ids, cohort_size
+    )
 
 
 class FederatedRun(Run):
@@ -59,6 +86,11 @@ class FederatedRun(Run):
 
     A round makes a new state and leaves the one before as it was, also if it is stopped
     in its middle.
+
+    Attributes:
+        cohort: From a round, counted from 1, to the ids of its clients.
+        accountant: What knows the privacy that a round has cost; None: there is none.
+        protocol: How requests and updates travel.
     """
 
     def __init__(
@@ -69,8 +101,10 @@ class FederatedRun(Run):
         *,
         cohort_size: int,
         seed: int,
-        asks_by_id: bool = True,
+        protocol: metrics.Protocol | None = None,
         client_fn: Callable[..., Any] | None = None,
+        sampling: str = "fixed",
+        accountant: Accountant | None = None,
     ):
         """Initializes the state of the process.
 
@@ -80,13 +114,15 @@ class FederatedRun(Run):
             task: The task.
             cohort_size: K, the number of clients of a round.
             seed: Of the cohorts and of the clients' draws.
-            asks_by_id: Whether clients name the classes that they want, which costs
-                bytes; those of FullSoftmax get all of them unasked.
+            protocol: How requests and updates travel, which is what bytes are counted
+                by; None: as in Algorithm 1.
             client_fn: See `client_selection_fn`.
+            sampling: See `cohort_fn`.
+            accountant: Gives rounds an `epsilon`, where it is finite.
         """
         super().__init__(name, task)
         self._process = process
-        self._asks_by_id = asks_by_id
+        self.protocol = protocol or metrics.Protocol()
         names = tff.structure.name_list(process.next.type_signature.parameter[1].member)
         self._select_clients = client_selection_fn(
             task,
@@ -95,7 +131,10 @@ class FederatedRun(Run):
             with_positives="positives" in names,
             with_permanent_seeds="permanent_seed" in names,
             client_fn=client_fn,
+            sampling=sampling,
         )
+        self.accountant = accountant
+        self.cohort = cohort_fn(task, cohort_size, seed, sampling)
         self._state = process.initialize()
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
@@ -118,7 +157,7 @@ class FederatedRun(Run):
     def clients(self, round_num: int) -> list[Any]:
         """Returns the client argument of the process in a round, counted from 1.
 
-        Its clients are those of `draws.cohort`, in that order.
+        Its clients are those of `cohort`, in that order.
         """
         return self._select_clients(round_num)
 
@@ -147,7 +186,8 @@ class FederatedRun(Run):
         Returns:
             The metrics of the process as Python numbers, without `loss` and `accuracy`
             if no client's update was accepted; and `bytes_down` and `bytes_up`, what
-            the whole model costs on the wire, a client's mean.
+            the whole model costs on the wire, a client's mean. With an accountant also
+            `epsilon`, of all rounds so far.
         """
         clients = self.clients(round_num)
         state, round_metrics = self._process.next(self._state, clients)
@@ -159,11 +199,18 @@ class FederatedRun(Run):
             del measured["loss"], measured["accuracy"]
         *phi, classifier = self._parameter_shapes
         traffic = metrics.classifier_traffic(
-            measured["classes_per_client"], classifier[1], self._asks_by_id
+            measured["classes_per_client"],
+            classifier[1],
+            protocol=self.protocol,
+            rows_per_client=measured.pop("rows_per_client", None),
         )
         phi_bytes = metrics.BYTES_PER_PARAMETER * sum(map(math.prod, phi))
         measured["bytes_down"] = phi_bytes + traffic.bytes_down
         measured["bytes_up"] = phi_bytes + traffic.bytes_up
+        if self.accountant is not None:
+            epsilon = self.accountant.epsilon(round_num)
+            if math.isfinite(epsilon):
+                measured["epsilon"] = epsilon
         self._state = state
         return measured
 

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tff_fedss.algorithms import MagnetEmbedding, SelfPacedStudent
+from tff_fedss.algorithms import MagnetEmbedding, MagnetSettings, SelfPacedStudent
 from tff_fedss.tasks import LabelledClassification
 from tff_fedss.training.run import Metrics, Run
 
@@ -46,8 +46,28 @@ class InTurnEmbedding(MagnetEmbedding):
     Repeatable and resumable bit for bit, unlike `EmbeddingProcess`.
     """
 
+    def __init__(
+        self,
+        settings: MagnetSettings,
+        images: np.ndarray,
+        labels: np.ndarray,
+        warmup_steps: int = 0,
+    ):
+        """Trains nothing yet.
+
+        Args:
+            settings: Of the network.
+            images: uint8[N, height, width, channels], to train on.
+            labels: int32[N].
+            warmup_steps: How many updates come before the student's first.
+        """
+        super().__init__(settings, images, labels)
+        self._warmup_steps = warmup_steps
+
     def advance(self, num_steps: int) -> float:
         """See the protocol."""
+        while self.num_steps < self._warmup_steps:
+            self.update()
         return float(np.mean([self.update() for _ in range(num_steps)]))
 
     def trained(self) -> MagnetEmbedding:
@@ -106,8 +126,9 @@ class LeapRun(Run):
             `steps` (all of them by now), the student's `loss` and `accuracy` on its
             mini-batches, `num_examples`, `epoch`, and of the epoch in which the round
             ends: `selected_share`, `selected_classes` (the entropy of the selected
-            labels, as the number of equally frequent classes), `easiness` (lambda) and
-            `diversity` (gamma); and `embedding_loss`, the mean Magnet loss.
+            labels, as the number of equally frequent classes), `mislabelled_share` (of
+            the selected examples, if it is known), `easiness` (lambda) and `diversity`
+            (gamma); and `embedding_loss`, the mean Magnet loss.
         """
         metrics, student = Metrics(), self._algorithm
         if self._embedding is not None:
@@ -131,6 +152,10 @@ class LeapRun(Run):
             selected_share=float(student.selected.mean()),
             selected_classes=_effective_number(labels),
         )
+        is_mislabelled = self.task.data.is_mislabelled
+        if is_mislabelled is not None:
+            wrong = is_mislabelled[student.selected]
+            metrics["mislabelled_share"] = float(wrong.mean())
         if np.isfinite(student.easiness):
             metrics.update(easiness=student.easiness, diversity=student.diversity)
         return metrics

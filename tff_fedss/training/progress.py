@@ -80,7 +80,8 @@ class Progress:
             done: How many of its units are done.
             metrics: What is known by now; `loss` and the metric of evaluations or
                 `accuracy` are shown, and what is not in here keeps its last value on
-                the screen, the metric with the number of its round.
+                the screen, the metric with the number of its round. `epsilon`, where
+                it is known, is shown, too.
         """
         shown = self._shown[name]
         if name in self._measured:  # Before: no news of this round.
@@ -96,10 +97,15 @@ class Progress:
             shown["acc"] = f"{100 * metrics['accuracy']:.1f} %"
         if self._metric_title in shown:
             shown.pop("acc", None)
+        if "epsilon" in metrics:
+            shown["epsilon"] = f"{metrics['epsilon']:.3g}"
         if metrics.get("rejected_clients"):
             shown["rejected clients"] = str(metrics["rejected_clients"])
         elif "loss" in metrics:
             shown.pop("rejected clients", None)
+        if "effective_samples" in metrics:
+            shown["effective m"] = f"{metrics['effective_samples']:.1f}"
+            shown["clipped mass"] = _as_percent(metrics["clipped_mass"])
         self._done[name] = done
         if self._bars is not None:
             bar = self._bars[name]

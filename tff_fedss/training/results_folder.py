@@ -54,6 +54,16 @@ _FEDERATED_COLUMNS = {
 }
 
 
+def federated_columns(*more: str) -> Mapping[str, Sequence[str]]:
+    """Returns the columns of metrics.csv and of speed.csv of federated runs.
+
+    Args:
+        *more: Further ones of metrics.csv, of what only some runs measure.
+    """
+    own = _FEDERATED_COLUMNS[run_files.METRICS]
+    return {**_FEDERATED_COLUMNS, run_files.METRICS: (*own, *more)}
+
+
 class ResultsFolder:
     """A folder that belongs to one set of flags.
 

@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow_datasets as tfds
 from PIL import Image
 
@@ -192,6 +193,29 @@ def test_a_subset_is_balanced_and_repeatable(tmp_path):
     assert (subset.train_images != data.subset(10, seed=4).train_images).any()
     with pytest.raises(InvalidInputError, match=r"num_train=2 must be in 3\.\.40"):
         data.subset(2)
+
+
+def test_label_noise_makes_a_share_of_the_labels_wrong(tmp_path):
+    archive_files.write_folder(tmp_path, idx_files("t10k", 50))
+    data = labelled_images.load("mnist", tmp_path)
+    assert data.is_mislabelled is None
+    noisy = data.with_label_noise(0.4, seed=1)
+    is_wrong = noisy.train_labels != data.train_labels
+    np.testing.assert_array_equal(noisy.is_mislabelled, is_wrong)
+    assert is_wrong.sum() == round(0.4 * len(data.train_labels))
+    # To all other classes alike, within what so few draws allow.
+    many = [data.with_label_noise(0.9, seed=s) for s in range(60)]
+    moves = np.concatenate(
+        [(m.train_labels - data.train_labels)[m.is_mislabelled] for m in many]
+    )
+    counts = np.bincount(moves % data.num_classes, minlength=data.num_classes)
+    assert counts[0] == 0 and scipy.stats.chisquare(counts[1:]).pvalue > 1e-4
+    np.testing.assert_array_equal(noisy.test_labels, data.test_labels)
+    np.testing.assert_array_equal(
+        noisy.train_labels, data.with_label_noise(0.4, seed=1).train_labels
+    )
+    assert "40% of the training labels are wrong" in noisy.summary()
+    assert noisy.fingerprint() != data.fingerprint()
 
 
 def test_what_memory_cannot_hold_is_refused(tmp_path, monkeypatch):

@@ -97,6 +97,31 @@ def test_own_images_of_any_size_are_trained_on(run, tmp_path):
     assert kept[-1] == "--test_share=0.5"
 
 
+def test_wrong_labels_are_selected_less_often(run, images, tmp_path):
+    folder = tmp_path / "run"
+    code, output, errors = run(
+        *SMALL,
+        f"--data_dir={images}",
+        "--method=spl",
+        "--label_noise=0.3",
+        "--pace_start=0.4",
+        "--pace_cap=0.6",
+        "--learning_rate_drops=",
+        "--rounds=8",
+        f"--results_dir={folder}",
+    )
+    assert code == 0, errors
+    assert "30% of the training labels are wrong" in output
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    assert float(rows[1]["selected_share"]) == 1  # The first epoch is on all.
+    assert float(rows[1]["mislabelled_share"]) == pytest.approx(0.3)
+    first = next(row for row in rows[1:] if float(row["selected_share"]) < 1)
+    assert float(first["selected_share"]) == pytest.approx(0.4)
+    # 0.125. So few images are soon known by heart, and then wrong ones are easy, too.
+    assert float(first["mislabelled_share"]) < 0.2
+    assert float(rows[-1]["selected_share"]) == pytest.approx(0.6)
+
+
 @pytest.mark.parametrize("method", ["spld", "random"])
 def test_the_baselines_learn(run, images, tmp_path, method):
     code, _, errors = run(
@@ -153,13 +178,23 @@ def test_a_killed_run_goes_on(run, images, tmp_path, is_in_turn):
             ["--test=images"],
             "--test goes with --dataset=images or tfds only, found --d",
         ),
-        (["--method=best"], "--method=best: value should be one of <leap|spld|random>"),
+        (["--method=best"], "--method=best: value should be one of <leap|spld|spl|ran"),
         (["--dataset=imagenette"], "--dataset=imagenette: value should be one of"),
         (
             ["--learning_rate_drops=20,10"],
             "=20,10 must be numbers of mini-b",
         ),
         (["--pace_growth=0"], "--pace_growth=0"),
+        (["--pace=threshold", "--pace_cap=0.6"], "--pace_cap=0.6 is a share, and goes"),
+        (
+            ["--method=spl", "--diversity=0.5"],
+            "--diversity=0.5 goes with --method=leap",
+        ),
+        (
+            ["--method=spld", "--embedding_warmup=5"],
+            "--embedding_warmup=5 goes with --method=leap --in_turn",
+        ),
+        (["--label_noise=1"], "--label_noise=1"),
         (["--examples_per_cluster=1"], "--examples_per_cluster=1"),
     ],
 )
@@ -192,5 +227,5 @@ def test_a_preset_is_read(run, tmp_path, cell):
 
 def test_help_shows_the_flags_by_topic():
     output = program_server.help_of("experiments.leap.train")
-    for text in ("./run.sh leap", "\nPace (leap, spld):\n", "--[no]in_turn"):
+    for text in ("./run.sh leap", "\nPace (leap, spld, spl):\n", "--[no]in_turn"):
         assert text in output

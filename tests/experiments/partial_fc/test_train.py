@@ -176,10 +176,12 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
         "--dataset=omniglot",
         f"--data_dir={test_data / 'omniglot28'}",
         "--rounds=1",
+        "--weight_decay=0.0005",
+        "--evaluate_on=validation",
     )
     output, _ = process.communicate()
     assert process.returncode == 0 and "n=1,623 identities" in output
-    assert "top1" in output
+    assert "top1" in output and "test images by drawers 13, 14, 15, 16" in output
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,17 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
         ),
         (["--sample_rate=0"], "--sample_rate=0"),
         (["--sample_rate=1.5"], "--sample_rate=1.5"),
-        (["--margin=best"], "value should be one of <none|arcface|cosface>"),
+        (["--margin=best"], "value should be one of <none|arcface|arcface_s"),
+        (["--flip"], "--flip goes with images; --dataset=generated has vectors"),
+        (["--lfw_dir=/tmp"], "--lfw_pairs=FILE and --lfw_dir=DIR go together"),
+        (
+            ["--evaluate_on=validation"],
+            "--evaluate_on=validation goes with --dataset=omniglot",
+        ),
+        (
+            ["--positives_cutoff", "--sampling=all_random"],
+            "--positives_cutoff goes with --sampling=pprn",
+        ),
         (["--num_strata=1", "--num_devices=2"], "--num_devices=2 is more than --num_s"),
         (["--batch_size=1", "--num_devices=2"], "--num_devices=2 is more than --batch"),
         (["--num_classes=9", "--num_devices=2"], "--num_strata=16 is more than n=9"),

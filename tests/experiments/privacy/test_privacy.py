@@ -70,7 +70,10 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
         (["--participations=0"], "expected whole numbers from 1"),
         (["--attack=guess"], "--attack=['guess']"),
         (["--negatives=pool"], "--negatives=pool needs --pool_size"),
-        (["--negatives=memoised"], "use --attack=intersection"),
+        (
+            ["--attack=update,phi", "--aggregation=secure"],
+            "nothing is left to attack. update: --aggregation=secure shows sums.",
+        ),
     ],
 )
 def test_bad_flags_are_told_in_a_line(run, tmp_path, flags, message):

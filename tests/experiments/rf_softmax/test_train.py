@@ -69,6 +69,11 @@ def test_a_run_leaves_a_folder_that_explains_it(run, text, tmp_path):
     assert [row["steps"] for row in rows] == ["", "3", "6", "9"]
     assert [bool(row["perplexity"]) for row in rows] == [True, False, True, True]
     assert all(0 <= float(row["clipped_share"]) < 1 for row in rows[1:])
+    assert [bool(row["effective_samples"]) for row in rows] == [0, 0, 1, 0]
+    assert 0 < float(rows[2]["effective_samples"]) <= 5
+    assert 0 <= float(rows[2]["clipped_mass"]) <= 1
+    assert f"effective m {float(rows[2]['effective_samples']):.1f}" in errors
+    assert "of m=5 negatives " in output and " are effective" in output
     done = json.loads((folder / "done.json").read_text())
     assert done["perplexity"] == float(rows[-1]["perplexity"])
 
@@ -83,6 +88,25 @@ def test_a_run_leaves_a_folder_that_explains_it(run, text, tmp_path):
     assert code == 0 and "Done before, nothing to run." in output
     code, _, errors = run(*flags, "--nu=3", f"--results_dir={folder}")
     assert code == 2 and "--nu=4.0 there, --nu=3.0 here" in errors
+
+
+def test_a_nu_that_is_too_large_for_its_features_is_told(run, text, tmp_path):
+    def errors_of(nu):
+        code, _, errors = run(
+            *SMALL_TEXT,
+            f"--data_dir={text}",
+            "--sampler=rff",
+            f"--nu={nu}",
+            "--rounds=2",
+            f"--results_dir={tmp_path / str(nu)}",
+        )
+        assert code == 0, errors
+        return errors
+
+    told = errors_of(12)
+    assert "Warning: round 2: of m=5 negatives" in told
+    assert "Lower --nu=12, or raise --num_frequencies=10." in told
+    assert "Warning" not in errors_of(0.1)
 
 
 @pytest.mark.slow
@@ -109,12 +133,13 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run, text, tmp_path, sampler):
         assert (folder / name).read_bytes() == whole, name
 
 
-@pytest.mark.parametrize("sampler", ["full", "exp"])
-def test_labels_are_learned(run, labelled_rows, tmp_path, sampler):
+@pytest.mark.parametrize("sampler, mask", [("full", False), ("exp", True)])
+def test_labels_are_learned(run, labelled_rows, tmp_path, sampler, mask):
     code, output, errors = run(
         "--task=extreme",
         f"--data_dir={labelled_rows}",
         f"--sampler={sampler}",
+        f"--mask_positives={mask}",
         "--num_negatives=4",
         "--embedding_dim=12",
         "--steps_per_round=50",
@@ -181,6 +206,7 @@ def test_own_images_are_trained_on(run, tmp_path):
             "--tfds_name goes with --task=tfds only, found --task=glyphs",
         ),
         (["--nu=0"], "--nu=0"),
+        (["--mask_positives"], "--mask_positives goes with --task=extreme"),
     ],
 )
 def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):

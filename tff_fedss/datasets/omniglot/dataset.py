@@ -18,7 +18,7 @@ from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.omniglot import drawing_files
 
-PARTITIONS = ("mixed", "drawer")
+PARTITIONS = ("mixed", "drawer", "chunks")
 
 # Keeps the draws of this data set apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"omniglot", "big")
@@ -51,14 +51,17 @@ def load(
             hold about classes_per_client characters and drawings_per_class drawings of
             each, in the proportions of the paper's ImageNet-21k clients (Appendix A.4).
             "drawer": a client is a person: one drawing of every character of an
-            alphabet.
+            alphabet. "chunks": as the paper's SOP clients (Section 4.3), who have
+            classes_per_client * drawings_per_class drawings each, of whole characters
+            but for those at the cuts: a character is on one or two clients.
         seed: Which mixed partition, and in which order clients hold their examples;
             0 <= seed < 2^63.
         image_size: Height and width of an image in pixels, at most those of the
             drawings (105 in the original).
         test_drawers: Which of the drawers 1..20 are held out.
-        classes_per_client: For the mixed partition: mean number of characters.
-        drawings_per_class: For the mixed partition: mean number of drawings of each.
+        classes_per_client: For mixed and chunks: mean number of characters.
+        drawings_per_class: For mixed: mean number of drawings of each; for chunks that
+            many times classes_per_client are a client's.
 
     Returns:
         The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0; the
@@ -172,6 +175,7 @@ def load_identities(
     *,
     image_size: int = 28,
     test_drawers: Sequence[int] = (17, 18, 19, 20),
+    unused_drawers: Sequence[int] = (),
 ) -> identities.ArrayIdentities:
     """Loads all 1,623 characters as identities, without clients (Partial FC).
 
@@ -180,6 +184,8 @@ def load_identities(
         image_size: As for `load`.
         test_drawers: Which of the drawers 1..20 of each character are held out: the
             test is of the same identities, by other hands.
+        unused_drawers: Whose drawings are in neither part, such as those of the test
+            where settings are chosen by other drawers.
 
     Returns:
         The data: images as those of `load`; the identity is the character's number
@@ -188,13 +194,14 @@ def load_identities(
     Raises:
         errors.InvalidInputError: As for `load`.
     """
-    _check_drawers(test_drawers)
+    _check_drawers((*test_drawers, *unused_drawers))
     _check("mixed", 0, image_size, 1, 1)
     drawings = _read(data_dir, image_size)
     is_test = np.isin(drawings.drawers, test_drawers)
+    is_unused = np.isin(drawings.drawers, unused_drawers)
     train, test = (
         (drawings.images[part], drawings.characters[part] - 1)
-        for part in (~is_test, is_test)
+        for part in (~is_test & ~is_unused, is_test)
     )
     held_out = ", ".join(str(drawer) for drawer in sorted(set(test_drawers)))
     return identities.ArrayIdentities(
@@ -217,6 +224,9 @@ def _client_data(
         clients = partitions.grouped_shares(
             labels[train], classes_per_client, drawings_per_class, rng
         ).items()
+    elif partition == "chunks":
+        images_per_client = classes_per_client * drawings_per_class
+        clients = partitions.chunks(labels[train], images_per_client, rng).items()
     else:
         clients = (
             # Not sorted by class: a local epoch takes the examples as they come.

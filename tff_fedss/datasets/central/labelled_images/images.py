@@ -39,6 +39,10 @@ class Source:
     image_size: int | None = 32
 
 
+# Keeps the draws of label noise apart from other ones of the same seed.
+_NOISE = 2**32 + 1
+
+
 @dataclasses.dataclass(frozen=True)
 class LabelledImages:
     """A training and a test part.
@@ -51,6 +55,8 @@ class LabelledImages:
         test_images: uint8[test images, height, width, channels].
         test_labels: int32[test images].
         note: What is special about it, for the summary; may be empty.
+        is_mislabelled: bool[N], which training labels were made wrong, see
+            `with_label_noise`; None: nobody did that.
     """
 
     name: str
@@ -60,6 +66,7 @@ class LabelledImages:
     test_images: np.ndarray
     test_labels: np.ndarray
     note: str = ""
+    is_mislabelled: np.ndarray | None = None
 
     @property
     def num_classes(self) -> int:
@@ -127,6 +134,31 @@ class LabelledImages:
             self,
             train_images=self.train_images[kept],
             train_labels=self.train_labels[kept],
+        )
+
+    def with_label_noise(self, share: float, seed: int) -> "LabelledImages":
+        """Makes training labels wrong: symmetric noise.
+
+        Args:
+            share: Of the training images, in [0, 1): so many, rounded, get another
+                label, each of the n - 1 with the same probability.
+            seed: Of the choice.
+
+        Returns:
+            The data set with these labels; those of the test stay right.
+        """
+        generator = np.random.Generator(np.random.Philox(key=[seed, _NOISE]))
+        count = round(share * len(self.train_labels))
+        is_wrong = np.zeros(len(self.train_labels), bool)
+        is_wrong[generator.permutation(len(is_wrong))[:count]] = True
+        labels = self.train_labels.copy()
+        labels[is_wrong] += generator.integers(1, self.num_classes, count)
+        noise = f"{share:.0%} of the training labels are wrong"
+        return dataclasses.replace(
+            self,
+            train_labels=(labels % self.num_classes).astype(self.train_labels.dtype),
+            note=f"{self.note}; {noise}" if self.note else noise,
+            is_mislabelled=is_wrong,
         )
 
 

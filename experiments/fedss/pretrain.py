@@ -1,0 +1,374 @@
+"""Trains phi centrally on public images, for the --pretrained of federated runs.
+
+    ./run.sh pretrain --dataset=tiny_imagenet --data_dir=DIR --num_public_classes=100 \
+        --also=cifar10:DIR2 --image_size=32 --model=mobilenet_v3_small \
+        --results_dir=results/pretrain/photographs
+    ./run.sh train --dataset=tiny_imagenet --data_dir=DIR --num_public_classes=100 \
+        --image_size=32 --model=mobilenet_v3_small \
+        --pretrained=results/pretrain/photographs/pretrain.h5 --results_dir=...
+
+The paper starts phi from ImageNet-1k (FedSS, A.2). Where those weights do not fit, or
+cannot be had, images that no client holds stand in: the public classes of --dataset
+and, by --also, whole data sets of labelled images. phi and a cosine classifier of all
+these classes are trained with AdamW, whose learning rate falls by a half cosine.
+
+Some of the public classes are kept from the training (--probe_classes): a linear
+classifier of phi's features of these says what the features are worth for classes that
+they were not made for, as those of the clients will be. So the epochs and the recipe
+can be chosen without a look at the clients' images.
+
+The results folder has metrics.csv (a row per epoch), pretrain.h5 (Keras's own format:
+phi's weights by the names of the layers), curves.png and .pdf, flags.txt and run.json.
+A run that was stopped or killed goes on when it is given the same flags again, and ends
+with the same weights.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from experiments.common import (
+    config,
+    device_config,
+    images_config,
+    launch,
+    memory_needs,
+    plots,
+    program,
+)
+from tff_fedss import algorithms, files, memory, models, tasks, training
+from tff_fedss.datasets.central import augmentation, labelled_images, public_images
+from tff_fedss.errors import InvalidInputError
+
+NAME = "pretrain"
+WEIGHTS = f"{NAME}.h5"
+# The share of the public classes that the probe has by default.
+_PROBE_SHARE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(images_config.ImagesConfig, device_config.DeviceConfig):
+    """What a user asks for."""
+
+    dataset: str = config.flag(
+        "glyphs",
+        "The data set that federated runs will be of: its public classes are trained "
+        "on, and none of what its clients hold.",
+        group="The run",
+        choices=tasks.FAMILIES,
+    )
+    data_dir: str | None = config.flag(
+        None, "Where it is, see `./run.sh train --help`. " + images_config.DATA_DIR
+    )
+    num_public_classes: int | None = config.flag(
+        None,
+        "For tiny_imagenet, images and tfds: how many of its classes, drawn at random, "
+        "are public. Give `train` the same number: the same classes are drawn. glyphs "
+        "and omniglot have public classes of their own.",
+        low=3,
+    )
+    also: tuple[str, ...] = config.flag(
+        (),
+        "More labelled images, as NAME:DIR,NAME:DIR, of which the training part is "
+        f"taken whole. NAME is one of {', '.join(labelled_images.SOURCES)}, or images "
+        "for CLASS/image; a NAME alone comes from TFDS.",
+    )
+    image_size: int | None = config.flag(
+        None, "Height and width of what the model sees, in pixels.", low=8
+    )
+    resize_size: int | None = config.flag(
+        None,
+        "Photographs of --dataset are resized to this, from which the image is cut. "
+        "Default: 256/224 of --image_size.",
+        low=8,
+    )
+    probe_classes: int | None = config.flag(
+        None,
+        "So many public classes of --dataset are not trained, but tried on. Default: a "
+        "tenth of them, at least 2; 0: no probe.",
+        low=0,
+    )
+    results_dir: str = launch.results_dir()
+    seed: int = launch.seed()
+    model: str | None = config.flag(
+        None,
+        "phi. Default: that of federated runs on --dataset.",
+        group="Model",
+        choices=models.FEATURE_EXTRACTORS,
+    )
+    embedding_dim: int = config.flag(64, "d.", low=1)
+    normalization: str = config.flag(
+        "group",
+        "`batch`: a MobileNetV3 with the BatchNorms that it has in Keras. Federated "
+        "runs, whose GroupNorms take over the scales and offsets, may start from it.",
+        choices=models.NORMALIZATIONS,
+    )
+    pretrained: str | None = config.flag(
+        None, "Start phi from this file, see `./run.sh train --help`."
+    )
+    epochs: int = config.flag(
+        20, "Passes through all images.", group="Optimization", low=1
+    )
+    batch_size: int = config.flag(64, "The mini-batch.", low=1)
+    learning_rate: float = config.flag(
+        1e-3, "Of AdamW at the start; it falls to 0 by a half cosine.", low=0.0
+    )
+    weight_decay: float = config.flag(0.02, "Of AdamW, decoupled.", low=0.0)
+    augmentation: str = config.flag(
+        "flip_crop",
+        "What is done to images: `flip_crop` mirrors half of them and moves all by up "
+        "to 4 pixels. Writing must not be mirrored: `none`.",
+        choices=augmentation.AUGMENTATIONS,
+    )
+    epochs_per_evaluation: int = config.flag(
+        1, "How often to probe.", group="Evaluation and checkpoints", low=1
+    )
+    epochs_per_checkpoint: int = config.flag(
+        1, "How often to save what a killed run goes on from.", low=1, decides=False
+    )
+
+
+_COLUMNS = ("steps", "loss", "accuracy", tasks.Pretraining.metric, "num_examples")
+
+
+def main(config: Config) -> None:
+    """Trains, writes the weights and prints the result."""
+    config = _with_defaults(config)
+    folder = launch.open_folder(config, _COLUMNS)
+    if folder is None:
+        return
+    task = _load_task(config)
+    print(task.data.summary(), flush=True)
+    model = task.model_fn()
+    inputs = _start(config, model)
+    run = training.PretrainRun(NAME, task, _build_algorithm(config, task, model))
+    launch.train(
+        run,
+        folder,
+        rounds=config.epochs,
+        rounds_per_evaluation=config.epochs_per_evaluation,
+        rounds_per_checkpoint=config.epochs_per_checkpoint,
+        plot=lambda: _plot(folder),
+        unit="epoch",
+        inputs=inputs,
+    )
+    path = folder.path / WEIGHTS
+    with files.replacing(path) as temporary:
+        model.save_weights(temporary, save_format="h5")
+    last = folder.rows[-1]
+    values = {name: last[name] for name in ("accuracy", task.metric) if name in last}
+    text = f"{NAME}: {_as_text(task, values)} after {config.epochs} epochs"
+    launch.finish(folder, task.metric, text, values)
+    print(f"Start federated runs from it: --pretrained={path}")
+
+
+def _as_text(task: tasks.Pretraining, values: dict[str, float]) -> str:
+    text = f"{task.format_metric(values['accuracy'])} of the training images"
+    if task.metric in values:
+        text = f"{task.metric_title} {task.format_metric(values[task.metric])}, {text}"
+    return text
+
+
+def _with_defaults(config: Config) -> Config:
+    """Gives what was left open its value, and checks what can be checked at once.
+
+    Raises:
+        InvalidInputError: If flags do not go together.
+    """
+    images_config.check_heeded(config, config.dataset)
+    family = tasks.FAMILIES[config.dataset]
+    for name in ("num_public_classes", "resize_size"):
+        if getattr(config, name) is not None and name not in family.options:
+            raise InvalidInputError(
+                f"--{name} does not go with --dataset={config.dataset}."
+            )
+    config = config.filled(next(iter(family.settings.values())))
+    is_mobilenet = config.model.startswith("mobilenet")
+    if config.normalization != "group" and not is_mobilenet:
+        raise InvalidInputError(
+            f"--normalization={config.normalization} needs a MobileNetV3, found "
+            f"--model={config.model}."
+        )
+    if is_mobilenet and config.image_size < 32:
+        raise InvalidInputError(
+            f"--model={config.model} needs --image_size of at least 32, found "
+            f"{config.image_size}."
+        )
+    return config
+
+
+def _load_task(config: Config) -> tasks.Pretraining:
+    """Loads the images.
+
+    Raises:
+        InvalidInputError: If they are not there, damaged, or do not go together.
+    """
+    first = _public_classes(config)
+    sources = [first, *(_source(config, given) for given in config.also)]
+    num_probe = config.probe_classes
+    if num_probe is None:
+        num_probe = max(2, round(_PROBE_SHARE * first.num_classes))
+    try:
+        data = public_images.put_together(
+            sources, num_probe_classes=num_probe, seed=config.seed
+        )
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--probe_classes, --also: {error}") from error
+    options = {"seed": config.seed}
+    if config.normalization != "group":
+        options["normalization"] = config.normalization
+    model_fn = functools.partial(
+        models.FEATURE_EXTRACTORS[config.model],
+        data.image_shape,
+        config.embedding_dim,
+        **options,
+    )
+    memory.check(
+        {},
+        # AdamW has two moments beside weights and gradient.
+        device_needs=memory_needs.network("phi", model_fn, config.batch_size, copies=4)
+        | memory_needs.matrix("W", data.num_classes, config.embedding_dim, copies=4),
+    )
+    return tasks.Pretraining(
+        data,
+        model_fn,
+        augmentation.AUGMENTATIONS[config.augmentation],
+        batch_size=config.batch_size,
+        seed=config.seed,
+    )
+
+
+def _public_classes(config: Config) -> public_images.Source:
+    """Loads the public classes of --dataset.
+
+    Raises:
+        InvalidInputError: If it has none.
+    """
+    family = tasks.FAMILIES[config.dataset]
+    given = {
+        name: value
+        for name in family.options
+        if (value := getattr(config, name, None)) is not None
+    }
+    dataset = family.load(
+        tasks.DataOptions(
+            kind=next(iter(family.settings)),
+            partition=family.partitions[0],
+            image_size=config.image_size,
+            **{"data_dir": None, **given},
+        )
+    )
+    if dataset.public is None:
+        how = "take another --dataset."
+        if "num_public_classes" in family.options:
+            how = "give it some by --num_public_classes."
+        raise InvalidInputError(
+            f"--dataset={config.dataset}: {dataset.name} has no public classes: {how}"
+        )
+    memory.check(
+        memory_needs.images(
+            dataset.num_public_examples, config.image_size, dataset.image_shape[2]
+        )
+    )
+    batches = list(dataset.public.batch(256).as_numpy_iterator())
+    return public_images.Source(
+        dataset.name,
+        np.concatenate([batch["image"] for batch in batches]),
+        np.concatenate([batch["label"] for batch in batches]).astype(np.int32),
+        dataset.num_public_classes,
+    )
+
+
+def _source(config: Config, given: str) -> public_images.Source:
+    """Loads one data set of --also.
+
+    Raises:
+        InvalidInputError: If it is not known, not there or damaged.
+    """
+    name, _, data_dir = given.partition(":")
+    known = (*labelled_images.SOURCES, "images")
+    if name not in known or (name == "images" and not data_dir):
+        raise InvalidInputError(
+            f"--also={given}: expected NAME:DIR with a NAME of {', '.join(known)}; "
+            "without DIR, all but images and tiny_imagenet come from TFDS."
+        )
+    asked = images_config.ImagesConfig()
+    try:
+        if name == "images":
+            data = labelled_images.from_index(
+                images_config.open_index(_Folder(data_dir=data_dir), name),
+                image_size=config.image_size,
+                **images_config.held_out(asked),
+            )
+        else:
+            data = labelled_images.load(
+                name, data_dir or None, image_size=config.image_size
+            )
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--also={given}: {error}") from error
+    return public_images.Source(
+        data.name, data.train_images, data.train_labels, data.num_classes
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Folder(images_config.ImagesConfig):
+    """Other people's images in a folder."""
+
+    data_dir: str | None = config.flag(None, "The folder.")
+
+
+def _start(config: Config, model: tf.keras.Model) -> dict[str, dict[str, str]]:
+    """Loads --pretrained; returns its fingerprint.
+
+    Raises:
+        InvalidInputError: If it is not there, damaged, or of another model.
+    """
+    if not config.pretrained:
+        return {}
+    try:
+        print(models.load_pretrained(model, config.pretrained), flush=True)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--pretrained: {error}") from error
+    digest = models.pretrained_digest(config.pretrained)
+    return {"pretrained": {"--pretrained": digest}}
+
+
+def _build_algorithm(
+    config: Config, task: tasks.Pretraining, model: tf.keras.Model
+) -> algorithms.Centralized:
+    learning_rate = tf.keras.optimizers.schedules.CosineDecay(
+        config.learning_rate, config.epochs * task.steps_per_epoch
+    )
+    return algorithms.Centralized(
+        model,
+        task.data.num_classes,
+        tf.keras.optimizers.AdamW(learning_rate, weight_decay=config.weight_decay),
+        image_dtype=tf.float32,
+        seed=config.seed,
+    )
+
+
+def _plot(folder: training.ResultsFolder) -> None:
+    """Draws the loss and the accuracies by epoch."""
+    if len(folder.rows) < 2:
+        return
+    columns = {
+        "loss": ("training loss", 1),
+        "accuracy": ("training images (%)", 100),
+        tasks.Pretraining.metric: ("linear probe of other classes (%)", 100),
+    }
+    series = [plots.Series("", plots.style(0), [folder.rows])]
+    plots.write_curves(
+        folder.path / "curves.png",
+        [
+            plots.panel(series, "round", column, "epochs", title, scale=scale)
+            for column, (title, scale) in columns.items()
+        ],
+    )
+
+
+if __name__ == "__main__":
+    program.run(main, Config())

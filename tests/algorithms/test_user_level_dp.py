@@ -1,0 +1,364 @@
+"""User-level DP: the clipped mean exact, the noise what it should be, epsilon tried."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+from scipy import stats
+
+from examples import fedss_numpy
+from tests.algorithms.toy import (
+    BATCH_SIZE,
+    ETA,
+    NUM_CLASSES,
+    build,
+    make_cohort,
+    same_bytes,
+    to_tff,
+    to_twin,
+    weights_of,
+)
+from tff_fedss import training
+from tff_fedss.algorithms import aggregation, user_level_dp
+from tff_fedss.privacy import accounting
+
+K = 3
+ADAPTIVE_TREE = {
+    "noise_multiplier": 0.1,
+    "adaptive_clip": user_level_dp.AdaptiveClip(quantile=1.0, count_stddev=0.6),
+    "restart_every": 3,
+}
+
+
+def factory(**kwargs):
+    kwargs = {
+        "num_classes": NUM_CLASSES,
+        "clients_per_round": K,
+        "noise_multiplier": 0.0,
+        "clip": 1.0,
+        "seed": 0,
+        **kwargs,
+    }
+    return user_level_dp.PrivateMeanFactory(**kwargs)
+
+
+# Of a problem that has no model: phi is two numbers, d is 2, L is 3.
+@functools.cache
+def process_of(num_classes=NUM_CLASSES, is_sparse=True, **kwargs):
+    w_type = tff.TensorType(np.float32, [num_classes, 2])
+    if is_sparse:
+        w_type = aggregation.sparse_rows_type(2, 3)
+    phi_type = (tff.TensorType(np.float32, [2]),)
+    value_type = tff.to_type(aggregation.ModelDelta(phi_type, w_type))
+    return factory(num_classes=num_classes, **kwargs).create(value_type)
+
+
+def delta(phi, rows, is_sparse=True):
+    """A client's delta: rows by key; further keys repeat the last, with zeros."""
+    if not is_sparse:
+        w = np.zeros((NUM_CLASSES, 2), np.float32)
+        for key, row in rows.items():
+            w[key] = row
+        return aggregation.ModelDelta((np.array(phi, np.float32),), w)
+    padding = 3 - len(rows)
+    keys = [*rows, *[max(rows)] * padding]
+    values = [*rows.values(), *[(0, 0)] * padding]
+    return aggregation.ModelDelta(
+        (np.array(phi, np.float32),),
+        aggregation.SparseRows(np.array(keys, np.int32), np.array(values, np.float32)),
+    )
+
+
+# Norms 13, 0.5 and 0.
+CLIENTS = [
+    ((3, 4), {1: (12, 0)}),
+    ((0, 0.3), {1: (0.4, 0), 7: (0, 0)}),
+    ((0, 0), {0: (0, 0)}),
+]
+
+
+def dense(w):
+    if not isinstance(w, aggregation.SparseRows):
+        return w
+    result = np.zeros((NUM_CLASSES, 2))
+    np.add.at(result, w.keys, w.rows)
+    return result
+
+
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_phi_and_rows_are_clipped_as_one_vector(is_sparse):
+    process = process_of(is_sparse=is_sparse)
+    clients = [delta(*client, is_sparse) for client in CLIENTS]
+    output = process.next(process.initialize(), clients)
+    expected = np.zeros((NUM_CLASSES, 2))
+    expected[1] = (12 / 13 + 0.4) / K, 0
+    np.testing.assert_allclose(dense(output.result.w), expected, rtol=1e-6)
+    expected = [3 / 13 / K, (4 / 13 + 0.3) / K]
+    np.testing.assert_allclose(output.result.phi[0], expected, rtol=1e-6)
+    assert output.measurements["dp"]["clip"] == 1
+    assert output.measurements["dp"]["clipped_share"] == pytest.approx(1 / K)
+
+
+def test_the_mean_is_over_the_clients_that_were_expected():
+    """Not over those that came: their number is a secret of those who did not."""
+    process = process_of()
+    output = process.next(process.initialize(), [delta(*CLIENTS[0])])
+    phi = output.result.phi[0]
+    np.testing.assert_allclose(phi, np.array([3, 4]) / 13 / K, rtol=1e-6)
+    assert output.measurements["dp"]["clipped_share"] == 1
+    nobody = process.next(process.initialize(), [])
+    assert not nobody.result.phi[0].any() and not nobody.result.w.keys.size
+    assert nobody.measurements["dp"]["clipped_share"] == 0
+
+
+def test_the_clip_follows_the_quantile():
+    """Against the rule of Andrew et al. (2021), with norms 13, 0.5 and 0."""
+    adaptive = user_level_dp.AdaptiveClip(quantile=0.8, learning_rate=0.5)
+    process = process_of(adaptive_clip=adaptive, clip=0.4)
+    state, clip = process.initialize(), 0.4
+    for _ in range(6):
+        output = process.next(state, [delta(*client) for client in CLIENTS])
+        assert output.measurements["dp"]["clip"] == pytest.approx(clip, rel=1e-5)
+        below = np.mean(np.array([13, 0.5, 0]) <= clip)
+        clip *= math.exp(-0.5 * (below - 0.8))
+        state = output.state
+    assert clip > 0.5  # Both sides of a norm have been seen.
+
+
+def clipped_rounds(clip, num_rounds, num_clients=3):
+    """FedSS in NumPy with clipped updates at uniform weights, and its metrics."""
+    theta = [np.array(p, np.float64) for p in weights_of(build().initialize())]
+    velocity = [np.zeros_like(p) for p in theta]
+    norms = []
+    for r in range(num_rounds):
+        mean = [np.zeros_like(p) for p in theta]
+        for client in to_twin(make_cohort(r), "fedss", 4):
+            update, _ = fedss_numpy.client_update(
+                "fedss", *theta, client, ETA, BATCH_SIZE, correct=True, scale=20.0
+            )
+            norms.append(np.sqrt(sum(np.sum(u**2) for u in update)))
+            for m, u in zip(mean, update, strict=True):
+                m += min(1, clip / norms[-1]) * u / num_clients
+        velocity = [0.9 * v + m for v, m in zip(velocity, mean, strict=True)]
+        theta = [p + v for p, v in zip(theta, velocity, strict=True)]
+    return theta, norms
+
+
+@functools.cache
+def fedss_without_noise():
+    return build(joint_aggregator=factory(), client_weighting="uniform")
+
+
+@pytest.mark.parametrize("clip", [1e6, 2.0])
+def test_three_rounds_without_noise_equal_the_numpy_twin(clip):
+    process = fedss_without_noise()
+    state = process.initialize()
+    state = state._replace(
+        aggregation=state.aggregation._replace(
+            clip=np.float32(clip), estimate=np.float32(clip)
+        )
+    )
+    clipped = []
+    for r in range(3):
+        state, metrics = process.next(state, to_tff(make_cohort(r)))
+        clipped.append(metrics["dp/clipped_share"])
+        assert metrics["dp/clip"] == np.float32(clip)
+    theta, norms = clipped_rounds(clip, 3)
+    for ours, twins in zip(weights_of(state), theta, strict=True):
+        np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
+    assert np.mean(clipped) == pytest.approx(np.mean(np.array(norms) > clip))
+    # Or the clip would have done nothing, or had nothing to leave alone.
+    assert clip == 1e6 or min(norms) < clip < max(norms)
+
+
+def noise_of(process, num_rounds):
+    """What rounds add to updates of zero: [rounds, numbers], phi's and all of W's."""
+    state, result = process.initialize(), []
+    for _ in range(num_rounds):
+        output = process.next(state, [delta((0, 0), {5: (0, 0)})])
+        state = output.state
+        result.append(np.concatenate([output.result.phi[0], output.result.w.ravel()]))
+    return np.array(result)
+
+
+def test_independent_noise_is_on_all_numbers_and_new_in_each_round():
+    noise = noise_of(process_of(2000, noise_multiplier=0.6, clip=0.5), 3)
+    assert noise.shape == (3, 4002)
+    unit = noise / (0.6 * 0.5 / K)
+    for each in unit:
+        assert stats.kstest(each, "norm").pvalue > 0.01
+    # Of 4,002 pairs: 0.016 is one standard deviation.
+    assert np.abs(np.corrcoef(unit) - np.eye(3)).max() < 0.06
+    shifted = np.corrcoef(unit[0][:-1], unit[0][1:])[0, 1]
+    assert abs(shifted) < 0.06
+    again = noise_of(process_of(2000, noise_multiplier=0.6, clip=0.5, seed=0), 3)
+    same_bytes(noise, again)
+    other = noise_of(process_of(2000, noise_multiplier=0.6, clip=0.5, seed=1), 1)
+    assert abs(np.corrcoef(noise[0], other[0])[0, 1]) < 0.06
+
+
+def test_noise_of_a_tree_has_the_variance_of_its_nodes():
+    """A sum over t rounds has a node of height h for each bit of t.
+
+    With the weights of Honaker (2015) it has variance 1 / (2 - 2^-h). After a restart,
+    that comes on top of what the old tree has left.
+    """
+
+    def variance(t):
+        return sum(1 / (2 - 2.0**-h) for h in range(t.bit_length()) if t >> h & 1)
+
+    noise = noise_of(
+        process_of(2000, noise_multiplier=0.6, clip=0.5, restart_every=6), 15
+    )
+    sums = np.cumsum(noise / (0.6 * 0.5 / K), axis=0)
+    for t in range(1, 16):
+        expected = t // 6 * variance(6) + variance(t % 6)
+        # 2.2 % is one standard deviation.
+        assert np.var(sums[t - 1]) == pytest.approx(expected, rel=0.1), t
+    # Independent noise would have 6 and 15 by then.
+    assert np.var(sums[5]) < 2 and np.var(sums[14]) < 5
+
+
+def test_adaptive_clipping_shares_the_noise_out():
+    """Andrew et al. (2021), Theorem 1: z^-2 = z_delta^-2 + (2 sigma_b)^-2."""
+    adaptive = user_level_dp.AdaptiveClip(learning_rate=0.0, count_stddev=0.75)
+    process = process_of(2000, noise_multiplier=0.9, adaptive_clip=adaptive)
+    delta_multiplier = (0.9**-2 - 1.5**-2) ** -0.5
+    assert np.std(noise_of(process, 1)) == pytest.approx(delta_multiplier / K, rel=0.05)
+
+
+def test_the_noise_of_the_count_moves_the_clip():
+    adaptive = user_level_dp.AdaptiveClip(learning_rate=1.0, count_stddev=0.3)
+    process = process_of(noise_multiplier=0.5, adaptive_clip=adaptive)
+    state, steps = process.initialize(), []
+    for _ in range(60):
+        output = process.next(state, [delta(*client) for client in CLIENTS])
+        # Held where two of three are below.
+        steps.append(-math.log(output.state.clip))
+        same = {"clip": np.float32(1.0), "estimate": np.float32(1.0)}
+        state = output.state._replace(**same)
+    assert np.mean(steps) == pytest.approx(2 / 3 - 0.5, abs=4 * 0.1 / math.sqrt(60))
+    assert np.std(steps) == pytest.approx(0.3 / K, rel=0.35)
+
+
+def test_a_tree_keeps_its_clip_until_it_restarts():
+    process = process_of(**ADAPTIVE_TREE)
+    state, clips, estimates = process.initialize(), [], []
+    for _ in range(7):
+        output = process.next(state, [delta(*client) for client in CLIENTS])
+        state = output.state
+        clips.append(float(output.measurements["dp"]["clip"]))
+        estimates.append(float(state.estimate))
+    assert clips == [1.0] * 3 + [estimates[2]] * 3 + [estimates[5]]
+    assert len(set(estimates)) == 7
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+def test_a_resumed_run_ends_in_the_same_bytes(stop, tmp_path):
+    """With all that has a state: an adaptive clip and a tree that restarts."""
+    process = process_of(**ADAPTIVE_TREE)
+    clients = [delta(*client) for client in CLIENTS]
+    state = process.initialize()
+    checkpoints = training.Checkpoints(tmp_path)
+    for r in range(5):
+        if r == stop:
+            checkpoints.save(state, r)
+        output = process.next(state, clients)
+        state = output.state
+    resumed, round_num = checkpoints.restore(process.initialize())
+    for _ in range(round_num, 5):
+        again = process.next(resumed, clients)
+        resumed = again.state
+    same_bytes(again.result, output.result)
+    same_bytes(resumed, state)
+
+
+def epsilon_at_least(scores_with, scores_without, delta_):
+    """A lower bound on epsilon, right with 95 %, from the best of all thresholds.
+
+    A test that says "there" with probability at least a (Clopper-Pearson) where the
+    canary is, and at most b where it is not, has epsilon >= log((a - delta) / b). The
+    threshold comes from one half of the runs, the bound from the other.
+    """
+
+    def bound(with_, without, threshold):
+        hits, alarms = np.sum(with_ > threshold), np.sum(without > threshold)
+        num = len(with_)
+        a = stats.beta.ppf(0.025, hits, num - hits + 1) if hits else 0.0
+        b = stats.beta.ppf(0.975, alarms + 1, num - alarms) if alarms < num else 1.0
+        return math.log(max(a - delta_, 1e-9) / b)
+
+    with_, without = np.split(scores_with, 2), np.split(scores_without, 2)
+    thresholds = np.concatenate([with_[0], without[0]])
+    best = max(thresholds, key=lambda t: bound(with_[0], without[0], t))
+    return bound(with_[1], without[1], best)
+
+
+def canary_results(num_runs, **kwargs):
+    """Means of W with and without a client that alone holds class 7."""
+    process = process_of(**kwargs)
+    others = [delta(*client) for client in CLIENTS[1:]]
+    canary = delta((0, 0), {7: (100, 0)})
+    state, with_, without = process.initialize(), [], []
+    for _ in range(num_runs):
+        output = process.next(state, [*others, canary])
+        with_.append(dense(output.result.w)[7])
+        output = process.next(output.state, others)
+        without.append(dense(output.result.w)[7])
+        state = output.state
+    return np.array(with_), np.array(without)
+
+
+@pytest.mark.parametrize(
+    "num_runs, noise_multiplier",
+    [(160, 2.0), pytest.param(2000, 1.0, marks=pytest.mark.slow)],
+)
+def test_a_canary_does_not_show_more_than_epsilon(num_runs, noise_multiplier):
+    claimed = accounting.epsilon_of_gaussian(noise_multiplier, 1e-5)
+    with_, without = canary_results(num_runs, noise_multiplier=noise_multiplier)
+    found = epsilon_at_least(with_[:, 0], without[:, 0], 1e-5)
+    assert found <= claimed
+    if num_runs > 1000:  # A bound of 0 would hold of anything.
+        assert found > 0.5
+    # Noise on the rows that were asked for, and no other: class 7 is, or is not.
+    only_touched = np.zeros_like(without[:, 0])
+    assert epsilon_at_least(np.abs(with_[:, 0]), only_touched, 1e-5) > claimed
+
+
+def test_a_canary_breaks_the_claim_where_the_noise_is_off():
+    claimed = accounting.epsilon_of_gaussian(2.0, 1e-5)
+    with_, without = canary_results(80)
+    assert epsilon_at_least(with_[:, 0], without[:, 0], 1e-5) > claimed
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        ({"clip": 0.0}, "clip must be more than 0, found 0.0"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier must be at least 0"),
+        ({"restart_every": 0}, "restart_every must be at least 1"),
+        ({"clients_per_round": 0}, "clients_per_round must be more than 0"),
+        (
+            {"noise_multiplier": 1.0, "adaptive_clip": user_level_dp.AdaptiveClip()},
+            "noise_multiplier=1.0 leaves nothing for the deltas",
+        ),
+        (
+            {"adaptive_clip": user_level_dp.AdaptiveClip(quantile=1.5)},
+            "quantile must be at least 0 and at most 1, found 1.5",
+        ),
+    ],
+)
+def test_arguments_out_of_range_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        factory(**kwargs)
+
+
+@pytest.mark.parametrize("other", ["phi_aggregator", "rows_aggregator"])
+def test_a_joint_aggregator_stands_alone(other):
+    kwargs = {other: tff.aggregators.MeanFactory(), "client_weighting": "uniform"}
+    with pytest.raises(ValueError, match="joint_aggregator aggregates phi and W"):
+        build(joint_aggregator=factory(), **kwargs)
+    with pytest.raises(ValueError, match="joint_aggregator is a PrivateMeanFactory"):
+        build(joint_aggregator=factory())

@@ -1,0 +1,160 @@
+"""What the server gets to see, as flags of `./run.sh train`."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from experiments.common import config
+from experiments.fedss import defences_config, run_config, train
+from tests.experiments.fedss.test_train import SMALL
+from tests.experiments.killing import kill_after_a_checkpoint
+from tff_fedss.errors import InvalidInputError
+
+DEFENCES = {
+    "memoised": ["--negatives=memoised"],
+    "randomized_response": ["--negatives=randomized_response", "--epsilon=3"],
+    "pool": ["--negatives=pool", "--pool_size=12"],
+    "union": ["--requests=union"],
+    "all": ["--requests=all"],
+    "secure": ["--aggregation=secure", "--secure_threshold=2"],
+}
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--negatives=pool"], "--negatives=pool needs --pool_size."),
+        (
+            ["--negatives=randomized_response"],
+            "--negatives=randomized_response needs --epsilon.",
+        ),
+        (["--epsilon=2"], "--epsilon=2.0 has no effect without --negatives=randomi"),
+        (
+            ["--negatives=memoised", "--pool_size=9"],
+            "--pool_size=9 has no effect without --negatives=pool.",
+        ),
+        (
+            ["--secure_threshold=2", "--aggregation=plain"],
+            "--secure_threshold=2 has no effect without --aggregation=secure.",
+        ),
+        (
+            ["--aggregation=secure", "--secure_threshold=4"],
+            "--secure_threshold=4 is more than --clients_per_round=3",
+        ),
+        (
+            ["--negatives=pool", "--pool_size=4"],
+            "--pool_size=4: expected a number from --num_negatives = 5 to ",
+        ),
+        (
+            ["--negatives=randomized_response", "--epsilon=1", "--num_negatives=40"],
+            "needs --num_negatives below n = 40, found 40",
+        ),
+        (
+            ["--method=pos_only", "--negatives=memoised"],
+            "--negatives=memoised has no effect on pos_only, which draws no negatives",
+        ),
+        (
+            ["--method=full_softmax", "--requests=union"],
+            "--requests=union has no effect on full_softmax, which asks for no rows",
+        ),
+        (
+            ["--method=centralized", "--aggregation=secure"],
+            "--aggregation=secure has no effect on centralized, which has no rows of W",
+        ),
+        (["--requests=some"], "--requests=some: value should be one of <sampled|unio"),
+    ],
+)
+def test_a_flag_without_effect_is_one_clear_line(run_train, tmp_path, flags, message):
+    folder = tmp_path / "run"
+    code, _, errors = run_train(*SMALL, *flags, f"--results_dir={folder}")
+    assert code == 2, errors
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert message in errors
+    assert not folder.exists()
+
+
+def test_what_says_nothing_new_belongs_to_the_folders_of_before():
+    told = config.parse(
+        train.Config(),
+        "--negatives=fresh",
+        "--requests=sampled",
+        "--aggregation=secure",
+        "--secure_threshold=1",
+        "--results_dir=x",
+    )
+    flags = run_config.with_defaults(told).deciding()
+    expected = train.Config(aggregation="secure", results_dir="x")
+    expected = run_config.with_defaults(expected).deciding()
+    assert flags == expected and flags["aggregation"] == "secure"
+    assert not {"negatives", "requests", "secure_threshold"} & flags.keys()
+    plain = run_config.with_defaults(train.Config())
+    assert not set(defences_config.DefencesConfig.flags()) & plain.deciding().keys()
+    with pytest.raises(InvalidInputError, match="needs --epsilon"):
+        run_config.with_defaults(train.Config(negatives="randomized_response"))
+
+
+def read(folder):
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    (table,) = csv.DictReader((folder / "table.csv").open())
+    return rows[1:], {k: v for k, v in table.items() if k != "method"}
+
+
+def test_a_run_that_hides_tells_what_it_costs(run_train, tmp_path):
+    folder = tmp_path / "run"
+    flags = [*DEFENCES["union"], *DEFENCES["secure"], *DEFENCES["pool"]]
+    code, output, errors = run_train(
+        *SMALL, *flags, "--rounds=2", f"--results_dir={folder}"
+    )
+    assert code == 0, errors
+    written = (folder / "flags.txt").read_text().splitlines()
+    assert set(flags) <= set(written)
+    rows, table = read(folder)
+    assert all(0 < int(row["w/dropped_rows"]) < 40 for row in rows)
+    # A union of three: more than one client's own, at most n; d = 64.
+    down, up = ([float(row[f"bytes_{way}"]) for row in rows] for way in ("down", "up"))
+    assert down == up
+    rows_down = float(table["classifier_parameters"]) / 64
+    own = float(table["classes_percent"]) / 100 * 40
+    assert own < rows_down <= 40
+    assert float(table["classifier_bytes_down"]) == pytest.approx(rows_down * 65 * 4)
+    assert float(table["classifier_bytes_up"]) == pytest.approx(rows_down * 65 * 4)
+    assert f"{rows_down * 64:,.0f}" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEFENCES)
+def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, name):
+    flags = [*SMALL, *DEFENCES[name], "--rounds=9", "--rounds_per_checkpoint=2"]
+    code, _, errors = run_train(*flags, f"--results_dir={tmp_path / 'whole'}")
+    assert code == 0, errors
+    folder = tmp_path / "killed"
+    kill_after_a_checkpoint(
+        "experiments.fedss.train", "fedss", flags, folder, seconds=600
+    )
+    code, output, errors = run_train(*flags, f"--results_dir={folder}")
+    assert code == 0, errors
+    assert "fedss: goes on after round" in output
+    for file in ("metrics.csv", "fedss.npz", "table.csv"):
+        whole = (tmp_path / "whole" / file).read_bytes()
+        assert (folder / file).read_bytes() == whole, file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["union", "all"])
+def test_what_else_is_sent_changes_no_weight(run_train, tmp_path, name):
+    for folder, flags in (("sampled", []), (name, DEFENCES[name])):
+        code, _, errors = run_train(
+            *SMALL, *flags, "--rounds=4", f"--results_dir={tmp_path / folder}"
+        )
+        assert code == 0, errors
+    before, after = (tmp_path / folder / "fedss.npz" for folder in ("sampled", name))
+    with np.load(before) as a, np.load(after) as b:
+        for key in a:
+            np.testing.assert_array_equal(a[key], b[key])
+    ours, theirs = (
+        [{k: v for k, v in row.items() if k[:6] != "bytes_"} for row in read(f)[0]]
+        for f in (tmp_path / name, tmp_path / "sampled")
+    )
+    assert ours == theirs

@@ -1,0 +1,93 @@
+"""`./run.sh pretrain`: from public images to a start of federated runs."""
+
+import csv
+
+import pytest
+
+from tests.datasets.images import own_images
+from tests.experiments import program_server
+
+SMALL = ("--image_size=16", "--epochs=2", "--batch_size=8", "--embedding_dim=8")
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
+    with program_server.serve("experiments.fedss.pretrain") as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("images")
+    return (
+        own_images.of_classes(root / "own", *"abcdefgh", sides=(18, 24)),
+        own_images.of_classes(root / "more", "x", "y", sides=(20,)),
+    )
+
+
+@pytest.fixture(scope="module")
+def pretrained(run, folders, tmp_path_factory):
+    """The flags and the folder of a finished run."""
+    own, more = folders
+    flags = (
+        *SMALL,
+        "--dataset=images",
+        f"--data_dir={own}",
+        "--num_public_classes=5",
+        f"--also=images:{more}",
+    )
+    folder = tmp_path_factory.mktemp("runs") / "pretrained"
+    code, output, errors = run(*flags, f"--results_dir={folder}")
+    assert code == 0, errors
+    assert "of 5 classes, 16x16x3; the probe has 10 of 2 others" in output
+    assert f"--pretrained={folder}/pretrain.h5" in output
+    return flags, folder
+
+
+def test_a_run_leaves_weights_and_says_what_they_are_worth(run, pretrained):
+    flags, folder = pretrained
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    assert [row["round"] for row in rows] == ["0", "1", "2"]
+    assert all(0 <= float(row["probe_top1"]) <= 1 for row in rows)
+    assert (folder / "curves.png").exists()
+    code, output, _ = run(*flags, f"--results_dir={folder}")
+    assert code == 0 and "Done before, nothing to run." in output
+
+
+def test_a_federated_run_starts_from_it(run_train, pretrained, folders, tmp_path):
+    _, folder = pretrained
+    code, output, errors = run_train(
+        "--dataset=images",
+        f"--data_dir={folders[0]}",
+        "--num_public_classes=5",
+        "--image_size=16",
+        "--embedding_dim=8",
+        "--num_negatives=1",
+        "--num_clients=2",
+        "--clients_per_round=2",
+        "--rounds=1",
+        f"--pretrained={folder / 'pretrain.h5'}",
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    assert code == 0, errors
+    assert "loaded 9 of 9 layers" in output
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--dataset=glyphs", "--num_public_classes=5"), "--num_public_classes does"),
+        (("--dataset=glyphs", "--also=faces:x"), "--also=faces:x: expected NAME:DIR"),
+        (("--dataset=glyphs", "--also=images"), "--also=images: expected NAME:DIR"),
+        (("--dataset=glyphs", "--normalization=batch"), "needs a MobileNetV3, found"),
+        (("--dataset=images",), "--num_public_classes"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(run, folders, tmp_path, flags, message):
+    if flags == ("--dataset=images",):
+        flags = (*flags, f"--data_dir={folders[0]}", "--image_size=16")
+    code, output, errors = run(*flags, f"--results_dir={tmp_path / 'run'}")
+    assert code == 2 and output == "", errors
+    assert message in errors and errors.count("\n") == 1
+    assert not (tmp_path / "run").exists()

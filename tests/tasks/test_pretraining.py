@@ -1,0 +1,126 @@
+"""The task, and its run: public images, a probe of other classes, and resuming."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_fedss import algorithms, models, tasks, training
+from tff_fedss.datasets.central import public_images
+from tff_fedss.datasets.central.augmentation import Augmentation
+
+
+def network():
+    """The mean colour, normalized over the batch, times a matrix."""
+    images = tf.keras.Input([4, 4, 3])
+    x = tf.keras.layers.GlobalAveragePooling2D()(images)
+    x = tf.keras.layers.BatchNormalization(momentum=0.5)(x)
+    x = tf.keras.layers.Dense(
+        3, kernel_initializer=tf.keras.initializers.GlorotUniform(1)
+    )(x)
+    return tf.keras.Model(images, x)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Six classes of 8 images, each of a colour of its own; two are the probe's."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6, dtype=np.int32), 8)
+    colours = np.array([[c & 4, c & 2, c & 1] for c in range(6)]).astype(bool) * 180
+    images = colours[labels][:, None, None] + rng.integers(0, 60, (48, 4, 4, 3))
+    source = public_images.Source("toy", images.astype(np.uint8), labels, 6)
+    return public_images.put_together([source], num_probe_classes=2)
+
+
+def task_of(data):
+    return tasks.Pretraining(
+        data, network, Augmentation(horizontal_flip=True), batch_size=10, seed=3
+    )
+
+
+def run_of(task):
+    algorithm = algorithms.Centralized(
+        task.model_fn(),
+        task.data.num_classes,
+        tf.keras.optimizers.AdamW(0.05),
+        image_dtype=tf.float32,
+    )
+    return training.PretrainRun("pretrain", task, algorithm)
+
+
+def test_an_epoch_has_every_image_once_and_the_next_another_order(data):
+    task = task_of(data)
+    assert task.steps_per_epoch == 4  # 32 images.
+    batches = list(itertools.islice(task.batches(0), 8))
+    assert [len(labels) for _, labels in batches] == [10, 10, 10, 2] * 2
+    epochs = [
+        np.concatenate([images for images, _ in batches[k : k + 4]]) for k in (0, 4)
+    ]
+    for epoch in epochs:
+        sums = np.sort(epoch.sum((1, 2, 3)))
+        np.testing.assert_array_equal(
+            sums, np.sort(data.train_images.sum((1, 2, 3), dtype=np.float32))
+        )
+    assert not np.array_equal(*epochs)
+    later = list(itertools.islice(task.batches(5), 3))
+    for (images, labels), (expected, expected_labels) in zip(
+        later, batches[5:], strict=True
+    ):
+        np.testing.assert_array_equal(images, expected)
+        np.testing.assert_array_equal(labels, expected_labels)
+
+
+def test_a_run_learns_and_goes_on_with_the_same_bytes(data):
+    whole = run_of(task_of(data))
+    first = whole.run_round()
+    state = whole.state
+    metrics = [whole.run_round() for _ in range(12)]
+    assert metrics[-1]["accuracy"] > max(0.6, first["accuracy"])
+    assert metrics[-1]["steps"] == 13 * 4 and metrics[-1]["num_examples"] == 32
+    resumed = run_of(task_of(data))
+    resumed.resume(state, 1)
+    assert [resumed.run_round() for _ in range(12)] == metrics
+    for theirs, ours in zip(resumed.state, whole.state, strict=True):
+        np.testing.assert_array_equal(theirs, ours)
+
+
+def test_the_probe_is_of_phi_as_it_is_at_inference(data):
+    task = task_of(data)
+    run = run_of(task)
+    for _ in range(4):
+        run.run_round()
+    weights = run.weights
+    assert task.evaluate(weights)["probe_top1"] == 1.0
+    # The two colours are told apart by the matrix and by the moving means.
+    nothing = [np.zeros_like(w) for w in weights.trainable]
+    blind = type(weights)(nothing, weights.non_trainable)
+    assert task.evaluate(blind)["probe_top1"] == 0.5
+    assert task.format_metric(0.5) == "50.0 %"
+
+
+def test_without_classes_to_probe_nothing_is_measured(data):
+    source = public_images.Source(
+        "toy", data.train_images, data.train_labels, data.num_classes
+    )
+    task = task_of(public_images.put_together([source]))
+    assert task.evaluate(run_of(task).weights) == {}
+
+
+def test_a_mobilenet_with_batch_norms_starts_one_with_group_norms(tmp_path):
+    batch = models.mobilenet_v3(
+        (32, 32, 3), 16, size="small", alpha=0.75, normalization="batch", seed=1
+    )
+    assert batch.non_trainable_variables
+    assert sum("BatchNormalization" in type(x).__name__ for x in batch.layers) == 34
+    batch.save_weights(tmp_path / "phi.h5")
+    group = models.mobilenet_v3((32, 32, 3), 16, size="small", alpha=0.75, seed=2)
+    assert not group.non_trainable_variables
+    report = models.load_pretrained(group, tmp_path / "phi.h5", min_share=1.0)
+    assert report.num_loaded == group.count_params()
+    for ours, theirs in zip(
+        group.trainable_variables, batch.trainable_variables, strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(ValueError, match="normalization must be one of"):
+        models.mobilenet_v3((32, 32, 3), 16, normalization="layer")

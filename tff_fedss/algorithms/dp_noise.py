@@ -1,0 +1,126 @@
+"""Gaussian noise for private means: new in each round, or that of a tree over rounds.
+
+Both draw from TensorFlow Privacy's generator, whose state is its seed, so that a run
+that goes on from a checkpoint draws what it would have drawn. All noise here is of unit
+variance in each number (of a node, in a tree).
+"""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow_privacy import tree_aggregation
+
+
+class IndependentNoise:
+    """N(0, I) in each round."""
+
+    def __init__(self, specs: Any, seed: int):
+        """Creates it.
+
+        Args:
+            specs: A structure of `tf.TensorSpec`s, float32: what the noise is like.
+            seed: Below 2^63.
+        """
+        self._generator = tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
+
+    def initialize(self) -> Any:
+        """Returns the state before the first round."""
+        return self._generator.initialize()
+
+    def next(self, state: Any, num_rounds: tf.Tensor) -> tuple[Any, Any]:
+        """Returns the noise of a round and the next state.
+
+        Args:
+            state: From `initialize` or from here.
+            num_rounds: int32[], how many were before.
+        """
+        del num_rounds
+        return self._generator.next(state)
+
+
+class TreeState(NamedTuple):
+    """Between two rounds.
+
+    Attributes:
+        nodes: Of each part of the noise, float32[H, ...]: the nodes that later sums
+            contain, H = floor(log2(leaves + 2)) of them at most; zeros after those.
+        heights: int32[H], theirs.
+        num_nodes: int32[], how many they are.
+        generator: Of the nodes to come.
+        previous: The noise of the sum over the rounds of this tree so far.
+    """
+
+    nodes: Any
+    heights: Any
+    num_nodes: Any
+    generator: Any
+    previous: Any
+
+
+class TreeNoise:
+    """What a round adds to the noise of the sum over all rounds so far (DP-FTRL).
+
+    The rounds are leaves of a binary tree. The sum over the first t of them has the
+    noise of some log2(t) nodes, not of t rounds (Kairouz et al., 2021, Algorithm 1 and
+    Appendix B; Honaker, 2015, for the weights of the nodes). A model that is the sum of
+    its updates has that noise, and what is returned is the difference of two such.
+
+    At a restart the noise of the old tree stays where it is, in the model, and a tree
+    without any begins. The state has one shape in all rounds, as checkpoints want it;
+    the library's own grows.
+    """
+
+    def __init__(self, specs: Any, seed: int, restart_every: int):
+        """Creates it.
+
+        Args:
+            specs: See `IndependentNoise`.
+            seed: Likewise.
+            restart_every: The number of leaves of a tree.
+        """
+        self._specs = specs
+        self._restart_every = restart_every
+        self._num_nodes = (restart_every + 2).bit_length() - 1
+        self._aggregator = tree_aggregation.EfficientTreeAggregator(
+            tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
+        )
+
+    def initialize(self) -> TreeState:
+        """See `IndependentNoise`."""
+        return self._padded(self._aggregator.init_state(), self._zeros())
+
+    def next(self, state: TreeState, num_rounds: tf.Tensor) -> tuple[Any, TreeState]:
+        """See `IndependentNoise`."""
+        total, tree = self._aggregator.get_cumsum_and_update(
+            tree_aggregation.TreeState(
+                tf.nest.map_structure(lambda t: t[: state.num_nodes], state.nodes),
+                state.heights[: state.num_nodes],
+                state.generator,
+            )
+        )
+        noise = tf.nest.map_structure(tf.subtract, total, state.previous)
+        following = tf.cond(
+            tf.equal((num_rounds + 1) % self._restart_every, 0),
+            lambda: self._padded(self._aggregator.reset_state(tree), self._zeros()),
+            lambda: self._padded(tree, total),
+        )
+        return noise, following
+
+    def _padded(self, tree: tree_aggregation.TreeState, previous: Any) -> TreeState:
+        num_nodes = tf.size(tree.level_buffer_idx)
+
+        def pad(values):
+            rest = [self._num_nodes - num_nodes, *values.shape[1:]]
+            padded = tf.concat([values, tf.zeros(rest, values.dtype)], 0)
+            return tf.ensure_shape(padded, [self._num_nodes, *values.shape[1:]])
+
+        return TreeState(
+            tf.nest.map_structure(pad, tree.level_buffer),
+            pad(tree.level_buffer_idx),
+            num_nodes,
+            tree.value_generator_state,
+            previous,
+        )
+
+    def _zeros(self) -> Any:
+        return tf.nest.map_structure(lambda s: tf.zeros(s.shape), self._specs)

@@ -1,0 +1,363 @@
+"""User-level differential privacy of a round's mean delta, of phi and W as one vector.
+
+A client's update is ONE vector, (delta phi, delta W_{S_k}): it is clipped to norm C as
+such, summed at uniform weights, and divided by K, which is no client's secret. Gaussian
+noise goes on phi and on ALL rows of W, also on those that no client of the round has
+asked for. Noise on the rows that were asked for would be no protection: a client that
+holds a class nobody else holds would make its row move at all, and adding or removing
+that client would be seen with certainty, at any epsilon and whatever the noise.
+
+- Independent noise in each round (DP-FedAvg): McMahan, Ramage, Talwar, Zhang, "Learning
+  Differentially Private Recurrent Language Models", ICLR 2018, Algorithm 1.
+- Noise of a binary tree over the rounds (DP-FTRL): Kairouz et al., "Practical and
+  Private (Deep) Learning without Sampling or Shuffling", ICML 2021, Algorithm 1; its
+  guarantee needs no random cohorts. Estimates are those of Honaker (2015).
+- The clip follows a quantile of the norms: Andrew, Thakkar, McMahan, Ramaswamy,
+  "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021, Algorithm 1.
+
+`tff_fedss.privacy.accounting` has the epsilon. It is that of the models that leave the
+server: the server itself sees requests and updates. The noise is drawn from a seed, so
+that a resumed run ends in the same bytes: whoever knows the seed can take it off again.
+
+TFF's `DifferentiallyPrivateFactory` does not serve: it clips all tensors of a value,
+and so the keys of sparse rows; its Gaussian noise knows no seed; and its noise has the
+shape of a client's value, [L, d], not [n, d]. The trees and the generator are
+TensorFlow Privacy's.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss.algorithms import aggregation, dp_noise
+
+_LARGEST_SEED = 2**62
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaptiveClip:
+    """A clip that follows a quantile of the clients' norms, privately.
+
+    C <- C exp(-rate (b - quantile)) after each round, where b is the share of clients
+    whose norm is at most C, with noise of its own on their number (Andrew et al.,
+    Algorithm 1).
+
+    Attributes:
+        quantile: gamma, of the norms; in [0, 1].
+        learning_rate: eta_C, at least 0.
+        count_stddev: sigma_b, of the noise on the number of clients; None: K / 20, or
+            none if there is no noise at all.
+    """
+
+    quantile: float = 0.5
+    learning_rate: float = 0.2
+    count_stddev: float | None = None
+
+
+class State(NamedTuple):
+    """Between two rounds.
+
+    Attributes:
+        clip: float32[], C of the next round.
+        estimate: float32[], what the quantile is taken to be. The clip is this one, but
+            for a tree, where it becomes it when the tree restarts.
+        num_rounds: int32[], how many are done.
+        noise: The seeds of what comes, and the nodes of the tree that count on.
+    """
+
+    clip: Any
+    estimate: Any
+    num_rounds: Any
+    noise: Any
+
+
+class _Record(NamedTuple):
+    """What a client sends: its clipped delta, and whether it was below the estimate."""
+
+    phi: Any
+    w: Any
+    is_below: Any  # 1/2 or -1/2, so that one client changes the sum by 1/2.
+    is_clipped: Any
+
+
+class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
+    """The mean delta of phi and W with user-level differential privacy.
+
+    With independent noise this is DP-FedAvg, with that of a tree (`restart_every`)
+    DP-FTRL.
+
+    A `joint_aggregator` of `build_fedss`, with `client_weighting="uniform"`:
+
+        sum_k min(1, C / |delta_k|) delta_k / K + N(0, (z C / K)^2 I)
+
+    Each client sends its sparse rows, as without it; the server's result is a dense
+    [n, d] (or stays sparse, where z is 0 and no noise has to be added).
+
+    Its measurements: dp/clip, the C of the round; dp/clipped_share, that of its clients
+    whose update was longer. The latter is exact, so that it is not private, like
+    the loss and all other metrics of a round.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        clients_per_round: float,
+        noise_multiplier: float,
+        clip: float,
+        seed: int | str,
+        adaptive_clip: AdaptiveClip | None = None,
+        restart_every: int | None = None,
+    ):
+        """Creates it.
+
+        Args:
+            num_classes: n.
+            clients_per_round: K: the fixed number of clients of a round or, where it is
+                random, its expectation. What sums are divided by, whoever came.
+            noise_multiplier: z, the standard deviation of the noise on the sum (in a
+                tree: on a node) by the clip; at least 0. Of all that a round tells,
+                that is, also of what an adaptive clip is led by: the noise on the
+                deltas is then larger, z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2).
+            clip: C, or the first one, of the norm of (delta phi, delta W). Positive.
+            seed: Of the noise; a secret, if the noise is to protect anybody. Another
+                one for each run of which anything is told: equal noise can be taken
+                off.
+            adaptive_clip: How the clip changes; None: not at all.
+            restart_every: The noise is that of a tree over so many rounds, after which
+                a new one begins; None: independent in each round.
+
+        Raises:
+            ValueError: If an argument is out of range.
+        """
+        _check_range("noise_multiplier", noise_multiplier, 0)
+        _check_range("clip", clip, 0, is_open=True)
+        _check_range("clients_per_round", clients_per_round, 0, is_open=True)
+        if restart_every is not None:
+            _check_range("restart_every", restart_every, 1)
+        self._num_classes = num_classes
+        self._clients_per_round = float(clients_per_round)
+        self._clip = clip
+        self._adaptive_clip = adaptive_clip
+        self._restart_every = restart_every
+        self._delta_multiplier, self._count_stddev = _split(
+            noise_multiplier, adaptive_clip, self._clients_per_round
+        )
+        digest = hashlib.blake2b(f"user-level dp\0{seed}".encode(), digest_size=8)
+        self._seed = int.from_bytes(digest.digest(), "little") % _LARGEST_SEED
+
+    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+        """See TFF.
+
+        Args:
+            value_type: `aggregation.ModelDelta`, whose rows at padded keys are zero.
+
+        Returns:
+            A process whose result is an `aggregation.ModelDelta`; its w is dense, or
+            `SparseRows` as in `value_type` if there is no noise.
+        """
+        is_sparse = isinstance(value_type.w, tff.StructType)
+        has_noise = self._delta_multiplier > 0
+        clients_per_round = self._clients_per_round
+        phi_specs = tuple(tf.TensorSpec(t.shape, t.dtype) for t in value_type.phi)
+        embedding_dim = (value_type.w.rows if is_sparse else value_type.w).shape[1]
+        noise = None
+        if has_noise:
+            specs = collections.OrderedDict(
+                phi=phi_specs, w=tf.TensorSpec([self._num_classes, embedding_dim])
+            )
+            if self._adaptive_clip is not None:
+                specs["count"] = tf.TensorSpec([])
+            noise = (
+                dp_noise.TreeNoise(specs, self._seed, self._restart_every)
+                if self._restart_every is not None
+                else dp_noise.IndependentNoise(specs, self._seed)
+            )
+        mean_of_rows = None
+        if is_sparse:
+            mean_of_rows = aggregation.GrowingRowsFactory(clients_per_round).create(
+                value_type.w, tff.TensorType(np.float32)
+            )
+
+        @tff.tensorflow.computation
+        def initial_state():
+            return State(
+                clip=tf.constant(self._clip, tf.float32),
+                estimate=tf.constant(self._clip, tf.float32),
+                num_rounds=tf.constant(0),
+                noise=noise.initialize() if has_noise else (),
+            )
+
+        state_type = initial_state.type_signature.result
+
+        @tff.tensorflow.computation(state_type)
+        def bounds_of(state):
+            return state.clip, state.estimate
+
+        @tff.tensorflow.computation(bounds_of.type_signature.result, value_type)
+        def record_of(bounds, delta):
+            clip, estimate = bounds
+            w = delta.w.rows if is_sparse else delta.w
+            norm = tf.linalg.global_norm([*delta.phi, w])
+            scale = clip / tf.maximum(norm, clip)
+            w = scale * w
+            return _Record(
+                phi=tuple(scale * t for t in delta.phi),
+                w=aggregation.SparseRows(delta.w.keys, w) if is_sparse else w,
+                is_below=tf.where(norm <= estimate, 0.5, -0.5),
+                is_clipped=tf.cast(norm > clip, tf.float32),
+            )
+
+        @tff.tensorflow.computation(record_of.type_signature.result)
+        def weight_of(record):
+            return tf.ones_like(record.is_below)
+
+        @tff.tensorflow.computation(np.float32, np.float32)
+        def share(num_clipped, num_clients):
+            return tf.math.divide_no_nan(num_clipped, num_clients)
+
+        def finish(state, phi_sum, w_mean, below_sum):
+            phi = tuple(t / clients_per_round for t in phi_sum)
+            if not is_sparse:
+                w_mean = w_mean / clients_per_round
+            count = below_sum
+            noise_state = state.noise
+            if has_noise:
+                unit, noise_state = noise.next(state.noise, state.num_rounds)
+                stddev = self._delta_multiplier * state.clip / clients_per_round
+                phi = tuple(
+                    t + stddev * u for t, u in zip(phi, unit["phi"], strict=True)
+                )
+                w_noise = stddev * unit["w"]
+                if is_sparse:
+                    w_mean = tf.tensor_scatter_nd_add(
+                        w_noise, w_mean.keys[:, tf.newaxis], w_mean.rows
+                    )
+                else:
+                    w_mean = w_mean + w_noise
+                if "count" in unit:
+                    count += self._count_stddev * unit["count"]
+            num_rounds = state.num_rounds + 1
+            clip = estimate = state.estimate
+            if self._adaptive_clip is not None:
+                below = tf.clip_by_value(count / clients_per_round + 0.5, 0.0, 1.0)
+                estimate *= tf.exp(
+                    -self._adaptive_clip.learning_rate
+                    * (below - self._adaptive_clip.quantile)
+                )
+                clip = estimate
+                if self._restart_every is not None:
+                    is_new = tf.equal(num_rounds % self._restart_every, 0)
+                    clip = tf.where(is_new, estimate, state.clip)
+            return (
+                State(clip, estimate, num_rounds, noise_state),
+                aggregation.ModelDelta(phi, w_mean),
+                state.clip,
+            )
+
+        record_type = record_of.type_signature.result
+        w_mean_type = record_type.w
+        if is_sparse:
+            w_mean_type = mean_of_rows.next.type_signature.result.result.member
+        finish = tff.tensorflow.computation(
+            finish, state_type, record_type.phi, w_mean_type, np.float32
+        )
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_eval(initial_state, tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+        )
+        def next_round(state, value):
+            bounds = tff.federated_broadcast(tff.federated_map(bounds_of, state))
+            records = tff.federated_map(record_of, (bounds, value))
+            if is_sparse:
+                w_mean = mean_of_rows.next(
+                    mean_of_rows.initialize(),
+                    records.w,
+                    tff.federated_map(weight_of, records),
+                ).result
+            else:
+                w_mean = tff.federated_sum(records.w)  # `finish` divides it.
+            state, mean, clip = tff.federated_map(
+                finish,
+                (
+                    state,
+                    tff.federated_sum(records.phi),
+                    w_mean,
+                    tff.federated_sum(records.is_below),
+                ),
+            )
+            clipped = tff.federated_map(
+                share,
+                (
+                    tff.federated_sum(records.is_clipped),
+                    tff.federated_sum(tff.federated_map(weight_of, records)),
+                ),
+            )
+            return tff.templates.MeasuredProcessOutput(
+                state,
+                mean,
+                tff.federated_zip(
+                    collections.OrderedDict(
+                        dp=collections.OrderedDict(clip=clip, clipped_share=clipped)
+                    )
+                ),
+            )
+
+        return tff.templates.AggregationProcess(initialize, next_round)
+
+
+def _split(
+    noise_multiplier: float,
+    adaptive_clip: AdaptiveClip | None,
+    clients_per_round: float,
+) -> tuple[float, float]:
+    """Shares the noise out between the deltas and the number of clients below.
+
+    Returns:
+        z_delta, by the clip, and sigma_b, in clients (Andrew et al., Theorem 1).
+    """
+    if adaptive_clip is None:
+        return noise_multiplier, 0.0
+    _check_range("quantile", adaptive_clip.quantile, 0, 1)
+    _check_range("learning_rate", adaptive_clip.learning_rate, 0)
+    if not noise_multiplier:
+        return 0.0, adaptive_clip.count_stddev or 0.0
+    count_stddev = adaptive_clip.count_stddev
+    if count_stddev is None:
+        count_stddev = clients_per_round / 20
+    if noise_multiplier >= 2 * count_stddev:
+        raise ValueError(
+            f"noise_multiplier={noise_multiplier} leaves nothing for the deltas: the "
+            f"number of clients below the clip has noise of count_stddev="
+            f"{count_stddev:g} only, and twice that must be more. Take more clients a "
+            "round, or a larger count_stddev."
+        )
+    return (noise_multiplier**-2 - (2 * count_stddev) ** -2) ** -0.5, count_stddev
+
+
+def _check_range(
+    name: str,
+    value: float,
+    low: float,
+    high: float = math.inf,
+    is_open: bool = False,
+) -> None:
+    """Raises a ValueError unless low <= value <= high, or low < value if `is_open`."""
+    if not (math.isfinite(value) and low <= value <= high) or (
+        is_open and value == low
+    ):
+        wanted = f"more than {low}" if is_open else f"at least {low}"
+        if math.isfinite(high):
+            wanted += f" and at most {high}"
+        raise ValueError(f"{name} must be {wanted}, found {value}.")

@@ -1,0 +1,154 @@
+"""Images that are nobody's secret, of one or several sources, to start a network with.
+
+The paper starts phi from ImageNet-1k (FedSS, A.2): photographs of classes that are not
+those of the task. Where that cannot be had, images of other classes and of other data
+sets stand in.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from tff_fedss import seeds
+from tff_fedss.datasets import fingerprint
+from tff_fedss.datasets.fingerprint import Fingerprint
+from tff_fedss.errors import InvalidInputError
+
+# Keeps the choice of classes apart from the other draws of the same seed.
+_STREAM = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Labelled images of one data set.
+
+    Attributes:
+        name: What to call it.
+        images: uint8[N, height, width, channels].
+        labels: int32[N], from 0 on.
+        num_classes: How many classes there are.
+    """
+
+    name: str
+    images: np.ndarray
+    labels: np.ndarray
+    num_classes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PublicImages:
+    """What is trained on, and what the features are tried on.
+
+    Attributes:
+        train_images: uint8[N, height, width, channels].
+        train_labels: int32[N]: the classes of all sources, one source after another.
+        num_classes: How many classes are trained.
+        probe_images: uint8[M, height, width, channels], of classes that are not.
+        probe_labels: int32[M], numbered from 0 on.
+        sources: The sources' names, with the number of their classes and images.
+    """
+
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    num_classes: int
+    probe_images: np.ndarray
+    probe_labels: np.ndarray
+    sources: tuple[str, ...]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels)."""
+        return self.train_images.shape[1:]
+
+    def summary(self) -> str:
+        """The data in one line."""
+        height, width, channels = self.image_shape
+        text = (
+            f"{' and '.join(self.sources)}: {len(self.train_labels):,} images of "
+            f"{self.num_classes:,} classes, {height}x{width}x{channels}"
+        )
+        if len(self.probe_labels):
+            count = len(np.unique(self.probe_labels))
+            text += f"; the probe has {len(self.probe_labels):,} of {count:,} others"
+        return text
+
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows these data again; see `fingerprint`."""
+        return {
+            "sources": fingerprint.of_text(self.sources),
+            "classes": self.num_classes,
+            "image shape": fingerprint.shape_text(self.image_shape),
+            "labels of training images": fingerprint.of_arrays([self.train_labels]),
+            "contents of training images": fingerprint.of_arrays([self.train_images]),
+            "labels of the probe": fingerprint.of_arrays([self.probe_labels]),
+            "contents of the probe": fingerprint.of_arrays([self.probe_images]),
+        }
+
+
+def put_together(
+    sources: Sequence[Source], *, num_probe_classes: int = 0, seed: int = 0
+) -> PublicImages:
+    """Makes one data set of several.
+
+    Args:
+        sources: With images of the same shape. Classes of two sources are never the
+            same class, whatever they show.
+        num_probe_classes: So many classes of the first source, drawn at random, are
+            kept for the probe: nothing is trained on them.
+        seed: Of their choice.
+
+    Returns:
+        The images, in the order of the sources.
+
+    Raises:
+        InvalidInputError: If shapes differ, or too few classes would be left.
+    """
+    first = sources[0]
+    for source in sources[1:]:
+        if source.images.shape[1:] != first.images.shape[1:]:
+            raise InvalidInputError(
+                f"images of {source.name} are "
+                f"{fingerprint.shape_text(source.images.shape[1:])}, those of "
+                f"{first.name} {fingerprint.shape_text(first.images.shape[1:])}: "
+                "expected the same size and channels."
+            )
+    if not 0 <= num_probe_classes <= first.num_classes - 2:
+        raise InvalidInputError(
+            f"num_probe_classes={num_probe_classes} must leave two or more of the "
+            f"{first.num_classes} public classes of {first.name}."
+        )
+    generator = seeds.generator(seed + (_STREAM << 32), 0)
+    is_probe = np.zeros(first.num_classes, bool)
+    is_probe[generator.permutation(first.num_classes)[:num_probe_classes]] = True
+    kept, of_probe = _numbered(first, ~is_probe), _numbered(first, is_probe)
+    parts = [kept, *((source.images, source.labels) for source in sources[1:])]
+    counts = [
+        first.num_classes - num_probe_classes,
+        *(source.num_classes for source in sources[1:]),
+    ]
+    offsets = np.cumsum([0, *counts[:-1]])
+    return PublicImages(
+        train_images=np.concatenate([images for images, _ in parts]),
+        train_labels=np.concatenate(
+            [
+                labels + offset
+                for (_, labels), offset in zip(parts, offsets, strict=True)
+            ]
+        ).astype(np.int32),
+        num_classes=sum(counts),
+        probe_images=of_probe[0],
+        probe_labels=of_probe[1],
+        sources=tuple(
+            f"{source.name} ({source.num_classes:,} classes, "
+            f"{len(source.labels):,} images)"
+            for source in sources
+        ),
+    )
+
+
+def _numbered(source: Source, is_wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The images of some classes, which are numbered anew."""
+    rows = is_wanted[source.labels]
+    numbers = np.cumsum(is_wanted, dtype=np.int32) - 1
+    return source.images[rows], numbers[source.labels[rows]]

@@ -1,0 +1,259 @@
+"""Epsilon of user-level differential privacy, for the cohorts that are really drawn.
+
+The mechanism is that of `algorithms.user_level_dp`: per round one sum of vectors of
+norm at most C, one of each client of the cohort, with noise of z C on it or in a tree.
+What has (epsilon, delta)-differential privacy is all models that leave the server,
+together. The events are those of dp-accounting; how they come about is here:
+
+- `PoissonSampling`: every client takes part in a round by a coin of its own.
+  Neighbours: a client is added or removed. The sum then changes by at most C: z is the
+  noise multiplier (Abadi et al., CCS 2016; Mironov, Talwar, Zhang, 2019).
+- `FixedSizeSampling`: K clients, uniform without replacement. Neighbours: a client is
+  replaced by another, since the cohort has K either way. The sum then changes by up to
+  2 C, and the noise multiplier is z / 2 (Wang, Balle, Kasiviswanathan, AISTATS 2019,
+  Theorem 27), which the library leaves to who calls it. Poisson's epsilon must not be
+  claimed here.
+- `TreeAggregation`: nothing random is relied on, the schedule of cohorts may be public.
+  Neighbours: a client's updates are zero in all rounds (Kairouz et al., ICML 2021,
+  Definition 1.1). A client with c rounds below a node changes it by up to c C (their
+  Appendix D.2), so that the tree is one Gaussian mechanism of multiplier
+  z / sqrt(max_k sum_nodes c^2). Here c is counted in the schedule that is run.
+
+The first two hold while the draws of the cohorts are secret, all three while the noise
+is. In a simulation both follow from `seed`, so that the numbers are those of the same
+program with secret draws. Noise in floating point is taken for Gaussian noise.
+"""
+
+import abc
+import collections
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import dp_accounting
+from dp_accounting import rdp
+from dp_accounting.pld import common, privacy_loss_mechanism
+
+_Relation = dp_accounting.NeighboringRelation
+
+
+class Accountant(abc.ABC):
+    """Knows the epsilon of a run after each round.
+
+    Attributes:
+        delta: The probability with which epsilon may fail.
+        relation: What neighbouring data sets differ in, in words.
+    """
+
+    relation: str
+
+    def __init__(self, noise_multiplier: float, delta: float):
+        """Creates it.
+
+        Args:
+            noise_multiplier: z, at least 0; of all that a round tells, as
+                `user_level_dp.PrivateMeanFactory` takes it.
+            delta: In (0, 1).
+
+        Raises:
+            ValueError: If one is out of range.
+        """
+        if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
+            raise ValueError(
+                f"noise_multiplier must be at least 0, found {noise_multiplier}."
+            )
+        if not 0 < delta < 1:
+            raise ValueError(f"delta must be between 0 and 1, found {delta}.")
+        self.delta = delta
+        self._noise_multiplier = noise_multiplier
+
+    def epsilon(self, num_rounds: int) -> float:
+        """Returns epsilon at `delta` of the models after rounds 1 to `num_rounds`.
+
+        Infinite where there is no noise, 0.0 after no round.
+        """
+        if not num_rounds:
+            return 0.0
+        if not self._noise_multiplier:
+            return math.inf
+        return self._epsilon(num_rounds)
+
+    @abc.abstractmethod
+    def _epsilon(self, num_rounds: int) -> float:
+        """Does what `epsilon` does, where there are a round and noise."""
+
+
+class _SampledGaussian(Accountant):
+    """Rounds alike, each a Gaussian mechanism on a random cohort."""
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        delta: float,
+        num_clients: int,
+        clients_per_round: int,
+    ):
+        """Creates it.
+
+        Args:
+            noise_multiplier: See `Accountant`.
+            delta: Likewise.
+            num_clients: N.
+            clients_per_round: K, or its expectation.
+
+        Raises:
+            ValueError: If one is out of range.
+        """
+        super().__init__(noise_multiplier, delta)
+        if not 1 <= clients_per_round <= num_clients:
+            raise ValueError(
+                f"clients_per_round must be in [1, {num_clients}], "
+                f"found {clients_per_round}."
+            )
+        self._num_clients = num_clients
+        self._clients_per_round = clients_per_round
+
+    @functools.cached_property
+    def _one_round(self) -> rdp.RdpAccountant:
+        """Renyi divergences of one round: those of more rounds are multiples."""
+        return self._compose()
+
+    @abc.abstractmethod
+    def _compose(self) -> rdp.RdpAccountant:
+        """Returns an accountant that has seen one round."""
+
+    def _epsilon(self, num_rounds: int) -> float:
+        one = self._one_round
+        epsilon, _ = rdp.compute_epsilon(one.orders, num_rounds * one.rdp, self.delta)
+        return float(epsilon)
+
+
+class PoissonSampling(_SampledGaussian):
+    """Each client takes part with probability K / N, whoever else does."""
+
+    relation = "a client is added or removed"
+
+    def _compose(self) -> rdp.RdpAccountant:
+        accountant = rdp.RdpAccountant(neighboring_relation=_Relation.ADD_OR_REMOVE_ONE)
+        event = dp_accounting.GaussianDpEvent(self._noise_multiplier)
+        probability = self._clients_per_round / self._num_clients
+        return accountant.compose(
+            dp_accounting.PoissonSampledDpEvent(probability, event)
+        )
+
+
+class FixedSizeSampling(_SampledGaussian):
+    """K of the N clients, uniform without replacement.
+
+    Where what is known of such sampling is worse than what holds without any (little
+    noise, many rounds), epsilon is that of a client who takes part in all rounds.
+    """
+
+    relation = "a client is replaced by another"
+
+    def _compose(self) -> rdp.RdpAccountant:
+        accountant = rdp.RdpAccountant(neighboring_relation=_Relation.REPLACE_ONE)
+        # A client's vector becomes another's, both of norm C: the sum moves by 2 C.
+        event = dp_accounting.GaussianDpEvent(self._noise_multiplier / 2)
+        return accountant.compose(
+            dp_accounting.SampledWithoutReplacementDpEvent(
+                self._num_clients, self._clients_per_round, event
+            )
+        )
+
+    def _epsilon(self, num_rounds: int) -> float:
+        in_all = self._noise_multiplier / (2 * math.sqrt(num_rounds))
+        return min(
+            super()._epsilon(num_rounds), epsilon_of_gaussian(in_all, self.delta)
+        )
+
+
+class TreeAggregation(Accountant):
+    """DP-FTRL with the cohorts that a run draws, whatever they are."""
+
+    relation = "a client's updates are zero"
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        delta: float,
+        cohort_fn: Callable[[int], Sequence[str]],
+        restart_every: int | None = None,
+    ):
+        """Creates it.
+
+        Args:
+            noise_multiplier: See `Accountant`; of a node.
+            delta: Likewise.
+            cohort_fn: From a round, counted from 1, to the ids of its clients.
+            restart_every: The number of rounds of a tree; None: any.
+
+        Raises:
+            ValueError: If one is out of range.
+        """
+        super().__init__(noise_multiplier, delta)
+        self._cohort_fn = cohort_fn
+        self._restart_every = restart_every
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._num_rounds = 0
+        # The nodes that are not yet below another whole one, the large ones first:
+        # their height, and how often each client took part.
+        self._open: list[tuple[int, collections.Counter[str]]] = []
+        self._squares: collections.Counter[str] = collections.Counter()
+
+    def sensitivity(self, num_rounds: int) -> float:
+        """Returns how far a client can move all nodes, as one vector, in clips.
+
+        Args:
+            num_rounds: T. Only nodes whose rounds are all done have told something.
+
+        Returns:
+            sqrt(max_k sum_nodes c_k^2).
+        """
+        if num_rounds < self._num_rounds:
+            self._start_over()
+        while self._num_rounds < num_rounds:
+            self._add(self._cohort_fn(self._num_rounds + 1))
+        return math.sqrt(max(self._squares.values(), default=0))
+
+    def _add(self, cohort: Sequence[str]) -> None:
+        """Goes on by a leaf, and by the nodes that are whole with it."""
+        every = self._restart_every
+        if every is not None and self._num_rounds % every == 0:
+            self._open = []
+        self._num_rounds += 1
+        height, counts = 0, collections.Counter(cohort)
+        self._release(counts)
+        while self._open and self._open[-1][0] == height:
+            _, left = self._open.pop()
+            height, counts = height + 1, left + counts
+            self._release(counts)
+        self._open.append((height, counts))
+
+    def _release(self, counts: collections.Counter[str]) -> None:
+        for client_id, count in counts.items():
+            self._squares[client_id] += count**2
+
+    def _epsilon(self, num_rounds: int) -> float:
+        sensitivity = self.sensitivity(num_rounds)
+        if not sensitivity:
+            return 0.0
+        return epsilon_of_gaussian(self._noise_multiplier / sensitivity, self.delta)
+
+
+def epsilon_of_gaussian(noise_multiplier: float, delta: float) -> float:
+    """Returns the exact epsilon of one Gaussian mechanism (Balle and Wang, 2018).
+
+    Args:
+        noise_multiplier: The standard deviation by the sensitivity; positive.
+        delta: In (0, 1).
+    """
+    loss = privacy_loss_mechanism.GaussianPrivacyLoss(noise_multiplier)
+    epsilon = common.inverse_monotone_function(
+        loss.get_delta_for_epsilon,
+        delta,
+        common.BinarySearchParameters(0, math.inf, initial_guess=1.0),
+    )
+    return float(epsilon)

@@ -1,0 +1,130 @@
+"""Train phi on public images, and try its features on classes that it has not seen."""
+
+import collections
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import metrics, models, seeds
+from tff_fedss.datasets.central.augmentation import Augmentation
+from tff_fedss.datasets.central.public_images import PublicImages
+from tff_fedss.datasets.fingerprint import Fingerprint
+
+# Keeps the order of the images apart from the other draws of the same seed.
+_STREAM = 3
+
+
+class Pretraining:
+    """The triple of public images, phi and a linear probe.
+
+    Attributes:
+        metric: The key in the result of `evaluate`.
+        metric_title: How to write it in tables and plots.
+        data: The images.
+        model_fn: Builds phi, always with the same initial weights.
+        steps_per_epoch: How many mini-batches are an epoch.
+        has_probe: Whether there are classes to try the features on.
+    """
+
+    metric = "probe_top1"
+    metric_title = "linear probe, top-1"
+
+    def __init__(
+        self,
+        data: PublicImages,
+        model_fn: Callable[[], tf.keras.Model],
+        augmentation: Augmentation,
+        *,
+        batch_size: int,
+        seed: int,
+    ):
+        """Takes the parts.
+
+        Args:
+            data: The images.
+            model_fn: Builds phi: images [examples, h, w, c] to float32[examples, d].
+            augmentation: Of what is trained on.
+            batch_size: The mini-batch; the last one of an epoch may be shorter.
+            seed: Of the order of the images and of their augmentation.
+        """
+        self.data = data
+        self.model_fn = model_fn
+        self.steps_per_epoch = -(-len(data.train_labels) // batch_size)
+        self.has_probe = len(data.probe_labels) > 0
+        self._augment = tf.function(augmentation, reduce_retracing=True)
+        self._batch_size = batch_size
+        self._seed = seed
+        self._probed: tf.keras.Model | None = None
+        self._infer: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def fingerprint(self) -> Fingerprint:
+        """By what a run knows its data again; see `datasets.fingerprint`."""
+        return self.data.fingerprint()
+
+    @staticmethod
+    def format_metric(value: float) -> str:
+        """Writes a value of the metric, a share."""
+        return f"{100 * value:.1f} %"
+
+    def batches(self, num_done: int) -> Iterator[tuple[tf.Tensor, np.ndarray]]:
+        """Yields mini-batches without end, shuffled anew in each epoch.
+
+        Args:
+            num_done: How many to leave out, because they have been used before.
+
+        Yields:
+            Images float32[examples, h, w, c] in 0..255, and labels int32[examples].
+        """
+        epoch, done = divmod(num_done, self.steps_per_epoch)
+        while True:
+            generator = seeds.generator(self._seed + (_STREAM << 32), epoch)
+            order = generator.permutation(len(self.data.train_labels))
+            of_epoch = seeds.fold_in([self._seed, _STREAM], epoch)
+            for step in range(done, self.steps_per_epoch):
+                chosen = order[step * self._batch_size :][: self._batch_size]
+                images = self._augment(
+                    tf.constant(self.data.train_images[chosen]),
+                    seeds.fold_in(of_epoch, step),
+                )
+                yield images, self.data.train_labels[chosen]
+            epoch, done = epoch + 1, 0
+
+    def evaluate(
+        self, weights: tff.learning.models.ModelWeights
+    ) -> "collections.OrderedDict[str, float]":
+        """Fits a linear classifier to the features of classes that were not trained.
+
+        On every second image of each class; the others are its test.
+
+        Args:
+            weights: trainable = [*phi, W], and phi's other variables.
+
+        Returns:
+            `probe_top1`, a share; nothing without such classes.
+        """
+        if not self.has_probe:
+            return collections.OrderedDict()
+        if self._probed is None:
+            self._probed = self.model_fn()
+            self._infer = models.inference(self._probed)
+        models.assign(self._probed.trainable_variables, weights.trainable[:-1])
+        models.assign(self._probed.non_trainable_variables, weights.non_trainable)
+        labels = self.data.probe_labels
+        features = self._infer(self.data.probe_images)
+        is_test = _every_second(labels)
+        return collections.OrderedDict(
+            probe_top1=metrics.linear_accuracy(
+                features[~is_test], labels[~is_test], features[is_test], labels[is_test]
+            )
+        )
+
+
+def _every_second(labels: np.ndarray) -> np.ndarray:
+    """bool[M]: the second, the fourth, ... image of each class."""
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], labels[order])
+    is_second = np.empty(len(labels), bool)
+    is_second[order] = (np.arange(len(labels)) - starts) % 2 == 1
+    return is_second
