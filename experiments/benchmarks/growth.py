@@ -10,10 +10,11 @@ classes. Every case is a process of its own, which waits while another is at wor
 take turns, so that other load meets all of them.
 
 `--series=memoised,...` runs rounds of FedSS at a million classes, with and without what
-hides requests or rare rows (docs/privacy.md), K = 8, in turns, two processes at a time:
+hides requests, rare rows or, by noise on all of W, clients (docs/privacy.md), K = 8, in
+turns, two processes at a time:
 
     ./run.sh python -m experiments.benchmarks.growth --output_dir=results/defences
-        --series=memoised,randomized_response,pool,secure,union,all
+        --series=memoised,randomized_response,pool,secure,union,all,dp_gaussian,dp_ftrl
 
 Prints tables and writes growth.csv, growth.md and growth.png. About 15 minutes on 2
 quiet cores, up to 10 GB of memory at a time.
@@ -39,11 +40,13 @@ from experiments.benchmarks import peak_memory
 from experiments.common import config, output_files, plots, program
 from experiments.common.table import as_markdown
 from tff_fedss import class_set_defences, metrics, models, runtime
-from tff_fedss.algorithms import aggregation, exchange, fedss
+from tff_fedss.algorithms import aggregation, exchange, fedss, user_level_dp
 
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_IMAGES, _BATCH_SIZE = 96, 32
 _NUM_POSITIVES, _NUM_NEGATIVES = 90, 80
+# Of what is compared with and without something that hides.
+_LARGE_N, _SMALL_K = 1_000_000, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +83,23 @@ _CASES = {
         Case("full_softmax", num_classes=n) for n in (2_000, 20_000, 200_000)
     ],
 }
+
+
+def _private(**kwargs: Any) -> dict[str, Any]:
+    """User-level DP with dense noise, at the size of `_BY_DEFENCE`."""
+    return {
+        "joint_aggregator": user_level_dp.PrivateMeanFactory(
+            num_classes=_LARGE_N,
+            clients_per_round=_SMALL_K,
+            noise_multiplier=0.01,
+            clip=1.0,
+            seed=0,
+            **kwargs,
+        ),
+        "client_weighting": "uniform",
+    }
+
+
 # Arguments of `class_set_defences.builder`, or of `build_fedss`.
 _DEFENCES = {
     "memoised": {},
@@ -89,10 +109,13 @@ _DEFENCES = {
     "secure": {"rows_aggregator": aggregation.ThresholdRowsFactory(2)},
     "union": {"requests": "union"},
     "all": {"requests": "all"},
+    "dp_gaussian": _private(),
+    # Three nodes of the size of phi and W are kept; more rounds need more.
+    "dp_ftrl": _private(restart_every=8),
 }
 _BY_DEFENCE = {
     name: [
-        Case(num_classes=1_000_000, cohort_size=8, defence=defence)
+        Case(num_classes=_LARGE_N, cohort_size=_SMALL_K, defence=defence)
         for defence in ("", name)
     ]
     for name in _DEFENCES

@@ -3,6 +3,10 @@
     ./run.sh table 1 --scale=mini --data_dir=OMNIGLOT      # or fedss/1
     ./run.sh table 2 --scale=mini --data_dir=OMNIGLOT      # Table 4 is in it
     ./run.sh table figure6 --scale=mini --data_dir=OMNIGLOT
+    ./run.sh table 2 --scale=chunks --data_dir=OMNIGLOT    # clients as SOP's
+    ./run.sh table rates --data_dir=OMNIGLOT     # of each method, on validation clients
+    ./run.sh table spreadout --data_dir=OMNIGLOT # FedAwS's weight and margin, likewise
+    ./run.sh table long --data_dir=OMNIGLOT      # 1,000 rounds
     ./run.sh table 1 --scale=tiny_imagenet --data_dir=TINY_IMAGENET
     ./run.sh table 1 --scale=paper --data_dir=LANDMARKS --pretrained=imagenet.h5
 
@@ -113,7 +117,7 @@ def _six_methods(
     sizes: Sequence[int] = (5, 10, 20, 40, 80),
     also_table_4: Sequence[str] = (),
 ) -> list[Cell]:
-    """The rows of Tables 1 to 3; FedSS with both readings of Eq. 3's correction.
+    """The rows of Tables 1 to 3; FedSS and NegOnly with and without Eq. 3's correction.
 
     Args:
         prefix: Of the cells' names.
@@ -125,6 +129,7 @@ def _six_methods(
         *(_drawing(prefix, common, "fedss", m) for m in sizes),
         *(_drawing(prefix, common, "fedss", m, corrected=False) for m in sizes),
         *(_drawing(prefix, common, "neg_only", m) for m in sizes),
+        *(_drawing(prefix, common, "neg_only", m, corrected=False) for m in sizes),
         *(
             _other(prefix, common, method)
             for method in ("pos_only", "fedaws", "full_softmax", "centralized")
@@ -155,7 +160,11 @@ def _names(cells: Sequence[Cell]) -> list[str]:
 def _figure_6(prefix: str, common: Mapping[str, Any], positives: int) -> list[Cell]:
     """NegOnly with as many pushing classes as FedSS with m: m + |P_k| - 1."""
     sizes = [m + positives - 1 for m in (5, 10, 20, 40, 80)]
-    return [_drawing(prefix, common, "neg_only", m) for m in sizes]
+    return [
+        _drawing(prefix, common, "neg_only", m, corrected)
+        for corrected in (True, False)
+        for m in sizes
+    ]
 
 
 def _rates(
@@ -171,6 +180,34 @@ def _rates(
     ]
 
 
+def _on_validation(cells: Sequence[Cell], name: str, values: Sequence[Any]):
+    """Each cell with each value of a flag, measured on validation clients."""
+    return [
+        Cell(
+            f"{cell.name}_{value:g}",
+            {**cell.settings, **_VALIDATION, name: value},
+            f"{cell.title}, {name} {value:g}",
+        )
+        for cell in cells
+        for value in values
+    ]
+
+
+def _one_of_each(prefix: str, common: Mapping[str, Any], m: int = 20) -> list[Cell]:
+    """The six methods, those that draw negatives with one m."""
+    return [
+        *(_drawing(prefix, common, method, m) for method in ("fedss", "neg_only")),
+        *(
+            _other(prefix, common, method)
+            for method in ("pos_only", "fedaws", "full_softmax", "centralized")
+        ),
+    ]
+
+
+# A tenth of the clients is kept apart, and measured on: nothing looks at the test.
+_VALIDATION = dict(validation_share=0.1, on_validation=True)
+_LONG = dict(_MINI_1, rounds=1000, rounds_per_evaluation=50)
+_CHUNKS = dict(_MINI_2, partition="chunks")
 _TABLE_4_PAPER = _table_4("sop", _PAPER[2])
 _TABLE_4_MINI = _table_4("omniglot", _MINI_2)
 _SEARCH = dict(_MINI, rounds=100)
@@ -234,6 +271,67 @@ TABLES = {
         _PROGRAM,
         _figure_6("omniglot", _MINI_1, 20),
         "table1_mini",
+    ),
+    ("2", "chunks"): table(
+        "Table 2 at a size for 2 cores, a character on one or two clients",
+        _PROGRAM,
+        _six_methods("omniglot", _CHUNKS),
+        "table2_chunks",
+    ),
+    ("long", "mini"): table(
+        "Table 1 at a size for 2 cores, after 1,000 rounds",
+        _PROGRAM,
+        [
+            *(_drawing("omniglot", _LONG, "neg_only", m) for m in (10, 20, 80)),
+            *(_drawing("omniglot", _LONG, "fedss", m) for m in (10, 20, 80)),
+            _other("omniglot", _LONG, "pos_only"),
+            _other("omniglot", _LONG, "full_softmax"),
+        ],
+        "long_mini",
+    ),
+    ("rates", "mini"): table(
+        "The client learning rate of each method, Table 1 at a size for 2 cores",
+        _PROGRAM,
+        _on_validation(
+            _one_of_each("omniglot", _MINI_1),
+            "client_learning_rate",
+            (0.01, 0.03, 0.1, 0.3),
+        ),
+        "rates_mini",
+        seeds=(0,),
+    ),
+    ("retrieval_rates", "mini"): table(
+        "The client learning rate of each method, Table 2 at a size for 2 cores",
+        _PROGRAM,
+        _on_validation(
+            _one_of_each("omniglot", _MINI_2),
+            "client_learning_rate",
+            (0.003, 0.01, 0.03, 0.1),
+        ),
+        "retrieval_rates_mini",
+        seeds=(0,),
+    ),
+    # A.2: the weight was searched; the margin is not stated.
+    ("spreadout", "mini"): table(
+        "FedAwS's weight and margin, Table 1 at a size for 2 cores",
+        _PROGRAM,
+        [
+            cell
+            for margin in (0.5, 1.0, 1.4)
+            for cell in _on_validation(
+                [
+                    Cell(
+                        f"omniglot_margin{margin:g}",
+                        dict(_MINI_1, method="fedaws", spreadout_margin=margin),
+                        f"FedAwS, margin {margin:g}",
+                    )
+                ],
+                "spreadout_weight",
+                (0.1, 1.0, 10.0, 100.0),
+            )
+        ],
+        "spreadout_mini",
+        seeds=(0,),
     ),
     ("learning_rate", "mini"): table(
         "The client learning rate of the mini runs",

@@ -28,13 +28,14 @@ from experiments.fedss import (
     paper_table,
     paper_values,
     result_figures,
+    search_page,
     table_lines,
     table_results,
 )
 from tff_fedss import tasks
 from tff_fedss.errors import InvalidInputError
 
-SCALES = ("mini", "tiny_imagenet", "paper")
+SCALES = ("mini", "chunks", "tiny_imagenet", "paper")
 NUM_SEEDS = 3  # Section 4.1: three independent runs.
 _DEFAULT_FIGURES = {1: (3, 4, 5), 2: (3, 4, 5), 3: (3, 4, 10), 4: ()}
 # Of the runs, for `./run.sh table`.
@@ -149,8 +150,8 @@ def write_table(
     number, scale = name
     if number == "figure6":
         return write_figure(results_dir, 6)
-    if not number.isdecimal():  # The search of a learning rate has no table.
-        return ""
+    if not number.isdecimal():  # There is no such table in the paper.
+        return search_page.write(table, results_dir, num_seeds, command)
     return write(
         results_dir,
         int(number),

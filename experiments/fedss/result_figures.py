@@ -209,7 +209,8 @@ def compositions(results: Results) -> list[tuple[Cell, Cell]]:
     """Pairs FedSS with m negatives and NegOnly with m + |P_k| - 1 (section 4.4).
 
     The paper's NegOnly draws exactly as many more classes as a client has; ours draws a
-    number that is fixed for all clients, so the nearest one is taken, within 5 %.
+    number that is fixed for all clients, so the nearest one is taken, within 5 %. Both
+    have the logit correction, or neither.
 
     Args:
         results: The runs; FedSS in both readings if both are there.
@@ -225,11 +226,9 @@ def compositions(results: Results) -> list[tuple[Cell, Cell]]:
         near = [m for m in candidates if abs(m - wanted) <= max(1, 0.05 * wanted)]
         if near:
             nearest = min(near, key=lambda m: abs(m - wanted))
-            for corrected in (setting.is_corrected, True):
-                other = results.cells.get(Setting("neg_only", nearest, corrected))
-                if other is not None:
-                    pairs.append((cell, other))
-                    break
+            other = Setting("neg_only", nearest, setting.is_corrected)
+            if other in results.cells:
+                pairs.append((cell, results.cells[other]))
     return sorted(
         pairs,
         key=lambda pair: (
@@ -242,9 +241,7 @@ def compositions(results: Results) -> list[tuple[Cell, Cell]]:
 def figure6(results: Results, path: pathlib.Path) -> None:
     """Draws FedSS beside NegOnly with equally many classes that push (section 4.4).
 
-    Bars without the logit correction are hatched. Where NegOnly with it has to stand
-    beside FedSS without it, which is not like with like, its bar is hatched across, and
-    the legend says so.
+    Bars without the logit correction are hatched.
 
     Args:
         results: The runs of the table figure6, and FedSS.
@@ -265,14 +262,8 @@ def figure6(results: Results, path: pathlib.Path) -> None:
     colors["neg_only"] = "#F2C29D"  # Vermillion, lighter: also in a grey print.
     with plots.figure(path, figsize=size) as (figure, axes):
         for i, pair in enumerate(pairs):
-            ours, other = (cell.setting for cell in pair)
             for cell, offset in zip(pair, (-0.2, 0.2), strict=True):
                 mean, std = _final(cell, results.task.metric)
-                hatch = None if cell.setting.is_corrected else "//"
-                label = cell.setting.title
-                if cell is pair[1] and ours.is_corrected != other.is_corrected:
-                    hatch = "xx"
-                    label = f"{other.title} (corrected) beside {ours.title}"
                 axes.bar(
                     i + offset,
                     mean,
@@ -280,9 +271,9 @@ def figure6(results: Results, path: pathlib.Path) -> None:
                     yerr=std,
                     capsize=3,
                     color=colors[cell.setting.method],
-                    hatch=hatch,
+                    hatch=None if cell.setting.is_corrected else "//",
                     edgecolor="white",
-                    label=label,
+                    label=cell.setting.title,
                 )
         labels = [
             f"{other.setting.num_negatives}\n({ours.setting.num_negatives})"

@@ -78,8 +78,9 @@ class RunConfig(
     partition: str | None = config.flag(
         None,
         "How images are split over clients. omniglot: `mixed` (20 classes with about 5 "
-        "drawings of each; the default) or `drawer` (natural: one person's hand in one "
-        "alphabet). tiny_imagenet: `mixed` or `dirichlet`. images and tfds: `iid` (the "
+        "drawings of each; the default), `drawer` (natural: one person's hand in one "
+        "alphabet) or `chunks` (100 drawings of whole classes but at the cuts, as of "
+        "SOP). tiny_imagenet: `mixed` or `dirichlet`. images and tfds: `iid` (the "
         "default), `natural` (the data's own clients), `dirichlet` (each class cut in "
         "random proportions), `classes` (--classes_per_client each), `chunks` (classes "
         "whole but at the cuts), `quantity` (log-normal sizes). The others know one "

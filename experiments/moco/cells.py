@@ -20,17 +20,17 @@ _PROGRAM = "experiments.moco.train"
 _SCALES: dict[str, dict[str, Any]] = {
     # A small network on 10,000 images of CIFAR-10, for one core.
     "mini": dict(dataset="cifar10", num_train=10000, backbone="small_cnn"),
-    # MoCo v2's settings; 1,250 epochs, as the paper has it. The queue is ours.
+    # MoCo v2's settings; 1,250 epochs, as the paper has it.
     "paper": dict(
         dataset="imagenette",
-        backbone="resnet50",
+        backbone="resnet50_split",
         image_size=224,
         batch_size=256,
         learning_rate=0.03,
         weight_decay=0.0001,
         temperature=0.2,
         key_momentum=0.999,
-        queue_size=4096,
+        queue_size=65536,
     ),
 }
 _EPOCHS = {"mini": 30, "paper": 1250}

@@ -23,6 +23,7 @@ again, and ends with the same bytes.
 
 import dataclasses
 import functools
+import math
 import pathlib
 from collections.abc import Callable
 
@@ -52,9 +53,10 @@ LOSSES = "losses.npz"
 class _Settings:
     """What a flag is by default; the attributes have the flags' names.
 
-    The defaults are those of MoCo v2 and the paper. It does not state its queue; 4,096
-    is less than half of Imagenette, so that the queue never holds a key of the image
-    itself from the epoch before.
+    The defaults are those of MoCo v2 and the paper, but for the queue: "its suggested
+    hyper-parameters" are 65,536 keys, which the paper's cells have. 4,096 is less than
+    half of Imagenette, so that the queue never holds a key of the image itself from the
+    epoch before.
     """
 
     image_size: int
@@ -129,7 +131,7 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     epochs: int | None = config.flag(
         None,
-        "How long to train; the learning rate falls to 0 by then."
+        "How long to train; the learning rate falls towards 0 by then."
         + _by_dataset("epochs"),
         group="Training",
         low=0,
@@ -144,8 +146,8 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     learning_rate: float | None = config.flag(
         None,
-        "At the start, of SGD with momentum 0.9; it falls by a half cosine."
-        + _by_dataset("learning_rate"),
+        "In the first epoch, of SGD with momentum 0.9; it falls from epoch to epoch by "
+        "a half cosine, as MoCo's." + _by_dataset("learning_rate"),
         low=0.0,
     )
     weight_decay: float | None = config.flag(
@@ -173,8 +175,10 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     backbone: str | None = config.flag(
         None,
-        "What gives the features. `resnet50_group` has GroupNorm for BatchNorm, which "
-        "MoCo shuffles between GPUs and we cannot." + _by_dataset("backbone"),
+        "What gives the features. `resnet50_split` has the BatchNorm of 8 equal parts "
+        "of a mini-batch, and shuffles the keys' images between them, as MoCo does on "
+        "8 GPUs. With `resnet50` the statistics of the whole mini-batch tell which key "
+        "is whose. `resnet50_group` has GroupNorm." + _by_dataset("backbone"),
         choices=models.BACKBONES,
     )
     epochs_per_evaluation: int | None = config.flag(
@@ -198,6 +202,7 @@ _COLUMNS = (
 )
 _MOMENTUM = 0.9
 _KEY_DIM = 128
+_SPLIT = "resnet50_split"
 
 
 def main(config: Config) -> None:
@@ -209,6 +214,13 @@ def main(config: Config) -> None:
     start = _load_pretrained(config)
     task = _load_task(config)
     print(task.summary, flush=True)
+    floor = losses.info_nce_floor(config.queue_size, config.temperature)
+    print(
+        f"With {config.queue_size:,} keys at temperature {config.temperature:g} the "
+        f"mean InfoNCE (plain, gamma = 0) is never below {floor:.2f}, where 1 - p is "
+        f"{-math.expm1(-floor):.3f}.",
+        flush=True,
+    )
     algorithm = _build_algorithm(config, task)
     if start is not None:
         try:
@@ -251,6 +263,11 @@ def _with_defaults(config: Config) -> Config:
                 f"--{name}={getattr(config, name)} is more than the --queue_size="
                 f"{config.queue_size} keys of the queue."
             )
+    if config.backbone == _SPLIT and config.batch_size % models.BATCH_NORM_SPLITS:
+        raise InvalidInputError(
+            f"--batch_size={config.batch_size} must be a multiple of "
+            f"{models.BATCH_NORM_SPLITS} with --backbone={_SPLIT}."
+        )
     if config.backbone.startswith("resnet") and config.image_size < 32:
         raise InvalidInputError(
             f"--backbone={config.backbone} needs --image_size of at least 32, found "
@@ -346,12 +363,12 @@ def _check_memory(config: Config, backbone_fn: Callable[[], tf.keras.Model]) -> 
 
 
 def _build_algorithm(config: Config, task: tasks.Contrastive) -> algorithms.MoCo:
-    learning_rate = tf.keras.optimizers.schedules.CosineDecay(
-        config.learning_rate, max(config.epochs, 1) * task.steps_per_epoch
+    learning_rate = algorithms.CosineByEpoch(
+        config.learning_rate, max(config.epochs, 1), task.steps_per_epoch
     )
     return algorithms.MoCo(
         task.backbone_fn,
-        tf.keras.optimizers.SGD(learning_rate, momentum=_MOMENTUM),
+        algorithms.SGDUnderRate(learning_rate, momentum=_MOMENTUM),
         queue_size=config.queue_size,
         embedding_dim=_KEY_DIM,
         temperature=config.temperature,
@@ -360,6 +377,7 @@ def _build_algorithm(config: Config, task: tasks.Contrastive) -> algorithms.MoCo
         gamma=config.gamma,
         form=config.loss,
         num_clusters=config.num_clusters,
+        shuffle_keys=config.backbone == _SPLIT,
         seed=config.seed,
     )
 

@@ -1,10 +1,12 @@
 """MoCo, step by step, against a NumPy twin of its queue, momentum and clusters."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedss import algorithms, losses
+from tff_fedss import algorithms, losses, models
 
 SIZE, DIM, QUEUE, BATCH, T, M = 4, 5, 10, 4, 0.3, 0.8
 DECAY, RATE = 1e-3, 0.5
@@ -19,7 +21,21 @@ def backbone():
     return tf.keras.Model(images, features)
 
 
-def build(form="plain", gamma=0.0, backbone_fn=backbone, rate=RATE, queue_size=QUEUE):
+def split_backbone():
+    """A linear network with the statistics of two halves of a batch."""
+    linear = backbone()
+    x = models.SplitBatchNormalization(2)(linear.output)
+    return tf.keras.Model(linear.input, x)
+
+
+def build(
+    form="plain",
+    gamma=0.0,
+    backbone_fn=backbone,
+    rate=RATE,
+    queue_size=QUEUE,
+    shuffle_keys=False,
+):
     return algorithms.MoCo(
         backbone_fn,
         tf.keras.optimizers.SGD(rate, momentum=0.9),
@@ -31,6 +47,7 @@ def build(form="plain", gamma=0.0, backbone_fn=backbone, rate=RATE, queue_size=Q
         gamma=gamma,
         form=form,
         num_clusters=3,
+        shuffle_keys=shuffle_keys,
         seed=1,
     )
 
@@ -97,6 +114,30 @@ def test_queue_momentum_and_loss_follow_a_numpy_twin_step_by_step(gamma):
             moco.key_encoder.get_weights(), key_weights, strict=True
         ):
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_shuffled_keys_come_back_in_order_and_had_other_company():
+    def queue_of(shuffle_keys, backbone_fn):
+        moco = build(backbone_fn=backbone_fn, shuffle_keys=shuffle_keys)
+        loss, *_ = moco.update(*views(0))
+        return loss, moco.queue.numpy()
+
+    # A network that sees one image at a time does not notice.
+    plain, shuffled = queue_of(False, backbone), queue_of(True, backbone)
+    assert shuffled[0] == pytest.approx(plain[0], rel=1e-5)
+    np.testing.assert_allclose(shuffled[1], plain[1], atol=1e-6)
+    plain, shuffled = (queue_of(shuffle, split_backbone) for shuffle in (False, True))
+    assert np.abs(shuffled[1][:BATCH] - plain[1][:BATCH]).max() > 1e-2
+    # Some order of the images has such halves: each key is that of its own image.
+    moco = build(backbone_fn=split_backbone)
+    _, key_views = views(0)
+    for order in itertools.permutations(range(BATCH)):
+        keys = unit(moco.key_encoder(key_views[[*order]], training=True).numpy())
+        keys = keys[np.argsort(order)]
+        if np.abs(keys - shuffled[1][:BATCH]).max() < 1e-4:
+            break
+    else:
+        raise AssertionError("no order gives these keys")
 
 
 def test_a_step_is_sgd_with_momentum_and_decay_on_the_query_encoder_alone():

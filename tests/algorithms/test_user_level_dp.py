@@ -104,8 +104,13 @@ def test_phi_and_rows_are_clipped_as_one_vector(is_sparse):
 def test_the_mean_is_over_the_clients_that_were_expected():
     """Not over those that came: their number is a secret of those who did not."""
     process = process_of()
-    result = process.next(process.initialize(), [delta(*CLIENTS[0])]).result
-    np.testing.assert_allclose(result.phi[0], np.array([3, 4]) / 13 / K, rtol=1e-6)
+    output = process.next(process.initialize(), [delta(*CLIENTS[0])])
+    phi = output.result.phi[0]
+    np.testing.assert_allclose(phi, np.array([3, 4]) / 13 / K, rtol=1e-6)
+    assert output.measurements["dp"]["clipped_share"] == 1
+    nobody = process.next(process.initialize(), [])
+    assert not nobody.result.phi[0].any() and not nobody.result.w.keys.size
+    assert nobody.measurements["dp"]["clipped_share"] == 0
 
 
 def test_the_clip_follows_the_quantile():
@@ -308,15 +313,15 @@ def canary_results(num_runs, **kwargs):
 
 @pytest.mark.parametrize(
     "num_runs, noise_multiplier",
-    [(160, 2.0), pytest.param(4000, 1.0, marks=pytest.mark.slow)],
+    [(160, 2.0), pytest.param(2000, 1.0, marks=pytest.mark.slow)],
 )
 def test_a_canary_does_not_show_more_than_epsilon(num_runs, noise_multiplier):
     claimed = accounting.epsilon_of_gaussian(noise_multiplier, 1e-5)
     with_, without = canary_results(num_runs, noise_multiplier=noise_multiplier)
     found = epsilon_at_least(with_[:, 0], without[:, 0], 1e-5)
     assert found <= claimed
-    if num_runs > 1000:  # What can be seen of it is seen.
-        assert found > claimed / 3
+    if num_runs > 1000:  # A bound of 0 would hold of anything.
+        assert found > 0.5
     # Noise on the rows that were asked for, and no other: class 7 is, or is not.
     only_touched = np.zeros_like(without[:, 0])
     assert epsilon_at_least(np.abs(with_[:, 0]), only_touched, 1e-5) > claimed

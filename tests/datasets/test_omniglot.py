@@ -248,6 +248,20 @@ def test_drawer_clients_are_one_person_each(load):
         assert len(np.unique(labels)) == len(labels)
 
 
+def test_chunks_have_a_character_on_one_or_two_clients(load):
+    dataset = load(partition="chunks")
+    assert dataset.num_clients == 106  # Of 659 x 16 drawings, a hundred each.
+    sizes = [dataset.num_examples(k) for k in dataset.train.client_ids]
+    assert sizes == [100] * 105 + [44]
+    clients_of = np.zeros(659, int)
+    for client in dataset.train.client_ids:
+        images, labels = dataset.train.client_arrays(client)
+        np.testing.assert_array_equal(labels, _numbers(images) // 20 - 964)
+        clients_of[dataset.positives(client)] += 1
+        assert len(dataset.positives(client)) <= 8
+    assert set(clients_of) == {1, 2} and (clients_of == 2).sum() <= 105
+
+
 def test_test_drawers_are_held_out(load):
     dataset = load(test_drawers=(3, 20))
     images, labels = _stack(dataset.test)

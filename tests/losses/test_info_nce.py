@@ -92,6 +92,45 @@ def test_gamma_0_is_the_cross_entropy_of_k_plus_among_all_keys(logits):
     )
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_example_has_a_filtered_loss_below_its_clustered_one(gamma, seed):
+    rng = np.random.default_rng(seed)
+    positive = rng.normal(1.0, 4.0, size=200).astype(np.float32)
+    queue = rng.normal(0.0, 4.0, size=[200, 30]).astype(np.float32)
+    same = rng.uniform(size=queue.shape) < rng.uniform(0.02, 0.9)
+    plain, filtered, clustered = (
+        ours(form, gamma, positive, queue, same).numpy()
+        for form in ("plain", "filtered", "clustered")
+    )
+    slack = 1e-6 + 1e-5 * plain
+    assert (filtered >= clustered - slack).all() and (plain >= filtered - slack).all()
+    assert (filtered > clustered + 0.01).any() and (plain > filtered + 0.01).any()
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 1.0, 10.0])
+@pytest.mark.parametrize("temperature", [0.1, 0.2, 1.0])
+def test_the_mean_loss_is_never_below_its_floor(spread, temperature):
+    # Queries that are distributed as the keys are, each with a perfect key of its own.
+    rng = np.random.default_rng(1)
+    keys = spread * rng.normal(size=[64, 8]) + np.eye(8)[rng.integers(8, size=64)]
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    logits = tf.constant(keys @ keys.T / temperature, tf.float32)
+    loss = losses.info_nce_loss(tf.fill([64], np.float32(1 / temperature)), logits)
+    floor = losses.info_nce_floor(64, temperature)
+    assert float(tf.reduce_mean(loss)) >= floor
+    # It is reached where every key of the queue is at a right angle to the query.
+    loss = losses.info_nce_loss(tf.constant([1 / temperature]), tf.zeros([1, 64]))
+    assert float(loss[0]) == pytest.approx(floor, rel=1e-5)
+
+
+def test_the_floor_of_moco_v2():
+    floor = losses.info_nce_floor(65536, 0.2)
+    assert floor == pytest.approx(6.0927, abs=1e-4)
+    assert (1 - np.exp(-floor)) ** 2 == pytest.approx(0.9955, abs=1e-4)
+    assert losses.info_nce_floor(512, 0.1) == pytest.approx(0.023, abs=1e-3)
+
+
 @pytest.mark.parametrize("gamma", [0.0, 1.0])
 def test_filtered_is_plain_without_the_cluster(logits, gamma):
     positive, queue, same = logits

@@ -6,7 +6,8 @@ from tff_fedss import models
 
 
 @pytest.mark.parametrize(
-    "name, num_statistics", [("resnet50", 53_120), ("resnet50_group", 0)]
+    "name, num_statistics",
+    [("resnet50", 53_120), ("resnet50_split", 53_120), ("resnet50_group", 0)],
 )
 def test_it_has_the_size_of_torchvision_s_without_its_classifier(name, num_statistics):
     model = models.BACKBONES[name]((64, 64, 3), seed=0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tests import waiting
 from tests.runtime import test_cluster
 from tests.runtime.test_cluster import NUM_CLIENTS, RAY_FOLDER, build_sum, use
 from tff_fedss import runtime
@@ -55,7 +56,7 @@ def test_a_machine_that_is_lost_and_one_that_joins(machines, tmp_path, monkeypat
     found = machines()
     context = runtime.ClusterContext(found.address)
     second = found.add_node(num_cpus=1)
-    found.wait_for_nodes()
+    found.wait_for_nodes(timeout=waiting.LIMIT)
     (tmp_path / "go_prepare").touch()
     total = build_sum(tmp_path)
     xs = [float(x) for x in range(NUM_CLIENTS)]
@@ -84,7 +85,7 @@ def test_a_machine_that_is_lost_and_one_that_joins(machines, tmp_path, monkeypat
         assert total(2.0, xs) == 2 * expected
         assert len(context._pools[0].members) == 1
         third = found.add_node(num_cpus=1)
-        found.wait_for_nodes()
+        found.wait_for_nodes(timeout=waiting.LIMIT)
         assert total(3.0, xs) == 3 * expected
         # The round above has started an actor there, and may have ended before it.
         test_cluster.two_actors(context)
@@ -101,7 +102,7 @@ def test_another_version_is_told(machines, tmp_path, monkeypatch):
     context = runtime.ClusterContext(found.address)
     monkeypatch.setenv("PYTHONPATH", f"{other}:{os.environ.get('PYTHONPATH', '')}")
     found.add_node(num_cpus=1)
-    found.wait_for_nodes()
+    found.wait_for_nodes(timeout=waiting.LIMIT)
     expected = "has another version: tff_fedss .* instead of .* same commit"
     with use(context), pytest.raises(InvalidInputError, match=expected):
         test_cluster.sum_up([{"x": 1.0, "pid": 1}])

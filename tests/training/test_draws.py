@@ -54,3 +54,25 @@ def test_all_clients_are_equally_likely():
 def test_a_cohort_that_cannot_be_had_is_refused(cohort_size):
     with pytest.raises(ValueError, match=r"\[1, 30\]"):
         draws.cohort(0, 1, IDS, cohort_size)
+
+
+def test_poisson_cohorts_are_independent_coins():
+    assert draws.poisson_cohort(0, 1, IDS, 10) == draws.poisson_cohort(0, 1, IDS, 10)
+    cohorts = [set(draws.poisson_cohort(0, r, IDS, 10)) for r in range(1000)]
+    expected, deviation = 1000 / 3, np.sqrt(1000 * 2 / 9)
+    for client_id in IDS:
+        count = sum(client_id in cohort for cohort in cohorts)
+        assert abs(count - expected) < 5 * deviation
+    # Sizes vary as those of 30 coins do: 20 / 3; those of `cohort` would not.
+    sizes = [len(cohort) for cohort in cohorts]
+    assert np.mean(sizes) == pytest.approx(10, abs=5 * np.sqrt(20 / 3 / 1000))
+    assert np.var(sizes) == pytest.approx(20 / 3, rel=0.2)
+    # Two clients are in a cohort together as often as coins say: 1 / 9.
+    both = sum({IDS[0], IDS[1]} <= cohort for cohort in cohorts)
+    assert abs(both - 1000 / 9) < 5 * np.sqrt(1000 * 8 / 81)
+
+
+@pytest.mark.parametrize("expected_size", [0, 31])
+def test_a_poisson_cohort_that_cannot_be_had_is_refused(expected_size):
+    with pytest.raises(ValueError, match=r"expected_size must be in \[1, 30\]"):
+        draws.poisson_cohort(0, 1, IDS, expected_size)

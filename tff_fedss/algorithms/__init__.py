@@ -13,16 +13,19 @@ from tff_fedss.algorithms.moco import MoCo
 from tff_fedss.algorithms.one_vector import over_one_vector
 from tff_fedss.algorithms.partial_fc import PartialFC, ShardedState
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
+from tff_fedss.algorithms.sgd_under_rate import CosineByEpoch, SGDUnderRate
 from tff_fedss.algorithms.sparse_sgdm import build_sparse_sgdm
 
 __all__ = [
     "METHODS",
     "Centralized",
+    "CosineByEpoch",
     "Encoder",
     "MagnetEmbedding",
     "MagnetSettings",
     "MoCo",
     "PartialFC",
+    "SGDUnderRate",
     "SampledSoftmax",
     "SelfPacedStudent",
     "ServerState",

@@ -13,9 +13,11 @@ He et al.:
 
 It is centralized: there are no clients.
 
-MoCo shuffles the images of a batch between GPUs before BatchNorm of the key encoder, so
-that batch statistics do not tell which key belongs to which query. On one device that
-has no meaning, and nothing is done in its place; GroupNorm has no such statistics.
+The statistics of a BatchNorm over the whole batch tell which key belongs to which
+query, on one device as on many. MoCo has 8 GPUs with statistics of their own, and
+shuffles the keys' images between them (section 3.3); its code for one GPU splits the
+statistics. Here a backbone with `SplitBatchNormalization` and `shuffle_keys` do that.
+GroupNorm has no such statistics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +56,7 @@ class MoCo:
         gamma: float = 0.0,
         form: str = "plain",
         num_clusters: int = 10,
+        shuffle_keys: bool = False,
         seed: int = 0,
     ):
         """Builds two equal encoders, and draws a queue of random directions.
@@ -70,7 +73,10 @@ class MoCo:
             gamma: Of the focal loss; 0 is InfoNCE.
             form: One of `losses.INFO_NCE_FORMS`.
             num_clusters: Of k-means.
-            seed: Of the head, the queue and k-means.
+            shuffle_keys: Whether the key encoder sees the images of a batch in another
+                order, drawn anew in each step, so that they have other company in split
+                statistics than the queries.
+            seed: Of the head, the queue, k-means and the shuffling.
         """
         self._backbone = backbone_fn()
         self.encoder = models.with_projection_head(self._backbone, embedding_dim, seed)
@@ -89,6 +95,7 @@ class MoCo:
         self._weight_decay = weight_decay
         self._gamma = gamma
         self._form = form
+        self._shuffle_keys = shuffle_keys
         self._seed = seed
         self._variables = list(self.encoder.trainable_variables)
         self._key_variables = list(self.key_encoder.trainable_variables)
@@ -118,7 +125,7 @@ class MoCo:
 
     def _step(self, query_views, key_views):
         self._move_key_encoder()
-        keys = _embed(self.key_encoder, key_views)
+        keys = self._keys(key_views)
         with tf.GradientTape() as tape:
             positive, negative = self._logits(_embed(self.encoder, query_views), keys)
             same = None if self._form == "plain" else self._is_same_cluster(keys)
@@ -142,6 +149,17 @@ class MoCo:
             tf.math.count_nonzero(is_correct),
             tf.reduce_sum(shares),
         )
+
+    def _keys(self, views: tf.Tensor) -> tf.Tensor:
+        """float32[examples, embedding_dim], in the order of the views."""
+        if not self._shuffle_keys:
+            return _embed(self.key_encoder, views)
+        step = tf.cast(self._optimizer.iterations, tf.int32)
+        order = tf.random.experimental.stateless_shuffle(
+            tf.range(tf.shape(views)[0]), [self._seed, step], alg="philox"
+        )
+        keys = _embed(self.key_encoder, tf.gather(views, order))
+        return tf.gather(keys, tf.argsort(order))
 
     def _move_key_encoder(self) -> None:
         m = self._key_momentum
@@ -220,7 +238,7 @@ class MoCo:
         return {form: values.numpy() for form, values in measured.items()}
 
     def _measure_step(self, query_views, key_views):
-        keys = _embed(self.key_encoder, key_views)
+        keys = self._keys(key_views)
         logits = self._logits(_embed(self.encoder, query_views), keys)
         same = self._is_same_cluster(keys)
         measured = {

@@ -218,9 +218,9 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         def weight_of(record):
             return tf.ones_like(record.is_below)
 
-        @tff.tensorflow.computation(tff.TensorType(np.float32))
-        def share(total):
-            return total / clients_per_round
+        @tff.tensorflow.computation(np.float32, np.float32)
+        def share(num_clipped, num_clients):
+            return tf.math.divide_no_nan(num_clipped, num_clients)
 
         def finish(state, phi_sum, w_mean, below_sum):
             phi = tuple(t / clients_per_round for t in phi_sum)
@@ -297,7 +297,13 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                     tff.federated_sum(records.is_below),
                 ),
             )
-            clipped = tff.federated_map(share, tff.federated_sum(records.is_clipped))
+            clipped = tff.federated_map(
+                share,
+                (
+                    tff.federated_sum(records.is_clipped),
+                    tff.federated_sum(tff.federated_map(weight_of, records)),
+                ),
+            )
             return tff.templates.MeasuredProcessOutput(
                 state,
                 mean,

@@ -1,6 +1,6 @@
 """Losses, one per public function, each with its equation."""
 
-from tff_fedss.losses.info_nce import INFO_NCE_FORMS, info_nce_loss
+from tff_fedss.losses.info_nce import INFO_NCE_FORMS, info_nce_floor, info_nce_loss
 from tff_fedss.losses.magnet import magnet_loss
 from tff_fedss.losses.margins import MARGINS, Margin
 from tff_fedss.losses.softmax import (
@@ -20,6 +20,7 @@ __all__ = [
     "Margin",
     "fedss_loss",
     "fedss_loss",
+    "info_nce_floor",
     "info_nce_loss",
     "magnet_loss",
     "neg_only_loss",

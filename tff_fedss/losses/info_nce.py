@@ -11,13 +11,37 @@ key k+ and a queue of keys k_i, of which C are taken for the same class as q:
 In each of them p = a / (a + b) with b the sum of keys that push, so that with
 u = log b - log a, -log p = softplus(u) and 1 - p = sigmoid(u). Neither is computed from
 a p that has been rounded to 1.
+
+For any example and any gamma, plain >= filtered >= clustered: of a / (a + b), plain has
+the larger b and clustered the larger a, and the focal loss falls as p grows. So with
+the same clusters the losses of Eq. 6 cannot be "denser at low values" than those of
+Eq. 5 (figures 4 and 5 of the paper).
 """
+
+import math
 
 import tensorflow as tf
 
 from tff_fedss.losses.softmax import LEFT_OUT
 
 INFO_NCE_FORMS = ("plain", "clustered", "filtered")
+
+
+def info_nce_floor(queue_size: int, temperature: float) -> float:
+    """The least that the mean plain loss at gamma = 0 can be: log(1 + K e^(-1 / T)).
+
+    By Jensen's inequality, log(1 + sum_i e^(x_i)) >= log(1 + K e^x) for the mean x of
+    the x_i = (q.k_i - q.k+) / T, and q.k+ is at most 1. If queries and the keys of the
+    queue have the same mean mu, the mean over queries of the mean q.k_i is |mu|^2 >= 0;
+    log(1 + K e^x) is convex in x, so that the mean over queries is no less, either.
+    MoCo v2's own K = 65,536 and T = 0.2 give 6.09, at which p is 0.002 and (1 -
+    p)^gamma 0.998^gamma: the focal loss has next to nothing to tell apart.
+
+    Args:
+        queue_size: K, of the keys that push.
+        temperature: T.
+    """
+    return math.log1p(queue_size * math.exp(-1.0 / temperature))
 
 
 def info_nce_loss(

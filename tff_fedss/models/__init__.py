@@ -38,9 +38,10 @@ from tff_fedss.models.pretrained import (
 )
 from tff_fedss.models.projection_head import with_projection_head
 from tff_fedss.models.resnet import resnet18, wide_resnet
-from tff_fedss.models.resnet50 import resnet50
+from tff_fedss.models.resnet50 import BATCH_NORM_SPLITS, resnet50
 from tff_fedss.models.sharded_matrix import ShardedMatrix, scatter_rows
 from tff_fedss.models.small_cnn import small_cnn
+from tff_fedss.models.split_batch_normalization import SplitBatchNormalization
 from tff_fedss.models.variables import assign, values
 from tff_fedss.models.vgg import vgg16
 
@@ -69,12 +70,14 @@ NETWORKS = {
 # Of contrastive learning: (image shape, seed=...) -> a model that gives features.
 BACKBONES = {
     "resnet50": resnet50,
+    "resnet50_split": functools.partial(resnet50, normalization="split"),
     "resnet50_group": functools.partial(resnet50, normalization="group"),
     "small_cnn": functools.partial(small_cnn, embedding_dim=256),
 }
 
 __all__ = [
     "BACKBONES",
+    "BATCH_NORM_SPLITS",
     "FEATURE_EXTRACTORS",
     "FORMATS",
     "NETWORKS",
@@ -91,6 +94,7 @@ __all__ = [
     "PartialFitError",
     "ShardedMatrix",
     "SparseEncoder",
+    "SplitBatchNormalization",
     "assign",
     "check_output",
     "communication_saving",

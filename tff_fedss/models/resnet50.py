@@ -11,14 +11,20 @@ import tensorflow as tf
 
 from tff_fedss.models.group_normalization import GroupNormalization
 from tff_fedss.models.layers import FLOAT32, Layers, batch_normalization
+from tff_fedss.models.split_batch_normalization import SplitBatchNormalization
 
 _BLOCKS = (3, 4, 6, 3)
 _WIDTH = 64
 _EXPANSION = 4
 _GROUPS = 32
+BATCH_NORM_SPLITS = 8
 
 _NORMALIZATIONS = {
     "batch": batch_normalization,
+    # MoCo's 8 GPUs.
+    "split": functools.partial(
+        SplitBatchNormalization, BATCH_NORM_SPLITS, momentum=0.9, epsilon=1e-5
+    ),
     "group": functools.partial(
         GroupNormalization, _GROUPS, epsilon=1e-5, dtype=FLOAT32
     ),
@@ -35,8 +41,10 @@ def resnet50(
 
     Args:
         image_shape: (height, width, channels), of at least 32 pixels.
-        normalization: "batch", as in the paper, or "group": GroupNorm with 32 groups
-            (Wu and He, 2018), which knows nothing of the other images of a batch.
+        normalization: "batch", as in the paper; "split": with the statistics of 8 equal
+            parts of a batch, see `SplitBatchNormalization`; or "group": GroupNorm with
+            32 groups (Wu and He, 2018), which knows nothing of the other images of a
+            batch.
         seed: Of the initial weights: same seed, same weights.
 
     Returns:

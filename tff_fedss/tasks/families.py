@@ -268,7 +268,7 @@ FAMILIES = {
     "omniglot": Family(
         title="Omniglot",
         settings={"classification": _SMALL, "retrieval": _SMALL},
-        partitions=("mixed", "drawer"),
+        partitions=("mixed", "drawer", "chunks"),
         load=_loader(
             "omniglot",
             lambda o: dict(data_dir=o.data_dir, partition=o.partition),

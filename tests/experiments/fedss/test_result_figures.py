@@ -132,6 +132,22 @@ def test_composition_pairs_equal_numbers_of_pushing_classes(tmp_path, drawn):
     np.testing.assert_allclose(heights, [50, 24, 55, 39])
 
 
+def test_composition_compares_like_with_like(tmp_path):
+    write_composition(tmp_path / "runs")
+    for cell, percent in (
+        ("omniglot_fedss_m5_uncorrected", 51.0),
+        ("omniglot_fedss_m20_uncorrected", 56.0),
+        ("omniglot_neg_only_m39_uncorrected", 38.0),
+    ):
+        run_folders.write_run(tmp_path / "runs", cell, 0, percent, correction="none")
+    pairs = result_figures.compositions(table_results.read(tmp_path / "runs"))
+    assert [(str(a.setting), str(b.setting)) for a, b in pairs] == [
+        ("FedSS (m = 5)", "NegOnly (m = 24)"),
+        ("FedSS (m = 20)", "NegOnly (m = 39)"),
+        ("FedSS, no correction (m = 20)", "NegOnly, no correction (m = 39)"),
+    ]
+
+
 def test_the_table_alone_has_no_composition(results, tmp_path):
     """NegOnly with the m of another FedSS is not meant for figure 6."""
     assert result_figures.compositions(results) == []

@@ -79,6 +79,30 @@ def test_methods_stand_beside_the_papers_numbers(tmp_path):
     }
 
 
+def test_wrong_labels_have_their_columns(tmp_path):
+    for method, accuracies, shares in (
+        ("spl", [0.5, 0.7], [0.4, 0.1]),
+        ("random", [0.8, 0.6], [0.4, 0.4]),
+    ):
+        rows = [{"top1": 0.1}]
+        rows += [
+            {"steps": 10 * i, "loss": 1.0, "top1": a, "mislabelled_share": s}
+            for i, (a, s) in enumerate(zip(accuracies, shares), 1)
+        ]
+        run_folders.write_own_run(
+            tmp_path / f"runs/noisy/{method}/seed0",
+            "leap",
+            method,
+            rows,
+            flags={"method": method, "seed": 0, "label_noise": 0.4},
+        )
+    text = leap_report.write(tmp_path / "runs", tmp_path / "out")
+    assert run_folders.table_rows(text)[1:] == [
+        "| noisy | SPL | 20 | 1 | 70.00 | 70.00 (20) | 10.0 | 20 | |",
+        "| noisy | Random | 20 | 1 | 60.00 | 80.00 (10) | 40.0 | 10 | 94.49 ± 0.12 |",
+    ]
+
+
 def test_packed_runs_make_the_same_table(tmp_path):
     for method, accuracies in {"leap": [0.3, 0.6], "random": [0.2, 0.5]}.items():
         write_run(tmp_path / f"runs/mini/{method}/seed0", accuracies)

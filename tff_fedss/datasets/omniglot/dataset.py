@@ -18,7 +18,7 @@ from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.omniglot import drawing_files
 
-PARTITIONS = ("mixed", "drawer")
+PARTITIONS = ("mixed", "drawer", "chunks")
 
 # Keeps the draws of this data set apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"omniglot", "big")
@@ -51,14 +51,17 @@ def load(
             hold about classes_per_client characters and drawings_per_class drawings of
             each, in the proportions of the paper's ImageNet-21k clients (Appendix A.4).
             "drawer": a client is a person: one drawing of every character of an
-            alphabet.
+            alphabet. "chunks": as the paper's SOP clients (Section 4.3), who have
+            classes_per_client * drawings_per_class drawings each, of whole characters
+            but for those at the cuts: a character is on one or two clients.
         seed: Which mixed partition, and in which order clients hold their examples;
             0 <= seed < 2^63.
         image_size: Height and width of an image in pixels, at most those of the
             drawings (105 in the original).
         test_drawers: Which of the drawers 1..20 are held out.
-        classes_per_client: For the mixed partition: mean number of characters.
-        drawings_per_class: For the mixed partition: mean number of drawings of each.
+        classes_per_client: For mixed and chunks: mean number of characters.
+        drawings_per_class: For mixed: mean number of drawings of each; for chunks that
+            many times classes_per_client are a client's.
 
     Returns:
         The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0; the
@@ -221,6 +224,9 @@ def _client_data(
         clients = partitions.grouped_shares(
             labels[train], classes_per_client, drawings_per_class, rng
         ).items()
+    elif partition == "chunks":
+        images_per_client = classes_per_client * drawings_per_class
+        clients = partitions.chunks(labels[train], images_per_client, rng).items()
     else:
         clients = (
             # Not sorted by class: a local epoch takes the examples as they come.

@@ -1,0 +1,154 @@
+"""The page of a table that the paper has not: cells side by side, with intervals.
+
+Searches of a rate or a weight, and runs that go on for longer: `search.md`,
+`search.csv` and `search.png` beside the runs.
+"""
+
+import math
+import pathlib
+import statistics
+from collections.abc import Sequence
+
+from scipy import stats
+
+from experiments.common import output_files, plots, results, table, table_header
+from experiments.common.cells import Table
+from experiments.fedss import table_results
+
+_LEVEL = 0.95
+# Of the rounds, the last quarter: does the cell still rise?
+_END_SHARE = 0.25
+_MOST_CURVES = 12
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Returns half of the 95 % interval of a mean, by Student's t.
+
+    Args:
+        values: Of independent seeds.
+
+    Returns:
+        It; None for fewer than two values.
+    """
+    if len(values) < 2:
+        return None
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return float(stats.t.ppf((1 + _LEVEL) / 2, len(values) - 1)) * error
+
+
+def write(
+    cells: Table, results_dir: pathlib.Path, num_seeds: int, command: Sequence[str]
+) -> str:
+    """Writes the page, its numbers and its curves.
+
+    Args:
+        cells: Those that there are to be.
+        results_dir: Holds CELL/seedK/, the folders of the runs.
+        num_seeds: How many seeds a cell is to have.
+        command: What was given, argument by argument.
+
+    Returns:
+        The page.
+
+    Raises:
+        InvalidInputError: If there is no run, a file of one is damaged, or runs of a
+            cell differ in more than the seed.
+    """
+    found = {
+        name: [
+            results.read_run(source, table_results.KIND, table_results.Run)
+            for source in sources
+        ]
+        for name, sources in results.find_cells(results_dir).items()
+        if name in cells.cells
+    }
+    for runs in found.values():
+        results.check_same_cell(runs)
+    rows = [
+        _row(cell.title, found.get(name, []), num_seeds)
+        for name, cell in cells.cells.items()
+    ]
+    output_files.write_csv(results_dir / "search.csv", rows)
+    _draw(cells, found, results_dir / "search.png")
+    begun = {name: runs for name, runs in found.items() if runs}
+    head = table_header.head(cells.title, begun, command) if begun else ""
+    text = (
+        f"{head}{table.as_markdown(_HEADER, map(_as_texts, rows))}\n\n"
+        "Percent after the last round: mean and standard deviation over seeds, and "
+        "half of the mean's 95 % interval by Student's t. Last quarter: how much of it "
+        "came in the last quarter of the rounds.\n"
+    )
+    output_files.write_text(results_dir / "search.md", text)
+    return text
+
+
+_HEADER = ("cell", "seeds", "mean", "±", "95 %", "last quarter", "hours")
+
+
+def _row(title: str, runs: Sequence[table_results.Run], num_seeds: int) -> dict:
+    done = [run for run in runs if run.is_done]
+    values = [run.final(run.task.metric) for run in done]
+    rises = [rise for run in done if (rise := _end_rise(run)) is not None]
+    return {
+        "cell": title,
+        "seeds": f"{len(done)}/{max(num_seeds, len(runs))}",
+        "mean": statistics.fmean(values) if values else None,
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "half_width": half_width(values),
+        "last_quarter": statistics.fmean(rises) if rises else None,
+        "hours": sum(run.hours for run in runs),
+    }
+
+
+def _end_rise(run: table_results.Run) -> float | None:
+    """What the metric gained in the last quarter of the rounds; None if unknown."""
+    curve = run.curve(run.task.metric)
+    start = [value for k, value in curve if k <= (1 - _END_SHARE) * run.num_rounds]
+    return curve[-1][1] - start[-1] if start else None
+
+
+def _as_texts(row: dict) -> list[str]:
+    def text(value: float | None, form: str = "{:.1f}") -> str:
+        return "" if value is None else form.format(value)
+
+    return [
+        row["cell"],
+        row["seeds"],
+        text(row["mean"]) or "-",
+        text(row["std"]),
+        text(row["half_width"]),
+        text(row["last_quarter"], "{:+.1f}"),
+        text(row["hours"], "{:.2f}"),
+    ]
+
+
+def _draw(cells: Table, found: dict, path: pathlib.Path) -> None:
+    """Draws the metric by round; of many cells, those that end highest."""
+    measured = {name: runs for name, runs in found.items() if any(r.rows for r in runs)}
+    if not measured:
+        return
+    task = next(iter(measured.values()))[0].task
+
+    def last(name: str) -> float:
+        return max(
+            (value for run in measured[name] for _, value in run.curve(task.metric)),
+            default=0.0,
+        )
+
+    chosen = sorted(measured, key=last, reverse=True)[:_MOST_CURVES]
+    series = [
+        plots.Series(
+            cells.cells[name].title, plots.style(i), [r.rows for r in measured[name]]
+        )
+        for i, name in enumerate(chosen)
+    ]
+    panel = plots.panel(
+        series,
+        "round",
+        task.metric,
+        "round",
+        f"{task.metric_title} (%)",
+        scale=100,
+        from_zero=True,
+    )
+    plots.write_curves(path, [panel])

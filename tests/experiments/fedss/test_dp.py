@@ -1,0 +1,115 @@
+"""User-level differential privacy as flags of `./run.sh train`."""
+
+import csv
+import json
+
+import pytest
+
+from experiments.common import config
+from experiments.fedss import dp_config, run_config, train
+from tests.experiments.fedss.test_train import SMALL
+from tests.experiments.killing import kill_after_a_checkpoint
+from tff_fedss.privacy import accounting
+
+GAUSSIAN = ("--dp=gaussian", "--dp_noise_multiplier=0.2")
+FTRL = ("--dp=ftrl", "--dp_noise_multiplier=0.2")
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--dp=gaussian"], "--dp=gaussian needs --dp_noise_multiplier, such as 1.0"),
+        (["--dp_clip=2"], "--dp_clip=2.0 has no effect without --dp=gaussian or"),
+        (
+            ["--dp=none", "--dp_delta=0.1"],
+            "--dp_delta=0.1 has no effect without --dp=gaussian or --dp=ftrl",
+        ),
+        (
+            [*FTRL, "--dp_sampling=poisson"],
+            "--dp_sampling=poisson has no effect on --dp=ftrl: it is for --dp=gaussian",
+        ),
+        (
+            [*GAUSSIAN, "--dp_restart_every=9"],
+            "--dp_restart_every=9 has no effect on --dp=gaussian: it is for --dp=ftrl",
+        ),
+        (
+            [*GAUSSIAN, "--method=centralized"],
+            "--dp=gaussian has no effect on centralized, which has no clients",
+        ),
+        (
+            [*GAUSSIAN, "--aggregation=secure", "--secure_threshold=2"],
+            "--secure_threshold=2 and --dp=gaussian cannot both be",
+        ),
+        (
+            ["--dp=gaussian", "--dp_noise_multiplier=0.9", "--dp_adaptive_clip"],
+            "--dp=gaussian with --clients_per_round=3: noise_multiplier=0.9 leaves",
+        ),
+        ([*GAUSSIAN, "--dp_delta=1"], "--dp_delta=1"),
+    ],
+)
+def test_a_flag_that_cannot_be_is_one_clear_line(run_train, tmp_path, flags, message):
+    folder = tmp_path / "run"
+    code, _, errors = run_train(*SMALL, *flags, f"--results_dir={folder}")
+    assert code == 2, errors
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert message in errors.replace("--noise_multiplier", "noise_multiplier")
+    assert not folder.exists()
+
+
+def test_without_it_nothing_belongs_to_other_flags():
+    plain = train.Config(results_dir="x")
+    flags = run_config.with_defaults(config.parse(plain, "--dp=none"))
+    plain = run_config.with_defaults(plain)
+    assert flags.deciding() == plain.deciding()
+    assert not set(dp_config.DpConfig.flags()) & plain.deciding().keys()
+
+
+def test_epsilon_is_in_metrics_progress_table_and_record(run_train, tmp_path):
+    folder = tmp_path / "run"
+    flags = (*SMALL, *GAUSSIAN, "--dp_sampling=poisson", "--dp_delta=0.01")
+    code, output, errors = run_train(*flags, "--rounds=2", f"--results_dir={folder}")
+    assert code == 0, errors
+    dataset_size = 8  # Glyphs of 40 classes.
+    accountant = accounting.PoissonSampling(0.2, 0.01, dataset_size, 3)
+    with (folder / "metrics.csv").open() as file:
+        start, *rows = csv.DictReader(file)
+    assert not start["epsilon"]
+    expected = [accountant.epsilon(1), accountant.epsilon(2)]
+    assert [float(row["epsilon"]) for row in rows] == pytest.approx(expected)
+    assert all(float(row["dp/clip"]) == 1 for row in rows)
+    assert f"epsilon {expected[1]:.3g}" in errors
+    assert "neighbours: a client is added or removed" in output
+    (table,) = csv.DictReader((folder / "table.csv").open())
+    assert float(table["epsilon"]) == pytest.approx(expected[1])
+    done = json.loads((folder / "done.json").read_text())
+    assert done["outcomes"]["fedss"]["epsilon"] == pytest.approx(expected[1])
+    assert done["user_level_dp"]["fedss"] == {
+        "epsilon": pytest.approx(expected[1]),
+        "delta": 0.01,
+        "neighbours": "a client is added or removed",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (*FTRL, "--dp_adaptive_clip", "--dp_restart_every=4"),
+        (*GAUSSIAN, "--dp_sampling=poisson", "--method=full_softmax"),
+    ],
+)
+def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, flags):
+    flags = [*SMALL, *flags, "--rounds=9", "--rounds_per_checkpoint=2"]
+    method = "full_softmax" if "--method=full_softmax" in flags else "fedss"
+    code, _, errors = run_train(*flags, f"--results_dir={tmp_path / 'whole'}")
+    assert code == 0, errors
+    folder = tmp_path / "killed"
+    kill_after_a_checkpoint(
+        "experiments.fedss.train", method, flags, folder, seconds=400
+    )
+    code, output, errors = run_train(*flags, f"--results_dir={folder}")
+    assert code == 0, errors
+    assert f"{method}: goes on after round" in output
+    for file in ("metrics.csv", f"{method}.npz", "table.csv"):
+        whole = (tmp_path / "whole" / file).read_bytes()
+        assert (folder / file).read_bytes() == whole, file
