@@ -576,6 +576,7 @@ def real(test_data):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["omniglot28", "omniglot105"])
 def test_real_omniglot(real, name):
     dataset = real[name]
@@ -595,6 +596,7 @@ def test_real_omniglot(real, name):
     assert ink.min() > 0.001 and ink.max() < 0.5 and 0.05 < ink.mean() < 0.2
 
 
+@pytest.mark.slow
 def test_both_real_archives_show_the_same_drawings(real):
     """The two were made by different people: their numbering must be the same."""
     coarse, fine = real["omniglot28"], real["omniglot105"]

@@ -51,7 +51,10 @@ def test_an_example_does_not_depend_on_its_batch():
         np.testing.assert_allclose(together[:1], alone, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("size, alpha", [("small", 0.25), ("large", 0.9)])
+@pytest.mark.parametrize(
+    "size, alpha",
+    [("small", 0.25), pytest.param("large", 0.9, marks=pytest.mark.slow)],
+)
 def test_every_batch_norm_is_a_group_norm_of_8_channels(size, alpha):
     model = tiny() if size == "small" else paper(64)
     keras_class = {

@@ -184,7 +184,7 @@ def test_rf_softmax(sampler, host_ops):
         "rows": tf.TensorSpec([3 * BATCH], tf.int32),
         "num_rows": tf.TensorSpec([], tf.int32),
     }
-    function = algorithm._update_graph.get_concrete_function(inputs, (), LABELS)
+    function = algorithm._update_graph.get_concrete_function(inputs, (), LABELS, None)
     assert_stays_on_the_gpu(gpu_kernels.of_function(function), host_ops)
 
 

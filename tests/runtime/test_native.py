@@ -75,7 +75,11 @@ def assert_gone(worker):
 
 @pytest.mark.parametrize(
     "last_words, exit_code",
-    [("", 0), ("raise ValueError('oh no')", 1), ("sys.exit(3)", 3)],
+    [
+        ("", 0),
+        pytest.param("raise ValueError('oh no')", 1, marks=pytest.mark.slow),
+        pytest.param("sys.exit(3)", 3, marks=pytest.mark.slow),
+    ],
     ids=["normal end", "exception", "exit code"],
 )
 def test_worker_ends_with_the_program(last_words, exit_code):
@@ -130,6 +134,7 @@ def test_a_worker_that_dies_is_replaced_and_its_work_done_again():
         assert "killed by signal 9 (out of memory?). Doing this" in errors
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_again_and_again_is_an_error():
     program = f"""{KILL}
 import threading

@@ -23,6 +23,7 @@ def test_the_papers_settings(name):
     assert settings.image_size == 224
 
 
+@pytest.mark.slow
 def test_omniglot_retrieves_unseen_characters(test_data):
     family = tasks.FAMILIES["omniglot"]
     for partition, num_clients, max_classes in (

@@ -107,6 +107,7 @@ def test_without_classes_to_probe_nothing_is_measured(data):
     assert task.evaluate(run_of(task).weights) == {}
 
 
+@pytest.mark.slow
 def test_a_mobilenet_with_batch_norms_starts_one_with_group_norms(tmp_path):
     batch = models.mobilenet_v3(
         (32, 32, 3), 16, size="small", alpha=0.75, normalization="batch", seed=1

@@ -252,6 +252,7 @@ def test_what_tfds_cannot_get_is_named(monkeypatch):
         labelled_images.load("cifar100")
 
 
+@pytest.mark.slow
 def test_the_real_cifar10(test_data):
     data = labelled_images.load("cifar10", test_data / "cifar10-jpg")
     assert data.image_shape == (32, 32, 3)

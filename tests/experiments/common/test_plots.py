@@ -18,6 +18,7 @@ plots.write_curves(path, [plots.Panel([curve], "x", "y (%)", "title", log="x")])
 """
 
 
+@pytest.mark.slow
 def test_drawn_again_the_files_are_the_same(tmp_path):
     """In another process, too, and without the time in them."""
     for name in ("a", "b"):

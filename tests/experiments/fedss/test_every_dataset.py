@@ -39,7 +39,9 @@ def test_landmarks(train_on, tmp_path):
     assert [row["num_examples"] for row in rows[1:]] == ["12", "12"]  # 5 + 3 + 4
 
 
-@pytest.mark.parametrize("method", ["fedss", "centralized"])
+@pytest.mark.parametrize(
+    "method", ["fedss", pytest.param("centralized", marks=pytest.mark.slow)]
+)
 def test_sop(train_on, tmp_path, method):
     train, test = sop_archive.listings(
         sop_archive.made_up_products([5] * 60), sop_archive.made_up_products([4] * 5)

@@ -5,10 +5,27 @@ import pytest
 from experiments.common import config, program
 from experiments.fedss import paper_scale
 
+PARAMETERS = {"mobilenet_v3_large": 4_284_016, "mobilenet_v3_paper": 3_677_016}
 
-@pytest.fixture(scope="module")
+
+@pytest.fixture(autouse=True)
+def known_sizes(monkeypatch):
+    """To build the networks takes long; `test_phi_is_counted` does."""
+    monkeypatch.setattr(
+        paper_scale, "_phi_parameters", lambda model, _: PARAMETERS[model]
+    )
+
+
+@pytest.fixture
 def rows():
     return list(paper_scale.count())
+
+
+@pytest.mark.slow
+def test_phi_is_counted(monkeypatch):
+    monkeypatch.undo()
+    for model, expected in PARAMETERS.items():
+        assert paper_scale._phi_parameters(model, 64) == expected
 
 
 def test_a_cell_is_counted_as_its_rounds_say(rows):

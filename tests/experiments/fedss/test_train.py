@@ -272,7 +272,10 @@ def test_damaged_omniglot_is_one_clear_line(run_train, tmp_path, damage):
 
 @pytest.mark.parametrize(
     "signal_number, exit_code, runtime",
-    [(signal.SIGINT, 130, "in_process"), (signal.SIGTERM, 143, "native")],
+    [
+        (signal.SIGINT, 130, "in_process"),
+        pytest.param(signal.SIGTERM, 143, "native", marks=pytest.mark.slow),
+    ],
 )
 def test_a_stopped_run_keeps_what_it_measured(
     tmp_path, signal_number, exit_code, runtime
