@@ -294,18 +294,10 @@ def _source(config: Config, given: str) -> public_images.Source:
             f"--also={given}: expected NAME:DIR with a NAME of {', '.join(known)}; "
             "without DIR, all but images and tiny_imagenet come from TFDS."
         )
-    asked = images_config.ImagesConfig()
     try:
-        if name == "images":
-            data = labelled_images.from_index(
-                images_config.open_index(_Folder(data_dir=data_dir), name),
-                image_size=config.image_size,
-                **images_config.held_out(asked),
-            )
-        else:
-            data = labelled_images.load(
-                name, data_dir or None, image_size=config.image_size
-            )
+        data = images_config.load_labelled(
+            _Folder(data_dir=data_dir or None), name, config.image_size
+        )
     except InvalidInputError as error:
         raise InvalidInputError(f"--also={given}: {error}") from error
     return public_images.Source(
@@ -315,7 +307,7 @@ def _source(config: Config, given: str) -> public_images.Source:
 
 @dataclasses.dataclass(frozen=True)
 class _Folder(images_config.ImagesConfig):
-    """Other people's images in a folder."""
+    """Labelled images in a folder, without any further wish."""
 
     data_dir: str | None = config.flag(None, "The folder.")
 
