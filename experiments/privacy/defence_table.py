@@ -3,8 +3,9 @@
     ./run.sh defence_table --rounds=60 --dataset=omniglot --data_dir=DIR
         --client_learning_rate=0.03 --results_dir=results/defences
 
-Trains FedSS at each m of --sizes with each way of asking and with a threshold, attacks
-it on the way, and writes defences.md, .csv, .png and .pdf. Each training is kept in
+Trains FedSS at each m of --sizes with each way of asking, with a threshold and with
+user-level differential privacy, attacks it on the way, and writes defences.md, .csv,
+.png and .pdf. Each training is kept in
 RESULTS_DIR/mM/NAME/seedS and not made again: the same command goes on where it was
 stopped. With --status it trains nothing and writes the table of what is there.
 
@@ -16,8 +17,8 @@ weights are the same, byte for byte. Success is precision at |P_k|, over all n c
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,13 +31,48 @@ from experiments.common import (
     table,
     table_header,
 )
-from experiments.fedss import defences_config, run_config, run_parts, starting_point
+from experiments.fedss import (
+    defences_config,
+    dp_config,
+    run_config,
+    run_parts,
+    starting_point,
+)
 from experiments.privacy import measured
 from tff_fedss import metrics, tasks
 from tff_fedss.errors import InvalidInputError
 
 _METHOD = "fedss"
-TRAININGS = ("fresh", "memoised", "randomized_response", "pool", "threshold")
+# By name, the flags of a training; those of its settings are filled in.
+_TRAININGS: dict[str, Callable[["Config", int], dict[str, Any]]] = {
+    "fresh": lambda config, m: {},
+    "memoised": lambda config, m: {"negatives": "memoised"},
+    "randomized_response": lambda config, m: {
+        "negatives": "randomized_response",
+        "epsilon": config.response_epsilon,
+    },
+    "pool": lambda config, m: {
+        "negatives": "pool",
+        "pool_size": config.pool_factor * m,
+    },
+    "threshold": lambda config, m: {
+        "requests": "union",
+        "aggregation": "secure",
+        "secure_threshold": config.threshold,
+    },
+    "clipped": lambda config, m: _private("gaussian", 0.0),
+    "dp_gaussian": lambda config, m: _private("gaussian", config.gaussian_noise),
+    "dp_ftrl": lambda config, m: _private("ftrl", config.ftrl_noise),
+}
+TRAININGS = tuple(_TRAININGS)
+
+
+def _private(mechanism: str, noise_multiplier: float) -> dict[str, Any]:
+    return {
+        "aggregation": "secure",
+        "dp": mechanism,
+        "dp_noise_multiplier": noise_multiplier,
+    }
 
 
 class View(NamedTuple):
@@ -79,6 +115,9 @@ VIEWS = (
     View("secure, all", "fresh", "all", "secure"),
     View("secure, union, t = {threshold}", "threshold", "union", "secure"),
     View("secure, all, t = {threshold}", "threshold", "all", "secure"),
+    View("secure, all, clipped", "clipped", "all", "secure"),
+    View("secure, all, DP, z = {gaussian_noise:g}", "dp_gaussian", "all", "secure"),
+    View("secure, all, DP-FTRL, z = {ftrl_noise:g}", "dp_ftrl", "all", "secure"),
 )
 _COLUMNS = ("requests", "update", "phi", "sums")
 
@@ -101,6 +140,12 @@ class Config(run_config.RunConfig):
     )
     pool_factor: int = config.flag(3, "The --pool_size of pool, in m.", low=1)
     threshold: int = config.flag(3, "The --secure_threshold.", low=2)
+    gaussian_noise: float = config.flag(
+        0.03, "The --dp_noise_multiplier of dp_gaussian.", low=1e-9
+    )
+    ftrl_noise: float = config.flag(
+        0.1, "The --dp_noise_multiplier of dp_ftrl, on each node.", low=1e-9
+    )
     participations: tuple[str, ...] = config.flag(
         ("1", "3", "30", "300"), "After so many participations of a client."
     )
@@ -121,7 +166,10 @@ class Config(run_config.RunConfig):
 
 def main(config: Config) -> None:
     """Trains what is missing, writes and prints."""
-    for name in defences_config.DefencesConfig.flags():
+    for name in (
+        *defences_config.DefencesConfig.flags(),
+        *dp_config.DpConfig.flags(),
+    ):
         if getattr(config, name) is not None:
             raise InvalidInputError(
                 f"--{name} has no effect here: the rows of the table have their own."
@@ -152,6 +200,7 @@ def main(config: Config) -> None:
             num_negatives=own.num_negatives,
             cohort_size=own.clients_per_round,
         )
+        dp_config.check(own, [_METHOD], task.dataset, own.clients_per_round)
     found: dict[tuple[int, str], list[measured.Measured]] = {}
     starts: dict[int, list[np.ndarray]] = {}
     for i, ((m, name, seed), own) in enumerate(cells.items()):
@@ -177,20 +226,7 @@ def main(config: Config) -> None:
 
 def _settings(config: Config, m: int, name: str, seed: int) -> Config:
     """The flags of one training."""
-    own = {
-        "fresh": {},
-        "memoised": {"negatives": "memoised"},
-        "randomized_response": {
-            "negatives": "randomized_response",
-            "epsilon": config.response_epsilon,
-        },
-        "pool": {"negatives": "pool", "pool_size": config.pool_factor * m},
-        "threshold": {
-            "requests": "union",
-            "aggregation": "secure",
-            "secure_threshold": config.threshold,
-        },
-    }[name]
+    own = _TRAININGS[name](config, m)
     # What else is trained is no flag of this training.
     common = {"trainings": TRAININGS, "sizes": ("20", "80"), "num_negatives": m}
     cell = dataclasses.replace(config, **common, **own, seed=seed)
@@ -281,12 +317,15 @@ def _row(
             epsilon=config.response_epsilon,
             pool_size=config.pool_factor * m,
             threshold=config.threshold,
+            gaussian_noise=config.gaussian_noise,
+            ftrl_noise=config.ftrl_noise,
         ),
         "seeds": len(own),
         "metric": [100 * one.metric for one in own],
         "bytes_down": float(np.mean([t.bytes_down for t in traffic])),
         "bytes_up": float(np.mean([t.bytes_up for t in traffic])),
         "share_trained": float(np.mean([one.share_trained for one in own])),
+        "user_epsilon": own[0].epsilon,
         "chance": float(np.mean(chance)),
         "success": success,
     }
@@ -306,7 +345,15 @@ def best(row: Mapping, most: float) -> float:
 def _flat(row: Mapping) -> dict:
     values = {
         key: row[key]
-        for key in ("m", "title", "seeds", "bytes_down", "bytes_up", "share_trained")
+        for key in (
+            "m",
+            "title",
+            "seeds",
+            "bytes_down",
+            "bytes_up",
+            "share_trained",
+            "user_epsilon",
+        )
     }
     values["percent"] = float(np.mean(row["metric"]))
     values["chance"] = row["chance"]
@@ -339,7 +386,7 @@ def _page(
         ]
     )
     header = ["m", "defence", f"{task.metric_title} %", "bytes down", "bytes up"]
-    header += ["examples trained %"]
+    header += ["examples trained %", "user-level epsilon"]
     header += [
         f"{column}, {' / '.join(f'{x:g}' for x in xs[column])}" for column in _COLUMNS
     ]
@@ -353,6 +400,7 @@ def _page(
             f"{row['bytes_down']:,.0f}",
             f"{row['bytes_up']:,.0f}",
             f"{100 * row['share_trained']:.0f}",
+            f"{row['user_epsilon']:,.3g}" if row["user_epsilon"] else "none",
         ]
         for column in _COLUMNS:
             by_x = row["success"].get(column)
@@ -364,7 +412,6 @@ def _page(
             cells.append(" / ".join(shown))
         cells += [f"{best(row, t):.2f}" for t in times]
         lines.append(cells)
-    lines.append(["", "user-level differential privacy", *[""] * (len(header) - 2)])
     return f"{head}\n\n{table.as_markdown(header, lines)}\n\n{_NOTE}\n"
 
 
@@ -375,8 +422,10 @@ cohort, asks for. update, phi: the client's updates of rows and of the feature
 extractor, of the last model. sums: those of the training's rounds and who took part,
 without any request. Best: of the attacks on what is seen, of those that were made after
 no more participations; blanks were not measured. Bytes: of the classifier, per client
-and round, without the messages of secure aggregation and of the private set union. The
-last row is for another measurement."""
+and round, without the messages of secure aggregation and of the private set union.
+Clipped: every client's update to a norm of 1, at uniform weights, as with differential
+privacy (DP), but without its noise. Epsilon: of a client, over all rounds, for cohorts
+of this size and this few clients; docs/privacy.md says how it goes with both."""
 
 
 def _draw(

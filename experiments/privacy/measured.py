@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,7 @@ class Measured:
         union: The classes that a cohort asks for, a mean over rounds.
         share_trained: Of the examples of the cohorts, those that trained.
         num_rounds: How many.
+        epsilon: Of user-level differential privacy; None where it bounds nothing.
         attacks: Rows of `attacks.summary`; x is the number of participations, or, for
             what is made on sums, that of rounds.
     """
@@ -41,6 +43,7 @@ class Measured:
     union: float
     share_trained: float
     num_rounds: int
+    epsilon: float | None
     attacks: tuple[dict[str, Any], ...]
 
 
@@ -122,9 +125,7 @@ def measure(
     held = sum(
         dataset.num_examples(k)
         for r in range(1, config.rounds + 1)
-        for k in training.cohort(
-            config.seed, r, dataset.train.client_ids, config.clients_per_round
-        )
+        for k in run.cohort(r)
     )
     found = Measured(
         metric=rows[-1][task.metric],
@@ -132,6 +133,7 @@ def measure(
         union=union,
         share_trained=sum(r["num_examples"] for r in trained) / held,
         num_rounds=config.rounds,
+        epsilon=_epsilon(run),
         attacks=tuple(attacks.summary(records)),
     )
     output_files.write_csv(folder / _ATTACKS, found.attacks)
@@ -142,6 +144,13 @@ def measure(
     done = {"flags": config.deciding(), "measured": own, "attacks": found.attacks}
     output_files.write_text(folder / _DONE, json.dumps(done, indent=1) + "\n")
     return found
+
+
+def _epsilon(run: training.FederatedRun) -> float | None:
+    if run.accountant is None:
+        return None
+    epsilon = run.accountant.epsilon(run.round_num)
+    return epsilon if math.isfinite(epsilon) else None
 
 
 def chosen(client_ids: Sequence[str], count: int) -> list[str]:

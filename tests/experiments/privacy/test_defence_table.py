@@ -33,6 +33,7 @@ def run(run_program):
     "flags, message",
     [
         (["--negatives=memoised"], "--negatives has no effect here: the rows"),
+        (["--dp=gaussian"], "--dp has no effect here: the rows"),
         (["--sizes=5,x"], "--sizes=5,x: expected positive whole numbers"),
         (["--participations=0"], "--participations=0: expected positive whole"),
         (["--trainings=all"], "--trainings=['all']"),
@@ -75,6 +76,7 @@ def fake(flags, precision, metric=0.5):
         "union": 33.0,
         "share_trained": 1.0,
         "num_rounds": 2,
+        "epsilon": None,
     }
     return json.dumps({"flags": flags, "measured": own, "attacks": attacks})
 
@@ -109,13 +111,13 @@ def test_the_table_is_made_of_what_is_there(run, tmp_path):
     ]
     fresh = lines["fresh (the paper)"]
     assert fresh[0] == "60.0 ± 14.1"
-    assert fresh[3:6] == ["100", "0.40 / 0.50", "0.90"] and fresh[-2:] == [
+    assert fresh[3:7] == ["100", "none", "0.40 / 0.50", "0.90"] and fresh[-2:] == [
         "0.90",
         "0.90",
     ]
     assert lines["secure"][-2:] == ["0.40", "0.50"]
     # Unions are seen after two participations alone; before that there are sums.
-    assert lines["secure, union"][5] == "not seen"
+    assert lines["secure, union"][6] == "not seen"
     traffic = metrics.classifier_traffic(
         20, 64, protocol=metrics.Protocol(True, "union", "secure"), rows_per_client=33
     )
