@@ -314,4 +314,11 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
     negatives = _last(settings.num_negatives)
     config = config.filled(dataclasses.replace(settings, num_negatives=negatives))
     config = dp_config.with_defaults(defences_config.with_defaults(config))
-    return runtime_config.with_defaults(config)
+    config = runtime_config.with_defaults(config)
+    if config.requests == "union" and config.runtime == "cluster":
+        raise InvalidInputError(
+            "--requests=union cannot be trained on a cluster: its clients would wait "
+            "for each other's requests, which parts of a cohort cannot. "
+            "--requests=sampled comes to the same weights."
+        )
+    return config
