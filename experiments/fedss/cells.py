@@ -343,7 +343,7 @@ TABLES = {
         _PROGRAM,
         [
             Cell(
-                f"glyphs_n{n}_{method}_{norm:g}",
+                f"glyphs_n{n}/{method}_{norm:g}",
                 dict(
                     _NORMS,
                     num_classes=n,
