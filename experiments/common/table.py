@@ -1,12 +1,15 @@
 """Tables as CSV, as Markdown and for the terminal, by pandas and tabulate."""
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import tabulate
+from scipy import stats
 
+_LEVEL = 0.95
 # tabulate would make columns wider than their headers.
 tabulate.MIN_PADDING = 0
 _RULE = tabulate.Line("", "-", "--", "")
@@ -47,6 +50,21 @@ def as_markdown(
 def as_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Writes a table of texts for the terminal, between rules; see `as_markdown`."""
     return _as_table(_TEXT, header, rows, (0,), str)
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Returns half of the 95 % interval of a mean, by Student's t.
+
+    Args:
+        values: Of independent seeds.
+
+    Returns:
+        It; None for fewer than two values.
+    """
+    if len(values) < 2:
+        return None
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return float(stats.t.ppf((1 + _LEVEL) / 2, len(values) - 1)) * error
 
 
 def _as_table(tablefmt, header, rows, left, escape) -> str:

@@ -7,6 +7,9 @@
     ./run.sh table rates --data_dir=OMNIGLOT     # of each method, on validation clients
     ./run.sh table spreadout --data_dir=OMNIGLOT # FedAwS's weight and margin, likewise
     ./run.sh table long --data_dir=OMNIGLOT      # 1,000 rounds
+    ./run.sh table characters --data_dir=OMNIGLOT     # all 1,623: m / n as Landmarks
+    ./run.sh table centralized --data_dir=OMNIGLOT    # both readings of its updates
+    ./run.sh table norms         # the length of W's initial rows, n = 500 to 20,000
     ./run.sh table 1 --scale=tiny_imagenet --data_dir=TINY_IMAGENET
     ./run.sh table 1 --scale=paper --data_dir=LANDMARKS --pretrained=imagenet.h5
 
@@ -207,9 +210,22 @@ def _one_of_each(prefix: str, common: Mapping[str, Any], m: int = 20) -> list[Ce
 # A tenth of the clients is kept apart, and measured on: nothing looks at the test.
 _VALIDATION = dict(validation_share=0.1, on_validation=True)
 _LONG = dict(_MINI_1, rounds=1000, rounds_per_evaluation=50)
+_ALL_CHARACTERS = dict(_MINI_1, characters="all")
+_NORMS = dict(
+    _COMMON,
+    dataset="glyphs",
+    clients_per_round=16,
+    warm_start_epochs=4,
+    rounds=100,
+    rounds_per_evaluation=25,
+    model="small_cnn",
+    runtime="in_process",
+    client_learning_rate=0.03,
+)
 _CHUNKS = dict(_MINI_2, partition="chunks")
 _TABLE_4_PAPER = _table_4("sop", _PAPER[2])
 _TABLE_4_MINI = _table_4("omniglot", _MINI_2)
+_RATIO_SIZES = (10, 20, 40, 60)
 _SEARCH = dict(_MINI, rounds=100)
 
 TABLES = {
@@ -288,6 +304,61 @@ TABLES = {
             _other("omniglot", _LONG, "full_softmax"),
         ],
         "long_mini",
+    ),
+    # m of n: 0.6 to 3.7 %; Landmarks has 0.2 to 3.9 %.
+    ("characters", "mini"): table(
+        "Table 1 with all 1,623 characters, Omniglot",
+        _PROGRAM,
+        [
+            *(_drawing("omniglot", _ALL_CHARACTERS, "fedss", m) for m in _RATIO_SIZES),
+            *(
+                _drawing("omniglot", _ALL_CHARACTERS, "neg_only", m)
+                for m in _RATIO_SIZES
+            ),
+            *(
+                _other("omniglot", _ALL_CHARACTERS, method)
+                for method in ("pos_only", "fedaws", "full_softmax", "centralized")
+            ),
+        ],
+        "characters_mini",
+    ),
+    ("centralized", "mini"): table(
+        "What an update of Centralized is, Table 1 at a size for 2 cores",
+        _PROGRAM,
+        [
+            Cell(
+                f"omniglot_centralized_{updates}",
+                dict(_MINI_1, method="centralized", centralized_updates=updates),
+                f"Centralized, {title}",
+            )
+            for updates, title in (
+                ("client_steps", "an update for each step of a client"),
+                ("rounds", "one for each round"),
+            )
+        ],
+        "centralized_mini",
+    ),
+    ("norms", "mini"): table(
+        "The norm of W's initial rows, glyphs",
+        _PROGRAM,
+        [
+            Cell(
+                f"glyphs_n{n}/{method}_{norm:g}",
+                dict(
+                    _NORMS,
+                    num_classes=n,
+                    initial_norm=norm,
+                    method=method,
+                    **({"num_negatives": 40} if method == "fedss" else {}),
+                ),
+                f"{_TITLES[method]}, n = {n:,}, norm {norm:g}",
+            )
+            for n in (500, 2000, 20000)
+            for method in ("full_softmax", "fedss")
+            for norm in (0.1, 0.3, 1.0)
+        ],
+        "norms_mini",
+        seeds=(0,),
     ),
     ("rates", "mini"): table(
         "The client learning rate of each method, Table 1 at a size for 2 cores",

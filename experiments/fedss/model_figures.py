@@ -3,6 +3,7 @@
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -51,6 +52,7 @@ def load_task_of_flags(flags: Mapping[str, str]) -> tasks.Task:
         "num_classes": integer("num_classes"),
         "num_clients": integer("num_clients"),
         "clients_csv": flags.get("clients_csv"),
+        "characters": flags.get("characters"),
     }
     if "dirichlet_alpha" in flags:
         options["dirichlet_alpha"] = number("dirichlet_alpha", float)
@@ -238,7 +240,8 @@ def figure9(
 
     A batch D holds up to 32 images of one client. All K clients of a round have the
     same D and different negatives. The paper does not say K, nor of which model the
-    gradients are.
+    gradients are. It calls the fall exponential: the title says how well e^(-b m) and
+    m^-b fit the mean of all parameters, by the R^2 of the logarithms.
 
     Args:
         task: The task; D is taken from its clients.
@@ -304,11 +307,17 @@ def figure9(
         curves.append(
             plots.Curve(label, sizes, values.mean(0), look, plots.std_of(values))
         )
+    title = f"{dataset.name}: gradient noise at {weights_title}"
+    if len(sizes) > 2 and curves[0].y.min() > 0:
+        fits = laws(sizes, curves[0].y)
+        title += "\nR$^2$ of " + ", ".join(
+            f"{law}: {fit.r_squared:.3f}" for law, fit in fits.items()
+        )
     panel = plots.Panel(
         curves,
         "|N_k| (classes)",
         "mean |g_FedAvg - g_FedSS| per parameter",
-        f"{dataset.name}: gradient noise at {weights_title}",
+        title,
         log="x",
         from_zero=True,
     )
@@ -322,6 +331,38 @@ def figure9(
             fontsize="small",
         )
     return noises
+
+
+class Law(NamedTuple):
+    """A law of decrease, fitted to logarithms by least squares.
+
+    Attributes:
+        rate: b.
+        r_squared: The share of the variance of the logarithms that it explains.
+    """
+
+    rate: float
+    r_squared: float
+
+
+def laws(sizes: Sequence[int], noise: Sequence[float]) -> dict[str, Law]:
+    """Fits a e^(-b m), "exponentially" as A.3 has it, and a m^-b to gradient noise.
+
+    Args:
+        sizes: m, at least three, all different.
+        noise: Positive, of each.
+
+    Returns:
+        By the law's formula.
+    """
+    m, y = np.asarray(sizes, float), np.log(np.asarray(noise, float))
+    found = {}
+    for name, x in (("$e^{-bm}$", m), ("$m^{-b}$", np.log(m))):
+        slope, intercept = np.polyfit(x, y, 1)
+        rest = np.sum((y - slope * x - intercept) ** 2)
+        total = np.sum((y - y.mean()) ** 2)
+        found[name] = Law(-float(slope), float(1 - rest / total) if total else 1.0)
+    return found
 
 
 def figure9_of_results(
@@ -350,6 +391,8 @@ def figure9_of_results(
     sizes = results.num_negatives("fedss")
     if sizes:
         options["num_negatives"] = sizes
+    if "clients_per_round" in run.flags:
+        options["cohort_size"] = int(run.flags["clients_per_round"])
     figure9(
         load_task(run.flags),
         path,

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from experiments.common import config, images_config, launch, runtime_config
 from experiments.fedss import defences_config, dp_config
-from tff_fedss import models, tasks
+from tff_fedss import models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.errors import InvalidInputError
 
@@ -130,6 +130,14 @@ class RunConfig(
         "For sop: which client has which image (user_id,image_id,class), as "
         "data/partition_sop.py writes it. Default: the same partition, made anew.",
     )
+    characters: str | None = config.flag(
+        None,
+        "For classification of omniglot, which characters are the classes: "
+        "`evaluation`, 659 of them, while the 964 others are public, or `all` 1,623, "
+        "with glyphs as public images. Default: evaluation.",
+        choices=("evaluation", "all"),
+        marks=_WARM_START,
+    )
     image_size: int | None = config.flag(
         None,
         "Height and width of what the model sees, in pixels."
@@ -197,6 +205,13 @@ class RunConfig(
     )
     server_learning_rate: float = config.flag(1.0, "alpha, of the server.", low=0.0)
     server_momentum: float = config.flag(0.9, "Of the server.", low=0.0, high=1.0)
+    centralized_updates: str | None = config.flag(
+        None,
+        "How many updates centralized makes in a round, for the paper's \"equivalent "
+        'number of model updates": `client_steps`, one for each mini-batch of any '
+        "client of the round, or `rounds`, one. Default: client_steps.",
+        choices=training.CENTRALIZED_UPDATES,
+    )
     model: str | None = config.flag(
         None,
         "phi, the feature extractor. MobileNetV3 needs --image_size of at least 32; "
@@ -221,6 +236,13 @@ class RunConfig(
     )
     embedding_dim: int = config.flag(
         64, "d, the length of an image's representation.", low=1, marks=_WARM_START
+    )
+    initial_norm: float | None = config.flag(
+        None,
+        "The norm of the rows of the initial W: a step turns a row by about the "
+        "learning rate over its square. The paper does not state it. Default: "
+        f"{models.INITIAL_NORM:g}.",
+        low=1e-6,
     )
     warm_start_epochs: int | None = config.flag(
         None,
@@ -283,8 +305,20 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
                 f"knows {' and '.join(offered)}."
             )
     images_config.check_heeded(config, config.dataset, names=config.flags())
+    if config.characters is not None and config.task != "classification":
+        raise InvalidInputError(
+            f"--characters={config.characters} has no effect on --task={config.task}, "
+            "whose classes are the 964 characters of the background set."
+        )
     settings = family.settings[config.task]
     negatives = _last(settings.num_negatives)
     config = config.filled(dataclasses.replace(settings, num_negatives=negatives))
     config = dp_config.with_defaults(defences_config.with_defaults(config))
-    return runtime_config.with_defaults(config)
+    config = runtime_config.with_defaults(config)
+    if config.requests == "union" and config.runtime == "cluster":
+        raise InvalidInputError(
+            "--requests=union cannot be trained on a cluster: its clients would wait "
+            "for each other's requests, which parts of a cohort cannot. "
+            "--requests=sampled comes to the same weights."
+        )
+    return config

@@ -109,6 +109,11 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
         cohort_size=config.clients_per_round,
     )
     dp_config.check(config, methods, dataset, config.clients_per_round)
+    if config.centralized_updates is not None and "centralized" not in methods:
+        raise InvalidInputError(
+            f"--centralized_updates={config.centralized_updates} has no effect on "
+            f"{' and '.join(methods)}: it is for centralized."
+        )
     if config.warm_start_epochs and dataset.public is None:
         raise InvalidInputError(
             f"--warm_start_epochs={config.warm_start_epochs} needs public classes, and "
@@ -176,6 +181,9 @@ def build_run(
             cohort_size=config.clients_per_round,
             batch_size=config.batch_size,
             seed=config.seed,
+            **_given(
+                updates=config.centralized_updates, initial_norm=config.initial_norm
+            ),
         )
     protocol = defences_config.protocol(config, method)
     build = functools.partial(
@@ -195,6 +203,7 @@ def build_run(
         seed=config.seed,
         **defences_config.process_options(protocol),
         **dp_config.process_options(config, method, task.dataset),
+        **_given(initial_norm=config.initial_norm),
     )
     if method == "fedaws":
         process = build(
@@ -231,6 +240,11 @@ def build_run(
         sampling=sampling,
         accountant=dp_config.accountant(config, task.dataset, cohort_size, cohort_fn),
     )
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Those of the options that are not open."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _draws_negatives(method: str) -> bool:

@@ -4,36 +4,17 @@ Searches of a rate or a weight, and runs that go on for longer: `search.md`,
 `search.csv` and `search.png` beside the runs.
 """
 
-import math
 import pathlib
 import statistics
 from collections.abc import Sequence
-
-from scipy import stats
 
 from experiments.common import output_files, plots, results, table, table_header
 from experiments.common.cells import Table
 from experiments.fedss import table_results
 
-_LEVEL = 0.95
 # Of the rounds, the last quarter: does the cell still rise?
 _END_SHARE = 0.25
 _MOST_CURVES = 12
-
-
-def half_width(values: Sequence[float]) -> float | None:
-    """Returns half of the 95 % interval of a mean, by Student's t.
-
-    Args:
-        values: Of independent seeds.
-
-    Returns:
-        It; None for fewer than two values.
-    """
-    if len(values) < 2:
-        return None
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return float(stats.t.ppf((1 + _LEVEL) / 2, len(values) - 1)) * error
 
 
 def write(
@@ -94,7 +75,7 @@ def _row(title: str, runs: Sequence[table_results.Run], num_seeds: int) -> dict:
         "seeds": f"{len(done)}/{max(num_seeds, len(runs))}",
         "mean": statistics.fmean(values) if values else None,
         "std": statistics.stdev(values) if len(values) > 1 else None,
-        "half_width": half_width(values),
+        "half_width": table.half_width(values),
         "last_quarter": statistics.fmean(rises) if rises else None,
         "hours": sum(run.hours for run in runs),
     }

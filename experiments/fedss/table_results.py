@@ -369,6 +369,8 @@ KIND = results_lib.RunKind(
             "spreadout_weight",
             "spreadout_margin",
             "spreadout_neighbors",
+            "centralized_updates",
+            "initial_norm",
             *_DEFENCES,
         }
     ),

@@ -2,6 +2,8 @@
 
     ./run.sh table moco/1 --scale=mini --data_dir=CIFAR10
     ./run.sh table moco/4 --scale=mini --data_dir=CIFAR10
+    ./run.sh table moco/oracle --data_dir=CIFAR10
+    ./run.sh table moco/fair --data_dir=CIFAR10
     ./run.sh table moco/1 --scale=paper
 
 B, C and D go on from what A has learned with gamma = 0 and the same seed, so their
@@ -10,8 +12,12 @@ tables run that first; all four share their runs, and a random encoder beside th
 Minutes on one core at --scale=mini: 9 a run. What to expect: docs/results/moco; a
 random encoder 43.9 %, A 48.6 to 49.5 %, D 50.3 to 50.8 %. --scale=paper has not been
 run: days on 8 GPUs.
+
+`oracle` and `fair` have 512 keys at T = 0.1, where the loss may fall to 0.02 and gamma
+has something to tell apart; `oracle` asks whether filtering helps at all, by labels.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.common.cells import Cell, Table, table
@@ -72,7 +78,51 @@ def _table(scale: str, number: int, experiment: str) -> Table:
     )
 
 
+_FAIR = dict(_SCALES["mini"], queue_size=512, temperature=0.1)
+
+
+def _fair_table(title: str, folder: str, epochs: int, gammas: Sequence[float]) -> Table:
+    """B, D and filters by labels after a common start."""
+
+    def cell(name, title, start, **own):
+        return Cell(name, {**_FAIR, "epochs": epochs, **own}, title, start)
+
+    filtered = [
+        cell(
+            f"{name}_gamma{gamma:g}",
+            f"{title}, gamma = {gamma:g}",
+            _FIRST,
+            loss="filtered",
+            gamma=gamma,
+            **own,
+        )
+        for name, title, own in (
+            ("d", "Experiment D, filtered by k-means", {}),
+            ("oracle", "Filtered by labels", {"clusters": "labels"}),
+        )
+        for gamma in gammas
+    ]
+    plain = dict(loss="plain", gamma=0)
+    return table(
+        title,
+        _PROGRAM,
+        [
+            cell(_FIRST, "Experiment A, from scratch", None, **plain),
+            cell("b_gamma0", "Experiment B, post-training", _FIRST, **plain),
+            *filtered,
+        ],
+        folder,
+    )
+
+
 TABLES = {
+    ("oracle", "mini"): _fair_table(
+        "Does filtering help? By labels, 30 and 30 epochs", "moco_oracle", 30, (0,)
+    ),
+    ("fair", "mini"): _fair_table(
+        "512 keys at T = 0.1, 100 and 100 epochs", "moco_fair", 100, (0, 1)
+    ),
+} | {
     (str(number), scale): _table(scale, number, experiment)
     for scale in _SCALES
     for number, experiment in enumerate(_EXPERIMENTS, 1)

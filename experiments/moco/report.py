@@ -29,7 +29,7 @@ from experiments.common import (
     table_header,
 )
 from experiments.common.cells import Table
-from experiments.common.table import as_markdown, mean_std
+from experiments.common.table import as_markdown, half_width, mean_std
 from tff_fedss import losses, tasks, training
 from tff_fedss.errors import InvalidInputError
 
@@ -57,13 +57,14 @@ KIND = results.RunKind(
     whole_numbers=("seed", "epochs"),
     numbers=("gamma",),
     length="epochs",
-    cell_flags=frozenset({"loss", "gamma", "pretrained"}),
+    cell_flags=frozenset({"loss", "gamma", "clusters", "pretrained"}),
     starts_by_seed=True,
 )
 # Of the runs, for `./run.sh table`.
 RUN = results.Run
 # The model whose losses figures 3 to 5 show.
 _MEASURED = "a_gamma0"
+_BASE = "b_gamma0"
 _FIGURES = dict(zip(losses.INFO_NCE_FORMS, (3, 4, 5), strict=True))
 
 
@@ -162,8 +163,68 @@ def write_table(
     command: Sequence[str],
 ) -> str:
     """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
-    del name, num_seeds
+    if not name[0].isdecimal():  # There is no such table in the paper.
+        return _write_comparison(table, results_dir, num_seeds, command)
     return write(results_dir, results_dir, command, table.title)
+
+
+def _write_comparison(
+    table: Table, results_dir: pathlib.Path, num_seeds: int, command: Sequence[str]
+) -> str:
+    """Writes comparison.md and .csv: every cell, and how far ahead of B it is."""
+    found = results.find_cells(results_dir)
+    cells = {
+        name: [results.read_run(source, KIND) for source in found.get(name, ())]
+        for name in table.cells
+    }
+    for runs in cells.values():
+        results.check_same_cell(runs)
+    done = {name: [r for r in runs if r.is_done] for name, runs in cells.items()}
+    if not any(done.values()):
+        raise InvalidInputError(f"--results_dir={results_dir} holds no finished run.")
+    results.check_same_table([run for runs in done.values() for run in runs])
+    base = {run.seed: _accuracy(run) for run in done.get(_BASE, ())}
+    rows = []
+    for name, cell in table.cells.items():
+        runs = done[name]
+        ahead = [_accuracy(r) - base[r.seed] for r in runs if r.seed in base]
+        rows.append(
+            {
+                "cell": cell.title,
+                "seeds": f"{len(runs)}/{num_seeds}",
+                "linear top-1, %": mean_std(list(map(_accuracy, runs)), 2),
+                "ahead of B": _with_half_width(ahead) if name != _BASE else None,
+                "cluster share": _last(runs, "cluster_share"),
+                "cluster purity": _last(runs, "cluster_purity"),
+            }
+        )
+    head = table_header.head(table.title, {k: v for k, v in done.items() if v}, command)
+    text = (
+        f"{head}{as_markdown(list(rows[0]), [list(row.values()) for row in rows])}\n\n"
+        "Mean and standard deviation over seeds. Ahead of B: the mean difference of "
+        "runs of the same seed, and half of its 95 % interval by Student's t. Of the "
+        "last epoch: which share of the queue was in a query's cluster, and which "
+        "share of these keys was of its class.\n"
+    )
+    output_files.write_text(results_dir / "comparison.md", text)
+    output_files.write_csv(results_dir / "comparison.csv", rows)
+    return text
+
+
+def _with_half_width(values: Sequence[float]) -> str | None:
+    if not values:
+        return None
+    half = half_width(values)
+    mean = f"{np.mean(values):+.2f}"
+    return mean if half is None else f"{mean} ± {half:.2f}"
+
+
+def _last(runs: Sequence[results.Run], column: str) -> str | None:
+    """The mean over runs of a column's last value."""
+    values = [
+        value for run in runs if (value := run.rows[-1].get(column)) not in (None, "")
+    ]
+    return f"{np.mean(values):.2f}" if values else None
 
 
 def _csv_row(row: _Row) -> dict[str, Any]:

@@ -7,9 +7,10 @@
 Kaminsky and Rotstein, "Focal Loss for Contrastive Learning" (2021). The first command
 is its experiment A (from scratch), the second its experiment D (post-training, without
 the keys of the queue that k-means puts into the query's cluster). --loss=plain and
---loss=clustered post-train as experiments B and C do. --epochs=0 trains nothing: it
-measures the --pretrained encoder, or a random one. Published runs are cells
-(experiments/moco/cells.py): `./run.sh table moco/4` does those of Table 4.
+--loss=clustered post-train as experiments B and C do; --clusters=labels has an oracle
+in the place of k-means. --epochs=0 trains nothing: it measures the --pretrained
+encoder, or a random one. Published runs are cells (experiments/moco/cells.py):
+`./run.sh table moco/4` does those of Table 4.
 
 With --cell=1/mini/a_gamma0, a run should take about 9 minutes on one core (from the
 time of 3 of its 30 epochs); docs/results/moco has what came out.
@@ -125,6 +126,12 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     gamma: float = config.flag(
         0.0, "Of the focal loss (Eq. 4); 0 is cross-entropy.", low=0.0
     )
+    clusters: str | None = config.flag(
+        None,
+        "What is the query's cluster: the `k_means` of the queue, as in the paper, or, "
+        "to see what perfect ones would bring, the images' `labels`. Default: k_means.",
+        choices=algorithms.MOCO_CLUSTERS,
+    )
     num_clusters: int = config.flag(10, "Of the queue, found before each epoch.", low=1)
     temperature: float | None = config.flag(
         None, "Similarities are divided by it." + _by_dataset("temperature"), low=1e-3
@@ -198,6 +205,7 @@ _COLUMNS = (
     "accuracy",
     tasks.Contrastive.metric,
     "cluster_share",
+    "cluster_purity",
     "num_examples",
 )
 _MOMENTUM = 0.9
@@ -257,6 +265,11 @@ def _with_defaults(config: Config) -> Config:
     """
     images_config.check(config, config.dataset)
     config = config.filled(_SETTINGS[config.dataset])
+    if config.clusters is not None and config.loss == "plain":
+        raise InvalidInputError(
+            f"--clusters={config.clusters} has no effect on --loss=plain, which knows "
+            "no clusters."
+        )
     for name in ("batch_size", "num_clusters"):
         if getattr(config, name) > config.queue_size:
             raise InvalidInputError(
@@ -377,6 +390,7 @@ def _build_algorithm(config: Config, task: tasks.Contrastive) -> algorithms.MoCo
         gamma=config.gamma,
         form=config.loss,
         num_clusters=config.num_clusters,
+        clusters=config.clusters or "k_means",
         shuffle_keys=config.backbone == _SPLIT,
         seed=config.seed,
     )

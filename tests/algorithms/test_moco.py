@@ -35,6 +35,7 @@ def build(
     rate=RATE,
     queue_size=QUEUE,
     shuffle_keys=False,
+    clusters="k_means",
 ):
     return algorithms.MoCo(
         backbone_fn,
@@ -48,6 +49,7 @@ def build(
         form=form,
         num_clusters=3,
         shuffle_keys=shuffle_keys,
+        clusters=clusters,
         seed=1,
     )
 
@@ -98,13 +100,13 @@ def test_queue_momentum_and_loss_follow_a_numpy_twin_step_by_step(gamma):
         negative = queries @ queue.T / T
         p = np.exp(positive) / (np.exp(positive) + np.exp(negative).sum(1))
 
-        loss, num_correct, share = moco.update(query_views, key_views)
+        step_sums = moco.update(query_views, key_views)
 
         np.testing.assert_allclose(
-            loss, (-((1 - p) ** gamma) * np.log(p)).sum(), rtol=1e-4
+            step_sums.loss, (-((1 - p) ** gamma) * np.log(p)).sum(), rtol=1e-4
         )
-        assert num_correct == (positive > negative.max(1)).sum()
-        assert share == 0.0
+        assert step_sums.num_correct == (positive > negative.max(1)).sum()
+        assert step_sums[2:] == (0.0, 0.0, 0.0)
         for key in keys:
             queue[pointer] = key
             pointer = (pointer + 1) % QUEUE
@@ -220,11 +222,47 @@ def test_a_query_is_in_the_cluster_of_its_key(form, gamma):
     expected = (-((1 - p) ** gamma) * np.log(p)).sum()
     measured = moco.measure(*views(0))
 
-    loss, _, share = build_like(moco, form, gamma).update(query_views, key_views)
-    np.testing.assert_allclose(loss, expected, rtol=1e-4)
-    np.testing.assert_allclose(share, same.mean(1).sum(), rtol=1e-6)
+    other = build_like(moco, form, gamma)
+    other.queue_labels.assign(np.arange(QUEUE) % 2)
+    labels = np.array([0, 1, 1, -1], np.int32)
+    found = other.update(query_views, key_views, labels)
+    np.testing.assert_allclose(found.loss, expected, rtol=1e-4)
+    np.testing.assert_allclose(found.cluster_share, same.mean(1).sum(), rtol=1e-6)
+    # The labels decide nothing; of the queries that have one, they tell the purity.
+    assert found.num_labelled == same[:3].sum()
+    right = labels[:3, np.newaxis] == np.arange(QUEUE) % 2
+    assert found.num_right == (same[:3] & right).sum()
     if gamma == 0:
         np.testing.assert_allclose(measured[form].sum(), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["clustered", "filtered"])
+def test_an_oracle_s_clusters_are_the_classes(form):
+    moco = build(form, clusters="labels")
+    queue_labels = np.array([0, 1, 2, -1, 0, 1, 2, -1, 0, 1], np.int32)
+    moco.queue_labels.assign(queue_labels)
+    centers = moco.centers.numpy()
+    moco.fit_clusters(1)
+    np.testing.assert_array_equal(moco.centers, centers)
+    query_views, key_views = views(0)
+    weights = moco.encoder.get_weights()
+    queries, keys = embed(weights, query_views), embed(weights, key_views)
+    labels = np.array([1, 0, -1, 3], np.int32)  # Of the last two nothing is known.
+    same = (labels[:, np.newaxis] == queue_labels) & (labels >= 0)[:, np.newaxis]
+    a = np.exp((queries * keys).sum(1) / T)
+    e = np.exp(queries @ np.float64(moco.queue).T / T)
+    top = a + (e * same).sum(1) * (form == "clustered")
+    expected = -np.log(top / (top + (e * ~same).sum(1)))
+    found = moco.update(query_views, key_views, labels)
+    np.testing.assert_allclose(found.loss, expected.sum(), rtol=1e-4)
+    assert found.num_right == found.num_labelled == same.sum()
+    np.testing.assert_array_equal(moco.queue_labels[:BATCH], labels)
+    np.testing.assert_array_equal(moco.queue_labels[BATCH:], queue_labels[BATCH:])
+
+
+def test_unknown_clusters_are_refused():
+    with pytest.raises(ValueError, match="clusters must be one of .*found 'best'"):
+        build("filtered", clusters="best")
 
 
 def build_like(moco, form, gamma):
@@ -239,7 +277,7 @@ def test_measuring_moves_the_queue_and_no_weight():
     moco, trained = build(rate=0.0), build(rate=0.0)
     before = [*moco.encoder.get_weights(), *moco.key_encoder.get_weights()]
     measured = moco.measure(*views(0))
-    loss, _, _ = trained.update(*views(0))
+    loss = trained.update(*views(0)).loss
     np.testing.assert_allclose(measured["plain"].sum(), loss, rtol=1e-5)
     # m w + (1 - m) w is w up to rounding.
     np.testing.assert_allclose(moco.queue, trained.queue, atol=1e-6)
@@ -274,7 +312,7 @@ def test_it_goes_on_from_a_state_bit_for_bit(form):
 def test_another_training_starts_from_encoders_and_queue():
     moco = build(backbone_fn=with_batch_norm)
     for step in range(3):  # 12 keys: the oldest of 10 is at place 2.
-        moco.update(*views(step))
+        moco.update(*views(step), np.arange(4 * step, 4 * step + 4, dtype=np.int32))
     other = build(backbone_fn=with_batch_norm)
     other.start_from(moco.arrays())
     for ours, theirs in zip(
@@ -284,7 +322,13 @@ def test_another_training_starts_from_encoders_and_queue():
     ):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(other.queue, np.roll(moco.queue, -2, 0))
+    np.testing.assert_array_equal(other.queue_labels, np.arange(2, 12))
     assert other.pointer.numpy() == 0
+
+    # Files from before there were labels.
+    older = {k: v for k, v in moco.arrays().items() if k != "queue_labels"}
+    other.start_from(older)
+    assert set(other.queue_labels.numpy()) == {-1}
 
     small = build(backbone_fn=with_batch_norm, queue_size=4)
     small.start_from(moco.arrays())
@@ -299,7 +343,7 @@ def test_another_training_starts_from_encoders_and_queue():
 
 def test_arrays_of_another_model_are_refused():
     moco = build()
-    with pytest.raises(ValueError, match="has 22 arrays, where these encoders have 14"):
+    with pytest.raises(ValueError, match="has 23 arrays, where these encoders have 15"):
         moco.start_from(build(backbone_fn=with_batch_norm).arrays())
     arrays = moco.arrays()
     arrays["key_001"] = np.zeros(7, np.float32)
@@ -326,7 +370,7 @@ def test_it_learns_to_tell_images_apart():
         for start in range(0, 32, 8):
             noise = rng.integers(-20, 21, size=[2, 8, SIZE, SIZE, 3])
             pair = (images[start : start + 8] + noise).astype(np.uint8)
-            total += moco.update(*pair)[0] / 32
+            total += moco.update(*pair).loss / 32
         return total
 
     # The first queue has random directions, from which keys are easily told apart, so

@@ -297,6 +297,25 @@ def test_all_characters_are_identities_and_hands_are_held_out(load):
     assert set(_numbers(data.test_examples(0, 10**5)) % 20 + 1) == {3}
 
 
+def test_all_characters_may_be_the_classes(load):
+    dataset = load(characters="all")
+    assert dataset.num_classes == 1623 and not dataset.test_is_unseen
+    numbers = []
+    for client in dataset.train.client_ids:
+        images, labels = dataset.train.client_arrays(client)
+        numbers.append(_numbers(images))
+        np.testing.assert_array_equal(labels, numbers[-1] // 20)
+    expected = [_number(c, d) for c in range(1, 1624) for d in range(1, 17)]
+    np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), expected)
+    images, labels = _stack(dataset.test)
+    np.testing.assert_array_equal(labels, _numbers(images) // 20)
+    assert set(_numbers(images) % 20 + 1) == {17, 18, 19, 20}
+    assert dataset.num_test_examples == len(labels) == 1623 * 4
+    # No character is left.
+    assert dataset.num_public_classes == 1000
+    assert dataset.public.element_spec == dataset.test.element_spec
+
+
 def test_public_images_are_the_background_characters(mixed):
     images, labels = _stack(mixed.public)
     numbers = _numbers(images)
@@ -475,6 +494,7 @@ def test_damaged_member_of_a_zip(miniature, tmp_path):
         {"test_drawers": tuple(range(1, 21))},
         {"classes_per_client": 0},
         {"drawings_per_class": 0},
+        {"characters": "some"},
     ],
 )
 def test_arguments_out_of_range_before_any_file_is_read(tmp_path, arguments):

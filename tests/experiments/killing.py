@@ -1,8 +1,14 @@
-"""Kills a training program, as a crash of the machine would."""
+"""Kills a training program, as a crash of the machine would, or as a user does."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
+
+import psutil
+
+from tests import waiting
 
 
 def kill_when(process, is_time, seconds):
@@ -37,3 +43,31 @@ def kill_after_a_checkpoint(module, name, flags, folder, seconds, rounds="?"):
     process = subprocess.Popen(command)
     kill_when(process, lambda: list(folder.glob(pattern)), seconds)
     assert not (folder / "done.json").exists()
+
+
+def interrupt_when(command, is_time):
+    """Presses Ctrl-C at a moment of a program's life, as in a terminal.
+
+    Args:
+        command: What to start, argument by argument.
+        is_time: Whether the moment has come; asked again and again.
+
+    Returns:
+        (exit code, stderr, all processes that it had started by then).
+    """
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        # A shell starts what runs in the background with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        waiting.wait_until(is_time, process)
+        everything = psutil.Process(process.pid).children(recursive=True)
+        # All of a terminal's processes get it.
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=waiting.LIMIT)
+    return process.returncode, errors, everything

@@ -1,5 +1,7 @@
 """The runs, the loop and the warm start, on a tiny task."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -91,6 +93,35 @@ def test_a_centralized_run_has_as_many_updates_as_the_federated_one(task):
         run.run_round()
         assert counted == sum(-(-n // 4) for n in cohort_sizes(task, round_num))
     assert run.round_num == 2
+
+
+def test_a_centralized_run_may_have_an_update_for_each_round(task):
+    run = centralized(task, updates="rounds")
+    assert [run.run_round()["num_examples"] for _ in range(2)] == [4, 4]
+    # The state says where in the data it is.
+    again = centralized(task, updates="rounds")
+    again.set_state(run.state)
+    assert again.run_round() == run.run_round()
+    with pytest.raises(ValueError, match="updates must be one of .*found 'batches'"):
+        centralized(task, updates="batches")
+
+
+def test_the_rows_of_w_begin_as_long_as_asked(task, process):
+    build = functools.partial(
+        algorithms.build_fedss,
+        task.feature_extractor_fn,
+        task.dataset.num_classes,
+        task.dataset.max_positives,
+        num_negatives=5,
+    )
+    short, usual = (
+        build(**options).initialize().classifier
+        for options in ({"initial_norm": 0.1}, {})
+    )
+    np.testing.assert_allclose(short * 3, usual, rtol=1e-6)
+    run = centralized(task, initial_norm=0.1)
+    ratio = run.weights.trainable[-1] / centralized(task).weights.trainable[-1]
+    np.testing.assert_allclose(ratio, 1 / 3, rtol=1e-6)
 
 
 def test_a_centralized_run_pools_all_clients(task):

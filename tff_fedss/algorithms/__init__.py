@@ -9,7 +9,7 @@ from tff_fedss.algorithms.magnet_embedding import (
     MagnetSettings,
     pixel_clusters,
 )
-from tff_fedss.algorithms.moco import MoCo
+from tff_fedss.algorithms.moco import MOCO_CLUSTERS, MoCo
 from tff_fedss.algorithms.one_vector import over_one_vector
 from tff_fedss.algorithms.partial_fc import PartialFC, ShardedState
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
@@ -18,6 +18,7 @@ from tff_fedss.algorithms.sparse_sgdm import build_sparse_sgdm
 
 __all__ = [
     "METHODS",
+    "MOCO_CLUSTERS",
     "Centralized",
     "CosineByEpoch",
     "Encoder",

@@ -35,6 +35,7 @@ class Centralized:
         logit_scale: float = 20.0,
         image_dtype: tf.DType = tf.uint8,
         seed: int = 0,
+        initial_norm: float = models.INITIAL_NORM,
     ):
         """Draws the initial W.
 
@@ -46,12 +47,15 @@ class Centralized:
             logit_scale: The fixed scale of the cosine logits.
             image_dtype: The dtype of the images in the data.
             seed: Of the initial W, which is that of `build_fedss` with the same seed.
+            initial_norm: Likewise.
         """
         self._model = model
         self._optimizer = optimizer
         self._logit_scale = logit_scale
         self._classifier = tf.Variable(
-            models.initial_classifier(num_classes, model.output_shape[1], [seed, 0])
+            models.initial_classifier(
+                num_classes, model.output_shape[1], [seed, 0], initial_norm
+            )
         )
         self._variables = [*model.trainable_variables, self._classifier]
         self._non_trainable = model.non_trainable_variables

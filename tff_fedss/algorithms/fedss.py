@@ -77,6 +77,7 @@ def build_fedss(
     use_xla: bool = False,
     with_positives: bool = False,
     seed: int = 0,
+    initial_norm: float = models.INITIAL_NORM,
     after_server_step: Callable[[tf.Tensor], tf.Tensor] | None = None,
     phi_aggregator: aggregation.Factory | None = None,
     rows_aggregator: aggregation.Factory | None = None,
@@ -126,6 +127,7 @@ def build_fedss(
             twice, for the labels first. (TFF selects rows for all clients at once, and
             all must have drawn by then.)
         seed: Of the initial W.
+        initial_norm: Of its rows, see `models.initial_classifier`.
         after_server_step: Maps W, float32[n, d], to the W that ends the round: a server
             regularization, as FedAwS has one.
         phi_aggregator: A factory of `tff.aggregators` for the clients' deltas of phi,
@@ -230,7 +232,9 @@ def build_fedss(
     @tff.tensorflow.computation
     def initial_state():
         phi = tuple(v.read_value() for v in feature_extractor_fn().trainable_variables)
-        w = models.initial_classifier(num_classes, embedding_dim, [seed, 0])
+        w = models.initial_classifier(
+            num_classes, embedding_dim, [seed, 0], initial_norm
+        )
         return ServerState(
             feature_extractor=phi,
             classifier=w,

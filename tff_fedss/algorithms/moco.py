@@ -21,6 +21,7 @@ GroupNorm has no such statistics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +31,34 @@ from tff_fedss import losses, models
 from tff_fedss.algorithms.weight_decay import with_weight_decay
 
 _NUM_CLUSTERINGS = 10  # Of which the best is taken.
+_NO_LABEL = -1
+_QUEUE_LABELS = "queue_labels"
+_OF_QUEUE = ("queue", _QUEUE_LABELS)
+
+# What tells which keys are in the query's cluster: k-means of the queue, as section 6.2
+# has it, or an oracle, the images' labels.
+MOCO_CLUSTERS = ("k_means", "labels")
+
+
+class StepSums(NamedTuple):
+    """What a step has measured, before it: sums over its queries.
+
+    Attributes:
+        loss: The loss that is trained on.
+        num_correct: For how many queries no key of the queue was as similar as their
+            own.
+        cluster_share: The share of the queue that is in the query's cluster; 0 for the
+            plain form, as the two below.
+        num_labelled: How many keys with a label are in the query's cluster, where the
+            query has one, too.
+        num_right: How many of these have the query's.
+    """
+
+    loss: float
+    num_correct: float
+    cluster_share: float
+    num_labelled: float
+    num_right: float
 
 
 class MoCo:
@@ -39,6 +68,7 @@ class MoCo:
         encoder: f_q, from images to embeddings.
         key_encoder: f_k, likewise.
         queue: float32[K, embedding_dim], keys of length 1.
+        queue_labels: int32[K], the labels of the keys' images; -1: not known.
         pointer: int32[], the place of the oldest key, which the next one takes.
         centers: float32[clusters, embedding_dim], see `fit_clusters`.
     """
@@ -56,6 +86,7 @@ class MoCo:
         gamma: float = 0.0,
         form: str = "plain",
         num_clusters: int = 10,
+        clusters: str = "k_means",
         shuffle_keys: bool = False,
         seed: int = 0,
     ):
@@ -73,11 +104,19 @@ class MoCo:
             gamma: Of the focal loss; 0 is InfoNCE.
             form: One of `losses.INFO_NCE_FORMS`.
             num_clusters: Of k-means.
+            clusters: One of `MOCO_CLUSTERS`.
             shuffle_keys: Whether the key encoder sees the images of a batch in another
                 order, drawn anew in each step, so that they have other company in split
                 statistics than the queries.
             seed: Of the head, the queue, k-means and the shuffling.
+
+        Raises:
+            ValueError: If there are no such clusters.
         """
+        if clusters not in MOCO_CLUSTERS:
+            raise ValueError(
+                f"clusters must be one of {MOCO_CLUSTERS}, found {clusters!r}."
+            )
         self._backbone = backbone_fn()
         self.encoder = models.with_projection_head(self._backbone, embedding_dim, seed)
         self.key_encoder = models.with_projection_head(
@@ -87,6 +126,7 @@ class MoCo:
             [queue_size, embedding_dim], [seed, 1], alg="philox"
         )
         self.queue = tf.Variable(tf.math.l2_normalize(directions, 1))
+        self.queue_labels = tf.Variable(tf.fill([queue_size], _NO_LABEL))
         self.pointer = tf.Variable(0)
         self.centers = tf.Variable(tf.zeros([num_clusters, embedding_dim]))
         self._optimizer = optimizer
@@ -95,6 +135,7 @@ class MoCo:
         self._weight_decay = weight_decay
         self._gamma = gamma
         self._form = form
+        self._clusters = clusters
         self._shuffle_keys = shuffle_keys
         self._seed = seed
         self._variables = list(self.encoder.trainable_variables)
@@ -106,29 +147,34 @@ class MoCo:
     # --- Training ---------------------------------------------------------------------
 
     def update(
-        self, query_views: tf.Tensor, key_views: tf.Tensor
-    ) -> tuple[float, int, float]:
+        self,
+        query_views: tf.Tensor,
+        key_views: tf.Tensor,
+        labels: tf.Tensor | None = None,
+    ) -> StepSums:
         """Does one step on a mini-batch.
 
         Args:
             query_views: uint8[examples, h, w, c]; no more examples than the queue has
                 places.
             key_views: Likewise, other views of the same images.
+            labels: int32[examples], of the images, -1 where not known, the default.
+                They decide nothing but clusters by labels.
 
         Returns:
-            The summed loss from before the step; for how many queries no key of the
-            queue was as similar as their own; and the summed share of the queue that is
-            in the query's cluster (0 for the plain form).
+            What was measured.
         """
-        loss_sum, num_correct, share_sum = self._update_graph(query_views, key_views)
-        return float(loss_sum), int(num_correct), float(share_sum)
+        labels = _labels_or_none(labels, len(query_views))
+        return StepSums(*map(float, self._update_graph(query_views, key_views, labels)))
 
-    def _step(self, query_views, key_views):
+    def _step(self, query_views, key_views, labels):
         self._move_key_encoder()
         keys = self._keys(key_views)
         with tf.GradientTape() as tape:
             positive, negative = self._logits(_embed(self.encoder, query_views), keys)
-            same = None if self._form == "plain" else self._is_same_cluster(keys)
+            same = (
+                None if self._form == "plain" else self._is_same_cluster(keys, labels)
+            )
             example_losses = losses.info_nce_loss(
                 positive,
                 negative,
@@ -141,13 +187,20 @@ class MoCo:
             tape.gradient(loss, self._variables), self._variables, self._weight_decay
         )
         self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
-        self._enqueue(keys)
+        in_cluster = (0.0, 0, 0)
+        if same is not None:
+            is_labelled = self._is_labelled(labels)
+            in_cluster = (
+                tf.reduce_sum(tf.reduce_mean(tf.cast(same, tf.float32), 1)),
+                tf.math.count_nonzero(same & is_labelled),
+                tf.math.count_nonzero(same & is_labelled & self._is_same_label(labels)),
+            )
+        self._enqueue(keys, labels)
         is_correct = positive > tf.reduce_max(negative, 1)
-        shares = 0.0 if same is None else tf.reduce_mean(tf.cast(same, tf.float32), 1)
         return (
             tf.reduce_sum(example_losses),
             tf.math.count_nonzero(is_correct),
-            tf.reduce_sum(shares),
+            *in_cluster,
         )
 
     def _keys(self, views: tf.Tensor) -> tf.Tensor:
@@ -174,10 +227,11 @@ class MoCo:
         negative = tf.matmul(queries, self.queue, transpose_b=True)
         return positive / self._temperature, negative / self._temperature
 
-    def _enqueue(self, keys: tf.Tensor) -> None:
+    def _enqueue(self, keys: tf.Tensor, labels: tf.Tensor) -> None:
         queue_size, count = self.queue.shape[0], tf.shape(keys)[0]
         places = (self.pointer + tf.range(count)) % queue_size
         self.queue.scatter_nd_update(places[:, tf.newaxis], keys)
+        self.queue_labels.scatter_nd_update(places[:, tf.newaxis], labels)
         self.pointer.assign((self.pointer + count) % queue_size)
 
     # --- Clusters ---------------------------------------------------------------------
@@ -185,11 +239,14 @@ class MoCo:
     def fit_clusters(self, epoch: int) -> None:
         """Finds the centers of the queue's keys by k-means (section 6.2).
 
-        The same bits follow from the same queue, seed and epoch.
+        The same bits follow from the same queue, seed and epoch. Clusters by labels are
+        there already.
 
         Args:
             epoch: The number of the epoch that is to come.
         """
+        if self._clusters == "labels":
+            return
         # Together they take seconds to import, and the plain form does without.
         import threadpoolctl
         from sklearn import cluster
@@ -206,12 +263,23 @@ class MoCo:
             k_means.fit(self.queue.numpy())
         self.centers.assign(k_means.cluster_centers_)
 
-    def _is_same_cluster(self, keys: tf.Tensor) -> tf.Tensor:
+    def _is_same_cluster(self, keys: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """bool[examples, K]: which keys of the queue are in the example's cluster.
 
         A query goes where its key k+ goes: that is what the clusters are made of.
         """
+        if self._clusters == "labels":
+            return self._is_same_label(labels) & self._is_labelled(labels)
         return tf.equal(self._cluster(keys)[:, tf.newaxis], self._cluster(self.queue))
+
+    def _is_same_label(self, labels: tf.Tensor) -> tf.Tensor:
+        """bool[examples, K]."""
+        return tf.equal(labels[:, tf.newaxis], self.queue_labels)
+
+    def _is_labelled(self, labels: tf.Tensor) -> tf.Tensor:
+        """bool[examples, K]: whether both are."""
+        known = tf.not_equal(self.queue_labels, _NO_LABEL)
+        return tf.not_equal(labels, _NO_LABEL)[:, tf.newaxis] & known
 
     def _cluster(self, keys: tf.Tensor) -> tf.Tensor:
         squares = tf.reduce_sum(tf.square(self.centers), 1)
@@ -221,7 +289,12 @@ class MoCo:
 
     # --- The losses of examples -------------------------------------------------------
 
-    def measure(self, query_views: tf.Tensor, key_views: tf.Tensor) -> dict:
+    def measure(
+        self,
+        query_views: tf.Tensor,
+        key_views: tf.Tensor,
+        labels: tf.Tensor | None = None,
+    ) -> dict[str, np.ndarray]:
         """Computes each example's loss in all three forms at gamma = 0 (section 6).
 
         "Exactly as a training epoch, but without backpropagation": BatchNorm uses the
@@ -230,24 +303,26 @@ class MoCo:
         Args:
             query_views: As for `update`.
             key_views: As for `update`.
+            labels: As for `update`.
 
         Returns:
             By form, float32[examples].
         """
-        measured = self._measure_graph(query_views, key_views)
+        labels = _labels_or_none(labels, len(query_views))
+        measured = self._measure_graph(query_views, key_views, labels)
         return {form: values.numpy() for form, values in measured.items()}
 
-    def _measure_step(self, query_views, key_views):
+    def _measure_step(self, query_views, key_views, labels):
         keys = self._keys(key_views)
         logits = self._logits(_embed(self.encoder, query_views), keys)
-        same = self._is_same_cluster(keys)
+        same = self._is_same_cluster(keys, labels)
         measured = {
             form: losses.info_nce_loss(
                 *logits, form=form, is_same_cluster=None if form == "plain" else same
             )
             for form in losses.INFO_NCE_FORMS
         }
-        self._enqueue(keys)
+        self._enqueue(keys, labels)
         return measured
 
     # --- State ------------------------------------------------------------------------
@@ -287,6 +362,7 @@ class MoCo:
             **{f"query_{i:03d}": v for i, v in enumerate(self.encoder.variables)},
             **{f"key_{i:03d}": v for i, v in enumerate(self.key_encoder.variables)},
             "queue": self.queue,
+            _QUEUE_LABELS: self.queue_labels,
             "pointer": self.pointer,
         }
 
@@ -301,30 +377,41 @@ class MoCo:
         are taken, and the oldest places stay random.
 
         Args:
-            arrays: As `arrays` was then.
+            arrays: As `arrays` was then; of files that are older than the labels of the
+                queue, these are not known.
 
         Raises:
             ValueError: If they are not of such encoders; nothing is changed then.
         """
         variables = self._named_variables()
+        if "queue" in arrays:
+            unknown = np.full(len(arrays["queue"]), _NO_LABEL, np.int32)
+            arrays = {_QUEUE_LABELS: unknown, **arrays}
         if set(arrays) != set(variables):
             raise ValueError(
                 f"has {len(arrays)} arrays, where these encoders have {len(variables)}"
             )
         for name, variable in variables.items():
             expected = variable.shape
-            if name == "queue":
+            if name in _OF_QUEUE:
                 expected = [None, *variable.shape[1:]]
             if not tf.TensorShape(expected).is_compatible_with(arrays[name].shape):
                 raise ValueError(
                     f"{name} has the shape {arrays[name].shape}, not {variable.shape}"
                 )
         for name, variable in variables.items():
-            if name not in ("queue", "pointer"):
+            if name not in (*_OF_QUEUE, "pointer"):
                 variable.assign(arrays[name])
-        oldest_first = np.roll(arrays["queue"], -int(arrays["pointer"]), 0)
+        newest = (
+            np.roll(arrays[name], -int(arrays["pointer"]), 0)[-self.queue.shape[0] :]
+            for name in _OF_QUEUE
+        )
         self.pointer.assign(0)
-        self._enqueue(tf.constant(oldest_first[-self.queue.shape[0] :]))
+        self._enqueue(*map(tf.constant, newest))
+
+
+def _labels_or_none(labels: tf.Tensor | None, count: int) -> tf.Tensor:
+    return tf.fill([count], _NO_LABEL) if labels is None else labels
 
 
 def _embed(encoder: tf.keras.Model, views: tf.Tensor) -> tf.Tensor:

@@ -3,6 +3,7 @@
 import functools
 
 from tff_fedss.models.cosine_classifier import (
+    INITIAL_NORM,
     UNIT_EPSILON,
     cosine_logits,
     initial_classifier,
@@ -100,6 +101,7 @@ __all__ = [
     "communication_saving",
     "cosine_logits",
     "inference",
+    "INITIAL_NORM",
     "initial_classifier",
     "last_layer_share",
     "lenet",

@@ -9,7 +9,8 @@ import tensorflow as tf
 # Added to squared norms: a zero vector then has cosine 0 with everything and a finite
 # gradient.
 UNIT_EPSILON = 1e-12
-_INITIAL_NORM = 0.3
+# Of a row of W, for every n and d.
+INITIAL_NORM = 0.3
 
 
 def unit(vectors: tf.Tensor) -> tf.Tensor:
@@ -36,7 +37,10 @@ def cosine_logits(
 
 
 def initial_classifier(
-    num_classes: int, embedding_dim: int, seed: tf.Tensor
+    num_classes: int,
+    embedding_dim: int,
+    seed: tf.Tensor,
+    norm: float = INITIAL_NORM,
 ) -> tf.Tensor:
     """Draws a random W whose rows have a norm of about 0.3.
 
@@ -50,6 +54,7 @@ def initial_classifier(
         num_classes: n.
         embedding_dim: d.
         seed: int32[2], the key of the stateless generator.
+        norm: The root of a row's mean squared norm; FedSS does not state it.
 
     Returns:
         float32[n, d].
@@ -57,6 +62,6 @@ def initial_classifier(
     return tf.random.stateless_normal(
         [num_classes, embedding_dim],
         seed,
-        stddev=_INITIAL_NORM * embedding_dim**-0.5,
+        stddev=norm * embedding_dim**-0.5,
         alg="philox",
     )

@@ -39,7 +39,8 @@ class Contrastive:
         """Takes the parts.
 
         Args:
-            data: The labels serve the linear classifier alone.
+            data: The labels serve the linear classifier, the purity of clusters, and
+                an oracle in their place.
             backbone_fn: Builds a model from images of the size of `views` to float32[
                 examples, features].
             views: The augmentation; no larger than the images.
@@ -60,15 +61,21 @@ class Contrastive:
         """By what a run knows its data again; see `datasets.fingerprint`."""
         return self._data.fingerprint()
 
-    def batches(self, num_done: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Yields query and key views of training images without end.
+    def batches(
+        self, num_done: int
+    ) -> Iterator[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+        """Yields query and key views of training images, and their labels, without end.
 
         Args:
             num_done: How many batches to leave out, because they have been used before.
         """
         return iter(
             self._views.batches(
-                self._data.train_images, self._batch_size, self._seed, num_done
+                self._data.train_images,
+                self._batch_size,
+                self._seed,
+                num_done,
+                self._data.train_labels,
             )
         )
 

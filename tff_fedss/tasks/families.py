@@ -66,6 +66,7 @@ class DataOptions:
         num_clients: How many clients, where that is free; None: the default.
         dirichlet_alpha: The concentration of a Dirichlet partition; None: the default.
         clients_csv: A file that says which client has which image; else None.
+        characters: Which of Omniglot's are the classes; None: the default.
         num_public_classes: How many classes are kept from the clients, for the warm
             start, where that is free.
         folders: And from here to quantity_sigma, and from tfds_name on: for images of
@@ -84,6 +85,7 @@ class DataOptions:
     num_clients: int | None = None
     dirichlet_alpha: float | None = None
     clients_csv: str | None = None
+    characters: str | None = None
     num_public_classes: int = 0
     folders: str = "auto"
     test: str | None = None
@@ -271,10 +273,12 @@ FAMILIES = {
         partitions=("mixed", "drawer", "chunks"),
         load=_loader(
             "omniglot",
-            lambda o: dict(data_dir=o.data_dir, partition=o.partition),
+            lambda o: dict(
+                data_dir=o.data_dir, partition=o.partition, **_given(o, "characters")
+            ),
             lambda o: "load" if o.kind == "classification" else "load_unseen",
         ),
-        options=frozenset({"data_dir"}),
+        options=frozenset({"data_dir", "characters"}),
     ),
     "tiny_imagenet": Family(
         title="Tiny-ImageNet",

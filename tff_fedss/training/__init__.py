@@ -1,6 +1,10 @@
 """The loop: rounds, evaluation, progress, and the folder that a run leaves behind."""
 
-from tff_fedss.training.centralized_run import CentralizedRun, pooled_batches
+from tff_fedss.training.centralized_run import (
+    CENTRALIZED_UPDATES,
+    CentralizedRun,
+    pooled_batches,
+)
 from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.draws import (
     SAMPLINGS,
@@ -29,6 +33,7 @@ from tff_fedss.training.sharded_checkpoints import ShardedCheckpoints
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
 
 __all__ = [
+    "CENTRALIZED_UPDATES",
     "SAMPLINGS",
     "CentralizedRun",
     "Checkpoints",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss import algorithms
+from tff_fedss import algorithms, models
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.tasks import Task
 from tff_fedss.training import draws
@@ -33,12 +33,18 @@ def pooled_batches(
     )
 
 
+# What an update of the federated run is: "client_steps", a step of any client, so that
+# a round here has one for each mini-batch that the cohort goes through, sum_k
+# ceil(n_k / batch size), and as many images are looked at; "rounds", a step of the
+# server: one for each round.
+CENTRALIZED_UPDATES = ("client_steps", "rounds")
+
+
 class CentralizedRun(Run):
     """Trains on the clients' pooled data, with as many updates as a federated run.
 
     "The corresponding centralized experiment is trained for an equivalent number of
-    model updates" (FedSS, A.2): a round here has one update for each mini-batch that
-    the cohort of the federated round goes through, sum_k ceil(n_k / batch size).
+    model updates" (FedSS, A.2), which can be read in two ways: `CENTRALIZED_UPDATES`.
     """
 
     def __init__(
@@ -50,6 +56,8 @@ class CentralizedRun(Run):
         cohort_size: int,
         batch_size: int,
         seed: int,
+        updates: str = "client_steps",
+        initial_norm: float = models.INITIAL_NORM,
     ):
         """Pools the clients' data.
 
@@ -60,14 +68,28 @@ class CentralizedRun(Run):
             cohort_size: K of the federated run.
             batch_size: The mini-batch.
             seed: Of the initial W, the cohorts and the order of the examples.
+            updates: One of `CENTRALIZED_UPDATES`.
+            initial_norm: Of the rows of W, see `models.initial_classifier`.
+
+        Raises:
+            ValueError: If there are no such updates.
         """
+        if updates not in CENTRALIZED_UPDATES:
+            raise ValueError(
+                f"updates must be one of {CENTRALIZED_UPDATES}, found {updates!r}."
+            )
         algorithm = algorithms.Centralized(
-            task.feature_extractor_fn(), task.dataset.num_classes, optimizer, seed=seed
+            task.feature_extractor_fn(),
+            task.dataset.num_classes,
+            optimizer,
+            seed=seed,
+            initial_norm=initial_norm,
         )
         super().__init__(name, task, algorithm)
         self._cohort_size = cohort_size
         self._batch_size = batch_size
         self._seed = seed
+        self._updates = updates
         self._num_updates = 0
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
@@ -92,20 +114,23 @@ class CentralizedRun(Run):
     def _batches_after(self, num_done: int) -> tf.data.Dataset:
         return pooled_batches(self.task.dataset, self._batch_size, self._seed, num_done)
 
+    def _client_steps(self, round_num: int) -> int:
+        dataset = self.task.dataset
+        cohort = draws.cohort(
+            self._seed, round_num, dataset.train.client_ids, self._cohort_size
+        )
+        return sum(
+            -(-dataset.num_examples(client_id) // self._batch_size)
+            for client_id in cohort
+        )
+
     def _train_round(self, round_num: int) -> Metrics:
         """See `Run`.
 
         Returns:
             `loss`, `accuracy` and `num_examples`, as a federated run measures them.
         """
-        dataset = self.task.dataset
-        cohort = draws.cohort(
-            self._seed, round_num, dataset.train.client_ids, self._cohort_size
-        )
-        num_updates = sum(
-            -(-dataset.num_examples(client_id) // self._batch_size)
-            for client_id in cohort
-        )
+        num_updates = 1 if self._updates == "rounds" else self._client_steps(round_num)
         loss_sum = num_correct = num_examples = 0
         for batch in self._next_batches(self._num_updates, num_updates):
             batch_loss, batch_correct = self._algorithm.update(

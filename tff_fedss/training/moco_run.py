@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 
 from tff_fedss.algorithms import MoCo
+from tff_fedss.algorithms.moco import StepSums
 from tff_fedss.tasks import Contrastive
 from tff_fedss.training.run import Metrics, Run
 
@@ -31,27 +32,29 @@ class MocoRun(Run):
             `steps` (all of them by now), `loss` (the one that is trained on),
             `accuracy` (the share of queries to which no key of the queue was as similar
             as their own), `num_examples`, and with clusters `cluster_share`: the mean
-            share of the queue that was in a query's cluster.
+            share of the queue that was in a query's cluster, and `cluster_purity`: of
+            these keys, the share that is of the query's class.
         """
         steps = self.task.steps_per_epoch
         if self._clusters:
             self._algorithm.fit_clusters(round_num)
         batches = self._next_batches((round_num - 1) * steps, steps)
-        loss_sum = num_correct = share_sum = num_examples = 0
-        for query_views, key_views in batches:
-            loss, correct, share = self._algorithm.update(query_views, key_views)
-            loss_sum += loss
-            num_correct += correct
-            share_sum += share
-            num_examples += len(query_views)
+        num_examples = 0
+        sums = np.zeros(len(StepSums._fields))
+        for batch in batches:
+            sums += self._algorithm.update(*batch)
+            num_examples += len(batch[0])
+        total = StepSums(*sums.tolist())
         metrics = Metrics(
             steps=round_num * steps,
-            loss=loss_sum / num_examples,
-            accuracy=num_correct / num_examples,
+            loss=total.loss / num_examples,
+            accuracy=total.num_correct / num_examples,
             num_examples=num_examples,
         )
         if self._clusters:
-            metrics["cluster_share"] = share_sum / num_examples
+            metrics["cluster_share"] = total.cluster_share / num_examples
+            if total.num_labelled:
+                metrics["cluster_purity"] = total.num_right / total.num_labelled
         return metrics
 
     def measure_losses(self) -> dict[str, np.ndarray]:
@@ -66,8 +69,8 @@ class MocoRun(Run):
         self._algorithm.fit_clusters(self.round_num + 1)
         batches = self.task.batches(self.round_num * steps)
         measured = [
-            self._algorithm.measure(*views)
-            for views in itertools.islice(batches, steps)
+            self._algorithm.measure(*batch)
+            for batch in itertools.islice(batches, steps)
         ]
         self._algorithm.set_state(state)
         return {

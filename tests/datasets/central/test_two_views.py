@@ -26,14 +26,16 @@ def test_what_was_left_off_goes_on_as_if_it_had_not_been(images):
     whole = first(views.batches(images, 4, seed=3), 6)  # Three epochs.
     rest = first(views.batches(images, 4, seed=3, num_done=3), 3)
     for ours, theirs in zip(whole[3:], rest, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
     assert whole[0][0].shape == (4, 8, 8, 3) and whole[0][0].dtype == np.uint8
 
 
 def test_seeds_epochs_and_views_differ(images):
     views = two_views.TwoViews(8, blur=False)
-    (query, key), (second, _) = first(views.batches(images[:4], 4, seed=0), 2)
-    ((other, _),) = first(views.batches(images[:4], 4, seed=1), 1)
+    (query, key, labels), (second, *_) = first(views.batches(images[:4], 4, seed=0), 2)
+    ((other, *_),) = first(views.batches(images[:4], 4, seed=1), 1)
+    np.testing.assert_array_equal(labels, [-1] * 4)
     for a, b in ((query, key), (query, second), (query, other)):
         # In no order are these the same views.
         assert not np.array_equal(np.sort(a, 0), np.sort(b, 0))
@@ -46,7 +48,9 @@ def test_an_epoch_takes_each_image_once_for_both_views(monkeypatch):
     images = np.broadcast_to(levels[:, None, None, None], [10, 8, 8, 3]).copy()
     views = two_views.TwoViews(8, blur=False)
     seen = []
-    for query, key in first(views.batches(images, 3, seed=0), 6):
+    batches = views.batches(images, 3, seed=0, labels=np.arange(10))
+    for query, key, labels in first(batches, 6):
+        np.testing.assert_array_equal(query[:, 0, 0, 0], levels[labels])
         np.testing.assert_array_equal(query, key)
         assert (query == query[:, :1, :1, :1]).all()
         seen += list(query[:, 0, 0, 0])

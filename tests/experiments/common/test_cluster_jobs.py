@@ -13,7 +13,8 @@ import pytest
 
 from experiments.common import cluster_jobs, remote_run
 from tests import waiting
-from tests.runtime.test_cluster import RAY_FOLDER
+from tests.experiments.killing import interrupt_when
+from tests.runtime.test_cluster import RAY_FOLDER, is_alive
 
 
 @pytest.fixture
@@ -112,6 +113,29 @@ FLAGS = """# {name}
 --num_negatives=5
 --rounds=40
 """
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_table_and_its_runs(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_TMPDIR", RAY_FOLDER)
+    (tmp_path / "cells").mkdir()
+    flags = FLAGS.format(name="one").replace("--rounds=40", "--rounds=100000")
+    (tmp_path / "cells" / "one.flags").write_text(flags)
+    folder = tmp_path / "there" / "one" / "seed0"
+    code, errors, everything = interrupt_when(
+        [
+            *(sys.executable, "-P", "-m", "experiments.common.sweep", "1", "--seeds=0"),
+            f"--flagfiles={tmp_path / 'cells'}",
+            f"--results_dir={tmp_path / 'there'}",
+            "--cluster=local",
+        ],
+        lambda: list(folder.glob("checkpoints/fedss/*")),
+    )
+    assert code == 130, errors
+    assert "Traceback" not in errors and "is lost" not in errors, errors
+    waiting.wait_until(lambda: not any(map(is_alive, everything)))
+    assert not (folder / "done.json").exists()
 
 
 @pytest.mark.slow

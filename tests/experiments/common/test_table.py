@@ -1,6 +1,10 @@
 """Tables: their bytes, and that no digit is lost."""
 
+import math
+import statistics
+
 import numpy as np
+import pytest
 
 from experiments.common import table
 
@@ -16,6 +20,14 @@ def test_csv_keeps_all_digits_and_leaves_empty_what_is_missing():
         "1000000000000000,nan,True\n"
     )
     assert table.as_csv([], ["a", "b"]) == "a,b\n"
+
+
+def test_an_interval_is_students():
+    """t of 0.975 with two degrees of freedom is 4.303."""
+    values = [50.0, 53.0, 54.0]
+    expected = 4.3027 * statistics.stdev(values) / math.sqrt(3)
+    assert table.half_width(values) == pytest.approx(expected, rel=1e-4)
+    assert table.half_width([50.0]) is None
 
 
 def test_markdown_stands_in_line():

@@ -1,16 +1,13 @@
 """Whole runs on a cluster: the same bytes on any."""
 
-import os
-import signal
 import subprocess
 import sys
 
 import numpy as np
-import psutil
 import pytest
 
 from tests import waiting
-from tests.experiments.killing import kill_after_a_checkpoint
+from tests.experiments.killing import interrupt_when, kill_after_a_checkpoint
 from tests.runtime.test_cluster import RAY_FOLDER, is_alive
 
 pytest.importorskip("ray")
@@ -102,24 +99,13 @@ def test_ctrl_c_ends_a_run_and_its_actors(tmp_path, monkeypatch):
         "--actors=1",
         f"--results_dir={tmp_path}",
     )
-    with subprocess.Popen(
+    checkpoints = tmp_path / "checkpoints" / "fedss"
+    code, errors, everything = interrupt_when(
         [sys.executable, "-P", "-m", "experiments.fedss.train", *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        # A shell starts what runs in the background with SIGINT ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:
-        checkpoints = tmp_path / "checkpoints" / "fedss"
-        waiting.wait_until(lambda: list(checkpoints.glob("round_*")), process)
-        everything = psutil.Process(process.pid).children(recursive=True)
-        assert any("ray::" in " ".join(child.cmdline()) for child in everything)
-        # As a terminal does: all of its processes get it.
-        os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=waiting.LIMIT)
-    assert process.returncode == 130, errors
+        lambda: list(checkpoints.glob("round_*")),
+    )
+    assert len(everything) > 2  # Ray's and the actor.
+    assert code == 130, errors
     assert errors.endswith("\nInterrupted.\n") and "Traceback" not in errors, errors
     assert "Lost an actor" not in errors, errors
     waiting.wait_until(lambda: not any(map(is_alive, everything)))

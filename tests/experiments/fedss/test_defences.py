@@ -62,6 +62,10 @@ DEFENCES = {
             ["--method=centralized", "--aggregation=secure"],
             "--aggregation=secure has no effect on centralized, which has no rows of W",
         ),
+        (
+            ["--requests=union", "--cluster=local"],
+            "--requests=union cannot be trained on a cluster",
+        ),
         (["--requests=some"], "--requests=some: value should be one of <sampled|unio"),
     ],
 )

@@ -200,6 +200,18 @@ def test_gradient_noise_falls_with_more_negatives(tmp_path, drawn):
     np.testing.assert_allclose(line.get_ydata(), [n.mean for n in noises.values()])
 
 
+def test_each_law_of_decrease_is_told_from_the_other():
+    m = np.array([5, 10, 20, 40, 80])
+    exponential = model_figures.laws(m, 3 * np.exp(-0.05 * m))
+    power = model_figures.laws(m, 3 * m**-0.5)
+    (by_exp, by_power), (other_exp, other_power) = (
+        found.values() for found in (exponential, power)
+    )
+    assert by_exp == pytest.approx((0.05, 1.0))
+    assert other_power == pytest.approx((0.5, 1.0))
+    assert by_power.r_squared < 0.9 and other_exp.r_squared < 0.9
+
+
 @pytest.mark.parametrize("name", ["image_size", "num_clients", "dirichlet_alpha"])
 def test_flags_of_a_run_that_are_no_numbers(name):
     flags = {"dataset": "omniglot", "task": "classification", name: "many"}

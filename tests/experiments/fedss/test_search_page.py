@@ -1,21 +1,12 @@
 import csv
 import dataclasses
 import math
-import statistics
 
 import pytest
 
 from experiments.common import cells as cells_lib
-from experiments.fedss import report, search_page
+from experiments.fedss import report
 from tests.experiments import run_folders
-
-
-def test_an_interval_is_students():
-    """t of 0.975 with two degrees of freedom is 4.303."""
-    values = [50.0, 53.0, 54.0]
-    expected = 4.3027 * statistics.stdev(values) / math.sqrt(3)
-    assert search_page.half_width(values) == pytest.approx(expected, rel=1e-4)
-    assert search_page.half_width([50.0]) is None
 
 
 def test_a_search_has_a_page_with_every_cell(tmp_path):

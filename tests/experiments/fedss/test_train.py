@@ -188,6 +188,11 @@ def test_a_run_that_collapses_says_so(run_train, tmp_path):
             "--task=retrieval does not go with --dataset=glyphs, which knows classif",
         ),
         (["--partition=drawer"], "--partition=drawer does not go with"),
+        (
+            ["--centralized_updates=rounds"],
+            "--centralized_updates=rounds has no effect on fedss: it is for centralize",
+        ),
+        (["--characters=all"], "--characters goes with --dataset=omniglot only"),
         (["--num_gpus=99"], "--num_gpus=99, but TensorFlow sees "),
         (["--flagfile=/no/such/flags.txt"], "/no/such/flags.txt"),
     ],

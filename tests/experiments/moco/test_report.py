@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments.common import pack
+from experiments.common import cells, pack
 from experiments.moco import report as moco_report
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -173,3 +173,35 @@ def test_what_cannot_be_read_is_named(runs, tmp_path):
     refused(runs, "seed1/losses.npz is damaged")
     (runs / "d_gamma0.5/seed0/done.json").write_text("{")
     refused(runs, "seed0/done.json:1: not JSON")
+
+
+def test_a_comparison_says_how_far_ahead_and_how_pure(tmp_path):
+    key = ("oracle", "mini")
+    table = cells.tables_of("moco")[key]
+    for seed, (base, ahead) in enumerate(((0.5, 0.53), (0.52, 0.56), (0.51, 0.6))):
+        own = {"seed": seed, "gamma": 0.0, "loss": "plain"}
+        for cell, accuracy, flags in (
+            ("b_gamma0", base, {}),
+            ("oracle_gamma0", ahead, {"loss": "filtered", "clusters": "labels"}),
+        ):
+            rows = [
+                {"steps": 10 * i, "linear_accuracy": accuracy, "cluster_purity": 1.0}
+                for i in range(3)
+            ]
+            run_folders.write_own_run(
+                tmp_path / cell / f"seed{seed}",
+                "moco",
+                "moco",
+                rows if flags else [dict(row, cluster_purity="") for row in rows],
+                flags={**own, **flags},
+            )
+    text = moco_report.write_table(key, table, tmp_path, 3, ["./run.sh"])
+    assert (tmp_path / "comparison.md").read_text() == text
+    lines = run_folders.unpadded(text)
+    # 3, 4 and 9 points: mean 5.33, deviation 3.21, t 4.303.
+    expected = "| Filtered by labels, gamma = 0 | 3/3 | 56.33 ± 3.51 | +5.33 ± 7.99 |"
+    assert f"{expected} | 1.00 |" in lines
+    assert "| Experiment B, post-training | 3/3 | 51.00 ± 1.00 | | | |" in lines
+    assert "| Experiment D, filtered by k-means, gamma = 0 | 0/3 | | | | |" in lines
+    with pytest.raises(InvalidInputError, match="holds no finished run"):
+        moco_report.write_table(key, table, tmp_path / "none", 3, [])

@@ -115,6 +115,18 @@ def test_post_training_starts_from_a_run(run, pretrained, tmp_path):
     first, *rest = rows_of(folder)
     assert first["linear_accuracy"] == rows_of(start)[-1]["linear_accuracy"]
     assert all(0 < float(row["cluster_share"]) < 1 for row in rest)
+    assert all(0 < float(row["cluster_purity"]) <= 1 for row in rest)
+
+    oracle = tmp_path / "oracle"
+    code, _, errors = run(
+        *flags,
+        f"--pretrained={start}",
+        "--loss=filtered",
+        "--clusters=labels",
+        f"--results_dir={oracle}",
+    )
+    assert code == 0, errors
+    assert {row["cluster_purity"] for row in rows_of(oracle)[1:]} == {"1.0"}
 
     measured = tmp_path / "measured"
     code, _, errors = run(

@@ -47,7 +47,12 @@ class TwoViews:
     blur: bool = True
 
     def batches(
-        self, images: np.ndarray, batch_size: int, seed: int, num_done: int = 0
+        self,
+        images: np.ndarray,
+        batch_size: int,
+        seed: int,
+        num_done: int = 0,
+        labels: np.ndarray | None = None,
     ) -> tf.data.Dataset:
         """Goes through the images again and again, in a new order in every epoch.
 
@@ -59,12 +64,16 @@ class TwoViews:
             batch_size: The mini-batch, at most N.
             seed: Of the orders and of the views.
             num_done: How many batches to leave out, because they have been used before.
+            labels: int32[N], of the images; by default -1.
 
         Returns:
-            Batches (query views, key views), both uint8[batch_size, image_size,
-            image_size, 3], without end.
+            Batches (query views, key views, labels) without end; views are
+            uint8[batch_size, image_size, image_size, 3], labels int32[batch_size].
         """
         stored = tf.constant(images)
+        if labels is None:
+            labels = np.full(len(images), -1)
+        stored_labels = tf.constant(labels, tf.int32)
         num_images = len(images)
         per_epoch = num_images // batch_size * batch_size
 
@@ -79,9 +88,9 @@ class TwoViews:
             image = tf.gather(stored, image_id)
             pair = [self.crop(image, seeds.fold_in(image_seed, v)) for v in (0, 1)]
             draws = _uniform([2, NUM_DRAWS], seeds.fold_in(image_seed, 2))
-            return tf.stack(pair), draws
+            return tf.stack(pair), draws, tf.gather(stored_labels, image_id)
 
-        def finish(pairs, draws):
+        def finish(pairs, draws, labels):
             size = self.image_size
             views = distort(
                 tf.reshape(pairs, [-1, size, size, 3]),
@@ -90,7 +99,7 @@ class TwoViews:
             )
             pixels = tf.saturate_cast(tf.round(255.0 * views), tf.uint8)
             pixels = tf.reshape(pixels, [batch_size, 2, size, size, 3])
-            return pixels[:, 0], pixels[:, 1]
+            return pixels[:, 0], pixels[:, 1], labels
 
         in_order: dict[str, Any] = dict(
             num_parallel_calls=tf.data.AUTOTUNE, deterministic=True

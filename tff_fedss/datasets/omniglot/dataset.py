@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.omniglot import drawing_files
 
 PARTITIONS = ("mixed", "drawer", "chunks")
+CHARACTERS = ("evaluation", "all")
 
 # Keeps the draws of this data set apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"omniglot", "big")
@@ -36,6 +38,7 @@ def load(
     test_drawers: Sequence[int] = (17, 18, 19, 20),
     classes_per_client: int = 20,
     drawings_per_class: int = 5,
+    characters: str = "evaluation",
 ) -> FederatedDataset:
     """Loads Omniglot, with the 659 characters of its evaluation set as the classes.
 
@@ -43,6 +46,9 @@ def load(
     for the test; the others' drawings are the clients'. The 964 characters of the
     background set, of other alphabets and by other people, are the public images. The
     task is that of FedSS, section 4.2; for that of section 4.3, see `load_unseen`.
+
+    With all 1,623 characters as the classes, the public images are glyphs of
+    `synthetic.glyphs`.
 
     Args:
         data_dir: A folder of drawings, a folder of archives of them or one archive; see
@@ -62,10 +68,12 @@ def load(
         classes_per_client: For mixed and chunks: mean number of characters.
         drawings_per_class: For mixed: mean number of drawings of each; for chunks that
             many times classes_per_client are a client's.
+        characters: Which are the classes: one of `CHARACTERS`.
 
     Returns:
         The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0; the
-        label is the character's number minus 965 (public images: minus 1).
+        label is the character's number minus 965 (public images and with all
+        characters: minus 1).
 
     Raises:
         errors.InvalidInputError: If an argument is out of range; if the download fails;
@@ -73,13 +81,27 @@ def load(
     """
     _check_drawers(test_drawers)
     _check(partition, seed, image_size, classes_per_client, drawings_per_class)
+    if characters not in CHARACTERS:
+        raise errors.InvalidInputError(
+            f"characters={characters!r} must be one of {', '.join(CHARACTERS)}."
+        )
     drawings = _read(data_dir, image_size)
 
     public = drawings.characters <= drawing_files.NUM_BACKGROUND_CHARACTERS
+    if characters == "all":
+        public[:] = False
     test = ~public & np.isin(drawings.drawers, test_drawers)
     train = np.flatnonzero(~public & ~test)
     labels = drawings.characters - 1
-    labels[~public] -= drawing_files.NUM_BACKGROUND_CHARACTERS
+    if characters == "evaluation":
+        labels[~public] -= drawing_files.NUM_BACKGROUND_CHARACTERS
+        warm_start = dict(
+            public=dataset_from_arrays(drawings.images[public], labels[public]),
+            num_public_classes=drawing_files.NUM_BACKGROUND_CHARACTERS,
+            num_public_examples=int(public.sum()),
+        )
+    else:
+        warm_start = _glyphs(image_size)
 
     client_data = _client_data(
         drawings, labels, train, partition, seed, classes_per_client, drawings_per_class
@@ -95,10 +117,9 @@ def load(
         max_positives=client_data.max_positives,
         test=dataset_from_arrays(drawings.images[test], labels[test]),
         num_test_examples=int(test.sum()),
-        public=dataset_from_arrays(drawings.images[public], labels[public]),
-        num_public_classes=drawing_files.NUM_BACKGROUND_CHARACTERS,
-        num_public_examples=int(public.sum()),
-        note=f"test images by drawers {held_out}",
+        **warm_start,
+        note=f"test images by drawers {held_out}"
+        + (", public images are glyphs" if characters == "all" else ""),
         contents=lambda: _contents(client_data, drawings),
     )
 
@@ -150,7 +171,6 @@ def load_unseen(
         classes_per_client,
         drawings_per_class,
     )
-    glyphs = synthetic.glyphs(2, image_size=image_size, num_public_classes=_NUM_GLYPHS)
     return FederatedDataset(
         name="omniglot",
         num_classes=drawing_files.NUM_BACKGROUND_CHARACTERS,
@@ -162,9 +182,7 @@ def load_unseen(
         test=dataset_from_arrays(drawings.images[~is_train], labels[~is_train]),
         num_test_examples=int((~is_train).sum()),
         test_is_unseen=True,
-        public=glyphs.public,
-        num_public_classes=glyphs.num_public_classes,
-        num_public_examples=glyphs.num_public_examples,
+        **_glyphs(image_size),
         note="public images are glyphs",
         contents=lambda: _contents(client_data, drawings),
     )
@@ -206,6 +224,16 @@ def load_identities(
     held_out = ", ".join(str(drawer) for drawer in sorted(set(test_drawers)))
     return identities.ArrayIdentities(
         "omniglot", train, test, f"test images by drawers {held_out}"
+    )
+
+
+def _glyphs(image_size: int) -> dict[str, Any]:
+    """What a `FederatedDataset` has of public images where no character is left."""
+    glyphs = synthetic.glyphs(2, image_size=image_size, num_public_classes=_NUM_GLYPHS)
+    return dict(
+        public=glyphs.public,
+        num_public_classes=glyphs.num_public_classes,
+        num_public_examples=glyphs.num_public_examples,
     )
 
 
