@@ -180,19 +180,23 @@ def test_a_comparison_says_how_far_ahead_and_how_pure(tmp_path):
     table = cells.tables_of("moco")[key]
     for seed, (base, ahead) in enumerate(((0.5, 0.53), (0.52, 0.56), (0.51, 0.6))):
         own = {"seed": seed, "gamma": 0.0, "loss": "plain"}
-        for cell, accuracy, flags in (
-            ("b_gamma0", base, {}),
-            ("oracle_gamma0", ahead, {"loss": "filtered", "clusters": "labels"}),
+        for cell, accuracy, flags, more in (
+            ("b_gamma0", base, {}, {}),
+            (
+                "oracle_gamma0",
+                ahead,
+                {"loss": "filtered", "clusters": "labels"},
+                {"cluster_purity": 1.0},
+            ),
         ):
             rows = [
-                {"steps": 10 * i, "linear_accuracy": accuracy, "cluster_purity": 1.0}
-                for i in range(3)
+                {"steps": 10 * i, "linear_accuracy": accuracy, **more} for i in range(3)
             ]
             run_folders.write_own_run(
                 tmp_path / cell / f"seed{seed}",
                 "moco",
                 "moco",
-                rows if flags else [dict(row, cluster_purity="") for row in rows],
+                rows,
                 flags={**own, **flags},
             )
     text = moco_report.write_table(key, table, tmp_path, 3, ["./run.sh"])
@@ -203,5 +207,6 @@ def test_a_comparison_says_how_far_ahead_and_how_pure(tmp_path):
     assert f"{expected} | 1.00 |" in lines
     assert "| Experiment B, post-training | 3/3 | 51.00 ± 1.00 | | | |" in lines
     assert "| Experiment D, filtered by k-means, gamma = 0 | 0/3 | | | | |" in lines
+    (tmp_path / "none").mkdir()
     with pytest.raises(InvalidInputError, match="holds no finished run"):
         moco_report.write_table(key, table, tmp_path / "none", 3, [])
