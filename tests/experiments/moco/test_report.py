@@ -208,5 +208,5 @@ def test_a_comparison_says_how_far_ahead_and_how_pure(tmp_path):
     assert "| Experiment B, post-training | 3/3 | 51.00 ± 1.00 | | | |" in lines
     assert "| Experiment D, filtered by k-means, gamma = 0 | 0/3 | | | | |" in lines
     (tmp_path / "none").mkdir()
-    with pytest.raises(InvalidInputError, match="holds no finished run"):
+    with pytest.raises(InvalidInputError, match="holds no run"):
         moco_report.write_table(key, table, tmp_path / "none", 3, [])
