@@ -52,6 +52,8 @@ _GLYPHS = {
     "clients_per_class": 4,
     "mean_classes_per_client": 2,
     "mean_examples_per_class": 2,
+    # Drawn images are kept, by default up to 256 MiB of them, which looks like a leak.
+    "cache_bytes": 0,
 }
 
 
