@@ -230,17 +230,27 @@ class Cohort(NamedTuple):
 class Aggregate(Attack):
     """What the sums of rounds tell."""
 
-    def __init__(self, seed: int, positives: np.ndarray, num_decoys: int):
+    def __init__(
+        self,
+        seed: int,
+        positives: np.ndarray,
+        num_decoys: int,
+        drops_rows: bool = False,
+    ):
         """Has seen nothing yet.
 
         Args:
             seed: Of the controls.
             positives: bool[clients, n], P_k of all, by which to judge.
             num_decoys: How many classes a client asks for beside its own.
+            drops_rows: Whether rows may be missing from a sum that clients have
+                contributed to, below a threshold: then a client's classes need not be
+                in all of its sums.
         """
         super().__init__(seed)
         self._positives = positives
         self._num_decoys = num_decoys
+        self._drops_rows = drops_rows
         # By round.
         self._scores: list[np.ndarray] = []
         self._phi_scores: list[np.ndarray] = []
@@ -344,11 +354,16 @@ class Aggregate(Attack):
                 if not cohorts[:, client].any():
                     continue
                 kept = aggregate.in_all_sums(present, cohorts[:, client])
-                for name, scores in (
-                    ("in all its sums", np.where(kept, 0.0, -np.inf)),
-                    ("traced", np.where(kept, by_rows[client], -np.inf)),
-                    ("traced by phi alone", by_phi[client]),
-                ):
+                if self._drops_rows:
+                    kept[:] = True
+                found = {
+                    "in all its sums": np.where(kept, 0.0, -np.inf),
+                    "traced": np.where(kept, by_rows[client], -np.inf),
+                    "traced by phi alone": by_phi[client],
+                }
+                if self._drops_rows:
+                    del found["in all its sums"]
+                for name, scores in found.items():
                     claimed = success.top(scores, np.count_nonzero(truth))
                     self.judge(
                         f"{name}, no request",

@@ -73,6 +73,7 @@ class Server:
                 config.seed,
                 np.stack([*self._positives.values()]),
                 self._num_decoys,
+                drops_rows=(config.secure_threshold or 1) > 1,
             )
         if "phi" in names:
             self.attacks["phi"] = attacks.Phi(config.seed)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.privacy import seen
+from experiments.privacy import attacks, seen
 from tests.algorithms import toy
 from tff_fedss import class_set_defences, class_sets, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
@@ -98,3 +98,28 @@ def test_public_images_give_the_inputs_of_the_last_layer(run):
 def test_a_mask_marks_classes():
     assert seen.as_mask([2, 0, 2], 4).tolist() == [True, False, True, False]
     assert not seen.as_mask([], 3).any()
+
+
+@pytest.mark.parametrize("drops_rows", [False, True])
+def test_rows_below_a_threshold_do_not_clear_a_client(drops_rows):
+    """A class that is missing from one of a client's sums may have been dropped."""
+    rng = np.random.default_rng(0)
+    positives = rng.random((20, 60)) < 0.1
+    positives[:, 0] |= ~positives.any(1)
+    attack = attacks.Aggregate(0, positives, 0, drops_rows)
+    for _ in range(150):
+        cohort = rng.permutation(20) < 6
+        counts = positives[cohort].sum(0)
+        present = counts >= 2
+        attack._cohorts.append(cohort)
+        attack._present.append(present)
+        attack._scores.append(np.where(present, counts, 0.0))
+        attack._phi_scores.append(np.zeros(60))
+    attack.trace([150])
+    own = {r["attack"]: r for r in attacks.summary(attack.records) if not r["control"]}
+    traced = own["traced, no request"]["precision_at"]
+    if drops_rows:
+        assert traced > 0.6
+        assert "in all its sums, no request" not in own
+    else:
+        assert traced < 0.4
