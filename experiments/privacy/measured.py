@@ -61,6 +61,7 @@ def read(folder: pathlib.Path, flags: dict[str, str]) -> Measured | None:
     if not path.exists():
         return None
     done = json.loads(path.read_text())
+    flags = _without_place(flags)
     differences = [
         f"--{name}={done['flags'].get(name)} there, {flags.get(name)} here"
         for name in sorted({*done["flags"], *flags})
@@ -141,9 +142,15 @@ def measure(
     output_files.write_csv(folder / _METRICS, rows, columns)
     own = dataclasses.asdict(found)
     own.pop("attacks")
-    done = {"flags": config.deciding(), "measured": own, "attacks": found.attacks}
+    flags = _without_place(config.deciding())
+    done = {"flags": flags, "measured": own, "attacks": found.attacks}
     output_files.write_text(folder / _DONE, json.dumps(done, indent=1) + "\n")
     return found
+
+
+def _without_place(flags: dict[str, str]) -> dict[str, str]:
+    """The same data may be in another place, on another machine."""
+    return {name: value for name, value in flags.items() if name != "data_dir"}
 
 
 def _epsilon(run: training.FederatedRun) -> float | None:
