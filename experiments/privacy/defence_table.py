@@ -444,7 +444,6 @@ def _draw(
                 look = plots.style(titles.index(title))
                 x = [best(row, t) for t in times]
                 y = float(np.mean(row["metric"]))
-                traffic = (row["bytes_down"] + row["bytes_up"]) / 2**10
                 axes.plot(
                     [min(x), max(x)], [y, y], color=look.color, linestyle=look.linestyle
                 )
@@ -454,14 +453,32 @@ def _draw(
                     color=look.color,
                     marker=look.marker,
                     linestyle="",
-                    label=f"{title} ({traffic:,.0f} KiB)" if m == sizes[-1] else title,
+                    label=title,
                 )
             axes.set_xlim(0, 1.02)
             axes.set_xlabel("precision of the best attack")
             axes.set_title(f"m = {m}")
         grid[0][0].set_ylabel(f"{task.metric_title} (%)")
-        handles, labels = grid[0][-1].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside lower center", ncols=2)
+        # A row need not be in each panel.
+        handles = {
+            label: handle
+            for axes in grid[0]
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        traffic = {
+            title: " / ".join(
+                f"{(row['bytes_down'] + row['bytes_up']) / 2**10:,.0f}"
+                for row in rows
+                if row["title"].split(", M =")[0] == title
+            )
+            for title in titles
+        }
+        drawn.legend(
+            [handles[title] for title in titles],
+            [f"{title} ({traffic[title]} KiB)" for title in titles],
+            loc="outside lower center",
+            ncols=2,
+        )
 
 
 if __name__ == "__main__":
