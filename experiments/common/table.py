@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 import tabulate
-from scipy import stats
 
 _LEVEL = 0.95
 # tabulate would make columns wider than their headers.
@@ -63,6 +62,9 @@ def half_width(values: Sequence[float]) -> float | None:
     """
     if len(values) < 2:
         return None
+    # Takes a second to import, and most tables do without.
+    from scipy import stats
+
     error = statistics.stdev(values) / math.sqrt(len(values))
     return float(stats.t.ppf((1 + _LEVEL) / 2, len(values) - 1)) * error
 

@@ -114,6 +114,14 @@ def _other(prefix: str, common: Mapping[str, Any], method: str) -> Cell:
     return Cell(f"{prefix}_{method}", {**common, **own}, _TITLES[method])
 
 
+def _others(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
+    """The methods that draw no negatives."""
+    return [
+        _other(prefix, common, method)
+        for method in ("pos_only", "fedaws", "full_softmax", "centralized")
+    ]
+
+
 def _six_methods(
     prefix: str,
     common: Mapping[str, Any],
@@ -133,10 +141,7 @@ def _six_methods(
         *(_drawing(prefix, common, "fedss", m, corrected=False) for m in sizes),
         *(_drawing(prefix, common, "neg_only", m) for m in sizes),
         *(_drawing(prefix, common, "neg_only", m, corrected=False) for m in sizes),
-        *(
-            _other(prefix, common, method)
-            for method in ("pos_only", "fedaws", "full_softmax", "centralized")
-        ),
+        *_others(prefix, common),
     ]
     return [
         _with_train_top1(cell) if cell.name in also_table_4 else cell for cell in cells
@@ -200,10 +205,7 @@ def _one_of_each(prefix: str, common: Mapping[str, Any], m: int = 20) -> list[Ce
     """The six methods, those that draw negatives with one m."""
     return [
         *(_drawing(prefix, common, method, m) for method in ("fedss", "neg_only")),
-        *(
-            _other(prefix, common, method)
-            for method in ("pos_only", "fedaws", "full_softmax", "centralized")
-        ),
+        *_others(prefix, common),
     ]
 
 
@@ -212,20 +214,15 @@ _VALIDATION = dict(validation_share=0.1, on_validation=True)
 _LONG = dict(_MINI_1, rounds=1000, rounds_per_evaluation=50)
 _ALL_CHARACTERS = dict(_MINI_1, characters="all")
 _NORMS = dict(
-    _COMMON,
+    _MINI_TABLE,
     dataset="glyphs",
-    clients_per_round=16,
-    warm_start_epochs=4,
     rounds=100,
     rounds_per_evaluation=25,
-    model="small_cnn",
-    runtime="in_process",
     client_learning_rate=0.03,
 )
 _CHUNKS = dict(_MINI_2, partition="chunks")
 _TABLE_4_PAPER = _table_4("sop", _PAPER[2])
 _TABLE_4_MINI = _table_4("omniglot", _MINI_2)
-_RATIO_SIZES = (10, 20, 40, 60)
 _SEARCH = dict(_MINI, rounds=100)
 
 TABLES = {
@@ -310,15 +307,12 @@ TABLES = {
         "Table 1 with all 1,623 characters, Omniglot",
         _PROGRAM,
         [
-            *(_drawing("omniglot", _ALL_CHARACTERS, "fedss", m) for m in _RATIO_SIZES),
             *(
-                _drawing("omniglot", _ALL_CHARACTERS, "neg_only", m)
-                for m in _RATIO_SIZES
+                _drawing("omniglot", _ALL_CHARACTERS, method, m)
+                for method in ("fedss", "neg_only")
+                for m in (10, 20, 40, 60)
             ),
-            *(
-                _other("omniglot", _ALL_CHARACTERS, method)
-                for method in ("pos_only", "fedaws", "full_softmax", "centralized")
-            ),
+            *_others("omniglot", _ALL_CHARACTERS),
         ],
         "characters_mini",
     ),

@@ -242,7 +242,7 @@ def record(runs: Sequence[training.Run]) -> dict[str, Any]:
     """Returns what done.json has more: the guarantee of each run that has one."""
     guarantees = {
         run.name: {
-            "epsilon": _or_none(run.accountant.epsilon(run.round_num)),
+            "epsilon": epsilon(run),
             "delta": run.accountant.delta,
             "neighbours": run.accountant.relation,
         }
@@ -252,9 +252,15 @@ def record(runs: Sequence[training.Run]) -> dict[str, Any]:
     return {"user_level_dp": guarantees} if guarantees else {}
 
 
-def _or_none(epsilon: float) -> float | None:
-    """JSON has no infinity."""
-    return epsilon if epsilon < float("inf") else None
+def epsilon(run: training.FederatedRun) -> float | None:
+    """Returns what a run has spent by now; None where nothing bounds it.
+
+    JSON has no infinity.
+    """
+    if run.accountant is None:
+        return None
+    spent = run.accountant.epsilon(run.round_num)
+    return spent if spent < float("inf") else None
 
 
 def as_text(guarantees: dict[str, Any]) -> str:

@@ -173,6 +173,7 @@ def build_run(
         task: The task.
         client_fn: See `client_fn`; None: clients' arguments are made here.
     """
+    initial_norm = config.initial_norm or models.INITIAL_NORM
     if method == "centralized":
         return training.CentralizedRun(
             method,
@@ -181,9 +182,8 @@ def build_run(
             cohort_size=config.clients_per_round,
             batch_size=config.batch_size,
             seed=config.seed,
-            **_given(
-                updates=config.centralized_updates, initial_norm=config.initial_norm
-            ),
+            updates=config.centralized_updates or training.CENTRALIZED_UPDATES[0],
+            initial_norm=initial_norm,
         )
     protocol = defences_config.protocol(config, method)
     build = functools.partial(
@@ -203,7 +203,7 @@ def build_run(
         seed=config.seed,
         **defences_config.process_options(protocol),
         **dp_config.process_options(config, method, task.dataset),
-        **_given(initial_norm=config.initial_norm),
+        initial_norm=initial_norm,
     )
     if method == "fedaws":
         process = build(
@@ -240,11 +240,6 @@ def build_run(
         sampling=sampling,
         accountant=dp_config.accountant(config, task.dataset, cohort_size, cohort_fn),
     )
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """Those of the options that are not open."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _draws_negatives(method: str) -> bool:

@@ -353,16 +353,14 @@ class Aggregate(Attack):
             for client, truth in enumerate(self._positives):
                 if not cohorts[:, client].any():
                     continue
-                kept = aggregate.in_all_sums(present, cohorts[:, client])
-                if self._drops_rows:
-                    kept[:] = True
-                found = {
-                    "in all its sums": np.where(kept, 0.0, -np.inf),
-                    "traced": np.where(kept, by_rows[client], -np.inf),
-                    "traced by phi alone": by_phi[client],
-                }
-                if self._drops_rows:
-                    del found["in all its sums"]
+                found = {"traced": by_rows[client]}
+                if not self._drops_rows:
+                    kept = aggregate.in_all_sums(present, cohorts[:, client])
+                    found = {
+                        "in all its sums": np.where(kept, 0.0, -np.inf),
+                        "traced": np.where(kept, by_rows[client], -np.inf),
+                    }
+                found["traced by phi alone"] = by_phi[client]
                 for name, scores in found.items():
                     claimed = success.top(scores, np.count_nonzero(truth))
                     self.judge(

@@ -428,19 +428,24 @@ privacy (DP), but without its noise. Epsilon: of a client, over all rounds, for 
 of this size and this few clients; docs/privacy.md says how it goes with both."""
 
 
+def _curve(row: Mapping) -> str:
+    """What a row is in all panels: its title without what goes with m."""
+    return row["title"].split(", M =")[0]
+
+
 def _draw(
     path: pathlib.Path, task: tasks.Task, rows: Sequence[Mapping], times: Sequence[int]
 ) -> None:
     """Draws utility against the best attack, a panel for each m."""
     sizes = list(dict.fromkeys(row["m"] for row in rows))
     options = {"figsize": (5.4 * len(sizes), 4.6), "squeeze": False, "sharey": True}
-    titles = list(dict.fromkeys(row["title"].split(", M =")[0] for row in rows))
+    titles = list(dict.fromkeys(map(_curve, rows)))
     with plots.figure(path, 1, len(sizes), **options) as (drawn, grid):
         for axes, m in zip(grid[0], sizes, strict=True):
             for row in rows:
                 if row["m"] != m:
                     continue
-                title = row["title"].split(", M =")[0]
+                title = _curve(row)
                 look = plots.style(titles.index(title))
                 x = [best(row, t) for t in times]
                 y = float(np.mean(row["metric"]))
@@ -469,7 +474,7 @@ def _draw(
             title: " / ".join(
                 f"{(row['bytes_down'] + row['bytes_up']) / 2**10:,.0f}"
                 for row in rows
-                if row["title"].split(", M =")[0] == title
+                if _curve(row) == title
             )
             for title in titles
         }

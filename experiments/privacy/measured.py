@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import tqdm
 
 from experiments.common import output_files
-from experiments.fedss import run_parts
+from experiments.fedss import dp_config, run_parts
 from experiments.privacy import attacks, defences, seen, server
 from experiments.privacy.attacks import Attack
 from tff_fedss import tasks, training
@@ -134,7 +133,7 @@ def measure(
         union=union,
         share_trained=sum(r["num_examples"] for r in trained) / held,
         num_rounds=config.rounds,
-        epsilon=_epsilon(run),
+        epsilon=dp_config.epsilon(run),
         attacks=tuple(attacks.summary(records)),
     )
     output_files.write_csv(folder / _ATTACKS, found.attacks)
@@ -151,13 +150,6 @@ def measure(
 def _without_place(flags: dict[str, str]) -> dict[str, str]:
     """The same data may be in another place, on another machine."""
     return {name: value for name, value in flags.items() if name != "data_dir"}
-
-
-def _epsilon(run: training.FederatedRun) -> float | None:
-    if run.accountant is None:
-        return None
-    epsilon = run.accountant.epsilon(run.round_num)
-    return epsilon if math.isfinite(epsilon) else None
 
 
 def chosen(client_ids: Sequence[str], count: int) -> list[str]:

@@ -164,7 +164,7 @@ class MoCo:
         Returns:
             What was measured.
         """
-        labels = _labels_or_none(labels, len(query_views))
+        labels = _labels_of_batch(labels, len(query_views))
         return StepSums(*map(float, self._update_graph(query_views, key_views, labels)))
 
     def _step(self, query_views, key_views, labels):
@@ -308,7 +308,7 @@ class MoCo:
         Returns:
             By form, float32[examples].
         """
-        labels = _labels_or_none(labels, len(query_views))
+        labels = _labels_of_batch(labels, len(query_views))
         measured = self._measure_graph(query_views, key_views, labels)
         return {form: values.numpy() for form, values in measured.items()}
 
@@ -410,7 +410,7 @@ class MoCo:
         self._enqueue(*map(tf.constant, newest))
 
 
-def _labels_or_none(labels: tf.Tensor | None, count: int) -> tf.Tensor:
+def _labels_of_batch(labels: tf.Tensor | None, count: int) -> tf.Tensor:
     return tf.fill([count], _NO_LABEL) if labels is None else labels
 
 

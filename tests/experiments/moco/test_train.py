@@ -103,30 +103,25 @@ def test_own_images_are_loaded_larger_than_their_views(run, tmp_path):
 
 def test_post_training_starts_from_a_run(run, pretrained, tmp_path):
     flags, start = pretrained
-    folder = tmp_path / "filtered"
-    code, _, errors = run(
-        *flags,
-        f"--pretrained={start}",
-        "--loss=filtered",
-        "--gamma=1",
-        f"--results_dir={folder}",
-    )
-    assert code == 0, errors
-    first, *rest = rows_of(folder)
+
+    def filtered(name, flag):
+        code, _, errors = run(
+            *flags,
+            f"--pretrained={start}",
+            "--loss=filtered",
+            flag,
+            f"--results_dir={tmp_path / name}",
+        )
+        assert code == 0, errors
+        return rows_of(tmp_path / name)
+
+    first, *rest = filtered("filtered", "--gamma=1")
     assert first["linear_accuracy"] == rows_of(start)[-1]["linear_accuracy"]
     assert all(0 < float(row["cluster_share"]) < 1 for row in rest)
     assert all(0 < float(row["cluster_purity"]) <= 1 for row in rest)
 
-    oracle = tmp_path / "oracle"
-    code, _, errors = run(
-        *flags,
-        f"--pretrained={start}",
-        "--loss=filtered",
-        "--clusters=labels",
-        f"--results_dir={oracle}",
-    )
-    assert code == 0, errors
-    assert {row["cluster_purity"] for row in rows_of(oracle)[1:]} == {"1.0"}
+    _, *rest = filtered("oracle", "--clusters=labels")
+    assert {row["cluster_purity"] for row in rest} == {"1.0"}
 
     measured = tmp_path / "measured"
     code, _, errors = run(
