@@ -161,7 +161,7 @@ def test_moco(backbone, form):
         form=form,
     )
     views = images_spec(shape)
-    function = moco._update_graph.get_concrete_function(views, views)
+    function = moco._update_graph.get_concrete_function(views, views, LABELS)
     assert_stays_on_the_gpu(gpu_kernels.of_function(function))
 
 
