@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from experiments.common import table, table_header
-from experiments.fedss import paper_order, paper_values, table_results
+from experiments.fedss import paper_order, paper_values, table_lines, table_results
 from experiments.fedss.table_lines import BEST_OF_SEEDS, Line, Statistics
 from experiments.fedss.table_results import METHOD_TITLES, Setting
 from tff_fedss import metrics, models, tasks
@@ -73,6 +73,7 @@ def as_markdown(
         lines: From `lines_of`.
         command: What was given to write the table, argument by argument.
     """
+    of_table = [line for line in lines if line.metric in paper.metrics]
     as_table = _two_metric_table if len(paper.metrics) > 1 else _table_by_size
     # Lines of several metrics belong to the same runs.
     seeds = {line.name: line.expected_seeds for line in lines}
@@ -84,12 +85,30 @@ def as_markdown(
             *_data(results, paper),
             *table_header.lines(cells, command, seeds, paper.rounds),
             "",
-            as_table(results, paper, lines),
+            as_table(results, paper, of_table),
             "",
-            *_notes(results, paper, lines),
-            *paper_order.compare(results, paper, lines, _columns(paper, lines)),
+            *_notes(results, paper, of_table),
+            *paper_order.compare(results, paper, of_table, _columns(paper, of_table)),
+            *_more_tables(results, paper, lines),
         ]
     )
+
+
+_MORE_TITLES = {
+    tasks.UNSEEN_METRIC: "MAP@10 of the images of classes that nobody has, in percent"
+}
+
+
+def _more_tables(
+    results: table_results.Results, paper: paper_values.Table, lines: Sequence[Line]
+) -> list[str]:
+    """What the runs measured beside the paper's metrics, a table each."""
+    text = []
+    for metric in table_lines.more_metrics(results):
+        of_metric = [line for line in lines if line.metric == metric]
+        table_text = _table_by_size(results, paper, of_metric, with_paper=False)
+        text += [f"{_MORE_TITLES[metric]}:", "", table_text, ""]
+    return text
 
 
 def _data(results: table_results.Results, paper: paper_values.Table) -> list[str]:
@@ -108,7 +127,10 @@ def _data(results: table_results.Results, paper: paper_values.Table) -> list[str
 
 
 def _table_by_size(
-    results: table_results.Results, paper: paper_values.Table, lines: Sequence[Line]
+    results: table_results.Results,
+    paper: paper_values.Table,
+    lines: Sequence[Line],
+    with_paper: bool = True,
 ) -> str:
     """Tables 1 to 3: a column for each |S_k|, and one for methods without m."""
     by_setting = {line.setting: line for line in lines}
@@ -127,7 +149,7 @@ def _table_by_size(
         ["% of n", *(_percent_text(_percent_of_n(results, size)) for size in ours), ""],
     ]
     title = paper.title_beside(results.dataset)
-    if results.dataset != paper.dataset:
+    if with_paper and results.dataset != paper.dataset:
         rows.append(
             [
                 f"|S_k|, {title}",
@@ -155,12 +177,13 @@ def _table_by_size(
                         ),
                     ]
                 )
-        rows.append(
-            [
-                f"{method_title}, {title}",
-                *(str(values.get((method, m)) or "") for m in columns),
-            ]
-        )
+        if with_paper:
+            rows.append(
+                [
+                    f"{method_title}, {title}",
+                    *(str(values.get((method, m)) or "") for m in columns),
+                ]
+            )
     return table.as_markdown(rows[0], rows[1:])
 
 

@@ -161,6 +161,14 @@ class RunConfig(
         low=0,
         marks=_WARM_START,
     )
+    num_unseen_classes: int | None = config.flag(
+        None,
+        "For tiny_imagenet: so many more are kept from everyone. Each of their images "
+        "looks for its like among the others: MAP@10, the column unseen_map_at_10. "
+        "Default: 0.",
+        low=0,
+        marks=_WARM_START,
+    )
     num_negatives: int | None = config.flag(
         None,
         "m, the negative classes that a client draws per round; a client with fewer "

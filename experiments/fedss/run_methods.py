@@ -41,7 +41,9 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
         config.results_dir,
         config.deciding(),
         training.federated_columns(
-            *defences_config.columns(config), *dp_config.columns(config)
+            *defences_config.columns(config),
+            *dp_config.columns(config),
+            *([tasks.UNSEEN_METRIC] if config.num_unseen_classes else []),
         ),
     )
     if (told := folder.told("table")) is not None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from experiments.fedss import paper_values, table_results
 from experiments.fedss.table_results import METHOD_TITLES, Setting
+from tff_fedss import tasks
 from tff_fedss.errors import InvalidInputError
 
 # Of these the paper reports the best of the three runs (4.1).
@@ -143,7 +144,8 @@ def lines_of(
         num_seeds: How many seeds a cell is to have.
 
     Returns:
-        A line for each cell and metric; the metrics of a cell stand together.
+        A line for each cell and metric, the table's and those of `more_metrics`; the
+        metrics of a cell stand together.
 
     Raises:
         InvalidInputError: If the runs measure something else than the table.
@@ -168,13 +170,25 @@ def lines_of(
             results,
             setting,
             names[setting],
-            paper.values[metric].get((setting.method, setting.num_negatives)),
+            paper.values.get(metric, {}).get((setting.method, setting.num_negatives)),
             num_seeds,
             metric,
         )
         for setting in settings
-        for metric in paper.metrics
+        for metric in (*paper.metrics, *more_metrics(results))
     ]
+
+
+def more_metrics(results: table_results.Results) -> tuple[str, ...]:
+    """Returns what the runs measure beside the table's metrics.
+
+    Args:
+        results: The runs.
+    """
+    measured = any(
+        tasks.UNSEEN_METRIC in row for run in results.runs for row in run.rows
+    )
+    return (tasks.UNSEEN_METRIC,) if measured else ()
 
 
 def line_of(

@@ -223,6 +223,31 @@ def test_public_classes_are_held_by_no_client(folder, dataset):
     assert any(dict(_pooled(o)).keys() != new.keys() for o in other)
 
 
+def test_unseen_classes_are_held_by_nobody(folder, dataset):
+    some = _load(folder, num_public_classes=1, num_unseen_classes=2)
+    public_alone = _load(folder, num_public_classes=1)
+    assert some.num_classes == 3 and some.num_unseen_classes == 2
+    for one, other in zip(some.public, public_alone.public, strict=True):
+        np.testing.assert_array_equal(one["image"], other["image"])
+    unseen = dict(_stored(some.unseen))
+    assert len(unseen) == some.num_unseen_examples == 2 * (8 + 2)
+    images = {image for image, _ in _pooled(some)}
+    tested = {image for image, _ in _stored(some.test)}
+    assert not unseen.keys() & (images | tested)
+    # They are all the images of two classes, under the labels 0 and 1.
+    old = dict([*_pooled(dataset), *_stored(dataset.test)])
+    assert len({(old[image], label) for image, label in unseen.items()}) == 2
+    assert set(unseen.values()) == {0, 1}
+    kept = dict(_pooled(public_alone)).keys() - unseen.keys()
+    assert images == kept
+    ready = next(iter(some.unseen_examples().batch(100)))
+    assert ready["image"].shape == (20, *some.image_shape)
+    assert "20 images of 2 classes that nobody has" in some.summary()
+    fingerprint = some.fingerprint()
+    assert fingerprint["contents of unseen images"]
+    assert "contents of unseen images" not in dataset.fingerprint()
+
+
 def test_partition_is_decided_by_the_seed(folder, dataset):
     assert _digest(_load(folder, seed=0)) == _digest(dataset)
     other = _load(folder, seed=1)
@@ -505,6 +530,22 @@ def test_dirichlet_arguments_out_of_range(folder, arguments):
     (name,) = arguments
     with pytest.raises(errors.InvalidInputError, match=f"{name}="):
         tiny_imagenet.load(folder, partition="dirichlet", **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"num_public_classes": 5},
+        {"num_public_classes": -1},
+        {"num_unseen_classes": 1},
+        {"num_unseen_classes": -2},
+        {"num_unseen_classes": 3, "num_public_classes": 2},
+    ],
+)
+def test_too_many_classes_kept_from_clients(folder, arguments):
+    name = next(iter(arguments))
+    with pytest.raises(errors.InvalidInputError, match=f"^{name}=.*leave two or more"):
+        _load(folder, **arguments)
 
 
 # The real images.

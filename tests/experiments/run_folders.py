@@ -15,7 +15,8 @@ PHI_PARAMETERS = 50_000
 
 _METRICS = (
     "method round loss accuracy top1 map_at_10 train_top1 num_examples num_clients "
-    "classes_per_client positives_per_client rejected_clients bytes_down bytes_up"
+    "classes_per_client positives_per_client rejected_clients bytes_down bytes_up "
+    "unseen_map_at_10"
 ).split()
 _SPEED = "method round round_seconds images_per_second evaluation_seconds".split()
 
@@ -34,6 +35,7 @@ def write_run(
     rounds_done=None,
     rounds_per_evaluation=2,
     train_top1=None,
+    unseen_map_at_10=None,
     round_seconds=1.5,
     num_classes=NUM_CLASSES,
     flags=None,
@@ -55,6 +57,7 @@ def write_run(
         rounds_done: How many it has; fewer means that it is not finished.
         rounds_per_evaluation: How often the metric is measured.
         train_top1: In percent, after the last round.
+        unseen_map_at_10: Likewise.
         round_seconds: The time of each round; an evaluation takes half a second.
         num_classes: n.
         flags: More flags.
@@ -117,6 +120,8 @@ def write_run(
             time["evaluation_seconds"] = 0.5
             if number == rounds and train_top1 is not None:
                 row["train_top1"] = train_top1 / 100
+            if number == rounds and unseen_map_at_10 is not None:
+                row["unseen_map_at_10"] = unseen_map_at_10 / 100
         rows.append(row)
         speed.append(time)
     (folder / "metrics.csv").write_text(_as_csv(_METRICS, rows))

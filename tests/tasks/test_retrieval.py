@@ -124,3 +124,26 @@ def test_unseen_classes_cannot_be_classified():
     dataset = unseen_dataset(np.zeros([len(LABELS), 4, 4, 1], np.uint8))
     with pytest.raises(ValueError, match="no client has"):
         tasks.Classification(dataset, flatten)
+
+
+def test_classification_measures_unseen_classes_as_retrieval_does():
+    kernel = np.eye(16, dtype=np.float32)
+    model = tff.learning.models.ModelWeights([kernel, kernel[:2]], [])
+    images = np.random.default_rng(1).integers(0, 256, [len(LABELS), 4, 4, 1], np.uint8)
+    dataset = unseen_dataset(images)
+    seen = dataclasses.replace(
+        dataset,
+        test=dataset_from_arrays(images[:3], np.array([0, 1, 1], np.int32)),
+        num_test_examples=3,
+        test_is_unseen=False,
+    )
+    assert list(tasks.Classification(seen, flatten).evaluate(model)) == [
+        "top1",
+        "mean_cosine",
+    ]
+    both = dataclasses.replace(
+        seen, unseen=dataset.test, num_unseen_classes=10, num_unseen_examples=38
+    )
+    measured = tasks.Classification(both, flatten).evaluate(model)
+    expected = slow_map_at_10(images.reshape(-1, 16).astype(float), LABELS)
+    assert measured["unseen_map_at_10"] == pytest.approx(expected, abs=1e-9)

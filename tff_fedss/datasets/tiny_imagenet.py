@@ -65,6 +65,7 @@ def load(
     num_clients: int | None = None,
     alpha: float = 10.0,
     num_public_classes: int = 0,
+    num_unseen_classes: int = 0,
 ) -> FederatedDataset:
     """Loads Tiny-ImageNet, or a part of it in the same layout.
 
@@ -94,6 +95,9 @@ def load(
             their training images are the public ones, for a warm start, and n is that
             many less. A small network does not learn these photographs from nothing on
             clients.
+        num_unseen_classes: So many more, drawn after the public ones, are given to
+            nobody: all their images, of training and of validation, are to be retrieved
+            among each other.
 
     Returns:
         The data set. Classes are numbered in the order of their sorted wnids. Stored
@@ -126,9 +130,18 @@ def load(
             f"Tiny-ImageNet needs `data_dir`; expected there: {_LAYOUT}."
         )
     source = Files(data_dir)
-    if not 0 <= num_public_classes <= len(source.wnids) - 2:
+    most = len(source.wnids) - 2
+    if not 0 <= num_public_classes <= most:
         raise errors.InvalidInputError(
             f"num_public_classes={num_public_classes} must leave two or more of the "
+            f"{len(source.wnids)} classes to the clients."
+        )
+    if num_unseen_classes == 1 or not (
+        0 <= num_unseen_classes <= most - num_public_classes
+    ):
+        raise errors.InvalidInputError(
+            f"num_unseen_classes={num_unseen_classes} must be two or more, or 0, and, "
+            f"with num_public_classes={num_public_classes}, leave two or more of the "
             f"{len(source.wnids)} classes to the clients."
         )
     rng = partitions.generator(seed, _PHILOX_STREAM)
@@ -136,10 +149,21 @@ def load(
     is_public = np.zeros(len(source.wnids), bool)
     if num_public_classes:
         is_public[rng.choice(len(is_public), num_public_classes, replace=False)] = True
-    train = source.train()
+    is_unseen = np.zeros_like(is_public)
+    if num_unseen_classes:
+        others = np.flatnonzero(~is_public)
+        is_unseen[rng.choice(others, num_unseen_classes, replace=False)] = True
+    train, test = source.train(), source.test()
+    is_clients = ~(is_public | is_unseen)
     public_images, public_labels = _of_classes(train, is_public)
-    images, labels = _of_classes(train, ~is_public)
-    test_images, test_labels = _of_classes(source.test(), ~is_public)
+    images, labels = _of_classes(train, is_clients)
+    test_images, test_labels = _of_classes(test, is_clients)
+    unseen_images, unseen_labels = (
+        np.concatenate(parts)
+        for parts in zip(
+            _of_classes(train, is_unseen), _of_classes(test, is_unseen), strict=True
+        )
+    )
 
     if partition == "mixed":
         split = partitions.grouped_shares(
@@ -158,7 +182,7 @@ def load(
     )
     return FederatedDataset(
         name="tiny_imagenet",
-        num_classes=len(source.wnids) - num_public_classes,
+        num_classes=int(is_clients.sum()),
         image_shape=(image_size, image_size, 3),
         train=client_data,
         num_examples=client_data.num_examples,
@@ -175,6 +199,13 @@ def load(
         ),
         num_public_classes=num_public_classes,
         num_public_examples=len(public_labels),
+        unseen=(
+            dataset_from_arrays(unseen_images, unseen_labels)
+            if num_unseen_classes
+            else None
+        ),
+        num_unseen_classes=num_unseen_classes,
+        num_unseen_examples=len(unseen_labels),
         note="test images are those of the validation set",
         contents=lambda: {
             **client_data.fingerprint(),
@@ -183,6 +214,15 @@ def load(
             ),
             "contents of public images": fingerprint.of_arrays(
                 [public_images, public_labels]
+            ),
+            **(
+                {
+                    "contents of unseen images": fingerprint.of_arrays(
+                        [unseen_images, unseen_labels]
+                    )
+                }
+                if num_unseen_classes
+                else {}
             ),
         },
     )

@@ -1,6 +1,6 @@
 """Tasks: a data set, a model and a metric each, with the paper's hyper-parameters."""
 
-from tff_fedss.tasks.classification import Classification
+from tff_fedss.tasks.classification import UNSEEN_METRIC, Classification
 from tff_fedss.tasks.contrastive import Contrastive
 from tff_fedss.tasks.extreme import ExtremeClassification
 from tff_fedss.tasks.families import (
@@ -23,6 +23,7 @@ from tff_fedss.tasks.task import Task
 __all__ = [
     "FAMILIES",
     "KINDS",
+    "UNSEEN_METRIC",
     "Classification",
     "Contrastive",
     "DataOptions",

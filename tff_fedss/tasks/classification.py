@@ -8,11 +8,18 @@ import tensorflow_federated as tff
 
 from tff_fedss import metrics
 from tff_fedss.datasets.federated.dataset import FederatedDataset
-from tff_fedss.tasks import task
+from tff_fedss.tasks import retrieval, task
+
+# The column of what is measured on images of classes that nobody has.
+UNSEEN_METRIC = "unseen_map_at_10"
 
 
 class Classification(task.Task):
-    """Classify held-out images among all n classes; the metric is top-1 accuracy."""
+    """Classify held-out images among all n classes; the metric is top-1 accuracy.
+
+    Where the data set has images of classes that nobody has, each of them looks for its
+    like among the others, too: what phi is worth for retrieval (Section 4.3).
+    """
 
     metric = "top1"
     metric_title = "top-1"
@@ -49,13 +56,20 @@ class Classification(task.Task):
 
         Returns:
             {"top1": the share of test images whose nearest class is their own,
-            "mean_cosine": see `metrics.MeanCosine`}.
+            "mean_cosine": see `metrics.MeanCosine`, "unseen_map_at_10": see
+            `metrics.map_at_r`}; the last where there are images of classes that nobody
+            has.
         """
         classifier = tf.convert_to_tensor(weights.trainable[-1])
         num_correct, cosine = 0, metrics.MeanCosine()
         for features, labels in self._features(weights, self.dataset.test_examples()):
             num_correct += int(task.count_correct(features, labels, classifier))
             cosine.add(features)
-        return collections.OrderedDict(
+        measured = collections.OrderedDict(
             top1=num_correct / self.dataset.num_test_examples, mean_cosine=cosine.value
         )
+        if self.dataset.unseen is not None:
+            measured[UNSEEN_METRIC] = retrieval.map_at_10(
+                *self._all_features(weights, self.dataset.unseen_examples())
+            )
+        return measured

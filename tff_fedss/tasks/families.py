@@ -69,6 +69,8 @@ class DataOptions:
         characters: Which of Omniglot's are the classes; None: the default.
         num_public_classes: How many classes are kept from the clients, for the warm
             start, where that is free.
+        num_unseen_classes: How many more are kept from everyone, to be retrieved among
+            each other, where that is free.
         folders: And from here to quantity_sigma, and from tfds_name on: for images of
             one's own, see `datasets.images`.
         validation_share: The share of clients that are kept apart, see
@@ -87,6 +89,7 @@ class DataOptions:
     clients_csv: str | None = None
     characters: str | None = None
     num_public_classes: int = 0
+    num_unseen_classes: int = 0
     folders: str = "auto"
     test: str | None = None
     test_share: float | None = None
@@ -297,6 +300,7 @@ FAMILIES = {
                 num_clients=o.num_clients,
                 alpha=10.0 if o.dirichlet_alpha is None else o.dirichlet_alpha,
                 num_public_classes=o.num_public_classes,
+                num_unseen_classes=o.num_unseen_classes,
             ),
         ),
         options=frozenset(
@@ -306,6 +310,7 @@ FAMILIES = {
                 "num_clients",
                 "dirichlet_alpha",
                 "num_public_classes",
+                "num_unseen_classes",
             }
         ),
     ),

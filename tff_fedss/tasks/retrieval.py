@@ -73,15 +73,10 @@ class Retrieval(task.Task):
             "mean_cosine": see `metrics.MeanCosine`}; without the second and the third
             if no test class has two images, or there is only one.
         """
-        features, labels = map(
-            np.concatenate,
-            zip(*self._features(weights, self.dataset.test_examples()), strict=True),
-        )
+        features, labels = self._all_features(weights, self.dataset.test_examples())
         cosine = metrics.MeanCosine()
         cosine.add(features)
-        measured = collections.OrderedDict(
-            map_at_10=metrics.map_at_r(features, labels, _R)
-        )
+        measured = collections.OrderedDict(map_at_10=map_at_10(features, labels))
         if self._pairs is not None:
             cosines = metrics.pair_cosines(features, self._pairs)
             measured["r_precision"] = metrics.r_precision(features, labels)
@@ -90,3 +85,13 @@ class Retrieval(task.Task):
             )
         measured["mean_cosine"] = cosine.value
         return measured
+
+
+def map_at_10(features: np.ndarray, labels: np.ndarray) -> float:
+    """Returns MAP@10, see `metrics.map_at_r`.
+
+    Args:
+        features: float32[images, d].
+        labels: int32[images].
+    """
+    return metrics.map_at_r(features, labels, _R)

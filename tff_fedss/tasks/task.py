@@ -161,6 +161,13 @@ class Task(abc.ABC):
         for batch in data.batch(_EVALUATION_BATCH).prefetch(tf.data.AUTOTUNE):
             yield self._extract(batch["image"]), batch["label"]
 
+    def _all_features(
+        self, weights: tff.learning.models.ModelWeights, data: tf.data.Dataset
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns those of all examples: float32[examples, d] and int32[examples]."""
+        features, labels = zip(*self._features(weights, data), strict=True)
+        return np.concatenate(features), np.concatenate(labels)
+
 
 @tf.function(reduce_retracing=True)
 def count_correct(

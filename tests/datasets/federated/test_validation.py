@@ -94,6 +94,14 @@ def test_their_known_classes_take_the_place_of_the_test():
     assert f"left out: {len(theirs) - len(expected)} of their images" in apart.note
 
 
+def test_classes_that_nobody_has_are_a_test_too():
+    unseen = dataset_from_arrays(np.zeros([4, 2, 2, 1], np.uint8), np.arange(4) // 2)
+    dataset = make(unseen=unseen, num_unseen_classes=2, num_unseen_examples=4)
+    assert validation.hold_out(dataset, 0.4).unseen is unseen
+    measured = validation.hold_out(dataset, 0.4, on_validation=True)
+    assert measured.unseen is None and measured.num_unseen_examples == 0
+
+
 def test_retrieval_takes_all_of_their_images():
     dataset = make(test_is_unseen=True)
     apart = validation.hold_out(dataset, 0.4, on_validation=True)

@@ -190,6 +190,24 @@ def test_collapsed_runs_are_marked(tmp_path, make_table):
     assert by_cell["omniglot_pos_only", "top1"]["collapsed"] == "0"
 
 
+def test_retrieval_of_unseen_classes_has_a_table_of_its_own(tmp_path, make_table):
+    for cell, percent, unseen in (
+        ("omniglot_fedss_m5", 50.0, (20.0, 22.0)),
+        ("omniglot_pos_only", 40.0, (11.0, 13.0)),
+    ):
+        for seed in range(2):
+            run_folders.write_run(
+                tmp_path / "runs", cell, seed, percent, unseen_map_at_10=unseen[seed]
+            )
+    _, text, by_cell = make_table(num_seeds=2)
+    table, more = text.split("MAP@10 of the images of classes that nobody has")
+    assert "51.7 ± 0.4" in table and "| 50.0 ± 0.00" in table
+    assert "21.0 ± 1.4" not in table
+    assert "21.0 ± 1.4" in more and "12.0 ± 1.4" in more and "paper" not in more
+    assert by_cell["omniglot_fedss_m5", "unseen_map_at_10"]["mean"] == "21.0"
+    assert by_cell["omniglot_fedss_m5", "top1"]["mean"] == "50.0"
+
+
 def test_unfinished_cells(tmp_path, make_table):
     write = run_folders.write_run
     folder = tmp_path / "runs"

@@ -184,7 +184,7 @@ def test_damaged_done_json(tmp_path, folder, pattern, replacement, parts):
     ("pattern", "replacement", "parts"),
     [
         ("^method,round", "method,circle", ["metrics.csv:1", "no column 'round'"]),
-        ("^fedss,2,", "fedss,2,,,,", ["metrics.csv:4: 17 cells, expected 14"]),
+        ("^fedss,2,", "fedss,2,,,,", ["metrics.csv:4: 18 cells, expected 15"]),
         ("^fedss,2,", "fedaws,2,", ["metrics.csv:4", "'fedaws', expected 'fedss'"]),
         ("^fedss,2,", "fedss,3,", ["metrics.csv:4: found round 3, expected 2"]),
         ("^fedss,2,", "fedss,x,", ["metrics.csv:4: round is 'x', expected a number"]),

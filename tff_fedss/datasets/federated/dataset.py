@@ -56,6 +56,11 @@ class FederatedDataset:
             are none.
         num_public_classes: Number of classes of `public`.
         num_public_examples: Number of elements of `public`.
+        unseen: Stored labelled images of classes that nobody has, neither a client nor
+            `public`, labels 0..num_unseen_classes-1, to retrieve among each other. None
+            if there are none.
+        num_unseen_classes: Number of classes of `unseen`.
+        num_unseen_examples: Number of elements of `unseen`.
         class_names: What the n classes are called, by label; None if nothing says it.
         note: What else a person should know about the split, for `summary`.
         contents: What `fingerprint` is to say of images and labels, beyond the counts
@@ -78,6 +83,9 @@ class FederatedDataset:
     public: tf.data.Dataset | None = None
     num_public_classes: int = 0
     num_public_examples: int = 0
+    unseen: tf.data.Dataset | None = None
+    num_unseen_classes: int = 0
+    num_unseen_examples: int = 0
     class_names: Sequence[str] | None = None
     note: str = ""
     contents: Callable[[], Mapping[str, int | str]] | None = None
@@ -278,9 +286,16 @@ class FederatedDataset:
 
     def test_examples(self) -> tf.data.Dataset:
         """Returns the test examples as the model takes them, unbatched."""
+        return self._ready_to_measure(self.test)
+
+    def unseen_examples(self) -> tf.data.Dataset:
+        """Returns the examples of `unseen`, likewise."""
+        return self._ready_to_measure(self.unseen)
+
+    def _ready_to_measure(self, stored: tf.data.Dataset) -> tf.data.Dataset:
         if self.preprocessing is None:
-            return self.test
-        return self.preprocessing.evaluation(self.test)
+            return stored
+        return self.preprocessing.evaluation(stored)
 
     @property
     def num_clients(self) -> int:
@@ -333,6 +348,10 @@ class FederatedDataset:
             result["contents of public images"] = fingerprint.of_stream(
                 _batches(self.public)
             )
+        if self.unseen is not None:
+            result["contents of unseen images"] = fingerprint.of_stream(
+                _batches(self.unseen)
+            )
         return result
 
     def summary(self) -> str:
@@ -347,6 +366,11 @@ class FederatedDataset:
             parts.append(
                 f"{self.num_public_examples:,} public images of "
                 f"{self.num_public_classes:,} other classes"
+            )
+        if self.unseen is not None:
+            parts.append(
+                f"{self.num_unseen_examples:,} images of {self.num_unseen_classes:,} "
+                "classes that nobody has"
             )
         if self.note:
             parts.append(self.note)

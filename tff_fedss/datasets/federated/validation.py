@@ -98,7 +98,8 @@ def hold_out(
             unseen classes (retrieval, Section 4.3 of the FedSS paper) they count, too:
             each image of these clients looks for its like among the others, MAP@10.
             Most of their classes may be ones that are trained, so that it is a stand-in
-            for the MAP@10 of unseen classes, and mostly higher.
+            for the MAP@10 of unseen classes, and mostly higher. Images of classes that
+            nobody has are not measured on either.
         seed: Which clients; 0 <= seed < 2^63.
 
     Returns:
@@ -133,7 +134,14 @@ def hold_out(
         if num_known < num_images:
             notes.append(note_left_out(num_images - num_known))
         notes.append("measured on their images")
-        test = dict(test=images, num_test_examples=num_known, test_is_unseen=False)
+        test = dict(
+            test=images,
+            num_test_examples=num_known,
+            test_is_unseen=False,
+            unseen=None,
+            num_unseen_classes=0,
+            num_unseen_examples=0,
+        )
     return dataclasses.replace(
         dataset,
         train=_SomeClients(dataset.train, kept),
