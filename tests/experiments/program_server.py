@@ -136,15 +136,6 @@ def serve(module: str) -> Iterator[Callable[..., Outcome]]:
         server.close()
 
 
-def help_of(module: str) -> str:
-    """Returns what `--help` of a program prints."""
-    outcome = subprocess.run(
-        [sys.executable, "-m", module, "--help"], capture_output=True, text=True
-    )
-    assert outcome.returncode == 0, outcome.stderr
-    return outcome.stdout
-
-
 # --- In the process ---------------------------------------------------------------
 
 

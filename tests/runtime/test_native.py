@@ -95,7 +95,11 @@ def test_worker_ends_with_the_program(last_words, exit_code):
 
 @pytest.mark.parametrize(
     "signal_number",
-    [signal.SIGINT, signal.SIGTERM, signal.SIGKILL],
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        signal.SIGKILL,
+    ],
     ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
 )
 def test_worker_ends_with_a_program_that_is_stopped_in_a_computation(

@@ -225,7 +225,8 @@ def test_a_preset_is_read(run, tmp_path, cell):
     assert code == 2 and "--data_dir=/no/such does not exist" in errors
 
 
-def test_help_shows_the_flags_by_topic():
-    output = program_server.help_of("experiments.leap.train")
+def test_help_shows_the_flags_by_topic(run):
+    code, output, _ = run("--help")
+    assert code == 0
     for text in ("./run.sh leap", "\nPace (leap, spld, spl):\n", "--[no]in_turn"):
         assert text in output

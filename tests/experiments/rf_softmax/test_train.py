@@ -227,7 +227,8 @@ def test_a_text_that_is_too_short_is_named(run, text, tmp_path):
     assert code == 2 and "are more than a text of 601 has" in errors
 
 
-def test_help_shows_the_flags_by_topic():
-    output = program_server.help_of("experiments.rf_softmax.train")
+def test_help_shows_the_flags_by_topic(run):
+    code, output, _ = run("--help")
+    assert code == 0
     for text in ("./run.sh rf_softmax", "\nSampling:\n", "--num_frequencies", "--nu"):
         assert text in output
