@@ -1,9 +1,12 @@
 """Figures 7 to 9 of the FedSS paper: models at work on data, and their sizes."""
 
+import collections
+import dataclasses
 import functools
 import pathlib
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,6 +22,7 @@ from tff_fedss import algorithms, metrics, models, tasks, training
 from tff_fedss.errors import InvalidInputError
 
 _NOISE_BATCH = 32  # |D| of A.3
+_CONFUSED_PAIRS = 6  # that are shown as pictures
 
 LoadTask = Callable[[Mapping[str, str]], tasks.Task]
 
@@ -33,33 +37,16 @@ def load_task_of_flags(flags: Mapping[str, str]) -> tasks.Task:
         NothingToDraw: If the data are not there.
         InvalidInputError: If a flag that must be a number is none.
     """
-
-    def number(name, kind):
-        try:
-            return kind(flags[name]) if name in flags else None
-        except ValueError as error:
-            raise InvalidInputError(
-                f"a run has --{name}={flags[name]} in its flags.txt, expected a number."
-            ) from error
-
-    integer = functools.partial(number, kind=int)
     options = {
-        "data_dir": flags.get("data_dir"),
-        "kind": flags["task"],
-        "partition": flags.get("partition"),
-        "image_size": integer("image_size"),
-        "resize_size": integer("resize_size"),
-        "num_classes": integer("num_classes"),
-        "num_clients": integer("num_clients"),
-        "clients_csv": flags.get("clients_csv"),
-        "characters": flags.get("characters"),
+        field.name: _option(flags, field)
+        for field in dataclasses.fields(tasks.DataOptions)
+        if field.name in flags
     }
-    if "dirichlet_alpha" in flags:
-        options["dirichlet_alpha"] = number("dirichlet_alpha", float)
-    if "num_public_classes" in flags:
-        options["num_public_classes"] = integer("num_public_classes")
+    needed = {"data_dir": None, "partition": None, "image_size": None}
     try:
-        dataset = tasks.FAMILIES[flags["dataset"]].load(tasks.DataOptions(**options))
+        dataset = tasks.FAMILIES[flags["dataset"]].load(
+            tasks.DataOptions(kind=flags["task"], **{**needed, **options})
+        )
     except InvalidInputError as error:
         raise NothingToDraw(f"the data of the runs: {error}") from error
     return tasks.KINDS[flags["task"]](
@@ -67,10 +54,30 @@ def load_task_of_flags(flags: Mapping[str, str]) -> tasks.Task:
         functools.partial(
             models.FEATURE_EXTRACTORS[flags["model"]],
             dataset.image_shape,
-            integer("embedding_dim"),
-            seed=integer("seed"),
+            _number(flags, "embedding_dim", int),
+            seed=_number(flags, "seed", int),
         ),
     )
+
+
+def _option(flags: Mapping[str, str], field: dataclasses.Field) -> Any:
+    """Reads an option of the data, by its type."""
+    kinds = {field.type, *typing.get_args(field.type)}
+    if bool in kinds:
+        return flags[field.name] == "true"
+    for kind in (int, float):
+        if kind in kinds:
+            return _number(flags, field.name, kind)
+    return flags[field.name]
+
+
+def _number(flags: Mapping[str, str], name: str, kind: type) -> int | float:
+    try:
+        return kind(flags[name])
+    except ValueError as error:
+        raise InvalidInputError(
+            f"a run has --{name}={flags[name]} in its flags.txt, expected a number."
+        ) from error
 
 
 def _load_weights(run: Run) -> list[np.ndarray]:
@@ -96,7 +103,7 @@ def figure7(
     """Draws what FedSS and NegOnly confuse among one client's classes.
 
     Both have the smallest m that both were run with, and the same seed. The images are
-    the client's own.
+    the client's own. Below are pictures of what is confused most often.
 
     Args:
         results: The runs.
@@ -120,7 +127,7 @@ def figure7(
     examples = dataset.client_examples(client_id, np.array([0, 0], np.int32))
     (batch,) = examples.batch(dataset.num_examples(client_id))
     labels = batch["label"].numpy()
-    matrices = {}
+    matrices, predictions = {}, {}
     model = task.feature_extractor_fn()
     for method, (*phi, classifier) in weights.items():
         theirs = [np.shape(array) for array in (*phi, classifier)]
@@ -138,11 +145,16 @@ def figure7(
         for variable, value in zip(model.trainable_variables, phi, strict=True):
             variable.assign(value)
         features = model(tf.cast(batch["image"], tf.float32), training=False).numpy()
-        matrices[method] = metrics.client_confusion_matrix(
-            features, labels, classifier, positives
-        )
+        places = features, labels, classifier, positives
+        matrices[method] = metrics.client_confusion_matrix(*places)
+        predictions[method] = metrics.client_predictions(*places)
     m = runs["fedss"].setting.num_negatives
-    with plots.figure(path, 1, 2, figsize=(9, 4.4)) as (figure, panels):
+    with plots.figure(path, 2, 2, figsize=(9, 6.4), height_ratios=(2.4, 1)) as (
+        figure,
+        (panels, below),
+    ):
+        for axes, method in zip(below, matrices, strict=True):
+            _draw_confused(axes, batch["image"].numpy(), *predictions[method])
         for axes, (method, matrix) in zip(panels, matrices.items(), strict=True):
             rates = 100 * matrix / matrix.sum(1, keepdims=True)
             image = axes.imshow(rates, cmap="Blues", vmin=0, vmax=100)
@@ -161,6 +173,46 @@ def figure7(
             f"{len(positives)}, |S_k| = {len(positives) + m}"
         )
     return matrices
+
+
+def _draw_confused(
+    axes: plt.Axes, images: np.ndarray, true: np.ndarray, predicted: np.ndarray
+) -> None:
+    """Draws images of the pairs of classes that are confused most often.
+
+    Args:
+        axes: Where.
+        images: uint8[examples, h, w, c].
+        true: int64[examples], their classes.
+        predicted: Likewise, what they are taken for.
+    """
+    axes.set_axis_off()
+    wrong = np.flatnonzero(true != predicted)
+    pairs = collections.Counter(zip(true[wrong], predicted[wrong], strict=True))
+    if not pairs:
+        axes.set_title("nothing is confused", fontsize="small")
+        return
+    shown = pairs.most_common(_CONFUSED_PAIRS)
+    height, width, channels = images.shape[1:]
+    step = width + 2  # A margin between pictures.
+    canvas = np.full([2 * height + 2, _CONFUSED_PAIRS * step, channels], 255, np.uint8)
+    for i, ((theirs, taken_for), count) in enumerate(shown):
+        first = wrong[(true[wrong] == theirs) & (predicted[wrong] == taken_for)][0]
+        like = np.flatnonzero(true == taken_for)[0]
+        for top, number in ((0, first), (height + 2, like)):
+            canvas[top : top + height, i * step : i * step + width] = images[number]
+        label = f"{theirs} as {taken_for}\n{count}x"
+        axes.text(i * step + width / 2, -2, label, ha="center", fontsize="x-small")
+    axes.imshow(canvas, cmap="gray", vmin=0, vmax=255)
+    axes.text(
+        0.5,
+        -0.02,
+        "above: an image; below: one of the class that it is taken for",
+        transform=axes.transAxes,
+        ha="center",
+        va="top",
+        fontsize="x-small",
+    )
 
 
 def _smallest_pair(results: Results) -> dict[str, Run]:

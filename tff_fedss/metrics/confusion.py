@@ -6,27 +6,26 @@ import tensorflow as tf
 from tff_fedss.metrics import accuracy
 
 
-def client_confusion_matrix(
+def client_predictions(
     features: np.ndarray,
     labels: np.ndarray,
     classifier: np.ndarray,
     positives: np.ndarray,
-) -> np.ndarray:
-    """Counts a client's predictions among its positives P_k.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Predicts the classes of a client's images among its positives P_k.
 
     The prediction is the class of P_k with the largest cosine; the rest of W takes no
-    part. A collapsed client (NegOnly) fills few columns, a good one the diagonal.
+    part.
 
     Args:
         features: float32[examples, d], phi's outputs for the client's images.
         labels: int[examples], their classes, all of P_k.
         classifier: float32[n, d], W.
-        positives: int[|P_k|], distinct classes, in the order of the rows and columns.
+        positives: int[|P_k|], distinct classes.
 
     Returns:
-        int64[|P_k|, |P_k|] of counts: rows are true classes, columns predictions. Among
-        equal cosines the prediction is the class that comes first in `positives`.
-        Dividing by `matrix.sum(1, keepdims=True)` gives the rates of Fig. 7.
+        The true and the predicted classes, as places in `positives`, int64[examples]
+        each. Among equal cosines the prediction is the class that comes first there.
 
     Raises:
         ValueError: If positives repeat or are no rows of W, or a label is not in P_k.
@@ -49,6 +48,33 @@ def client_confusion_matrix(
     predicted = accuracy.nearest_classes(
         tf.convert_to_tensor(features), tf.gather(classifier, positives)
     ).numpy()
+    return true, predicted.astype(np.int64)
+
+
+def client_confusion_matrix(
+    features: np.ndarray,
+    labels: np.ndarray,
+    classifier: np.ndarray,
+    positives: np.ndarray,
+) -> np.ndarray:
+    """Counts a client's predictions among its positives P_k.
+
+    A collapsed client (NegOnly) fills few columns, a good one the diagonal.
+
+    Args:
+        features: See `client_predictions`.
+        labels: Likewise.
+        classifier: Likewise.
+        positives: Likewise, in the order of the rows and columns.
+
+    Returns:
+        int64[|P_k|, |P_k|] of counts: rows are true classes, columns predictions.
+        Dividing by `matrix.sum(1, keepdims=True)` gives the rates of Fig. 7.
+
+    Raises:
+        ValueError: As `client_predictions`.
+    """
+    places = client_predictions(features, labels, classifier, positives)
     matrix = np.zeros([len(positives), len(positives)], np.int64)
-    np.add.at(matrix, (true, predicted), 1)
+    np.add.at(matrix, places, 1)
     return matrix

@@ -1,5 +1,7 @@
 """Figures 7 to 9: what they show, and the files."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -79,6 +81,11 @@ def test_confusion_of_one_client(tmp_path, drawn):
     rates = drawn[1].images[0].get_array()
     np.testing.assert_array_equal(rates, [[100, 0, 0]] * 3)
     assert "50 % right" in drawn[1].get_title()
+    # Pictures: FedSS confuses nothing, NegOnly takes places 1 and 2 for place 0.
+    assert drawn[2].get_title() == "nothing is confused"
+    texts = [text.get_text() for text in drawn[3].texts]
+    assert texts[:2] == ["1 as 0\n1x", "2 as 0\n1x"]
+    assert len(drawn[3].images) == 1
 
 
 def test_confusion_without_weights(tmp_path):
@@ -119,6 +126,47 @@ def test_a_task_is_loaded_from_the_flags_of_a_run():
     assert task.dataset.num_classes == 40 and task.metric == "top1"
     assert task.dataset.name == synthetic.glyphs(40).name
     assert task.feature_extractor_fn().output_shape == (None, 16)
+
+
+def test_every_option_of_the_data_counts(monkeypatch):
+    """A figure of other data than the run's would look like any."""
+    asked = []
+
+    def load(options):
+        asked.append(options)
+        return synthetic.glyphs(40)
+
+    family = dataclasses.replace(tasks.FAMILIES["glyphs"], load=load)
+    monkeypatch.setitem(tasks.FAMILIES, "images", family)
+    flags = {
+        "data_dir": "somewhere",
+        "partition": "dirichlet",
+        "image_size": "28",
+        "num_public_classes": "3",
+        "num_unseen_classes": "2",
+        "dirichlet_alpha": "0.5",
+        "test_share": "0.25",
+        "validation_share": "0.1",
+        "on_validation": "true",
+        "folders": "clients",
+    }
+    own = {"dataset": "images", "task": "classification", "model": "small_cnn"}
+    model_figures.load_task_of_flags({**flags, **own, "embedding_dim": "16", "seed": 1})
+    assert asked == [
+        tasks.DataOptions(
+            data_dir="somewhere",
+            kind="classification",
+            partition="dirichlet",
+            image_size=28,
+            num_public_classes=3,
+            num_unseen_classes=2,
+            dirichlet_alpha=0.5,
+            test_share=0.25,
+            validation_share=0.1,
+            on_validation=True,
+            folders="clients",
+        )
+    ]
 
 
 def test_data_that_are_gone_are_a_reason(tmp_path):
