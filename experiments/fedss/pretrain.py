@@ -1,9 +1,8 @@
 """Trains phi centrally on public images, for the --pretrained of federated runs.
 
-    ./run.sh pretrain --dataset=tiny_imagenet --data_dir=DIR --num_public_classes=100 \
-        --also=cifar10:DIR2 --image_size=32 --model=mobilenet_v3_small \
-        --results_dir=results/pretrain/photographs
-    ./run.sh train --dataset=tiny_imagenet --data_dir=DIR --num_public_classes=100 \
+    ./run.sh pretrain --flagfile=experiments/fedss/pretrain_photographs.flags \
+        --data_dir=DIR --also=cifar10:DIR2 --results_dir=results/pretrain/photographs
+    ./run.sh train --dataset=tiny_imagenet --data_dir=DIR --num_public_classes=80 \
         --image_size=32 --model=mobilenet_v3_small \
         --pretrained=results/pretrain/photographs/pretrain.h5 --results_dir=...
 
