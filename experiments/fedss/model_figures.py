@@ -284,6 +284,7 @@ def figure9(
     cohort_size: int = 8,
     client_learning_rate: float = 0.1,
     logit_correction: str = "inclusion",
+    initial_norm: float = models.INITIAL_NORM,
     weights: tff.learning.models.ModelWeights | None = None,
     weights_title: str = "initial weights",
     seed: int = 0,
@@ -303,6 +304,7 @@ def figure9(
         cohort_size: K.
         client_learning_rate: eta: the noise is that of the model's change.
         logit_correction: Of FedSS, see `algorithms.build_fedss`.
+        initial_norm: Of the rows of a new model's W.
         weights: Where the rounds start, [*phi, W]; by default a new model.
         weights_title: What to call these in the title.
         seed: Of the choice of clients and of their draws.
@@ -336,6 +338,7 @@ def figure9(
         client_optimizer=tff.learning.optimizers.build_sgdm(client_learning_rate),
         server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
         seed=seed,
+        initial_norm=initial_norm,
     )
     full = build(method="full_softmax")
     if weights is None:
@@ -444,7 +447,9 @@ def figure9_of_results(
     if sizes:
         options["num_negatives"] = sizes
     if "clients_per_round" in run.flags:
-        options["cohort_size"] = int(run.flags["clients_per_round"])
+        options["cohort_size"] = _number(run.flags, "clients_per_round", int)
+    if "initial_norm" in run.flags:
+        options["initial_norm"] = _number(run.flags, "initial_norm", float)
     figure9(
         load_task(run.flags),
         path,

@@ -265,3 +265,29 @@ def test_flags_of_a_run_that_are_no_numbers(name):
     flags = {"dataset": "omniglot", "task": "classification", name: "many"}
     with pytest.raises(InvalidInputError, match=f"--{name}=many in its flags.txt"):
         model_figures.load_task_of_flags(flags)
+
+
+def test_gradient_noise_is_measured_with_the_settings_of_the_run(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        model_figures, "figure9", lambda *_, **options: asked.append(options)
+    )
+    for name in ("pos_only", "fedss_m5", "fedss_m20"):
+        run_folders.write_run(
+            tmp_path / "runs",
+            f"omniglot_{name}",
+            3,
+            50.0,
+            flags={"clients_per_round": 7, "initial_norm": 0.1},
+        )
+    results = table_results.read(tmp_path / "runs")
+    model_figures.figure9_of_results(results, tmp_path / "9.png", lambda _: None)
+    assert asked == [
+        {
+            "client_learning_rate": 0.1,
+            "seed": 3,
+            "num_negatives": [5, 20],
+            "cohort_size": 7,
+            "initial_norm": 0.1,
+        }
+    ]
