@@ -241,7 +241,7 @@ class PartialFC:
             tf.add, mesh.map(ShardSoftmax.target_cosines, shards, features, samples)
         )
         logits, slopes = zip(*mesh.map(self._target_logits, cosines), strict=True)
-        maxima, sums = zip(
+        maxima, sums, kept = zip(
             *mesh.map(ShardSoftmax.partition, shards, features, logits, samples),
             strict=True,
         )
@@ -259,6 +259,7 @@ class PartialFC:
             log_partition,
             [example_weights] * len(mesh),
             samples,
+            kept,
         )
         self._update_encoder(tapes, own_features, mesh.reduce_scatter(gradients))
         losses_ = tf.where(example_weights > 0, log_partition[0] - logits[0], 0.0)

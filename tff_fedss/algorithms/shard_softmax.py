@@ -2,12 +2,13 @@
 
 The softmax over all shards' rows is exact: each device finds the maximum and the sum of
 exponentials of its own logits, both are all-reduced, and each device then has all that
-the gradient of its rows needs. Rows are taken in chunks, and logits are computed twice
-rather than kept, so that a step needs the memory of a chunk and not of the sample.
+the gradient of its rows needs. Rows are taken in chunks. The exponentials of the first
+chunks are kept for the gradient, as many as `_KEPT_BYTES` has room for; those of others
+are computed twice, so that the memory of a step is bounded, however large the sample.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -17,8 +18,24 @@ from tff_fedss.samplers import ShardSample
 # Rows of a chunk. On 2 cores, at d = 64 and 64 examples, what it works on then fits in
 # the cores' caches.
 _CHUNK_ROWS = 8192
+# Of exponentials, on a device. At 64 examples that is every row of 262,144.
+_KEPT_BYTES = 64 << 20
 # Below every logit, and finite: a shard without rows then adds exactly nothing.
 _LOWEST = -1e30
+
+
+class KeptExponentials(NamedTuple):
+    """exp(o - maxima) of a shard's negatives, by chunk: `descend` need not repeat it.
+
+    Attributes:
+        values: float32[examples, rows] of each chunk; [0, 0] of those not kept.
+        maxima: float32[examples] of each chunk, subtracted from its logits.
+        num_chunks: int32[], how many are kept: the first ones.
+    """
+
+    values: tf.TensorArray
+    maxima: tf.TensorArray
+    num_chunks: tf.Tensor
 
 
 class ShardSoftmax:
@@ -70,7 +87,7 @@ class ShardSoftmax:
 
     def partition(
         self, features: tf.Tensor, target_logits: tf.Tensor, sample: ShardSample
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, KeptExponentials]:
         """Finds the maximum of this shard's logits, and the sum of exp(o - maximum).
 
         Args:
@@ -79,13 +96,33 @@ class ShardSoftmax:
             sample: Which rows.
 
         Returns:
-            float32[examples] each; a maximum of -1e30 and a sum of 0 without rows.
+            float32[examples] each, a maximum of -1e30 and a sum of 0 without rows; and
+            what `descend` takes of it.
         """
+        num_chunks = -(-tf.size(sample.negatives) // _CHUNK_ROWS)
+        # Not in a division by 0, should there be no example.
+        chunk_bytes = 4 * _CHUNK_ROWS * tf.maximum(tf.size(target_logits), 1)
+        num_kept = tf.minimum(num_chunks, _KEPT_BYTES // chunk_bytes)
+        arrays = [
+            tf.TensorArray(tf.float32, num_chunks, element_shape=shape)
+            for shape in ([None, None], [None])
+        ]
 
-        def add(ids, sums):
-            highest, total = sums
+        def add(chunk, ids, sums):
+            highest, total, values, maxima = sums
             logits = self._logits(features, _unit(tf.gather(self._weights, ids))[0])
-            return _accumulate(highest, total, logits)
+            highest, total, exponentials = _accumulate(highest, total, logits)
+            kept = tf.cond(
+                chunk < num_kept,
+                lambda: exponentials,
+                lambda: tf.zeros_like(exponentials[:0, :0]),
+            )
+            return (
+                highest,
+                total,
+                values.write(chunk, kept),
+                maxima.write(chunk, highest),
+            )
 
         nothing = tf.zeros_like(target_logits)
         positive_rows = _unit(tf.gather(self._weights, sample.positives))[0]
@@ -95,8 +132,9 @@ class ShardSoftmax:
             target_logits[:, tf.newaxis],
             self._logits(features, positive_rows),
         )
-        sums = _accumulate(nothing + _LOWEST, nothing, logits)
-        return _over_chunks(sample.negatives, add, sums)
+        *sums, _ = _accumulate(nothing + _LOWEST, nothing, logits)
+        *sums, values, maxima = _over_chunks(sample.negatives, add, (*sums, *arrays))
+        return *sums, KeptExponentials(values, maxima, num_kept)
 
     def descend(
         self,
@@ -106,6 +144,7 @@ class ShardSoftmax:
         log_partition: tf.Tensor,
         example_weights: tf.Tensor,
         sample: ShardSample,
+        kept: KeptExponentials,
     ) -> tf.Tensor:
         """Updates the rows of the sample; returns the gradient of the features.
 
@@ -119,19 +158,35 @@ class ShardSoftmax:
             log_partition: float32[examples], log Z over all shards.
             example_weights: float32[examples], a >= 0.
             sample: Which rows.
+            kept: From `partition`.
 
         Returns:
             float32[examples, d], the part of the gradient that is due to this shard.
         """
         # exp(o - shift) = a p; of an example that does not count, exp(-inf).
         shift = log_partition - tf.math.log(example_weights)
-        shift = tf.where(example_weights > 0, shift, float("inf"))[:, tf.newaxis]
+        shift = tf.where(example_weights > 0, shift, float("inf"))
+        ones = tf.ones_like(shift)
 
-        def descend_negatives(ids, sums):
+        def descend_negatives(chunk, ids, sums):
             weights = tf.gather(self._weights, ids)
-            logits = self._logits(features, _unit(weights)[0])
-            slopes = self._margin.scale * tf.exp(logits - shift)
-            return (sums[0] + self._update(ids, weights, slopes, features),)
+            exponentials, factors = tf.cond(
+                chunk < kept.num_chunks,
+                lambda: (
+                    kept.values.read(chunk),
+                    tf.exp(kept.maxima.read(chunk) - shift),
+                ),
+                lambda: (
+                    tf.exp(
+                        self._logits(features, _unit(weights)[0]) - shift[:, tf.newaxis]
+                    ),
+                    ones,
+                ),
+            )
+            factors *= self._margin.scale
+            return (
+                sums[0] + self._update(ids, weights, exponentials, factors, features),
+            )
 
         ids = sample.positives
         weights = tf.gather(self._weights, ids)
@@ -141,10 +196,10 @@ class ShardSoftmax:
             target_logits[:, tf.newaxis],
             self._logits(features, _unit(weights)[0]),
         )
-        slopes = tf.exp(logits - shift)
+        slopes = tf.exp(logits - shift[:, tf.newaxis])
         slopes -= tf.where(is_target, example_weights[:, tf.newaxis], 0.0)
         slopes *= tf.where(is_target, target_slopes[:, tf.newaxis], self._margin.scale)
-        sums = (self._update(ids, weights, slopes, features),)
+        sums = (self._update(ids, weights, slopes, ones, features),)
         (gradient,) = _over_chunks(sample.negatives, descend_negatives, sums)
         return gradient
 
@@ -156,6 +211,7 @@ class ShardSoftmax:
         ids: tf.Tensor,
         weights: tf.Tensor,
         slopes: tf.Tensor,
+        factors: tf.Tensor,
         features: tf.Tensor,
     ) -> tf.Tensor:
         """Takes a step on some rows.
@@ -163,15 +219,18 @@ class ShardSoftmax:
         Args:
             ids: int32[N], distinct.
             weights: float32[N, d], the rows as they are.
-            slopes: float32[examples, N], derivatives of the loss by the cosines.
+            slopes: float32[examples, N]; times the factors, these are the derivatives
+                of the loss by the cosines.
+            factors: float32[examples]. It takes less to multiply what has few entries.
             features: float32[examples, d].
 
         Returns:
             float32[examples, d], the gradient of the features by these rows.
         """
         rows, inverse_norms = _unit(weights)
-        gradient = tf.matmul(slopes, rows)
-        by_unit = tf.matmul(slopes, features, transpose_a=True)
+        factors = factors[:, tf.newaxis]
+        gradient = factors * tf.matmul(slopes, rows)
+        by_unit = tf.matmul(slopes, factors * features, transpose_a=True)
         # Of w / |w|: what points along w does not turn it.
         along = tf.reduce_sum(rows * by_unit, 1, keepdims=True)
         by_row = inverse_norms * (by_unit - along * rows)
@@ -199,24 +258,30 @@ def _is_target(sample: ShardSample) -> tf.Tensor:
 
 def _accumulate(
     highest: tf.Tensor, total: tf.Tensor, logits: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Adds logits [examples, N] to a running maximum and sum of exponentials."""
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Adds logits [examples, N] to a running maximum and sum of exponentials.
+
+    Returns:
+        These two, and the exponentials, [examples, N].
+    """
     new = tf.maximum(highest, tf.reduce_max(logits, 1))
-    added = tf.reduce_sum(tf.exp(logits - new[:, tf.newaxis]), 1)
-    return new, total * tf.exp(highest - new) + added
+    exponentials = tf.exp(logits - new[:, tf.newaxis])
+    total = total * tf.exp(highest - new) + tf.reduce_sum(exponentials, 1)
+    return new, total, exponentials
 
 
 def _over_chunks(
-    ids: tf.Tensor, body: Callable[[tf.Tensor, Any], Any], sums: Any
+    ids: tf.Tensor, body: Callable[[tf.Tensor, tf.Tensor, Any], Any], sums: Any
 ) -> Any:
-    """Folds a function over chunks of ids, one at a time."""
+    """Folds a function of a chunk's number and ids over chunks, one at a time."""
     size = tf.size(ids)
 
-    def step(start, sums):
-        return start + _CHUNK_ROWS, body(ids[start : start + _CHUNK_ROWS], sums)
+    def step(chunk, sums):
+        start = chunk * _CHUNK_ROWS
+        return chunk + 1, body(chunk, ids[start : start + _CHUNK_ROWS], sums)
 
     _, sums = tf.while_loop(
-        lambda start, sums: start < size,
+        lambda chunk, sums: chunk * _CHUNK_ROWS < size,
         step,
         (tf.constant(0), sums),
         # Otherwise ten chunks are in memory at once.
