@@ -19,7 +19,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from experiments.common import config, output_files, program
+from experiments.common import config, output_files, program, search_page
 from experiments.common.cells import Cell, Table
 from experiments.fedss import cells as cells_lib
 from experiments.fedss import figures as figures_lib
@@ -28,7 +28,6 @@ from experiments.fedss import (
     paper_table,
     paper_values,
     result_figures,
-    search_page,
     table_lines,
     table_results,
 )
@@ -151,7 +150,15 @@ def write_table(
     if number == "figure6":
         return write_figure(results_dir, 6)
     if not number.isdecimal():  # There is no such table in the paper.
-        return search_page.write(table, results_dir, num_seeds, command)
+        task = _task_of(table)
+        return search_page.write(
+            table,
+            results_dir,
+            num_seeds,
+            command,
+            metric=task.metric,
+            metric_title=task.metric_title,
+        )
     return write(
         results_dir,
         int(number),
@@ -160,6 +167,13 @@ def write_table(
         num_seeds=num_seeds,
         command=command,
     )
+
+
+def _task_of(table: Table) -> type[tasks.Task]:
+    """What the cells of a table measure."""
+    settings = next(iter(table.cells.values())).settings
+    known = tasks.FAMILIES[settings.get("dataset", "glyphs")].settings
+    return tasks.KINDS[settings.get("task", next(iter(known)))]
 
 
 def write_figure(

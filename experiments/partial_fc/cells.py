@@ -1,6 +1,7 @@
 """The cells of Partial FC.
 
     ./run.sh table partial_fc/omniglot --data_dir=OMNIGLOT
+    ./run.sh table partial_fc/rates --data_dir=OMNIGLOT      # on validation drawers
     ./run.sh table partial_fc/ten_million --cells='*'
     ./run.sh table partial_fc/faces --data_dir=FACES
 
@@ -45,6 +46,33 @@ TABLES = {
             ),
         ],
         "partial_fc/omniglot",
+    ),
+    ("rates", "mini"): table(
+        "The learning rate by r, on drawers of Omniglot that are not the test's",
+        _PROGRAM,
+        [
+            Cell(
+                f"{sampling}_{sample_rate:g}_{rate:g}",
+                dict(
+                    _OMNIGLOT,
+                    sampling=sampling,
+                    sample_rate=sample_rate,
+                    learning_rate=rate,
+                    evaluate_on="validation",
+                ),
+                f"{sampling}, r = {sample_rate:g}, learning rate {rate:g}",
+            )
+            for sampling, sample_rate in (
+                ("pprn", 1.0),
+                ("pprn", 0.5),
+                ("pprn", 0.1),
+                ("all_random", 0.5),
+                ("all_random", 0.1),
+            )
+            for rate in (0.0003, 0.001, 0.003, 0.01)
+        ],
+        "partial_fc/rates",
+        (0,),
     ),
     ("ten_million", "mini"): table(
         "Ten million generated identities, d = 64",

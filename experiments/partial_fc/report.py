@@ -23,6 +23,7 @@ from experiments.common import (
     plots,
     program,
     results,
+    search_page,
     table_header,
 )
 from experiments.common.cells import Table
@@ -173,7 +174,15 @@ def write_table(
     command: Sequence[str],
 ) -> str:
     """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
-    del num_seeds
+    if name[0] == "rates":
+        return search_page.write(
+            table,
+            results_dir,
+            num_seeds,
+            command,
+            metric="map_at_r",
+            metric_title=_TITLES["map_at_r"],
+        )
     return write(results_dir, results_dir, "_".join(name), command, table.title)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from experiments.common import cells as cells_lib
 from experiments.fedss import report
+from experiments.partial_fc import report as partial_fc_report
 from tests.experiments import run_folders
 
 
@@ -50,3 +51,21 @@ def test_cells_on_validation_look_at_no_test():
         for cell in table.cells.values():
             assert cell.settings["on_validation"] is True
             assert cell.settings["validation_share"] > 0
+
+
+def test_the_rates_of_partial_fc_have_one_too(tmp_path):
+    key = ("rates", "mini")
+    table = cells_lib.tables_of("partial_fc")[key]
+    assert all(c.settings["evaluate_on"] == "validation" for c in table.cells.values())
+    for name, percent in (("pprn_0.1_0.001", 12.0), ("pprn_0.1_0.003", 14.5)):
+        run_folders.write_own_run(
+            tmp_path / name / "seed0",
+            "partial_fc",
+            "pprn_0.1",
+            [{"steps": 9.0 * k, "map_at_r": k * percent / 400} for k in range(5)],
+        )
+    text = partial_fc_report.write_table(key, table, tmp_path, 1, ["./run.sh"])
+    rows = run_folders.table_rows(text)
+    assert any("learning rate 0.001 | 1/1 | 12.0 |" in row for row in rows)
+    assert any("learning rate 0.003 | 1/1 | 14.5 |" in row for row in rows)
+    assert "MAP@R in percent" in text

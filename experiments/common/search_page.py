@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from experiments.common import output_files, plots, results, table, table_header
 from experiments.common.cells import Table
-from experiments.fedss import table_results
 
 # Of the rounds, the last quarter: does the cell still rise?
 _END_SHARE = 0.25
@@ -18,7 +17,13 @@ _MOST_CURVES = 12
 
 
 def write(
-    cells: Table, results_dir: pathlib.Path, num_seeds: int, command: Sequence[str]
+    cells: Table,
+    results_dir: pathlib.Path,
+    num_seeds: int,
+    command: Sequence[str],
+    *,
+    metric: str,
+    metric_title: str,
 ) -> str:
     """Writes the page, its numbers and its curves.
 
@@ -27,6 +32,8 @@ def write(
         results_dir: Holds CELL/seedK/, the folders of the runs.
         num_seeds: How many seeds a cell is to have.
         command: What was given, argument by argument.
+        metric: By which cells are compared: a column of metrics.csv that holds shares.
+        metric_title: How to write it.
 
     Returns:
         The page.
@@ -37,7 +44,7 @@ def write(
     """
     found = {
         name: [
-            results.read_run(source, table_results.KIND, table_results.Run)
+            results.read_run(source, cells.report.KIND, cells.report.RUN)
             for source in sources
         ]
         for name, sources in results.find_cells(results_dir).items()
@@ -46,18 +53,18 @@ def write(
     for runs in found.values():
         results.check_same_cell(runs)
     rows = [
-        _row(cell.title, found.get(name, []), num_seeds)
+        _row(cell.title, found.get(name, []), num_seeds, metric)
         for name, cell in cells.cells.items()
     ]
     output_files.write_csv(results_dir / "search.csv", rows)
-    _draw(cells, found, results_dir / "search.png")
+    _draw(cells, found, metric, metric_title, results_dir / "search.png")
     begun = {name: runs for name, runs in found.items() if runs}
     head = table_header.head(cells.title, begun, command) if begun else ""
     text = (
         f"{head}{table.as_markdown(_HEADER, map(_as_texts, rows))}\n\n"
-        "Percent after the last round: mean and standard deviation over seeds, and "
-        "half of the mean's 95 % interval by Student's t. Last quarter: how much of it "
-        "came in the last quarter of the rounds.\n"
+        f"{metric_title} in percent after the last round: mean and standard deviation "
+        "over seeds, and half of the mean's 95 % interval by Student's t. Last "
+        "quarter: how much of it came in the last quarter of the rounds.\n"
     )
     output_files.write_text(results_dir / "search.md", text)
     return text
@@ -66,10 +73,10 @@ def write(
 _HEADER = ("cell", "seeds", "mean", "±", "95 %", "last quarter", "hours")
 
 
-def _row(title: str, runs: Sequence[table_results.Run], num_seeds: int) -> dict:
+def _row(title: str, runs: Sequence[results.Run], num_seeds: int, metric: str) -> dict:
     done = [run for run in runs if run.is_done]
-    values = [run.final(run.task.metric) for run in done]
-    rises = [rise for run in done if (rise := _end_rise(run)) is not None]
+    values = [_curve(run, metric)[-1][1] for run in done]
+    rises = [rise for run in done if (rise := _end_rise(run, metric)) is not None]
     return {
         "cell": title,
         "seeds": f"{len(done)}/{max(num_seeds, len(runs))}",
@@ -81,9 +88,14 @@ def _row(title: str, runs: Sequence[table_results.Run], num_seeds: int) -> dict:
     }
 
 
-def _end_rise(run: table_results.Run) -> float | None:
+def _curve(run: results.Run, metric: str) -> list[tuple[int, float]]:
+    """Rounds, and the metric after them, in percent."""
+    return [(row["round"], 100 * row[metric]) for row in run.rows if metric in row]
+
+
+def _end_rise(run: results.Run, metric: str) -> float | None:
     """What the metric gained in the last quarter of the rounds; None if unknown."""
-    curve = run.curve(run.task.metric)
+    curve = _curve(run, metric)
     start = [value for k, value in curve if k <= (1 - _END_SHARE) * run.num_rounds]
     return curve[-1][1] - start[-1] if start else None
 
@@ -103,16 +115,17 @@ def _as_texts(row: dict) -> list[str]:
     ]
 
 
-def _draw(cells: Table, found: dict, path: pathlib.Path) -> None:
+def _draw(
+    cells: Table, found: dict, metric: str, metric_title: str, path: pathlib.Path
+) -> None:
     """Draws the metric by round; of many cells, those that end highest."""
     measured = {name: runs for name, runs in found.items() if any(r.rows for r in runs)}
     if not measured:
         return
-    task = next(iter(measured.values()))[0].task
 
     def last(name: str) -> float:
         return max(
-            (value for run in measured[name] for _, value in run.curve(task.metric)),
+            (value for run in measured[name] for _, value in _curve(run, metric)),
             default=0.0,
         )
 
@@ -126,9 +139,9 @@ def _draw(cells: Table, found: dict, path: pathlib.Path) -> None:
     panel = plots.panel(
         series,
         "round",
-        task.metric,
+        metric,
         "round",
-        f"{task.metric_title} (%)",
+        f"{metric_title} (%)",
         scale=100,
         from_zero=True,
     )
