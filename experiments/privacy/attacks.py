@@ -236,6 +236,7 @@ class Aggregate(Attack):
         positives: np.ndarray,
         num_decoys: int,
         drops_rows: bool = False,
+        noise_covariance: np.ndarray | None = None,
     ):
         """Has seen nothing yet.
 
@@ -246,13 +247,17 @@ class Aggregate(Attack):
             drops_rows: Whether rows may be missing from a sum that clients have
                 contributed to, below a threshold: then a client's classes need not be
                 in all of its sums.
+            noise_covariance: float[rounds, rounds], of the noise that the server adds
+                to a number of the sums, up to a factor; None: it adds none.
         """
         super().__init__(seed)
         self._positives = positives
+        self._noise_covariance = noise_covariance
         self._num_decoys = num_decoys
         self._drops_rows = drops_rows
         # By round.
         self._scores: list[np.ndarray] = []
+        self._pushes: list[np.ndarray] = []
         self._phi_scores: list[np.ndarray] = []
         self._present: list[np.ndarray] = []
         self._cohorts: list[np.ndarray] = []
@@ -293,6 +298,7 @@ class Aggregate(Attack):
         took_part = np.zeros(len(self._positives), bool)
         took_part[cohort.clients] = True
         self._scores.append(scores)
+        self._pushes.append(update.push(mean_delta, classifier, feature))
         self._phi_scores.append(phi_scores)
         self._present.append(present)
         self._cohorts.append(took_part)
@@ -350,6 +356,13 @@ class Aggregate(Attack):
                 aggregate.traced(np.array(scores[:last]), cohorts)
                 for scores in (self._scores, self._phi_scores)
             )
+            through_noise = None
+            if self._noise_covariance is not None:
+                through_noise = aggregate.traced_through_noise(
+                    np.array(self._pushes[:last]),
+                    cohorts,
+                    self._noise_covariance[:last, :last],
+                )
             for client, truth in enumerate(self._positives):
                 if not cohorts[:, client].any():
                     continue
@@ -360,6 +373,8 @@ class Aggregate(Attack):
                         "in all its sums": np.where(kept, 0.0, -np.inf),
                         "traced": np.where(kept, by_rows[client], -np.inf),
                     }
+                if through_noise is not None:
+                    found["traced through the noise"] = through_noise[client]
                 found["traced by phi alone"] = by_phi[client]
                 for name, scores in found.items():
                     claimed = success.top(scores, np.count_nonzero(truth))

@@ -19,6 +19,11 @@ from tff_fedss.privacy import intersection, phi, success
 from tff_fedss.privacy.vectors import unit
 
 _METHOD = "fedss"
+_ON_SUMS = (
+    "traced, no request",
+    "traced through the noise, no request",
+    "traced by phi alone, no request",
+)
 _DONE, _ATTACKS, _METRICS = "done.json", "attacks.csv", "metrics.csv"
 
 
@@ -110,11 +115,7 @@ def measure(
     per_round = config.clients_per_round / dataset.num_clients
     rounds = {round(t / per_round) for t in times} | {config.rounds}
     on_sums.trace(sorted(r for r in rounds if 0 < r <= config.rounds))
-    records = [
-        record
-        for record in on_sums.records
-        if record.attack in ("traced, no request", "traced by phi alone, no request")
-    ]
+    records = [record for record in on_sums.records if record.attack in _ON_SUMS]
     # Secure aggregation hides single updates; a threshold would drop all of their rows.
     if config.aggregation is None:
         singles = [t for t in times if t <= config.most_updates]

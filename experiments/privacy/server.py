@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.fedss.run_config import RunConfig
 from experiments.privacy import attacks, defences, seen
-from tff_fedss import training
+from tff_fedss import algorithms, training
 from tff_fedss.privacy import aggregate, phi
 from tff_fedss.privacy.vectors import unit
 
@@ -74,6 +74,7 @@ class Server:
                 np.stack([*self._positives.values()]),
                 self._num_decoys,
                 drops_rows=(config.secure_threshold or 1) > 1,
+                noise_covariance=_noise_covariance(config),
             )
         if "phi" in names:
             self.attacks["phi"] = attacks.Phi(config.seed)
@@ -215,3 +216,12 @@ class Server:
             f"Of a client's rows, {measured:.3f} are nobody else's in the cohort "
             f"({expected:.3f}, were all requests uniform and of the mean size)"
         )
+
+
+def _noise_covariance(config: RunConfig) -> np.ndarray | None:
+    """How the noise of differential privacy goes over the rounds: it is public."""
+    if config.dp is None:
+        return None
+    if config.dp == "ftrl":
+        return algorithms.tree_covariance(config.rounds, config.dp_restart_every)
+    return np.eye(config.rounds)

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 from scipy import stats
 
@@ -21,7 +22,7 @@ from tests.algorithms.toy import (
     weights_of,
 )
 from tff_fedss import training
-from tff_fedss.algorithms import aggregation, user_level_dp
+from tff_fedss.algorithms import aggregation, dp_noise, user_level_dp
 from tff_fedss.privacy import accounting
 
 K = 3
@@ -241,6 +242,25 @@ def test_the_noise_of_the_count_moves_the_clip():
         state = output.state._replace(**same)
     assert np.mean(steps) == pytest.approx(2 / 3 - 0.5, abs=4 * 0.1 / math.sqrt(60))
     assert np.std(steps) == pytest.approx(0.3 / K, rel=0.35)
+
+
+def test_the_covariance_of_a_tree_is_that_of_its_draws():
+    rounds, restart_every, draws = 13, 5, 40_000
+    noise = dp_noise.TreeNoise(tf.TensorSpec([draws]), 7, restart_every)
+    state, drawn = noise.initialize(), []
+    for round_num in range(rounds):
+        of_round, state = noise.next(state, tf.constant(round_num))
+        drawn.append(of_round.numpy())
+    expected = dp_noise.tree_covariance(rounds, restart_every)
+    # The standard error of an empirical covariance is at most (2 / draws)^0.5 v.
+    np.testing.assert_allclose(
+        np.cov(drawn), expected, atol=5 * 0.0071 * expected.max()
+    )
+    # The sums over a whole tree have the noise of log2 of its rounds, not of all.
+    total = expected[:4, :4].sum()
+    assert total < np.trace(expected[:4, :4]) / 2
+    # Trees know nothing of each other.
+    assert not expected[:5, 5:].any()
 
 
 def test_a_tree_keeps_its_clip_until_it_restarts():

@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss.algorithms import build_sparse_sgdm
+from tff_fedss.algorithms import build_sparse_sgdm, tree_covariance
 from tff_fedss.privacy import aggregate, success
 
 
@@ -70,6 +70,41 @@ def test_tracing_noise_is_at_chance():
         traced = aggregate.traced(noise, cohorts)
         aucs += [success.auc(s, t) for s, t in zip(traced, truth)]
     assert abs(np.mean(aucs) - 0.5) < 4 * np.std(aucs) / len(aucs) ** 0.5
+
+
+def test_the_noise_of_a_tree_hides_less_from_who_knows_it():
+    covariance = tree_covariance(200, 200)
+    aucs = {"traced": [], "known": [], "other clients'": []}
+    for seed in range(3):
+        truth, cohorts, scores = pooled(seed, rounds=200, noise=0.1)
+        rng = np.random.default_rng(seed + 100)
+        factor = np.linalg.cholesky(covariance + 1e-9 * np.eye(200))
+        scores = scores + 10 * factor @ rng.normal(size=scores.shape)
+        plain = aggregate.traced(scores, cohorts)
+        known = aggregate.traced_through_noise(scores, cohorts, covariance)
+        aucs["traced"] += [success.auc(s, t) for s, t in zip(plain, truth)]
+        aucs["known"] += [success.auc(s, t) for s, t in zip(known, truth)]
+        aucs["other clients'"] += [
+            success.auc(s, t) for s, t in zip(known, np.roll(truth, 1, 0))
+        ]
+    means = {name: np.mean(values) for name, values in aucs.items()}
+    assert means["known"] > means["traced"] + 0.05
+    others = aucs["other clients'"]
+    assert abs(np.mean(others) - 0.5) < 4 * np.std(others) / len(others) ** 0.5
+
+
+def test_without_noise_what_is_known_of_it_does_no_harm():
+    truth, cohorts, scores = pooled(0, rounds=150, noise=0.5)
+    for covariance in (np.eye(150), tree_covariance(150, 40)):
+        traced = aggregate.traced_through_noise(scores, cohorts, covariance)
+        found = [success.auc(s, t) for s, t in zip(traced, truth)]
+        assert min(found) > 0.9
+
+
+def test_one_sum_traces_nobody():
+    _, cohorts, scores = pooled(0, rounds=1)
+    traced = aggregate.traced_through_noise(scores, cohorts, np.eye(1))
+    assert traced.shape == (20, 80) and not traced.any()
 
 
 def test_the_regression_is_the_ridge_of_its_normal_equations():

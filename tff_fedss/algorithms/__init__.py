@@ -1,6 +1,7 @@
 """Learning processes, one file each."""
 
 from tff_fedss.algorithms.centralized import Centralized, iid_batches
+from tff_fedss.algorithms.dp_noise import tree_covariance
 from tff_fedss.algorithms.fedaws import build_fedaws
 from tff_fedss.algorithms.fedss import METHODS, ServerState, build_fedss
 from tff_fedss.algorithms.leap import SelfPacedStudent
@@ -37,4 +38,5 @@ __all__ = [
     "iid_batches",
     "over_one_vector",
     "pixel_clusters",
+    "tree_covariance",
 ]

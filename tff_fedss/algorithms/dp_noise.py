@@ -7,6 +7,7 @@ variance in each number (of a node, in a tree).
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow_privacy import tree_aggregation
 
@@ -70,20 +71,27 @@ class TreeNoise:
     the library's own grows.
     """
 
-    def __init__(self, specs: Any, seed: int, restart_every: int):
+    def __init__(
+        self,
+        specs: Any,
+        seed: int,
+        restart_every: int,
+        generator: tree_aggregation.ValueGenerator | None = None,
+    ):
         """Creates it.
 
         Args:
             specs: See `IndependentNoise`.
             seed: Likewise.
             restart_every: The number of leaves of a tree.
+            generator: Of the nodes; by default of normal numbers.
         """
         self._specs = specs
         self._restart_every = restart_every
         self._num_nodes = (restart_every + 2).bit_length() - 1
-        self._aggregator = tree_aggregation.EfficientTreeAggregator(
-            tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
-        )
+        if generator is None:
+            generator = tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
+        self._aggregator = tree_aggregation.EfficientTreeAggregator(generator)
 
     def initialize(self) -> TreeState:
         """See `IndependentNoise`."""
@@ -124,3 +132,43 @@ class TreeNoise:
 
     def _zeros(self) -> Any:
         return tf.nest.map_structure(lambda s: tf.zeros(s.shape), self._specs)
+
+
+class _UnitVectors(tree_aggregation.ValueGenerator):
+    """The k-th draw is the k-th unit vector: what is made of draws shows their weights.
+
+    Attributes:
+        size: How many there are.
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def initialize(self) -> tf.Tensor:
+        return tf.constant(0)
+
+    def next(self, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        tf.debugging.assert_less(state, self.size)
+        return tf.one_hot(state, self.size), state + 1
+
+
+def tree_covariance(num_rounds: int, restart_every: int) -> np.ndarray:
+    """Returns how the numbers that `TreeNoise` adds in two rounds go together.
+
+    Args:
+        num_rounds: How many rounds.
+        restart_every: The number of leaves of a tree.
+
+    Returns:
+        float64[rounds, rounds], exactly.
+    """
+    # A leaf and an inner node for each round, and one for each restart, at the most.
+    num_draws = 3 * num_rounds + 2
+    specs = tf.TensorSpec([num_draws])
+    noise = TreeNoise(specs, 0, restart_every, _UnitVectors(num_draws))
+    step = tf.function(noise.next)
+    state, weights = noise.initialize(), []
+    for round_num in range(num_rounds):
+        of_round, state = step(state, tf.constant(round_num))
+        weights.append(of_round.numpy().astype(np.float64))
+    return np.array(weights) @ np.array(weights).T

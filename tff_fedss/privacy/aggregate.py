@@ -113,3 +113,56 @@ def traced(
     # In the space of the rounds, of which there are fewer than clients, mostly.
     kernel = design @ design.T + ridge * np.eye(rounds)
     return design.T @ np.linalg.solve(kernel, scores)
+
+
+# Variances that `traced_through_noise` tries, of a client's effect on a score being 1.
+_OTHER_VARIANCES = 10.0 ** np.arange(-2, 4)
+_NOISE_VARIANCES = (0.0, *10.0 ** np.arange(-2, 5))
+
+
+def traced_through_noise(
+    row_scores: np.ndarray, cohorts: np.ndarray, noise_covariance: np.ndarray
+) -> np.ndarray:
+    """Traces as `traced`, knowing how the noise of one round goes with another's.
+
+    Noise that a server adds (differential privacy) has a covariance over the rounds
+    that is public, up to its size; that of a tree (DP-FTRL) is large in the difference
+    of two rounds and small in sums over many. This is the posterior mean of the
+    clients' effects, all of one variance, under that noise and one that is independent
+    from round to round. The two variances are those that make the scores likeliest: the
+    attack needs no truth.
+
+    Args:
+        row_scores: float[rounds, n], linear in the sums, as those of `update.push`.
+        cohorts: bool[rounds, clients], who took part.
+        noise_covariance: float[rounds, rounds], of the noise of each number.
+
+    Returns:
+        float64[clients, n].
+    """
+    rounds = len(cohorts)
+    if rounds == 1:
+        return np.zeros((cohorts.shape[1], row_scores.shape[1]))
+    # An orthonormal basis of what has mean 0 over the rounds.
+    ones = np.full((rounds, 1), 1 / np.sqrt(rounds))
+    basis = np.linalg.svd(np.eye(rounds) - ones @ ones.T)[0][:, : rounds - 1]
+    design = basis.T @ np.asarray(cohorts, np.float64)
+    scores = basis.T @ np.asarray(row_scores, np.float64)
+    noise = basis.T @ noise_covariance @ basis
+    noise *= (rounds - 1) / np.trace(noise)
+    by_clients = design @ design.T
+
+    def likelihood(other: float, added: float) -> tuple[float, np.ndarray]:
+        kernel = by_clients + other * np.eye(rounds - 1) + added * noise
+        solved = np.linalg.solve(kernel, scores)
+        log_determinant = np.linalg.slogdet(kernel)[1]
+        spread = np.log(max(np.sum(scores * solved), np.finfo(float).tiny))
+        return -log_determinant - (rounds - 1) * spread, solved
+
+    candidates = (
+        likelihood(other, added)
+        for other in _OTHER_VARIANCES
+        for added in _NOISE_VARIANCES
+    )
+    _, solved = max(candidates, key=lambda found: found[0])
+    return design.T @ solved

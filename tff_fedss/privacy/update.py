@@ -45,9 +45,29 @@ def against_push(
         float64[L], the cosine of the delta with the feature, both seen on the sphere
         around the row, where alone cosine logits can move it.
     """
+    return np.sum(unit(rows) * _tangents(classifier, feature), axis=1)
+
+
+def push(rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray) -> np.ndarray:
+    """Scores a row as `against_push`, but by how far it has moved that way.
+
+    It is linear in the delta: noise on the delta that is normal is so on the score.
+
+    Args:
+        rows: See `against_push`.
+        classifier: Likewise.
+        feature: Likewise.
+
+    Returns:
+        float64[L].
+    """
+    return np.sum(rows * _tangents(classifier, feature), axis=1)
+
+
+def _tangents(classifier: np.ndarray, feature: np.ndarray) -> np.ndarray:
+    """The direction towards the feature on the sphere around each row, of length 1."""
     around = unit(classifier)
-    tangent = feature - (around @ feature)[:, np.newaxis] * around
-    return np.sum(unit(rows) * unit(tangent), axis=1)
+    return unit(feature - (around @ feature)[:, np.newaxis] * around)
 
 
 def against_bundle(
