@@ -332,7 +332,7 @@ class Lock:
             self._file.close()
             raise
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Gives it back."""
         self._file.close()
 

@@ -5,15 +5,16 @@
 
 Trains FedSS at each m of --sizes with each way of asking, with a threshold and with
 user-level differential privacy, attacks it on the way, and writes defences.md, .csv,
-.png and .pdf. Each training is kept in
-RESULTS_DIR/mM/NAME/seedS and not made again: the same command goes on where it was
-stopped. With --status it trains nothing and writes the table of what is there.
+.png and .pdf. Each training is kept in RESULTS_DIR/mM/NAME/seedS and not made again:
+the same command goes on where it was stopped, and two at a time share the work. With
+--status it trains nothing and writes the table of what is there.
 
 A row of the table is a training as the server gets to see it. Where only what is sent
 differs (secure sums, unions, all of W), the training is that of fresh negatives: its
 weights are the same, byte for byte. Success is precision at |P_k|, over all n classes.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -39,7 +40,7 @@ from experiments.fedss import (
     starting_point,
 )
 from experiments.privacy import measured
-from tff_fedss import metrics, tasks
+from tff_fedss import files, metrics, tasks
 from tff_fedss.errors import InvalidInputError
 
 _METHOD = "fedss"
@@ -209,10 +210,20 @@ def main(config: Config) -> None:
         if result is None and not config.status:
             print(f"{i + 1} of {len(cells)}: {place}", flush=True)
             output_files.create_folder(place, "results_dir")
-            if seed not in starts:
-                inputs = {"data": task.fingerprint(), **starting_point.fingerprint(own)}
-                starts[seed] = starting_point.trained(own, task, inputs)
-            result = measured.measure(own, task, starts[seed], times, place)
+            try:
+                lock = files.Lock(place / ".lock")
+            except BlockingIOError:
+                print("Another process is training that.", flush=True)
+                continue
+            with contextlib.closing(lock):
+                if seed not in starts:
+                    data = {"data": task.fingerprint()}
+                    inputs = {**data, **starting_point.fingerprint(own)}
+                    starts[seed] = starting_point.trained(own, task, inputs)
+                # It may have been made in the meantime.
+                result = measured.read(place, own.deciding()) or measured.measure(
+                    own, task, starts[seed], times, place
+                )
             _write(config, folder, task, {**found}, sizes, times)
         if result is not None:
             found.setdefault((m, name), []).append(result)

@@ -421,7 +421,7 @@ class ResultsFolder:
             file.close()
         self._files.clear()
         if self._lock is not None:
-            self._lock.release()
+            self._lock.close()
             self._lock = None
 
     def write_text(self, name: str, text: str) -> None:

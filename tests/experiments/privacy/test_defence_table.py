@@ -1,5 +1,6 @@
 """`./run.sh defence_table`."""
 
+import contextlib
 import functools
 import json
 
@@ -8,7 +9,7 @@ import pytest
 
 from experiments.common import config
 from experiments.privacy import defence_table, measured
-from tff_fedss import metrics
+from tff_fedss import files, metrics
 
 SMALL = (
     "--num_classes=60",
@@ -68,6 +69,7 @@ def fake(flags, precision, metric=0.5):
             ("update", 1, 0.9),
             ("phi", 1, 0.3),
             ("traced, no request", 2, 0.25),
+            ("traced through the noise, no request", 2, 0.35),
         )
     ]
     own = {
@@ -118,6 +120,8 @@ def test_the_table_is_made_of_what_is_there(run, tmp_path):
         "0.90",
     ]
     assert lines["secure"][-2:] == ["0.40", "0.50"]
+    # The better one of two attacks on sums.
+    assert lines["secure, all"][-1] == "0.35"
     # Unions are seen after two participations alone; before that there are sums.
     assert lines["secure, union"][6] == "not seen"
     traffic = metrics.classifier_traffic(
@@ -135,6 +139,18 @@ def test_the_table_is_made_of_what_is_there(run, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_training_of_another_process_is_left_to_it(run, tmp_path):
+    place = tmp_path / "m10" / "fresh" / "seed0"
+    place.mkdir(parents=True)
+    with contextlib.closing(files.Lock(place / ".lock")):
+        code, output, errors = run(
+            *SMALL, "--trainings=fresh", f"--results_dir={tmp_path}"
+        )
+    assert code == 2 and "has no finished training" in errors
+    assert "Another process is training that." in output
+    assert not (place / "done.json").exists()
+
+
 def test_trainings_are_attacked_and_kept(run, tmp_path):
     flags = (*SMALL, "--trainings=fresh,threshold", f"--results_dir={tmp_path}")
     code, output, errors = run(*flags)
