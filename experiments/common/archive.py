@@ -13,7 +13,8 @@ runs.json has the other files of the runs, as JSON:
               same; null where each has its own
     runs      {cell: {seed: {"flags.txt": {...}, ...}}}, what is a run's own
 
-`results` reads them like the folders; `./run.sh pack` makes them.
+`results` reads them like the folders; `./run.sh pack` makes them, and `./run.sh unpack`
+makes folders of them again.
 """
 
 import csv
@@ -128,6 +129,14 @@ def read(folder: pathlib.Path) -> dict[str, list[PackedRun]]:
             together; it names the file, and the line of runs.csv.
         RunStoppedError: If one cannot be read.
     """
+    return {
+        cell: [PackedRun(folder, cell, seed, by_seed[seed]) for seed in sorted(by_seed)]
+        for cell, by_seed in read_contents(folder).items()
+    }
+
+
+def read_contents(folder: pathlib.Path) -> dict[str, dict[int, Content]]:
+    """Reads all that is kept of the runs, by cell and seed; see `read`."""
     contents = {}
     for name, other in ((CSV, JSON), (JSON, CSV)):
         contents[name] = files.read_if_there(folder / name)
@@ -135,11 +144,7 @@ def read(folder: pathlib.Path) -> dict[str, list[PackedRun]]:
             raise InvalidInputError(
                 f"{folder / name} is missing, though {other} is there. {_ANEW}"
             )
-    found = _parse(contents[CSV], contents[JSON], folder)
-    return {
-        cell: [PackedRun(folder, cell, seed, by_seed[seed]) for seed in sorted(by_seed)]
-        for cell, by_seed in found.items()
-    }
+    return _parse(contents[CSV], contents[JSON], folder)
 
 
 def _parse(

@@ -8,7 +8,8 @@ runs.json (flags, commands, versions, machines, data and outcomes). Weights, che
 and TensorBoard files are not packed. `./run.sh report --results_dir=DIR` makes the same
 table from the two files as from the folders.
 
-All runs must be done. Nothing that was run is changed or removed.
+All runs must be done, unless --only_done leaves the others out. Nothing that was run is
+changed or removed.
 """
 
 import dataclasses
@@ -20,12 +21,17 @@ from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
 
 
-def pack(results_dir: str | os.PathLike, output_dir: str | os.PathLike) -> int:
+def pack(
+    results_dir: str | os.PathLike,
+    output_dir: str | os.PathLike,
+    only_done: bool = False,
+) -> int:
     """Packs the runs of a table, see `archive`.
 
     Args:
         results_dir: Holds CELL/seedK/, the folders of the runs.
         output_dir: Where to write; another folder.
+        only_done: Whether to leave out runs that are not done.
 
     Returns:
         How many runs there are.
@@ -46,10 +52,12 @@ def pack(results_dir: str | os.PathLike, output_dir: str | os.PathLike) -> int:
             f"--output_dir={output_dir} holds folders of runs: nobody could tell which "
             "of them count. Name another folder."
         )
-    runs = {
-        cell: {results.seed_of(path): _read(path) for path in folders}
-        for cell, folders in _folders(results_dir).items()
-    }
+    runs = {}
+    for cell, folders in _folders(results_dir).items():
+        if only_done:
+            folders = [path for path in folders if (path / run_files.DONE).exists()]
+        if folders:
+            runs[cell] = {results.seed_of(path): _read(path) for path in folders}
     if not runs:
         raise InvalidInputError(
             f"--results_dir={results_dir} holds no run: expected folders CELL/seedK/ "
@@ -103,11 +111,12 @@ class Config(config.Config):
         "Where runs.csv.gz and runs.json go: another folder.",
         needed="DIR is needed.",
     )
+    only_done: bool = config.flag(False, "Leave out runs that are not done.")
 
 
 def main(config: Config) -> None:
     """Packs, and says what."""
-    count = pack(config.results_dir, config.output_dir)
+    count = pack(config.results_dir, config.output_dir, config.only_done)
     print(
         f"{count} runs of {config.results_dir} are packed: "
         f"{config.output_dir}/{archive.CSV} and {archive.JSON}."

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from experiments.common import archive, pack, results
+from experiments.common import archive, pack, results, unpack
 from experiments.fedss import table_results
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -254,7 +254,7 @@ M5 = f"{RUN[0]},0,fedss"
     [
         (replace("seed", "seeds"), "runs.csv.gz:1: the columns are not those that"),
         (replace(",loss", ",round"), "runs.csv.gz:1: two columns are called 'round'"),
-        (replace("\n", "\n\n"), "runs.csv.gz:2: 0 cells, expected 19 as in the header"),
+        (replace("\n", "\n\n"), "runs.csv.gz:2: 0 cells, expected 20 as in the header"),
         (lambda text: "", "runs.csv.gz:1: the file is empty"),
         # The second run begins in line 7.
         (replace(f"{M5},2", f"{M5},3"), "runs.csv.gz:9: found round 3, expected 2"),
@@ -354,6 +354,34 @@ def test_what_would_not_come_back_is_not_written(folder, tmp_path, monkeypatch):
     out = tmp_path / "out"
     refused(lambda: pack.pack(folder, out), "would not give back this run as it is")
     assert not list(out.iterdir())
+
+
+def test_what_is_unpacked_is_what_was_packed(folder, packed, tmp_path):
+    assert unpack.unpack(packed, tmp_path / "again") == 4
+    ours, theirs = table_results.read(tmp_path / "again"), table_results.read(folder)
+    assert told(ours) == told(theirs)
+    pack.pack(tmp_path / "again", tmp_path / "packed_again")
+    assert contents(tmp_path / "packed_again") == contents(packed)
+
+
+def test_runs_that_are_not_done_may_be_left_out(folder, tmp_path):
+    run_folders.write_run(folder, "omniglot_pos_only", 0, 40.0, rounds_done=2)
+    with pytest.raises(InvalidInputError, match="is not done"):
+        pack.pack(folder, tmp_path / "packed")
+    assert pack.pack(folder, tmp_path / "packed", only_done=True) == 4
+    assert len(table_results.read(tmp_path / "packed").runs) == 4
+
+
+def test_nothing_is_replaced(folder, packed, tmp_path):
+    before = contents(cell_folder(folder))
+    with pytest.raises(InvalidInputError, match="is there already"):
+        unpack.unpack(packed, folder)
+    assert contents(cell_folder(folder)) == before
+    with pytest.raises(
+        InvalidInputError, match=r"holds no runs\.csv\.gz and runs\.json"
+    ):
+        unpack.unpack(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_program(folder, tmp_path):
