@@ -129,13 +129,44 @@ def kill_workers():
 """
 
 
-def test_a_worker_that_dies_is_replaced_and_its_work_done_again():
-    program = KILL + "kill_workers()\nprint(add_one(41))\n"
+@pytest.fixture(scope="module")
+def told():
+    """What a program says, line by line, that fails, loses its worker and closes."""
+    program = f"""{KILL}
+@tff.tensorflow.computation(np.int32)
+def fail(x):
+    check = tf.debugging.Assert(x < 0, ["not", "below", "zero"])
+    with tf.control_dependencies([check]):
+        return tf.identity(x)
+
+try:
+    fail(1)
+except Exception as error:
+    print("fails:", "below" in str(error))
+print("after an error:", add_one(41))
+kill_workers()
+print("after a kill:", add_one(41))
+(worker,) = psutil.Process().children()
+context.close()
+print("runs after close:", worker.is_running())
+"""
     with start(program) as process:
         wait_until_ready(process)
         output, errors = process.communicate(timeout=waiting.LIMIT)
-        assert output == "42\n", errors
-        assert "killed by signal 9 (out of memory?). Doing this" in errors
+    return [*output.splitlines(), *errors.splitlines()]
+
+
+def test_an_error_in_a_computation_leaves_the_worker_usable(told):
+    assert "fails: True" in told and "after an error: 42" in told, told
+
+
+def test_a_worker_that_dies_is_replaced_and_its_work_done_again(told):
+    assert "after a kill: 42" in told, told
+    assert any("killed by signal 9 (out of memory?). Doing this" in x for x in told)
+
+
+def test_close_ends_the_worker(told):
+    assert "runs after close: False" in told, told
 
 
 @pytest.mark.slow
@@ -158,36 +189,3 @@ except runtime.WorkerError as error:
         output, errors = process.communicate(timeout=waiting.LIMIT)
         assert "TFF's worker process was killed by signal 9" in output, errors
         assert errors.count("Doing this computation again") == 2
-
-
-def test_an_error_in_a_computation_leaves_the_worker_usable():
-    program = """
-@tff.tensorflow.computation(np.int32)
-def fail(x):
-    check = tf.debugging.Assert(x < 0, ["not", "below", "zero"])
-    with tf.control_dependencies([check]):
-        return tf.identity(x)
-
-try:
-    fail(1)
-except Exception as error:
-    assert "below" in str(error), error
-print(add_one(41))
-"""
-    with start(program) as process:
-        wait_until_ready(process)
-        output, errors = process.communicate(timeout=waiting.LIMIT)
-        assert output == "42\n", errors
-
-
-def test_close_ends_the_worker():
-    program = """
-import psutil
-(worker,) = psutil.Process().children()
-context.close()
-print(worker.is_running())
-"""
-    with start(program) as process:
-        wait_until_ready(process)
-        output, errors = process.communicate(timeout=waiting.LIMIT)
-        assert output == "False\n", errors
