@@ -2,11 +2,13 @@ import csv
 import errno
 import json
 import os
+import pathlib
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tff_fedss import training
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import ResultsFolder
 
@@ -73,7 +75,9 @@ def test_a_restart_drops_the_rounds_that_will_be_run_again(tmp_path):
     assert ResultsFolder(tmp_path, FLAGS).result == {"top1": 0.5}
 
 
-def test_the_folder_tells_where_it_comes_from(tmp_path):
+def test_the_folder_tells_where_it_comes_from(tmp_path, monkeypatch):
+    program = pathlib.Path(training.__file__).parents[2] / "experiments/fedss/train.py"
+    monkeypatch.setattr("sys.argv", [str(program), "--seed=1"])
     folder = ResultsFolder(tmp_path, FLAGS)
     folder.open()
     folder.start({})
@@ -82,6 +86,7 @@ def test_the_folder_tells_where_it_comes_from(tmp_path):
     assert described["versions"]["tensorflow_federated"] == tff.__version__
     assert described["flags"] == FLAGS and len(described["fingerprint"]) == 64
     assert described["machine"]["cpus"] >= 1 and described["machine"]["memory_gib"] > 0
+    assert described["command"] == ["experiments/fedss/train.py", "--seed=1"]
 
 
 def test_the_same_flags_may_come_back(tmp_path):

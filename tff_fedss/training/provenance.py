@@ -29,7 +29,7 @@ def describe(flags: Mapping[str, str]) -> dict[str, Any]:
     """
     text = json.dumps(dict(flags), sort_keys=True)
     return {
-        "command": sys.argv,
+        "command": _command(),
         "flags": dict(flags),
         "fingerprint": hashlib.sha256(text.encode()).hexdigest(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -53,13 +53,24 @@ def describe(flags: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+_ROOT = pathlib.Path(tff_fedss.__file__).parent.parent
+
+
+def _command() -> list[str]:
+    """The program, if one of ours by its place in the project, and its arguments."""
+    program, *arguments = sys.argv
+    path = pathlib.Path(program)
+    if path.is_relative_to(_ROOT):
+        program = path.relative_to(_ROOT).as_posix()
+    return [program, *arguments]
+
+
 def _git_commit() -> str | None:
     """The commit of the checkout, with "+" if files differ from it; None if unknown."""
-    root = pathlib.Path(tff_fedss.__file__).parent.parent
     try:
         commit, status = (
             subprocess.run(
-                ["git", "-C", root, *arguments],
+                ["git", "-C", _ROOT, *arguments],
                 capture_output=True,
                 text=True,
                 check=True,
