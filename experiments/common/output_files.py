@@ -13,6 +13,7 @@ from tff_fedss.files import replacing, write_text
 
 __all__ = [
     "check_name",
+    "check_named",
     "create_folder",
     "drawing_afterwards",
     "replacing",
@@ -45,6 +46,20 @@ def check_name(name: str) -> None:
     """
     if not name or "/" in name:
         raise InvalidInputError(f"--name={name} must be a file's name without a slash.")
+
+
+def check_named(**folders: str | os.PathLike | None) -> None:
+    """Checks that folders have names, by the flags that give them.
+
+    Args:
+        **folders: None where it is left open.
+
+    Raises:
+        InvalidInputError: If one is empty.
+    """
+    for flag, path in folders.items():
+        if path is not None and not os.fspath(path):
+            raise InvalidInputError(f"--{flag}= is empty; expected a folder.")
 
 
 @contextlib.contextmanager

@@ -41,9 +41,7 @@ def pack(
             damaged, or there can be no such folder. Nothing is written then.
         RunStoppedError: If a file cannot be read or written.
     """
-    for name, path in (("results_dir", results_dir), ("output_dir", output_dir)):
-        if not os.fspath(path):
-            raise InvalidInputError(f"--{name}= is empty; expected a folder.")
+    output_files.check_named(results_dir=results_dir, output_dir=output_dir)
     results_dir, output_dir = pathlib.Path(results_dir), pathlib.Path(output_dir)
     if archive.is_in(results_dir):
         raise InvalidInputError(f"--results_dir={results_dir} is packed already.")

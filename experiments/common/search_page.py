@@ -75,7 +75,7 @@ _HEADER = ("cell", "seeds", "mean", "±", "95 %", "last quarter", "hours")
 
 def _row(title: str, runs: Sequence[results.Run], num_seeds: int, metric: str) -> dict:
     done = [run for run in runs if run.is_done]
-    values = [_curve(run, metric)[-1][1] for run in done]
+    values = [run.final(metric) for run in done]
     rises = [rise for run in done if (rise := _end_rise(run, metric)) is not None]
     return {
         "cell": title,
@@ -88,14 +88,9 @@ def _row(title: str, runs: Sequence[results.Run], num_seeds: int, metric: str) -
     }
 
 
-def _curve(run: results.Run, metric: str) -> list[tuple[int, float]]:
-    """Rounds, and the metric after them, in percent."""
-    return [(row["round"], 100 * row[metric]) for row in run.rows if metric in row]
-
-
 def _end_rise(run: results.Run, metric: str) -> float | None:
     """What the metric gained in the last quarter of the rounds; None if unknown."""
-    curve = _curve(run, metric)
+    curve = run.curve(metric)
     start = [value for k, value in curve if k <= (1 - _END_SHARE) * run.num_rounds]
     return curve[-1][1] - start[-1] if start else None
 
@@ -125,7 +120,7 @@ def _draw(
 
     def last(name: str) -> float:
         return max(
-            (value for run in measured[name] for _, value in _curve(run, metric)),
+            (value for run in measured[name] for _, value in run.curve(metric)),
             default=0.0,
         )
 

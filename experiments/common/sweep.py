@@ -27,6 +27,7 @@ from experiments.common import (
     cluster_jobs,
     config,
     flagfiles,
+    output_files,
     program,
     results,
     runtime_config,
@@ -48,7 +49,7 @@ class Config(config.Config):
     scale: str | None = config.flag(
         None,
         "`paper`: the paper's data sets and settings. `mini`: for 2 cores. "
-        "`tiny_imagenet`: photographs, on 2 cores; FedSS's Table 1 alone has cells. "
+        "`tiny_imagenet`: photographs, on 2 cores; FedSS's Table 1 and `rates`. "
         "`chunks`: mini, with clients as those of SOP; FedSS's Table 2 alone. "
         "Default: mini, where the table has that.",
         choices=_SCALES,
@@ -107,8 +108,7 @@ class Config(config.Config):
 def main(config: Config, arguments: list[str]) -> None:
     """Runs the jobs and writes the report."""
     name, table = _table(config, arguments)
-    if config.results_dir == "":
-        raise InvalidInputError("--results_dir= is empty; expected a folder.")
+    output_files.check_named(results_dir=config.results_dir)
     rounds = config.rounds
     results_dir = pathlib.Path(
         config.results_dir

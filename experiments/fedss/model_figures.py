@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import functools
 import pathlib
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import tqdm
 from experiments.common import plots
 from experiments.fedss import paper_values
 from experiments.fedss.result_figures import NothingToDraw
+from experiments.fedss.run_config import RunConfig
 from experiments.fedss.table_results import METHOD_TITLES, Results, Run, Setting
 from tff_fedss import algorithms, metrics, models, tasks, training
 from tff_fedss.errors import InvalidInputError
@@ -38,7 +38,7 @@ def load_task_of_flags(flags: Mapping[str, str]) -> tasks.Task:
         InvalidInputError: If a flag that must be a number is none.
     """
     options = {
-        field.name: _option(flags, field)
+        field.name: _option(flags, field.name)
         for field in dataclasses.fields(tasks.DataOptions)
         if field.name in flags
     }
@@ -60,15 +60,12 @@ def load_task_of_flags(flags: Mapping[str, str]) -> tasks.Task:
     )
 
 
-def _option(flags: Mapping[str, str], field: dataclasses.Field) -> Any:
-    """Reads an option of the data, by its type."""
-    kinds = {field.type, *typing.get_args(field.type)}
-    if bool in kinds:
-        return flags[field.name] == "true"
-    for kind in (int, float):
-        if kind in kinds:
-            return _number(flags, field.name, kind)
-    return flags[field.name]
+def _option(flags: Mapping[str, str], name: str) -> Any:
+    """Reads an option of the data as the flag that it is."""
+    kind = RunConfig.flags()[name].kind
+    if kind is bool:
+        return flags[name] == "true"
+    return _number(flags, name, kind) if kind in (int, float) else flags[name]
 
 
 def _number(flags: Mapping[str, str], name: str, kind: type) -> int | float:
@@ -145,9 +142,12 @@ def figure7(
         for variable, value in zip(model.trainable_variables, phi, strict=True):
             variable.assign(value)
         features = model(tf.cast(batch["image"], tf.float32), training=False).numpy()
-        places = features, labels, classifier, positives
-        matrices[method] = metrics.client_confusion_matrix(*places)
-        predictions[method] = metrics.client_predictions(*places)
+        predictions[method] = metrics.client_predictions(
+            features, labels, classifier, positives
+        )
+        matrices[method] = metrics.confusion_matrix(
+            *predictions[method], len(positives)
+        )
     m = runs["fedss"].setting.num_negatives
     with plots.figure(path, 2, 2, figsize=(9, 6.4), height_ratios=(2.4, 1)) as (
         figure,

@@ -117,14 +117,24 @@ def default_rounds(cell: Cell) -> int:
     Raises:
         InvalidInputError: If there is no such data set or task.
     """
+    _, settings = _experiment(cell)
+    return settings.rounds
+
+
+def _experiment(cell: Cell) -> tuple[str, tasks.Settings]:
+    """Which of `tasks.KINDS` a cell is, and the settings of its data set for that.
+
+    Raises:
+        InvalidInputError: If there is no such data set or task.
+    """
     dataset = cell.settings.get("dataset", "glyphs")
     settings = tasks.FAMILIES[dataset].settings if dataset in tasks.FAMILIES else {}
-    task = cell.settings.get("task", next(iter(settings), None))
-    if task not in settings:
+    kind = cell.settings.get("task", next(iter(settings), None))
+    if kind not in settings:
         raise InvalidInputError(
-            f"{cell.title}: there is no --dataset={dataset} with --task={task}."
+            f"{cell.title}: there is no --dataset={dataset} with --task={kind}."
         )
-    return settings[task].rounds
+    return kind, settings[kind]
 
 
 def write_table(
@@ -150,7 +160,8 @@ def write_table(
     if number == "figure6":
         return write_figure(results_dir, 6)
     if not number.isdecimal():  # There is no such table in the paper.
-        task = _task_of(table)
+        kind, _ = _experiment(next(iter(table.cells.values())))
+        task = tasks.KINDS[kind]
         return search_page.write(
             table,
             results_dir,
@@ -167,13 +178,6 @@ def write_table(
         num_seeds=num_seeds,
         command=command,
     )
-
-
-def _task_of(table: Table) -> type[tasks.Task]:
-    """What the cells of a table measure."""
-    settings = next(iter(table.cells.values())).settings
-    known = tasks.FAMILIES[settings.get("dataset", "glyphs")].settings
-    return tasks.KINDS[settings.get("task", next(iter(known)))]
 
 
 def write_figure(
@@ -304,9 +308,7 @@ def make(
         InvalidInputError: If the flags make no sense, there is no run, or a file of one
             is damaged.
     """
-    for name, value in (("results_dir", results_dir), ("output_dir", output_dir)):
-        if value == "":
-            raise InvalidInputError(f"--{name}= is empty; expected a folder.")
+    output_files.check_named(results_dir=results_dir, output_dir=output_dir)
     numbers = None if figures is None else [_figure_number(text) for text in figures]
     load_task: model_figures.LoadTask | None = None
     if data_dir is not None:

@@ -109,31 +109,6 @@ class Run(results_lib.Run):
         """What was asked of the test images."""
         return tasks.KINDS[self.flags["task"]]
 
-    def curve(self, metric: str) -> list[tuple[int, float]]:
-        """Returns rounds and the metric after them, in percent.
-
-        Args:
-            metric: A column of metrics.csv that holds shares.
-        """
-        return [(r["round"], 100 * r[metric]) for r in self.rows if metric in r]
-
-    def final(self, metric: str) -> float | None:
-        """Returns the metric after the last round, in percent; None if unfinished.
-
-        Args:
-            metric: A column of metrics.csv that holds shares.
-
-        Raises:
-            InvalidInputError: If the run is done but did not measure it.
-        """
-        if not self.is_done:
-            return None
-        if metric not in self.rows[-1]:
-            raise InvalidInputError(
-                f"{self.last_line}: the run is done, but its last row has no {metric}."
-            )
-        return 100 * self.rows[-1][metric]
-
     def mean(self, column: str) -> float | None:
         """Returns the mean of a column of metrics.csv; None if it is empty.
 

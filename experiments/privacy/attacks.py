@@ -298,7 +298,8 @@ class Aggregate(Attack):
         took_part = np.zeros(len(self._positives), bool)
         took_part[cohort.clients] = True
         self._scores.append(scores)
-        self._pushes.append(update.push(mean_delta, classifier, feature))
+        if self._noise_covariance is not None:
+            self._pushes.append(update.push(mean_delta, classifier, feature))
         self._phi_scores.append(phi_scores)
         self._present.append(present)
         self._cohorts.append(took_part)

@@ -101,7 +101,7 @@ class View(NamedTuple):
             )
         if self.aggregation == "plain":
             found["update"], found["phi"] = ("update",), ("phi",)
-        found["sums"] = ("traced, no request", "traced through the noise, no request")
+        found["sums"] = measured.TRACED
         return found
 
 
@@ -216,14 +216,12 @@ def main(config: Config) -> None:
                 print("Another process is training that.", flush=True)
                 continue
             with contextlib.closing(lock):
-                if seed not in starts:
-                    data = {"data": task.fingerprint()}
-                    inputs = {**data, **starting_point.fingerprint(own)}
-                    starts[seed] = starting_point.trained(own, task, inputs)
                 # It may have been made in the meantime.
-                result = measured.read(place, own.deciding()) or measured.measure(
-                    own, task, starts[seed], times, place
-                )
+                result = measured.read(place, own.deciding())
+                if result is None:
+                    if seed not in starts:
+                        starts[seed] = _start(own, task)
+                    result = measured.measure(own, task, starts[seed], times, place)
             _write(config, folder, task, {**found}, sizes, times)
         if result is not None:
             found.setdefault((m, name), []).append(result)
@@ -233,6 +231,12 @@ def main(config: Config) -> None:
         )
     print(_write(config, folder, task, found, sizes, times))
     print(f"Written to {folder}/")
+
+
+def _start(config: Config, task: tasks.Task) -> list[np.ndarray]:
+    """Phi before the first round, which all trainings of a seed have."""
+    inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
+    return starting_point.trained(config, task, inputs)
 
 
 def _settings(config: Config, m: int, name: str, seed: int) -> Config:

@@ -19,11 +19,9 @@ from tff_fedss.privacy import intersection, phi, success
 from tff_fedss.privacy.vectors import unit
 
 _METHOD = "fedss"
-_ON_SUMS = (
-    "traced, no request",
-    "traced through the noise, no request",
-    "traced by phi alone, no request",
-)
+# The attacks on sums of rows; the second where differential privacy adds noise.
+TRACED = ("traced, no request", "traced through the noise, no request")
+_ON_SUMS = (*TRACED, "traced by phi alone, no request")
 _DONE, _ATTACKS, _METRICS = "done.json", "attacks.csv", "metrics.csv"
 
 

@@ -10,7 +10,11 @@ from tff_fedss.metrics.communication import (
     Protocol,
     classifier_traffic,
 )
-from tff_fedss.metrics.confusion import client_confusion_matrix, client_predictions
+from tff_fedss.metrics.confusion import (
+    client_confusion_matrix,
+    client_predictions,
+    confusion_matrix,
+)
 from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
 from tff_fedss.metrics.linear_evaluation import linear_accuracy
 from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
@@ -42,6 +46,7 @@ __all__ = [
     "classifier_traffic",
     "client_confusion_matrix",
     "client_predictions",
+    "confusion_matrix",
     "draw_pairs",
     "fold_accuracies",
     "gradient_noise",

@@ -74,7 +74,23 @@ def client_confusion_matrix(
     Raises:
         ValueError: As `client_predictions`.
     """
-    places = client_predictions(features, labels, classifier, positives)
-    matrix = np.zeros([len(positives), len(positives)], np.int64)
-    np.add.at(matrix, places, 1)
+    true, predicted = client_predictions(features, labels, classifier, positives)
+    return confusion_matrix(true, predicted, len(positives))
+
+
+def confusion_matrix(
+    true: np.ndarray, predicted: np.ndarray, num_classes: int
+) -> np.ndarray:
+    """Counts predictions.
+
+    Args:
+        true: int[examples], classes, from 0 on.
+        predicted: int[examples], likewise.
+        num_classes: How many classes there are.
+
+    Returns:
+        int64[num_classes, num_classes]: rows are true classes, columns predictions.
+    """
+    matrix = np.zeros([num_classes, num_classes], np.int64)
+    np.add.at(matrix, (true, predicted), 1)
     return matrix

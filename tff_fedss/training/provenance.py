@@ -17,6 +17,8 @@ import tensorflow_federated as tff
 
 import tff_fedss
 
+_ROOT = pathlib.Path(tff_fedss.__file__).parent.parent
+
 
 def describe(flags: Mapping[str, str]) -> dict[str, Any]:
     """Describes a run for its run.json.
@@ -51,9 +53,6 @@ def describe(flags: Mapping[str, str]) -> dict[str, Any]:
             "gpus": [gpu.name for gpu in tf.config.get_visible_devices("GPU")],
         },
     }
-
-
-_ROOT = pathlib.Path(tff_fedss.__file__).parent.parent
 
 
 def _command() -> list[str]:
