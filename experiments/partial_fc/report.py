@@ -123,12 +123,12 @@ def write(
     output_files.write_csv(
         output_dir / f"{name}.csv",
         [
-            {"run": key, "repeat": repeat, **row}
-            for key, seeds in rows.items()
-            for repeat, seed in enumerate(seeds)
-            for row in seed
+            {"run": key, "seed": run.seed, **row}
+            for key, seeds in cells.items()
+            for run in seeds
+            for row in _rows(run)
         ],
-        ["run", "repeat", *columns],
+        ["run", "seed", *columns],
     )
     text = table_header.head(title, cells, command) + _as_markdown(cells)
     output_files.write_text(output_dir / f"{name}.md", text)

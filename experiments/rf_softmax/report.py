@@ -4,7 +4,7 @@
 
 reads DIR/SAMPLER/, the results folders of `./run.sh rf_softmax`, or DIR/SAMPLER/seedK/,
 finished or not, or what `./run.sh pack` made of these, and writes NAME.png and .pdf,
-NAME.csv (of the first seeds) and NAME.md. The runs must have the same flags but for the
+NAME.csv and NAME.md. The runs must have the same flags but for the
 sampler and its own parameters. For precision@k, the poster's numbers
 on its (much larger) data sets stand below the table.
 """
@@ -176,7 +176,7 @@ def _write(
     title: str,
     command: Sequence[str] | None,
 ) -> str:
-    """Writes the curves, the rows of the first seeds, and the table."""
+    """Writes the curves, the rows of all seeds, and the table."""
     metrics = _metrics([run for seeds in cells.values() for run in seeds])
     folder = output_files.create_folder(output_dir)
     rows = {cell: [run.rows for run in seeds] for cell, seeds in cells.items()}
@@ -185,12 +185,17 @@ def _write(
     output_files.write_csv(
         folder / f"{name}.csv",
         [
-            {"sampler": sampler, **{c: row.get(c, 0) for c in columns}}
-            for sampler, (first, *_) in rows.items()
-            for row in first
+            {
+                "sampler": sampler,
+                "seed": run.seed,
+                **{c: row.get(c, 0) for c in columns},
+            }
+            for sampler, seeds in cells.items()
+            for run in seeds
+            for row in run.rows
             if metrics[0] in row
         ],
-        ["sampler", *columns],
+        ["sampler", "seed", *columns],
     )
     text = table_header.head(title, cells, command) + _as_markdown(cells, metrics)
     output_files.write_text(folder / f"{name}.md", text)

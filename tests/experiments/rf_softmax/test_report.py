@@ -38,8 +38,8 @@ def test_runs_are_put_side_by_side(tmp_path):
         "| full | 200 | 200.2 | |",
     ]
     rows = list(csv.reader((out / "ptb.csv").open()))
-    assert rows[0] == ["sampler", "steps", "perplexity"]
-    assert rows[1:3] == [["rff", "0", "1000.0"], ["rff", "200", "300.0"]]
+    assert rows[0] == ["sampler", "seed", "steps", "perplexity"]
+    assert rows[1:3] == [["rff", "0", "0", "1000.0"], ["rff", "0", "200", "300.0"]]
     run_folders.check_figure(out / "ptb.png")
 
 
@@ -54,7 +54,7 @@ def test_precision_stands_beside_the_posters(tmp_path):
 
 def test_packed_runs_make_the_same_table(tmp_path):
     for seed in (0, 1):
-        run = write_run(tmp_path, "exp", perplexities(200 + seed)[:3], {"seed": seed})
+        run = write_run(tmp_path, "exp", perplexities(200.0 + seed)[:3], {"seed": seed})
         (tmp_path / "runs/exp").mkdir(parents=True, exist_ok=True)
         run.rename(tmp_path / f"runs/exp/seed{seed}")
     pack.pack(tmp_path / "runs", tmp_path / "packed")
@@ -64,6 +64,8 @@ def test_packed_runs_make_the_same_table(tmp_path):
     ]
     assert texts[0] == texts[1] and "- Commit: c0ffee\n" in texts[0]
     assert "| exp | 200 | 200.5 ± 0.7 | |" in run_folders.unpadded(texts[1])
+    lasts = list(csv.reader((tmp_path / "out/packed.csv").open()))[2::2]
+    assert lasts == [["exp", "0", "200", "200.0"], ["exp", "1", "200", "201.0"]]
 
 
 def refused(tmp_path, *parts, name="ptb"):
