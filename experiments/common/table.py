@@ -69,6 +69,18 @@ def half_width(values: Sequence[float]) -> float | None:
     return float(stats.t.ppf((1 + _LEVEL) / 2, len(values) - 1)) * error
 
 
+def signed_mean(values: Sequence[float], digits: int) -> str:
+    """Writes `+mean ± half of the 95 % interval`, see `half_width`; the one, of one.
+
+    Args:
+        values: Of independent seeds; at least one.
+        digits: After the point.
+    """
+    text = f"{statistics.fmean(values):+.{digits}f}"
+    half = half_width(values)
+    return text if half is None else f"{text} ± {half:.{digits}f}"
+
+
 def _as_table(tablefmt, header, rows, left, escape) -> str:
     rows = [["" if cell is None else escape(str(cell)) for cell in row] for row in rows]
     return pd.DataFrame(rows, columns=[*map(escape, header)], dtype=object).to_markdown(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from experiments.fedss import paper_values, table_results
+from experiments.fedss import differences, paper_values, table_results
 from experiments.fedss.table_lines import Line
 from experiments.fedss.table_results import METHOD_TITLES, Setting
 
@@ -108,13 +108,15 @@ def compare(
     for corrected in readings or [True]:
         name = Setting("fedss", None, corrected).title if len(readings) > 1 else "FedSS"
         text += [
-            f"Ours, with {name}: " + _verdict(pairs, by_setting, sizes, corrected),
+            f"Ours, with {name}: "
+            + _verdict(results, pairs, by_setting, sizes, corrected),
             "",
         ]
     return text
 
 
 def _verdict(
+    results: table_results.Results,
     pairs: Sequence[tuple[str, str]],
     by_setting: dict[Setting, Line],
     sizes: Sequence[int],
@@ -133,7 +135,8 @@ def _verdict(
             line = by_setting.get(Setting(method, m))
         return [line]
 
-    agree, open_, against, close, is_early = 0, 0, [], 0, False
+    agree, open_, against, is_early = 0, 0, [], False
+    told = []
     for better, worse in pairs:
         draws = {better, worse} & {*table_results.DRAW_NEGATIVES}
         for m in sizes if draws else sizes[:1]:
@@ -150,8 +153,13 @@ def _verdict(
                     f"{high.setting} {high.headline:.1f} is not above {low.setting} "
                     f"{low.headline:.1f}"
                 )
-            spread = max(high.ours.std or 0, low.ours.std or 0)
-            close += abs(high.headline - low.headline) < spread
+            ahead = differences.between(
+                results.cells[high.setting],
+                results.cells[low.setting],
+                results.task.metric,
+            )
+            if ahead is not None and len(ahead.values) > 1:
+                told.append(ahead.mean if ahead.is_told else 0)
     total = agree + len(against) + open_
     if against:
         text = (
@@ -167,8 +175,12 @@ def _verdict(
             f" {open_} of {total} comparisons wait for cells that are not finished; "
             f"{agree} agree."
         )
-    if close:
-        text += f" {close} of them are closer than one standard deviation."
+    if told:
+        yes, no = sum(x > 0 for x in told), sum(x < 0 for x in told)
+        text += (
+            f" By the 95 % interval of the mean difference, {yes} are as in the paper, "
+            f"{no} against it, and {len(told) - yes - no} cannot be told."
+        )
     if is_early:
         text += " Some of these cells still wait for seeds."
     return text

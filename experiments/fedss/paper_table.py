@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 
 from experiments.common import table, table_header
-from experiments.fedss import paper_order, paper_values, table_lines, table_results
+from experiments.fedss import (
+    differences,
+    paper_order,
+    paper_values,
+    table_lines,
+    table_results,
+)
 from experiments.fedss.table_lines import BEST_OF_SEEDS, Line, Statistics
 from experiments.fedss.table_results import METHOD_TITLES, Setting
 from tff_fedss import metrics, models, tasks
@@ -89,6 +95,7 @@ def as_markdown(
             "",
             *_notes(results, paper, of_table),
             *paper_order.compare(results, paper, of_table, _columns(paper, of_table)),
+            *_differences(results, paper, of_table),
             *_more_tables(results, paper, lines),
         ]
     )
@@ -109,6 +116,23 @@ def _more_tables(
         table_text = _table_by_size(results, paper, of_metric, with_paper=False)
         text += [f"{_MORE_TITLES[metric]}:", "", table_text, ""]
     return text
+
+
+def _differences(
+    results: table_results.Results, paper: paper_values.Table, lines: Sequence[Line]
+) -> list[str]:
+    """How far the methods are apart, in each metric of the paper."""
+    own = results.task.metric
+    return [
+        line
+        for metric in paper.metrics
+        for line in differences.as_markdown(
+            results,
+            _columns(paper, lines),
+            metric,
+            results.task.metric_title if metric == own else "top-1 (train)",
+        )
+    ]
 
 
 def _data(results: table_results.Results, paper: paper_values.Table) -> list[str]:

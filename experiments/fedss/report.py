@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from experiments.common import config, output_files, program, search_page
 from experiments.common.cells import Cell, Table
 from experiments.fedss import cells as cells_lib
-from experiments.fedss import figures as figures_lib
 from experiments.fedss import (
+    differences,
     model_figures,
     paper_table,
     paper_values,
@@ -31,6 +31,7 @@ from experiments.fedss import (
     table_lines,
     table_results,
 )
+from experiments.fedss import figures as figures_lib
 from tff_fedss import tasks
 from tff_fedss.errors import InvalidInputError
 
@@ -199,7 +200,7 @@ def write_figure(
 
     Returns:
         A line that says where the figure is, or why it is not drawn; for figure 6 a
-        line for each pair of bars too.
+        line for each pair of bars too, with the 95 % interval of their difference.
 
     Raises:
         InvalidInputError: If there is no run, or a file of one is damaged, or the
@@ -217,6 +218,9 @@ def write_figure(
                 for c in pair
             ]
             text += "\n  " + "; ".join(f"{x.setting}: {x} %" for x in lines)
+            ahead = differences.between(*pair, results.task.metric)
+            if ahead is not None:
+                text += f"; ahead by {ahead}"
     return text
 
 

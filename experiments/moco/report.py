@@ -29,7 +29,7 @@ from experiments.common import (
     table_header,
 )
 from experiments.common.cells import Table
-from experiments.common.table import as_markdown, half_width, mean_std
+from experiments.common.table import as_markdown, mean_std, signed_mean
 from tff_fedss import losses, tasks, training
 from tff_fedss.errors import InvalidInputError
 
@@ -193,7 +193,9 @@ def _write_comparison(
                 "cell": cell.title,
                 "seeds": f"{len(runs)}/{num_seeds}",
                 "linear top-1, %": mean_std(list(map(_accuracy, runs)), 2),
-                "ahead of B": _with_half_width(ahead) if name != _BASE else None,
+                "ahead of B": signed_mean(ahead, 2)
+                if ahead and name != _BASE
+                else None,
                 "cluster share": _last(runs, "cluster_share"),
                 "cluster purity": _last(runs, "cluster_purity"),
             }
@@ -209,14 +211,6 @@ def _write_comparison(
     output_files.write_text(results_dir / "comparison.md", text)
     output_files.write_csv(results_dir / "comparison.csv", rows)
     return text
-
-
-def _with_half_width(values: Sequence[float]) -> str | None:
-    if not values:
-        return None
-    half = half_width(values)
-    mean = f"{np.mean(values):+.2f}"
-    return mean if half is None else f"{mean} ± {half:.2f}"
 
 
 def _last(runs: Sequence[results.Run], column: str) -> str | None:
