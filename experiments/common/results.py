@@ -33,6 +33,8 @@ _PLACES = frozenset({"data_dir", "clients_csv", "pretrained"})
 _MEASUREMENT = frozenset(
     {"rounds_per_evaluation", "epochs_per_evaluation", "train_top1"}
 )
+# Of the rounds, where the last quarter begins: does a run still rise?
+_LATE = 0.75
 _SEED_FOLDER = re.compile(r"seed(\d+)", re.ASCII)
 
 
@@ -185,6 +187,19 @@ class Run:
                 f"{self.last_line}: the run is done, but its last row has no {metric}."
             )
         return 100 * self.rows[-1][metric]
+
+    def late_gain(self, metric: str) -> float | None:
+        """Returns what the last quarter of the rounds brought, in points of a hundred.
+
+        Args:
+            metric: A column of metrics.csv that holds shares.
+
+        Returns:
+            The gain; None if it was not measured before.
+        """
+        curve = self.curve(metric)
+        before = [value for k, value in curve if k <= _LATE * self.num_rounds]
+        return curve[-1][1] - before[-1] if before else None
 
     @property
     def hours(self) -> float:

@@ -6,14 +6,14 @@ Searches of a rate or a weight, and runs that go on for longer: `search.md`,
 
 import pathlib
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from experiments.common import output_files, plots, results, table, table_header
 from experiments.common.cells import Table
 
-# Of the rounds, the last quarter: does the cell still rise?
-_END_SHARE = 0.25
 _MOST_CURVES = 12
+# The runs by the name of the cell.
+Found = Mapping[str, Sequence[results.Run]]
 
 
 def write(
@@ -24,6 +24,7 @@ def write(
     *,
     metric: str,
     metric_title: str,
+    more: Callable[[Found], Sequence[str]] = lambda found: (),
 ) -> str:
     """Writes the page, its numbers and its curves.
 
@@ -34,6 +35,7 @@ def write(
         command: What was given, argument by argument.
         metric: By which cells are compared: a column of metrics.csv that holds shares.
         metric_title: How to write it.
+        more: Makes lines of the runs that end the page.
 
     Returns:
         The page.
@@ -66,6 +68,8 @@ def write(
         "over seeds, and half of the mean's 95 % interval by Student's t. Last "
         "quarter: how much of it came in the last quarter of the rounds.\n"
     )
+    text += "".join(f"\n{line}" for line in more(found)).rstrip("\n")
+    text = text.rstrip("\n") + "\n"
     output_files.write_text(results_dir / "search.md", text)
     return text
 
@@ -76,7 +80,7 @@ _HEADER = ("cell", "seeds", "mean", "±", "95 %", "last quarter", "hours")
 def _row(title: str, runs: Sequence[results.Run], num_seeds: int, metric: str) -> dict:
     done = [run for run in runs if run.is_done]
     values = [run.final(metric) for run in done]
-    rises = [rise for run in done if (rise := _end_rise(run, metric)) is not None]
+    rises = [rise for run in done if (rise := run.late_gain(metric)) is not None]
     return {
         "cell": title,
         "seeds": f"{len(done)}/{max(num_seeds, len(runs))}",
@@ -86,13 +90,6 @@ def _row(title: str, runs: Sequence[results.Run], num_seeds: int, metric: str) -
         "last_quarter": statistics.fmean(rises) if rises else None,
         "hours": sum(run.hours for run in runs),
     }
-
-
-def _end_rise(run: results.Run, metric: str) -> float | None:
-    """What the metric gained in the last quarter of the rounds; None if unknown."""
-    curve = run.curve(metric)
-    start = [value for k, value in curve if k <= (1 - _END_SHARE) * run.num_rounds]
-    return curve[-1][1] - start[-1] if start else None
 
 
 def _as_texts(row: dict) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from experiments.common import table
 from experiments.fedss import table_results
-from experiments.fedss.table_results import Cell, Run, Setting
+from experiments.fedss.table_results import Cell, Setting
 
 # What a reader of the paper asks: each method beside FedSS, and each with its twin.
 _PAIRS = (
@@ -29,7 +29,6 @@ _PAIRS = (
     ("fedaws", True, "pos_only", True),
     ("centralized", True, "full_softmax", True),
 )
-_LATE = 0.75
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,14 +85,9 @@ def late_gain(cell: Cell, metric: str) -> Difference | None:
     Returns:
         The gain; None if no run is finished, or none was measured before.
     """
-    gains = [_late_gain(run, metric) for run in cell.finished]
+    gains = [run.late_gain(metric) for run in cell.finished]
     gains = [gain for gain in gains if gain is not None]
     return Difference(tuple(gains)) if gains else None
-
-
-def _late_gain(run: Run, metric: str) -> float | None:
-    before = [y for x, y in run.curve(metric) if x <= _LATE * run.num_rounds]
-    return run.final(metric) - before[-1] if before else None
 
 
 def as_markdown(

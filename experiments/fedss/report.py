@@ -170,6 +170,7 @@ def write_table(
             command,
             metric=task.metric,
             metric_title=task.metric_title,
+            more=_differences,
         )
     return write(
         results_dir,
@@ -179,6 +180,20 @@ def write_table(
         num_seeds=num_seeds,
         command=command,
     )
+
+
+def _differences(found: search_page.Found) -> list[str]:
+    """How far methods are apart, if it is methods that the cells differ in."""
+    cells = [
+        table_results.Cell(name, tuple(runs)) for name, runs in found.items() if runs
+    ]
+    by_setting = {cell.setting: cell for cell in cells}
+    if len(by_setting) < len(cells) or not cells:
+        return []
+    results = table_results.Results(by_setting)
+    sizes = results.num_negatives("fedss")
+    task = results.task
+    return differences.as_markdown(results, sizes, task.metric, task.metric_title)
 
 
 def write_figure(

@@ -45,6 +45,21 @@ def test_a_search_has_a_page_with_every_cell(tmp_path):
     run_folders.check_figure(tmp_path / "search.png")
 
 
+def test_methods_are_compared_and_values_of_a_flag_are_not(tmp_path):
+    for key, names in (
+        ("long", ("omniglot_fedss_m10", "omniglot_full_softmax")),
+        ("rates", ("omniglot_full_softmax_0.01", "omniglot_full_softmax_0.03")),
+    ):
+        for name, percents in zip(names, ((60.0, 62.5), (64.0, 66.0))):
+            for seed, percent in enumerate(percents):
+                run_folders.write_run(tmp_path / key, name, seed, percent)
+        table = cells_lib.tables_of("fedss")[key, "mini"]
+        text = report.write_table((key, "mini"), table, tmp_path / key, 2, ["x"])
+        row = "| FedSS − FullSoftmax | **-3.8 ± 3.2** | |"
+        assert (row in run_folders.table_rows(text)) == (key == "long")
+        assert text.endswith("\n") and not text.endswith("\n\n")
+
+
 def test_cells_on_validation_look_at_no_test():
     for name in ("rates", "retrieval_rates", "spreadout"):
         table = cells_lib.tables_of("fedss")[name, "mini"]
