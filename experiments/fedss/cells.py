@@ -73,7 +73,7 @@ _MINI_TABLE = dict(
 )
 # Rates: docs/results/mini_learning_rate.md.
 _MINI_1 = dict(_MINI_TABLE, task="classification", client_learning_rate=0.03)
-_MINI_2 = dict(_MINI_TABLE, task="retrieval", client_learning_rate=0.1)
+_MINI_2 = dict(_MINI_TABLE, task="retrieval", client_learning_rate=0.03)
 # Of 200 classes of photographs, clients have 100. Nobody has 20, to be retrieved.
 _TINY_IMAGENET = dict(
     **_COMMON,
