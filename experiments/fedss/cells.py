@@ -398,7 +398,12 @@ TABLES = {
         _PROGRAM,
         [
             cell
-            for margin in (0.5, 1.0, 1.4)
+            for margin, weights in (
+                (0.5, (0.1, 1.0, 10.0, 100.0)),
+                (1.0, (0.1, 1.0, 10.0, 100.0)),
+                (1.2, (0.001, 0.01, 0.1)),
+                (1.4, (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)),
+            )
             for cell in _on_validation(
                 [
                     Cell(
@@ -408,7 +413,7 @@ TABLES = {
                     )
                 ],
                 "spreadout_weight",
-                (0.1, 1.0, 10.0, 100.0),
+                weights,
             )
         ],
         "spreadout_mini",

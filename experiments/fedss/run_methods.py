@@ -17,6 +17,7 @@ from experiments.fedss import (
 )
 from experiments.fedss import outcomes as outcomes_lib
 from experiments.fedss.run_config import RunConfig
+from tff_fedss import metrics as metrics_lib
 from tff_fedss import models, tasks, training
 
 
@@ -127,6 +128,7 @@ def _train_in(
     )
     guarantees = dp_config.record(runs)
     table += dp_config.as_text(guarantees)
+    table += "".join(_tell_spreadout(config, r) for r in runs if r.name == "fedaws")
     for method in (run.name for run in runs if run.name in collapsed):
         table += "\n" + _explain_collapse(method, folder.last_row(method))
     folder.finish(
@@ -150,6 +152,21 @@ def _train_in(
         }
     )
     return table
+
+
+def _tell_spreadout(config: RunConfig, run: training.Run) -> str:
+    """Says how much FedAwS' regularizer has to do, which no other number shows."""
+    margin = config.spreadout_margin
+    count = metrics_lib.neighbors_within(run.weights.trainable[-1], margin)
+    if count:
+        return (
+            f"\nFedAwS: in the end {count:.3g} other classes, on average, are within "
+            f"--spreadout_margin={margin:g} of a class."
+        )
+    return (
+        f"\nFedAwS: in the end no class is within --spreadout_margin={margin:g} of "
+        "another: the regularizer does nothing there, and this is PosOnly."
+    )
 
 
 def _has_collapsed(task: tasks.Task, metrics: training.Metrics) -> bool:
