@@ -189,8 +189,8 @@ class RunConfig(
     spreadout_margin: float = config.flag(
         1.0,
         "nu, the distance on the unit sphere below which fedaws pushes classes apart. "
-        "Rows in random directions are sqrt(2) apart: well below, fedaws is pos_only. "
-        "Runs say how many classes are within it.",
+        "Rows in random directions are sqrt(2) apart; where none are within it, fedaws "
+        "is pos_only. `spreadout_loss` in metrics.csv is 0 in such a round.",
         low=1e-6,
         high=2.0,
     )

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -55,9 +57,15 @@ def test_three_rounds_equal_the_numpy_twin(process):
 def test_without_weight_it_is_pos_only():
     aws, pos_only = build(spreadout_weight=0.0), toy.build("pos_only")
     cohort = toy.to_tff(toy.make_cohort())
-    ours, _ = aws.next(aws.initialize(), cohort)
-    theirs, _ = pos_only.next(pos_only.initialize(), cohort)
+    ours, measured = aws.next(aws.initialize(), cohort)
+    theirs, others = pos_only.next(pos_only.initialize(), cohort)
     toy.same_bytes(toy.weights_of(ours), toy.weights_of(theirs))
+    # W is what the regularizer saw: its sum, pair by pair.
+    units = ours.classifier / np.linalg.norm(ours.classifier, axis=1, keepdims=True)
+    distances = [np.linalg.norm(u - v) for u, v in itertools.permutations(units, 2)]
+    expected = sum(max(0.0, MARGIN - distance) ** 2 for distance in distances)
+    assert expected > 0 and measured["spreadout_loss"] == pytest.approx(expected, 1e-4)
+    assert "spreadout_loss" not in others
 
 
 def test_all_neighbors_are_all_pairs(process):

@@ -46,7 +46,9 @@ def build_fedaws(
         **kwargs: As `build_fedss` takes them, without `method` and what negatives need.
 
     Returns:
-        A process as `build_fedss` returns it, with the same state and metrics.
+        A process as `build_fedss` returns it, with the same state and metrics and
+        "spreadout_loss", float32[]: reg_sp(W) before the push. As long as it is 0, no
+        two classes are within the margin, and the process is PosOnly.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -56,11 +58,11 @@ def build_fedaws(
             f"spreadout_weight must not be negative, found {spreadout_weight}."
         )
 
-    def spread_out(w: tf.Tensor) -> tf.Tensor:
-        _, gradient = losses.spreadout_loss_and_gradient(
+    def spread_out(w: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        loss, gradient = losses.spreadout_loss_and_gradient(
             w, spreadout_margin, spreadout_neighbors
         )
-        return w - spreadout_weight * gradient
+        return w - spreadout_weight * gradient, {"spreadout_loss": loss}
 
     return fedss.build_fedss(
         feature_extractor_fn,

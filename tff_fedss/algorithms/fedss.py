@@ -39,6 +39,7 @@ from tff_fedss.algorithms import (
 )
 
 METHODS = ("fedss", "neg_only", "pos_only", "full_softmax")
+AfterServerStep = Callable[[tf.Tensor], tuple[tf.Tensor, Mapping[str, tf.Tensor]]]
 
 
 class ServerState(NamedTuple):
@@ -78,7 +79,7 @@ def build_fedss(
     with_positives: bool = False,
     seed: int = 0,
     initial_norm: float = models.INITIAL_NORM,
-    after_server_step: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    after_server_step: AfterServerStep | None = None,
     phi_aggregator: aggregation.Factory | None = None,
     rows_aggregator: aggregation.Factory | None = None,
     joint_aggregator: aggregation.Factory | None = None,
@@ -128,8 +129,9 @@ def build_fedss(
             all must have drawn by then.)
         seed: Of the initial W.
         initial_norm: Of its rows, see `models.initial_classifier`.
-        after_server_step: Maps W, float32[n, d], to the W that ends the round: a server
-            regularization, as FedAwS has one.
+        after_server_step: Maps W, float32[n, d], to the W that ends the round, and to
+            scalars by name that stand in the metrics: a server regularization, as
+            FedAwS has one.
         phi_aggregator: A factory of `tff.aggregators` for the clients' deltas of phi,
             a tuple of tensors: robust, secure, compressed, private; by default the mean
             of line 12. An unweighted one needs `client_weighting="uniform"`.
@@ -169,7 +171,7 @@ def build_fedss(
         - rejected_clients: clients whose update was not finite. They count as if they
           had not taken part.
         - what the aggregators measure, if it is a number, as phi/... and w/..., and
-          that of a joint one as it calls it.
+          that of a joint one as it calls it; and what after_server_step measures.
 
     Raises:
         TypeError: If an object of Keras stands where a function or one of TFF's has to.
@@ -310,11 +312,11 @@ def build_fedss(
             (tuple(state.feature_extractor), state.classifier),
             (phi_gradient, w_gradient),
         )
-        if after_server_step is not None:
-            w = after_server_step(w)
-        return ServerState(
+        w, measured = (w, {}) if after_server_step is None else after_server_step(w)
+        new_state = ServerState(
             phi, w, optimizer_state, state.round_num + 1, aggregation_state
         )
+        return new_state, collections.OrderedDict(measured)
 
     # Lines 4-12.
     if class_sets.is_everything:
@@ -329,10 +331,13 @@ def build_fedss(
         send = exchange.send_union if requests == "union" else exchange.send_all
         update_clients = send(draw_class_set, train_client, phi_spec, w_spec)
 
-    @tff.tensorflow.computation(_SUMS_TYPE, aggregate.measurements_type)
-    def finalize_metrics(sums, measurements):
+    @tff.tensorflow.computation(
+        _SUMS_TYPE, aggregate.measurements_type, update_server.type_signature.result[1]
+    )
+    def finalize_metrics(sums, measurements, of_server):
         metrics = _finalize_metrics(sums)
         metrics.update(aggregation.flat_scalars(measurements))
+        metrics.update(aggregation.flat_scalars(of_server))
         return metrics
 
     @tff.federated_computation(
@@ -351,12 +356,14 @@ def build_fedss(
             ),
             results.weight,
         )
+        updated = tff.federated_map(
+            update_server, (state, phi_delta, w_delta, aggregation_state)
+        )
         return tff.learning.templates.LearningProcessOutput(
+            updated[0],
             tff.federated_map(
-                update_server, (state, phi_delta, w_delta, aggregation_state)
-            ),
-            tff.federated_map(
-                finalize_metrics, (tff.federated_sum(results.metrics), measurements)
+                finalize_metrics,
+                (tff.federated_sum(results.metrics), measurements, updated[1]),
             ),
         )
 

@@ -15,7 +15,6 @@ from tff_fedss.metrics.confusion import (
     client_predictions,
     confusion_matrix,
 )
-from tff_fedss.metrics.crowding import neighbors_within
 from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
 from tff_fedss.metrics.linear_evaluation import linear_accuracy
 from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
@@ -56,7 +55,6 @@ __all__ = [
     "mean_positive_cosine",
     "nearest_classes",
     "nearest_images",
-    "neighbors_within",
     "pair_accuracy",
     "pair_cosines",
     "precision_at_k",

@@ -1,21 +1,21 @@
-import types
-
-import numpy as np
 import pytest
 
 from experiments.fedss import run_config, run_methods
 
 
 @pytest.mark.parametrize(
-    "margin, told",
-    [
-        (1.0, "no class is within --spreadout_margin=1 of another"),
-        (1.5, "3 other classes, on average, are within --spreadout_margin=1.5"),
-    ],
+    "losses, told",
+    [((0.0, 0.0, 0.0), "in 3 of 3 rounds"), ((0.0, 0.0, 2.5), "in 2 of 3 rounds")],
 )
-def test_a_run_says_whether_spreadout_has_anything_to_do(margin, told):
-    weights = types.SimpleNamespace(trainable=[np.zeros(3), 7 * np.eye(4)])
-    config = run_config.RunConfig(method="fedaws", spreadout_margin=margin)
-    text = run_methods._tell_spreadout(config, types.SimpleNamespace(weights=weights))
-    assert told in text
-    assert ("this is PosOnly" in text) == (margin < 1.4)
+def test_a_run_whose_spreadout_has_nothing_to_do_says_so(losses, told):
+    config = run_config.RunConfig(spreadout_margin=0.5)
+    rows = [{"method": "pos_only", "round": 1}, {"method": "fedaws", "round": 0}]
+    rows += [{"method": "fedaws", "spreadout_loss": loss} for loss in losses]
+    text = run_methods._tell_spreadout(config, rows)
+    assert told in text and "--spreadout_margin=0.5" in text
+
+
+def test_a_run_whose_spreadout_pushes_does_not():
+    rows = [{"spreadout_loss": loss} for loss in (0.0, 1.0, 0.5)]
+    assert run_methods._tell_spreadout(run_config.RunConfig(), rows) == ""
+    assert run_methods._tell_spreadout(run_config.RunConfig(), [{"round": 1}]) == ""
