@@ -77,7 +77,7 @@ def _number(flags: Mapping[str, str], name: str, kind: type) -> int | float:
         ) from error
 
 
-def _load_weights(run: Run) -> list[np.ndarray]:
+def load_weights(run: Run) -> list[np.ndarray]:
     """Reads [*phi, W]."""
     path = run.path / f"{run.setting.method}.npz"
     if not path.exists():
@@ -116,7 +116,7 @@ def figure7(
         InvalidInputError: If the weights of a run are damaged.
     """
     runs = _smallest_pair(results)
-    weights = {method: _load_weights(run) for method, run in runs.items()}
+    weights = {method: load_weights(run) for method, run in runs.items()}
     task = load_task(runs["fedss"].flags)
     dataset = task.dataset
     client_id = client_id or dataset.train.client_ids[0]
@@ -441,7 +441,7 @@ def figure9_of_results(
     run = cell.finished[0] if cell and cell.finished else results.runs[0]
     options = {}
     if (run.path / "full_softmax.npz").exists():
-        options["weights"] = tff.learning.models.ModelWeights(_load_weights(run), [])
+        options["weights"] = tff.learning.models.ModelWeights(load_weights(run), [])
         options["weights_title"] = f"FullSoftmax after round {run.flags['rounds']}"
     sizes = results.num_negatives("fedss")
     if sizes:
