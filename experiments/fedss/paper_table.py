@@ -265,11 +265,14 @@ def _notes(
 ) -> list[str]:
     expected = max(line.expected_seeds for line in lines)
     counts = {line.ours.num_seeds for line in lines if line.ours}
-    over = f"{max(counts)} seeds" if len(counts) == 1 else "the finished seeds"
-    notes = [
-        f"Mean ± standard deviation over {over} (ddof = 1); for FullSoftmax and "
-        "Centralized the best seed, as in section 4.1 of the paper."
-    ]
+    if counts == {1}:
+        notes = ["One seed of each cell, and so no standard deviation."]
+    else:
+        over = f"{max(counts)} seeds" if len(counts) == 1 else "the finished seeds"
+        notes = [
+            f"Mean ± standard deviation over {over} (ddof = 1); for FullSoftmax and "
+            "Centralized the best seed, as in section 4.1 of the paper."
+        ]
     if any(line.ours is None or line.ours.num_seeds < expected for line in lines):
         notes.append(
             "`-`: not finished. A count such as (2/3) says how many seeds are."

@@ -439,10 +439,16 @@ PUBLISHED = pathlib.Path(report.__file__).parents[2] / "docs/results"
 
 
 @pytest.mark.parametrize(
-    "folder, table", [("table1_mini", 1), ("table2_mini", 2), ("table2_mini", 4)]
+    "folder, table, scale",
+    [
+        ("table1_mini", 1, "mini"),
+        ("table2_mini", 2, "mini"),
+        ("table2_mini", 4, "mini"),
+        ("photographs/table1", 1, "tiny_imagenet"),
+    ],
 )
 def test_published_tables_follow_from_published_runs(
-    tmp_path, monkeypatch, folder, table
+    tmp_path, monkeypatch, folder, table, scale
 ):
     """Byte for byte, by the command that stands in them; the pictures are not drawn."""
     monkeypatch.setattr(report.figures_lib, "draw", lambda *args: None)
@@ -450,9 +456,7 @@ def test_published_tables_follow_from_published_runs(
     (given,) = re.findall("^- Command: `(.*)`$", published.decode(), re.MULTILINE)
     command = shlex.split(given)
     assert f"--results_dir=docs/results/{folder}" in command
-    report.write(
-        PUBLISHED / folder, table, "mini", output_dir=tmp_path, command=command
-    )
+    report.write(PUBLISHED / folder, table, scale, output_dir=tmp_path, command=command)
     assert (tmp_path / f"table{table}.md").read_bytes() == published
     name = f"table{table}.csv"
     assert (tmp_path / name).read_bytes() == (PUBLISHED / folder / name).read_bytes()
