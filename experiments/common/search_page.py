@@ -68,8 +68,7 @@ def write(
         "over seeds, and half of the mean's 95 % interval by Student's t. Last "
         "quarter: how much of it came in the last quarter of the rounds.\n"
     )
-    text += "".join(f"\n{line}" for line in more(found)).rstrip("\n")
-    text = text.rstrip("\n") + "\n"
+    text = "\n".join([text, *more(found)]).rstrip("\n") + "\n"
     output_files.write_text(results_dir / "search.md", text)
     return text
 

@@ -14,20 +14,21 @@ from experiments.fedss import table_results
 from experiments.fedss.table_results import Cell, Setting
 
 # What a reader of the paper asks: each method beside FedSS, and each with its twin.
+# Of both, m is still to be filled in.
 _PAIRS = (
-    ("fedss", True, "full_softmax", True),
-    ("fedss", True, "centralized", True),
-    ("fedss", True, "neg_only", True),
-    ("fedss", True, "pos_only", True),
-    ("fedss", True, "fedaws", True),
-    ("fedss", True, "fedss", False),
-    ("fedss", False, "neg_only", False),
-    ("neg_only", True, "neg_only", False),
-    ("neg_only", True, "full_softmax", True),
-    ("neg_only", True, "pos_only", True),
-    ("neg_only", True, "fedaws", True),
-    ("fedaws", True, "pos_only", True),
-    ("centralized", True, "full_softmax", True),
+    (Setting("fedss"), Setting("full_softmax")),
+    (Setting("fedss"), Setting("centralized")),
+    (Setting("fedss"), Setting("neg_only")),
+    (Setting("fedss"), Setting("pos_only")),
+    (Setting("fedss"), Setting("fedaws")),
+    (Setting("fedss"), Setting("fedss", is_corrected=False)),
+    (Setting("fedss", is_corrected=False), Setting("neg_only", is_corrected=False)),
+    (Setting("neg_only"), Setting("neg_only", is_corrected=False)),
+    (Setting("neg_only"), Setting("full_softmax")),
+    (Setting("neg_only"), Setting("pos_only")),
+    (Setting("neg_only"), Setting("fedaws")),
+    (Setting("fedaws"), Setting("pos_only")),
+    (Setting("centralized"), Setting("full_softmax")),
 )
 
 
@@ -135,25 +136,15 @@ def _pair_rows(
     results: table_results.Results, sizes: Sequence[int], metric: str
 ) -> list[list[str]]:
     rows = []
-    for method, corrected, other, other_corrected in _PAIRS:
-        draw = {method, other} & {*table_results.DRAW_NEGATIVES}
+    for pair in _PAIRS:
+        draws = any(side.method in table_results.DRAW_NEGATIVES for side in pair)
         row = []
         for m in (*sizes, None):
-            cells = [
-                results.cells.get(_setting(name, m, is_corrected))
-                for name, is_corrected in (
-                    (method, corrected),
-                    (other, other_corrected),
-                )
-            ]
-            is_place = bool(draw) == (m is not None) and None not in cells
-            row.append(_bold(between(*cells, metric)) if is_place else "")
+            first, second = (results.cells.get(_at(side, m)) for side in pair)
+            is_place = draws == (m is not None) and first and second
+            row.append(_bold(between(first, second, metric)) if is_place else "")
         if any(row):
-            names = [
-                _setting(method, None, corrected).title,
-                _setting(other, None, other_corrected).title,
-            ]
-            rows.append([" − ".join(names), *row])
+            rows.append([" − ".join(side.title for side in pair), *row])
     return rows
 
 
@@ -171,10 +162,11 @@ def _growth_rows(
     return [[f"FedSS − {smallest}", *row, ""]] if any(row) else []
 
 
-def _setting(method: str, m: int | None, is_corrected: bool) -> Setting:
-    if method in table_results.DRAW_NEGATIVES:
-        return Setting(method, m, is_corrected)
-    return Setting(method)
+def _at(setting: Setting, m: int | None) -> Setting:
+    """With m, if the method draws negatives."""
+    if setting.method in table_results.DRAW_NEGATIVES:
+        return dataclasses.replace(setting, num_negatives=m)
+    return setting
 
 
 def _late_rows(

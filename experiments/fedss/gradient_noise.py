@@ -15,7 +15,6 @@ import pathlib
 from collections.abc import Mapping
 
 import numpy as np
-import tensorflow_federated as tff
 
 from experiments.common import config, output_files, program, results, table
 from experiments.fedss import model_figures, table_results
@@ -64,24 +63,22 @@ def main(config: Config) -> None:
     )
     if not run.is_done:
         raise InvalidInputError(f"--run={config.run} is not finished.")
-    flags = dict(run.flags)
-    if config.data_dir is not None:
-        flags["data_dir"] = config.data_dir
+    moved = {} if config.data_dir is None else {"data_dir": config.data_dir}
+    options = {}
+    if config.clients_per_round is not None:
+        options["cohort_size"] = config.clients_per_round
     folder = output_files.create_folder(
         config.output_dir or pathlib.Path(config.run) / "gradient_noise"
     )
     try:
-        weights = model_figures.load_weights(run)
-        noises = model_figures.figure9(
-            model_figures.load_task_of_flags(flags),
+        noises = model_figures.figure9_of_run(
+            run,
             folder / "figure9.png",
+            lambda flags: model_figures.load_task_of_flags({**flags, **moved}),
+            is_trained=True,
             num_negatives=sizes,
             num_batches=config.num_batches,
-            cohort_size=config.clients_per_round or int(flags["clients_per_round"]),
-            client_learning_rate=float(flags["client_learning_rate"]),
-            weights=tff.learning.models.ModelWeights(weights, []),
-            weights_title=f"{run.setting} after round {run.num_rounds}",
-            seed=run.seed,
+            **options,
         )
     except model_figures.NothingToDraw as reason:
         raise InvalidInputError(f"--run={config.run}: {reason}.") from reason

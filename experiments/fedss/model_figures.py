@@ -440,20 +440,39 @@ def figure9_of_results(
     cell = results.cells.get(Setting("full_softmax"))
     run = cell.finished[0] if cell and cell.finished else results.runs[0]
     options = {}
-    if (run.path / "full_softmax.npz").exists():
-        options["weights"] = tff.learning.models.ModelWeights(load_weights(run), [])
-        options["weights_title"] = f"FullSoftmax after round {run.flags['rounds']}"
     sizes = results.num_negatives("fedss")
     if sizes:
         options["num_negatives"] = sizes
+    is_trained = (run.path / "full_softmax.npz").exists()
+    figure9_of_run(run, path, load_task, is_trained, **options)
+
+
+def figure9_of_run(
+    run: Run, path: pathlib.Path, load_task: LoadTask, is_trained: bool, **options: Any
+) -> dict[int, metrics.GradientNoise]:
+    """Draws `figure9` with the K, the learning rate and the seed of a run.
+
+    Args:
+        run: The run.
+        path: The PNG.
+        load_task: Loads the task that the flags of a run stand for.
+        is_trained: Whether at the weights with which it ended, or at a new model's.
+        **options: Of `figure9`, in the place of the run's own.
+
+    Returns:
+        As `figure9`.
+
+    Raises:
+        NothingToDraw: As `figure9`, or if the run's weights are missing.
+        InvalidInputError: If they are damaged.
+    """
+    own = {"client_learning_rate": float(run.flags["client_learning_rate"])}
+    if is_trained:
+        own["weights"] = tff.learning.models.ModelWeights(load_weights(run), [])
+        own["weights_title"] = f"{run.setting} after round {run.num_rounds}"
     if "clients_per_round" in run.flags:
-        options["cohort_size"] = _number(run.flags, "clients_per_round", int)
+        own["cohort_size"] = _number(run.flags, "clients_per_round", int)
     if "initial_norm" in run.flags:
-        options["initial_norm"] = _number(run.flags, "initial_norm", float)
-    figure9(
-        load_task(run.flags),
-        path,
-        client_learning_rate=float(run.flags["client_learning_rate"]),
-        seed=run.seed,
-        **options,
-    )
+        own["initial_norm"] = _number(run.flags, "initial_norm", float)
+    own["seed"] = run.seed
+    return figure9(load_task(run.flags), path, **{**own, **options})

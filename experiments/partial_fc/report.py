@@ -125,8 +125,8 @@ def write(
         [
             {"run": key, "seed": run.seed, **row}
             for key, seeds in cells.items()
-            for run in seeds
-            for row in _rows(run)
+            for run, rows_of_run in zip(seeds, rows[key], strict=True)
+            for row in rows_of_run
         ],
         ["run", "seed", *columns],
     )

@@ -50,10 +50,10 @@ def test_differences_are_of_runs_of_the_same_seed(tmp_path):
         assert row(lines, f"FedSS − {title}") == [*expected, ""]
     apart = percents["fedaws"] - percents["pos_only"]
     assert row(lines, "FedAwS − PosOnly") == ["", "", "", oracle(apart)]
-    # Some are told and some are not.
     few = percents["fedss_m5"]
     grown = [oracle(percents[f"fedss_m{m}"] - few) for m in (20, 80)]
     assert row(lines, "FedSS − FedSS (m = 5)") == ["", *grown, ""]
+    # Some are told and some are not.
     cells = re.findall(r"\| ([*+-][^|]*±)", "\n".join(lines))
     assert {cell.startswith("**") for cell in cells} == {True, False}
 
