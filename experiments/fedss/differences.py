@@ -6,10 +6,9 @@ Student's t.
 """
 
 import dataclasses
-import statistics
 from collections.abc import Sequence
 
-from experiments.common import table
+from experiments.common import paired, table
 from experiments.fedss import table_results
 from experiments.fedss.table_results import Cell, Setting
 
@@ -32,51 +31,7 @@ _PAIRS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """A mean over seeds with its interval, in points of a hundred.
-
-    Attributes:
-        values: Of each seed.
-    """
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        """The mean over the seeds."""
-        return statistics.fmean(self.values)
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the 95 % interval of the mean excludes zero; it needs two seeds."""
-        half = table.half_width(self.values)
-        return half is not None and abs(self.mean) > half
-
-    def __str__(self) -> str:
-        """Writes `+4.2 ± 3.7`, or `+4.2` of one seed."""
-        return table.signed_mean(self.values, 1)
-
-
-def between(first: Cell, second: Cell, metric: str) -> Difference | None:
-    """Compares two cells by the seeds that are finished in both.
-
-    Args:
-        first: What is compared.
-        second: With what.
-        metric: A column of metrics.csv that holds shares.
-
-    Returns:
-        How far `first` is ahead; None without a common seed.
-    """
-    theirs = {run.seed: run.final(metric) for run in second.finished}
-    common = [run for run in first.finished if run.seed in theirs]
-    if not common:
-        return None
-    return Difference(tuple(run.final(metric) - theirs[run.seed] for run in common))
-
-
-def late_gain(cell: Cell, metric: str) -> Difference | None:
+def late_gain(cell: Cell, metric: str) -> paired.Difference | None:
     """Returns what the last quarter of the rounds has brought.
 
     Args:
@@ -88,7 +43,7 @@ def late_gain(cell: Cell, metric: str) -> Difference | None:
     """
     gains = [run.late_gain(metric) for run in cell.finished]
     gains = [gain for gain in gains if gain is not None]
-    return Difference(tuple(gains)) if gains else None
+    return paired.Difference(tuple(gains)) if gains else None
 
 
 def as_markdown(
@@ -142,10 +97,14 @@ def _pair_rows(
         for m in (*sizes, None):
             first, second = (results.cells.get(_at(side, m)) for side in pair)
             is_place = draws == (m is not None) and first and second
-            row.append(_bold(between(first, second, metric)) if is_place else "")
+            row.append(_between(first, second, metric) if is_place else "")
         if any(row):
             rows.append([" − ".join(side.title for side in pair), *row])
     return rows
+
+
+def _between(first: Cell, second: Cell, metric: str) -> str:
+    return paired.in_bold(paired.between(first.runs, second.runs, metric))
 
 
 def _growth_rows(
@@ -158,7 +117,7 @@ def _growth_rows(
     row = [""]
     for m in sizes[1:]:
         cell = results.cells.get(Setting("fedss", m))
-        row.append(_bold(cell and between(cell, results.cells[smallest], metric)))
+        row.append(_between(cell, results.cells[smallest], metric) if cell else "")
     return [[f"FedSS − {smallest}", *row, ""]] if any(row) else []
 
 
@@ -177,13 +136,7 @@ def _late_rows(
         for corrected in (True, False):
             settings = [Setting(method, m, corrected) for m in (*sizes, None)]
             cells = map(results.cells.get, settings)
-            row = [_bold(cell and late_gain(cell, metric)) for cell in cells]
+            row = [paired.in_bold(cell and late_gain(cell, metric)) for cell in cells]
             if any(row):
                 rows.append([settings[0].title, *row])
     return rows
-
-
-def _bold(difference: Difference | None) -> str:
-    if difference is None:
-        return ""
-    return f"**{difference}**" if difference.is_told else str(difference)

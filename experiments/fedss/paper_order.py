@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from experiments.fedss import differences, paper_values, table_results
+from experiments.common import paired
+from experiments.fedss import paper_values, table_results
 from experiments.fedss.table_lines import Line
 from experiments.fedss.table_results import METHOD_TITLES, Setting
 
@@ -153,9 +154,9 @@ def _verdict(
                     f"{high.setting} {high.headline:.1f} is not above {low.setting} "
                     f"{low.headline:.1f}"
                 )
-            ahead = differences.between(
-                results.cells[high.setting],
-                results.cells[low.setting],
+            ahead = paired.between(
+                results.cells[high.setting].runs,
+                results.cells[low.setting].runs,
                 results.task.metric,
             )
             if ahead is not None and len(ahead.values) > 1:

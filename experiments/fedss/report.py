@@ -19,7 +19,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from experiments.common import config, output_files, program, search_page
+from experiments.common import config, output_files, paired, program, search_page
 from experiments.common.cells import Cell, Table
 from experiments.fedss import cells as cells_lib
 from experiments.fedss import (
@@ -233,7 +233,7 @@ def write_figure(
                 for c in pair
             ]
             text += "\n  " + "; ".join(f"{x.setting}: {x} %" for x in lines)
-            ahead = differences.between(*pair, results.task.metric)
+            ahead = paired.between(*(c.runs for c in pair), results.task.metric)
             if ahead is not None:
                 text += f"; ahead by {ahead}"
     return text

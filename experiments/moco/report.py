@@ -23,6 +23,7 @@ import numpy as np
 from experiments.common import (
     config,
     output_files,
+    paired,
     plots,
     program,
     results,
@@ -183,17 +184,16 @@ def _write_comparison(
     if not any(done.values()):
         raise InvalidInputError(f"--results_dir={results_dir} holds no finished run.")
     results.check_same_table([run for runs in done.values() for run in runs])
-    base = {run.seed: _accuracy(run) for run in done.get(_BASE, ())}
     rows = []
     for name, cell in table.cells.items():
         runs = done[name]
-        ahead = [_accuracy(r) - base[r.seed] for r in runs if r.seed in base]
+        ahead = paired.between(runs, done.get(_BASE, ()), tasks.Contrastive.metric)
         rows.append(
             {
                 "cell": cell.title,
                 "seeds": f"{len(runs)}/{num_seeds}",
                 "linear top-1, %": mean_std(list(map(_accuracy, runs)), 2),
-                "ahead of B": signed_mean(ahead, 2)
+                "ahead of B": signed_mean(ahead.values, 2)
                 if ahead and name != _BASE
                 else None,
                 "cluster share": _last(runs, "cluster_share"),
