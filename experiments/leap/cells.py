@@ -2,6 +2,7 @@
 
     ./run.sh table leap/1 --scale=mini --data_dir=DIR --cells='mnist_mini/*'
     ./run.sh table leap/noise --scale=mini --data_dir=DIR --cells='mnist*'
+    ./run.sh table leap/diversity --data_dir=DIR     # long tails and near duplicates
     ./run.sh table leap/1 --scale=paper --cells='cifar10/*'
 
 Hours on 2 cores at --scale=mini, three seeds: 0.8 for digits and CIFAR-10 together.
@@ -158,15 +159,48 @@ _NOISE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+# Where to look at all kinds of examples should pay: parts of a class that are seldom
+# seen, and many copies of few images. The embedding is trained before the student.
+_CAPPED = dict(pace_start=0.3, pace_growth=0.1, pace_cap=0.6, diversity_growth=0.0)
+_FEW_WRONG = dict(label_noise=0.2, pace_cap=0.8)
+_TAIL = dict(
+    _MINI_COMMON,
+    **_CAPPED,
+    dataset="mnist",
+    merge_classes=2,
+    imbalance=100.0,
+    learning_rate=0.01,
+    steps_per_round=25,
+)
+_COPIES = dict(_MNIST_2000, **_CAPPED, near_duplicates=0.8)
+_DIVERSITY: dict[str, tuple[str, dict[str, Any]]] = {
+    "tail": ("Even or odd, long-tailed digits", _TAIL),
+    "tail_noisy": (
+        "Even or odd, long-tailed digits, 20 % wrong labels",
+        {**_TAIL, **_FEW_WRONG},
+    ),
+    "tail_noisy_gamma5": (
+        "Even or odd, long-tailed digits, 20 % wrong labels, gamma = 5",
+        {**_TAIL, **_FEW_WRONG, "diversity": 5.0},
+    ),
+    "copies": ("2,000 digits, 80 % near copies", _COPIES),
+    "copies_noisy": (
+        "2,000 digits, 80 % near copies, 20 % wrong labels",
+        {**_COPIES, **_FEW_WRONG},
+    ),
+}
+
 
 def _cells(
     settings: dict[str, tuple[str, dict[str, Any]]],
     methods: Sequence[str] = ("leap", "spld", "random"),
+    embedding_warmup: int | None = None,
 ) -> list[Cell]:
+    warmup = {} if embedding_warmup is None else {"embedding_warmup": embedding_warmup}
     return [
         Cell(
             f"{name}/{method}",
-            {**common, "method": method},
+            {**common, "method": method, **(warmup if method == "leap" else {})},
             f"{title}: {_TITLES[method]}",
         )
         for name, (title, common) in settings.items()
@@ -186,6 +220,13 @@ TABLES = {
         _PROGRAM,
         _cells(_NOISE, tuple(_TITLES)),
         "leap_noise",
+        (0, 1, 2, 3, 4),
+    ),
+    ("diversity", "mini"): table(
+        "LEAP with long tails and near duplicates, for 2 cores",
+        _PROGRAM,
+        _cells(_DIVERSITY, tuple(_TITLES), embedding_warmup=500),
+        "leap_diversity",
         (0, 1, 2, 3, 4),
     ),
 }

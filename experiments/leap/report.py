@@ -21,6 +21,7 @@ import numpy as np
 from experiments.common import (
     config,
     output_files,
+    paired,
     plots,
     program,
     results,
@@ -56,17 +57,34 @@ PAPER = {
         "random": "97.43 ± 0.11",
     },
 }
+# What differs in a setting: the method, and how its clusters begin.
 KIND = results.RunKind(
     program="leap",
     run_name=lambda run_flags: run_flags["method"],
     choices={"method": leap_figures.METHODS},
     columns=("steps",),
-    cell_flags=frozenset({"method"}),
+    cell_flags=frozenset({"method", "embedding_warmup"}),
 )
 # Of the runs, for `./run.sh table`.
 RUN = results.Run
 
-_BEST, _WRONG = _OF_NOISE = "best %", "wrong labels selected %"
+# Columns of hard data alone, and what they show of the last row of metrics.csv.
+_BEST = "best %"
+_OF_HARD_DATA = {
+    "rare top-1 %": "rare_top1",
+    "wrong labels selected %": "mislabelled_share",
+    "rare selected %": "rare_share",
+    "copies selected %": "copied_share",
+}
+# What is compared, seed by seed.
+_PAIRS = (
+    ("leap", "random"),
+    ("leap", "spl"),
+    ("leap", "spld"),
+    ("spld", "random"),
+    ("spl", "random"),
+)
+_METRICS = {"top1": "", "rare_top1": ", rare"}
 
 # By setting and method, the runs by seed.
 Settings = dict[str, dict[str, list[results.Run]]]
@@ -128,8 +146,11 @@ def write(
         for setting, methods in settings.items()
         for method, runs in methods.items()
     ]
-    if not any(row[_WRONG] for row in rows):  # Where labels are right, nothing falls.
-        rows = [{k: v for k, v in row.items() if k not in _OF_NOISE} for row in rows]
+    shown = {name for row in rows for name in _OF_HARD_DATA if row[name]}
+    if shown:  # Elsewhere nothing falls.
+        shown.add(_BEST)
+    hidden = {_BEST, *_OF_HARD_DATA} - shown
+    rows = [{k: v for k, v in row.items() if k not in hidden} for row in rows]
     output_files.write_csv(folder / "table1.csv", rows)
     cells = {
         f"{setting}/{method}": runs
@@ -141,6 +162,7 @@ def write(
         f"{as_markdown(list(rows[0]), [row.values() for row in rows], left=(0, 1))}\n\n"
         "Mean and standard deviation over seeds, at the last mini-batch that all seeds "
         "have. The paper's numbers are of its full settings, whatever ours is.\n"
+        f"{_differences(settings)}"
     )
     output_files.write_text(folder / "table1.md", text)
     return text
@@ -259,10 +281,36 @@ def _table_row(
         "seeds": str(len(runs)) + (f" ({unfinished} unfinished)" * bool(unfinished)),
         "top-1 %": last,
         _BEST: _at_best(runs),
-        _WRONG: _mislabelled(runs),
+        **{name: _last_share(runs, column) for name, column in _OF_HARD_DATA.items()},
         "reaches Random's last after": reached,
         "paper's Table 1": PAPER.get(dataset, {}).get(method, ""),
     }
+
+
+def _differences(settings: Settings) -> str:
+    """A table of how far methods are apart after the last mini-batch."""
+    header = ["", *(" − ".join(leap_figures.METHODS[m] for m in x) for x in _PAIRS)]
+    rows = []
+    for setting, methods in settings.items():
+        runs = [run for runs in methods.values() for run in runs if run.is_done]
+        for metric, what in _METRICS.items():
+            if not all(metric in run.rows[-1] for run in runs):
+                continue
+            row = [
+                paired.in_bold(
+                    paired.between(*(methods.get(m, ()) for m in pair), metric)
+                )
+                for pair in _PAIRS
+            ]
+            if any(row):
+                rows.append([f"{setting}{what}", *row])
+    if not rows:
+        return ""
+    return (
+        "\nDifferences in top-1, in points: the mean over finished runs of the same "
+        "seeds, ± half of its 95 % interval (Student's t). Bold: the interval excludes "
+        f"zero.\n\n{as_markdown(header, rows)}\n"
+    )
 
 
 def _at_best(runs: Sequence[results.Run]) -> str:
@@ -272,9 +320,9 @@ def _at_best(runs: Sequence[results.Run]) -> str:
     return f"{curve.y[best]:.2f} ({curve.x[best]:,})"
 
 
-def _mislabelled(runs: Sequence[results.Run]) -> str:
-    """The mean share in percent of wrong labels in the last selection, if known."""
-    shares = [run.rows[-1].get("mislabelled_share") for run in runs]
+def _last_share(runs: Sequence[results.Run], column: str) -> str:
+    """The mean in percent of what the runs end with, if they have measured it."""
+    shares = [run.rows[-1].get(column) for run in runs]
     return "" if None in shares else f"{100 * np.mean(shares):.1f}"
 
 

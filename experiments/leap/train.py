@@ -87,6 +87,28 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         low=0.0,
         high=0.99,
     )
+    merge_classes: int | None = config.flag(
+        None,
+        "Merge the classes into so many: class i of the data becomes a subclass of "
+        "class i mod that. With 2, digits are even or odd. The test also says "
+        "`rare_top1`, of the rarer subclasses.",
+        low=2,
+    )
+    imbalance: float | None = config.flag(
+        None,
+        "With --merge_classes: the largest subclass of a class has so many times as "
+        "many training images as its smallest, and the others are between, "
+        "exponentially. The test stays balanced. Default: 1, all alike.",
+        low=1.0,
+        high=1e6,
+    )
+    near_duplicates: float = config.flag(
+        0.0,
+        "So large a share of the training images is replaced by near copies of a few "
+        "others, 20 of each, moved by up to a pixel and with a little noise.",
+        low=0.0,
+        high=0.95,
+    )
     results_dir: str = launch.results_dir()
     seed: int = launch.seed()
     student: str = config.flag(
@@ -206,10 +228,13 @@ _COLUMNS = (
     "accuracy",
     "top1",
     "test_loss",
+    "rare_top1",
     "epoch",
     "selected_share",
     "selected_classes",
     "mislabelled_share",
+    "rare_share",
+    "copied_share",
     "easiness",
     "diversity",
     "embedding_loss",
@@ -223,20 +248,16 @@ def main(config: Config) -> None:
     """Trains and prints the result."""
     drops = _learning_rate_drops(config)
     _check_pace(config)
+    if config.imbalance is not None and config.merge_classes is None:
+        raise InvalidInputError(
+            f"--imbalance={config.imbalance:g} goes with --merge_classes: it is among "
+            "the subclasses of a class."
+        )
     images_config.check(config, config.dataset)
     folder = launch.open_folder(config, _COLUMNS)
     if folder is None:
         return
-    data = images_config.load_labelled(config, config.dataset, config.image_size)
-    if config.num_train is not None:
-        data = data.subset(config.num_train)
-    if config.label_noise:
-        data = data.with_label_noise(config.label_noise, config.seed)
-    if data.num_classes < 2:
-        raise InvalidInputError(
-            f"--data_dir={config.data_dir} holds images of one class: there is nothing "
-            "to classify."
-        )
+    data = _load_data(config)
     _check_memory(config, data)
     print(data.summary(), flush=True)
     task = tasks.LabelledClassification(
@@ -270,6 +291,27 @@ def main(config: Config) -> None:
         if embedding is not None:
             _write_representations(folder, embedding, data)
     _finish(run, folder)
+
+
+def _load_data(config: Config) -> labelled_images.LabelledImages:
+    """Loads the images, and makes them harder in the ways that are asked for."""
+    data = images_config.load_labelled(config, config.dataset, config.image_size)
+    if data.num_classes < 2:
+        raise InvalidInputError(
+            f"--data_dir={config.data_dir} holds images of one class: there is nothing "
+            "to classify."
+        )
+    if config.num_train is not None:
+        data = data.subset(config.num_train)
+    if config.merge_classes is not None:
+        data = data.with_subclasses(
+            config.merge_classes, config.imbalance or 1.0, config.seed
+        )
+    if config.near_duplicates:
+        data = data.with_near_duplicates(config.near_duplicates, config.seed)
+    if config.label_noise:
+        data = data.with_label_noise(config.label_noise, config.seed)
+    return data
 
 
 def _finish(run: training.LeapRun, folder: training.ResultsFolder) -> None:

@@ -64,7 +64,8 @@ class LabelledClassification:
             weights: Its trainable and its other weights, as Keras orders them.
 
         Returns:
-            top1, a share, and test_loss, the mean cross-entropy.
+            top1, a share, and test_loss, the mean cross-entropy; and rare_top1, of the
+            images of rare subclasses, if the data have such (`with_subclasses`).
         """
         if self._measured is None:
             self._measured = self.classifier_fn()
@@ -72,7 +73,12 @@ class LabelledClassification:
         weights.assign_weights_to(self._measured)
         logits = self._infer(self.data.test_images)
         labels = self.data.test_labels
-        return collections.OrderedDict(
-            top1=float(np.mean(logits.argmax(1) == labels)),
+        is_right = logits.argmax(1) == labels
+        measured = collections.OrderedDict(
+            top1=float(np.mean(is_right)),
             test_loss=float(np.mean(losses.softmax_loss(logits, labels))),
         )
+        is_rare = self.data.test_is_rare
+        if is_rare is not None:
+            measured["rare_top1"] = float(np.mean(is_right[is_rare]))
+        return measured

@@ -126,9 +126,10 @@ class LeapRun(Run):
             `steps` (all of them by now), the student's `loss` and `accuracy` on its
             mini-batches, `num_examples`, `epoch`, and of the epoch in which the round
             ends: `selected_share`, `selected_classes` (the entropy of the selected
-            labels, as the number of equally frequent classes), `mislabelled_share` (of
-            the selected examples, if it is known), `easiness` (lambda) and `diversity`
-            (gamma); and `embedding_loss`, the mean Magnet loss.
+            labels, as the number of equally frequent classes), `mislabelled_share`,
+            `rare_share` and `copied_share` (of the selected examples, as far as the
+            data have such marks), `easiness` (lambda) and `diversity` (gamma); and
+            `embedding_loss`, the mean Magnet loss.
         """
         metrics, student = Metrics(), self._algorithm
         if self._embedding is not None:
@@ -152,10 +153,8 @@ class LeapRun(Run):
             selected_share=float(student.selected.mean()),
             selected_classes=_effective_number(labels),
         )
-        is_mislabelled = self.task.data.is_mislabelled
-        if is_mislabelled is not None:
-            wrong = is_mislabelled[student.selected]
-            metrics["mislabelled_share"] = float(wrong.mean())
+        for name, is_marked in self.task.data.marked.items():
+            metrics[f"{name}_share"] = float(is_marked[student.selected].mean())
         if np.isfinite(student.easiness):
             metrics.update(easiness=student.easiness, diversity=student.diversity)
         return metrics

@@ -32,8 +32,8 @@ DONE = "done.json"
 _SHARES = frozenset(
     "accuracy top1 map_at_10 train_top1 map_at_r r_precision tar_at_far pair_accuracy "
     "precision_at_1 precision_at_3 precision_at_5 linear_accuracy trained_share "
-    "clipped_share clipped_mass selected_share mislabelled_share cluster_share "
-    "lfw_accuracy unseen_map_at_10".split()
+    "clipped_share clipped_mass selected_share mislabelled_share rare_share "
+    "copied_share cluster_share rare_top1 lfw_accuracy unseen_map_at_10".split()
 )
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+", re.ASCII)

@@ -2,6 +2,7 @@ import csv
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from experiments.common import pack
 from experiments.leap import figures as leap_figures
@@ -60,7 +61,7 @@ def test_methods_stand_beside_the_papers_numbers(tmp_path):
     write_run(runs / "digits/spld/seed3", [0.5], {"dataset": "mnist"})
     text = leap_report.write(runs, out)
     assert (out / "table1.md").read_text() == text
-    assert run_folders.table_rows(text)[1:] == [
+    assert run_folders.table_rows(text)[1:5] == [
         "| digits | SPLD | 10 | 1 | 50.00 | | 99.20 ± 0.05 |",
         "| mini | LEAP | 30 | 2 | 65.00 ± 7.07 | 20 | 95.12 ± 0.16 |",
         "| mini | SPLD | 30 | 1 | 40.00 | not | 94.42 ± 0.21 |",
@@ -97,10 +98,49 @@ def test_wrong_labels_have_their_columns(tmp_path):
             flags={"method": method, "seed": 0, "label_noise": 0.4},
         )
     text = leap_report.write(tmp_path / "runs", tmp_path / "out")
-    assert run_folders.table_rows(text)[1:] == [
+    assert run_folders.table_rows(text)[1:3] == [
         "| noisy | SPL | 20 | 1 | 70.00 | 70.00 (20) | 10.0 | 20 | |",
         "| noisy | Random | 20 | 1 | 60.00 | 80.00 (10) | 40.0 | 10 | 94.49 ± 0.12 |",
     ]
+
+
+def test_runs_are_compared_seed_by_seed(tmp_path):
+    accuracies = {"leap": [60.0, 63.0, 61.0], "spl": [55.0, 59.0], "random": [62.0] * 3}
+    for method, values in accuracies.items():
+        for seed, percent in enumerate(values):
+            top1 = percent / 100
+            own = {"embedding_warmup": 7} if method == "leap" else {}
+            run_folders.write_own_run(
+                tmp_path / f"runs/tail/{method}/seed{seed}",
+                "leap",
+                method,
+                [
+                    {"top1": 0.1},
+                    dict(steps=10, loss=1.0, top1=top1, rare_top1=top1 / 2)
+                    | dict(rare_share=0.25 if method == "leap" else 0.125),
+                ],
+                flags={"method": method, "seed": seed, **own},
+            )
+    text = leap_report.write(tmp_path / "runs", tmp_path / "out")
+    rows = run_folders.table_rows(text)
+    assert rows[0].startswith(
+        "| setting | method | mini-batches | seeds | top-1 % | be"
+    )
+    assert (
+        "| tail | SPL | 10 | 2 | 57.00 ± 2.83 | 57.00 (10) | 28.5 | 12.5 |" in rows[2]
+    )
+    spl = np.subtract(accuracies["leap"][:2], accuracies["spl"])
+    random = np.subtract(accuracies["leap"], 62)
+
+    def interval(values):
+        error = stats.sem(values)
+        half = stats.t.interval(0.95, len(values) - 1, 0, error)[1]
+        return f"{np.mean(values):+.1f} ± {half:.1f}"
+
+    lines = run_folders.unpadded(text)
+    for what, share in (("tail", 1), ("tail, rare", 0.5)):
+        own = f"{interval(share * random)} | {interval(share * spl)} |"
+        assert any(line.startswith(f"| {what} | {own}") for line in lines)
 
 
 def test_packed_runs_make_the_same_table(tmp_path):

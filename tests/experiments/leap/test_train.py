@@ -122,6 +122,30 @@ def test_wrong_labels_are_selected_less_often(run, images, tmp_path):
     assert float(rows[-1]["selected_share"]) == pytest.approx(0.6)
 
 
+def test_long_tails_and_near_duplicates(run, tmp_path):
+    labelled_blobs.write(tmp_path / "four", num_train=120, num_classes=4)
+    code, output, errors = run(
+        *SMALL,
+        f"--data_dir={tmp_path / 'four'}",
+        "--merge_classes=2",
+        "--imbalance=5",
+        "--near_duplicates=0.5",
+        "--embedding_warmup=2",
+        "--rounds=2",
+        f"--results_dir={tmp_path / 'run'}",
+    )
+    assert code == 0, errors
+    # 30 and 6 of each class, of which half are copies.
+    assert "n=2 classes, 72 training and 30 test images" in output
+    assert "4 subclasses, the largest 5 times the smallest" in output
+    assert "50% of the training images are near copies of 2 others" in output
+    rows = list(csv.DictReader((tmp_path / "run/metrics.csv").open()))
+    assert [bool(row["rare_top1"]) for row in rows] == [True, False, True]
+    assert float(rows[1]["selected_share"]) == 1
+    assert float(rows[1]["rare_share"]) == pytest.approx(12 / 72)
+    assert float(rows[1]["copied_share"]) == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("method", ["spld", "random"])
 def test_the_baselines_learn(run, images, tmp_path, method):
     code, _, errors = run(
@@ -195,6 +219,9 @@ def test_a_killed_run_goes_on(run, images, tmp_path, is_in_turn):
             "--embedding_warmup=5 goes with --method=leap --in_turn",
         ),
         (["--label_noise=1"], "--label_noise=1"),
+        (["--imbalance=10"], "--imbalance=10 goes with --merge_classes"),
+        (["--merge_classes=1"], "--merge_classes=1"),
+        (["--near_duplicates=1"], "--near_duplicates=1"),
         (["--examples_per_cluster=1"], "--examples_per_cluster=1"),
     ],
 )
