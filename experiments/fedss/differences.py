@@ -49,7 +49,7 @@ def late_gain(cell: Cell, metric: str) -> paired.Difference | None:
 def as_markdown(
     results: table_results.Results, sizes: Sequence[int], metric: str, metric_title: str
 ) -> list[str]:
-    """Writes both as tables, a column for each m.
+    """Writes how far methods are apart as a table, a column for each m.
 
     Args:
         results: The runs.
@@ -60,31 +60,48 @@ def as_markdown(
     Returns:
         Lines; none if nothing is finished.
     """
-    header = ["", *(f"m = {m}" for m in sizes), "no negatives"]
-    text = []
     rows = [
         *_pair_rows(results, sizes, metric),
         *_growth_rows(results, sizes, metric),
     ]
-    if rows:
-        text += [
-            f"Differences in {metric_title}, in points: the mean over runs of the same "
-            "seeds, ± half of its 95 % interval (Student's t). Bold: the interval "
-            "excludes zero.",
-            "",
-            table.as_markdown(header, rows),
-            "",
-        ]
-    rows = _late_rows(results, sizes, metric)
-    if rows:
-        text += [
-            f"What the last quarter of the rounds brought in {metric_title}, likewise: "
-            "what still rises has not shown its end.",
-            "",
-            table.as_markdown(header, rows),
-            "",
-        ]
-    return text
+    return _section(
+        f"Differences in {metric_title}, in points: the mean over runs of the same "
+        "seeds, ± half of its 95 % interval (Student's t). Bold: the interval "
+        "excludes zero.",
+        sizes,
+        rows,
+    )
+
+
+def late_as_markdown(
+    results: table_results.Results, sizes: Sequence[int], metric: str, metric_title: str
+) -> list[str]:
+    """Writes what the last quarter of the rounds brought, to follow `as_markdown`.
+
+    Args:
+        results: See `as_markdown`.
+        sizes: See `as_markdown`.
+        metric: See `as_markdown`.
+        metric_title: See `as_markdown`.
+
+    Returns:
+        Lines; none if nothing is finished.
+    """
+    return _section(
+        f"What the last quarter of the rounds brought in {metric_title}, likewise: "
+        "what still rises has not shown its end.",
+        sizes,
+        _late_rows(results, sizes, metric),
+    )
+
+
+def _section(
+    title: str, sizes: Sequence[int], rows: Sequence[Sequence[str]]
+) -> list[str]:
+    if not rows:
+        return []
+    header = ["", *(f"m = {m}" for m in sizes), "no negatives"]
+    return [title, "", table.as_markdown(header, rows), ""]
 
 
 def _pair_rows(

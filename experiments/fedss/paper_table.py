@@ -122,17 +122,13 @@ def _differences(
     results: table_results.Results, paper: paper_values.Table, lines: Sequence[Line]
 ) -> list[str]:
     """How far the methods are apart, in each metric of the paper."""
-    own = results.task.metric
-    return [
-        line
-        for metric in paper.metrics
-        for line in differences.as_markdown(
-            results,
-            _columns(paper, lines),
-            metric,
-            results.task.metric_title if metric == own else "top-1 (train)",
-        )
-    ]
+    task, columns = results.task, _columns(paper, lines)
+    text = []
+    for metric in paper.metrics:
+        title = task.metric_title if metric == task.metric else "top-1 (train)"
+        text += differences.as_markdown(results, columns, metric, title)
+        text += differences.late_as_markdown(results, columns, metric, title)
+    return text
 
 
 def _data(results: table_results.Results, paper: paper_values.Table) -> list[str]:

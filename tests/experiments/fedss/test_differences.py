@@ -10,7 +10,8 @@ SIZES = (5, 20, 80)
 
 
 def page(folder):
-    lines = differences.as_markdown(table_results.read(folder), SIZES, "top1", "top-1")
+    asked = table_results.read(folder), SIZES, "top1", "top-1"
+    lines = differences.as_markdown(*asked) + differences.late_as_markdown(*asked)
     return run_folders.unpadded("\n".join(lines))
 
 
