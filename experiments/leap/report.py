@@ -68,14 +68,17 @@ KIND = results.RunKind(
 # Of the runs, for `./run.sh table`.
 RUN = results.Run
 
-# Columns of hard data alone, and what they show of the last row of metrics.csv.
-_BEST = "best %"
+# Columns that not every table has; those of hard data alone, and what they show of the
+# last row of metrics.csv.
+_BEST, _PAPER = "best %", "paper's Table 1"
 _OF_HARD_DATA = {
     "rare top-1 %": "rare_top1",
     "wrong labels selected %": "mislabelled_share",
     "rare selected %": "rare_share",
     "copies selected %": "copied_share",
 }
+# With any of them, the paper has no such number.
+_HARD_FLAGS = ("label_noise", "merge_classes", "near_duplicates")
 # What is compared, seed by seed.
 _PAIRS = (
     ("leap", "random"),
@@ -85,6 +88,8 @@ _PAIRS = (
     ("spl", "random"),
 )
 _METRICS = {"top1": "", "rare_top1": ", rare"}
+
+_PAPER_NOTE = " The paper's numbers are of its full settings, whatever ours is."
 
 # By setting and method, the runs by seed.
 Settings = dict[str, dict[str, list[results.Run]]]
@@ -146,10 +151,10 @@ def write(
         for setting, methods in settings.items()
         for method, runs in methods.items()
     ]
-    shown = {name for row in rows for name in _OF_HARD_DATA if row[name]}
-    if shown:  # Elsewhere nothing falls.
+    shown = {name for row in rows for name in (_PAPER, *_OF_HARD_DATA) if row[name]}
+    if shown - {_PAPER}:  # Elsewhere nothing falls.
         shown.add(_BEST)
-    hidden = {_BEST, *_OF_HARD_DATA} - shown
+    hidden = {_BEST, _PAPER, *_OF_HARD_DATA} - shown
     rows = [{k: v for k, v in row.items() if k not in hidden} for row in rows]
     output_files.write_csv(folder / "table1.csv", rows)
     cells = {
@@ -161,8 +166,7 @@ def write(
         f"{table_header.head(title, cells, command)}"
         f"{as_markdown(list(rows[0]), [row.values() for row in rows], left=(0, 1))}\n\n"
         "Mean and standard deviation over seeds, at the last mini-batch that all seeds "
-        "have. The paper's numbers are of its full settings, whatever ours is.\n"
-        f"{_differences(settings)}"
+        f"have.{_PAPER_NOTE * (_PAPER in shown)}\n{_differences(settings)}"
     )
     output_files.write_text(folder / "table1.md", text)
     return text
@@ -269,7 +273,9 @@ def _table_row(
     if random is not None:
         is_reached = mean >= _accuracy(random).y[-1]
         reached = f"{steps[is_reached.argmax()]:,}" if is_reached.any() else "not"
-    dataset = runs[0].flags.get("dataset", "")
+    flags = runs[0].flags
+    dataset = flags.get("dataset", "")
+    is_hard = any(float(flags.get(name) or 0) for name in _HARD_FLAGS)
     last = f"{mean[-1]:.2f}"
     if len(runs) > 1:
         last += f" ± {spread[-1]:.2f}"
@@ -283,7 +289,7 @@ def _table_row(
         _BEST: _at_best(runs),
         **{name: _last_share(runs, column) for name, column in _OF_HARD_DATA.items()},
         "reaches Random's last after": reached,
-        "paper's Table 1": PAPER.get(dataset, {}).get(method, ""),
+        _PAPER: "" if is_hard else PAPER.get(dataset, {}).get(method, ""),
     }
 
 
