@@ -137,7 +137,7 @@ def test_a_killed_table_leaves_runs_that_go_on(flagfiles, tmp_path, number):
         (["5"], "of fedss, one of 1, 2, 3, 4, figure6, long, .*; found 5"),
         ([], "one of 1, 2, 3, 4, figure6, .*learning_rate; found none"),
         (["1", "2"], "found 1 2"),
-        (["leap/2"], "of leap, one of 1, noise; found leap/2"),
+        (["leap/2"], "of leap, one of 1, noise, diversity; found leap/2"),
         (["glove/1"], "a PAPER of fedss, rf_softmax, partial_fc, leap, moco; found gl"),
     ],
 )
