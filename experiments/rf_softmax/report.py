@@ -11,6 +11,7 @@ on its (much larger) data sets stand below the table.
 
 import dataclasses
 import pathlib
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -260,9 +261,10 @@ def _as_markdown(cells: Mapping[str, Sequence[results.Run]], metrics: list[str])
     )
     for name, runs in cells.items():
         lasts = [[row for row in run.rows if metrics[0] in row][-1] for run in runs]
-        clipped = lasts[0].get("clipped_share", "")
-        effective = lasts[0].get("effective_samples", "")
-        mass = lasts[0].get("clipped_mass", "")
+        clipped, effective, mass = (
+            _mean_of(lasts, column)
+            for column in ("clipped_share", "effective_samples", "clipped_mass")
+        )
         numbers = dict.fromkeys(f"{last.get('steps', 0):,}" for last in lasts)
         steps = ", ".join(numbers)
         steps += " (unfinished)" * (not all(run.is_done for run in runs))
@@ -273,7 +275,7 @@ def _as_markdown(cells: Mapping[str, Sequence[results.Run]], metrics: list[str])
         own = [f"{clipped:.1%}" if clipped else ""]
         if is_measured:
             own += [
-                "" if effective == "" else f"{effective:.3g}",
+                "" if effective is None else f"{effective:.3g}",
                 f"{mass:.1%}" if mass else "",
             ]
         rows.append([name, steps, *values, *own])
@@ -289,6 +291,11 @@ def _as_markdown(cells: Mapping[str, Sequence[results.Run]], metrics: list[str])
         header = ["data", "sampler", "P@1", "P@3", "P@5"]
         text += f"\nThe poster's:\n\n{as_markdown(header, posters, left=(0, 1))}\n"
     return text
+
+
+def _mean_of(rows: Sequence[training.Metrics], column: str) -> float | None:
+    values = [row[column] for row in rows if column in row]
+    return statistics.fmean(values) if values else None
 
 
 if __name__ == "__main__":

@@ -54,7 +54,10 @@ def test_precision_stands_beside_the_posters(tmp_path):
 
 def test_packed_runs_make_the_same_table(tmp_path):
     for seed in (0, 1):
-        run = write_run(tmp_path, "exp", perplexities(200.0 + seed)[:3], {"seed": seed})
+        rows = perplexities(200.0 + seed)[:3]
+        rows[-1] |= {"clipped_share": 0.1 * (seed + 1), "effective_samples": 4.0 + seed}
+        rows[-1] |= {"clipped_mass": 0.25}
+        run = write_run(tmp_path, "exp", rows, {"seed": seed})
         (tmp_path / "runs/exp").mkdir(parents=True, exist_ok=True)
         run.rename(tmp_path / f"runs/exp/seed{seed}")
     pack.pack(tmp_path / "runs", tmp_path / "packed")
@@ -63,7 +66,8 @@ def test_packed_runs_make_the_same_table(tmp_path):
         for x in ("runs", "packed")
     ]
     assert texts[0] == texts[1] and "- Commit: c0ffee\n" in texts[0]
-    assert "| exp | 200 | 200.5 ± 0.7 | |" in run_folders.unpadded(texts[1])
+    row = "| exp | 200 | 200.5 ± 0.7 | 15.0% | 4.5 | 25.0% |"
+    assert row in run_folders.unpadded(texts[1])
     lasts = list(csv.reader((tmp_path / "out/packed.csv").open()))[2::2]
     assert lasts == [["exp", "0", "200", "200.0"], ["exp", "1", "200", "201.0"]]
 
