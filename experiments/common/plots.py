@@ -317,19 +317,23 @@ def add_legend(
     Args:
         drawn: The figure.
         panels: Its panels; series of the same label are taken for one.
-        ncols: In so many columns; by default by the figure's width.
+        ncols: In so many columns, or fewer, so that it is not wider than the figure; by
+            default by the figure's width.
     """
     found = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    if found:
-        drawn.legend(
-            found.values(),
-            found.keys(),
-            loc="outside upper center",
-            ncols=ncols or min(len(found), int(drawn.get_figwidth() / 2)),
+    if not found:
+        return
+    most = ncols or min(len(found), int(drawn.get_figwidth() / 2))
+    for columns in range(most, 0, -1):
+        legend = drawn.legend(
+            found.values(), found.keys(), loc="outside upper center", ncols=columns
         )
+        if columns == 1 or legend.get_window_extent().width <= drawn.bbox.width:
+            return
+        legend.remove()
 
 
 def seeds_note(curves: Iterable[Curve]) -> str:

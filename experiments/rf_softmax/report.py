@@ -136,7 +136,9 @@ def write_table(
     """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
     del num_seeds
     cells = _read(results_dir, list(table.cells))
-    return _write(cells, results_dir, "_".join(name), table.title, command)
+    # Without what they share: the sampler, or nu and D.
+    labels = {key: cell.title.rpartition(": ")[2] for key, cell in table.cells.items()}
+    return _write(cells, results_dir, "_".join(name), table.title, command, labels)
 
 
 def plot(
@@ -176,11 +178,13 @@ def _write(
     name: str,
     title: str,
     command: Sequence[str] | None,
+    labels: Mapping[str, str] | None = None,
 ) -> str:
     """Writes the curves, the rows of all seeds, and the table."""
     metrics = _metrics([run for seeds in cells.values() for run in seeds])
     folder = output_files.create_folder(output_dir)
-    rows = {cell: [run.rows for run in seeds] for cell, seeds in cells.items()}
+    shown = {(labels or {}).get(key, key): runs for key, runs in cells.items()}
+    rows = {label: [run.rows for run in seeds] for label, seeds in shown.items()}
     plot(rows, metrics[0], _TITLES[metrics[0]], folder / f"{name}.png")
     columns = ["steps", *metrics]
     output_files.write_csv(
@@ -198,7 +202,7 @@ def _write(
         ],
         ["sampler", "seed", *columns],
     )
-    text = table_header.head(title, cells, command) + _as_markdown(cells, metrics)
+    text = table_header.head(title, cells, command) + _as_markdown(shown, metrics)
     output_files.write_text(folder / f"{name}.md", text)
     return text
 

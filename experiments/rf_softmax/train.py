@@ -122,9 +122,9 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "sqrt(nu). nu = tau is the softmax's kernel, but only for endless D: between "
         "unrelated classes it is e^-nu, and its estimate is off by 1 / sqrt(2 D). "
         "Below the noise, estimates are clipped, and likely classes are hardly ever "
-        "drawn. So nu goes with log(D): e^(2 nu) / 2 is 4, 27, 1,490 for nu = 1, 2, "
-        "4; D should be above it. Runs measure what comes of it (`effective m`, "
-        "`clipped mass`), and warn.",
+        "drawn. With D = 256, 4 learns Penn Treebank best of 0.5 to 12 (tau = 12); at "
+        "12, over a third of the partition sum is in clipped classes. Runs measure "
+        "what comes of it (`effective m`, `clipped mass`), and warn.",
         low=1e-6,
     )
     num_frequencies: int = config.flag(

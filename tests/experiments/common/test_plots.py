@@ -94,3 +94,17 @@ def test_logarithmic_axes_have_several_ticks(tmp_path, drawn, low, high):
 def test_what_a_band_is_is_said(counts, note):
     curves = [plots.Curve("", [1], [1], plots.style(0), None, n) for n in counts]
     assert plots.seeds_note(curves) == note
+
+
+@pytest.mark.parametrize("width, columns", [(5, 4), (40, 2), (400, 1)])
+def test_a_legend_is_not_wider_than_its_figure(width, columns):
+    with plots.plt.rc_context({"font.family": "monospace", "font.size": 10}):
+        figure, axes = plots.plt.subplots(figsize=(8, 3), layout="constrained")
+        for i in range(6):
+            axes.plot([0, 1], [i, i], label=f"{i}" * width)
+        plots.add_legend(figure, [axes])
+        (legend,) = figure.legends
+        extent = legend.get_window_extent()
+    assert len(legend.get_texts()) == 6 and legend._ncols == columns
+    assert columns == 1 or extent.width <= figure.bbox.width
+    plots.plt.close(figure)
