@@ -51,8 +51,8 @@ class RunKind:
         length: The flag that says how many rounds a run is to have.
         columns: Those of metrics.csv in which every row but the first has a number.
         cell_flags: Those in which the cells of a table differ.
-        own_data: Values of --dataset that are drawn from the run's own seed, so that
-            only runs of the same seed have the same data.
+        has_own_data: Tells by its flags whether a run's data are drawn from its own
+            seed, so that only runs of the same seed have the same data.
         starts_by_seed: Whether each seed has its own pretrained model.
         check_result: Checks that done.json and the last row tell the same; raises
             InvalidInputError.
@@ -66,7 +66,7 @@ class RunKind:
     length: str = "rounds"
     columns: Sequence[str] = ()
     cell_flags: frozenset[str] = frozenset()
-    own_data: frozenset[str] = frozenset()
+    has_own_data: Callable[[Flags], bool] = lambda flags: False
     starts_by_seed: bool = False
     check_result: Callable[["Run"], None] = lambda run: _check_values(run)
 
@@ -512,7 +512,7 @@ def _check_origins(runs: Sequence[Run]) -> None:
     firsts: dict[tuple[str, int | None], Run] = {}
     for run in runs:
         for part, by_seed in (
-            ("data", run.flags.get("dataset") in run.kind.own_data),
+            ("data", run.kind.has_own_data(run.flags)),
             ("pretrained", run.kind.starts_by_seed),
         ):
             mine = (run.origin or {}).get(part)

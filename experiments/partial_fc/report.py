@@ -57,7 +57,7 @@ KIND = results.RunKind(
     numbers=("sample_rate",),
     columns=("steps",),
     cell_flags=frozenset({"sampling", "sample_rate"}),
-    own_data=frozenset({"generated"}),
+    has_own_data=lambda flags: flags.get("dataset") == "generated",
 )
 # Of the runs, for `./run.sh table`.
 RUN = results.Run

@@ -18,7 +18,7 @@ KIND = results.RunKind(
     numbers=("sample_rate",),
     columns=("steps",),
     cell_flags=frozenset({"sampling", "sample_rate"}),
-    own_data=frozenset({"generated"}),
+    has_own_data=lambda flags: flags.get("dataset") == "generated",
 )
 ROWS = (
     {"tar_at_far": 0.01},

@@ -1,4 +1,5 @@
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -141,6 +142,25 @@ def test_runs_are_compared_seed_by_seed(tmp_path):
     for what, share in (("tail", 1), ("tail, rare", 0.5)):
         own = f"{interval(share * random)} | {interval(share * spl)} |"
         assert any(line.startswith(f"| {what} | {own}") for line in lines)
+
+
+def test_hard_data_differ_from_seed_to_seed(tmp_path):
+    for seed in (0, 1):
+        for method in ("leap", "random"):
+            folder = write_run(
+                tmp_path / f"runs/noisy/{method}/seed{seed}",
+                [0.5, 0.6 + 0.1 * seed],
+                {"label_noise": 0.2},
+            )
+            origin = {"data": {"labels of training images": f"of seed {seed}"}}
+            (folder / "data.json").write_text(json.dumps(origin))
+    text = leap_report.write(tmp_path / "runs", tmp_path / "out")
+    assert "| noisy | LEAP | 20 | 2 | 65.00 ± 7.07 |" in "".join(
+        run_folders.table_rows(text)
+    )
+    origin["data"]["labels of training images"] = "others"
+    (folder / "data.json").write_text(json.dumps(origin))
+    refused(tmp_path / "runs", "labels of training images is 'others'", "there 'of see")
 
 
 def test_packed_runs_make_the_same_table(tmp_path):
