@@ -171,11 +171,12 @@ class Run:
         """
         return [(r["round"], 100 * r[metric]) for r in self.rows if metric in r]
 
-    def final(self, metric: str) -> float | None:
-        """Returns the metric after the last round, in percent; None if unfinished.
+    def final(self, metric: str, scale: float = 100) -> float | None:
+        """Returns the metric after the last round; None if the run is unfinished.
 
         Args:
-            metric: A column of metrics.csv that holds shares.
+            metric: A column of metrics.csv.
+            scale: What to multiply it by: 100 makes percent of a share.
 
         Raises:
             InvalidInputError: If the run is done but did not measure it.
@@ -186,7 +187,7 @@ class Run:
             raise InvalidInputError(
                 f"{self.last_line}: the run is done, but its last row has no {metric}."
             )
-        return 100 * self.rows[-1][metric]
+        return scale * self.rows[-1][metric]
 
     def late_gain(self, metric: str) -> float | None:
         """Returns what the last quarter of the rounds brought, in points of a hundred.

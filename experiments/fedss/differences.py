@@ -64,13 +64,7 @@ def as_markdown(
         *_pair_rows(results, sizes, metric),
         *_growth_rows(results, sizes, metric),
     ]
-    return _section(
-        f"Differences in {metric_title}, in points: the mean over runs of the same "
-        "seeds, ± half of its 95 % interval (Student's t). Bold: the interval "
-        "excludes zero.",
-        sizes,
-        rows,
-    )
+    return _section(paired.caption(f"{metric_title}, in points"), sizes, rows)
 
 
 def late_as_markdown(

@@ -301,28 +301,17 @@ def _table_row(
 
 def _differences(settings: Settings) -> str:
     """A table of how far methods are apart after the last mini-batch."""
-    header = ["", *(" − ".join(leap_figures.METHODS[m] for m in x) for x in _PAIRS)]
-    rows = []
+    titles = [" − ".join(leap_figures.METHODS[m] for m in pair) for pair in _PAIRS]
+    rows = {}
     for setting, methods in settings.items():
         runs = [run for runs in methods.values() for run in runs if run.is_done]
         for metric, what in _METRICS.items():
-            if not all(metric in run.rows[-1] for run in runs):
-                continue
-            row = [
-                paired.in_bold(
+            if all(metric in run.rows[-1] for run in runs):
+                rows[f"{setting}{what}"] = [
                     paired.between(*(methods.get(m, ()) for m in pair), metric)
-                )
-                for pair in _PAIRS
-            ]
-            if any(row):
-                rows.append([f"{setting}{what}", *row])
-    if not rows:
-        return ""
-    return (
-        "\nDifferences in top-1, in points: the mean over finished runs of the same "
-        "seeds, ± half of its 95 % interval (Student's t). Bold: the interval excludes "
-        f"zero.\n\n{as_markdown(header, rows)}\n"
-    )
+                    for pair in _PAIRS
+                ]
+    return paired.as_markdown("top-1, in points", titles, rows)
 
 
 def _at_best(runs: Sequence[results.Run]) -> str:

@@ -20,6 +20,7 @@ from experiments.common import (
     archive,
     config,
     output_files,
+    paired,
     plots,
     program,
     results,
@@ -43,6 +44,10 @@ _TITLES = {
     "trained_share": "examples with a target",
     "classes_per_step": "classes in a step",
 }
+
+
+# What is compared seed by seed, where it was measured.
+_COMPARED = ("tar_at_far", "pair_accuracy", "map_at_r", "top1", "lfw_accuracy")
 
 
 def _run_name(run_flags: results.Flags) -> str:
@@ -131,6 +136,7 @@ def write(
         ["run", "seed", *columns],
     )
     text = table_header.head(title, cells, command) + _as_markdown(cells)
+    text += _differences(cells)
     output_files.write_text(output_dir / f"{name}.md", text)
     return text
 
@@ -243,6 +249,26 @@ def _as_markdown(cells: Mapping[str, Sequence[results.Run]]) -> str:
         rows.append([name, seeds, f"{steps:,}", *values])
     header = ["run", "seeds", "steps", *(_TITLES[c] for c in columns)]
     return f"{as_markdown(header, rows)}\n"
+
+
+def _differences(cells: Mapping[str, Sequence[results.Run]]) -> str:
+    """What samples cost beside r = 1, and what keeping the positives brings."""
+    pairs = [(name, "full") for name in cells if name != "full"]
+    pairs += [
+        (name, other)
+        for name in cells
+        if (other := name.replace("pprn", "all_random")) != name
+    ]
+    done = [run for runs in cells.values() for run in runs if run.is_done]
+    rows = {
+        _TITLES[metric]: [
+            paired.between(*(cells.get(name, ()) for name in pair), metric)
+            for pair in pairs
+        ]
+        for metric in _COMPARED
+        if all(metric in run.rows[-1] for run in done)
+    }
+    return paired.as_markdown("points", [" − ".join(pair) for pair in pairs], rows)
 
 
 def _last(column: str, runs: Sequence[results.Run]) -> list[float]:

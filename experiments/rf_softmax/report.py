@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from experiments.common import (
     config,
     output_files,
+    paired,
     plots,
     program,
     results,
@@ -49,6 +50,15 @@ _STYLES = {
     **{sampler: plots.style(i) for i, sampler in enumerate(samplers.SAMPLERS)},
     "full": plots.REFERENCE,
 }
+# What the poster orders, and what is beyond it: each beside the next, ends last.
+_PAIRS = (
+    ("full", "exp"),
+    ("exp", "rff"),
+    ("rff", "quadratic"),
+    ("quadratic", "uniform"),
+    ("rff", "uniform"),
+    ("exp", "uniform"),
+)
 # Data set: n, and sampler: P@1, P@3, P@5.
 _POSTER = {
     "AmazonCat-13k (n = 13,330)": {
@@ -203,6 +213,7 @@ def _write(
         ["sampler", "seed", *columns],
     )
     text = table_header.head(title, cells, command) + _as_markdown(shown, metrics)
+    text += _differences(cells, metrics)
     output_files.write_text(folder / f"{name}.md", text)
     return text
 
@@ -295,6 +306,26 @@ def _as_markdown(cells: Mapping[str, Sequence[results.Run]], metrics: list[str])
         header = ["data", "sampler", "P@1", "P@3", "P@5"]
         text += f"\nThe poster's:\n\n{as_markdown(header, posters, left=(0, 1))}\n"
     return text
+
+
+def _differences(
+    cells: Mapping[str, Sequence[results.Run]], metrics: Sequence[str]
+) -> str:
+    """How far samplers are apart; "" of cells that are not named for a sampler."""
+    is_perplexity = metrics[0] == "perplexity"
+    rows = {
+        _TITLES[metric]: [
+            paired.between(
+                *(cells.get(name, ()) for name in pair),
+                metric,
+                scale=1 if is_perplexity else 100,
+            )
+            for pair in _PAIRS
+        ]
+        for metric in metrics
+    }
+    what = "perplexity (less is better)" if is_perplexity else "precision, in points"
+    return paired.as_markdown(what, [" − ".join(pair) for pair in _PAIRS], rows)
 
 
 def _mean_of(rows: Sequence[training.Metrics], column: str) -> float | None:

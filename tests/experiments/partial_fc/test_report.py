@@ -59,6 +59,21 @@ def test_seeds_are_put_together(tmp_path):
     run_folders.check_figure(tmp_path / "out" / "omniglot.png")
 
 
+def test_differences_are_of_runs_of_the_same_seed(tmp_path):
+    for seed, (full, kept, dropped) in enumerate([(0.9, 0.8, 0.3), (0.8, 0.75, 0.05)]):
+        write_run(tmp_path, seed, full, 0.5, rate=1.0)
+        write_run(tmp_path, seed, kept, 0.5)
+        write_run(tmp_path, seed, dropped, 0.5, "all_random")
+    text = partial_fc_report.write(tmp_path, tmp_path / "out", "omniglot")
+    lines = run_folders.table_rows(text.partition("Differences in points")[2])
+    assert lines == [
+        "| | all_random_0.1 − full | pprn_0.1 − full | pprn_0.1 − all_random_0.1 |",
+        # Half an interval of two is 12.706 times half of what lies between them:
+        # of -60 and -75, of -10 and -5, and of 50 and 70.
+        "| TAR@FAR=0.001 | -67.5 ± 95.3 | -7.5 ± 31.8 | +60.0 ± 127.1 |",
+    ]
+
+
 def test_packed_runs_make_the_same_table(tmp_path):
     for seed in (0, 1):
         run = write_run(tmp_path / "new", seed, 0.5, 0.4 + seed / 10)

@@ -52,6 +52,22 @@ def test_precision_stands_beside_the_posters(tmp_path):
     assert "| Delicious-200k (n = 205,443) | rff | 0.41 | 0.37 | 0.36 |" in lines
 
 
+def test_samplers_are_compared_seed_by_seed(tmp_path):
+    for sampler, ends in {"rff": (300.0, 310.0), "uniform": (400.0, 412.0)}.items():
+        for seed, end in enumerate(ends):
+            run = write_run(tmp_path, sampler, perplexities(end)[:3], {"seed": seed})
+            (tmp_path / f"runs/{sampler}").mkdir(parents=True, exist_ok=True)
+            run.rename(tmp_path / f"runs/{sampler}/seed{seed}")
+    text = rf_softmax_report.write(tmp_path / "runs", tmp_path / "out", "ptb")
+    _, caption, table = text.partition("Differences in perplexity (less is better)")
+    assert caption
+    assert run_folders.table_rows(table) == [
+        "| | rff − uniform |",
+        # -100 and -102; 12.706 standard errors.
+        "| validation perplexity | **-101.0 ± 12.7** |",
+    ]
+
+
 def test_packed_runs_make_the_same_table(tmp_path):
     for seed in (0, 1):
         rows = perplexities(200.0 + seed)[:3]
