@@ -3,6 +3,7 @@
     ./run.sh table moco/1 --scale=mini --data_dir=CIFAR10
     ./run.sh table moco/4 --scale=mini --data_dir=CIFAR10
     ./run.sh table moco/oracle --data_dir=CIFAR10
+    ./run.sh table moco/gammas --data_dir=CIFAR10 --seeds=0
     ./run.sh table moco/fair --data_dir=CIFAR10
     ./run.sh table moco/1 --scale=paper
 
@@ -13,8 +14,9 @@ Minutes on one core at --scale=mini: 9 a run. What to expect: docs/results/moco;
 random encoder 43.9 %, A 48.6 to 49.5 %, D 50.3 to 50.8 %. --scale=paper has not been
 run: days on 8 GPUs.
 
-`oracle` and `fair` have 512 keys at T = 0.1, where the loss may fall to 0.02 and gamma
-has something to tell apart; `oracle` asks whether filtering helps at all, by labels.
+`oracle`, `gammas` and `fair` have 512 keys at T = 0.1, where the loss may fall to 0.02
+and gamma has something to tell apart. `oracle` asks whether filtering helps at all, by
+labels; `gammas` whether gamma does, in B, C and D, after the same A.
 """
 
 from collections.abc import Sequence
@@ -79,48 +81,66 @@ def _table(scale: str, number: int, experiment: str) -> Table:
 
 
 _FAIR = dict(_SCALES["mini"], queue_size=512, temperature=0.1)
+# What goes on from A, and how.
+_FAIR_EXPERIMENTS = {
+    "b": ("Experiment B, post-training", dict(loss="plain")),
+    "c": ("Experiment C, clustered by k-means", dict(loss="clustered")),
+    "d": ("Experiment D, filtered by k-means", dict(loss="filtered")),
+    "oracle": ("Filtered by labels", dict(loss="filtered", clusters="labels")),
+}
 
 
-def _fair_table(title: str, folder: str, epochs: int, gammas: Sequence[float]) -> Table:
-    """B, D and filters by labels after a common start."""
-
-    def cell(name, title, start, **own):
-        return Cell(name, {**_FAIR, "epochs": epochs, **own}, title, start)
-
-    filtered = [
-        cell(
-            f"{name}_gamma{gamma:g}",
-            f"{title}, gamma = {gamma:g}",
-            _FIRST,
-            loss="filtered",
-            gamma=gamma,
-            **own,
-        )
-        for name, title, own in (
-            ("d", "Experiment D, filtered by k-means", {}),
-            ("oracle", "Filtered by labels", {"clusters": "labels"}),
-        )
-        for gamma in gammas
+def _fair_table(
+    title: str,
+    folder: str,
+    epochs: int,
+    experiments: Sequence[str],
+    gammas: Sequence[float],
+) -> Table:
+    """A, plain post-training of it, and experiments with each gamma."""
+    common = dict(_FAIR, epochs=epochs)
+    plain = dict(common, loss="plain", gamma=0)
+    cells = [
+        Cell(_FIRST, plain, "Experiment A, from scratch"),
+        Cell("b_gamma0", plain, _FAIR_EXPERIMENTS["b"][0], _FIRST),
     ]
-    plain = dict(loss="plain", gamma=0)
-    return table(
-        title,
-        _PROGRAM,
-        [
-            cell(_FIRST, "Experiment A, from scratch", None, **plain),
-            cell("b_gamma0", "Experiment B, post-training", _FIRST, **plain),
-            *filtered,
-        ],
-        folder,
-    )
+    for experiment in experiments:
+        its_title, own = _FAIR_EXPERIMENTS[experiment]
+        cells += [
+            Cell(
+                f"{experiment}_gamma{gamma:g}",
+                {**common, **own, "gamma": gamma},
+                f"{its_title}, gamma = {gamma:g}",
+                _FIRST,
+            )
+            for gamma in gammas
+            if (experiment, gamma) != ("b", 0)
+        ]
+    return table(title, _PROGRAM, cells, folder)
 
 
 TABLES = {
     ("oracle", "mini"): _fair_table(
-        "Does filtering help? By labels, 30 and 30 epochs", "moco_oracle", 30, (0,)
+        "Does filtering help? By labels, 30 and 30 epochs",
+        "moco_oracle",
+        30,
+        ("d", "oracle"),
+        (0,),
+    ),
+    # Beside those.
+    ("gammas", "mini"): _fair_table(
+        "Does gamma help after 512 keys at T = 0.1? 30 and 30 epochs",
+        "moco_oracle",
+        30,
+        ("b", "c", "d"),
+        (0, 1),
     ),
     ("fair", "mini"): _fair_table(
-        "512 keys at T = 0.1, 100 and 100 epochs", "moco_fair", 100, (0, 1)
+        "512 keys at T = 0.1, 100 and 100 epochs",
+        "moco_fair",
+        100,
+        ("d", "oracle"),
+        (0, 1),
     ),
 } | {
     (str(number), scale): _table(scale, number, experiment)

@@ -165,14 +165,18 @@ def write_table(
 ) -> str:
     """Writes what `./run.sh table` asks for; see `fedss.report.write_table`."""
     if not name[0].isdecimal():  # There is no such table in the paper.
-        return _write_comparison(table, results_dir, num_seeds, command)
+        return _write_comparison(name[0], table, results_dir, num_seeds, command)
     return write(results_dir, results_dir, command, table.title)
 
 
 def _write_comparison(
-    table: Table, results_dir: pathlib.Path, num_seeds: int, command: Sequence[str]
+    name: str,
+    table: Table,
+    results_dir: pathlib.Path,
+    num_seeds: int,
+    command: Sequence[str],
 ) -> str:
-    """Writes comparison.md and .csv: every cell, and how far ahead of B it is."""
+    """Writes NAME.md and .csv: every cell, and how far ahead of B it is."""
     found = results.find_cells(results_dir)
     cells = {
         name: [results.read_run(source, KIND) for source in found.get(name, ())]
@@ -185,8 +189,8 @@ def _write_comparison(
         raise InvalidInputError(f"--results_dir={results_dir} holds no finished run.")
     results.check_same_table([run for runs in done.values() for run in runs])
     rows = []
-    for name, cell in table.cells.items():
-        runs = done[name]
+    for cell_name, cell in table.cells.items():
+        runs = done[cell_name]
         ahead = paired.between(runs, done.get(_BASE, ()), tasks.Contrastive.metric)
         rows.append(
             {
@@ -194,7 +198,7 @@ def _write_comparison(
                 "seeds": f"{len(runs)}/{num_seeds}",
                 "linear top-1, %": mean_std(list(map(_accuracy, runs)), 2),
                 "ahead of B": signed_mean(ahead.values, 2)
-                if ahead and name != _BASE
+                if ahead and cell_name != _BASE
                 else None,
                 "cluster share": _last(runs, "cluster_share"),
                 "cluster purity": _last(runs, "cluster_purity"),
@@ -208,8 +212,8 @@ def _write_comparison(
         "last epoch: which share of the queue was in a query's cluster, and which "
         "share of these keys was of its class.\n"
     )
-    output_files.write_text(results_dir / "comparison.md", text)
-    output_files.write_csv(results_dir / "comparison.csv", rows)
+    output_files.write_text(results_dir / f"{name}.md", text)
+    output_files.write_csv(results_dir / f"{name}.csv", rows)
     return text
 
 

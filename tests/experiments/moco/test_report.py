@@ -200,7 +200,7 @@ def test_a_comparison_says_how_far_ahead_and_how_pure(tmp_path):
                 flags={**own, **flags},
             )
     text = moco_report.write_table(key, table, tmp_path, 3, ["./run.sh"])
-    assert (tmp_path / "comparison.md").read_text() == text
+    assert (tmp_path / "oracle.md").read_text() == text
     lines = run_folders.unpadded(text)
     # 3, 4 and 9 points: mean 5.33, deviation 3.21, t 4.303.
     expected = "| Filtered by labels, gamma = 0 | 3/3 | 56.33 ± 3.51 | +5.33 ± 7.99 |"
