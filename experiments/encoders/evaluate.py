@@ -98,11 +98,12 @@ def measure(
     """
     pairs = metrics.draw_pairs(labels, num_pairs, _PAIRS_SEED)
     cosines = metrics.pair_cosines(features, pairs)
+    map_at_10, r_precision = metrics.map_and_r_precision(features, labels, R)
     return {
         "images": len(labels),
         "classes": len(np.unique(labels)),
-        "map_at_10": metrics.map_at_r(features, labels, R),
-        "r_precision": metrics.r_precision(features, labels),
+        "map_at_10": map_at_10,
+        "r_precision": r_precision,
         "center_top1": metrics.center_accuracy(features, labels),
         "tar_at_far": metrics.tar_at_far(cosines, pairs.is_same, far),
     }

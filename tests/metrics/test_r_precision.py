@@ -41,6 +41,17 @@ def test_equals_the_search_for_one_query_at_a_time(block_numbers, monkeypatch):
     np.testing.assert_allclose(metrics.r_precision(features, labels), expected)
 
 
+@pytest.mark.parametrize("r", [1, 5, 20])
+def test_one_search_measures_both_to_the_bit(r):
+    """Of classes with fewer and with more images than R, and with one."""
+    features, labels = images()
+    features[7] = features[3]
+    assert metrics.map_and_r_precision(features, labels, r) == (
+        metrics.map_at_r(features, labels, r),
+        metrics.r_precision(features, labels),
+    )
+
+
 def test_classes_apart_are_found_whole():
     labels = np.array([0, 0, 0, 1, 1])
     assert metrics.r_precision(np.eye(2)[labels], labels) == 1
@@ -51,5 +62,8 @@ def test_classes_apart_are_found_whole():
     [([0, 0, 0], "two classes"), ([0, 1, 2], "two images"), ([0, 1], "found")],
 )
 def test_bad_arguments_are_refused(labels, message):
-    with pytest.raises(ValueError, match=message):
-        metrics.r_precision(np.eye(3), np.array(labels))
+    for measure in (metrics.r_precision, metrics.map_and_r_precision):
+        with pytest.raises(ValueError, match=message):
+            measure(np.eye(3), np.array(labels))
+    with pytest.raises(ValueError, match="r must be positive, found 0"):
+        metrics.map_and_r_precision(np.eye(3), np.array([0, 0, 1]), 0)

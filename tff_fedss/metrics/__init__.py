@@ -21,7 +21,7 @@ from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
 from tff_fedss.metrics.nearest import nearest_images
 from tff_fedss.metrics.precision import precision_at_k
 from tff_fedss.metrics.proposal import ProposalQuality, proposal_quality
-from tff_fedss.metrics.r_precision import r_precision
+from tff_fedss.metrics.r_precision import map_and_r_precision, r_precision
 from tff_fedss.metrics.verification import (
     Pairs,
     draw_pairs,
@@ -51,6 +51,7 @@ __all__ = [
     "fold_accuracies",
     "gradient_noise",
     "linear_accuracy",
+    "map_and_r_precision",
     "map_at_r",
     "mean_positive_cosine",
     "nearest_classes",

@@ -62,6 +62,17 @@ def average_precision_at_r(
             f"found {features.shape} and {labels.shape}."
         )
     neighbors = nearest_images(features, r, block_size=block_size)
-    is_relevant = labels[neighbors] == labels[:, np.newaxis]
-    precision = np.cumsum(is_relevant, 1) / np.arange(1, r + 1)
-    return np.mean(precision * is_relevant, 1)
+    return precision_of_ranks(labels[neighbors] == labels[:, np.newaxis])
+
+
+def precision_of_ranks(is_relevant: np.ndarray) -> np.ndarray:
+    """Computes the term of each query in `map_at_r` from what it has retrieved.
+
+    Args:
+        is_relevant: bool[queries, R], from the nearest on.
+
+    Returns:
+        float64[queries], see `average_precision_at_r`.
+    """
+    ranks = np.arange(1, is_relevant.shape[1] + 1)
+    return np.mean(np.cumsum(is_relevant, 1) / ranks * is_relevant, 1)

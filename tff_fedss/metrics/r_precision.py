@@ -6,6 +6,7 @@ MAP@10 it has 1 within reach of every query, however small its class.
 
 import numpy as np
 
+from tff_fedss.metrics.map_at_r import precision_of_ranks
 from tff_fedss.metrics.nearest import nearest_images
 
 # Of the matrix of nearness that a block of queries has, in numbers.
@@ -29,6 +30,36 @@ def r_precision(features: np.ndarray, labels: np.ndarray) -> float:
         ValueError: If no class has two images or all images are of one, a feature is
             not finite, or an argument has the wrong shape.
     """
+    _, result = _search(features, labels, 0)
+    return result
+
+
+def map_and_r_precision(
+    features: np.ndarray, labels: np.ndarray, r: int = 10
+) -> tuple[float, float]:
+    """Computes `map_at_r` and `r_precision`, to the bit, by one search for both.
+
+    Args:
+        features: [images, d] of a floating type, of any lengths.
+        labels: [images], integers.
+        r: R of MAP@R.
+
+    Returns:
+        MAP@R and R-precision.
+
+    Raises:
+        ValueError: As of both.
+    """
+    if r < 1:
+        raise ValueError(f"r must be positive, found {r}.")
+    average_precision, result = _search(features, labels, r)
+    return float(np.mean(average_precision)), result
+
+
+def _search(
+    features: np.ndarray, labels: np.ndarray, r: int
+) -> tuple[np.ndarray, float]:
+    """Returns each query's average precision at R, none if R is 0, and R-precision."""
     features, labels = np.asarray(features), np.asarray(labels)
     if labels.shape != features.shape[:1]:
         raise ValueError(
@@ -39,17 +70,21 @@ def r_precision(features: np.ndarray, labels: np.ndarray) -> float:
     if len(sizes) < 2 or sizes.max() < 2:
         raise ValueError("needs two classes, and one with two images or more.")
     others = sizes[class_of] - 1
-    queries = np.flatnonzero(others)
-    # Queries of about the same R together, and few different R to search with.
-    queries = queries[np.argsort(others[queries], kind="stable")]
-    searched = np.minimum(2 ** np.ceil(np.log2(others[queries])), len(labels) - 1)
+    # Queries of about the same R together, and few different numbers to search for.
+    groups = np.where(others, 2 ** np.ceil(np.log2(np.maximum(others, 1))), 0)
+    queries = np.argsort(others, kind="stable")
+    average_precision = np.zeros(len(labels) if r else 0)
     total = 0.0
-    for r in np.unique(searched).astype(int):
-        block = queries[searched == r]
-        num_parts = -(-len(block) * (r + 1024) // _BLOCK_NUMBERS)
+    for group in np.unique(groups if r else groups[others > 0]).astype(int):
+        block = queries[groups[queries] == group]
+        num_found = max(r, others[block].max())
+        num_parts = -(-len(block) * (group + 1024) // _BLOCK_NUMBERS)
         for part in np.array_split(block, num_parts):
-            neighbors = nearest_images(features, int(r), part)
+            neighbors = nearest_images(features, int(num_found), part)
             is_relevant = labels[neighbors] == labels[part, np.newaxis]
-            counted = np.arange(r) < others[part, np.newaxis]
-            total += np.sum((is_relevant & counted).sum(1) / others[part])
-    return float(total / len(queries))
+            if r:
+                average_precision[part] = precision_of_ranks(is_relevant[:, :r])
+            counted = np.arange(num_found) < others[part, np.newaxis]
+            shares = (is_relevant & counted).sum(1) / np.maximum(others[part], 1)
+            total += np.sum(shares)
+    return average_precision, float(total / np.count_nonzero(others))

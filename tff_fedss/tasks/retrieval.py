@@ -76,10 +76,14 @@ class Retrieval(task.Task):
         features, labels = self._all_features(weights, self.dataset.test_examples())
         cosine = metrics.MeanCosine()
         cosine.add(features)
-        measured = collections.OrderedDict(map_at_10=map_at_10(features, labels))
-        if self._pairs is not None:
+        measured = collections.OrderedDict()
+        if self._pairs is None:
+            measured["map_at_10"] = map_at_10(features, labels)
+        else:
+            measured["map_at_10"], measured["r_precision"] = (
+                metrics.map_and_r_precision(features, labels, _R)
+            )
             cosines = metrics.pair_cosines(features, self._pairs)
-            measured["r_precision"] = metrics.r_precision(features, labels)
             measured["tar_at_far"] = metrics.tar_at_far(
                 cosines, self._pairs.is_same, _FAR
             )
