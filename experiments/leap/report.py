@@ -11,19 +11,16 @@ of packed runs, which are without representations), with the setting's name befo
 and likewise .pdf. It takes seconds, and about 10 more per setting for t-SNE.
 """
 
-import dataclasses
 import pathlib
-import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from experiments.common import (
-    config,
     output_files,
     paired,
     plots,
-    program,
+    report_program,
     results,
     table_header,
 )
@@ -100,32 +97,6 @@ _PAPER_NOTE = " The paper's numbers are of its full settings, whatever ours is."
 
 # By setting and method, the runs by seed.
 Settings = dict[str, dict[str, list[results.Run]]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Config(config.Config):
-    """What a user asks for."""
-
-    results_dir: str = config.flag(
-        None,
-        "Holds SETTING/METHOD/seedN, the results folders, or an archive of them.",
-        needed="DIR is needed.",
-    )
-    output_dir: str = config.flag(
-        None,
-        "Where to write.",
-        needed="DIR is needed.",
-    )
-
-
-def main(config: Config) -> None:
-    """Reads and writes."""
-    text = write(
-        pathlib.Path(config.results_dir),
-        pathlib.Path(config.output_dir),
-        ["./run.sh", "leap_report", *sys.argv[1:]],
-    )
-    print(text)
 
 
 def write(
@@ -334,4 +305,4 @@ def _accuracy(runs: Sequence[results.Run]) -> plots.Curve:
 
 
 if __name__ == "__main__":
-    program.run(main, Config())
+    report_program.run("leap_report", write)

@@ -12,20 +12,17 @@ seed that are post-trained start from the same model. The paper's numbers (Image
 ResNet-50, 1,250 epochs) stand beside ours.
 """
 
-import dataclasses
 import pathlib
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from experiments.common import (
-    config,
     output_files,
     paired,
     plots,
-    program,
+    report_program,
     results,
     table_header,
 )
@@ -74,32 +71,6 @@ class _Row(NamedTuple):
     gamma: str
     paper: float | None
     accuracies: list[float]  # In percent, a seed each.
-
-
-@dataclasses.dataclass(frozen=True)
-class Config(config.Config):
-    """What a user asks for."""
-
-    results_dir: str = config.flag(
-        None,
-        "Holds CELL/seedN/, or an archive of them.",
-        needed="DIR is needed.",
-    )
-    output_dir: str = config.flag(
-        None,
-        "Where to write.",
-        needed="DIR is needed.",
-    )
-
-
-def main(config: Config) -> None:
-    """Reads and writes."""
-    text = write(
-        pathlib.Path(config.results_dir),
-        pathlib.Path(config.output_dir),
-        ["./run.sh", "moco_report", *sys.argv[1:]],
-    )
-    print(text, end="")
 
 
 def write(
@@ -352,4 +323,4 @@ def _plot(measured: dict[str, np.ndarray], path: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main, Config())
+    report_program.run("moco_report", write)

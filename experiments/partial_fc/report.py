@@ -13,7 +13,6 @@ have. All other flags must be the same. Takes seconds.
 import dataclasses
 import os
 import pathlib
-import sys
 from collections.abc import Mapping, Sequence
 
 from experiments.common import (
@@ -22,7 +21,7 @@ from experiments.common import (
     output_files,
     paired,
     plots,
-    program,
+    report_program,
     results,
     search_page,
     table_header,
@@ -69,31 +68,10 @@ RUN = results.Run
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(report_program.Config):
     """What a user asks for."""
 
-    results_dir: str = config.flag(
-        None,
-        "Holds the results folders, or an archive of them.",
-        needed="DIR is needed.",
-    )
-    output_dir: str = config.flag(
-        None,
-        "Where to write.",
-        needed="DIR is needed.",
-    )
     name: str = config.flag("partial_fc", "Of the files, without an ending.")
-
-
-def main(config: Config) -> None:
-    """Reads and writes."""
-    text = write(
-        pathlib.Path(config.results_dir),
-        pathlib.Path(config.output_dir),
-        config.name,
-        ["./run.sh", "partial_fc_report", *sys.argv[1:]],
-    )
-    print(text)
 
 
 def write(
@@ -281,4 +259,4 @@ def _last(column: str, runs: Sequence[results.Run]) -> list[float]:
 
 
 if __name__ == "__main__":
-    program.run(main, Config())
+    report_program.run("partial_fc_report", write, Config())

@@ -12,7 +12,6 @@ on its (much larger) data sets stand below the table.
 import dataclasses
 import pathlib
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 
 from experiments.common import (
@@ -20,7 +19,7 @@ from experiments.common import (
     output_files,
     paired,
     plots,
-    program,
+    report_program,
     results,
     table_header,
 )
@@ -83,31 +82,10 @@ _POSTER = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(report_program.Config):
     """What a user asks for."""
 
-    results_dir: str = config.flag(
-        None,
-        "Holds the results folders, named by their samplers, or an archive of them.",
-        needed="DIR is needed.",
-    )
-    output_dir: str = config.flag(
-        None,
-        "Where to write.",
-        needed="DIR is needed.",
-    )
     name: str = config.flag("curves", "Of the files, without an ending.")
-
-
-def main(config: Config) -> None:
-    """Reads and writes."""
-    text = write(
-        pathlib.Path(config.results_dir),
-        pathlib.Path(config.output_dir),
-        config.name,
-        ["./run.sh", "rf_softmax_report", *sys.argv[1:]],
-    )
-    print(text)
 
 
 def write(
@@ -334,4 +312,4 @@ def _mean_of(rows: Sequence[training.Metrics], column: str) -> float | None:
 
 
 if __name__ == "__main__":
-    program.run(main, Config())
+    report_program.run("rf_softmax_report", write, Config())
