@@ -7,13 +7,14 @@ not, or what `./run.sh pack` made of them, and writes NAME.png and .pdf (TAR@FAR
 and the loss by steps), NAME.csv (a row per measurement of CA_pcc) and NAME.md. Runs of
 one --sampling and --sample_rate (`pprn_0.1`, ...) are one row and one curve: the mean
 and the standard deviation over seeds, in the row at the last step that all of them
-have. All other flags must be the same. Takes seconds.
+have. All other flags must be the same, but for those in which the cells of a table are
+meant to differ, which are shown. Takes seconds.
 """
 
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from experiments.common import (
     archive,
@@ -80,6 +81,7 @@ def write(
     name: str,
     command: Sequence[str] | None = None,
     title: str = "Partial FC",
+    may_differ: Collection[str] = (),
 ) -> str:
     """Writes the curves and the table.
 
@@ -89,6 +91,7 @@ def write(
         name: Of the files.
         command: What was given to write it, argument by argument.
         title: Of the page.
+        may_differ: Flags in which runs are meant to differ, besides those of `KIND`.
 
     Returns:
         The page, in Markdown.
@@ -98,7 +101,7 @@ def write(
             runs do not belong together.
     """
     output_files.check_name(name)
-    cells = _read(results_dir)
+    cells = _read(results_dir, may_differ)
     output_files.create_folder(output_dir)
     rows = {key: [*map(_rows, runs)] for key, runs in cells.items()}
     plot(rows, output_dir / f"{name}.png")
@@ -113,7 +116,7 @@ def write(
         ],
         ["run", "seed", *columns],
     )
-    text = table_header.head(title, cells, command) + _as_markdown(cells)
+    text = table_header.head(title, cells, command) + _as_markdown(cells, may_differ)
     text += _differences(cells)
     output_files.write_text(output_dir / f"{name}.md", text)
     return text
@@ -167,10 +170,19 @@ def write_table(
             metric="map_at_r",
             metric_title=_TITLES["map_at_r"],
         )
-    return write(results_dir, results_dir, "_".join(name), command, table.title)
+    return write(
+        results_dir,
+        results_dir,
+        "_".join(name),
+        command,
+        table.title,
+        frozenset(table.differing_settings()),
+    )
 
 
-def _read(results_dir: pathlib.Path) -> dict[str, list[results.Run]]:
+def _read(
+    results_dir: pathlib.Path, may_differ: Collection[str]
+) -> dict[str, list[results.Run]]:
     """Reads all runs that have been measured, by name and then by seed."""
     if not results_dir.is_dir():
         raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
@@ -192,7 +204,9 @@ def _read(results_dir: pathlib.Path) -> dict[str, list[results.Run]]:
     for runs in cells.values():
         runs.sort(key=lambda run: run.seed)
         results.check_same_cell(runs)
-    results.check_same_table([run for runs in cells.values() for run in runs])
+    results.check_same_table(
+        [run for runs in cells.values() for run in runs], may_differ
+    )
     return dict(sorted(cells.items(), key=lambda item: (item[0] != "full", item[0])))
 
 
@@ -208,8 +222,11 @@ def _rows(run: results.Run) -> list[training.Metrics]:
     ]
 
 
-def _as_markdown(cells: Mapping[str, Sequence[results.Run]]) -> str:
+def _as_markdown(
+    cells: Mapping[str, Sequence[results.Run]], may_differ: Collection[str]
+) -> str:
     """A row for each name: the last measurement of each column that all seeds have."""
+    own_flags = sorted(set(may_differ) - KIND.cell_flags)
     columns = [
         c
         for c in _TITLES
@@ -224,8 +241,10 @@ def _as_markdown(cells: Mapping[str, Sequence[results.Run]]) -> str:
             mean_std(_last(c, runs), 0 if c == "classes_per_step" else 3)
             for c in columns
         ]
-        rows.append([name, seeds, f"{steps:,}", *values])
-    header = ["run", "seeds", "steps", *(_TITLES[c] for c in columns)]
+        own = [runs[0].flags.get(flag, "") for flag in own_flags]
+        rows.append([name, *own, seeds, f"{steps:,}", *values])
+    own_titles = [flag.replace("_", " ") for flag in own_flags]
+    header = ["run", *own_titles, "seeds", "steps", *(_TITLES[c] for c in columns)]
     return f"{as_markdown(header, rows)}\n"
 
 

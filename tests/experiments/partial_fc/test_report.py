@@ -74,6 +74,23 @@ def test_differences_are_of_runs_of_the_same_seed(tmp_path):
     ]
 
 
+def test_a_flag_that_is_meant_to_differ_is_shown(tmp_path):
+    write_run(tmp_path, 0, 0.9, 0.6, rate=1.0, flags={"learning_rate": 0.003})
+    write_run(tmp_path, 0, 0.8, 0.5, flags={"learning_rate": 0.001})
+    differing = {"sample_rate", "learning_rate"}
+    text = partial_fc_report.write(
+        tmp_path, tmp_path / "out", "own_rates", may_differ=differing
+    )
+    lines = run_folders.table_rows(text.partition("Differences in points")[0])
+    assert lines[0].startswith(
+        "| run | learning rate | seeds | steps | TAR@FAR=0.001 |"
+    )
+    assert [line.split(" | ")[:3] for line in lines[1:]] == [
+        ["| full", "0.003", "1"],
+        ["| pprn_0.1", "0.001", "1"],
+    ]
+
+
 def test_packed_runs_make_the_same_table(tmp_path):
     for seed in (0, 1):
         run = write_run(tmp_path / "new", seed, 0.5, 0.4 + seed / 10)
