@@ -1,9 +1,9 @@
 """What the programs share that make a page of runs.
 
-def write(results_dir, output_dir, command=None) -> str: ...
+    def write(results_dir, output_dir, command=None) -> str: ...
 
-if __name__ == "__main__":
-    report_program.run("leap_report", write)
+    if __name__ == "__main__":
+        report_program.run("leap_report", write)
 """
 
 import dataclasses
