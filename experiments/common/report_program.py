@@ -1,9 +1,7 @@
 """What the programs share that make a page of runs.
 
-    def write(results_dir, output_dir, command=None) -> str: ...
-
-    if __name__ == "__main__":
-        report_program.run("leap_report", write)
+Such a module ends with `report_program.run("leap_report", write)` and its own `write`:
+as a program it writes a page and prints it.
 """
 
 import dataclasses

@@ -19,10 +19,12 @@ from experiments.fedss.result_figures import NothingToDraw
 from experiments.fedss.run_config import RunConfig
 from experiments.fedss.table_results import METHOD_TITLES, Results, Run, Setting
 from tff_fedss import algorithms, metrics, models, tasks, training
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 _NOISE_BATCH = 32  # |D| of A.3
 _CONFUSED_PAIRS = 6  # that are shown as pictures
+_COUNTED_CLIENTS = 20  # of figure 7's means
 
 LoadTask = Callable[[Mapping[str, str]], tasks.Task]
 
@@ -100,7 +102,10 @@ def figure7(
     """Draws what FedSS and NegOnly confuse among one client's classes.
 
     Both have the smallest m that both were run with, and the same seed. The images are
-    the client's own. Below are pictures of what is confused most often.
+    the client's own. Below are pictures of what is confused most often; above, how many
+    images are right, and how many of P_k are predicted at all, in the mean over
+    20 clients: representations that collapse onto one are predicted as one
+    (Section 3.4).
 
     Args:
         results: The runs.
@@ -116,45 +121,33 @@ def figure7(
         InvalidInputError: If the weights of a run are damaged.
     """
     runs = _smallest_pair(results)
-    weights = {method: load_weights(run) for method, run in runs.items()}
     task = load_task(runs["fedss"].flags)
     dataset = task.dataset
     client_id = client_id or dataset.train.client_ids[0]
+    counted = dataset.train.client_ids[:_COUNTED_CLIENTS]
     positives = np.asarray(dataset.positives(client_id))
-    examples = dataset.client_examples(client_id, np.array([0, 0], np.int32))
-    (batch,) = examples.batch(dataset.num_examples(client_id))
-    labels = batch["label"].numpy()
-    matrices, predictions = {}, {}
-    model = task.feature_extractor_fn()
-    for method, (*phi, classifier) in weights.items():
-        theirs = [np.shape(array) for array in (*phi, classifier)]
-        dim = model.output_shape[-1]
-        ours = [
-            *(tuple(v.shape) for v in model.trainable_variables),
-            (dataset.num_classes, dim),
-        ]
-        if theirs != ours:
-            raise InvalidInputError(
-                f"{runs[method].path / method}.npz has {len(phi)} arrays of phi and W "
-                f"of shape {theirs[-1]}; they do not fit the model, which has "
-                f"{len(ours) - 1} and {ours[-1]}."
-            )
-        for variable, value in zip(model.trainable_variables, phi, strict=True):
-            variable.assign(value)
-        features = model(tf.cast(batch["image"], tf.float32), training=False).numpy()
-        predictions[method] = metrics.client_predictions(
-            features, labels, classifier, positives
-        )
+    images = _images_of(dataset, client_id)["image"].numpy()
+    matrices, predictions, means = {}, {}, {}
+    for method, run in runs.items():
+        predict = _predictor(task, run)
+        predictions[method] = predict(client_id)
         matrices[method] = metrics.confusion_matrix(
             *predictions[method], len(positives)
         )
+        of_clients = [
+            predict(one)
+            for one in tqdm.tqdm(counted, desc=METHOD_TITLES[method], unit="clients")
+        ]
+        right = np.mean([np.mean(true == found) for true, found in of_clients])
+        num_found = np.mean([len(np.unique(found)) for _, found in of_clients])
+        means[method] = f"{100 * right:.0f} % right, {num_found:.1f} classes predicted"
     m = runs["fedss"].setting.num_negatives
-    with plots.figure(path, 2, 2, figsize=(9, 6.4), height_ratios=(2.4, 1)) as (
+    with plots.figure(path, 2, 2, figsize=(9, 6.8), height_ratios=(2.4, 1)) as (
         figure,
         (panels, below),
     ):
         for axes, method in zip(below, matrices, strict=True):
-            _draw_confused(axes, batch["image"].numpy(), *predictions[method])
+            _draw_confused(axes, images, *predictions[method])
         for axes, (method, matrix) in zip(panels, matrices.items(), strict=True):
             rates = 100 * matrix / matrix.sum(1, keepdims=True)
             image = axes.imshow(rates, cmap="Blues", vmin=0, vmax=100)
@@ -162,8 +155,10 @@ def figure7(
             axes.set(
                 xlabel="predicted class (place in P_k)",
                 ylabel="true class (place in P_k)",
-                title=f"{METHOD_TITLES[method]}: {right:.0f} % right",
+                title=f"{METHOD_TITLES[method]}: {right:.0f} % right\n"
+                f"mean of {len(counted)} clients: {means[method]}",
             )
+            axes.title.set_fontsize("small")
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_major_locator(plt.MaxNLocator(integer=True))
             axes.grid(visible=False)
@@ -173,6 +168,44 @@ def figure7(
             f"{len(positives)}, |S_k| = {len(positives) + m}"
         )
     return matrices
+
+
+def _images_of(dataset: FederatedDataset, client_id: str) -> Mapping[str, tf.Tensor]:
+    examples = dataset.client_examples(client_id, np.array([0, 0], np.int32))
+    (batch,) = examples.batch(dataset.num_examples(client_id))
+    return batch
+
+
+def _predictor(
+    task: tasks.Task, run: Run
+) -> Callable[[str], tuple[np.ndarray, np.ndarray]]:
+    """Returns what gives the true and predicted places in P_k of a client's images."""
+    *phi, classifier = load_weights(run)
+    model = task.feature_extractor_fn()
+    theirs = [np.shape(array) for array in (*phi, classifier)]
+    ours = [
+        *(tuple(v.shape) for v in model.trainable_variables),
+        (task.dataset.num_classes, model.output_shape[-1]),
+    ]
+    if theirs != ours:
+        raise InvalidInputError(
+            f"{run.path / run.setting.method}.npz has {len(phi)} arrays of phi and W "
+            f"of shape {theirs[-1]}; they do not fit the model, which has "
+            f"{len(ours) - 1} and {ours[-1]}."
+        )
+    for variable, value in zip(model.trainable_variables, phi, strict=True):
+        variable.assign(value)
+
+    def predict(client_id: str) -> tuple[np.ndarray, np.ndarray]:
+        batch = _images_of(task.dataset, client_id)
+        return metrics.client_predictions(
+            model(tf.cast(batch["image"], tf.float32), training=False).numpy(),
+            batch["label"].numpy(),
+            classifier,
+            np.asarray(task.dataset.positives(client_id)),
+        )
+
+    return predict
 
 
 def _draw_confused(

@@ -16,11 +16,15 @@ from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 
-def toy_task(labels):
-    """One client; an image is a single pixel at the place of its class."""
-    images = np.zeros([len(labels), 4, 4, 1], np.uint8)
-    images.reshape(len(labels), 16)[np.arange(len(labels)), labels] = 255
-    clients = InMemoryClientData({"anna": (images, np.array(labels, np.int32))})
+def toy_task(*labels):
+    """A client for each list; an image is a single pixel at the place of its class."""
+    examples = {}
+    for name, own in zip(("anna", "ben"), labels, strict=False):
+        images = np.zeros([len(own), 4, 4, 1], np.uint8)
+        images.reshape(len(own), 16)[np.arange(len(own)), own] = 255
+        examples[name] = (images, np.array(own, np.int32))
+    clients = InMemoryClientData(examples)
+    images, own = examples["anna"]
     dataset = FederatedDataset(
         name="toy",
         num_classes=16,
@@ -29,8 +33,8 @@ def toy_task(labels):
         num_examples=clients.num_examples,
         positives=clients.positives,
         max_positives=clients.max_positives,
-        test=dataset_from_arrays(images, np.array(labels, np.int32)),
-        num_test_examples=len(labels),
+        test=dataset_from_arrays(images, own),
+        num_test_examples=len(own),
     )
 
     def features():
@@ -68,7 +72,7 @@ def test_confusion_of_one_client(tmp_path, drawn):
 
     def load_task(flags):
         asked.append((flags["num_negatives"], flags["seed"]))
-        return toy_task([7, 2, 2, 9])
+        return toy_task([7, 2, 2, 9], [7, 9])
 
     matrices = model_figures.figure7(results, tmp_path / "7.png", load_task)
     run_folders.check_figure(tmp_path / "7.png")
@@ -80,7 +84,11 @@ def test_confusion_of_one_client(tmp_path, drawn):
     )
     rates = drawn[1].images[0].get_array()
     np.testing.assert_array_equal(rates, [[100, 0, 0]] * 3)
-    assert "50 % right" in drawn[1].get_title()
+    # Without class 2, NegOnly takes the other one of two.
+    assert [axes.get_title() for axes in drawn[:2]] == [
+        "FedSS: 100 % right\nmean of 2 clients: 100 % right, 2.5 classes predicted",
+        "NegOnly: 50 % right\nmean of 2 clients: 25 % right, 1.5 classes predicted",
+    ]
     # Pictures: FedSS confuses nothing, NegOnly takes places 1 and 2 for place 0.
     assert drawn[2].get_title() == "nothing is confused"
     texts = [text.get_text() for text in drawn[3].texts]
