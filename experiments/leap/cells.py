@@ -153,6 +153,10 @@ _NOISE: dict[str, tuple[str, dict[str, Any]]] = {
         "2,000 digits, 40 % wrong labels, gamma = 5",
         dict(_MNIST_2000, **_NOISY, diversity=5.0),
     ),
+    "cifar10_clean": (
+        "10,000 images of CIFAR-10",
+        dict(_MINI["cifar10_mini"][1], pace_cap=0.6, pace_start=0.3),
+    ),
     "cifar10_noisy": (
         "10,000 images of CIFAR-10, 40 % wrong labels",
         dict(_MINI["cifar10_mini"][1], **_NOISY),
