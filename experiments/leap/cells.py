@@ -1,7 +1,7 @@
 """The cells of LEAP: Table 1, LEAP beside SPLD and random mini-batches.
 
     ./run.sh table leap/1 --scale=mini --data_dir=DIR --cells='mnist_mini/*'
-    ./run.sh table leap/noise --scale=mini --data_dir=DIR --cells='mnist*'
+    ./run.sh table leap/noise --data_dir=DIR --cells='mnist*'        # or 'cifar10*'
     ./run.sh table leap/diversity --data_dir=DIR     # long tails and near duplicates
     ./run.sh table leap/1 --scale=paper --cells='cifar10/*'
 
