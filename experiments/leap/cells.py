@@ -5,9 +5,9 @@
     ./run.sh table leap/diversity --data_dir=DIR     # long tails and near duplicates
     ./run.sh table leap/1 --scale=paper --cells='cifar10/*'
 
-Hours on 2 cores at --scale=mini, three seeds: 0.8 for digits and CIFAR-10 together.
-What to expect: docs/results/leap; on CIFAR-10 mini LEAP 54.6 %, SPLD 54.7 %, random
-54.0 %. --scale=paper has not been run: days on a GPU.
+Hours on a core, digits and CIFAR-10 together: leap/1 at --scale=mini, three seeds, 0.3;
+leap/noise, five seeds, 1.2. What to expect: docs/results/leap; on CIFAR-10 mini LEAP
+55.9 %, SPLD 56.6 %, random 54.0 %. --scale=paper has not been run: days on a GPU.
 """
 
 from collections.abc import Sequence
