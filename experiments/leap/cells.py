@@ -129,15 +129,11 @@ _MINI: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-# On clean data nothing is left to differ once everything is selected. Labels are wrong
-# here, and the share stays at that of the right ones; lambda is solved for it.
-_NOISY = dict(
-    label_noise=0.4,
-    pace_start=0.3,
-    pace_growth=0.1,
-    pace_cap=0.6,
-    diversity_growth=0.0,
-)
+# On clean data nothing is left to differ once everything is selected: here it never is.
+_AT_MOST_60 = dict(pace_start=0.3, pace_cap=0.6)
+_CAPPED = dict(_AT_MOST_60, pace_growth=0.1, diversity_growth=0.0)
+# The share stays at that of the right labels; lambda is solved for it.
+_NOISY = dict(_CAPPED, label_noise=0.4)
 _MNIST_2000 = dict(
     _MINI_COMMON,
     dataset="mnist",
@@ -147,7 +143,7 @@ _MNIST_2000 = dict(
     rounds=60,
 )
 _NOISE: dict[str, tuple[str, dict[str, Any]]] = {
-    "mnist_clean": ("2,000 digits", dict(_MNIST_2000, pace_cap=0.6, pace_start=0.3)),
+    "mnist_clean": ("2,000 digits", dict(_MNIST_2000, **_AT_MOST_60)),
     "mnist_noisy": ("2,000 digits, 40 % wrong labels", dict(_MNIST_2000, **_NOISY)),
     "mnist_noisy_gamma5": (
         "2,000 digits, 40 % wrong labels, gamma = 5",
@@ -155,7 +151,7 @@ _NOISE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "cifar10_clean": (
         "10,000 images of CIFAR-10",
-        dict(_MINI["cifar10_mini"][1], pace_cap=0.6, pace_start=0.3),
+        dict(_MINI["cifar10_mini"][1], **_AT_MOST_60),
     ),
     "cifar10_noisy": (
         "10,000 images of CIFAR-10, 40 % wrong labels",
@@ -165,7 +161,6 @@ _NOISE: dict[str, tuple[str, dict[str, Any]]] = {
 
 # Where to look at all kinds of examples should pay: parts of a class that are seldom
 # seen, and many copies of few images. The embedding is trained before the student.
-_CAPPED = dict(pace_start=0.3, pace_growth=0.1, pace_cap=0.6, diversity_growth=0.0)
 _FEW_WRONG = dict(label_noise=0.2, pace_cap=0.8)
 _TAIL = dict(
     _MINI_COMMON,

@@ -72,7 +72,7 @@ def _design(
         )
         for nu, num_frequencies in points
     ]
-    return table(title, _PROGRAM, cells, f"rf_softmax/{name}", (0, 1, 2))
+    return table(title, _PROGRAM, cells, f"rf_softmax/{name}")
 
 
 # As ("ptb", "mini"), but for 1,600 steps.
