@@ -166,7 +166,7 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         None, "Of the optimizer." + _by_task("learning_rate"), low=0.0
     )
     max_gradient_norm: float = config.flag(
-        5.0, "Longer gradients are shortened to it.", low=1e-6
+        5.0, "Clip the gradient, over all weights together, to this norm.", low=1e-6
     )
     rounds_per_evaluation: int = config.flag(
         5, "How often to measure.", group="Evaluation and checkpoints", low=1
@@ -190,6 +190,7 @@ _COLUMNS = (
     "clipped_share",
     "effective_samples",
     "clipped_mass",
+    "clipped_steps",
     "num_examples",
     "mean_cosine",
 )

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,7 +24,14 @@ def rows(seed, num_rows=6):
     return inputs, generator.integers(N, size=num_rows).astype(np.int32)
 
 
-def build(name, optimizer=None, num_negatives=12, num_frequencies=20, share=False):
+def build(
+    name,
+    optimizer=None,
+    num_negatives=12,
+    num_frequencies=20,
+    share=False,
+    max_gradient_norm=None,
+):
     sampler = None
     if name != "full":
         options = samplers.SamplerOptions(N, D, SCALE, num_frequencies=num_frequencies)
@@ -36,6 +45,7 @@ def build(name, optimizer=None, num_negatives=12, num_frequencies=20, share=Fals
         num_negatives=num_negatives,
         logit_scale=SCALE,
         share_negatives=share,
+        max_gradient_norm=max_gradient_norm,
         seed=2,
     )
 
@@ -183,25 +193,65 @@ def test_an_lstm_carries_its_state_until_a_text_begins_anew():
     np.testing.assert_allclose(anew, first, atol=1e-6)
 
 
-def test_gradients_are_shortened_together():
+def zipf_text():
+    # 8 texts of 12 words each, most of them frequent ones.
+    p = 1 / np.arange(1, N + 1)
+    words = rng(3).choice(N, (8, 13), p=p / p.sum()).astype(np.int32)
+    inputs = {"tokens": words[:, :-1], "keep": np.float32(1)}
+    encoder = models.LstmEncoder(N, D, batch_size=8, num_units=5, seed=1)
+    return encoder, inputs, words[:, 1:].reshape(-1)
+
+
+def sparse_rows(same_class):
+    inputs, labels = rows(0)
+    labels = np.full_like(labels, 7) if same_class else labels
+    return models.SparseEncoder(V, D, seed=1), inputs, labels
+
+
+@pytest.mark.parametrize("sampler", [None, "uniform", "exp"])
+@pytest.mark.parametrize(
+    "build_batch",
+    [
+        zipf_text,
+        functools.partial(sparse_rows, same_class=True),
+        functools.partial(sparse_rows, same_class=False),
+    ],
+    ids=["zipf_words", "one_class", "several_classes"],
+)
+def test_clipping_is_that_of_the_dense_gradient(build_batch, sampler):
     def step(max_gradient_norm):
+        encoder, inputs, labels = build_batch()
+        options = samplers.SamplerOptions(N, D, SCALE)
         algorithm = algorithms.SampledSoftmax(
-            models.SparseEncoder(V, D, seed=1),
+            encoder,
             N,
             D,
             tf.keras.optimizers.SGD(1.0),
-            None,
-            num_negatives=1,
+            sampler and samplers.SAMPLERS[sampler](options),
+            num_negatives=12,
             logit_scale=SCALE,
             max_gradient_norm=max_gradient_norm,
+            seed=2,
         )
         before = algorithm.weights.trainable
-        algorithm.update(*rows(0))
-        after = algorithm.weights.trainable
-        return [b - a for a, b in zip(before, after, strict=True)]
+        algorithm.update(inputs, labels)
+        moved = zip(before, algorithm.weights.trainable, strict=True)
+        return [b - a for b, a in moved], algorithm.round_metrics
 
-    free, shortened = step(None), step(0.01)
-    length = np.sqrt(sum(np.square(g).sum() for g in free))
-    assert length > 0.1
-    for a, b in zip(free, shortened, strict=True):
-        np.testing.assert_allclose(b, a * 0.01 / length, rtol=1e-3, atol=1e-7)
+    dense, metrics = step(None)
+    assert "clipped_steps" not in metrics
+    norm = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in dense))
+    for share in (0.5, 0.97, 1.03):  # The norm of slices may be on the other side of 1.
+        clipped, metrics = step(share * norm)
+        assert metrics["clipped_steps"] == (share < 1)
+        for ours, g in zip(clipped, dense, strict=True):
+            np.testing.assert_allclose(ours, g * min(share, 1), rtol=1e-4, atol=1e-6)
+
+
+def test_a_round_counts_the_steps_that_were_clipped():
+    algorithm = build("exp", max_gradient_norm=1e-3)
+    for num_steps in (2, 3):
+        algorithm.begin_round()
+        for step in range(num_steps):
+            algorithm.update(*rows(step))
+        assert algorithm.round_metrics["clipped_steps"] == num_steps

@@ -77,8 +77,8 @@ class SampledSoftmax:
             logit_scale: tau.
             share_negatives: Whether the examples of a mini-batch share their
                 negatives. Those that are an example's target are left out for it.
-            max_gradient_norm: Longer gradients, over all weights together, are
-                shortened to it. None: they are not.
+            max_gradient_norm: A gradient whose norm, over all weights together, is
+                larger is scaled down to it. None: there is no clipping.
             seed: Of W and of the draws.
         """
         self.sampler = sampler
@@ -97,25 +97,31 @@ class SampledSoftmax:
         self._carry = encoder.initial_carry
         # h, labels and left_out of the last mini-batch.
         self._last: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None = None
+        self._num_clipped_steps = 0
         self._update_graph = tf.function(self._step, reduce_retracing=True)
         self._rebuild_sampler()
 
     def begin_round(self) -> None:
-        """Begins to count for `round_metrics` anew."""
+        """Resets what `round_metrics` counts."""
+        self._num_clipped_steps = 0
         if self.sampler is not None:
             self.sampler.num_estimates = self.sampler.num_clipped = 0
 
     @property
     def round_metrics(self) -> dict[str, float]:
-        """What the sampler counted since `begin_round`; empty without one.
+        """What was counted since `begin_round`.
 
-        `clipped_share`: of its estimates, how many were below their bound; 0 if it
-        estimates nothing.
+        `clipped_steps`: the steps whose gradient was clipped, if there is a maximum.
+        `clipped_share`, of a sampler: the share of its estimates that were below their
+        bound; 0 if it estimates nothing.
         """
-        if self.sampler is None:
-            return {}
-        estimates = max(self.sampler.num_estimates, 1)
-        return {"clipped_share": self.sampler.num_clipped / estimates}
+        counts = {}
+        if self._max_gradient_norm is not None:
+            counts["clipped_steps"] = self._num_clipped_steps
+        if self.sampler is not None:
+            estimates = max(self.sampler.num_estimates, 1)
+            counts["clipped_share"] = self.sampler.num_clipped / estimates
+        return counts
 
     def measure_proposal(self) -> metrics.ProposalQuality | None:
         """Compares the sampler's q with the softmax, at a cost of O(n) an example.
@@ -160,9 +166,10 @@ class SampledSoftmax:
         Returns:
             The summed loss (sampled, or full without a sampler) from before the step.
         """
-        loss_sum, self._carry, h = self._update_graph(
+        loss_sum, self._carry, h, is_clipped = self._update_graph(
             inputs, self._carry, labels, left_out
         )
+        self._num_clipped_steps += int(is_clipped)
         if h is not None:
             self._last = h.numpy(), np.asarray(labels), left_out
         return float(loss_sum)
@@ -209,8 +216,9 @@ class SampledSoftmax:
                 )
             loss = tf.reduce_mean(example_losses)
         gradient = tape.gradient(loss, self._variables)
+        is_clipped = False
         if self._max_gradient_norm is not None:
-            gradient, _ = tf.clip_by_global_norm(gradient, self._max_gradient_norm)
+            gradient, is_clipped = _clip(gradient, self._max_gradient_norm)
         self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
         if self.sampler is not None and self.sampler.needs_embeddings:
             changed, _ = tf.unique(tf.concat([labels, tf.reshape(ids, [-1])], 0))
@@ -220,7 +228,7 @@ class SampledSoftmax:
                 [changed, tf.gather(self._classifier, changed)],
                 [],
             )
-        return tf.reduce_sum(example_losses), next_carry, h
+        return tf.reduce_sum(example_losses), next_carry, h, is_clipped
 
     def _draw(self, h: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         def draw(h, labels, step):
@@ -269,6 +277,40 @@ class SampledSoftmax:
         return tff.learning.models.ModelWeights(
             trainable=models.values(self._variables), non_trainable=[]
         )
+
+
+def _clip(
+    gradient: Sequence[tf.Tensor | tf.IndexedSlices], max_norm: float
+) -> tuple[list[tf.Tensor | tf.IndexedSlices], tf.Tensor]:
+    """Scales a gradient down to a norm, which counts a sparse row once.
+
+    `tf.clip_by_global_norm` takes the norm of the slices as they are. Where several of
+    them belong to one row, as they do if an example shares its word or its class with
+    others, that is not the norm of the gradient.
+
+    Returns:
+        The gradient, with at most one slice a row, and whether it was larger.
+    """
+    gradient = [_with_summed_rows(g) for g in gradient]
+    norm = tf.linalg.global_norm(gradient)
+    scale = max_norm / tf.maximum(norm, max_norm)
+    clipped = [
+        tf.IndexedSlices(scale * g.values, g.indices, g.dense_shape)
+        if isinstance(g, tf.IndexedSlices)
+        else scale * g
+        for g in gradient
+    ]
+    return clipped, norm > max_norm
+
+
+def _with_summed_rows(
+    gradient: tf.Tensor | tf.IndexedSlices,
+) -> tf.Tensor | tf.IndexedSlices:
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, positions = tf.unique(gradient.indices)
+    sums = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
+    return tf.IndexedSlices(sums, rows, gradient.dense_shape)
 
 
 def _unit_rows(rows: np.ndarray) -> np.ndarray:
