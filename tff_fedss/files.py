@@ -1,14 +1,16 @@
-"""Files that are written whole or not at all, locks, and one-line reasons."""
+"""Files: written whole or not at all, texts and CSV by line, locks, digests."""
 
 import contextlib
+import csv
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import pathlib
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -38,53 +40,39 @@ _CURES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
     errno.EFBIG: "raise the limit (ulimit -f)",
-    errno.EROFS: "name a folder that can be written",
-    errno.EACCES: "give yourself access, or name another",
-    errno.EPERM: "give yourself access, or name another",
     errno.EMFILE: "raise the limit (ulimit -n)",
 }
 
 
-def one_line(error: object) -> str:
-    """The message of an exception, or another text, on one line."""
-    return " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+def error_text(error: object) -> str:
+    """The message of an exception, or another text, on one line without a full stop.
 
-
-def short_reason(error: Exception) -> str:
-    """The operating system's words for an error, or its message, on one line."""
-    return getattr(error, "strerror", None) or one_line(error)
-
-
-def reason(error: Exception) -> str:
-    """Returns in a few words what could not be done, and the cure.
-
-    Args:
-        error: An OSError, or one of TensorFlow's, which writes and reads files itself.
+    Of an OSError the operating system's words, and what to do about a full disk.
     """
-    text = getattr(error, "strerror", None) or one_line(
-        getattr(error, "message", error)
-    )
+    words = getattr(error, "strerror", None) or getattr(error, "message", None)
+    text = " ".join(str(words or error).split()).removesuffix(".")
     cure = _CURES.get(getattr(error, "errno", None))
-    return f"{text}; {cure}, then give the same command again" if cure else text
+    if cure:
+        return f"{text}; {cure}, then give the same command again"
+    return text or type(error).__name__
 
 
-def refusal(
+def io_error(
     error: Exception, path: str | os.PathLike, what: str
 ) -> InvalidInputError | RunStoppedError:
-    """Returns the error to raise for what the operating system refused.
+    """Returns the error to raise for a file that cannot be read or written.
 
     Args:
-        error: What it raised, an OSError or one of TensorFlow's.
+        error: An OSError, or one of TensorFlow's.
         path: The file or folder that was named; the error may know another one, on the
             way to it.
-        what: What could not be done, such as "cannot be written".
+        what: What failed, such as "cannot be written".
 
     Returns:
-        An `InvalidInputError` if no machine could do it, because of the path, else a
-        `RunStoppedError`.
+        An `InvalidInputError` if the path is to blame, else a `RunStoppedError`.
     """
     is_input = getattr(error, "errno", None) in _BAD_PATH
-    message = f"{os.fspath(path)} {what}: {reason(error)}."
+    message = f"{os.fspath(path)} {what}: {error_text(error)}."
     return (InvalidInputError if is_input else RunStoppedError)(message)
 
 
@@ -102,7 +90,7 @@ def writing(path: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise refusal(error, path, "cannot be written") from error
+        raise io_error(error, path, "cannot be written") from error
 
 
 def make_folder(path: str | os.PathLike, name: str | None = None) -> None:
@@ -121,7 +109,7 @@ def make_folder(path: str | os.PathLike, name: str | None = None) -> None:
     except OSError as error:
         if isinstance(error, FileExistsError):
             error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        raise refusal(error, name or path, "cannot be created") from error
+        raise io_error(error, name or path, "cannot be created") from error
 
 
 def check_regular(path: str | os.PathLike) -> os.stat_result:
@@ -203,55 +191,129 @@ def write_text(path: str | os.PathLike, text: str) -> None:
     write(path, text.encode("utf-8"))
 
 
-def read_text(path: str | os.PathLike) -> str | None:
-    """Reads a text in UTF-8.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The text, with its line ends as they are; None if there is no such file.
+def read_bytes(path: str | os.PathLike) -> bytes:
+    """Reads a file.
 
     Raises:
-        InvalidInputError: If it is not UTF-8, or no regular file; it names the line.
+        InvalidInputError: If there is no such file.
         RunStoppedError: If it cannot be read.
     """
-    content = read_if_there(path)
-    return None if content is None else as_text(content, path)
+    try:
+        return read(path)
+    except OSError as error:
+        raise io_error(error, path, "cannot be read") from error
 
 
 def read_if_there(path: str | os.PathLike) -> bytes | None:
-    """Reads a file; None if there is no such file.
-
-    Raises:
-        InvalidInputError: If it is no regular file.
-        RunStoppedError: If it cannot be read.
-    """
+    """Reads a file, see `read_bytes`; None if there is no such file."""
     try:
         return read(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise refusal(error, path, "cannot be read") from error
+        raise io_error(error, path, "cannot be read") from error
 
 
-def as_text(content: bytes, path: str | os.PathLike) -> str:
+def read_text(path: str | os.PathLike) -> str | None:
+    """Reads a text in UTF-8, see `decoded`; None if there is no such file."""
+    content = read_if_there(path)
+    return None if content is None else decoded(content, path)
+
+
+def read_lines(path: str | os.PathLike) -> list[str]:
+    """Reads the lines of a text in UTF-8, without their ends.
+
+    Raises:
+        InvalidInputError: If there is no such file, or it is not UTF-8.
+        RunStoppedError: If it cannot be read.
+    """
+    return decoded_lines(read_bytes(path), path)
+
+
+def decoded(content: bytes, name: str | os.PathLike) -> str:
     """Returns the text that the bytes of a file are in UTF-8.
 
     Args:
-        content: The bytes.
-        path: The file, for messages.
+        content: The bytes. A byte order mark, as some editors write it, is left out.
+        name: How messages call the file.
 
     Raises:
         InvalidInputError: If it is not UTF-8; it names the line.
     """
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InvalidInputError(f"{name}:{line}: this is not UTF-8.") from error
+
+
+def decoded_lines(content: bytes, name: str | os.PathLike) -> list[str]:
+    """Returns the lines of `decoded`, without line feeds and carriage returns."""
+    lines = io.StringIO(decoded(content, name), newline=None)
+    return [line.removesuffix("\n") for line in lines]
+
+
+def csv_rows(
+    content: bytes, name: str | os.PathLike, delimiter: str = ","
+) -> Iterator[tuple[str, list[str]]]:
+    """Yields the rows of a CSV file in UTF-8 that are not blank.
+
+    Args:
+        content: The bytes of the file.
+        name: How messages call it.
+        delimiter: What is between two fields.
+
+    Yields:
+        Where the row ends, as "name:line" for messages, and its fields.
+
+    Raises:
+        InvalidInputError: If it is not UTF-8 or no CSV; it names the line.
+    """
+    text = io.StringIO(decoded(content, name), newline="")
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if row:
+                yield f"{name}:{reader.line_num}", row
+    except csv.Error as error:
+        raise InvalidInputError(f"{name}:{reader.line_num}: {error}.") from error
+
+
+def csv_table(
+    content: bytes,
+    name: str | os.PathLike,
+    columns: Sequence[str] = (),
+    delimiter: str = ",",
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields the rows of a CSV file with a header, see `csv_rows`.
+
+    Args:
+        content: The bytes of the file.
+        name: How messages call it.
+        columns: Those that the file must have; it may have others.
+        delimiter: What is between two fields.
+
+    Yields:
+        Where the row ends, as "name:line", and its fields by column.
+
+    Raises:
+        InvalidInputError: If it is not UTF-8 or no CSV, a column is missing or there
+            twice, or a row is shorter or longer than the header.
+    """
+    rows = csv_rows(content, name, delimiter)
+    _, header = next(rows, ("", []))
+    header = [column.strip() for column in header]
+    if not set(columns) <= set(header) or len(set(header)) < len(header):
         raise InvalidInputError(
-            f"{os.fspath(path)}:{line}: this is not UTF-8."
-        ) from error
+            f"{name}:1: expected the columns {delimiter.join(columns)}, once each; "
+            f"found {delimiter.join(header) or 'nothing'}."
+        )
+    for where, row in rows:
+        if len(row) != len(header):
+            raise InvalidInputError(
+                f"{where}: found {len(row)} fields; the header has {len(header)}."
+            )
+        yield where, dict(zip(header, row, strict=True))
 
 
 def write_npz(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
@@ -289,7 +351,7 @@ class AppendedFile:
         try:
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
         except OSError as error:
-            raise refusal(error, path, "cannot be written") from error
+            raise io_error(error, path, "cannot be written") from error
 
     def append(self, text: str) -> None:
         """Appends a text.
@@ -305,7 +367,7 @@ class AppendedFile:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._file.truncate(size)
-            raise refusal(error, self._path, "cannot be written") from error
+            raise io_error(error, self._path, "cannot be written") from error
 
     def close(self) -> None:
         """Closes the file."""

@@ -156,9 +156,9 @@ def _parse(
         unpacked = gzip.decompress(packed)
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInputError(
-            f"{csv_path} is damaged: {files.one_line(error)}. {_ANEW}"
+            f"{csv_path} is damaged: {files.error_text(error)}. {_ANEW}"
         ) from error
-    table = run_files.parse_table(files.as_text(unpacked, csv_path), csv_path)
+    table = run_files.parse_table(files.decoded(unpacked, csv_path), csv_path)
     if list(table.columns) != _all_columns(columns):
         raise InvalidInputError(
             f"{csv_path}:1: the columns are not those that {json_path} names. {_ANEW}"
@@ -202,7 +202,7 @@ def _parse_json(
     described: bytes, path: pathlib.Path
 ) -> tuple[dict[str, dict[str, dict]], dict, dict[str, list[str]], str]:
     """Checks runs.json; -> own documents by cell and seed, common, columns, sha256."""
-    value = run_files.parse_json(files.as_text(described, path), path)
+    value = run_files.parse_json(files.decoded(described, path), path)
     if value.get("format") != _FORMAT:
         raise InvalidInputError(
             f"{path}: format is {run_files.short(value.get('format'))}, expected "

@@ -160,7 +160,9 @@ class RemoteProcess:
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:
-            logging.warning("%s is lost: %s", self._folder, files.one_line(error)[:300])
+            logging.warning(
+                "%s is lost: %s", self._folder, files.error_text(error)[:300]
+            )
             self.is_lost = True
             return
         with open(self._log, "ab") as log:

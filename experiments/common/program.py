@@ -83,11 +83,11 @@ def run(
             # Writers of files name theirs; what is left is what is printed.
             where = os.fsdecode(error.filename or "standard output")
             _discard_output()
-            _fail(f"{where}: {files.reason(error)}.", EXIT_STOPPED)
+            _fail(f"{where}: {files.error_text(error)}.", EXIT_STOPPED)
         except (MemoryError, tf.errors.ResourceExhaustedError) as error:
             _fail(f"out of memory: {error or 'Python could not get any'}", EXIT_STOPPED)
         except tf.errors.OpError as error:  # A file that was damaged meanwhile, say.
-            _fail(f"TensorFlow: {files.one_line(error.message)[:500]}", EXIT_STOPPED)
+            _fail(f"TensorFlow: {files.error_text(error.message)[:500]}", EXIT_STOPPED)
         except KeyboardInterrupt:
             print("\nInterrupted.", file=sys.stderr)
             sys.exit(_EXIT_INTERRUPTED)

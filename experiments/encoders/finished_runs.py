@@ -91,7 +91,7 @@ def read(results_dir: str, method: str | None = None) -> FinishedRun:
             raise
         raise InvalidInputError(
             f"{folder / run_files.FLAGS} is damaged, or of another version: "
-            f"{files.one_line(error)}."
+            f"{files.error_text(error)}."
         ) from error
     weights = _weights_file(folder, where, method)
     phi = trained.build()

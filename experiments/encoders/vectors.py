@@ -263,7 +263,7 @@ def read(path: pathlib.Path) -> Vectors:
     # pyarrow's errors for damaged files are OSError and its own.
     except Exception as error:
         raise InvalidInputError(
-            f"{path} is damaged, or no file of embed: {files.one_line(error)}."
+            f"{path} is damaged, or no file of embed: {files.error_text(error)}."
         ) from error
 
 

@@ -56,7 +56,7 @@ def members(
         files.check_regular(path)
         yield from read(path, source, is_wanted)
     except DAMAGED as e:
-        reason = files.short_reason(e)
+        reason = files.error_text(e)
         raise errors.InvalidInputError(
             f"{source}: the archive {path.name} is unreadable or damaged: {reason}"
         ) from e

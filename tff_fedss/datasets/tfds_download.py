@@ -38,6 +38,6 @@ def prepared(
         tfds.download.DownloadError,
         download_manager.NonMatchingChecksumError,
     ) as error:
-        reason = f"{type(error).__name__}: {files.one_line(error)}"[:_MAX_REASON]
+        reason = f"{type(error).__name__}: {files.error_text(error)}"[:_MAX_REASON]
         raise InvalidInputError(refusal(reason)) from error
     return builder

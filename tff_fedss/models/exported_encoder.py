@@ -347,4 +347,4 @@ def is_tflite(path: str | os.PathLike) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    return files.one_line((str(error).splitlines() or [type(error).__name__])[0])
+    return files.error_text((str(error).splitlines() or [type(error).__name__])[0])

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_fedss.files import one_line
+from tff_fedss.files import error_text
 from tff_fedss.runtime import (
     cluster_actor,
     cluster_connection,
@@ -162,7 +162,7 @@ class ClusterContext(tff.framework.SyncContext):
             raise WorkerError(
                 f"The memory of the cluster {self._address} for what is sent is full: "
                 "give `ray start` a larger --object-store-memory, or /tmp more space "
-                f"({one_line(error)[:300]})."
+                f"({error_text(error)[:300]})."
             ) from error
         except OSError as error:
             pool.close()
@@ -171,7 +171,7 @@ class ClusterContext(tff.framework.SyncContext):
             # Ray's, of the connection to its daemon here.
             raise WorkerError(
                 f"The connection to the cluster {self._address} is lost: "
-                f"{one_line(error)}."
+                f"{error_text(error)}."
             ) from error
         except BaseException:  # Nobody waits for what is still running.
             pool.close()

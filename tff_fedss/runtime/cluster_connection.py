@@ -7,7 +7,7 @@ import threading
 import warnings
 
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.files import one_line, short_reason
+from tff_fedss.files import error_text
 
 LOCAL = "local"
 _AUTO = "auto"
@@ -68,7 +68,7 @@ def connect(address: str) -> None:
             )
     except Exception as error:  # Ray's own are of many kinds.
         ray.shutdown()
-        raise _unreachable(address, one_line(error).split(". ")[0]) from error
+        raise _unreachable(address, error_text(error).split(". ")[0]) from error
     finally:
         os.chdir(here)
         if in_main_thread:  # Ray sets its own, which ends the process at once.
@@ -103,7 +103,7 @@ def _find(address: str) -> str:
         with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS):
             pass
     except OSError as error:
-        raise _unreachable(name, short_reason(error)) from error
+        raise _unreachable(name, error_text(error)) from error
     if not where.startswith(_BY_CLIENT):
         _check_is_ray(name, where)
     return where
@@ -125,7 +125,7 @@ def _check_is_ray(name: str, address: str) -> None:
         raise _unreachable(
             name,
             "what listens there is not the first machine of a cluster, whose port "
-            f"`ray start --head` tells ({one_line(error.details())[:150]})",
+            f"`ray start --head` tells ({error_text(error.details())[:150]})",
         ) from error
     finally:
         channel.close()

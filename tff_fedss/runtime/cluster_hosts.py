@@ -10,7 +10,7 @@ from typing import Any
 from absl import logging
 
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.files import one_line
+from tff_fedss.files import error_text
 from tff_fedss.runtime import cluster_actor, cluster_connection
 from tff_fedss.runtime.errors import WorkerError
 
@@ -113,7 +113,7 @@ class Versions:
                 found[key] = ray.get(reference, timeout=_PROBE_SECONDS)
             except ray.exceptions.RayError as error:
                 host = nodes[key]["NodeManagerHostname"]
-                logging.warning("%s does not answer: %s", host, one_line(error)[:300])
+                logging.warning("%s does not answer: %s", host, error_text(error)[:300])
         for key, theirs in found.items():
             message = (
                 f"{nodes[key]['NodeManagerHostname']} of the cluster {self._address} "
@@ -242,7 +242,7 @@ class Pool:
             raise error.cause from None
         except ray.exceptions.RayError as error:
             logging.warning(
-                "An actor did not start: %s.", one_line(str(error)).rstrip(".")[:500]
+                "An actor did not start: %s.", error_text(str(error)).rstrip(".")[:500]
             )
             return
         member.host, member.pid = said.host, said.pid

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_fedss.files import one_line
+from tff_fedss.files import error_text
 from tff_fedss.runtime import cluster_actor, cluster_hosts, frozen, parts
 from tff_fedss.runtime.errors import ClientError, ServerError, WorkerError
 
@@ -283,7 +283,7 @@ class Round:
         member = task.member
         tasks = list(member.running)
         self._pool.drop(member)
-        reason = one_line(error)[:300]
+        reason = error_text(error)[:300]
         # It has died of the one that it had begun.
         first = tasks[0].part
         first.deaths += 1

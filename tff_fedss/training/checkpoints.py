@@ -84,7 +84,7 @@ class Checkpoints:
                 files.sync(self._folder)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise files.refusal(error, place, "cannot be written") from error
+            raise files.io_error(error, place, "cannot be written") from error
         self._newest = round_num
         for old in self._versions()[: -self._keep]:
             shutil.rmtree(self._path(old), ignore_errors=True)
@@ -117,7 +117,7 @@ class Checkpoints:
                 self._newest = round_num
                 return state, round_num
             except OSError as error:
-                raise files.refusal(error, place, "cannot be read") from error
+                raise files.io_error(error, place, "cannot be read") from error
             except InvalidInputError:
                 raise
             except ValueError as error:
@@ -207,7 +207,7 @@ class Checkpoints:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise files.refusal(error, self._folder, "cannot be read") from error
+            raise files.io_error(error, self._folder, "cannot be read") from error
 
     def _versions(self) -> list[int]:
         """The numbers of the rounds that are there, ascending."""

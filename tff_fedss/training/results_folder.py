@@ -120,7 +120,7 @@ class ResultsFolder:
                 f"results_dir={self.path} is a file, not a folder."
             ) from error
         except OSError as error:
-            raise files.refusal(
+            raise files.io_error(
                 error, f"results_dir={self.path}", "cannot be read"
             ) from error
         text = files.read_text(self.path / run_files.FLAGS)
@@ -214,7 +214,7 @@ class ResultsFolder:
                 f"results_dir={self.path} is in use by another process."
             ) from error
         except OSError as error:
-            raise files.refusal(
+            raise files.io_error(
                 error, f"results_dir={self.path}", f"cannot be locked by {_LOCK}"
             ) from error
         try:

@@ -364,7 +364,7 @@ def _which_are_labels(path: pathlib.Path, names: list[str]) -> np.ndarray:
         try:
             root = xml.etree.ElementTree.fromstring(files.read(lists[0]))
         except _XML_ERRORS as error:
-            reason = files.short_reason(error)
+            reason = files.error_text(error)
             raise errors.InvalidInputError(
                 f"{lists[0]} is unreadable or damaged: {reason}."
             ) from error

@@ -164,7 +164,7 @@ def build_index(
         os.replace(unfinished, finished)
     except OSError as e:
         what = ", the index of the records, cannot be written"
-        raise files.refusal(e, finished, what) from e
+        raise files.io_error(e, finished, what) from e
     finally:
         unfinished.unlink(missing_ok=True)
     for outdated in finished.parent.glob(f"{first_half}-*.index"):

@@ -130,7 +130,7 @@ class RecordWriter:
             try:
                 return _write_records(unfinished, self._until_stopped(payloads))
             except tf.errors.OpError as e:
-                raise files.refusal(e, unfinished, "cannot be written") from e
+                raise files.io_error(e, unfinished, "cannot be written") from e
 
     def join(self, file: str, parts: Sequence[str]) -> bool:
         """Makes a file of others, one after the other, unless they hold nothing.

@@ -330,7 +330,7 @@ def _read_wnids(path: pathlib.Path) -> list[str]:
     try:
         lines = files.read(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as e:
-        reason = files.short_reason(e)
+        reason = files.error_text(e)
         raise errors.InvalidInputError(f"wnids={path} cannot be read: {reason}.") from e
     wnids = set()
     for number, line in enumerate(lines, 1):
@@ -472,7 +472,7 @@ def _readable(source: str) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as e:
-        reason = files.short_reason(e)
+        reason = files.error_text(e)
         raise errors.InvalidInputError(
             f"{source} is unreadable or damaged: {reason}"
         ) from e

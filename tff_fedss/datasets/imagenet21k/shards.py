@@ -73,7 +73,7 @@ def read_preparation(folder: os.PathLike) -> dict:
             raise ValueError("it has no list of wnids")
         return preparation
     except (OSError, ValueError, AttributeError) as e:
-        reason = files.short_reason(e)
+        reason = files.error_text(e)
         raise errors.InvalidInputError(
             f"{path}, which says what has been prepared, cannot be read: {reason}."
         ) from e
@@ -195,7 +195,7 @@ def read_class_sizes(folder: os.PathLike) -> dict[str, np.ndarray]:
         text = files.read(path).decode()
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except (OSError, ValueError, csv.Error) as e:
-        reason = files.short_reason(e)
+        reason = files.error_text(e)
         raise errors.InvalidInputError(f"{path} cannot be read: {reason}.") from e
     if not rows or tuple(rows[0]) != header or len(rows) < 2:
         raise errors.InvalidInputError(

@@ -146,7 +146,7 @@ class FileIndex(ImageIndex):
         except (OSError, ValueError) as error:
             raise RunStoppedError(
                 f"{self.label}: {self._source.names[number]} can no longer be read: "
-                f"{files.one_line(error)}. Put it back as it was, then give the same "
+                f"{files.error_text(error)}. Put it back as it was, then give the same "
                 "command again."
             ) from error
 

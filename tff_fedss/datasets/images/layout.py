@@ -340,7 +340,7 @@ def _rows(reader, fail) -> Iterator[tuple[int, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            fail(line, f"{files.one_line(error)}.")
+            fail(line, f"{files.error_text(error)}.")
         if row:
             yield line, row
 

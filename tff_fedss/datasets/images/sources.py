@@ -123,7 +123,7 @@ def open_source(
             ) from error
         raise InvalidInputError(
             f"{source}: the archive {path.name} is unreadable or damaged: "
-            f"{files.one_line(error)}."
+            f"{files.error_text(error)}."
         ) from error
 
 
@@ -275,7 +275,7 @@ class _Zip(_Archive):
                     ):
                         pass  # To open it compares the names at its two places.
         except (zipfile.BadZipFile, OSError, EOFError) as error:
-            reason = files.one_line(error)
+            reason = files.error_text(error)
             return f"the archive {self.path.name} is unreadable or damaged: {reason}"
         return None
 
@@ -343,7 +343,7 @@ def _read_packed(tar, path: pathlib.Path) -> bytes:
         return tar.read(_COPY_BYTES)
     except archives.DAMAGED as error:
         raise InvalidInputError(
-            f"the archive {path} is unreadable or damaged: {files.one_line(error)}."
+            f"the archive {path} is unreadable or damaged: {files.error_text(error)}."
         ) from error
 
 

@@ -162,7 +162,7 @@ def _prepared(tfds_name: str, data_dir) -> tfds.core.DatasetBuilder:
 
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return files.one_line(lines[0] if lines else type(error).__name__)
+    return files.error_text(lines[0] if lines else type(error).__name__)
 
 
 def _keys(builder, image_key, label_key, client_key) -> dict[str, str | None]:

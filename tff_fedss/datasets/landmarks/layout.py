@@ -58,7 +58,7 @@ def read_rejected(path: pathlib.Path) -> set[tuple[str, str]]:
         with path.open(newline="", encoding="utf-8") as lines:
             rows = list(csv.reader(lines, strict=True))
     except (OSError, ValueError, csv.Error) as e:
-        reason = files.short_reason(e)
+        reason = files.error_text(e)
         raise InvalidInputError(f"{path}: cannot be read: {reason}.") from e
     header = ",".join(REJECTED_COLUMNS)
     if not rows or ",".join(rows[0]) != header:

@@ -181,7 +181,7 @@ def _decode(source: str, name: str, content: bytes) -> Image.Image:
     except image_files.DECODING_ERRORS as e:
         raise errors.InvalidInputError(
             f"{source}: {name} ({len(content)} bytes) is not a whole PNG: "
-            f"{files.one_line(e)}"
+            f"{files.error_text(e)}"
         ) from e
 
 

@@ -126,7 +126,7 @@ class Files:
         try:
             return self._read(path)
         except archives.DAMAGED as e:
-            raise ValueError(f"cannot be read: {files.one_line(e)}") from e
+            raise ValueError(f"cannot be read: {files.error_text(e)}") from e
 
 
 @contextlib.contextmanager
@@ -148,7 +148,7 @@ def open_original(place: Place) -> Iterator[Files]:
     except archives.DAMAGED as e:
         raise InvalidInputError(
             f"{place.source}: {place.archive.name} is not a whole zip: "
-            f"{files.one_line(e)} (it has {place.archive.stat().st_size:,} bytes)."
+            f"{files.error_text(e)} (it has {place.archive.stat().st_size:,} bytes)."
         ) from e
     prefix = f"{FOLDER}/"
     with zipped:

@@ -183,7 +183,7 @@ def _run_tfds(
         )
         raise InvalidInputError(
             f"{place.source}: TFDS could not prepare {BUILDER} "
-            f"({type(e).__name__}: {files.one_line(e)}).{hint}"
+            f"({type(e).__name__}: {files.error_text(e)}).{hint}"
         ) from e
 
 

@@ -129,7 +129,7 @@ def _read_idx(file: pathlib.Path, flag: str, dimensions: int) -> np.ndarray:
         if file.suffix == ".gz":
             content = gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        reason = files.short_reason(error)
+        reason = files.error_text(error)
         raise InvalidInputError(
             f"{flag}: {file.name} is unreadable or damaged: {reason}."
         ) from error
