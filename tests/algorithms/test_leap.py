@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests import labelled_blobs
 from tff_fedss import algorithms
 from tff_fedss.datasets.central.augmentation import AUGMENTATIONS
+from tff_fedss.errors import RunStoppedError
 from tff_fedss.samplers import self_paced
 
 N = 30
@@ -198,6 +199,25 @@ def test_a_threshold_below_all_losses_grows_until_something_is_selected(data):
     ours.update()
     assert ours.selected.any() and ours.epoch > 3
     assert ours.easiness == pytest.approx(1e-3 * 1.5 ** (ours.epoch - 1))
+
+
+@pytest.mark.parametrize(
+    "pace",
+    [
+        self_paced.ThresholdPace(0.5, 0.1, 1 + 1e-9, 1.1),
+        self_paced.SharePace(0.4, 0.1, 0.3, 1.1),
+    ],
+)
+def test_losses_that_are_not_finite_end_the_training_at_once(data, pace):
+    ours = student(data, pace)
+    for _ in range(4):  # The first epoch, on everything.
+        ours.update()
+    state = ours.state
+    state[-1] = np.full_like(state[-1], np.nan)
+    state[5] = np.full_like(state[5], np.nan)
+    ours.set_state(state)
+    with pytest.raises(RunStoppedError, match="diverged in epoch 1: the loss"):
+        ours.update()
 
 
 @pytest.mark.parametrize("num_before", [1, 4, 7])

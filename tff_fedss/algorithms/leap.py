@@ -24,6 +24,7 @@ import tensorflow_federated as tff
 from tff_fedss import losses, models, seeds
 from tff_fedss.algorithms.weight_decay import with_weight_decay
 from tff_fedss.datasets.central.augmentation import Augmentation
+from tff_fedss.errors import RunStoppedError
 from tff_fedss.samplers import self_paced
 
 # Keeps the draws apart from those of an embedding network with the same seed.
@@ -110,7 +111,12 @@ class SelfPacedStudent:
         self._update_graph = tf.function(self._step, reduce_retracing=True)
 
     def update(self) -> Update:
-        """Does one step on the next mini-batch; begins an epoch if there is none."""
+        """Does one step on the next mini-batch; begins an epoch if there is none.
+
+        Raises:
+            RunStoppedError: If an epoch is to be selected by losses that are not
+                finite.
+        """
         if self._order is None and self.selected.any():
             self._order = self._shuffled()
         if self._order is None or self._position >= len(self._order):
@@ -130,6 +136,11 @@ class SelfPacedStudent:
         else:
             logits = self._infer(self._images)
             example_losses = losses.softmax_loss(logits, self._labels).numpy()
+            if not np.isfinite(example_losses).all():
+                raise RunStoppedError(
+                    f"the student has diverged in epoch {self.epoch}: the loss of a "
+                    "training example is not finite. Try a smaller learning rate."
+                )
             clusters = self._clusters_fn()
             is_empty = True
             while is_empty:  # The threshold grows until something is below it.
