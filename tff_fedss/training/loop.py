@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tff_fedss.training import stopping
+from tff_fedss import stopping
 from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.divergence import Guard
 from tff_fedss.training.progress import Progress
@@ -75,7 +75,7 @@ def train(
             metric_title=task.metric_title,
             format_metric=task.format_metric,
         ) as progress,
-        stopping.put_off(unit) as stop_if_asked,
+        stopping.deferred(unit) as stop_if_asked,
     ):
 
         def report(run: Run, metrics: Metrics, speed: Metrics) -> None:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tff_fedss.training import stopping
+from tff_fedss import stopping
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def ask(number):
 )
 def test_the_first_request_waits_for_the_end_of_the_round(number, expected, capsys):
     done = []
-    with pytest.raises(expected), stopping.put_off("epoch") as stop_if_asked:
+    with pytest.raises(expected), stopping.deferred("epoch") as stop_if_asked:
         for i in range(3):
             if i == 1:
                 ask(number)
@@ -45,28 +45,40 @@ def test_the_first_request_waits_for_the_end_of_the_round(number, expected, caps
     assert "Stopping after this epoch" in capsys.readouterr().err
 
 
-def test_the_second_request_is_heeded_at_once():
+def test_the_second_request_stops_at_once():
     done = []
-    with pytest.raises(SystemExit), stopping.put_off("round"):
+    with pytest.raises(SystemExit), stopping.deferred("round"):
         ask(signal.SIGINT)
         done.append("went on")
         ask(signal.SIGTERM)
-        done.append("was not heeded")
+        done.append("was not stopped")
     assert done == ["went on"]
 
 
-def test_a_request_in_the_last_round_is_heeded_after_it():
-    with pytest.raises(KeyboardInterrupt), stopping.put_off("round"):
+def test_a_request_in_the_last_round_stops_after_it():
+    with pytest.raises(KeyboardInterrupt), stopping.deferred("round"):
         ask(signal.SIGINT)
 
 
+def test_a_round_without_progress_stops_in_its_middle():
+    done = []
+    with pytest.raises(KeyboardInterrupt), stopping.deferred("round"):
+        stopping.stop_if_asked()
+        ask(signal.SIGINT)
+        done.append("went on")
+        stopping.stop_if_asked()
+        done.append("was not stopped")
+    assert done == ["went on"]
+    stopping.stop_if_asked()
+
+
 def test_without_a_request_nothing_happens():
-    with stopping.put_off("round") as stop_if_asked:
+    with stopping.deferred("round") as stop_if_asked:
         stop_if_asked()
 
 
 def test_ignored_signals_stay_ignored():
-    with signal_ignored(signal.SIGINT), stopping.put_off("round") as stop_if_asked:
+    with signal_ignored(signal.SIGINT), stopping.deferred("round") as stop_if_asked:
         ask(signal.SIGINT)
         stop_if_asked()
 
@@ -82,7 +94,7 @@ def test_other_threads_are_let_be():
     outcome = []
 
     def work():
-        with stopping.put_off("round") as stop_if_asked:
+        with stopping.deferred("round") as stop_if_asked:
             stop_if_asked()
             outcome.append("done")
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, put off to the end of a round."""
+"""Deferred shutdown: Ctrl-C and SIGTERM wait for the end of a round."""
 
 import contextlib
 import signal
@@ -7,11 +7,21 @@ import threading
 from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_checks: list[Callable[[], None]] = []
+
+
+def stop_if_asked() -> None:
+    """Does what a deferred signal asks for, in the middle of a round.
+
+    For a round that makes no progress, such as one that waits for machines.
+    """
+    if _checks and threading.current_thread() is threading.main_thread():
+        _checks[-1]()
 
 
 @contextlib.contextmanager
-def put_off(unit: str) -> Iterator[Callable[[], None]]:
-    """Puts off the first request to stop; the second one is heeded at once.
+def deferred(unit: str) -> Iterator[Callable[[], None]]:
+    """Defers the first request to stop; the second one stops at once.
 
     A run that is trained in place has no copy of its last whole round, so a round that
     was stopped in its middle would be lost together with those since the last
@@ -24,7 +34,7 @@ def put_off(unit: str) -> Iterator[Callable[[], None]]:
         A function to call between rounds. It does what a signal that has come in the
         meantime asks for, which is as a rule to raise KeyboardInterrupt or SystemExit.
     """
-    # Only the main thread is told about signals.
+    # Only the main thread receives signals.
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -37,28 +47,30 @@ def put_off(unit: str) -> Iterator[Callable[[], None]]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
-    def note(number: int, frame: object) -> None:
+    def defer(number: int, frame: object) -> None:
         if waiting:
             restore()
             handlers[number](number, frame)
             return
         waiting.append(number)
         print(
-            f"\nStopping after this {unit}; once more stops at once, and goes on from "
-            "the last checkpoint.",
+            f"\nStopping after this {unit}; once more stops at once, and the same "
+            "command resumes from the last checkpoint.",
             file=sys.stderr,
             flush=True,
         )
 
-    def heed() -> None:
+    def check() -> None:
         if waiting:
             restore()
             handlers[waiting[0]](waiting[0], None)
 
     for number in handlers:
-        signal.signal(number, note)
+        signal.signal(number, defer)
+    _checks.append(check)
     try:
-        yield heed
-        heed()  # It came in the last round.
+        yield check
+        check()  # It came in the last round.
     finally:
+        _checks.pop()
         restore()
