@@ -5,72 +5,63 @@
 set -euo pipefail
 
 root=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
-readonly root
-readonly venv="$root/.venv" tmp="$root/.venv/.tmp"
-readonly python_version=3.11                   # the only one TFF 0.87 and the lock suit
-readonly uv_version=0.13.8 lock_date=2024-10-01 # for `./run.sh lock`
+readonly root venv="$root/.venv"
+readonly python_version=3.11  # the only one that TFF 0.87 and the lock suit
+readonly lock_date=2024-10-01 # for `./run.sh lock`
 
-# module_of NAME: the program behind a command, one that can be run and not just imported:
-# data/NAME.py, experiments/PAPER/NAME.py, for the name of a paper its train.py, and for
-# PAPER_report its report.py.
-module_of() {
-  local file
-  [[ $1 =~ ^[a-z][a-z0-9_]*$ ]] || return 1
-  for file in experiments/{fedss,common,encoders,rf_softmax,partial_fc,leap,moco,privacy}/"$1" \
-    experiments/benchmarks/{benchmark,gpu_check} "experiments/$1/train" "experiments/${1%_report}/report" "data/$1"; do
-    [[ $file == */report && $1 != *report ]] && continue
-    [[ $file == */benchmarks/* && $file != */"$1" ]] && continue
-    if grep -qs '^if __name__ == "__main__":' "$root/$file.py"; then
-      printf '%s' "${file//\//.}"
-      return
-    fi
-  done
-  return 1
+# The programs: name, module, what it does.
+programs() {
+  cat <<'END'
+demo                experiments.fedss.demo            train FedSS and FullSoftmax side by side (3 minutes)
+train               experiments.fedss.train           one run; --cell=1/mini/omniglot_fedss_m5 is a published one
+compare             experiments.fedss.compare         the six methods side by side
+table               experiments.common.sweep          all runs of a table (N of FedSS, or PAPER/N), and its page
+tune                experiments.fedss.tune            the clients' learning rate for your data, on validation clients
+pretrain            experiments.fedss.pretrain        a start for phi, from public images: for --pretrained
+describe            experiments.fedss.describe        a data set's clients and classes, and what a round costs
+report              experiments.fedss.report          the page of a FedSS table, from its runs
+rf_softmax          experiments.rf_softmax.train      RF-softmax: negatives from kernels, centrally
+rf_softmax_report   experiments.rf_softmax.report     its page
+sampler_quality     experiments.rf_softmax.sampler_quality  bias of its samplers
+partial_fc          experiments.partial_fc.train      very many classes over several devices, centrally (Partial FC)
+partial_fc_report   experiments.partial_fc.report     its page
+leap                experiments.leap.train            LEAP, SPLD or random mini-batches, centrally
+leap_report         experiments.leap.report           its page
+moco                experiments.moco.train            contrastive features without labels (MoCo v2, focal loss)
+moco_report         experiments.moco.report           its page
+export              experiments.encoders.export       the encoder of a finished run: .keras, SavedModel or TFLite
+embed               experiments.encoders.embed        vectors of your images by an encoder: .parquet or .npz
+evaluate            experiments.encoders.evaluate     an encoder on labelled images: MAP@10, R-precision, top-1
+neighbours          experiments.encoders.neighbours   a page of each image's nearest images
+privacy             experiments.privacy.privacy       what the server learns of the classes of a client, by attacks
+defence_table       experiments.privacy.defence_table  attacks on each defence of the class set
+retrieval_costs     experiments.privacy.retrieval_costs  what private retrieval of rows would cost
+benchmark           experiments.benchmarks.benchmark  rounds and steps beside TensorFlow, TFF and the peers
+gpu_check           experiments.benchmarks.gpu_check  what works on this machine's GPUs, and how fast
+gradient_noise      experiments.fedss.gradient_noise  the noise of sampled gradients
+paper_scale         experiments.fedss.paper_scale     what the paper's tables would take on GPUs
+check_resume        experiments.common.check_resume   kill a run twenty times and compare bytes
+pack                experiments.common.pack           runs into a published file
+unpack              experiments.common.unpack         published runs into a folder
+prepare_landmarks   data.prepare_landmarks            Landmarks-User-160k as TFF's files, from the images
+prepare_imagenet21k data.prepare_imagenet21k          ImageNet-21k as TFRecord files
+partition_sop       data.partition_sop                which client has which image of SOP
+END
 }
 
 usage() {
-  local file name folder names=()
-  for file in "$root"/experiments/*/*.py "$root"/data/*.py; do
-    folder=${file%/*} folder=${folder##*/}
-    name=${file##*/} name=${name%.py}
-    case $folder/$name in
-      fedss/*) ;;
-      */train) name=$folder ;;
-      */report) name=${folder}_report ;;
-    esac
-    [[ $folder == benchmarks && $name != benchmark && $name != gpu_check || $name == sweep ]] &&
-      continue
-    if module_of "$name" > /dev/null; then names+=("$name"); fi
-  done
   cat <<END
-Usage: ./run.sh COMMAND [ARGS]
+Usage: ./run.sh COMMAND [FLAGS]      (each command has --help)
 
-  demo [FLAGS]          train FedSS and FullSoftmax side by side (about 5 minutes)
-  train [FLAGS]         one run; --cell=1/mini/omniglot_fedss_m5 is a published one
-  pretrain [FLAGS]      a start for phi, from public images: for --pretrained
-  tune [FLAGS]          the clients' learning rate for your data, on validation clients
-  table N [FLAGS]       all runs of FedSS's table N, and the table; PAPER/N of another paper
-  partial_fc [FLAGS]    very many classes over several devices, centrally (Partial FC)
-  leap [FLAGS]          LEAP, SPLD or random mini-batches, centrally
-  moco [FLAGS]          contrastive features without labels (MoCo v2, focal loss)
-  export [FLAGS]        the encoder of a finished run: .keras, SavedModel or TFLite
-  embed [FLAGS]         vectors of your images by an encoder: .parquet or .npz
-  evaluate [FLAGS]      an encoder on labelled images: MAP@10, R-precision, top-1, TAR@FAR
-  neighbours [FLAGS]    a page of each image's nearest images
-  privacy [FLAGS]       what the server learns of the classes of a client, by attacks
-  gpu_check [FLAGS]     what works on this machine's GPUs, and how fast: a file to send
-  ray start|status|stop Ray's own: this machine as part of a cluster, for --cluster
-  test [PYTEST ARGS]    the fast tests; --slow adds the slow ones
-  bazel test //tests/...  the same tests under Bazel (optional)
-  setup [--gpu]         only make .venv; --gpu adds the CUDA libraries (for good), and
-                        looks whether they work
-  lock                  write the *.lock files again (maintainers)
-  help                  this text
-  ANYTHING ELSE         runs inside .venv: ./run.sh python x.py, ./run.sh ruff check .
+$(programs | sed -E 's/^(\S+)( *)\S+ +/  \1\2/')
 
-Every program in experiments/ and data/ is a command:
-  ${names[*]:-none so far}.
-The first command makes .venv: 2-7 minutes, 3 GB. PYTHON=/path/to/python3.11 picks
+  test [PYTEST ARGS]  the fast tests; --slow adds the slow ones
+  ray start|stop      Ray's own: this machine as part of a cluster, for --cluster
+  setup [--gpu]       only make .venv; --gpu adds the CUDA libraries (for good)
+  lock                write the *.lock files again (maintainers)
+  ANYTHING ELSE       runs inside .venv: ./run.sh python x.py, ./run.sh ruff check .
+
+The first command makes .venv: 1-5 minutes, 3 GB. PYTHON=/path/to/python3.11 picks
 the Python that it is made with. To start afresh, delete .venv.
 END
 }
@@ -82,114 +73,26 @@ die() {
 }
 
 # --- Set-up -----------------------------------------------------------------------
-# Three layers, each with a stamp that is written last: the locked packages, the CUDA
-# libraries (if asked for) and the project itself. A layer without its stamp is not
-# there, so a killed set-up is never taken for a good one. The keys hold the path of
-# the checkout because virtual environments cannot be moved.
+# uv installs the hash-checked locks. A stamp with the key of all that went in is written
+# last, so a set-up that was killed is made again from the start (half a minute with uv's
+# cache). The key holds the path of the checkout because environments cannot be moved.
 
-digest() { sha256sum | cut -d' ' -f1; }
-locked_key() {
-  { printf '%s\n' "$root" "$python_version" &&
-    cat "$root/build.lock" "$root/requirements.lock"; } | digest
+key() { # key: of what .venv is made of
+  {
+    printf '%s\n' "$root" "$python_version"
+    cat "$root"/{build,requirements}.lock "$root"/{setup.py,requirements.in,test.in}
+    grep -m1 '^__version__' "$root/tff_fedss/__init__.py"
+    if [[ -e $venv/.gpu ]]; then cat "$root/gpu.lock"; fi
+  } | sha256sum
 }
-gpu_key() { digest < "$root/gpu.lock"; }
-project_key() {
-  { cat "$root/setup.py" "$root/requirements.in" "$root/test.in" &&
-    { grep -s -m1 '^__version__' "$root/tff_fedss/__init__.py" || true; }; } | digest
-}
+ready() { [[ -f $venv/.done && $(< "$venv/.done") == "$(key)" ]]; }
 
-stamped() { # stamped LAYER KEY
-  [[ -x $venv/bin/python && -f $venv/.done-$1 && $(< "$venv/.done-$1") == "$2" ]]
-}
-stamp() { # stamp LAYER KEY
-  printf '%s\n' "$2" > "$venv/.done-$1.new"
-  mv "$venv/.done-$1.new" "$venv/.done-$1"
-}
-
-want_gpu=false
-ready() {
-  [[ -f $venv/.done-gpu ]] && want_gpu=true
-  stamped locked "$(locked_key)" && stamped project "$(project_key)" &&
-    { ! $want_gpu || stamped gpu "$(gpu_key)"; }
-}
-
-# Turns pip's chatter (stdin) into one line that is rewritten on a terminal, or into a
-# few lines in a log.
-meter() { # meter TOTAL
-  local line word count=0 total=$1
-  while IFS= read -r line; do
-    case $line in
-      Collecting\ * | "Requirement already satisfied: "*)
-        count=$((count + 1))
-        word=${line#Collecting } word=${word#Requirement already satisfied: }
-        word=${word%% *}
-        ;;
-      *Downloading\ *\(*\)) word="${word%% *} (${line##*\(}" ;;
-      "Installing collected packages"*) word="unpacking all of them" ;;
-      *) continue ;;
-    esac
-    if [[ -t 2 ]]; then
-      printf '\r\033[K      %s/%s %.60s' "$count" "$total" "$word" >&2
-    elif ((total > 2)) &&
-      [[ $line == Installing* || ($line == Coll* && $((count % 20)) == 0) ]]; then
-      printf '      %s/%s %s\n' "$count" "$total" "$word" >&2
-    fi
-  done
-  if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi
-}
-
-# Runs pip in the background and waits, so that a signal is dealt with at once and not
-# when pip is through. pip keeps the user's settings (mirrors, certificates) but not
-# those that would install elsewhere. Its scratch space is on our disk, inside .venv:
-# a small /tmp does no harm, and a killed pip leaves nothing behind.
-child=
-pip_install() { # pip_install TOTAL PIP_ARGS
-  local total=$1 status=0 metering
-  shift
-  rm -rf "$tmp"
-  mkdir -p "$tmp"
-  mkfifo "$tmp/said"
-  meter "$total" < "$tmp/said" &
-  metering=$!
-  env -u PIP_USER -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT -u PIP_CONSTRAINT \
-    TMPDIR="$tmp" "$venv/bin/python" -I -m pip install --disable-pip-version-check \
-    --no-input --no-user --progress-bar off --no-deps --no-build-isolation "$@" \
-    > "$tmp/said" &
-  child=$!
-  wait "$child" || status=$?
-  child=
-  wait "$metering"
-  rm -rf "$tmp"
-  return "$status"
-}
-
-rebuilding=false
-abandon() { # the EXIT trap while something is being installed
-  local status=$?
-  trap - EXIT
-  trap '' INT TERM HUP
-  if [[ -n $child ]]; then
-    kill "$child" 2> /dev/null || true
-    wait "$child" 2> /dev/null || true
-  fi
-  if $rebuilding; then
-    rm -rf "$venv"
-    say "set-up did not finish; the half-made .venv is removed."
-  else
-    rm -rf "$tmp"
-    say "set-up did not finish; the same command tries it again."
-  fi
-  exit "$status"
-}
-pip_failed() {
-  say "pip could not $1; its message is above. The usual causes are the network and a" \
-    "full disk: $root and pip's cache need 4 GB together."
-  exit 1
-}
-
-# Everything that can be told before anything is written.
-check_python() {
-  # Not the one of an activated .venv, which is about to be removed.
+check_machine() {
+  [[ $(uname -sm) == "Linux x86_64" ]] ||
+    die "TFF 0.87 has wheels for Linux x86_64 only, and this is $(uname -sm)"
+  [[ ! -e $venv || -e $venv/.made-by-run.sh || -z $(ls -A "$venv") ]] ||
+    die "$venv was not made by run.sh; move it away first"
+  # Not the Python of an activated .venv, which is about to be removed.
   local PATH=${PATH//$venv\/bin:/}
   python=${PYTHON:-$(command -v "python$python_version" || echo "python$python_version")}
   command -v "$python" > /dev/null ||
@@ -200,68 +103,42 @@ check_python() {
   "$python" -I -c 'import ensurepip, venv' 2> /dev/null ||
     die "$python cannot make virtual environments: apt-get install python$python_version-venv"
 }
-check_host() {
-  [[ $(uname -sm) == "Linux x86_64" ]] ||
-    die "TFF 0.87 has wheels for Linux x86_64 only, and this is $(uname -sm)"
-  if [[ -e $venv && ! -e $venv/.made-by-run.sh && -n $(ls -A "$venv") ]]; then
-    die "$venv was not made by run.sh; move it away first"
-  fi
-  check_python
-}
 
-install_locked() {
-  say "Setting up .venv: 2-7 minutes, 0.9 GB to fetch, 3 GB on disk (once)"
-  rebuilding=true
+install() {
+  local begun=$SECONDS gpu=false index python quiet=()
+  check_machine
+  if [[ -e $venv/.gpu ]]; then gpu=true; fi
+  say "Setting up .venv: 1-5 minutes, 0.9 GB to fetch, 3 GB on disk (once)"
   rm -rf "$venv"
   mkdir "$venv"
   touch "$venv/.made-by-run.sh"
-
-  say "[1/3] virtual environment and build tools"
-  "$python" -I -m venv "$venv" ||
-    die "$python could not make $venv; if the reason above is ensurepip:" \
-      "apt-get install python$python_version-venv"
-  # The build tools are locked too: an unpinned setuptools would build the sdists.
-  pip_install 2 --require-hashes -r "$root/build.lock" || pip_failed "install build.lock"
-
-  say "[2/3] the packages of requirements.lock"
-  pip_install "$(grep -c '^[a-z]' "$root/requirements.lock")" \
-    --require-hashes -r "$root/requirements.lock" || pip_failed "install requirements.lock"
-  stamp locked "$(locked_key)"
-  rebuilding=false
-}
-
-install_missing() {
-  local begun=$SECONDS python
-  stamped locked "$(locked_key)" || check_host
-  trap abandon EXIT
-  trap 'exit 129' HUP
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
-  if ! stamped locked "$(locked_key)"; then install_locked; fi
-  if $want_gpu && ! stamped gpu "$(gpu_key)"; then
-    say "[gpu] CUDA 12.2 libraries for TensorFlow: 1.9 GB to fetch"
-    pip_install "$(grep -c '^[a-z]' "$root/gpu.lock")" \
-      --require-hashes -r "$root/gpu.lock" || pip_failed "install gpu.lock"
-    stamp gpu "$(gpu_key)"
+  if $gpu; then touch "$venv/.gpu"; fi
+  "$python" -I -m venv "$venv"
+  pip() { "$venv/bin/python" -I -m pip --disable-pip-version-check "$@"; }
+  pip install --quiet --no-input --no-user --no-deps --require-hashes -r "$root/build.lock" ||
+    die "pip could not install build.lock; its message is above"
+  # uv does not read pip's settings: a mirror that pip knows is handed on.
+  index=$(printenv PIP_INDEX_URL || pip config get global.index-url 2> /dev/null || true)
+  if [[ -n $index ]]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}; fi
+  [[ -t 2 ]] || quiet=(--quiet)
+  uv_install() {
+    "$venv/bin/uv" pip install "${quiet[@]}" --python "$venv/bin/python" --no-deps \
+      --no-build-isolation "$@" ||
+      die "uv could not install $root's packages; its message is above. The usual causes are" \
+        "the network, a mirror (UV_DEFAULT_INDEX) and a full disk (4 GB with uv's cache)"
+  }
+  uv_install --require-hashes -r "$root/requirements.lock"
+  if $gpu; then
+    say "CUDA 12.2 libraries for TensorFlow: 1.9 GB to fetch"
+    uv_install --require-hashes -r "$root/gpu.lock"
   fi
-  if ! stamped project "$(project_key)"; then
-    say "[3/3] tff_fedss itself, editable"
-    pip_install 1 --use-pep517 -e "$root" || pip_failed "install $root"
-    stamp project "$(project_key)"
-  fi
-  trap - EXIT INT TERM HUP
-  say "done in $((SECONDS - begun)) s: .venv with $(versions)"
+  uv_install --editable "$root"
+  key > "$venv/.done.new"
+  mv "$venv/.done.new" "$venv/.done"
+  say "done in $((SECONDS - begun)) s"
 }
 
-versions() {
-  "$venv/bin/python" -I -V | tr -d '\n'
-  sed -n 's/^\(tensorflow\|tensorflow-federated\)==\([^ ]*\).*/, \1 \2/p' \
-    "$root/requirements.lock" | tr -d '\n'
-  if $want_gpu; then printf ', CUDA libraries'; fi
-}
-
-# One at a time: the lock is taken on a file that is there anyway. pip inherits it, so
-# a pip that outlives a killed run.sh still keeps the next one waiting.
+# One at a time: the lock is taken on a file that is there anyway.
 ensure_environment() {
   if ready; then return; fi
   [[ -w $root && -w $root/build.lock ]] || die "cannot write to $root, and .venv is not ready"
@@ -270,7 +147,7 @@ ensure_environment() {
     say "another ./run.sh is setting up .venv; waiting for it"
     flock 9
   fi
-  ready || install_missing
+  ready || install
   exec 9>&-
 }
 
@@ -285,9 +162,9 @@ enter_environment() {
   export RAY_USAGE_STATS_ENABLED=${RAY_USAGE_STATS_ENABLED:-0}
   export RAY_task_events_report_interval_ms=${RAY_task_events_report_interval_ms:-0}
   unset PYTHONHOME
-  if $want_gpu; then
+  if [[ -e $venv/.gpu ]]; then
     # TensorFlow compiles its kernels for GPUs that are newer than itself: half an hour,
-    # in each process anew unless they are kept. CUDA's own limit is less than they take.
+    # in each process again unless they are kept. CUDA's own limit is less than they take.
     local cache=${TFF_FEDSS_CACHE:-${XDG_CACHE_HOME:-${HOME:-$root}/.cache}/tff_fedss}
     export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$cache/cuda}
     export CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
@@ -296,15 +173,19 @@ enter_environment() {
 }
 
 # --- Commands ---------------------------------------------------------------------
+# `-P` keeps the caller's directory off sys.path: a folder called `experiments` or a
+# file called `random.py` there must not stand in for ours.
 
 setup() {
-  local flag
-  for flag in "$@"; do
-    [[ $flag == --gpu ]] || die "setup knows --gpu only, not '$flag'"
-    want_gpu=true
-  done
+  [[ $# == 0 || $* == --gpu ]] || die "setup has one flag, --gpu; given: $*"
+  if (($#)); then
+    check_machine
+    mkdir -p "$venv"
+    touch "$venv/.made-by-run.sh" "$venv/.gpu"
+  fi
   enter_environment
-  say ".venv is ready: $(versions)"
+  say ".venv is ready: $(python -I -V)," \
+    "$(grep -oE '^tensorflow(-federated)?==[^ ]+' "$root/requirements.lock" | paste -sd ' ')"
   if (($#)); then
     say "a look at the GPUs; the first one on a new GPU may take half an hour"
     python -P -m experiments.benchmarks.gpu_check --parts=machine,operations \
@@ -312,8 +193,6 @@ setup() {
   fi
 }
 
-# `-P` keeps the caller's directory off sys.path: a folder called `experiments` or a
-# file called `random.py` there must not stand in for ours.
 run_tests() {
   # All tests go over a process per core, the files whole: what a file's tests share is
   # built once. Each process may take 3 GB.
@@ -327,57 +206,42 @@ run_tests() {
   exec python -P -m pytest "${where[@]}" "$@"
 }
 
-run_bazel() {
+run_bazel() { # Bazel finds Python on PATH; a short fixed one keeps its caches valid.
   command -v bazel > /dev/null || die "no bazel here: apt-get install bazel-bootstrap"
   enter_environment
-  # Bazel finds Python on PATH. A short fixed one keeps its caches valid between shells.
-  export PATH="$venv/bin:/usr/local/bin:/usr/bin:/bin"
   cd "$root" # labels such as //tests/... mean this checkout
-  exec bazel "$@"
+  PATH="$venv/bin:/usr/local/bin:/usr/bin:/bin" exec bazel "$@"
 }
 
 # Resolves the *.in files again, as of lock_date. All files are written or none.
 relock() {
-  local python work uv
+  local work
+  enter_environment
   cd "$root"
   work=$(mktemp -d)
   # shellcheck disable=SC2064  # $work is known now and local
   trap "rm -rf '$work'" EXIT
-  if ! uv=$(command -v uv); then
-    check_python
-    say "fetching uv $uv_version for this once"
-    "$python" -I -m venv "$work/venv"
-    "$work/venv/bin/python" -I -m pip install -q --disable-pip-version-check "uv==$uv_version"
-    uv=$work/venv/bin/uv
-  fi
   compile() { # compile OUTPUT ARGS
-    local output=$1
-    shift
-    "$uv" pip compile --quiet --upgrade --exclude-newer "$lock_date" \
-      --python-version "$python_version" --python-platform x86_64-manylinux_2_31 \
-      --generate-hashes --no-annotate --custom-compile-command "./run.sh lock" \
-      --output-file "$output" "$@"
+    uv pip compile --quiet --upgrade --python-version "$python_version" \
+      --python-platform x86_64-manylinux_2_31 --generate-hashes --no-annotate \
+      --custom-compile-command "./run.sh lock" --output-file "$work/$1" "${@:2}"
   }
-  compile "$work/build.lock" build.in
-  compile "$work/requirements.lock" requirements.in test.in \
+  compile build.lock build.in # pinned, and without dependencies
+  compile requirements.lock requirements.in test.in --exclude-newer "$lock_date" \
     --override overrides.txt --constraint build.in
   # The same packages with TensorFlow's CUDA extra, of which gpu.lock keeps the
   # additions. The extra must stand in the override: an override replaces the whole
   # requirement, extras included.
   sed 's/^tensorflow==/tensorflow[and-cuda]==/' overrides.txt > "$work/overrides.txt"
-  compile "$work/all.lock" requirements.in --override "$work/overrides.txt" \
-    --constraint "$work/requirements.lock"
+  compile all.lock requirements.in --exclude-newer "$lock_date" \
+    --override "$work/overrides.txt" --constraint "$work/requirements.lock"
   {
-    cat <<END
-# Written by ./run.sh lock. Only the NVIDIA libraries that tensorflow[and-cuda] adds to
-# requirements.lock; \`./run.sh setup --gpu\` installs them. Resolved, NOT yet run on a
-# GPU. TFF's own worker is a CPU program whatever is installed: these serve TensorFlow
-# code that runs in the Python process.
-END
+    echo "# Written by ./run.sh lock: the NVIDIA libraries that tensorflow[and-cuda] adds to"
+    echo "# requirements.lock, for \`./run.sh setup --gpu\`. Resolved, NOT yet run on a GPU."
     awk '/^[^ #]/ { keep = /^nvidia-/ } keep' "$work/all.lock"
   } > "$work/gpu.lock"
   grep -q '^nvidia-' "$work/gpu.lock" || die "tensorflow[and-cuda] brought no nvidia wheel"
-  cp "$work/build.lock" "$work/requirements.lock" "$work/gpu.lock" "$root/"
+  cp "$work"/{build,requirements,gpu}.lock "$root/"
   say "wrote build.lock, requirements.lock and gpu.lock; the next command installs them"
 }
 
@@ -389,18 +253,11 @@ case $command in
   lock) relock ;;
   test) run_tests "$@" ;;
   bazel) run_bazel "$@" ;;
-  table)
-    enter_environment
-    exec python -P -m experiments.common.sweep "$@"
-    ;;
   *)
+    module=$(programs | awk -v name="$command" '$1 == name { print $2 }')
     enter_environment
-    if module=$(module_of "$command"); then
-      exec python -P -m "$module" "$@"
-    fi
-    command -v -- "$command" > /dev/null ||
-      die "no command '$command' and no such program in experiments/ or data/; see" \
-        "./run.sh help"
+    if [[ -n $module ]]; then exec python -P -m "$module" "$@"; fi
+    command -v -- "$command" > /dev/null || die "no command '$command'; see ./run.sh help"
     exec "$command" "$@"
     ;;
 esac
