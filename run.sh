@@ -105,7 +105,7 @@ check_machine() {
 }
 
 install() {
-  local begun=$SECONDS gpu=false index python quiet=()
+  local begun=$SECONDS gpu=false index cert python quiet=()
   check_machine
   if [[ -e $venv/.gpu ]]; then gpu=true; fi
   say "Setting up .venv: 1-5 minutes, 0.9 GB to fetch, 3 GB on disk (once)"
@@ -117,15 +117,17 @@ install() {
   pip() { "$venv/bin/python" -I -m pip --disable-pip-version-check "$@"; }
   pip install --quiet --no-input --no-user --no-deps --require-hashes -r "$root/build.lock" ||
     die "pip could not install build.lock; its message is above"
-  # uv does not read pip's settings: a mirror that pip knows is handed on.
+  # uv does not read pip's settings: its mirror and its certificates are handed on.
   index=$(printenv PIP_INDEX_URL || pip config get global.index-url 2> /dev/null || true)
   if [[ -n $index ]]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}; fi
+  cert=$(printenv PIP_CERT || pip config get global.cert 2> /dev/null || true)
+  if [[ -n $cert ]]; then export SSL_CERT_FILE=${SSL_CERT_FILE:-$cert}; fi
   [[ -t 2 ]] || quiet=(--quiet)
   uv_install() {
     "$venv/bin/uv" pip install "${quiet[@]}" --python "$venv/bin/python" --no-deps \
       --no-build-isolation "$@" ||
       die "uv could not install $root's packages; its message is above. The usual causes are" \
-        "the network, a mirror (UV_DEFAULT_INDEX) and a full disk (4 GB with uv's cache)"
+        "the network, a mirror (UV_DEFAULT_INDEX), certificates (SSL_CERT_FILE) and a full disk"
   }
   uv_install --require-hashes -r "$root/requirements.lock"
   if $gpu; then
