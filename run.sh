@@ -118,9 +118,9 @@ install() {
   pip install --quiet --no-input --no-user --no-deps --require-hashes -r "$root/build.lock" ||
     die "pip could not install build.lock; its message is above"
   # uv does not read pip's settings: its mirror and its certificates are handed on.
-  index=$(printenv PIP_INDEX_URL || pip config get global.index-url 2> /dev/null || true)
+  setting() { pip config list | sed -nE "s/^(global|install|:env:)\.$1='(.*)'$/\2/p" | tail -n 1; }
+  index=$(setting index-url) cert=$(setting cert)
   if [[ -n $index ]]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}; fi
-  cert=$(printenv PIP_CERT || pip config get global.cert 2> /dev/null || true)
   if [[ -n $cert ]]; then export SSL_CERT_FILE=${SSL_CERT_FILE:-$cert}; fi
   [[ -t 2 ]] || quiet=(--quiet)
   uv_install() {
