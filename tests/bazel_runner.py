@@ -1,35 +1,17 @@
-"""Runs one test file with pytest inside a Bazel test; see pytest_test.bzl."""
+"""The program behind each Bazel test: pytest on one file of the checkout."""
 
 import os
+import pathlib
+import shutil
 import sys
-import tempfile
 
-
-def main() -> int:
-    # Python put the folder of this file there, which is the checkout's: it follows the
-    # link out of the sandbox.
-    sys.path.remove(os.path.dirname(os.path.realpath(__file__)))
-    scratch = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
-    # The home folder is read-only in Bazel's sandbox.
-    os.environ.setdefault("HOME", scratch)
-    os.environ.setdefault("MPLCONFIGDIR", scratch)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import pytest
-
-    arguments = [
-        "--verbose",
-        "-p",
-        "no:cacheprovider",
-        # Bazel starts tests at the root of their copy of the checkout.
-        f"--rootdir={os.getcwd()}",
-        f"--basetemp={scratch}/pytest",
-    ]
-    if "XML_OUTPUT_FILE" in os.environ:  # where Bazel looks for a report
-        arguments.append(f"--junitxml={os.environ['XML_OUTPUT_FILE']}")
-    if "TESTBRIDGE_TEST_ONLY" in os.environ:  # bazel test --test_filter=...
-        arguments += ["-k", os.environ["TESTBRIDGE_TEST_ONLY"]]
-    return pytest.main(arguments + sys.argv[1:])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+# Bazel starts a link to this file; the link leads to the checkout.
+os.chdir(pathlib.Path(__file__).resolve().parents[1])
+arguments = ["-p", "no:cacheprovider", *sys.argv[1:]]
+if report := os.environ.get("XML_OUTPUT_FILE"):  # where Bazel looks for one
+    arguments.append(f"--junitxml={report}")
+if only := os.environ.get("TESTBRIDGE_TEST_ONLY"):  # bazel test --test_filter=...
+    arguments += ["-k", only]
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+python = shutil.which("python")  # of .venv, which ./run.sh bazel puts on PATH
+os.execv(python, [python, "-P", "-m", "pytest", *arguments])
