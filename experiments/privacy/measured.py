@@ -16,7 +16,7 @@ from experiments.privacy.attacks import Attack
 from tff_fedss import tasks, training
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import intersection, phi, success
-from tff_fedss.privacy.vectors import unit
+from tff_fedss.vectors import unit
 
 _METHOD = "fedss"
 # The attacks on sums of rows; the second where differential privacy adds noise.

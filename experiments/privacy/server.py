@@ -9,7 +9,7 @@ from experiments.fedss.run_config import RunConfig
 from experiments.privacy import attacks, defences, seen
 from tff_fedss import algorithms, training
 from tff_fedss.privacy import aggregate, phi
-from tff_fedss.privacy.vectors import unit
+from tff_fedss.vectors import unit
 
 
 class _Model(NamedTuple):

@@ -124,12 +124,5 @@ def test_rejected_clients_are_an_error():
     broken = tff.learning.models.ModelWeights(
         [np.full_like(w, np.nan) for w in weights.trainable], []
     )
-    with pytest.raises(ValueError, match="2 of 2 clients were rejected"):
+    with pytest.raises(ValueError, match="2 of 2 updates were not finite"):
         gradient_noise(build(), build(3), broken, make_batches(1), 2, 0)
-
-
-def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="found 0"):
-        noise(build(), build(3), cohort_size=0)
-    with pytest.raises(ValueError, match="empty"):
-        noise(build(), build(3), num_batches=0)

@@ -30,12 +30,27 @@ def test_finds_what_sorting_all_distances_finds(queries, block_size):
     assert found[place, 0] == 40 and asked[place] not in found[place]
 
 
+def test_copies_at_lengths_of_powers_of_two_rank_by_index():
+    features = np.random.default_rng(5).normal(size=(200, 64)).astype(np.float32)
+
+    def found(lengths):
+        copies = features[:, np.newaxis] * lengths[:, np.newaxis]
+        copies = copies.astype(np.float32).reshape(-1, 64)
+        return metrics.nearest_images(copies, 6)
+
+    all_seven = np.arange(1400).reshape(200, 7)
+    others = [np.delete(own, k) for own in all_seven for k in range(7)]
+    np.testing.assert_array_equal(found(2.0 ** np.arange(-3, 4)), others)
+    # Other factors round every number, and so change the directions.
+    assert np.any(found(np.arange(1.0, 8.0)) != others)
+
+
 @pytest.mark.parametrize(
     "features, r, message",
     [
-        (np.zeros([3]), 1, "must be \\[images, d\\]"),
-        (np.zeros([3, 2]), 3, "more than 3 images"),
-        (np.zeros([3, 2]), 0, "positive"),
+        (np.zeros([3]), 1, r"\[images, d\]: \(3,\)"),
+        (np.zeros([3, 2]), 3, r"in \[1, 3 images\), found 3"),
+        (np.zeros([3, 2]), 0, "found 0"),
         (np.full([3, 2], np.inf), 1, "finite"),
     ],
 )

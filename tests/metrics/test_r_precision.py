@@ -3,17 +3,8 @@ import importlib
 import numpy as np
 import pytest
 
+from tests.metrics.labelled_features import images
 from tff_fedss import metrics
-
-
-def images(seed=0):
-    """Classes of 1 to 9 images, somewhat apart."""
-    rng = np.random.default_rng(seed)
-    labels = np.repeat(np.arange(9), np.arange(1, 10))
-    centers = rng.normal(size=(9, 6))
-    features = centers[labels] + rng.normal(size=(len(labels), 6))
-    order = rng.permutation(len(labels))
-    return features[order].astype(np.float32), labels[order] * 10
 
 
 def one_by_one(features, labels):
@@ -55,15 +46,3 @@ def test_one_search_measures_both_to_the_bit(r):
 def test_classes_apart_are_found_whole():
     labels = np.array([0, 0, 0, 1, 1])
     assert metrics.r_precision(np.eye(2)[labels], labels) == 1
-
-
-@pytest.mark.parametrize(
-    "labels, message",
-    [([0, 0, 0], "two classes"), ([0, 1, 2], "two images"), ([0, 1], "found")],
-)
-def test_bad_arguments_are_refused(labels, message):
-    for measure in (metrics.r_precision, metrics.map_and_r_precision):
-        with pytest.raises(ValueError, match=message):
-            measure(np.eye(3), np.array(labels))
-    with pytest.raises(ValueError, match="r must be positive, found 0"):
-        metrics.map_and_r_precision(np.eye(3), np.array([0, 0, 1]), 0)

@@ -66,13 +66,6 @@ def test_cosines_ignore_lengths_and_zero_vectors_have_none():
     )
 
 
-def test_ca_pcc():
-    classifier = np.array([[1.0, 0.0], [0.0, 2.0]])
-    features = np.array([[5.0, 0.0], [1.0, 1.0]])
-    value = metrics.mean_positive_cosine(features, np.array([0, 1]), classifier)
-    assert value == pytest.approx((1 + np.sqrt(0.5)) / 2)
-
-
 @pytest.mark.parametrize(
     "call, message",
     [

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tff_fedss.privacy import phi, success, update
-from tff_fedss.privacy.vectors import unit
+from tff_fedss.vectors import unit
 
 D = 32
 

@@ -1,7 +1,15 @@
-"""What is measured of a model and of a round."""
+"""Metrics of a model (accuracy, retrieval, pairs) and of a round (traffic, noise).
 
-from tff_fedss.metrics.accuracy import nearest_classes
-from tff_fedss.metrics.class_centers import center_accuracy
+MAP@R of the FedSS paper is in `map_at_r`, on the exact search of `nearest`; top-1
+accuracy and confusion matrices are in `classification`.
+"""
+
+from tff_fedss.metrics.classification import (
+    center_accuracy,
+    client_predictions,
+    confusion_matrix,
+    nearest_classes,
+)
 from tff_fedss.metrics.collapse import MeanCosine
 from tff_fedss.metrics.communication import (
     AGGREGATIONS,
@@ -9,11 +17,6 @@ from tff_fedss.metrics.communication import (
     ClassifierTraffic,
     Protocol,
     classifier_traffic,
-)
-from tff_fedss.metrics.confusion import (
-    client_confusion_matrix,
-    client_predictions,
-    confusion_matrix,
 )
 from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
 from tff_fedss.metrics.linear_evaluation import linear_accuracy
@@ -26,7 +29,6 @@ from tff_fedss.metrics.verification import (
     Pairs,
     draw_pairs,
     fold_accuracies,
-    mean_positive_cosine,
     pair_accuracy,
     pair_cosines,
     tar_at_far,
@@ -44,7 +46,6 @@ __all__ = [
     "average_precision_at_r",
     "center_accuracy",
     "classifier_traffic",
-    "client_confusion_matrix",
     "client_predictions",
     "confusion_matrix",
     "draw_pairs",
@@ -53,7 +54,6 @@ __all__ = [
     "linear_accuracy",
     "map_and_r_precision",
     "map_at_r",
-    "mean_positive_cosine",
     "nearest_classes",
     "nearest_images",
     "pair_accuracy",

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tff_fedss.vectors import unit
+
 
 class MeanCosine:
     """The mean cosine between the features of two different images.
@@ -13,7 +15,6 @@ class MeanCosine:
     """
 
     def __init__(self):
-        """Has seen no image."""
         self._sum: np.ndarray | float = 0.0
         self._count = 0
 
@@ -23,9 +24,7 @@ class MeanCosine:
         Args:
             features: float32[images, d].
         """
-        features = np.asarray(features, np.float64)
-        lengths = np.linalg.norm(features, axis=1, keepdims=True)
-        self._sum = self._sum + (features / np.maximum(lengths, 1e-12)).sum(0)
+        self._sum = self._sum + unit(features).sum(0)
         self._count += len(features)
 
     @property

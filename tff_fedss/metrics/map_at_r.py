@@ -7,6 +7,7 @@ one R for all queries, as in FedSS, and not the number of each query's relevant 
 
 import numpy as np
 
+from tff_fedss.metrics import inputs
 from tff_fedss.metrics.nearest import nearest_images
 
 
@@ -31,8 +32,8 @@ def map_at_r(
         The mean of P(1..R) over ranks and queries, in [0, 1].
 
     Raises:
-        ValueError: If there are not more than R images, a feature is not finite, or an
-            argument has the wrong shape or is out of range.
+        ValueError: If there are not more than R images, a feature is not finite, or
+            there is not one label for each image.
     """
     return float(np.mean(average_precision_at_r(features, labels, r, block_size)))
 
@@ -55,12 +56,7 @@ def average_precision_at_r(
     Raises:
         ValueError: As in `map_at_r`.
     """
-    features, labels = np.asarray(features), np.asarray(labels)
-    if labels.shape != features.shape[:1]:
-        raise ValueError(
-            "features must be [images, d] and labels [images], "
-            f"found {features.shape} and {labels.shape}."
-        )
+    labels = inputs.labels_of(features, labels)
     neighbors = nearest_images(features, r, block_size=block_size)
     return precision_of_ranks(labels[neighbors] == labels[:, np.newaxis])
 

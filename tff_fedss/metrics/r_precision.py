@@ -1,11 +1,13 @@
-"""R-precision: of as many images as a query's class has others, how many are of it.
+"""R-precision: the share of a query's R nearest images that have its class.
 
-After Musgrave et al., "A Metric Learning Reality Check" (ECCV 2020), Section 3: unlike
-MAP@10 it has 1 within reach of every query, however small its class.
+R is the number of other images of that class. After Musgrave et al., "A Metric Learning
+Reality Check" (ECCV 2020), Section 3: unlike MAP@10 it can be 1 for every query,
+however small its class.
 """
 
 import numpy as np
 
+from tff_fedss.metrics import inputs
 from tff_fedss.metrics.map_at_r import precision_of_ranks
 from tff_fedss.metrics.nearest import nearest_images
 
@@ -16,8 +18,8 @@ _BLOCK_NUMBERS = 2**22
 def r_precision(features: np.ndarray, labels: np.ndarray) -> float:
     """Computes the mean R-precision over the images whose class has several.
 
-    R is the number of other images of the query's class. The search is that of
-    `nearest_images`. Images that are alone in their class are found, but not asked.
+    The search is that of `nearest_images`. Images that are alone in their class are
+    found by others, but are no queries.
 
     Args:
         features: [images, d] of a floating type, of any lengths.
@@ -42,7 +44,7 @@ def map_and_r_precision(
     Args:
         features: [images, d] of a floating type, of any lengths.
         labels: [images], integers.
-        r: R of MAP@R.
+        r: R of MAP@R, positive.
 
     Returns:
         MAP@R and R-precision.
@@ -50,8 +52,6 @@ def map_and_r_precision(
     Raises:
         ValueError: As of both.
     """
-    if r < 1:
-        raise ValueError(f"r must be positive, found {r}.")
     average_precision, result = _search(features, labels, r)
     return float(np.mean(average_precision)), result
 
@@ -60,20 +60,12 @@ def _search(
     features: np.ndarray, labels: np.ndarray, r: int
 ) -> tuple[np.ndarray, float]:
     """Returns each query's average precision at R, none if R is 0, and R-precision."""
-    features, labels = np.asarray(features), np.asarray(labels)
-    if labels.shape != features.shape[:1]:
-        raise ValueError(
-            "features must be [images, d] and labels [images], "
-            f"found {features.shape} and {labels.shape}."
-        )
-    _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    if len(sizes) < 2 or sizes.max() < 2:
-        raise ValueError("needs two classes, and one with two images or more.")
+    class_of, sizes = inputs.classes(features, labels)
     others = sizes[class_of] - 1
     # Queries of about the same R together, and few different numbers to search for.
     groups = np.where(others, 2 ** np.ceil(np.log2(np.maximum(others, 1))), 0)
     queries = np.argsort(others, kind="stable")
-    average_precision = np.zeros(len(labels) if r else 0)
+    average_precision = np.zeros(len(class_of) if r else 0)
     total = 0.0
     for group in np.unique(groups if r else groups[others > 0]).astype(int):
         block = queries[groups[queries] == group]
@@ -81,7 +73,7 @@ def _search(
         num_parts = -(-len(block) * (group + 1024) // _BLOCK_NUMBERS)
         for part in np.array_split(block, num_parts):
             neighbors = nearest_images(features, int(num_found), part)
-            is_relevant = labels[neighbors] == labels[part, np.newaxis]
+            is_relevant = class_of[neighbors] == class_of[part, np.newaxis]
             if r:
                 average_precision[part] = precision_of_ranks(is_relevant[:, :r])
             counted = np.arange(num_found) < others[part, np.newaxis]

@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_fedss.vectors import unit
+
 
 class Pairs(NamedTuple):
     """A list of pairs of images.
 
     Attributes:
         first: int64[pairs], indices of images.
-        second: int64[pairs], likewise.
+        second: int64[pairs], indices of images.
         is_same: bool[pairs], whether both are of one identity.
     """
 
@@ -67,8 +69,8 @@ def pair_cosines(features: np.ndarray, pairs: Pairs) -> np.ndarray:
         features: [images, d] of a floating type, of any lengths.
         pairs: Of these images.
     """
-    unit = _unit(features)
-    return np.sum(unit[pairs.first] * unit[pairs.second], 1)
+    units = unit(features)
+    return np.sum(units[pairs.first] * units[pairs.second], 1)
 
 
 def tar_at_far(scores: np.ndarray, is_same: np.ndarray, far: float) -> float:
@@ -155,19 +157,6 @@ def fold_accuracies(
     return np.array(accuracies)
 
 
-def mean_positive_cosine(
-    features: np.ndarray, labels: np.ndarray, classifier: np.ndarray
-) -> float:
-    """Computes CA_pcc of Partial FC: the mean cosine between x_i and w_{y_i}.
-
-    Args:
-        features: [images, d] of a floating type, of any lengths.
-        labels: int[images], the classes.
-        classifier: [n, d], the rows of W.
-    """
-    return float(np.mean(np.sum(_unit(features) * _unit(classifier[labels]), 1)))
-
-
 def _best_threshold(scores: np.ndarray, is_same: np.ndarray) -> float:
     """The score from which on to accept for most right decisions."""
     order = np.argsort(-scores, kind="stable")
@@ -182,14 +171,6 @@ def _best_threshold(scores: np.ndarray, is_same: np.ndarray) -> float:
 
 def _checked(scores: np.ndarray, is_same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scores, is_same = np.asarray(scores), np.asarray(is_same, bool)
-    if not is_same.any() or is_same.all():
-        raise ValueError("needs pairs of one and of two identities")
-    if not np.isfinite(scores).all():
-        raise ValueError("scores must be finite: found infinity or NaN")
+    if not is_same.any() or is_same.all() or not np.isfinite(scores).all():
+        raise ValueError("needs finite scores of pairs of one and of two identities")
     return scores, is_same
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    vectors = np.asarray(vectors, np.float64)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths == 0.0, 1.0, lengths)

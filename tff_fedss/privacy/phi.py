@@ -7,7 +7,7 @@ these gradients, so that the server, which knows W, can look for its rows in the
 
 import numpy as np
 
-from tff_fedss.privacy.vectors import unit
+from tff_fedss.vectors import unit
 
 
 def by_bias(bias_delta: np.ndarray, classifier: np.ndarray) -> np.ndarray:

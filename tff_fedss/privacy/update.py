@@ -8,7 +8,7 @@ own examples, do not.
 
 import numpy as np
 
-from tff_fedss.privacy.vectors import unit
+from tff_fedss.vectors import unit
 
 _MOST_STEPS = 50
 

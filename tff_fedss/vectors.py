@@ -1,4 +1,4 @@
-"""What several attacks do with vectors."""
+"""Unit vectors in NumPy."""
 
 import numpy as np
 

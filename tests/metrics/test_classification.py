@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.metrics.labelled_features import images
+from tff_fedss import metrics
+from tff_fedss.metrics import classification
+
+# Five classes in the plane; the lengths of rows play no part.
+W = np.array([[1, 0], [0, 3], [-1, 0], [0.5, 0.5], [0, -2]], np.float32)
+
+
+def client_matrix(features, labels, w, positives):
+    true, predicted = metrics.client_predictions(
+        np.array(features, np.float32), labels, w, positives
+    )
+    return metrics.confusion_matrix(true, predicted, len(positives))
+
+
+@pytest.mark.parametrize("class_block", [1, 7, 100, 1000])
+def test_blocks_change_nothing(class_block):
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(20, 5)).astype(np.float32)
+    w = rng.normal(size=(100, 5)).astype(np.float32)
+    unit = w / np.linalg.norm(w, axis=1, keepdims=True)
+    np.testing.assert_array_equal(
+        metrics.nearest_classes(f, w, tf.constant(class_block)), (f @ unit.T).argmax(1)
+    )
+
+
+def test_the_smallest_class_wins_among_equals():
+    w = tf.constant([[0.0, 1.0], [2.0, 0.0], [1.0, 0.0], [4.0, 0.0]])
+    for class_block in (1, 2, 4):
+        nearest = metrics.nearest_classes(
+            tf.constant([[3.0, 0.0]]), w, tf.constant(class_block)
+        )
+        np.testing.assert_array_equal(nearest, [1])
+
+
+def test_a_confusion_matrix_by_hand():
+    features = [[2, 0.1], [1, 0.9], [0.1, 5], [-3, 1], [1, 0.8]]
+    # Class 3 would win the second and the last, but is not in P_k.
+    matrix = client_matrix(features, [0, 0, 1, 2, 2], W, [0, 1, 2])
+    np.testing.assert_array_equal(matrix, [[2, 0, 0], [0, 1, 0], [1, 0, 1]])
+    assert matrix.dtype == np.int64
+
+
+def test_rows_and_columns_follow_the_order_of_the_positives():
+    matrix = client_matrix([[1, 0.1], [-1, 0], [0.1, 1]], [2, 2, 0], W, [2, 4, 0])
+    # True 2: one seen as 0, one as 2. True 0: next to 1, but that is not in P_k.
+    np.testing.assert_array_equal(matrix, [[1, 0, 1], [0, 0, 0], [0, 0, 1]])
+
+
+def test_a_collapsed_classifier_fills_one_column():
+    w = np.tile(np.array([[1, 1]], np.float32), (4, 1))
+    features = np.random.default_rng(0).normal(size=(6, 2))
+    # The class that comes first in positives wins among equals.
+    matrix = client_matrix(features, [3, 1, 1, 3, 3, 1], w, [3, 1])
+    np.testing.assert_array_equal(matrix, [[3, 0], [3, 0]])
+
+
+def test_all_predictions_are_counted():
+    rng = np.random.default_rng(1)
+    w = rng.normal(size=(50, 8)).astype(np.float32)
+    positives = rng.permutation(50)[:12]
+    labels = rng.choice(positives, 300)
+    features = rng.normal(size=(300, 8))
+    matrix = client_matrix(features, labels, w, positives)
+    unit = w[positives] / np.linalg.norm(w[positives], axis=1, keepdims=True)
+    expected = np.zeros((12, 12))
+    for f, label in zip(features, labels):
+        expected[list(positives).index(label), np.argmax(unit @ f)] += 1
+    np.testing.assert_array_equal(matrix, expected)
+
+
+def test_a_label_outside_of_the_positives_is_an_error():
+    with pytest.raises(ValueError, match=r"found \[3\] too"):
+        client_matrix(np.ones((2, 2)), [0, 3], W, [0, 1])
+
+
+def centers_one_by_one(features, labels):
+    """The slow twin: a centre of each class for every image, without the image."""
+    units = features / np.linalg.norm(features, axis=1, keepdims=True)
+    right = []
+    for k, unit in enumerate(units):
+        others = np.arange(len(units)) != k
+        if labels[k] not in labels[others]:
+            continue
+        classes = np.unique(labels[others])
+        centers = [units[others & (labels == c)].mean(0) for c in classes]
+        cosines = [unit @ c / np.linalg.norm(c) for c in centers]
+        right.append(classes[np.argmax(cosines)] == labels[k])
+    return np.mean(right)
+
+
+@pytest.mark.parametrize("rows", [4096, 7])
+def test_equals_centres_made_for_each_image(rows, monkeypatch):
+    monkeypatch.setattr(classification, "_ROWS", rows)
+    features, labels = images()
+    expected = centers_one_by_one(features.astype(np.float64), labels)
+    assert 0.3 < expected < 0.95
+    np.testing.assert_allclose(metrics.center_accuracy(features, labels), expected)
+
+
+def test_an_image_does_not_help_itself():
+    # Two of a class, opposite to each other: each is nearest to the other class.
+    features = np.array([[1, 0], [-1, 0.1], [0.9, 0.1], [0.9, 0.2]])
+    assert metrics.center_accuracy(features, np.array([0, 0, 1, 1])) == 0.5
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [([0, 0, 0], "two classes"), ([0, 1, 2], "two images"), ([0, 1], "found")],
+)
+def test_classes_that_have_no_centre_to_compare_are_an_error(labels, message):
+    for measure in (
+        metrics.center_accuracy,
+        metrics.r_precision,
+        metrics.map_and_r_precision,
+    ):
+        with pytest.raises(ValueError, match=message):
+            measure(np.eye(3), np.array(labels))

@@ -1,0 +1,134 @@
+"""Top-1 accuracy, confusion matrices, and classification by class centres."""
+
+import numpy as np
+import tensorflow as tf
+
+from tff_fedss import models
+from tff_fedss.metrics import inputs
+from tff_fedss.vectors import unit
+
+_ROWS = 4096
+
+
+@tf.function(reduce_retracing=True)
+def nearest_classes(
+    features: tf.Tensor, classifier: tf.Tensor, class_block: int = 16384
+) -> tf.Tensor:
+    """Returns the class with the largest cosine, for each feature vector.
+
+    The classes are taken block by block, so no [examples, n] matrix of logits exists.
+
+    Args:
+        features: float32[examples, d].
+        classifier: float32[n, d], W.
+        class_block: How many classes to score at once.
+
+    Returns:
+        int32[examples]; the smallest class among equals.
+    """
+    best = tf.fill([tf.shape(features)[0]], features.dtype.min)
+    classes = tf.zeros([tf.shape(features)[0]], tf.int32)
+    for start in tf.range(0, tf.shape(classifier)[0], class_block):
+        cosines = models.cosine_logits(
+            features, classifier[start : start + class_block], scale=1.0
+        )
+        block_best = tf.reduce_max(cosines, 1)
+        is_better = block_best > best
+        classes = tf.where(is_better, start + tf.argmax(cosines, 1, tf.int32), classes)
+        best = tf.where(is_better, block_best, best)
+    return classes
+
+
+def client_predictions(
+    features: np.ndarray,
+    labels: np.ndarray,
+    classifier: np.ndarray,
+    positives: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Predicts the classes of a client's images among its positives P_k (Fig. 7).
+
+    The prediction is the class of P_k with the largest cosine; the rest of W takes no
+    part. A collapsed client (NegOnly) fills few columns of the `confusion_matrix`.
+
+    Args:
+        features: float32[examples, d], phi's outputs for the client's images.
+        labels: int[examples], their classes, all of P_k.
+        classifier: float32[n, d], W.
+        positives: int[|P_k|], distinct classes.
+
+    Returns:
+        The true and the predicted classes, as places in `positives`, int64[examples]
+        each. Among equal cosines the prediction is the class that comes first there.
+
+    Raises:
+        ValueError: If a label is not in P_k.
+    """
+    labels, positives = np.asarray(labels), np.asarray(positives)
+    strangers = np.setdiff1d(labels, positives)
+    if len(strangers):
+        raise ValueError(f"labels must be in positives, found {strangers} too.")
+    order = np.argsort(positives)
+    true = order[np.searchsorted(positives[order], labels)]
+    predicted = nearest_classes(
+        tf.convert_to_tensor(features), tf.gather(classifier, positives)
+    ).numpy()
+    return true, predicted.astype(np.int64)
+
+
+def confusion_matrix(
+    true: np.ndarray, predicted: np.ndarray, num_classes: int
+) -> np.ndarray:
+    """Counts predictions.
+
+    Args:
+        true: int[examples], classes, from 0 on.
+        predicted: int[examples], classes, from 0 on.
+        num_classes: How many classes there are.
+
+    Returns:
+        int64[num_classes, num_classes]: rows are true classes, columns predictions.
+    """
+    matrix = np.zeros([num_classes, num_classes], np.int64)
+    np.add.at(matrix, (true, predicted), 1)
+    return matrix
+
+
+def center_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
+    """Computes how many images lie nearest to the centre of their own class.
+
+    That is how an encoder is used on classes that it has not seen (Snell et al.,
+    "Prototypical Networks for Few-shot Learning", NeurIPS 2017, but with cosines, as
+    the classifier of FedSS has). A centre is the mean of its class's unit vectors, and
+    the nearest is that of the highest cosine. An image does not take part in its own
+    class's centre (leave one out). Images that are alone in their class are no queries;
+    their class is there for the others to be mistaken for. Among equally near centres
+    the image's own class wins.
+
+    Args:
+        features: [images, d] of a floating type, of any lengths; zero vectors have
+            cosine 0 with everything.
+        labels: [images], integers.
+
+    Returns:
+        The share of the queries, in [0, 1].
+
+    Raises:
+        ValueError: If no class has two images or all images are of one, a feature is
+            not finite, or an argument has the wrong shape.
+    """
+    units = unit(inputs.finite(features))
+    class_of, sizes = inputs.classes(features, labels)
+    sums = np.zeros([len(sizes), units.shape[1]])
+    np.add.at(sums, class_of, units)
+    centers = unit(sums)
+    queries = np.flatnonzero(sizes[class_of] > 1)
+    right = 0
+    for start in range(0, len(queries), _ROWS):
+        rows = queries[start : start + _ROWS]
+        own = class_of[rows]
+        cosines = units[rows] @ centers.T
+        without = unit(sums[own] - units[rows])
+        of_own = np.sum(units[rows] * without, 1)
+        cosines[np.arange(len(rows)), own] = -np.inf
+        right += int(np.sum(of_own >= cosines.max(1)))
+    return right / len(queries)
