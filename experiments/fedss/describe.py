@@ -156,7 +156,7 @@ def of_dataset(dataset: FederatedDataset) -> Description:
         np.array([len(classes) for classes in positives]),
         np.bincount(np.concatenate(positives), minlength=dataset.num_classes),
         _images_per_class(dataset),
-        f"{dataset.num_test_examples:,} test images"
+        f"{dataset.test.num_examples:,} test images"
         + (f"; {dataset.note}" if dataset.note else ""),
     )
 

@@ -268,15 +268,15 @@ def _public_classes(config: Config) -> public_images.Source:
         )
     memory.check(
         memory_needs.images(
-            dataset.num_public_examples, config.image_size, dataset.image_shape[2]
+            dataset.public.num_examples, config.image_size, dataset.image_shape[2]
         )
     )
-    batches = list(dataset.public.batch(256).as_numpy_iterator())
+    batches = list(dataset.public_examples().batch(256).as_numpy_iterator())
     return public_images.Source(
         dataset.name,
         np.concatenate([batch["image"] for batch in batches]),
         np.concatenate([batch["label"] for batch in batches]).astype(np.int32),
-        dataset.num_public_classes,
+        dataset.public.num_classes,
     )
 
 

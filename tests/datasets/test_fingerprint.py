@@ -22,8 +22,8 @@ from tff_fedss.datasets.central import (
     two_views,
 )
 from tff_fedss.datasets.federated import record_index, records
-from tff_fedss.datasets.federated.clients import InMemoryClientData, dataset_from_arrays
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.clients import Counted, InMemoryClientData
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 
 
 def test_the_digest_is_that_of_types_shapes_and_bytes():
@@ -117,11 +117,7 @@ def federated(by_client, test_value=7, **changes):
         "num_classes": 2,
         "image_shape": (4, 4, 1),
         "train": data,
-        "num_examples": data.num_examples,
-        "positives": data.positives,
-        "max_positives": 2,
-        "test": dataset_from_arrays(test, np.zeros(3, np.int32)),
-        "num_test_examples": 3,
+        "test": HeldOut.from_arrays(test, np.zeros(3, np.int32)),
     }
     return FederatedDataset(**{**fields, **changes})
 
@@ -189,7 +185,7 @@ def test_test_and_public_images_count():
     assert {key for key in expected if other[key] != expected[key]} == {
         "contents of test images"
     }
-    public = dataset_from_arrays(*clients()["a"])
+    public = HeldOut.from_arrays(*clients()["a"])
     with_public = federated(clients(), public=public).fingerprint()
     assert set(with_public) - set(expected) == {"contents of public images"}
 
@@ -201,7 +197,8 @@ def test_client_data_of_any_kind_are_sampled():
         data = InMemoryClientData(by_client)
         plain = data.preprocess(lambda examples: examples)
         assert not hasattr(plain, "fingerprint")
-        return federated(by_client, train=plain).fingerprint()
+        counted = Counted(plain, data.client_ids, data.num_examples, data.positives)
+        return federated(by_client, train=counted).fingerprint()
 
     expected, data = of(clients()), clients()
     assert of(clients()) == expected

@@ -1,6 +1,5 @@
 """ImageNet-21k from its shards: clients, test images, and shards that are damaged."""
 
-import os
 import shutil
 
 import numpy as np
@@ -10,8 +9,6 @@ import tensorflow as tf
 from tests import imagenet21k_archive
 from tff_fedss import errors
 from tff_fedss.datasets import imagenet21k
-from tff_fedss.datasets.federated import partitions
-from tff_fedss.datasets.imagenet21k import dataset as imagenet21k_dataset
 from tff_fedss.datasets.imagenet21k import shards
 
 # 25 classes, 150 images, 125 of them for training.
@@ -88,8 +85,8 @@ def test_every_training_image_is_in_exactly_one_client(prepared, classes, number
         labels = [sorted(classes).index(wnid) for wnid in wnids]
         assert len(labels) == 5 == dataset.max_positives
         np.testing.assert_array_equal(dataset.positives(client), labels)
-    test = _names(dataset, dataset.test, numbers)
-    assert len(test) == dataset.num_test_examples == sum(round(0.2 * n) for n in SIZES)
+    test = _names(dataset, dataset.test.data, numbers)
+    assert len(test) == dataset.test.num_examples == sum(round(0.2 * n) for n in SIZES)
     everything = [name for images in classes.values() for name in images]
     assert sorted(names + test) == sorted(everything)
     assert sorted(_names(dataset, dataset.pooled(), numbers)) == sorted(names)
@@ -103,7 +100,7 @@ def test_images_that_are_ready(prepared):
     client = dataset.train.client_ids[0]
     for data, count in (
         (dataset.client_examples(client, [1, 2]), dataset.num_examples(client)),
-        (dataset.test_examples(), dataset.num_test_examples),
+        (dataset.test_examples(), dataset.test.num_examples),
     ):
         examples = list(data.as_numpy_iterator())
         assert len(examples) == count
@@ -112,7 +109,7 @@ def test_images_that_are_ready(prepared):
             assert example["image"].dtype == np.uint8
 
 
-def test_the_clients_are_a_function_of_the_seed(prepared, monkeypatch):
+def test_the_clients_are_a_function_of_the_seed(prepared):
     def rows(dataset):
         client = dataset.train.client_ids[2]
         data = dataset.train.create_tf_dataset_for_client(client)
@@ -122,16 +119,12 @@ def test_the_clients_are_a_function_of_the_seed(prepared, monkeypatch):
 
     first, other = _load(prepared, seed=3), _load(prepared, seed=4)
     assert rows(first) != rows(other)
-    # The second time they are only looked up.
-    monkeypatch.delattr(partitions, "class_slots")
     assert rows(_load(prepared, seed=3)) == rows(first)
-    with pytest.raises(AttributeError):
-        _load(prepared, seed=3, num_clients=7)
 
 
 def test_the_folder_of_the_shards_will_do(prepared):
     dataset = _load(prepared / "imagenet21k" / "1.0.0")
-    assert dataset.num_test_examples == _load(prepared).num_test_examples
+    assert dataset.test.num_examples == _load(prepared).test.num_examples
     assert "about 25 images a client" in dataset.summary()
 
 
@@ -139,39 +132,15 @@ def test_no_image_is_read_before_it_is_needed(data_dir):
     expected = _load(data_dir, num_clients=9)
     for shard in data_dir.rglob("*.tfrecord-*"):
         shard.write_bytes(b"\0" * shard.stat().st_size)
-    for path in data_dir.rglob("clients-*"):
-        path.unlink()
     dataset = _load(data_dir, num_clients=9)
     assert dataset.train.client_ids == expected.train.client_ids
     for client in dataset.train.client_ids:
         np.testing.assert_array_equal(
             dataset.positives(client), expected.positives(client)
         )
-    # And nothing per image is in memory.
-    for index in (dataset.train._index.records, dataset.train._rows_of(0)):
-        assert isinstance(index, np.memmap)
+    assert isinstance(dataset.train._index.records, np.memmap)
     with pytest.raises(tf.errors.OpError):
         next(iter(dataset.test_examples()))
-
-
-def test_clients_of_a_read_only_folder(data_dir, tmp_path, monkeypatch, capsys):
-    def refuse(path, array):
-        if data_dir in path.parents:
-            raise PermissionError(13, "Permission denied")
-        save(path, array)
-
-    save = imagenet21k_dataset._save
-    monkeypatch.setattr(imagenet21k_dataset, "_save", refuse)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for path in data_dir.rglob("clients-*"):
-        path.unlink()
-    first = _load(data_dir)
-    message = capsys.readouterr().err
-    assert str(tmp_path / "cache" / "tff_fedss") in message
-    assert "Permission denied" in message and message.count("\n") == 1
-    monkeypatch.delattr(partitions, "class_slots")
-    assert _load(data_dir).train.client_ids == first.train.client_ids
-    assert not capsys.readouterr().err
 
 
 def test_the_paper_s_clients_from_the_sizes_of_the_classes():
@@ -245,30 +214,6 @@ def test_no_data_set(tmp_path):
 )
 def test_arguments_out_of_range(prepared, arguments, problem):
     assert problem in _error(prepared, **arguments)
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "noise", "pipe"])
-def test_clients_that_are_damaged_are_made_again(data_dir, damage):
-    def clients():
-        dataset = _load(data_dir)
-        return {k: dataset.positives(k).tolist() for k in dataset.train.client_ids}
-
-    for path in data_dir.rglob("clients-*"):
-        path.unlink()
-    expected = clients()
-    (path,) = data_dir.rglob("clients-*")
-    content = bytearray(path.read_bytes())
-    content[-40] ^= 1
-    path.unlink()
-    if damage == "pipe":
-        os.mkfifo(path)
-    else:
-        path.write_bytes(
-            {"flip": content, "cut": content[:-8], "empty": b"", "noise": b"x" * 300}[
-                damage
-            ]
-        )
-    assert clients() == expected
 
 
 def test_damaged_shards_and_index(data_dir):

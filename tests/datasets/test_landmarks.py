@@ -77,7 +77,7 @@ def test_test_images(dataset, miniature):
     assert _numbers(examples) == [miniature.numbers[i] for i in miniature.test]
     labels = [miniature.classes[i] for i in miniature.test]
     assert [e["label"] for e in examples] == labels
-    assert dataset.num_test_examples == len(labels) == 6
+    assert dataset.test.num_examples == len(labels) == 6
 
 
 def test_pooled_examples_are_those_of_all_clients(dataset, miniature):
@@ -145,7 +145,7 @@ def test_cache_that_tff_made(miniature, tmp_path):
     for client_id, image_ids in miniature.clients.items():
         examples = dataset.client_examples(client_id, SEED).as_numpy_iterator()
         assert _numbers(examples) == [miniature.numbers[i] for i in image_ids]
-    assert dataset.num_test_examples == 6
+    assert dataset.test.num_examples == 6
 
 
 def test_mini_split(cache):
@@ -167,7 +167,7 @@ def test_images_left_out_knowingly(tmp_path):
         (source.image_dir / f"{image_id}.jpg").unlink()
     assert landmarks_images.prepare(source, tmp_path, "--allow_missing") == 0
     dataset = landmarks.load(tmp_path, image_size=8)
-    assert dataset.num_examples("7") == 4 and dataset.num_test_examples == 5
+    assert dataset.num_examples("7") == 4 and dataset.test.num_examples == 5
     # Without the list of what is missing, the difference is an error.
     (tmp_path / "gld160k" / "rejected.csv").unlink()
     message = _error(tmp_path)

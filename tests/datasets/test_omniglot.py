@@ -264,11 +264,11 @@ def test_chunks_have_a_character_on_one_or_two_clients(load):
 
 def test_test_drawers_are_held_out(load):
     dataset = load(test_drawers=(3, 20))
-    images, labels = _stack(dataset.test)
+    images, labels = _stack(dataset.test.data)
     numbers = _numbers(images)
     assert set(numbers % 20 + 1) == {3, 20}
     np.testing.assert_array_equal(labels, numbers // 20 - 964)
-    assert dataset.num_test_examples == len(numbers) == 659 * 2
+    assert dataset.test.num_examples == len(numbers) == 659 * 2
     for client in dataset.train.client_ids:
         drawers = _numbers(dataset.train.client_arrays(client)[0]) % 20 + 1
         assert not {3, 20} & set(drawers)
@@ -307,29 +307,29 @@ def test_all_characters_may_be_the_classes(load):
         np.testing.assert_array_equal(labels, numbers[-1] // 20)
     expected = [_number(c, d) for c in range(1, 1624) for d in range(1, 17)]
     np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), expected)
-    images, labels = _stack(dataset.test)
+    images, labels = _stack(dataset.test.data)
     np.testing.assert_array_equal(labels, _numbers(images) // 20)
     assert set(_numbers(images) % 20 + 1) == {17, 18, 19, 20}
-    assert dataset.num_test_examples == len(labels) == 1623 * 4
+    assert dataset.test.num_examples == len(labels) == 1623 * 4
     # No character is left.
-    assert dataset.num_public_classes == 1000
-    assert dataset.public.element_spec == dataset.test.element_spec
+    assert dataset.public.num_classes == 1000
+    assert dataset.public.data.element_spec == dataset.test.data.element_spec
 
 
 def test_public_images_are_the_background_characters(mixed):
-    images, labels = _stack(mixed.public)
+    images, labels = _stack(mixed.public.data)
     numbers = _numbers(images)
     np.testing.assert_array_equal(np.sort(numbers), np.arange(964 * 20))
     np.testing.assert_array_equal(labels, numbers // 20)
-    assert mixed.num_public_classes == 964
-    assert mixed.num_public_examples == 964 * 20
+    assert mixed.public.num_classes == 964
+    assert mixed.public.num_examples == 964 * 20
 
 
 def test_element_types(mixed):
     client = mixed.train.create_tf_dataset_for_client("client_00")
     spec = mixed.train.element_type_structure
-    assert client.element_spec == mixed.test.element_spec == spec
-    assert mixed.public.element_spec == spec
+    assert client.element_spec == mixed.test.data.element_spec == spec
+    assert mixed.public.data.element_spec == spec
     assert spec["image"].shape == mixed.image_shape == (_SIDE, _SIDE, 1)
     with pytest.raises(ValueError, match="not a client"):
         mixed.positives("client_99")
@@ -600,14 +600,14 @@ def real(test_data):
 @pytest.mark.parametrize("name", ["omniglot28", "omniglot105"])
 def test_real_omniglot(real, name):
     dataset = real[name]
-    assert dataset.num_classes == 659 and dataset.num_public_classes == 964
+    assert dataset.num_classes == 659 and dataset.public.num_classes == 964
     assert dataset.image_shape == (28, 28, 1)
     clients = [dataset.train.client_arrays(k) for k in dataset.train.client_ids]
     train_labels = np.concatenate([labels for _, labels in clients])
     np.testing.assert_array_equal(np.bincount(train_labels), np.full(659, 16))
-    test_images, test_labels = _stack(dataset.test)
+    test_images, test_labels = _stack(dataset.test.data)
     np.testing.assert_array_equal(np.bincount(test_labels), np.full(659, 4))
-    public_images, public_labels = _stack(dataset.public)
+    public_images, public_labels = _stack(dataset.public.data)
     np.testing.assert_array_equal(np.bincount(public_labels), np.full(964, 20))
     images = [test_images, public_images, *(images for images, _ in clients)]
     assert sum(map(len, images)) == 32_460

@@ -99,7 +99,7 @@ def test_products_are_cut_at_the_ends_of_clients_only(clients):
 def test_what_is_said_of_the_data_set(dataset):
     assert dataset.num_classes == 9
     assert dataset.image_shape == (8, 8, 3)
-    assert dataset.num_test_examples == len(_TEST)
+    assert dataset.test.num_examples == len(_TEST)
     assert dataset.test_is_unseen
     assert "43 training images; not the original, which has 59,551" in dataset.note
     assert "5 clients" in dataset.summary()
@@ -115,7 +115,7 @@ def test_the_seed_decides_the_partition(prepared, clients):
 def test_the_test_images_are_of_other_classes(dataset):
     ids = _ids(dataset.test_examples())
     assert sorted(ids) == _TEST_IDS
-    labels = [e["label"] for e in dataset.test.as_numpy_iterator()]
+    labels = [e["label"] for e in dataset.test.data.as_numpy_iterator()]
     assert labels == [_CLASS[i] - 1 for i in ids]
     assert min(labels) >= dataset.num_classes
 
@@ -129,7 +129,7 @@ def test_all_training_images_together(dataset):
 
 def test_pixels_are_those_of_the_files(dataset):
     read = dataset.preprocessing.read
-    for example in dataset.test.take(3):
+    for example in dataset.test.data.take(3):
         image = read(example["image"]).numpy()
         encoded = sop_archive.jpeg(sop_archive.image_id_of(image))
         expected = tf.io.decode_image(encoded, channels=3)

@@ -27,7 +27,10 @@ def digest(dataset, backwards=False):
     """Hashes everything in a data set, visiting its clients in either order."""
     ids = dataset.train.client_ids
     parts = {k: _arrays_of(dataset, k) for k in (ids[::-1] if backwards else ids)}
-    visited = [parts[k] for k in ids] + [_stack(dataset.test), _stack(dataset.public)]
+    visited = [parts[k] for k in ids] + [
+        _stack(dataset.test.data),
+        _stack(dataset.public.data),
+    ]
     sha = hashlib.sha256()
     for images, labels in visited:
         sha.update(images.tobytes() + labels.tobytes())
@@ -77,14 +80,16 @@ def test_another_seed_is_another_data_set(small):
     other = synthetic.glyphs(**_SMALL, seed=6)
     client = small.train.client_ids[0]
     assert set(small.positives(client)) != set(other.positives(client))
-    assert _stack(small.test)[0].tobytes() != _stack(other.test)[0].tobytes()
-    assert _stack(small.public)[0].tobytes() != _stack(other.public)[0].tobytes()
+    assert _stack(small.test.data)[0].tobytes() != _stack(other.test.data)[0].tobytes()
+    assert (
+        _stack(small.public.data)[0].tobytes() != _stack(other.public.data)[0].tobytes()
+    )
 
 
 def test_elements_have_the_declared_type_and_are_ink_on_nothing(small):
     spec = small.train.element_type_structure
     client = small.train.create_tf_dataset_for_client(small.train.client_ids[0])
-    for dataset in (client, small.test, small.public):
+    for dataset in (client, small.test.data, small.public.data):
         assert dataset.element_spec == spec
         images, _ = _stack(dataset)
         inked = (images > 127).mean(axis=(1, 2, 3))
@@ -163,8 +168,8 @@ def test_test_and_public_hands_belong_to_no_client(monkeypatch):
     images = []
     for part in (
         dataset.train.create_tf_dataset_from_all_clients(),
-        dataset.test,
-        dataset.public,
+        dataset.test.data,
+        dataset.public.data,
     ):
         drawn.append([])
         images.append(_stack(part)[0])
@@ -175,24 +180,24 @@ def test_test_and_public_hands_belong_to_no_client(monkeypatch):
 
 
 def test_test_split_shows_every_class_equally(small):
-    _, labels = _stack(small.test)
+    _, labels = _stack(small.test.data)
     np.testing.assert_array_equal(np.bincount(labels), np.full(60, 4))
-    assert small.num_test_examples == len(labels) == int(small.test.cardinality())
+    assert small.test.num_examples == len(labels) == int(small.test.data.cardinality())
 
 
 def test_test_split_samples_classes_when_there_are_too_many():
     dataset = synthetic.glyphs(num_classes=5000, max_test_examples=202)
-    _, labels = _stack(dataset.test)
+    _, labels = _stack(dataset.test.data)
     classes, counts = np.unique(labels, return_counts=True)
-    assert dataset.num_test_examples == len(labels) == 200
+    assert dataset.test.num_examples == len(labels) == 200
     assert set(counts) == {4}
     assert classes.max() > 4000, "a sample of all classes, not the first of them"
 
 
 def test_public_classes_are_the_ones_after_the_last(small):
-    images, labels = _stack(small.public)
+    images, labels = _stack(small.public.data)
     np.testing.assert_array_equal(labels, np.repeat(np.arange(7), 3))
-    assert small.num_public_examples == 21 and small.num_public_classes == 7
+    assert small.public.num_examples == 21 and small.public.num_classes == 7
     # The same glyphs, as classes 60..66 of a data set that has them: a public image is
     # nearer to the mean of its own class there than to the mean of any other.
     more = synthetic.glyphs(**{**_SMALL, "num_classes": 67}, seed=5)
@@ -206,7 +211,7 @@ def test_public_classes_are_the_ones_after_the_last(small):
 
 def test_no_public_classes():
     dataset = synthetic.glyphs(num_public_classes=0)
-    assert dataset.public is None and dataset.num_public_examples == 0
+    assert dataset.public is None
 
 
 def test_a_million_classes_are_not_materialised(monkeypatch):

@@ -96,7 +96,7 @@ def _clients(dataset):
 
 
 def _digest(dataset):
-    parts = [*_clients(dataset).items(), ("test", _stored(dataset.test))]
+    parts = [*_clients(dataset).items(), ("test", _stored(dataset.test.data))]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -176,8 +176,8 @@ def test_validation_images_are_the_test(dataset):
     expected = [
         (content, _label(_WNIDS[i % 6])) for i, (_, content) in enumerate(_val_files())
     ]
-    assert sorted(_stored(dataset.test)) == sorted(expected)
-    assert dataset.num_test_examples == 12
+    assert sorted(_stored(dataset.test.data)) == sorted(expected)
+    assert dataset.test.num_examples == 12
     assert not dataset.test_is_unseen
 
 
@@ -200,24 +200,24 @@ def _pooled(dataset):
 def test_public_classes_are_held_by_no_client(folder, dataset):
     some = _load(folder, num_public_classes=1)
     assert some.num_classes + 1 == dataset.num_classes
-    assert some.num_public_classes == 1 and dataset.public is None
+    assert some.public.num_classes == 1 and dataset.public is None
     images = [image for image, _ in _pooled(dataset)]
     kept = [image for image, _ in _pooled(some)]
     assert set(kept) < set(images)
-    assert some.num_public_examples == len(images) - len(kept) > 0
+    assert some.public.num_examples == len(images) - len(kept) > 0
     # The classes that are left have the labels 0, 1, ... in the same order.
     old, new = dict(_pooled(dataset)), dict(_pooled(some))
     pairs = sorted({(old[image], new[image]) for image in kept})
     assert [b for _, b in pairs] == list(range(some.num_classes))
     # The test images are those of the same classes, under the same labels.
     old_of = {b: a for a, b in pairs}
-    test = {e["image"].numpy(): int(e["label"]) for e in some.test}
-    all_test = {e["image"].numpy(): int(e["label"]) for e in dataset.test}
-    assert test and some.num_test_examples == len(test)
+    test = {e["image"].numpy(): int(e["label"]) for e in some.test.data}
+    all_test = {e["image"].numpy(): int(e["label"]) for e in dataset.test.data}
+    assert test and some.test.num_examples == len(test)
     for image, label in test.items():
         assert all_test[image] == old_of[label]
-    (public,) = some.public.batch(100)
-    assert public["image"].shape == (some.num_public_examples, *some.image_shape)
+    (public,) = some.public_examples().batch(100)
+    assert public["image"].shape == (some.public.num_examples, *some.image_shape)
     assert public["image"].dtype == "uint8" and not public["label"].numpy().any()
     other = [_load(folder, num_public_classes=1, seed=s) for s in range(1, 9)]
     assert any(dict(_pooled(o)).keys() != new.keys() for o in other)
@@ -226,16 +226,16 @@ def test_public_classes_are_held_by_no_client(folder, dataset):
 def test_unseen_classes_are_held_by_nobody(folder, dataset):
     some = _load(folder, num_public_classes=1, num_unseen_classes=2)
     public_alone = _load(folder, num_public_classes=1)
-    assert some.num_classes == 3 and some.num_unseen_classes == 2
-    for one, other in zip(some.public, public_alone.public, strict=True):
+    assert some.num_classes == 3 and some.unseen.num_classes == 2
+    for one, other in zip(some.public.data, public_alone.public.data, strict=True):
         np.testing.assert_array_equal(one["image"], other["image"])
-    unseen = dict(_stored(some.unseen))
-    assert len(unseen) == some.num_unseen_examples == 2 * (8 + 2)
+    unseen = dict(_stored(some.unseen.data))
+    assert len(unseen) == some.unseen.num_examples == 2 * (8 + 2)
     images = {image for image, _ in _pooled(some)}
-    tested = {image for image, _ in _stored(some.test)}
+    tested = {image for image, _ in _stored(some.test.data)}
     assert not unseen.keys() & (images | tested)
     # They are all the images of two classes, under the labels 0 and 1.
-    old = dict([*_pooled(dataset), *_stored(dataset.test)])
+    old = dict([*_pooled(dataset), *_stored(dataset.test.data)])
     assert len({(old[image], label) for image, label in unseen.items()}) == 2
     assert set(unseen.values()) == {0, 1}
     kept = dict(_pooled(public_alone)).keys() - unseen.keys()
@@ -251,7 +251,7 @@ def test_unseen_classes_are_held_by_nobody(folder, dataset):
 def test_partition_is_decided_by_the_seed(folder, dataset):
     assert _digest(_load(folder, seed=0)) == _digest(dataset)
     other = _load(folder, seed=1)
-    assert _stored(other.test) == _stored(dataset.test)
+    assert _stored(other.test.data) == _stored(dataset.test.data)
     assert _digest(other) != _digest(dataset)
 
 
@@ -313,7 +313,7 @@ def test_client_data_of_bytes(dataset):
     spec = dataset.train.element_type_structure
     assert spec["image"] == tf.TensorSpec([], tf.string)
     client = dataset.train.create_tf_dataset_for_client("client_0")
-    assert client.element_spec == dataset.test.element_spec == spec
+    assert client.element_spec == dataset.test.data.element_spec == spec
     everything = dataset.train.create_tf_dataset_from_all_clients(seed=0)
     assert everything.element_spec == spec
     assert sorted(_stored(everything)) == sorted(_stored(dataset.pooled()))
@@ -557,7 +557,7 @@ def real(test_data):
 
 
 def test_real_archive(real):
-    assert real.num_classes == 200 and real.num_test_examples == 10_000
+    assert real.num_classes == 200 and real.test.num_examples == 10_000
     # 100 images of each class in 20 shares of 5, 200 classes in 10 groups of 20.
     assert real.num_clients == 200
     for client in real.train.client_ids:
@@ -565,12 +565,12 @@ def test_real_archive(real):
         assert len(real.positives(client)) == 20
     labels = np.concatenate([real.train.labels(k) for k in real.train.client_ids])
     np.testing.assert_array_equal(np.bincount(labels), [100] * 200)
-    test_labels = [label for _, label in _stored(real.test)]
+    test_labels = [label for _, label in _stored(real.test.data)]
     np.testing.assert_array_equal(np.bincount(test_labels), [50] * 200)
 
 
 def test_real_images_are_as_published(real):
-    stored = [c for c, _ in [*_stored(real.pooled()), *_stored(real.test)]]
+    stored = [c for c, _ in [*_stored(real.pooled()), *_stored(real.test.data)]]
     headers = [Image.open(io.BytesIO(content)) for content in stored]
     assert collections.Counter(h.mode for h in headers) == {"L": 548, "RGB": 29_452}
     assert {h.size for h in headers} == {(64, 64)}

@@ -43,7 +43,7 @@ def test_omniglot_retrieves_unseen_characters(test_data):
         held = {int(c) for k in dataset.train.client_ids for c in dataset.positives(k)}
         labels = {int(e["label"]) for e in dataset.test_examples()}
         assert held == set(range(964)) and labels == set(range(964, 1623))
-        assert dataset.num_test_examples == 659 * 20
+        assert dataset.test.num_examples == 659 * 20
     model = tasks.Retrieval(dataset, None)
     # 19 of the 13,179 other drawings are of the same character.
     assert model.chance == pytest.approx(19 / 13_179 * 0.2929, rel=5e-3)

@@ -8,8 +8,8 @@ import tensorflow_federated as tff
 from sklearn.metrics import pairwise, roc_curve
 
 from tff_fedss import metrics, tasks
-from tff_fedss.datasets.federated.clients import InMemoryClientData, dataset_from_arrays
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.clients import InMemoryClientData
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 
 LABELS = np.repeat(np.arange(100, 110, dtype=np.int32), [2, 3, 4, 5, 1, 6, 2, 2, 9, 4])
 
@@ -23,11 +23,7 @@ def unseen_dataset(images, labels=LABELS):
         num_classes=2,
         image_shape=(4, 4, 1),
         train=clients,
-        num_examples=clients.num_examples,
-        positives=clients.positives,
-        max_positives=2,
-        test=dataset_from_arrays(images, labels),
-        num_test_examples=len(labels),
+        test=HeldOut.from_arrays(images, labels),
         test_is_unseen=True,
     )
 
@@ -133,17 +129,14 @@ def test_classification_measures_unseen_classes_as_retrieval_does():
     dataset = unseen_dataset(images)
     seen = dataclasses.replace(
         dataset,
-        test=dataset_from_arrays(images[:3], np.array([0, 1, 1], np.int32)),
-        num_test_examples=3,
+        test=HeldOut.from_arrays(images[:3], np.array([0, 1, 1], np.int32)),
         test_is_unseen=False,
     )
     assert list(tasks.Classification(seen, flatten).evaluate(model)) == [
         "top1",
         "mean_cosine",
     ]
-    both = dataclasses.replace(
-        seen, unseen=dataset.test, num_unseen_classes=10, num_unseen_examples=38
-    )
+    both = dataclasses.replace(seen, unseen=dataset.test)
     measured = tasks.Classification(both, flatten).evaluate(model)
     expected = slow_map_at_10(images.reshape(-1, 16).astype(float), LABELS)
     assert measured["unseen_map_at_10"] == pytest.approx(expected, abs=1e-9)

@@ -154,7 +154,7 @@ def test_evaluation_counts_the_nearest_classes(task):
     model = task.feature_extractor_fn()
     w = models.initial_classifier(40, 16, [1, 0]).numpy()
     unit = w / np.linalg.norm(w, axis=1, keepdims=True)
-    examples = list(task.dataset.test.as_numpy_iterator())
+    examples = list(task.dataset.test.data.as_numpy_iterator())
     features = model(np.stack([e["image"] for e in examples])).numpy()
     correct = np.argmax(features @ unit.T, 1) == [e["label"] for e in examples]
     weights = tff.learning.models.ModelWeights([*model.get_weights(), w], [])

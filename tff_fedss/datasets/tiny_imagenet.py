@@ -22,7 +22,7 @@ from tff_fedss.datasets.federated.clients import (
     InMemoryClientData,
     dataset_from_arrays,
 )
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 
 PARTITIONS = ("mixed", "dirichlet")
@@ -185,27 +185,19 @@ def load(
         num_classes=int(is_clients.sum()),
         image_shape=(image_size, image_size, 3),
         train=client_data,
-        num_examples=client_data.num_examples,
-        positives=client_data.positives,
-        max_positives=client_data.max_positives,
-        test=dataset_from_arrays(test_images, test_labels),
-        num_test_examples=len(test_labels),
+        test=HeldOut.from_arrays(test_images, test_labels),
         preprocessing=preprocessing,
         pooled=lambda: dataset_from_arrays(images, labels),
         public=(
-            preprocessing.evaluation(dataset_from_arrays(public_images, public_labels))
+            HeldOut.from_arrays(public_images, public_labels)
             if num_public_classes
             else None
         ),
-        num_public_classes=num_public_classes,
-        num_public_examples=len(public_labels),
         unseen=(
-            dataset_from_arrays(unseen_images, unseen_labels)
+            HeldOut.from_arrays(unseen_images, unseen_labels)
             if num_unseen_classes
             else None
         ),
-        num_unseen_classes=num_unseen_classes,
-        num_unseen_examples=len(unseen_labels),
         note="test images are those of the validation set",
         contents=lambda: {
             **client_data.fingerprint(),

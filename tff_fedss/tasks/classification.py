@@ -66,7 +66,7 @@ class Classification(task.Task):
             num_correct += int(task.count_correct(features, labels, classifier))
             cosine.add(features)
         measured = collections.OrderedDict(
-            top1=num_correct / self.dataset.num_test_examples, mean_cosine=cosine.value
+            top1=num_correct / self.dataset.test.num_examples, mean_cosine=cosine.value
         )
         if self.dataset.unseen is not None:
             measured[UNSEEN_METRIC] = retrieval.map_at_10(

@@ -45,7 +45,7 @@ class Retrieval(task.Task):
 
     @functools.cached_property
     def _test_labels(self) -> np.ndarray:
-        labels = self.dataset.test.map(lambda e: e["label"]).batch(4096)
+        labels = self.dataset.test.data.map(lambda e: e["label"]).batch(4096)
         return np.concatenate([batch.numpy() for batch in labels])
 
     @functools.cached_property

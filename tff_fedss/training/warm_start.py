@@ -38,14 +38,14 @@ def warm_start(
     """
     algorithm = algorithms.Centralized(
         model,
-        dataset.num_public_classes,
+        dataset.public.num_classes,
         tf.keras.optimizers.Adam(_LEARNING_RATE),
         seed=seed,
     )
-    steps_per_epoch = -(-dataset.num_public_examples // _BATCH_SIZE)
+    steps_per_epoch = -(-dataset.public.num_examples // _BATCH_SIZE)
     batches = iter(
         algorithms.iid_batches(
-            dataset.public, dataset.num_public_examples, _BATCH_SIZE, seed
+            dataset.public_examples(), dataset.public.num_examples, _BATCH_SIZE, seed
         )
     )
     step = 0

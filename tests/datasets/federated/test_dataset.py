@@ -77,7 +77,7 @@ def of_clients(dataset):
 
 def check(dataset):
     assert dataset.num_classes == 3 and dataset.image_shape == (4, 5, 3)
-    assert dataset.num_test_examples == 4 and dataset.max_positives == 2
+    assert dataset.test.num_examples == 4 and dataset.max_positives == 2
     found = of_clients(dataset)
     assert found.keys() == CLIENTS.keys()
     for client_id, (images, labels) in CLIENTS.items():
@@ -102,7 +102,7 @@ def test_client_data(make, tmp_path):
 def test_client_data_for_the_test():
     data = in_memory(None)
     dataset = FederatedDataset.from_client_data(data, data)
-    assert dataset.num_test_examples == 303
+    assert dataset.test.num_examples == 303
 
 
 def test_examples_of_other_structure():

@@ -5,9 +5,8 @@ from tff_fedss.datasets import synthetic
 from tff_fedss.datasets.federated import validation
 from tff_fedss.datasets.federated.clients import (
     InMemoryClientData,
-    dataset_from_arrays,
 )
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.errors import InvalidInputError
 
 # Client k has the classes k, k + 1 and, three times, the class 6 + k: its own.
@@ -27,11 +26,7 @@ def make(**changes):
             num_classes=CLASSES,
             image_shape=(2, 2, 1),
             train=train,
-            num_examples=train.num_examples,
-            positives=train.positives,
-            max_positives=train.max_positives,
-            test=dataset_from_arrays(np.zeros([2, 2, 2, 1], np.uint8), np.arange(2)),
-            num_test_examples=2,
+            test=HeldOut.from_arrays(np.zeros([2, 2, 2, 1], np.uint8), np.arange(2)),
             pooled=lambda: None,
             note="by nobody",
         )
@@ -89,17 +84,17 @@ def test_their_known_classes_take_the_place_of_the_test():
     # Of each of the two, the class that only it has is left out.
     assert 0 < len(expected) <= len(theirs) - 6
     assert examples_of(apart.test_examples()) == expected
-    assert apart.num_test_examples == len(expected)
+    assert apart.test.num_examples == len(expected)
     assert not apart.test_is_unseen
     assert f"left out: {len(theirs) - len(expected)} of their images" in apart.note
 
 
 def test_classes_that_nobody_has_are_a_test_too():
-    unseen = dataset_from_arrays(np.zeros([4, 2, 2, 1], np.uint8), np.arange(4) // 2)
-    dataset = make(unseen=unseen, num_unseen_classes=2, num_unseen_examples=4)
+    unseen = HeldOut.from_arrays(np.zeros([4, 2, 2, 1], np.uint8), np.arange(4) // 2)
+    dataset = make(unseen=unseen)
     assert validation.hold_out(dataset, 0.4).unseen is unseen
     measured = validation.hold_out(dataset, 0.4, on_validation=True)
-    assert measured.unseen is None and measured.num_unseen_examples == 0
+    assert measured.unseen is None
 
 
 def test_retrieval_takes_all_of_their_images():
@@ -112,7 +107,7 @@ def test_retrieval_takes_all_of_their_images():
         for example in of_client(dataset, name)
     ]
     assert examples_of(apart.test_examples()) == theirs
-    assert apart.num_test_examples == len(theirs) == 10
+    assert apart.test.num_examples == len(theirs) == 10
     # They are of the n classes, though nobody trains some of them.
     assert not apart.test_is_unseen and "left out" not in apart.note
 
@@ -122,9 +117,7 @@ def test_a_client_without_a_known_class_is_an_error():
     train = InMemoryClientData(
         {f"client_{k}": (images, np.array([k], np.int32)) for k in range(3)}
     )
-    dataset = make(
-        train=train, num_examples=train.num_examples, positives=train.positives
-    )
+    dataset = make(train=train)
     with pytest.raises(InvalidInputError, match="take more validation clients"):
         validation.hold_out(dataset, 0.1, on_validation=True)
 
@@ -136,7 +129,7 @@ def test_drawn_images_are_held_out_alike():
     held = sorted({*dataset.train.client_ids} - {*apart.train.client_ids})
     expected = [example for name in held for example in of_client(dataset, name)]
     assert examples_of(apart.test_examples()) == expected
-    assert apart.num_test_examples == sum(map(dataset.num_examples, held))
+    assert apart.test.num_examples == sum(map(dataset.num_examples, held))
     sizes = [len(apart.positives(name)) for name in apart.train.client_ids]
     assert apart.max_positives == max(sizes)
 

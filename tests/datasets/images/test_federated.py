@@ -51,7 +51,7 @@ def test_known_classes_are_held_out(index, test):
     assert dataset.num_classes == CLASSES and not dataset.test_is_unseen
     train = np.concatenate(list(of_clients(dataset).values()))
     held_out = labels_of(dataset.test_examples())
-    assert len(held_out) == dataset.num_test_examples > 0
+    assert len(held_out) == dataset.test.num_examples > 0
     assert set(train) == set(range(CLASSES)) >= set(held_out)
     # What the data call validation is trained in no case; nor is their test.
     given = index.splits == layout.TRAIN
@@ -77,9 +77,9 @@ def test_unseen_classes_are_held_out(index):
 
 def test_public_classes_are_on_no_client(index):
     dataset = load(index, test="images", num_public_classes=3)
-    assert dataset.num_classes == 5 and dataset.num_public_classes == 3
-    assert set(labels_of(dataset.public)) == {0, 1, 2}
-    assert len(labels_of(dataset.public)) == dataset.num_public_examples
+    assert dataset.num_classes == 5 and dataset.public.num_classes == 3
+    assert set(labels_of(dataset.public_examples())) == {0, 1, 2}
+    assert len(labels_of(dataset.public_examples())) == dataset.public.num_examples
     assert "left out of the test" in dataset.note
 
 
@@ -118,7 +118,7 @@ def test_validation_clients_are_apart(index):
     assert apart.num_clients == whole.num_clients - 1
     assert set(apart.train.client_ids) < set(whole.train.client_ids)
     (client,) = set(whole.train.client_ids) - set(apart.train.client_ids)
-    assert apart.num_test_examples == whole.num_test_examples
+    assert apart.test.num_examples == whole.test.num_examples
     held_out = labels_of(on_them.test_examples())
     # Classes that no other client has cannot be learned, and are left out.
     seen = np.concatenate(list(of_clients(apart).values()))

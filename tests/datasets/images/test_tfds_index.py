@@ -99,7 +99,7 @@ def test_clients_train_on_it(folder):
         images.ImageOptions(image_size=8, split=images.ClientOptions("natural")),
     )
     assert dataset.train.client_ids == ["9", "10", "11"]
-    assert dataset.num_test_examples == 6
+    assert dataset.test.num_examples == 6
     batch = next(iter(dataset.client_examples("10", np.array([0, 0], np.int32))))
     assert batch["image"].shape == (8, 8, 3)
 

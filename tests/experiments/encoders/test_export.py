@@ -34,7 +34,9 @@ def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path):
         weights = [arrays[name] for name in sorted(arrays) if name != "W"]
         measured = tf.keras.models.clone_model(task.feature_extractor_fn())
         measured.set_weights(weights)
-    images = np.stack([e["image"] for e in dataset.test.take(20).as_numpy_iterator()])
+    images = np.stack(
+        [e["image"] for e in dataset.test.data.take(20).as_numpy_iterator()]
+    )
     expected = tf.math.l2_normalize(models.inference(measured)(images), -1)
     vectors = models.ExportedEncoder(path).embed(list(np.repeat(images, 3, -1)))
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from experiments.fedss import describe
 from tff_fedss.datasets import synthetic
-from tff_fedss.datasets.federated.clients import InMemoryClientData, dataset_from_arrays
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.clients import Counted, InMemoryClientData
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.errors import InvalidInputError
 
 
@@ -35,20 +35,16 @@ def _dataset(**changes):
         "num_classes": 4,
         "image_shape": (2, 2, 1),
         "train": train,
-        "num_examples": train.num_examples,
-        "positives": train.positives,
-        "max_positives": train.max_positives,
-        "test": dataset_from_arrays(images(7), np.zeros(7, np.int32)),
-        "num_test_examples": 7,
+        "test": HeldOut.from_arrays(images(7), np.zeros(7, np.int32)),
         "note": "nothing else",
     }
     return FederatedDataset(**{**fields, **changes})
 
 
-class _WithoutLabels:
-    """Client data that cannot tell its labels without its images."""
-
-    client_ids = ("a", "b", "c")
+def _without_labels():
+    """Client data that cannot tell their labels without their images."""
+    data = _dataset().train
+    return Counted(data, data.client_ids, data.num_examples, data.positives)
 
 
 def _assert_toy(description):
@@ -69,7 +65,7 @@ def test_images_per_class_from_the_pooled_references():
     references = {"image": {"offset": np.arange(10)}, "label": labels}
     description = describe.of_dataset(
         _dataset(
-            train=_WithoutLabels(),
+            train=_without_labels(),
             pooled=lambda: tf.data.Dataset.from_tensor_slices(references),
         )
     )
@@ -78,7 +74,7 @@ def test_images_per_class_from_the_pooled_references():
 
 
 def test_images_per_class_are_left_out_where_they_cost_all_images():
-    description = describe.of_dataset(_dataset(train=_WithoutLabels()))
+    description = describe.of_dataset(_dataset(train=_without_labels()))
     _assert_toy(description)
     assert description.images_per_class is None
     text = describe.as_text(description)

@@ -11,8 +11,8 @@ from tests.algorithms import toy
 from tests.experiments import run_folders
 from tff_fedss import tasks
 from tff_fedss.datasets import synthetic
-from tff_fedss.datasets.federated.clients import InMemoryClientData, dataset_from_arrays
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.clients import InMemoryClientData
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.errors import InvalidInputError
 
 
@@ -30,11 +30,7 @@ def toy_task(*labels):
         num_classes=16,
         image_shape=(4, 4, 1),
         train=clients,
-        num_examples=clients.num_examples,
-        positives=clients.positives,
-        max_positives=clients.max_positives,
-        test=dataset_from_arrays(images, own),
-        num_test_examples=len(own),
+        test=HeldOut.from_arrays(images, own),
     )
 
     def features():
@@ -231,11 +227,7 @@ def test_gradient_noise_falls_with_more_negatives(tmp_path, drawn):
         num_classes=toy.NUM_CLASSES,
         image_shape=toy.IMAGE_SHAPE,
         train=clients,
-        num_examples=clients.num_examples,
-        positives=clients.positives,
-        max_positives=clients.max_positives,
-        test=clients.create_tf_dataset_for_client("anna"),
-        num_test_examples=40,
+        test=HeldOut.from_arrays(*clients.client_arrays("anna")),
     )
     task = tasks.Classification(dataset, toy.dense_features)
     with pytest.raises(figures.NothingToDraw, match=r"n - \|P_k\| = 8"):

@@ -5,6 +5,7 @@ An array of images is uint8[N, h, w, c], or object[N] of the bytes of N image fi
 
 import abc
 import collections
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -76,7 +77,99 @@ def _dataset_in_graph(
     return dataset_from_arrays(images, labels)
 
 
-class ArrayClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMeta):
+class CountedClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMeta):
+    """`ClientData` that knows its clients' sizes and classes without reading an image.
+
+    So a client's class set costs nothing to find.
+    """
+
+    @abc.abstractmethod
+    def num_examples(self, client_id: str) -> int:
+        """Returns n_k, the number of examples of a client.
+
+        Raises:
+            ValueError: If client_id is not one of `client_ids`.
+        """
+
+    @abc.abstractmethod
+    def positives(self, client_id: str) -> np.ndarray:
+        """Returns P_k, the sorted distinct labels of a client, int32[|P_k|].
+
+        Raises:
+            ValueError: If client_id is not one of `client_ids`.
+        """
+
+    @functools.cached_property
+    def max_positives(self) -> int:
+        """The largest |P_k|."""
+        return max(len(self.positives(client_id)) for client_id in self.client_ids)
+
+
+class Counted(CountedClientData):
+    """Some clients of any client data of TFF, whose sizes and classes are known."""
+
+    def __init__(
+        self,
+        source: tff.simulation.datasets.ClientData,
+        client_ids: list[str],
+        num_examples: Callable[[str], int],
+        positives: Callable[[str], np.ndarray],
+    ):
+        """Chooses the clients.
+
+        Args:
+            source: Where their examples come from.
+            client_ids: Some of its clients.
+            num_examples: Maps a client id to n_k.
+            positives: Maps a client id to P_k, int32[|P_k|].
+        """
+        super().__init__()
+        self._source = source
+        self._client_ids = client_ids
+        self._names = frozenset(client_ids)
+        self._num_examples, self._positives = num_examples, positives
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The ids of all clients, always in the same order."""
+        return self._client_ids
+
+    @property
+    def element_type_structure(self):
+        """The `tf.TensorSpec`s of an example."""
+        return self._source.element_type_structure
+
+    def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
+        """Returns the examples of one client, unbatched."""
+        self._check(client_id)
+        return self._source.create_tf_dataset_for_client(client_id)
+
+    @property
+    def serializable_dataset_fn(self):
+        """A function from client id to dataset, that of the source."""
+        return self._source.serializable_dataset_fn
+
+    @property
+    def dataset_computation(self):
+        """A TFF computation from client id to dataset, if the source has one."""
+        return self._source.dataset_computation
+
+    def num_examples(self, client_id: str) -> int:
+        """Returns n_k."""
+        self._check(client_id)
+        return self._num_examples(client_id)
+
+    def positives(self, client_id: str) -> np.ndarray:
+        """Returns P_k, int32[|P_k|]."""
+        self._check(client_id)
+        return self._positives(client_id)
+
+    def _check(self, client_id: str) -> None:
+        if client_id not in self._names:
+            raise ValueError(f"{client_id!r} is not a client of this data set.")
+
+
+class ArrayClientData(CountedClientData):
     """`ClientData` whose subclasses produce a client's examples as NumPy arrays.
 
     `create_tf_dataset_for_client` is the way to a client's data and the cheap one: the
@@ -197,47 +290,18 @@ class InMemoryClientData(ArrayClientData):
         return self._clients[client_id]
 
     def positives(self, client_id: str) -> np.ndarray:
-        """Returns P_k, the sorted distinct labels of a client, int32[|P_k|].
-
-        Args:
-            client_id: One of `client_ids`.
-
-        Returns:
-            The labels; the same array at every call.
-
-        Raises:
-            ValueError: If client_id is not one of `client_ids`.
-        """
+        """Returns P_k, int32[|P_k|]; the same array at every call."""
         self._check(client_id)
         return self._positives[client_id]
 
     def num_examples(self, client_id: str) -> int:
-        """Returns n_k, the number of examples of a client.
-
-        Args:
-            client_id: One of `client_ids`.
-
-        Raises:
-            ValueError: If client_id is not one of `client_ids`.
-        """
+        """Returns n_k."""
         return len(self.labels(client_id))
 
     def labels(self, client_id: str) -> np.ndarray:
-        """Returns the label of every example of a client, int32[n_k].
-
-        Args:
-            client_id: One of `client_ids`.
-
-        Raises:
-            ValueError: If client_id is not one of `client_ids`.
-        """
+        """Returns the label of every example of a client, int32[n_k]."""
         _, labels = self.client_arrays(client_id)
         return labels
-
-    @property
-    def max_positives(self) -> int:
-        """The largest |P_k|."""
-        return max(len(labels) for labels in self._positives.values())
 
     def fingerprint(self) -> Fingerprint:
         """By what a run knows these clients' examples again; see `fingerprint`."""

@@ -23,44 +23,52 @@ _BATCH = 256
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Labelled examples that no client trains on.
+
+    Attributes:
+        data: Stored examples, see `FederatedDataset`.
+        num_examples: How many they are.
+        num_classes: Of how many classes.
+    """
+
+    data: tf.data.Dataset
+    num_examples: int
+    num_classes: int
+
+    @classmethod
+    def from_arrays(cls, images: np.ndarray, labels: np.ndarray) -> "HeldOut":
+        """Holds out images uint8[N, h, w, c] (or object[N]) with labels int32[N]."""
+        data = clients_lib.dataset_from_arrays(images, labels)
+        return cls(data, len(labels), len(np.unique(labels)))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class FederatedDataset:
     """A labelled image data set split over clients, with its held-out images.
 
     Stored examples are unbatched `OrderedDict(image=..., label=int32[])`. Without
     `preprocessing`, their images are uint8[h, w, c], ready for the model; with it, they
     are what its `read` takes: the bytes of a file, or where to find them.
-    `client_examples`, `pooled_examples` and `test_examples` give images that are ready,
-    uint8[h, w, c], in either case.
+    `client_examples`, `test_examples`, `public_examples` and `unseen_examples` give
+    images that are ready, uint8[h, w, c], in either case.
 
     Attributes:
         name: What to call the data set in tables and messages.
         num_classes: n, the number of classes; labels are 0..n-1.
         image_shape: `(h, w, c)` of every image that is ready for the model.
         train: The clients' stored training examples.
-        num_examples: Maps a client id to n_k, the number of its examples. It reads no
-            image.
-        positives: Maps a client id to its positives P_k (Section 3.1 of the FedSS
-            paper): the sorted, distinct labels of that client, int32[|P_k|]. It reads
-            no image, so that a client's class set costs nothing to find.
-        max_positives: max_k |P_k|, the length to which positives are padded.
-        test: Stored labelled examples, held out from every client.
-        num_test_examples: Number of elements of `test`.
+        test: What is measured on.
         test_is_unseen: Whether the labels of `test` stand for classes that no client
             has, as for retrieval (Section 4.3); else they are those of the n classes.
         preprocessing: From stored to ready images; None if they are stored ready.
         pooled: Returns all stored training examples as one dataset that is cheap to
             shuffle (small elements). None: the clients' examples, one after another.
-        public: Labelled images, uint8[h, w, c], of other classes that no client holds,
-            labels 0..num_public_classes-1, for a central warm start of the feature
-            extractor (the paper starts from ImageNet-1k, Appendix A.2). None if there
-            are none.
-        num_public_classes: Number of classes of `public`.
-        num_public_examples: Number of elements of `public`.
-        unseen: Stored labelled images of classes that nobody has, neither a client nor
-            `public`, labels 0..num_unseen_classes-1, to retrieve among each other. None
-            if there are none.
-        num_unseen_classes: Number of classes of `unseen`.
-        num_unseen_examples: Number of elements of `unseen`.
+        public: Images of other classes that no client holds, labels from 0 on, for a
+            central warm start of the feature extractor (the paper starts from
+            ImageNet-1k, Appendix A.2). None if there are none.
+        unseen: Images of classes that nobody has, neither a client nor `public`, labels
+            from 0 on, to retrieve among each other. None if there are none.
         class_names: What the n classes are called, by label; None if nothing says it.
         note: What else a person should know about the split, for `summary`.
         contents: What `fingerprint` is to say of images and labels, beyond the counts
@@ -71,21 +79,13 @@ class FederatedDataset:
     name: str
     num_classes: int
     image_shape: tuple[int, int, int]
-    train: tff.simulation.datasets.ClientData
-    num_examples: Callable[[str], int]
-    positives: Callable[[str], np.ndarray]
-    max_positives: int
-    test: tf.data.Dataset
-    num_test_examples: int
+    train: clients_lib.CountedClientData
+    test: HeldOut
     test_is_unseen: bool = False
     preprocessing: Preprocessing | None = None
     pooled: Callable[[], tf.data.Dataset] | None = None
-    public: tf.data.Dataset | None = None
-    num_public_classes: int = 0
-    num_public_examples: int = 0
-    unseen: tf.data.Dataset | None = None
-    num_unseen_classes: int = 0
-    num_unseen_examples: int = 0
+    public: HeldOut | None = None
+    unseen: HeldOut | None = None
     class_names: Sequence[str] | None = None
     note: str = ""
     contents: Callable[[], Mapping[str, int | str]] | None = None
@@ -134,11 +134,7 @@ class FederatedDataset:
             num_classes=num_classes,
             image_shape=shape,
             train=data,
-            num_examples=data.num_examples,
-            positives=data.positives,
-            max_positives=data.max_positives,
-            test=clients_lib.dataset_from_arrays(*test_arrays),
-            num_test_examples=len(test_arrays[1]),
+            test=HeldOut.from_arrays(*test_arrays),
             test_is_unseen=test_is_unseen,
         )
 
@@ -218,10 +214,6 @@ class FederatedDataset:
             positives[client_id] = classes.astype(np.int32)
         if not sizes:
             raise InvalidInputError(f"{name}: no client has an example.")
-        if len(sizes) < len(train.client_ids):
-            examples = tff.simulation.datasets.ClientData.from_clients_and_tf_fn(
-                list(sizes), examples.serializable_dataset_fn
-            )
         largest = max(int(classes[-1]) for classes in positives.values())
         num_classes = _checked_num_classes(num_classes, largest)
         if isinstance(test, tff.simulation.datasets.ClientData):
@@ -235,12 +227,10 @@ class FederatedDataset:
             name=name,
             num_classes=num_classes,
             image_shape=tuple(test.element_spec["image"].shape),
-            train=examples,
-            num_examples=sizes.__getitem__,
-            positives=positives.__getitem__,
-            max_positives=max(map(len, positives.values())),
-            test=test,
-            num_test_examples=len(labels),
+            train=clients_lib.Counted(
+                examples, list(sizes), sizes.__getitem__, positives.__getitem__
+            ),
+            test=HeldOut(test, len(labels), len(np.unique(labels))),
             test_is_unseen=test_is_unseen,
         )
 
@@ -288,19 +278,36 @@ class FederatedDataset:
         """Returns the test examples as the model takes them, unbatched."""
         return self._ready_to_measure(self.test)
 
+    def public_examples(self) -> tf.data.Dataset:
+        """Returns the public examples as the model takes them, unbatched."""
+        return self._ready_to_measure(self.public)
+
     def unseen_examples(self) -> tf.data.Dataset:
-        """Returns the examples of `unseen`, likewise."""
+        """Returns the unseen examples as the model takes them, unbatched."""
         return self._ready_to_measure(self.unseen)
 
-    def _ready_to_measure(self, stored: tf.data.Dataset) -> tf.data.Dataset:
+    def _ready_to_measure(self, part: HeldOut) -> tf.data.Dataset:
         if self.preprocessing is None:
-            return stored
-        return self.preprocessing.evaluation(stored)
+            return part.data
+        return self.preprocessing.evaluation(part.data)
 
     @property
     def num_clients(self) -> int:
         """The number of training clients."""
         return len(self.train.client_ids)
+
+    def num_examples(self, client_id: str) -> int:
+        """Returns n_k of a client; reads no image."""
+        return self.train.num_examples(client_id)
+
+    def positives(self, client_id: str) -> np.ndarray:
+        """Returns P_k of a client (Section 3.1), int32[|P_k|]; reads no image."""
+        return self.train.positives(client_id)
+
+    @property
+    def max_positives(self) -> int:
+        """max_k |P_k|, the length to which positives are padded."""
+        return self.train.max_positives
 
     def fingerprint(self) -> Fingerprint:
         """By what a run knows these data again; see `fingerprint`."""
@@ -321,9 +328,9 @@ class FederatedDataset:
             "classes of clients": fingerprint.of_arrays(
                 [np.asarray(self.positives(client_id)) for client_id in counted]
             ),
-            "test images": self.num_test_examples,
-            "public images": self.num_public_examples,
-            "public classes": self.num_public_classes,
+            "test images": self.test.num_examples,
+            "public images": self.public.num_examples if self.public else 0,
+            "public classes": self.public.num_classes if self.public else 0,
         }
         contents = self._read_contents if self.contents is None else self.contents
         return {**result, **contents()}
@@ -343,14 +350,16 @@ class FederatedDataset:
                     )
                 )
             }
-        result["contents of test images"] = fingerprint.of_stream(_batches(self.test))
+        result["contents of test images"] = fingerprint.of_stream(
+            _batches(self.test.data)
+        )
         if self.public is not None:
             result["contents of public images"] = fingerprint.of_stream(
-                _batches(self.public)
+                _batches(self.public.data)
             )
         if self.unseen is not None:
             result["contents of unseen images"] = fingerprint.of_stream(
-                _batches(self.unseen)
+                _batches(self.unseen.data)
             )
         return result
 
@@ -359,17 +368,17 @@ class FederatedDataset:
         parts = [
             f"n={self.num_classes:,} classes",
             f"{self.num_clients:,} clients of at most {self.max_positives:,} classes",
-            f"{self.num_test_examples:,} test images"
+            f"{self.test.num_examples:,} test images"
             + (" of other classes" if self.test_is_unseen else ""),
         ]
         if self.public is not None:
             parts.append(
-                f"{self.num_public_examples:,} public images of "
-                f"{self.num_public_classes:,} other classes"
+                f"{self.public.num_examples:,} public images of "
+                f"{self.public.num_classes:,} other classes"
             )
         if self.unseen is not None:
             parts.append(
-                f"{self.num_unseen_examples:,} images of {self.num_unseen_classes:,} "
+                f"{self.unseen.num_examples:,} images of {self.unseen.num_classes:,} "
                 "classes that nobody has"
             )
         if self.note:

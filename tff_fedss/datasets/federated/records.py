@@ -5,15 +5,13 @@ and a record is read when its turn comes.
 """
 
 import collections
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_fedss.datasets import fingerprint
-from tff_fedss.datasets.federated import preprocessing
+from tff_fedss.datasets.federated import clients, preprocessing
 from tff_fedss.datasets.federated.record_index import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -134,7 +132,7 @@ def read_image(feature: str) -> Callable[[Mapping[str, tf.Tensor]], tf.Tensor]:
     return read
 
 
-class RecordClientData(tff.simulation.datasets.ClientData):
+class RecordClientData(clients.CountedClientData):
     """`ClientData` whose examples are references to records.
 
     `create_tf_dataset_for_client` is the way to a client's data and the cheap one: the
@@ -215,31 +213,12 @@ class RecordClientData(tff.simulation.datasets.ClientData):
         )
 
     def num_examples(self, client_id: str) -> int:
-        """Returns n_k, the number of examples of a client.
-
-        Args:
-            client_id: One of `client_ids`.
-
-        Raises:
-            ValueError: If client_id is not one of `client_ids`.
-        """
+        """Returns n_k."""
         return len(self._rows(client_id))
 
     def positives(self, client_id: str) -> np.ndarray:
-        """Returns P_k, the sorted distinct labels of a client, int32[|P_k|].
-
-        Args:
-            client_id: One of `client_ids`.
-
-        Raises:
-            ValueError: If client_id is not one of `client_ids`.
-        """
+        """Returns P_k, int32[|P_k|]."""
         return np.unique(self._index.records["label"][self._rows(client_id)])
-
-    @functools.cached_property
-    def max_positives(self) -> int:
-        """The largest |P_k|; found from the index at the first call."""
-        return max(len(self.positives(client_id)) for client_id in self._client_ids)
 
     def fingerprint(self) -> Fingerprint:
         """By what a run knows the clients' records again; see `fingerprint`."""

@@ -9,11 +9,10 @@ import dataclasses
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_fedss.datasets import fingerprint
-from tff_fedss.datasets.federated import partitions
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated import clients, partitions
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.errors import InvalidInputError
 
 # Keeps the draws of validation clients apart from others of the same seed.
@@ -120,11 +119,8 @@ def hold_out(
     kept = [everyone[k] for k in np.flatnonzero(~is_apart)]
     # Retrieval need not know a class.
     is_known = np.full(dataset.num_classes, dataset.test_is_unseen)
-    max_positives = 0
     for client_id in kept:
-        positives = dataset.positives(client_id)
-        is_known[positives] = True
-        max_positives = max(max_positives, len(positives))
+        is_known[dataset.positives(client_id)] = True
     notes = [dataset.note, note_chosen(len(apart))]
     test = {}
     if on_validation:
@@ -135,17 +131,15 @@ def hold_out(
             notes.append(note_left_out(num_images - num_known))
         notes.append("measured on their images")
         test = dict(
-            test=images,
-            num_test_examples=num_known,
+            test=HeldOut(images, num_known, int(is_known.sum())),
             test_is_unseen=False,
             unseen=None,
-            num_unseen_classes=0,
-            num_unseen_examples=0,
         )
     return dataclasses.replace(
         dataset,
-        train=_SomeClients(dataset.train, kept),
-        max_positives=max_positives,
+        train=clients.Counted(
+            dataset.train, kept, dataset.num_examples, dataset.positives
+        ),
         # The images of all clients would be in it.
         pooled=None,
         note="; ".join(filter(None, notes)),
@@ -193,45 +187,3 @@ def _images_of(
 
 def _label(example) -> tf.Tensor:
     return example["label"]
-
-
-class _SomeClients(tff.simulation.datasets.ClientData):
-    """Some clients of other client data, which serve them as they do all."""
-
-    def __init__(
-        self, everyone: tff.simulation.datasets.ClientData, client_ids: list[str]
-    ):
-        super().__init__()
-        self._everyone = everyone
-        self._client_ids = client_ids
-        self._names = frozenset(client_ids)
-
-    @property
-    def client_ids(self) -> list[str]:
-        """The ids of all clients, always in the same order."""
-        return self._client_ids
-
-    @property
-    def element_type_structure(self):
-        """The `tf.TensorSpec`s of an example."""
-        return self._everyone.element_type_structure
-
-    def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
-        """Returns the examples of one client; see those that serve it."""
-        if client_id not in self._names:
-            raise ValueError(f"{client_id!r} is not a client of this data set.")
-        return self._everyone.create_tf_dataset_for_client(client_id)
-
-    @property
-    def serializable_dataset_fn(self):
-        """A function from client id to dataset, as those that serve it have it."""
-        return self._everyone.serializable_dataset_fn
-
-    @property
-    def dataset_computation(self):
-        """Not available.
-
-        Raises:
-            NotImplementedError: Always, for the reason of those that serve it.
-        """
-        return self._everyone.dataset_computation

@@ -1,28 +1,21 @@
 """ImageNet-21k as a federated data set (FedSS, Appendix A.4), from TFRecord shards.
 
 `./run.sh prepare_imagenet21k` writes the shards from the class tars; see
-`data/prepare_imagenet21k.py`. Here, nothing per image is held in memory: where the
-records are, and which client has which, are files that are mapped into memory, and
-images are read when their turn comes.
+`data/prepare_imagenet21k.py`. Where the records are is a file that is mapped into
+memory, and images are read when their turn comes. In memory is the order in which
+clients hold the training images, 8 bytes an image.
 """
 
-import hashlib
 import math
 import os
 import pathlib
-import sys
 
 import numpy as np
 
-from tff_fedss import errors, files
+from tff_fedss import errors
 from tff_fedss.datasets import bijection
-from tff_fedss.datasets.federated import (
-    partitions,
-    preprocessing,
-    record_index,
-    records,
-)
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated import partitions, preprocessing, records
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.imagenet21k import shards
 
 # "The train split is used to generate 25,691 clients, each containing approximately 400
@@ -35,7 +28,6 @@ CLASSES_PER_CLIENT = 20
 # Keep the draws of this data set apart from others of the same seed.
 _PARTITION_STREAM = int.from_bytes(b"inet21k", "big")
 _TEST_ORDER_STREAM = int.from_bytes(b"inet21kt", "big")
-_PARTITION_FORMAT = 2
 
 
 def load(
@@ -49,9 +41,8 @@ def load(
 ) -> FederatedDataset:
     """Loads ImageNet-21k as `./run.sh prepare_imagenet21k` has written it.
 
-    At the first call, the training images are dealt out to clients by
-    `partitions.class_slots`; the outcome is kept beside the shards, or in
-    `$XDG_CACHE_HOME/tff_fedss` if nothing can be written there.
+    The training images are dealt out to clients by `partitions.class_slots`: five
+    seconds for 14 million of them.
 
     Args:
         data_dir: The folder that it was to write into, or the folder of the shards in
@@ -88,8 +79,11 @@ def load(
         )
     train = shards.open_index(folder, "train")
     test = shards.open_index(folder, "test")
-    partition = _cached_partition(
-        folder, sizes["train"] + sizes["test"], seed, num_clients, classes_per_client
+    partition = client_partition(
+        sizes["train"] + sizes["test"],
+        seed=seed,
+        num_clients=num_clients,
+        classes_per_client=classes_per_client,
     )
     client_data = records.RecordClientData(
         train, partition.client_ids, partition.examples
@@ -102,11 +96,11 @@ def load(
         num_classes=len(sizes["train"]),
         image_shape=(image_size, image_size, 3),
         train=client_data,
-        num_examples=client_data.num_examples,
-        positives=client_data.positives,
-        max_positives=classes_per_client,
-        test=records.references(test, test_order(np.arange(len(test)))),
-        num_test_examples=len(test),
+        test=HeldOut(
+            records.references(test, test_order(np.arange(len(test)))),
+            len(test),
+            np.count_nonzero(sizes["test"]),
+        ),
         preprocessing=preprocess,
         pooled=lambda: records.references(train, partition.order),
         note=f"about {len(train) / partition.num_clients:.0f} images a client",
@@ -210,84 +204,4 @@ def _folder(data_dir: pathlib.Path) -> pathlib.Path:
     raise errors.InvalidInputError(
         f"data_dir={data_dir}: found {found}; expected {version}, as ./run.sh "
         "prepare_imagenet21k writes it from the class tars of ImageNet-21k."
-    )
-
-
-def _cached_partition(
-    folder: pathlib.Path,
-    class_sizes: np.ndarray,
-    seed: int,
-    num_clients: int | None,
-    classes_per_client: int,
-) -> partitions.Partition:
-    """Makes a partition, or opens it if it has been made before."""
-    what = (_PARTITION_FORMAT, seed, num_clients, classes_per_client)
-    digest = hashlib.sha256(repr(what).encode() + class_sizes.astype("<i8").tobytes())
-    name = f"clients-{digest.hexdigest()[:16]}.npy"
-    for place in (folder, record_index.user_cache()):
-        if (partition := _opened(place / name)) is not None:
-            return partition
-    partition = client_partition(
-        class_sizes,
-        seed=seed,
-        num_clients=num_clients,
-        classes_per_client=classes_per_client,
-    )
-    # One file, so that it is there or not.
-    numbers = np.concatenate(
-        [[partition.num_clients], partition.starts, partition.order]
-    ).astype("<i8")
-    numbers = np.append(numbers, _digest(numbers))
-    problems = []
-    for place in (folder, record_index.user_cache()):
-        try:
-            _save(place / name, numbers)
-        except OSError as e:
-            problems.append(f"{place} ({e.strerror or e})")
-            continue
-        if problems:
-            print(
-                f"The clients are kept in {place}: nothing can be written to "
-                f"{problems[0]}.",
-                file=sys.stderr,
-            )
-        if (partition := _opened(place / name)) is not None:
-            return partition
-        problems.append(f"{place} (what was written cannot be read)")
-    raise errors.RunStoppedError(
-        f"No place to keep the clients: nothing can be written to "
-        f"{' or '.join(problems)}."
-    )
-
-
-def _digest(numbers: np.ndarray) -> np.int64:
-    digest = hashlib.blake2b(numbers, digest_size=8).digest()
-    return np.frombuffer(digest, "<i8")[0]
-
-
-def _save(path: pathlib.Path, array: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            np.save(file, array)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _opened(path: pathlib.Path) -> partitions.Partition | None:
-    """Opens a partition that is there already; None if it is not, or is damaged."""
-    try:
-        files.check_regular(path)
-        numbers = np.load(path, mmap_mode="r")
-        if numbers.dtype != "<i8" or numbers[-1] != _digest(numbers[:-1]):
-            return None
-    except (OSError, ValueError, EOFError, IndexError):
-        return None
-    num_clients = int(numbers[0])
-    return partitions.Partition(
-        partitions.client_ids(num_clients),
-        starts=numbers[1 : num_clients + 2],
-        order=numbers[num_clients + 2 : -1],
     )

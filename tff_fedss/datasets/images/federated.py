@@ -10,7 +10,7 @@ import tensorflow as tf
 from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.federated import clients as client_data
 from tff_fedss.datasets.federated import validation
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.federated.partitions import Partition
 from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
 from tff_fedss.datasets.images import clients, held_out, index
@@ -145,26 +145,20 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
             )
         )
 
+    def rows_held_out(rows: np.ndarray, numbers: np.ndarray) -> HeldOut:
+        data = rows_dataset(rows, numbers)
+        return HeldOut(data, len(rows), len(np.unique(numbers[rows])))
+
     return FederatedDataset(
         name=images.name,
         num_classes=num_classes,
         image_shape=(options.image_size, options.image_size, 3),
         train=train,
-        num_examples=train.num_examples,
-        positives=train.positives,
-        max_positives=train.max_positives,
-        test=rows_dataset(test, test_labels),
-        num_test_examples=len(test),
+        test=rows_held_out(test, test_labels),
         test_is_unseen=unseen,
         preprocessing=preprocessing,
         pooled=lambda: rows_dataset(train.rows, labels),
-        public=(
-            preprocessing.evaluation(rows_dataset(chosen.public, public_labels))
-            if len(public)
-            else None
-        ),
-        num_public_classes=len(public),
-        num_public_examples=len(chosen.public),
+        public=rows_held_out(chosen.public, public_labels) if len(public) else None,
         class_names=[images.class_names[c] for c in np.unique(of_train)],
         note="; ".join(filter(None, notes)),
         contents=lambda: {

@@ -26,7 +26,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss.datasets.federated import record_index, records, split_csv, traced
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.clients import Counted
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
 from tff_fedss.datasets.landmarks.layout import (
     CLASS_FEATURE,
@@ -62,8 +63,8 @@ def load(
 
     Returns:
         The data set. A client's stored examples are `OrderedDict(image=string[], the
-        encoded file, label=int32[])` in the order of its file, and `train` is TFF's own
-        `FilePerUserClientData`, which a TFF worker can read from.
+        encoded file, label=int32[])` in the order of its file, from TFF's own
+        `FilePerUserClientData`, which a TFF worker can read.
 
     Raises:
         InvalidInputError: If the folder is not such a cache, if a file of it is
@@ -102,14 +103,19 @@ def load(
         name=published.title,
         num_classes=published.num_classes,
         image_shape=(image_size, image_size, 3),
-        train=tff.simulation.datasets.FilePerUserClientData(
-            dict(zip(client_ids, paths, strict=True)), _stored_examples
+        train=Counted(
+            tff.simulation.datasets.FilePerUserClientData(
+                dict(zip(client_ids, paths, strict=True)), _stored_examples
+            ),
+            client_ids,
+            lambda client_id: len(clients[client_id]),
+            positives.__getitem__,
         ),
-        num_examples=lambda client_id: len(clients[client_id]),
-        positives=positives.__getitem__,
-        max_positives=max(map(len, positives.values())),
-        test=_stored_examples(str(folder / TEST_FILE)),
-        num_test_examples=len(test_labels),
+        test=HeldOut(
+            _stored_examples(str(folder / TEST_FILE)),
+            len(test_labels),
+            len(np.unique(test_labels)),
+        ),
         preprocessing=preprocessing,
         pooled=lambda: records.references(index, np.arange(num_train)),
         note=_note(num_train, len(clients), published),

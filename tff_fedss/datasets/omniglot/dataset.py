@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,9 +12,8 @@ from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.clients import (
     Arrays,
     InMemoryClientData,
-    dataset_from_arrays,
 )
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.omniglot import drawing_files
 
@@ -95,11 +93,7 @@ def load(
     labels = drawings.characters - 1
     if characters == "evaluation":
         labels[~public] -= drawing_files.NUM_BACKGROUND_CHARACTERS
-        warm_start = dict(
-            public=dataset_from_arrays(drawings.images[public], labels[public]),
-            num_public_classes=drawing_files.NUM_BACKGROUND_CHARACTERS,
-            num_public_examples=int(public.sum()),
-        )
+        warm_start = HeldOut.from_arrays(drawings.images[public], labels[public])
     else:
         warm_start = _glyphs(image_size)
 
@@ -112,12 +106,8 @@ def load(
         num_classes=int(labels[train].max()) + 1,
         image_shape=drawings.images.shape[1:],
         train=client_data,
-        num_examples=client_data.num_examples,
-        positives=client_data.positives,
-        max_positives=client_data.max_positives,
-        test=dataset_from_arrays(drawings.images[test], labels[test]),
-        num_test_examples=int(test.sum()),
-        **warm_start,
+        test=HeldOut.from_arrays(drawings.images[test], labels[test]),
+        public=warm_start,
         note=f"test images by drawers {held_out}"
         + (", public images are glyphs" if characters == "all" else ""),
         contents=lambda: _contents(client_data, drawings),
@@ -176,13 +166,9 @@ def load_unseen(
         num_classes=drawing_files.NUM_BACKGROUND_CHARACTERS,
         image_shape=drawings.images.shape[1:],
         train=client_data,
-        num_examples=client_data.num_examples,
-        positives=client_data.positives,
-        max_positives=client_data.max_positives,
-        test=dataset_from_arrays(drawings.images[~is_train], labels[~is_train]),
-        num_test_examples=int((~is_train).sum()),
+        test=HeldOut.from_arrays(drawings.images[~is_train], labels[~is_train]),
         test_is_unseen=True,
-        **_glyphs(image_size),
+        public=_glyphs(image_size),
         note="public images are glyphs",
         contents=lambda: _contents(client_data, drawings),
     )
@@ -227,14 +213,11 @@ def load_identities(
     )
 
 
-def _glyphs(image_size: int) -> dict[str, Any]:
-    """What a `FederatedDataset` has of public images where no character is left."""
-    glyphs = synthetic.glyphs(2, image_size=image_size, num_public_classes=_NUM_GLYPHS)
-    return dict(
-        public=glyphs.public,
-        num_public_classes=glyphs.num_public_classes,
-        num_public_examples=glyphs.num_public_examples,
-    )
+def _glyphs(image_size: int) -> HeldOut:
+    """Public images where no character is left for them."""
+    return synthetic.glyphs(
+        2, image_size=image_size, num_public_classes=_NUM_GLYPHS
+    ).public
 
 
 def _client_data(

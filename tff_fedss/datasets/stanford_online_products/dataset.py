@@ -20,7 +20,7 @@ import os
 import numpy as np
 
 from tff_fedss.datasets.federated import partitions, records
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.datasets.stanford_online_products import tfds_records
 from tff_fedss.datasets.stanford_online_products.client_partition import (
@@ -113,11 +113,11 @@ def load(
         num_classes=int(train.labels.max()) + 1,
         image_shape=(image_size, image_size, 3),
         train=client_data,
-        num_examples=client_data.num_examples,
-        positives=client_data.positives,
-        max_positives=client_data.max_positives,
-        test=records.references(index, np.arange(num_train, num_train + num_test)),
-        num_test_examples=num_test,
+        test=HeldOut(
+            records.references(index, np.arange(num_train, num_train + num_test)),
+            num_test,
+            len(np.unique(index.records["label"][num_train:])),
+        ),
         test_is_unseen=True,
         preprocessing=preprocessing,
         pooled=lambda: records.references(index, np.arange(num_train)),

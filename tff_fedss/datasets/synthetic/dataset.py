@@ -16,7 +16,7 @@ from tff_fedss.datasets.federated.clients import (
     Arrays,
     dataset_from_chunks,
 )
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.synthetic import glyph_drawing
 
 _CHUNK_SIZE = 100  # images rendered at a time for the test and public splits
@@ -152,14 +152,8 @@ def glyphs(
         num_classes=num_classes,
         image_shape=(image_size, image_size, 1),
         train=train,
-        num_examples=train.num_examples,
-        positives=train.positives,
-        max_positives=train.partition.max_classes,
-        test=test.dataset(),
-        num_test_examples=test.num_examples,
-        public=public.dataset() if num_public_classes else None,
-        num_public_classes=num_public_classes,
-        num_public_examples=public.num_examples,
+        test=test.held_out(),
+        public=public.held_out() if num_public_classes else None,
         note=f"test images by {num_test_hands} other hands",
         # All images follow from these and from what else is in a fingerprint. Not
         # from pixels: the last bit of a curve is another on another processor.
@@ -268,6 +262,11 @@ class _GlyphClientData(ArrayClientData):
         """P_k, the sorted distinct labels of a client, int32[|P_k|]."""
         return self.partition.classes(self._index(client_id))
 
+    @property
+    def max_positives(self) -> int:
+        """The largest |P_k|."""
+        return self.partition.max_classes
+
     def num_examples(self, client_id: str) -> int:
         """n_k, the number of a client's images; none of them is drawn."""
         _, _, counts = self._counts(self._index(client_id))
@@ -334,26 +333,23 @@ class _HeldOutImages:
         self._classes = classes
         self._labels = labels
         self._per_class = examples_per_class
+        self._num_examples = len(classes) * examples_per_class
         self._num_hands = num_hands
         self._hand_purpose, self._example_purpose = purposes
         self._image_size = image_size
         self._cache = cache
 
-    @property
-    def num_examples(self) -> int:
-        """The number of images."""
-        return len(self._classes) * self._per_class
-
-    def dataset(self):
-        """A dataset that writes a chunk of images when it is reached."""
-        return dataset_from_chunks(
+    def held_out(self) -> HeldOut:
+        """The images; a chunk of them is written when it is reached."""
+        data = dataset_from_chunks(
             lambda i: self._cache.get(
                 (self._example_purpose, i), lambda: self._write(i)
             ),
-            -(-self.num_examples // _CHUNK_SIZE),
-            self.num_examples,
+            -(-self._num_examples // _CHUNK_SIZE),
+            self._num_examples,
             (self._image_size, self._image_size, 1),
         )
+        return HeldOut(data, self._num_examples, len(self._classes))
 
     @functools.cached_property
     def _hands(self) -> glyph_drawing.Hands:
@@ -363,7 +359,7 @@ class _HeldOutImages:
 
     def _write(self, chunk: int) -> Arrays:
         start = chunk * _CHUNK_SIZE
-        example = np.arange(start, min(start + _CHUNK_SIZE, self.num_examples))
+        example = np.arange(start, min(start + _CHUNK_SIZE, self._num_examples))
         position, of_class = np.unique(example // self._per_class, return_inverse=True)
         drawn = glyph_drawing.draw_glyphs(
             _rngs(self._seed, _Purpose.GLYPH, self._classes[position])
