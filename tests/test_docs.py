@@ -22,7 +22,7 @@ def test_the_examples_of_the_library_run():
     by_tff = by_tff["client_work"]["eval"]["current_round_metrics"]
     ours = names["task"].evaluate(names["run"].weights)
     assert by_tff["top1"] == pytest.approx(ours["top1"])
-    assert by_tff["num_examples"] == names["dataset"].num_test_examples
+    assert by_tff["num_examples"] == names["dataset"].test.num_examples
     check_aggregations(names)
 
 
