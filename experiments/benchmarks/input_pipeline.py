@@ -128,8 +128,8 @@ def _stages(config: Config, path: str):
     index = record_index.build_index(
         [path],
         record_index.example_parser(_FEATURE, "class", 20),
-        cache_dir=os.path.dirname(path),
         what="benchmark",
+        cache_dir=os.path.dirname(path),
     )
     preprocessing = Preprocessing(224, 256, read=records.read_image(_FEATURE))
     seed = np.array([1, 2], np.int32)

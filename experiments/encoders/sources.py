@@ -5,7 +5,7 @@ import dataclasses
 from experiments.common import config, device_config
 from tff_fedss import models
 from tff_fedss.datasets import images as images_of_people
-from tff_fedss.datasets.images import FOLDERS, FileIndex
+from tff_fedss.datasets.images import FOLDERS, ImageIndex
 from tff_fedss.errors import InvalidInputError
 
 
@@ -44,7 +44,7 @@ class SourcesConfig(device_config.GpuConfig):
         except InvalidInputError as error:
             raise InvalidInputError(f"--model: {error}") from error
 
-    def load_images(self, needs_labels: bool = True) -> FileIndex:
+    def load_images(self, needs_labels: bool = True) -> ImageIndex:
         """Lists the images and checks that they can be decoded.
 
         Args:

@@ -252,7 +252,7 @@ def test_a_record_of_the_same_length_with_another_image(tmp_path):
         with tf.io.TFRecordWriter(str(path)) as writer:
             for label in range(3):
                 writer.write(_example(image, label))
-        index = record_index.build_index([path], parse, cache_dir=tmp_path, what="x")
+        index = record_index.build_index([path], parse, what="x", cache_dir=tmp_path)
         data = records.RecordClientData(index, ["a"], lambda _: np.arange(3))
         return data.fingerprint()
 

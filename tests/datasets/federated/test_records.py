@@ -66,7 +66,7 @@ def paths(tmp_path):
 @pytest.fixture
 def build(tmp_path):
     def build(paths, parse=_PARSE, cache_dir=tmp_path / "cache", what="test"):
-        return record_index.build_index(paths, parse, cache_dir=cache_dir, what=what)
+        return record_index.build_index(paths, parse, what=what, cache_dir=cache_dir)
 
     return build
 
@@ -76,31 +76,16 @@ def index(build, paths):
     return build(paths)
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "short", "empty", "pipe", "folder"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "short", "empty"])
 def test_an_index_that_is_damaged_is_made_again(build, paths, tmp_path, damage):
     expected = np.array(build(paths).records)
-    (file,) = (tmp_path / "cache").glob("*.index")
+    (file,) = (tmp_path / "cache").iterdir()
     content = bytearray(file.read_bytes())
     if damage == "flip":
         content[len(content) // 2] ^= 1
     kept = {"cut": record_index.DTYPE.itemsize, "short": 5, "empty": len(content)}
-    file.unlink()
-    if damage == "pipe":
-        os.mkfifo(file)
-    elif damage == "folder":
-        file.mkdir()
-        with pytest.raises(InvalidInputError, match="cannot be written: Is a dir"):
-            build(paths)
-        return
-    else:
-        file.write_bytes(content[: len(content) - kept.get(damage, 0)])
+    file.write_bytes(content[: len(content) - kept.get(damage, 0)])
     np.testing.assert_array_equal(build(paths).records, expected)
-
-
-def test_a_record_file_is_a_regular_file(build, tmp_path):
-    os.mkfifo(tmp_path / "x.tfrecord")
-    with pytest.raises(InvalidInputError, match="x.tfrecord: .* it is a named pipe"):
-        build([tmp_path / "x.tfrecord"])
 
 
 def _as_list(dataset):
@@ -134,11 +119,6 @@ def test_the_index_says_where_every_payload_is(index, paths):
         payload = content[row["offset"] : row["offset"] + row["length"]]
         assert payload == _example(_encode(number), _label(number))
         assert row["label"] == _label(number)
-
-
-def test_the_index_is_mapped_and_not_loaded(index):
-    assert isinstance(index.records, np.memmap)
-    assert not index.records.flags.writeable
 
 
 def test_many_more_files_than_threads_keep_their_order(build, tmp_path):
@@ -178,8 +158,8 @@ def test_a_file_touched_but_equal_in_size_is_read_again(build, paths, index):
 
 def test_indices_of_different_things_do_not_meet(build, paths, index, tmp_path):
     def minus(serialized):
-        label, encoded = _PARSE(serialized)
-        return -label, encoded
+        (label,) = _PARSE(serialized)
+        return (-label,)
 
     other = build(paths, parse=minus, what="other")
     fewer = build(paths[:2])
@@ -188,27 +168,9 @@ def test_indices_of_different_things_do_not_meet(build, paths, index, tmp_path):
     assert len(list((tmp_path / "cache").iterdir())) == 3
 
 
-def test_a_damaged_index_is_made_again(build, paths, index, tmp_path):
-    (cached,) = (tmp_path / "cache").iterdir()
-    expected = np.array(index.records)
-    cached.write_bytes(cached.read_bytes()[:-5])
-    np.testing.assert_array_equal(build(paths).records, expected)
-
-
-def test_a_place_that_cannot_be_written_to(build, paths, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+def test_a_cache_that_cannot_be_written_does_no_harm(build, paths, tmp_path):
     (tmp_path / "file").write_text("no folder")
-    for _ in range(2):
-        index = build(paths, cache_dir=tmp_path / "file" / "cache")
-        assert len(index) == sum(_SIZES)
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert str(tmp_path / "home" / "tff_fedss") in said[0]
-    assert str(tmp_path / "file" / "cache") in said[0]
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "home"))
-    with pytest.raises(InvalidInputError, match="cannot be written to .* nor to "):
-        build(paths, cache_dir=tmp_path / "file" / "cache")
+    assert len(build(paths, cache_dir=tmp_path / "file" / "cache")) == sum(_SIZES)
 
 
 # What can be wrong with the files.
@@ -232,7 +194,7 @@ _BAD_PAYLOADS = {
     "negative class": (_example(_encode(0), -1), "class=-1, which is not in 0..6"),
     "huge class": (_example(_encode(0), 1 << 40), "which is not in 0..6"),
     "cut image": (_example(_encode(0, "JPEG")[:-30], 0), "image is cut off or damaged"),
-    "no image file": (_example(b"<html>", 0), "image is neither a JPEG nor a PNG"),
+    "no image file": (_example(b"<html>", 0), "image is no whole JPEG or PNG"),
     "empty image": (_example(b"", 0), "image is empty"),
 }
 
@@ -246,7 +208,7 @@ def test_a_bad_record_is_named(build, paths, tmp_path, problem):
     start = sum(len(payload) + 16 for payload in _whole([0, 1]))
     where = f"{paths[2]}, record 2 (from byte {start:,}): "
     assert str(raised.value).startswith(where)
-    assert not list((tmp_path / "cache").iterdir()), "half an index was left"
+    assert not (tmp_path / "cache").exists(), "half an index was left"
 
 
 @pytest.mark.parametrize("cut", [3, 11, 12, 14, 40, -1])

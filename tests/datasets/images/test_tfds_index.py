@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
@@ -84,13 +86,33 @@ def test_any_feature_may_be_the_class(folder):
     assert index.clients is None
 
 
-def test_it_is_copied_once(folder, monkeypatch):
+def test_it_is_listed_once(folder, monkeypatch):
     first = load(folder)
-    monkeypatch.setattr(tfds_index, "_copy", None)
+    monkeypatch.setattr(tfds_index.record_index, "_scan", None)
     again = load(folder)
     assert pixels_of(first) == pixels_of(again)
     rows = np.arange(12)
     assert first.fingerprint(rows) == again.fingerprint(rows)
+
+
+def test_other_files_than_tfrecord_are_refused(folder, tmp_path):
+    load(folder)
+    shutil.copytree(folder / "data", tmp_path / "data")
+    (info,) = (tmp_path / "data").rglob("plain/*/dataset_info.json")
+    info.write_text(info.read_text().replace('"tfrecord"', '"array_record"'))
+    with pytest.raises(InvalidInputError, match="array_record; expected tfrecord"):
+        load(tmp_path)
+
+
+def test_damage_is_named(folder, tmp_path):
+    load(folder)
+    shutil.copytree(folder / "data", tmp_path / "data")
+    (path,) = (tmp_path / "data").rglob("*train.tfrecord*")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match="train.tfrecord.*cut off or damaged"):
+        load(tmp_path)
 
 
 def test_clients_train_on_it(folder):

@@ -6,13 +6,12 @@ read from where the user has it.
 
 import collections
 import os
-import pathlib
 from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedss import errors, files
-from tff_fedss.datasets import archives, fingerprint
+from tff_fedss import errors
+from tff_fedss.datasets import fingerprint, sources
 from tff_fedss.datasets.fingerprint import Fingerprint
 
 _FILES = {part: f"ptb.{part}.txt" for part in ("train", "valid", "test")}
@@ -53,14 +52,14 @@ def load(data_dir: str | os.PathLike) -> PennTreebank:
     """Reads the three files.
 
     Args:
-        data_dir: A folder with the files (or with a `ptb.zip` of them), or an archive.
+        data_dir: A folder with the files, or an archive of them or a folder with that.
 
     Raises:
         errors.InvalidInputError: If a file is missing, empty or not text, the archive
             is damaged, or a later file has a word that the training text has not.
     """
     source = f"data_dir={data_dir}"
-    texts = _read(pathlib.Path(data_dir), source)
+    texts = _read(data_dir, source)
     tokens = {part: _tokens(texts, part, source) for part in _FILES}
     counts = collections.Counter(tokens["train"])
     # Ties by the alphabet: the numbers must not depend on the order of a dictionary.
@@ -106,42 +105,16 @@ def _tokens(texts: dict[str, bytes], part: str, source: str) -> list[str]:
     return tokens
 
 
-def _read(path: pathlib.Path, source: str) -> dict[str, bytes]:
-    if path.is_dir() and not (path / _FILES["train"]).exists():
-        zipped = path / "ptb.zip"
-        if not zipped.exists():
-            raise errors.InvalidInputError(
-                f"{source} holds neither {_FILES['train']} nor ptb.zip."
-            )
-        path = zipped
-    if path.is_dir():
-        try:
-            return {
-                name: files.read(path / name)
-                for name in _FILES.values()
-                if os.path.lexists(path / name)
-            }
-        except OSError as error:
-            raise errors.InvalidInputError(
-                f"{source}: {error.filename} cannot be read: "
-                f"{error.strerror or error}."
-            ) from error
-    if not path.exists() or not archives.is_archive(path):
-        raise errors.InvalidInputError(
-            f"{source} is neither a folder nor an archive; expected one with "
-            f"{', '.join(_FILES.values())}."
-        )
-    wanted = set(_FILES.values())
-
-    def is_wanted(name: str) -> bool:
-        return pathlib.PurePosixPath(name).name in wanted
-
+def _read(data_dir: str | os.PathLike, source: str) -> dict[str, bytes]:
+    found = sources.open_source(data_dir, source)
     texts = {}
-    for member, content in archives.members(path, source, is_wanted):
-        name = pathlib.PurePosixPath(member).name
+    for path, content in found.read_all(
+        lambda path: path.rpartition("/")[2] in _FILES.values()
+    ):
+        name = path.rpartition("/")[2]
         if name in texts:
             raise errors.InvalidInputError(
-                f"{source}: {path.name} has {name} twice; expected one copy."
+                f"{source}: {found.path.name} has {name} twice; expected one copy."
             )
         texts[name] = content
     return texts

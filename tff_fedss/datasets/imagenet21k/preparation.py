@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_fedss import files
-from tff_fedss.datasets import image_files
+from tff_fedss.datasets import formats
 from tff_fedss.datasets.federated import record_index, record_writer
 from tff_fedss.datasets.imagenet21k import class_tars, shards
 from tff_fedss.errors import RunStoppedError
@@ -218,7 +218,7 @@ def _write_class(
     places, undecodable = {}, []
     for image in tar.images():
         try:
-            image_files.check(image.content)
+            formats.check(image.content)
         except ValueError as e:
             undecodable.append((image.name, str(e)))
         else:

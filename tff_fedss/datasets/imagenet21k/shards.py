@@ -98,8 +98,8 @@ def verify(folder: os.PathLike) -> None:
             found = record_index.build_index(
                 paths,
                 record_index.example_parser("image", "label", num_classes),
-                cache_dir=temporary,
                 what=f"{NAME} {split}",
+                cache_dir=temporary,
             ).records
             for field in ("offset", "length", "label"):
                 if not np.array_equal(found[field], expected[field]):

@@ -1,11 +1,14 @@
-"""Other people's images: folders, archives, tables and TFDS, as this project's data."""
+"""Other people's images: folders, archives, tables and TFDS, as this project's data.
 
-from tff_fedss.datasets.images.by_name import open_index
+Begin with `index`: an `ImageIndex` says which images there are. `layout` reads classes,
+clients and splits off paths or a table; `federated` makes client data of an index.
+"""
+
 from tff_fedss.datasets.images.clients import PARTITIONS, ClientOptions
 from tff_fedss.datasets.images.federated import ImageOptions
 from tff_fedss.datasets.images.federated import load as federated
 from tff_fedss.datasets.images.held_out import TESTS
-from tff_fedss.datasets.images.index import FileIndex, ImageIndex
+from tff_fedss.datasets.images.index import ImageIndex, open_index
 from tff_fedss.datasets.images.index import load as load_index
 from tff_fedss.datasets.images.layout import FOLDERS
 
@@ -14,7 +17,6 @@ __all__ = [
     "PARTITIONS",
     "TESTS",
     "ClientOptions",
-    "FileIndex",
     "ImageIndex",
     "ImageOptions",
     "federated",

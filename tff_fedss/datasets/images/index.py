@@ -1,38 +1,35 @@
-"""An index of labelled images: which there are, of what class, and whose.
+"""Image index: which labelled images there are, of what class, and whose.
 
-It is made once and says of every image where it lies. Nothing is decoded but for the
-check of `check_images`, whose outcome the cache keeps until a file changes.
+It is made once and says of every image where it lies. Nothing is decoded but for a
+check of every image, whose outcome the cache keeps until a file changes.
 """
 
-import abc
 import collections
 import concurrent.futures
-import contextlib
+import dataclasses
 import hashlib
-import json
+import itertools
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
-import tqdm
 
-from tff_fedss import files
-from tff_fedss.datasets import fingerprint
+from tff_fedss import files, progress
+from tff_fedss.datasets import fingerprint, formats, sources
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.datasets.images import formats, layout, sources
+from tff_fedss.datasets.images import layout
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
-_CACHE_VERSION = 2
 _CHECKED_AT_A_TIME = 256
 _SAMPLED = 256  # images whose contents a fingerprint of very many digests
 
 _Image = TypeVar("_Image")
 
 
-class ImageIndex(abc.ABC):
+class ImageIndex:
     """Labelled images that are read one by one.
 
     Attributes:
@@ -40,60 +37,11 @@ class ImageIndex(abc.ABC):
         label: What messages about them begin with: the argument that named them.
         class_names: A label is a position here. None if nothing says the classes, which
             `load` allows only where it is asked to.
-        labels: int32[N]; None likewise.
+        labels: int32[N]; None if there are no classes.
         client_names: None if nothing says whose an image is.
-        clients: int32[N], positions in `client_names`; None likewise.
+        clients: int32[N], positions in `client_names`; None without these.
         splits: int8[N] of `layout.TRAIN`, `TEST`, `VALIDATION`; None if not given.
         note: What was left out, for a person; may be empty.
-    """
-
-    name: str
-    label: str
-    class_names: Sequence[str] | None
-    labels: np.ndarray | None
-    client_names: Sequence[str] | None
-    clients: np.ndarray | None
-    splits: np.ndarray | None
-    note: str
-
-    @abc.abstractmethod
-    def image_name(self, row: int) -> str:
-        """How messages and outputs call an image: its path below the data."""
-
-    @abc.abstractmethod
-    def encoded(self, row: int) -> bytes:
-        """Returns an image as a JPEG or PNG; see `formats.normalized`.
-
-        Args:
-            row: Of the image, 0 <= row < N.
-
-        Raises:
-            RunStoppedError: If it cannot be read any more.
-        """
-
-    def pixels(self, row: int) -> np.ndarray:
-        """Returns an image decoded, uint8[height, width, 3]; see `formats.pixels`.
-
-        Args:
-            row: As of `encoded`.
-
-        Raises:
-            RunStoppedError: Likewise.
-        """
-        return formats.pixels(self.encoded(row))
-
-    @abc.abstractmethod
-    def fingerprint(self, rows: np.ndarray) -> Fingerprint:
-        """By what a run knows some of the images again; see `fingerprint`."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
-class FileIndex(ImageIndex):
-    """Images in a folder, a zip or a tar.
-
-    Attributes:
         without_images: The folders in which no image lies, of such folders in each
             other the outer ones; empty if a table says what the images are.
     """
@@ -103,60 +51,71 @@ class FileIndex(ImageIndex):
         source: sources.Source,
         what: layout.Layout,
         name: str,
-        label: str,
+        *,
         without_images: Sequence[str] = (),
+        normalize: Callable[[bytes], bytes] = formats.normalized,
     ):
         """Joins what was found.
 
         Args:
             source: Where the images lie.
             what: What is known of them.
-            name: What to call the data.
-            label: What messages begin with.
+            name: See the class.
             without_images: See the class.
+            normalize: Makes of the content of a file what `encoded` returns.
         """
-        self.name, self.without_images = name, without_images
+        self.name, self.label, self.note = name, source.label, what.note
         self.class_names, self.labels = what.class_names, what.labels
         self.client_names, self.clients = what.client_names, what.clients
-        self.splits, self.note = what.splits, what.note
-        if without_images:
-            text = f"without images: {layout.shown(without_images)}"
-            self.note = "; ".join(filter(None, [self.note, text]))
-        self._source, self._files, self.label = source, what.files, label
+        self.splits, self.without_images = what.splits, without_images
+        self._source, self._files, self._normalize = source, what.files, normalize
 
     def __len__(self) -> int:
         return len(self._files)
 
     def image_name(self, row: int) -> str:
-        """See the base class."""
+        """How messages and outputs call an image: its path below the data."""
         return self._source.names[self._files[row]]
 
     def encoded(self, row: int) -> bytes:
-        """See the base class."""
-        return self._read(row, formats.normalized)
+        """Returns an image as a JPEG or PNG; see `formats.normalized`.
+
+        Args:
+            row: Of the image, 0 <= row < N.
+
+        Raises:
+            RunStoppedError: If it cannot be read any more.
+        """
+        return self._read(row, self._normalize)
 
     def pixels(self, row: int) -> np.ndarray:
-        """See the base class."""
+        """Returns an image decoded, uint8[height, width, 3]; see `formats.pixels`.
+
+        Args:
+            row: Of the image, 0 <= row < N.
+
+        Raises:
+            RunStoppedError: If it cannot be read any more.
+        """
         return self._read(row, formats.pixels)
 
     def _read(self, row: int, convert: Callable[[bytes], _Image]) -> _Image:
-        number = int(self._files[row])
         try:
-            return convert(self._source.read(number))
+            return convert(self._source.read(int(self._files[row])))
         except (OSError, ValueError) as error:
             raise RunStoppedError(
-                f"{self.label}: {self._source.names[number]} can no longer be read: "
+                f"{self.label}: {self.image_name(row)} can no longer be read: "
                 f"{files.error_text(error)}. Put it back as it was, then give the same "
                 "command again."
             ) from error
 
     def fingerprint(self, rows: np.ndarray) -> Fingerprint:
-        """See the base class."""
+        """Returns a fingerprint of some of the images (see `fingerprint`)."""
         numbers = self._files[rows]
         sizes = self._source.sizes[numbers]
-        sample = rows
+        sample = numbers
         if sizes.sum() > fingerprint.MAX_BYTES:
-            sample = rows[fingerprint.evenly_spaced(len(rows), _SAMPLED)]
+            sample = numbers[fingerprint.evenly_spaced(len(rows), _SAMPLED)]
         return {
             "images": len(rows),
             "names of images": fingerprint.of_text(
@@ -170,55 +129,52 @@ class FileIndex(ImageIndex):
             ),
             "contents of images": fingerprint.of_text(
                 hashlib.blake2b(self._source.read(int(k)), digest_size=8).hexdigest()
-                for k in self._files[sample]
+                for k in sample
             ),
         }
 
-    def check_images(self, cache_dir: pathlib.Path) -> None:
+    def check_images(self, cache_dir: str | os.PathLike | None = None) -> None:
         """Decodes every image once, unless the same files have been checked before.
 
         Args:
-            cache_dir: Where it is kept that they have been.
+            cache_dir: Where it is kept that they have been; by default
+                `sources.default_cache_dir()`.
 
         Raises:
             InvalidInputError: If one cannot be decoded whole (of several, one of the
                 first by name), or the archive is damaged.
         """
-        digest = self._listing_digest()
-        record = cache_dir / f"checked_{digest}.json"
-        if os.path.exists(record):  # Not if the cache is somebody else's.
-            return
-        if damage := self._source.damage():
-            raise InvalidInputError(f"{self.label}: {damage}.")
+        source, path = self._source, self._source.path
+        numbers = np.unique(self._files)
+        states = np.stack([source.sizes, source.stamps], 1)[numbers]
+        if not path.is_dir():
+            # Damage within an archive need not change what it says of its files.
+            states = np.concatenate([sources.file_states([path]), states])
+        names = [str(path.resolve()), *(source.names[k] for k in numbers)]
+        sources.kept("checked", names, states, lambda: self._check(numbers), cache_dir)
+
+    def _check(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        self._source.check_names()
         stop = threading.Event()
 
-        def problem(numbers: Iterable[int]) -> str | None:
-            for number in numbers:
-                if stop.is_set():
-                    return None
+        def problem(part: Sequence[int]) -> str | None:
+            for number in part:
                 name = self._source.names[number]
                 try:
-                    formats.check(self._source.read(number))
+                    if not stop.is_set():
+                        formats.check(self._source.read(number), formats.ALL)
                 except OSError as error:
-                    return f"{name} cannot be read: {error.strerror or error}"
+                    return f"{name} cannot be read: {files.error_text(error)}"
                 except ValueError as error:
                     return f"{name} {error}"
             return None
 
-        numbers = np.unique(self._files).tolist()
-        parts = [
-            numbers[k : k + _CHECKED_AT_A_TIME]
-            for k in range(0, len(numbers), _CHECKED_AT_A_TIME)
-        ]
+        parts = np.split(
+            numbers, range(_CHECKED_AT_A_TIME, len(numbers), _CHECKED_AT_A_TIME)
+        )
         with (
             concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
-            tqdm.tqdm(
-                desc="Checking images",
-                total=len(numbers),
-                unit=" images",
-                delay=2,
-                disable=None,
-            ) as bar,
+            progress.bar("Checking images", len(numbers)) as bar,
         ):
             try:
                 for part, found in zip(parts, pool.map(problem, parts), strict=True):
@@ -227,25 +183,7 @@ class FileIndex(ImageIndex):
                     bar.update(len(part))
             finally:
                 stop.set()
-        # Without a cache it is checked again, which only costs time.
-        with contextlib.suppress(InvalidInputError, RunStoppedError, OSError):
-            files.make_folder(cache_dir)
-            text = json.dumps({"data": self.label, "images": len(numbers)})
-            files.write_text(record, text + "\n")
-
-    def _listing_digest(self) -> str:
-        digest = hashlib.sha256()
-        path = self._source.path
-        digest.update(_as_bytes(f"{_CACHE_VERSION} {path.resolve()}"))
-        if not path.is_dir():
-            # Damage within an archive need not change what it says of its files.
-            status = path.stat()
-            digest.update(_as_bytes(f"\0{status.st_size} {status.st_mtime_ns}\0"))
-        for array in (self._files, self._source.sizes, self._source.stamps):
-            digest.update(np.ascontiguousarray(array, "<i8").data)
-        for name in self._source.names:
-            digest.update(_as_bytes(f"{name}\0"))
-        return digest.hexdigest()[:32]
+        return {}
 
 
 def load(
@@ -254,7 +192,7 @@ def load(
     folders: str = "auto",
     needs_labels: bool = True,
     cache_dir: str | os.PathLike | None = None,
-) -> FileIndex:
+) -> ImageIndex:
     """Indexes the images of a folder, an archive or a table, and checks them all.
 
     Args:
@@ -275,27 +213,29 @@ def load(
         raise InvalidInputError(
             f"folders={folders!r} must be one of {', '.join(layout.FOLDERS)}."
         )
-    path = pathlib.Path(data_dir)
+    path, table = pathlib.Path(data_dir), None
     label = f"data_dir={os.fspath(data_dir)}"
-    table = None
     if path.suffix.lower() == ".csv":
         if not path.is_file():
             raise InvalidInputError(f"{label} is no file; expected a table of images.")
         path, table = path.parent, path.name
-    cache_dir = pathlib.Path(cache_dir or sources.default_cache_dir())
-    source = sources.open_source(path, cache_dir)
-    names, without_images = source.names, []
+    source = sources.open_source(path, label, cache_dir)
+    table = table or _table_of(source)
+    without_images = []
     if table is None:
-        table = _table_of(names, label)
-    if table is None:
-        what = layout.from_folders(names, label, folders, needs_labels)
-        without_images = _without_images(source, label) if needs_labels else []
+        what = layout.from_folders(source.names, label, folders, needs_labels)
+        if needs_labels:
+            without_images = _without_images(source)
     else:
         # In a folder, a table that was named may be hidden, or lie beside an archive.
-        content = source.read(names.index(table))
-        what = layout.from_table(content, table, names, label, needs_labels)
+        content = source.read(source.names.index(table))
+        what = layout.from_table(content, table, source.names, label, needs_labels)
+    if without_images:
+        text = f"without images: {layout.shown(without_images)}"
+        note = "; ".join(filter(None, [what.note, text]))
+        what = dataclasses.replace(what, note=note)
     name = pathlib.Path(os.path.abspath(data_dir)).name
-    index = FileIndex(source, what, name, label, without_images)
+    index = ImageIndex(source, what, name, without_images=without_images)
     if needs_labels and index.class_names is None:
         raise InvalidInputError(
             f"{label}: folders={folders} says that the images have no class; expected "
@@ -310,7 +250,49 @@ def load(
     return index
 
 
-def _without_images(source: sources.Source, label: str) -> list[str]:
+def open_index(
+    dataset: str,
+    data_dir: str | os.PathLike | None,
+    *,
+    folders: str | None = None,
+    needs_clients: bool = False,
+    tfds_name: str | None = None,
+    **keys: str | None,
+) -> ImageIndex:
+    """Indexes images of either origin, by its name.
+
+    Args:
+        dataset: "images" (see `load`) or "tfds" (see `tfds_index.load`).
+        data_dir: See there; images need it.
+        folders: For images; None: "auto".
+        needs_clients: Whether folders that could be a client's or a part of a class
+            ("auto") are the client's, as they must be to serve.
+        tfds_name: For tfds, which needs it.
+        **keys: For tfds: image_key, label_key and client_key.
+
+    Raises:
+        InvalidInputError: If an argument is missing, or the data are not there,
+            ambiguous or damaged.
+    """
+    if dataset == "images":
+        if data_dir is None:
+            raise InvalidInputError(
+                "dataset=images needs `data_dir`: a folder or an archive of images, or "
+                "an images.csv."
+            )
+        folders = folders or "auto"
+        if folders == "auto" and needs_clients:
+            folders = "client/class"
+        return load(data_dir, folders=folders)
+    if tfds_name is None:
+        raise InvalidInputError("dataset=tfds needs `tfds_name`, a data set of TFDS.")
+    # TFDS takes seconds to import.
+    from tff_fedss.datasets.images import tfds_index
+
+    return tfds_index.load(tfds_name, data_dir, **keys)
+
+
+def _without_images(source: sources.Source) -> list[str]:
     """The folders in which no image lies, but for those in other such folders."""
     holding = {""}
     images = filter(formats.is_image_name, source.names)
@@ -324,25 +306,19 @@ def _without_images(source: sources.Source, label: str) -> list[str]:
             continue
         if formats.is_image_name(folder):
             raise InvalidInputError(
-                f"{label}: {folder} is a folder; expected an image."
+                f"{source.label}: {folder} is a folder; expected an image."
             )
         result.append(folder)
     return result
 
 
-def _as_bytes(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
-
-
-def _table_of(names: Sequence[str], label: str) -> str | None:
+def _table_of(source: sources.Source) -> str | None:
     """The table at the top, or below folders that everything shares; None: none."""
-    found = [n for n in names if n.rpartition("/")[2].lower() == layout.TABLE]
-    if not found:
-        return None
+    found = [n for n in source.names if n.rpartition("/")[2].lower() == layout.TABLE]
     depths = collections.Counter(name.count("/") for name in found)
-    top = min(depths)
-    if depths[top] > 1:
+    top = [name for name in found if name.count("/") == min(depths)]
+    for one, other in itertools.pairwise(top):
         raise InvalidInputError(
-            f"{label}: found {found[0]} and {found[1]}; expected one."
+            f"{source.label}: found {one} and {other}; expected one."
         )
-    return next(name for name in found if name.count("/") == top)
+    return top[0] if top else None

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tff_fedss import files
-from tff_fedss.datasets.images import formats
+from tff_fedss.datasets import formats
 from tff_fedss.errors import InvalidInputError
 
 TABLE = "images.csv"

@@ -84,7 +84,6 @@ def load(
         record_index.example_parser(
             IMAGE_FEATURE, CLASS_FEATURE, published.num_classes
         ),
-        cache_dir=folder,
         what=published.title,
     )
     # The rows are in the order of the files, each file's in the order of its records.

@@ -1,22 +1,13 @@
 """Where the images of Google Landmarks v2 come from: files, or the original tars."""
 
-import contextlib
-import json
-import os
+import concurrent.futures
 import pathlib
-import re
-import tarfile
 from collections.abc import Collection
 from typing import Protocol
 
-import tqdm
-
-from tff_fedss import files
-from tff_fedss.datasets import image_files
-from tff_fedss.datasets.federated import record_writer
+from tff_fedss import files, progress
+from tff_fedss.datasets import formats, sources
 from tff_fedss.errors import InvalidInputError
-
-_SHARD_MEMBER = re.compile(r"(?:^|/)([^/]+)\.jpg$")
 
 
 class NoImageError(Exception):
@@ -83,28 +74,32 @@ class ShardsOfImages:
         self._shards = _shards_in(folder)
         self._folder = folder
         self._places = {}
-        files.make_folder(cache_dir)
         image_ids = frozenset(image_ids)
 
-        def content(number: int) -> dict[str, tuple[int, int]]:
-            return _shard_content(self._shards[number], image_ids, cache_dir)
+        def listed(shard: pathlib.Path) -> sources.Tar:
+            try:
+                return sources.Tar(shard, cache_dir)
+            except sources.DAMAGED as e:
+                raise InvalidInputError(
+                    f"{shard}: not a whole tar archive ({files.error_text(e)}); "
+                    "download it again."
+                ) from e
 
-        found = {}
-        num_shards = len(self._shards)
-        bar = tqdm.tqdm(
-            desc="Looking into the shards",
-            total=num_shards,
-            unit=" shards",
-            delay=2,
-            disable=None,
-        )
-        with bar, record_writer.in_threads(content, range(num_shards)) as contents:
-            for number, places in contents:
-                found[number] = places
-                bar.update()
-        for number in range(num_shards):
-            for image_id, (offset, size) in found[number].items():
-                self._places.setdefault(image_id, (number, offset, size))
+        with (
+            concurrent.futures.ThreadPoolExecutor() as pool,
+            progress.bar(
+                "Looking into the shards",
+                len(self._shards),
+                "shards",
+                enumerate(pool.map(listed, self._shards)),
+            ) as tars,
+        ):
+            for number, tar in tars:
+                for row, name in enumerate(tar.names):
+                    image_id = name.rpartition("/")[2].removesuffix(".jpg")
+                    if image_id in image_ids:
+                        place = (number, tar.starts[row], tar.sizes[row])
+                        self._places.setdefault(image_id, place)
 
     def read(self, image_id: str) -> tuple[str, bytes]:
         """See `Images`."""
@@ -123,45 +118,6 @@ class ShardsOfImages:
             raise NoImageError(path, f"cannot be read: {e.strerror}") from e
 
 
-def _check_regular(shard: pathlib.Path) -> os.stat_result:
-    try:
-        return files.check_regular(shard)
-    except OSError as e:
-        raise InvalidInputError(f"{shard}: cannot be read: {e.strerror}.") from e
-
-
-def _shard_content(
-    shard: pathlib.Path, image_ids: frozenset[str], cache_dir: pathlib.Path
-) -> dict[str, tuple[int, int]]:
-    """Returns offset and size of those images that are in one archive."""
-    status = _check_regular(shard)
-    version = [status.st_size, status.st_mtime_ns]
-    cache = cache_dir / f"{shard.name}.json"
-    # What was not written whole is made again.
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        remembered = json.loads(files.read(cache))
-        if remembered["version"] == version:
-            return remembered["places"]
-    places = {}
-    try:
-        with tarfile.open(shard, "r:") as tar:
-            for member in tar:
-                match = _SHARD_MEMBER.search(member.name)
-                if match and member.isfile() and match[1] in image_ids:
-                    places[match[1]] = (member.offset_data, member.size)
-            # tarfile takes whatever is no header for the end of the archive; the end
-            # is a block of zeros.
-            tar.fileobj.seek(tar.offset)
-            if tar.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
-                raise tarfile.ReadError(f"no end of the archive at byte {tar.offset:,}")
-    except (OSError, tarfile.TarError) as e:
-        raise InvalidInputError(
-            f"{shard}: not a whole tar archive ({e}); download it again."
-        ) from e
-    files.write(cache, json.dumps({"version": version, "places": places}).encode())
-    return places
-
-
 def _shards_in(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted(folder.glob("images_*.tar"))
 
@@ -174,7 +130,7 @@ def read_whole(images: Images, image_id: str) -> bytes:
     """
     path, encoded = images.read(image_id)
     try:
-        image_files.check(encoded)
+        formats.check(encoded)
     except ValueError as e:
         raise NoImageError(path, str(e)) from e
     return encoded
@@ -216,5 +172,3 @@ def check(image_dir: str | None, shard_dir: str | None) -> None:
             f"shard_dir={shard_dir}: found no images_NNN.tar; expected those "
             "of Google Landmarks v2, images_000.tar to images_499.tar."
         )
-    for shard in shards:
-        _check_regular(shard)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_fedss import files
-from tff_fedss.datasets import archives
+from tff_fedss.datasets import sources
 from tff_fedss.datasets.federated import split_csv
 from tff_fedss.datasets.landmarks.layout import REJECTED_FILE, TEST_OWNER
 from tff_fedss.errors import InvalidInputError
@@ -200,12 +200,12 @@ def _read_zip(
     """Returns the names, for messages, and the contents of the files of those names."""
 
     def is_wanted(member: str) -> bool:
-        return member.rpartition("/")[2] in names and archives.FOREIGN not in member
+        return member.rpartition("/")[2] in names
 
     source = f"split_dir={path}"
     _read_bytes(path)
     found = collections.defaultdict(list)
-    for member, content in archives.members(path, source, is_wanted):
+    for member, content in sources.open_source(path, source).read_all(is_wanted):
         found[member.rpartition("/")[2]].append((f"{path}/{member}", content))
     for name in names:
         if len(found[name]) != 1:

@@ -224,7 +224,6 @@ def index_of(builder: Any) -> tuple[record_index.RecordIndex, Mapping[str, int]]
     index = record_index.build_index(
         paths,
         record_index.example_parser(IMAGE_FEATURE, _CLASS_FEATURE, NUM_CLASSES),
-        cache_dir=builder.data_dir,
         what=_TITLE,
     )
     # A file that ends between two records looks whole.

@@ -6,14 +6,14 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.datasets.images import own_images
-from tff_fedss.datasets.images import formats
+from tff_fedss.datasets import formats
 
 PIXELS = own_images.picture(0)
 _TRANSPOSED = 6  # Exif: to be turned by 90 degrees clockwise.
 
 
 def seen(encoded):
-    formats.check(encoded)
+    formats.check(encoded, formats.ALL)
     image = tf.io.decode_image(formats.normalized(encoded), 3, expand_animations=False)
     return image.numpy()
 
@@ -93,15 +93,15 @@ def test_the_first_of_several_frames():
     "encoded, message",
     [
         (b"", "is empty"),
-        (b"GIF89a....", "is no JPEG, PNG, BMP, WebP or PPM image"),
+        (b"GIF89a....", "is no whole JPEG, PNG, BMP, WEBP or PPM"),
         (own_images.encoded(PIXELS)[:100], "is cut off or damaged"),
         (own_images.encoded(PIXELS, "JPEG")[:300], "is cut off or damaged"),
         (own_images.encoded(PIXELS, "WEBP")[:60], "is cut off or damaged"),
         (own_images.encoded(PIXELS, "BMP")[:60], "is cut off or damaged"),
         (own_images.encoded(PIXELS, "PPM")[:60], "is cut off or damaged"),
-        (b"P6\n-3 4\n255\n", "is cut off or damaged"),
+        (b"P6\n-3 4\n255\n", "is no whole JPEG"),
     ],
 )
 def test_damage_is_named(encoded, message):
     with pytest.raises(ValueError, match=message):
-        formats.check(encoded)
+        formats.check(encoded, formats.ALL)

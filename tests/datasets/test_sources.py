@@ -4,8 +4,7 @@ import shutil
 import pytest
 
 from tests.datasets.images import own_images
-from tff_fedss.datasets import images
-from tff_fedss.datasets.images import sources
+from tff_fedss.datasets import images, sources
 from tff_fedss.errors import RunStoppedError
 
 CONTENTS = own_images.images("a/1.png", "a/deep/2.png", "b/ü x.png", "b/new\nline.png")
@@ -21,26 +20,28 @@ def data_dir(request, tmp_path):
 
 
 def test_every_kind_of_source_reads_the_same(data_dir, tmp_path):
-    source = sources.open_source(data_dir, tmp_path / "cache")
+    source = sources.open_source(data_dir, cache_dir=tmp_path / "cache")
     assert source.names == sorted(CONTENTS)
     for number, name in enumerate(source.names):
         assert source.read(number) == CONTENTS[name]
         assert source.sizes[number] == len(CONTENTS[name])
 
 
-def test_a_compressed_tar_is_unpacked_once(tmp_path):
+def test_a_compressed_tar_is_unpacked_and_listed_once(tmp_path, monkeypatch):
     folder = own_images.write(tmp_path / "data", CONTENTS)
     packed = shutil.make_archive(tmp_path / "packed", "gztar", folder)
     cache = tmp_path / "cache"
-    sources.open_source(packed, cache)
-    (unpacked,) = cache.iterdir()
+    first = sources.open_source(packed, cache_dir=cache)
+    (unpacked,) = cache.glob("*.tar")
     before = unpacked.stat()
-    sources.open_source(packed, cache)
-    assert unpacked.stat() == before
+    with monkeypatch.context() as patch:
+        patch.setattr(sources, "_tar_members", None)
+        again = sources.open_source(packed, cache_dir=cache)
+    assert unpacked.stat() == before and again.names == first.names
     # Another archive at the same place is another one.
     os.utime(packed, (1, 1))
-    sources.open_source(packed, cache)
-    assert len(list(cache.iterdir())) == 2
+    sources.open_source(packed, cache_dir=cache)
+    assert len(list(cache.glob("*.tar"))) == 2
 
 
 def test_a_folder_with_one_archive_stands_for_it(tmp_path):
@@ -65,7 +66,7 @@ def test_what_was_checked_is_not_checked_again(tmp_path, monkeypatch):
     checked = []
     check = images.index.formats.check
     monkeypatch.setattr(
-        images.index.formats, "check", lambda c: checked.append(c) or check(c)
+        images.index.formats, "check", lambda *c: checked.append(c) or check(*c)
     )
     load(folder, tmp_path / "cache")
     assert len(checked) == 4

@@ -1,0 +1,443 @@
+"""Sources: files in a folder, a zip or a tar, each read at any place.
+
+A source lists its files once and gives the bytes of any of them afterwards, from many
+threads at once, without unpacking. Only a compressed tar is unpacked, once, into the
+cache. The cache also keeps what was found out about files, until one of them changes.
+"""
+
+import abc
+import bz2
+import contextlib
+import errno
+import gzip
+import hashlib
+import lzma
+import os
+import pathlib
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from tff_fedss import files, progress
+from tff_fedss.errors import InvalidInputError, RunStoppedError
+
+SUFFIXES = (
+    ".zip",
+    ".tar",
+    ".tar.gz",
+    ".tgz",
+    ".tar.xz",
+    ".txz",
+    ".tar.bz2",
+    ".tbz2",
+)
+_FOREIGN = "__MACOSX"  # What macOS puts beside the files.
+_COPY_BYTES = 1 << 22
+
+# What reading a damaged archive raises.
+DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,  # includes gzip.BadGzipFile
+    NotImplementedError,  # a compression that zipfile does not know
+    RuntimeError,  # a zip with a password
+)
+
+
+def is_archive(path: pathlib.Path) -> bool:
+    """Whether the name of a file is that of an archive."""
+    return path.name.endswith(SUFFIXES)
+
+
+class Source(abc.ABC):
+    """The files of a folder or an archive.
+
+    Attributes:
+        label: What messages begin with: the argument that named the data.
+        path: The folder or archive.
+        names: Paths below it, with slashes, ascending; no hidden ones.
+        folders: Paths of the folders in it, as far as it lists them, ascending.
+        sizes: Of the files in bytes, int64[files].
+        stamps: Tell whether a file has changed, int64[files]: its time of change, or a
+            checksum that the archive keeps.
+    """
+
+    label: str
+    path: pathlib.Path
+    names: Sequence[str]
+    folders: Sequence[str]
+    sizes: np.ndarray
+    stamps: np.ndarray
+
+    @abc.abstractmethod
+    def read(self, number: int) -> bytes:
+        """Returns the content of a file.
+
+        Args:
+            number: Its position in `names`.
+
+        Raises:
+            OSError: If it cannot be read.
+            ValueError: If the archive is damaged there; the message follows the name.
+        """
+
+    def check_names(self) -> None:
+        """Checks names that the archive keeps twice: a damaged one could hide a file.
+
+        Raises:
+            InvalidInputError: If the two differ.
+        """
+        return
+
+    def read_all(
+        self, is_wanted: Callable[[str], object]
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yields name and content of the files whose names are wanted.
+
+        Raises:
+            InvalidInputError: If one cannot be read, or the archive is damaged.
+        """
+        self.check_names()
+        for number, name in enumerate(self.names):
+            if is_wanted(name):
+                try:
+                    yield name, self.read(number)
+                except OSError as error:
+                    raise InvalidInputError(
+                        f"{self.label}: {name} cannot be read: "
+                        f"{files.error_text(error)}."
+                    ) from error
+                except ValueError as error:
+                    raise InvalidInputError(f"{self.label}: {name} {error}.") from error
+
+
+def open_source(
+    data_dir: str | os.PathLike,
+    label: str | None = None,
+    cache_dir: str | os.PathLike | None = None,
+) -> Source:
+    """Lists a folder, an archive, or a folder with nothing but one archive.
+
+    Args:
+        data_dir: The folder or archive.
+        label: What messages begin with; by default data_dir, as an argument.
+        cache_dir: Where a compressed tar is unpacked; by default `default_cache_dir()`.
+
+    Raises:
+        InvalidInputError: If there is none, or it cannot be read, or it is damaged.
+    """
+    path = pathlib.Path(data_dir)
+    label = label or f"data_dir={os.fspath(data_dir)}"
+    if not path.exists():
+        raise InvalidInputError(f"{label} does not exist.")
+    if not path.is_dir() and not is_archive(path):
+        raise InvalidInputError(
+            f"{label} is a file; expected a folder or an archive "
+            f"({', '.join(SUFFIXES)})."
+        )
+    try:
+        if path.is_dir():
+            path = _only_archive(path) or path
+        if path.is_dir():
+            source = Folder(path)
+        elif path.suffix == ".zip":
+            source = Zip(path)
+        else:
+            source = Tar(path, cache_dir)
+    except DAMAGED as error:
+        reason = files.error_text(error)
+        raise InvalidInputError(
+            f"{label}: {getattr(error, 'filename', None) or path} cannot be read: "
+            f"{reason}."
+            if path.is_dir()
+            else f"{label}: the archive {path.name} is unreadable or damaged: {reason}."
+        ) from error
+    source.label = label
+    for name, following in zip(source.names, source.names[1:], strict=False):
+        if name == following:
+            raise InvalidInputError(f"{label}: {name} is in it twice.")
+    return source
+
+
+def _only_archive(folder: pathlib.Path) -> pathlib.Path | None:
+    """The one archive of a folder that has no other folder and no table beside it."""
+    entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    if any(path.is_dir() or path.suffix.lower() == ".csv" for path in entries):
+        return None
+    archives = list(filter(is_archive, entries))
+    return archives[0] if len(archives) == 1 else None
+
+
+def _is_used(name: str) -> bool:
+    """Whether a path is neither hidden nor another system's own."""
+    return not any(part.startswith(".") or part == _FOREIGN for part in name.split("/"))
+
+
+class Folder(Source):
+    """Files below a folder."""
+
+    def __init__(self, path: pathlib.Path):
+        """Lists them.
+
+        Raises:
+            OSError: If a folder cannot be read, or a link leads nowhere or in a circle.
+        """
+        self.path, self.folders = path, []
+        found = sorted(_walk(str(path), "", frozenset(), self.folders))
+        self.folders.sort()
+        self.names = [name for name, _, _ in found]
+        self.sizes = np.array([size for _, size, _ in found], np.int64)
+        self.stamps = np.array([stamp for _, _, stamp in found], np.int64)
+
+    def read(self, number: int) -> bytes:
+        """See the base class."""
+        return (self.path / self.names[number]).read_bytes()
+
+
+def _walk(
+    folder: str, prefix: str, above: frozenset, folders: list[str]
+) -> Iterator[tuple[str, int, int]]:
+    """Yields name, size and time of change of all files below; appends folders."""
+    status = os.stat(folder)
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        raise OSError(errno.ELOOP, "it is a link to a folder that it is in", folder)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = prefix + entry.name
+            if not _is_used(entry.name):
+                continue
+            if entry.is_dir():
+                folders.append(name)
+                yield from _walk(entry.path, f"{name}/", above | {here}, folders)
+            else:
+                status = os.stat(entry.path)  # Fails for a link that leads nowhere.
+                yield name, status.st_size, status.st_mtime_ns
+
+
+class Zip(Source):
+    """Files in a zip."""
+
+    def __init__(self, path: pathlib.Path):
+        """Lists them.
+
+        Raises:
+            One of `DAMAGED`: If it is no whole zip.
+        """
+        self.path = path
+        # Of a file that it has not opened itself, ZipFile may be used by many threads.
+        self._zip = zipfile.ZipFile(open(path, "rb"))  # noqa: SIM115
+        used = [info for info in self._zip.infolist() if _is_used(info.filename)]
+        self._infos = [info for info in used if not info.is_dir()]
+        self._infos.sort(key=lambda info: info.filename)
+        self.names = [info.filename for info in self._infos]
+        self.folders = sorted(i.filename.rstrip("/") for i in used if i.is_dir())
+        self.sizes = np.array([info.file_size for info in self._infos], np.int64)
+        self.stamps = np.array([info.CRC for info in self._infos], np.int64)
+
+    def read(self, number: int) -> bytes:
+        """See the base class."""
+        try:
+            return self._zip.read(self._infos[number])  # It compares a checksum.
+        except DAMAGED as error:
+            raise ValueError(
+                f"is damaged in its archive ({files.error_text(error)})"
+            ) from error
+
+    def check_names(self) -> None:
+        """See the base class."""
+        try:
+            for info in self._zip.infolist():
+                # Hidden files may have other compressions, or a password.
+                with (
+                    contextlib.suppress(NotImplementedError, RuntimeError),
+                    self._zip.open(info),
+                ):
+                    pass  # To open it compares the names at its two places.
+        except DAMAGED as error:
+            raise InvalidInputError(
+                f"{self.label}: the archive {self.path.name} is unreadable or damaged: "
+                f"{files.error_text(error)}."
+            ) from error
+
+
+class Tar(Source):
+    """Files in a tar."""
+
+    def __init__(self, path: pathlib.Path, cache_dir: str | os.PathLike | None = None):
+        """Lists them.
+
+        Args:
+            path: The tar, compressed or not.
+            cache_dir: Where it is unpacked if it is compressed, and its list is kept.
+
+        Raises:
+            One of `DAMAGED`: If it is no whole tar.
+        """
+        self.path = path
+        is_plain = path.name.endswith(".tar")
+        self._plain = path if is_plain else _unpacked(path, cache_dir)
+        found = kept(
+            "tar",
+            [os.path.abspath(self._plain)],
+            file_states([self._plain]),
+            lambda: _tar_members(self._plain),
+            cache_dir,
+        )
+        self.names, self.folders = _lines(found["names"]), _lines(found["folders"])
+        self.sizes, self.stamps, self.starts = found["places"]
+
+    def read(self, number: int) -> bytes:
+        """See the base class."""
+        with open(self._plain, "rb") as file:
+            file.seek(self.starts[number])
+            content = file.read(self.sizes[number])
+        if len(content) != self.sizes[number]:
+            raise ValueError("is cut off: its archive ends too early")
+        return content
+
+
+def _tar_members(path: pathlib.Path) -> dict[str, np.ndarray]:
+    members, folders = [], []
+    with tarfile.open(path, "r:") as tar:
+        for member in tar:
+            tar.members = []  # It would keep them all.
+            name = member.name.removeprefix("./")
+            if not _is_used(name):
+                continue
+            if member.isdir():
+                folders.append(name)
+            elif member.isfile():
+                start = member.offset_data
+                members.append((name, member.size, int(member.mtime), start))
+            else:
+                raise tarfile.ReadError(f"{name} is a link; expected a file")
+        # tarfile takes a damaged header, or a file cut off between two members, for the
+        # end. A whole archive has blocks of zeros there.
+        tar.fileobj.seek(tar.offset)
+        block = tar.fileobj.read(tarfile.BLOCKSIZE)
+        if block != tarfile.NUL * tarfile.BLOCKSIZE:
+            raise tarfile.ReadError(
+                f"no member and no end of the archive at byte {tar.offset:,}"
+            )
+    members.sort()
+    return {
+        "names": _joined([name for name, *_ in members]),
+        "folders": _joined(sorted(folders)),
+        "places": np.array([m[1:] for m in members], np.int64).reshape(-1, 3).T,
+    }
+
+
+def _joined(names: Sequence[str]) -> np.ndarray:
+    text = "".join(f"{name}\0" for name in names)
+    return np.frombuffer(text.encode(errors="surrogateescape"), np.uint8)
+
+
+def _lines(joined: np.ndarray) -> list[str]:
+    return joined.tobytes().decode(errors="surrogateescape").split("\0")[:-1]
+
+
+def _unpacked(path: pathlib.Path, cache_dir: str | os.PathLike | None) -> pathlib.Path:
+    """The tar in a compressed tar, unpacked into the cache the first time."""
+    folder = pathlib.Path(cache_dir or default_cache_dir())
+    target = folder / f"{_digest([str(path.resolve())], file_states([path]))}.tar"
+    if target.exists():
+        return target
+    files.make_folder(folder, "the cache")
+    with (
+        files.replacing(target, unique=True) as temporary,
+        open(path, "rb") as packed,
+        progress.bar(f"Unpacking {path.name}", path.stat().st_size, "B") as bar,
+        _decompressing(path.name, packed) as tar,
+        open(temporary, "wb") as result,
+    ):
+        while block := _unpacked_block(tar, path):
+            result.write(block)
+            bar.update(packed.tell() - bar.n)
+    return target
+
+
+def _unpacked_block(tar, path: pathlib.Path) -> bytes:
+    try:
+        return tar.read(_COPY_BYTES)
+    except DAMAGED as error:
+        # No OSError, by which `files.replacing` would say that nothing can be written.
+        raise tarfile.ReadError(files.error_text(error)) from error
+
+
+def _decompressing(name: str, packed):
+    if name.endswith((".gz", ".tgz")):
+        return gzip.GzipFile(fileobj=packed, mode="rb")
+    if name.endswith((".xz", ".txz")):
+        return lzma.LZMAFile(packed)
+    return bz2.BZ2File(packed)
+
+
+# The cache.
+
+
+def default_cache_dir() -> pathlib.Path:
+    """The cache's folder: $TFF_FEDSS_CACHE, or tff_fedss in ~/.cache."""
+    if named := os.environ.get("TFF_FEDSS_CACHE"):
+        return pathlib.Path(named)
+    root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(root) / "tff_fedss"
+
+
+def file_states(paths: Sequence[str | os.PathLike]) -> np.ndarray:
+    """Returns sizes and times of change of files, int64[N, 2].
+
+    Raises:
+        OSError: If there is no such file.
+    """
+    states = map(os.stat, paths)
+    states = [(status.st_size, status.st_mtime_ns) for status in states]
+    return np.array(states, np.int64)
+
+
+def kept(
+    kind: str,
+    names: Sequence[str],
+    states: np.ndarray,
+    make: Callable[[], dict[str, np.ndarray]],
+    cache_dir: str | os.PathLike | None = None,
+) -> dict[str, np.ndarray]:
+    """Returns arrays made of files, which the cache keeps until one of these changes.
+
+    Args:
+        kind: What they are made of and for.
+        names: Of the files.
+        states: By which it is known that one has changed, int64[..., 2].
+        make: Makes the arrays.
+        cache_dir: The folder; by default `default_cache_dir()`. If nothing can be
+            written there, the arrays are made each time.
+    """
+    folder = pathlib.Path(cache_dir or default_cache_dir())
+    path = folder / f"{_digest([kind, *names])}.npz"
+    # It compares the checksum of each array.
+    with (
+        contextlib.suppress(ValueError, KeyError, *DAMAGED),
+        np.load(path) as found,
+    ):
+        arrays = {name: found[name] for name in found.files}
+        if np.array_equal(arrays.pop("states"), states):
+            return arrays
+    arrays = make()
+    with contextlib.suppress(OSError, InvalidInputError, RunStoppedError):
+        files.make_folder(folder)
+        with files.replacing(path, unique=True) as temporary:
+            files.write_npz(temporary, {**arrays, "states": states})
+    return arrays
+
+
+def _digest(names: Sequence[str], states: np.ndarray | None = None) -> str:
+    digest = hashlib.sha256("\0".join(names).encode(errors="surrogateescape"))
+    if states is not None:
+        digest.update(states.tobytes())
+    return digest.hexdigest()[:16]
