@@ -144,9 +144,9 @@ READERS = {
 PLACES = [(name, place) for name, (_, _, places) in READERS.items() for place in places]
 
 
-@pytest.mark.parametrize("kind", odd_files.UNREADABLE)
+@pytest.mark.parametrize("kind", ["folder", "loop", "dangling"])
 @pytest.mark.parametrize(("name", "place"), PLACES)
-def test_only_regular_files_are_read(tmp_path, name, place, kind):
+def test_what_is_no_file_is_named(tmp_path, name, place, kind):
     make, load, _ = READERS[name]
     make(tmp_path)
     odd_files.UNREADABLE[kind](tmp_path / place)
@@ -167,7 +167,7 @@ def test_images_that_do_not_decode_are_named(tmp_path, name, place, kind):
     if name == "omniglot":
         reason = "is not a whole PNG"
     elif name != "tiny":
-        reason = reason.replace("is neither a JPEG nor a PNG", "is no JPEG, PNG, BMP")
+        reason = reason.replace("is neither a JPEG nor a PNG", "is no whole JPEG, PNG")
     refused(load, tmp_path, os.path.basename(place), reason)
 
 
@@ -194,10 +194,6 @@ def test_sixteen_bits_become_eight_as_tensorflow_has_it():
 def test_archives_that_are_none(tmp_path, name, suffix):
     _, load, _ = READERS[name]
     path = tmp_path / f"data{suffix}"
-    for spoil in odd_files.UNREADABLE.values():
-        spoil(path)
-        refused(load, path)
-        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
     for content in (b"", b"PK", b"noise" * 500):
         write(path, content)
         refused(load, path, path.name, "unreadable or damaged")

@@ -142,7 +142,7 @@ def test_images_may_have_no_classes(names, folders):
 
 
 def test_images_beside_folders_are_ambiguous_without_need_of_classes():
-    with pytest.raises(InvalidInputError, match="or say folders=none"):
+    with pytest.raises(InvalidInputError, match="or folders=none"):
         layout.from_folders(["a/1.png", "2.png"], "X", needs_labels=False)
 
 
@@ -151,7 +151,7 @@ def test_a_table_may_have_no_labels():
     names = ["1.png", "2.png", "images.csv"]
     what = layout.from_table(table, "images.csv", names, "X", needs_labels=False)
     assert what.files.tolist() == [1, 0] and what.labels is None
-    with pytest.raises(InvalidInputError, match="the header lacks label"):
+    with pytest.raises(InvalidInputError, match="expected the columns path,label"):
         layout.from_table(table, "images.csv", names, "X")
 
 

@@ -151,15 +151,21 @@ CASES = {
         "a/1.png is damaged .*Bad CRC",
     ),
     "a link in a tar": (linked_tar, "a/1.png is a link; expected a file"),
-    "table: not UTF-8": (table("path,label\nü,1", "latin-1"), "is not in UTF-8"),
-    "table: empty": (table(""), "images.csv names no image"),
+    "table: not UTF-8": (table("path,label\nü,1", "latin-1"), ":2: this is not UTF-8"),
+    "table: empty": (
+        table(""),
+        "images.csv:1: expected the columns path,label.*found nothing",
+    ),
     "table: a header alone": (table("path,label\n"), "images.csv names no image"),
-    "table: no label": (table("path,class\na/1.png,x\n"), ":1: the header lacks label"),
+    "table: no label": (
+        table("path,class\na/1.png,x\n"),
+        ":1: expected the columns path,label",
+    ),
     "table: a column twice": (
         table("path,label,label\n"),
-        ":1: the column 'label' is there 2 times",
+        ":1: expected the columns path,label, once each",
     ),
-    "table: columns": (table("path,label\na/1.png\n"), ":2: found 1 columns"),
+    "table: columns": (table("path,label\na/1.png\n"), ":2: found 1 fields"),
     "table: no such file": (
         table("path,label\na/1.png,x\na/9.png,y\n"),
         ":3: there is no file 'a/9.png'",
@@ -169,10 +175,10 @@ CASES = {
         table("path,label\na/1.png,x\n\n./a/1.png,y\n"),
         ":4: 'a/1.png' is already in line 2",
     ),
-    "table: no class": (table("path,label\na/1.png, \n"), ":2: the label of"),
+    "table: no class": (table("path,label\na/1.png, \n"), ":2: the label is empty"),
     "table: no client": (
         table("path,label,client\na/1.png,x,\n"),
-        ":2: the client of",
+        ":2: the client is empty",
     ),
     "table: split": (
         table("path,label,split\na/1.png,x,trian\n"),

@@ -1,4 +1,4 @@
-"""What the names of image files say: class, client, and training or test.
+"""Layout: what the names of image files say: class, client, and training or test.
 
 Folders are read as people lay them out,
 
@@ -10,11 +10,9 @@ below any number of folders that all images share, or a table `images.csv` says 
     path,label,client,split           the last two are optional
 """
 
-import collections
-import csv
 import dataclasses
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,9 +34,7 @@ _SPLITS = {
 }
 # Folders between the class and its images that say nothing, as Tiny-ImageNet has them.
 _MEANINGLESS = frozenset({"images", "image", "imgs", "img", "jpg", "jpeg", "png"})
-_COLUMNS = ("path", "label", "client", "split")
 _MAX_SHOWN = 3
-_NO_CLIENT = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +44,9 @@ class Layout:
     Attributes:
         files: Positions in the source's `names`, int64[N].
         class_names: Sorted; a label is a position here. None: nothing says the classes.
-        labels: int32[N]; None likewise.
+        labels: int32[N]; None without classes.
         client_names: Sorted; None if nothing says whose an image is.
-        clients: int32[N], positions in `client_names`; None likewise.
+        clients: int32[N], positions in `client_names`; None without these.
         splits: int8[N] of `TRAIN`, `TEST` and `VALIDATION`; None if nothing says it.
         note: What was left out or decided, for a person; may be empty.
     """
@@ -99,18 +95,14 @@ def from_folders(
     of_image = [names[k].rpartition("/")[0] for k in used]
     parts = {folder: tuple(folder.split("/")) for folder in dict.fromkeys(of_image)}
     if "" in parts:
-        first = next(names[k] for k in used if "/" not in names[k])
         if len(parts) == 1 and not needs_labels:
             return _without_labels(used)
-        if len(parts) == 1:
-            raise InvalidInputError(
-                f"{source}: {first} lies in no folder; expected CLASS/image, "
-                f"CLIENT/CLASS/image or {TABLE}."
-            )
+        first = next(names[k] for k in used if "/" not in names[k])
         raise InvalidInputError(
-            f"{source}: {first} lies in no folder, others do; move it into the folder "
-            "of its class"
-            + ("." if needs_labels else ", or say folders=none, for no classes.")
+            f"{source}: {first} lies in no folder"
+            + (", others do" if len(parts) > 1 else "")
+            + f"; expected CLASS/image, CLIENT/CLASS/image or {TABLE}"
+            + ("." if needs_labels else ", or folders=none, for no classes.")
         )
     parts = _without_shared(parts)
     parts, split_of = _without_splits(parts, source)
@@ -135,24 +127,19 @@ def from_folders(
 
     kept = [k for k, folder in zip(used, of_image, strict=True) if folder in parts]
     of_kept = [folder for folder in of_image if folder in parts]
-    other = len(names) - len(used)
-    if other:
+    if other := len(names) - len(used):
         strange = next(name for name in names if not formats.is_image_name(name))
         notes.append(f"left out: {other:,} files that are no images, as {strange!r}")
-    class_names, labels = _numbered(of_kept, class_of)
-    client_names, clients = _numbered(of_kept, client_of) if client_of else (None, None)
-    splits = None
-    if split_of:
-        splits = _values(of_kept, split_of).astype(np.int8)
-        if not (splits != TRAIN).any():
-            splits = None
+    class_names, labels = _numbered([class_of[folder] for folder in of_kept])
+    client_names, clients = _numbered([client_of.get(folder) for folder in of_kept])
+    splits = np.array([split_of.get(folder, TRAIN) for folder in of_kept], np.int8)
     return Layout(
         np.array(kept, np.int64),
         class_names,
         labels,
         client_names,
         clients,
-        splits,
+        splits if (splits != TRAIN).any() else None,
         "; ".join(notes),
     )
 
@@ -215,11 +202,11 @@ def _without_meaningless(
 
 def _clients_and_classes(
     parts: dict[str, tuple], source: str, folders: str
-) -> tuple[dict[str, str] | None, dict[str, str]]:
-    """The client (None: unknown) and the class of each folder."""
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The client (if it is known) and the class of each folder."""
     whole = {folder: "/".join(rest) for folder, rest in parts.items()}
     if folders == "class":
-        return None, whole
+        return {}, whole
     if folders == "client/class":
         for folder, rest in parts.items():
             if len(rest) < 2:
@@ -241,7 +228,61 @@ def _clients_and_classes(
                 f"{source}: {other[1]} and {folder} may be one class of two clients, "
                 "or two classes: say folders=client/class or folders=class."
             )
-    return None, whole
+    return {}, whole
+
+
+class Row(NamedTuple):
+    """What a table says of one image.
+
+    Attributes:
+        where: The line, for messages.
+        path: Of the image, as the source has it.
+        label: Its class; None if the table has no classes.
+        client: Whose it is; None if the table does not say that.
+        split: `TRAIN`, `TEST` or `VALIDATION`.
+    """
+
+    where: str
+    path: str
+    label: str | None
+    client: str | None = None
+    split: int = TRAIN
+
+
+def from_rows(rows: Iterable[Row], names: Sequence[str], note: str = "") -> Layout:
+    """Makes a layout of the rows of a table, in their order.
+
+    Args:
+        rows: All with a label or all without; likewise of clients.
+        names: All files, sorted.
+        note: For the layout.
+
+    Raises:
+        InvalidInputError: If there is no such image, or two rows have the same.
+    """
+    number_of = {name: number for number, name in enumerate(names)}
+    row_of = {}
+    for row in rows:
+        if row.path not in number_of:
+            raise InvalidInputError(f"{row.where}: there is no file {row.path!r}.")
+        if (before := row_of.setdefault(row.path, row)) is not row:
+            line = before.where.rpartition(":")[2]
+            raise InvalidInputError(
+                f"{row.where}: {row.path!r} is already in line {line}."
+            )
+    _, paths, labels, clients, splits = zip(*row_of.values(), strict=True)
+    class_names, labels = _numbered(labels)
+    client_names, clients = _numbered(clients)
+    splits = np.array(splits, np.int8)
+    return Layout(
+        np.array([number_of[path] for path in paths], np.int64),
+        class_names,
+        labels,
+        client_names,
+        clients,
+        splits if (splits != TRAIN).any() else None,
+        note,
+    )
 
 
 def from_table(
@@ -264,113 +305,42 @@ def from_table(
     Raises:
         InvalidInputError: If a line is wrong; the message has its number.
     """
+    folder = table.rpartition("/")[0]
+    name = f"{source}: {table}"
+    columns = ("path", "label") if needs_labels else ("path",)
 
-    def fail(line: int, text: str):
-        raise InvalidInputError(f"{source}: {table}:{line}: {text}")
+    def rows() -> Iterator[Row]:
+        for where, values in files.csv_table(content, name, columns):
+            for column in ("label", "client"):
+                if not values.get(column, "x").strip():
+                    raise InvalidInputError(f"{where}: the {column} is empty.")
+            split = values.get("split", "train").strip().lower()
+            if split not in _SPLITS:
+                raise InvalidInputError(
+                    f"{where}: found the split {split!r}; expected train, test or val."
+                )
+            path = f"{folder}/{values['path'].removeprefix('./')}".removeprefix("/")
+            yield Row(
+                where, path, values.get("label"), values.get("client"), _SPLITS[split]
+            )
 
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(
-            f"{source}: {table} is not in UTF-8: {error}."
-        ) from None
-    prefix = table.rpartition("/")[0]
-    prefix = prefix and f"{prefix}/"
-    place = {name: k for k, name in enumerate(names)}
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    kept, seen = [], {}
-    columns = {name: [] for name in _COLUMNS}
-    header = None
-    for line, row in _rows(reader, fail):
-        if header is None:
-            header = [name.strip() for name in row]
-            needed = ("path", "label") if needs_labels else ("path",)
-            _check_header(header, needed, lambda text, line=line: fail(line, text))
-            continue
-        if len(row) != len(header):
-            fail(line, f"found {len(row)} columns; expected {','.join(header)}.")
-        values = dict(zip(header, row, strict=True))
-        path = values["path"].removeprefix("./")
-        if path in seen:
-            fail(line, f"{path!r} is already in line {seen[path]}.")
-        seen[path] = line
-        if (number := place.get(prefix + path)) is None:
-            fail(line, f"there is no file {path!r} beside the table.")
-        for name in ("label", "client"):
-            if name in values and not values[name].strip():
-                fail(line, f"the {name} of {path!r} is empty.")
-        if (split := values.get("split")) is not None:
-            if split.strip().lower() not in _SPLITS:
-                fail(line, f"found the split {split!r}; expected train, test or val.")
-            columns["split"].append(_SPLITS[split.strip().lower()])
-        kept.append(number)
-        for name in ("label", "client"):
-            if name in values:
-                columns[name].append(values[name])
-    if not kept:
-        raise InvalidInputError(f"{source}: {table} names no image.")
-    class_names, labels = (
-        _numbered(columns["label"]) if "label" in header else (None, None)
-    )
-    client_names, clients = (
-        _numbered(columns["client"]) if "client" in header else (None, None)
-    )
-    splits = np.array(columns["split"], np.int8) if "split" in header else None
-    images = sum(map(formats.is_image_name, names))
-    left_out = images - len(kept)
-    return Layout(
-        np.array(kept, np.int64),
-        class_names,
-        labels,
-        client_names,
-        clients,
-        splits if splits is not None and (splits != TRAIN).any() else None,
-        f"left out: {left_out:,} images that {table} does not name"
-        if left_out > 0
-        else "",
-    )
+    found = list(rows())
+    if not found:
+        raise InvalidInputError(f"{name} names no image.")
+    left_out = sum(map(formats.is_image_name, names)) - len(found)
+    note = f"left out: {left_out:,} images that {table} does not name"
+    return from_rows(found, names, note if left_out > 0 else "")
 
 
-def _rows(reader, fail) -> Iterator[tuple[int, list[str]]]:
-    """Yields the first line of a row and its columns; blank lines are left out."""
-    while True:
-        line = reader.line_num + 1
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            fail(line, f"{files.error_text(error)}.")
-        if row:
-            yield line, row
-
-
-def _check_header(header: list[str], needed: Sequence[str], fail) -> None:
-    for name, count in collections.Counter(header).items():
-        if count > 1:
-            fail(f"the column {name!r} is there {count} times.")
-    missing = [name for name in needed if name not in header]
-    if missing:
-        fail(
-            f"the header lacks {' and '.join(missing)}; expected path,label and "
-            f"perhaps client and split, found {','.join(header)[:80]!r}."
-        )
-
-
-def _numbered(keys: list[str], of: dict | None = None) -> tuple[list[str], np.ndarray]:
-    """Sorted different values, and for each key the position of its value there."""
-    values = sorted(set(keys if of is None else of.values()))
-    if of is not None:
-        used = {of[key] for key in set(keys)}
-        values = [value for value in values if value in used]
-    number = {value: k for k, value in enumerate(values)}
-    if of is not None:
-        number = {key: number[of[key]] for key in set(keys)}
-    return values, np.fromiter((number[key] for key in keys), np.int32, len(keys))
-
-
-def _values(keys: list[str], of: dict) -> np.ndarray:
-    return np.fromiter((of[key] for key in keys), np.int64, len(keys))
+def _numbered(
+    values: Sequence[str | None],
+) -> tuple[list[str] | None, np.ndarray | None]:
+    """Sorted different values, and for each value its position there."""
+    if None in values:
+        return None, None
+    names = sorted(set(values))
+    number = {name: k for k, name in enumerate(names)}
+    return names, np.array([number[value] for value in values], np.int32)
 
 
 def shown(names: Sequence[str]) -> str:
