@@ -17,7 +17,7 @@ import contextlib
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from experiments.common import archive
@@ -33,7 +33,7 @@ _PLACES = frozenset({"data_dir", "clients_csv", "pretrained"})
 _MEASUREMENT = frozenset(
     {"rounds_per_evaluation", "epochs_per_evaluation", "train_top1"}
 )
-# Of the rounds, where the last quarter begins: does a run still rise?
+# Of the rounds, before the last quarter: does a run still rise?
 _LATE = 0.75
 _SEED_FOLDER = re.compile(r"seed(\d+)", re.ASCII)
 
@@ -189,8 +189,23 @@ class Run:
             )
         return scale * self.rows[-1][metric]
 
+    def late_start(self, metric: str) -> int | None:
+        """Returns the measured round that is nearest to three quarters of all.
+
+        Of two that are equally near it is the later one.
+
+        Args:
+            metric: A column of metrics.csv.
+
+        Returns:
+            The round; None if the metric was not measured before the last one.
+        """
+        measured = [row["round"] for row in self.rows if metric in row][:-1]
+        aim = _LATE * self.num_rounds
+        return min(measured, key=lambda k: (abs(k - aim), -k), default=None)
+
     def late_gain(self, metric: str) -> float | None:
-        """Returns what the last quarter of the rounds brought, in points of a hundred.
+        """Returns the gain since `late_start`, in points of a hundred.
 
         Args:
             metric: A column of metrics.csv that holds shares.
@@ -198,9 +213,11 @@ class Run:
         Returns:
             The gain; None if it was not measured before.
         """
+        start = self.late_start(metric)
+        if start is None:
+            return None
         curve = self.curve(metric)
-        before = [value for k, value in curve if k <= _LATE * self.num_rounds]
-        return curve[-1][1] - before[-1] if before else None
+        return curve[-1][1] - dict(curve)[start]
 
     @property
     def hours(self) -> float:
@@ -432,6 +449,30 @@ def _check_values(run: Run) -> None:
 
 
 # --- Runs together ----------------------------------------------------------------
+
+
+def late_note(runs: Iterable[Run], metric: str) -> str:
+    """Says since which round `Run.late_gain` counts; "" if it is the last quarter.
+
+    Args:
+        runs: Those that are done count.
+        metric: A column of metrics.csv.
+
+    Returns:
+        A sentence that follows another one.
+    """
+    starts = {(run.late_start(metric), run.num_rounds) for run in runs if run.is_done}
+    others = [
+        f"round {start:,} of {rounds:,}"
+        for start, rounds in starts
+        if start not in (None, _LATE * rounds)
+    ]
+    if not others:
+        return ""
+    return (
+        f" It is counted from {', '.join(sorted(others))}, the measurement nearest to "
+        "three quarters."
+    )
 
 
 def check_same_cell(runs: Sequence[Run]) -> None:

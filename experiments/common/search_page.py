@@ -62,11 +62,12 @@ def write(
     _draw(cells, found, metric, metric_title, results_dir / "search.png")
     begun = {name: runs for name, runs in found.items() if runs}
     head = table_header.head(cells.title, begun, command) if begun else ""
+    late = results.late_note((run for runs in begun.values() for run in runs), metric)
     text = (
         f"{head}{table.as_markdown(_HEADER, map(_as_texts, rows))}\n\n"
         f"{metric_title} in percent after the last round: mean and standard deviation "
         "over seeds, and half of the mean's 95 % interval by Student's t. Last "
-        "quarter: how much of it came in the last quarter of the rounds.\n"
+        f"quarter: how much of it came in the last quarter of the rounds.{late}\n"
     )
     text = "\n".join([text, *more(found)]).rstrip("\n") + "\n"
     output_files.write_text(results_dir / "search.md", text)

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from experiments.common import paired, table
+from experiments.common import results as results_lib
 from experiments.fedss import table_results
 from experiments.fedss.table_results import Cell, Setting
 
@@ -32,7 +33,7 @@ _PAIRS = (
 
 
 def late_gain(cell: Cell, metric: str) -> paired.Difference | None:
-    """Returns what the last quarter of the rounds has brought.
+    """Returns what the last quarter of the rounds has brought, see `late_start`.
 
     Args:
         cell: Its finished runs count.
@@ -81,9 +82,10 @@ def late_as_markdown(
     Returns:
         Lines; none if nothing is finished.
     """
+    note = results_lib.late_note(results.runs, metric)
     return _section(
         f"What the last quarter of the rounds brought in {metric_title}, likewise: "
-        "what still rises has not shown its end.",
+        f"what still rises has not shown its end.{note}",
         sizes,
         _late_rows(results, sizes, metric),
     )

@@ -207,12 +207,13 @@ def line_of(
         name: Its name.
         paper_value: What the paper prints there.
         num_seeds: How many seeds it is to have.
-        metric: A column of metrics.csv; by default the metric of the task.
+        metric: A column of metrics.csv; by default the metric of the task. What runs
+            measure on other images, see `more_metrics`, has a best seed of its own.
     """
     cell = results.cells.get(setting)
     runs = cell.runs if cell else ()
-    by = results.task.metric
-    metric = metric or by
+    metric = metric or results.task.metric
+    by = metric if metric in more_metrics(results) else results.task.metric
     finished = cell.finished if cell else []
     return Line(
         setting=setting,

@@ -13,6 +13,7 @@ ResNet-50, 1,250 epochs) stand beside ours.
 """
 
 import pathlib
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from experiments.common import (
     table_header,
 )
 from experiments.common.cells import Table
-from experiments.common.table import as_markdown, mean_std, signed_mean
+from experiments.common.table import as_markdown, half_width, mean_std, signed_mean
 from tff_fedss import losses, tasks, training
 from tff_fedss.errors import InvalidInputError
 
@@ -184,8 +185,28 @@ def _write_comparison(
         "share of these keys was of its class.\n"
     )
     output_files.write_text(results_dir / f"{name}.md", text)
-    output_files.write_csv(results_dir / f"{name}.csv", rows)
+    output_files.write_csv(
+        results_dir / f"{name}.csv",
+        [
+            {**row, **_exact(done[cell], done.get(_BASE, ()) if cell != _BASE else ())}
+            for cell, row in zip(table.cells, rows, strict=True)
+        ],
+    )
     return text
+
+
+def _exact(
+    runs: Sequence[results.Run], base: Sequence[results.Run]
+) -> dict[str, float | None]:
+    """The numbers of a row of the CSV, with all digits, in place of the page's."""
+    values = list(map(_accuracy, runs))
+    ahead = paired.between(runs, base, tasks.Contrastive.metric)
+    return {
+        "linear top-1, %": statistics.fmean(values) if values else None,
+        "std": statistics.stdev(values) if len(values) > 1 else None,
+        "ahead of B": ahead and ahead.mean,
+        "half of 95 %": ahead and half_width(ahead.values),
+    }
 
 
 def _last(runs: Sequence[results.Run], column: str) -> str | None:
@@ -197,12 +218,12 @@ def _last(runs: Sequence[results.Run], column: str) -> str | None:
 
 
 def _csv_row(row: _Row) -> dict[str, Any]:
-    mean, _, deviation = mean_std(row.accuracies, 2).partition(" ± ")
+    values = row.accuracies
     return {
         "cell": row.cell,
         "paper": row.paper,
-        "mean": mean,
-        "deviation": deviation,
+        "mean": statistics.fmean(values) if values else None,
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
         "seeds": len(row.accuracies),
     }
 

@@ -311,6 +311,7 @@ def _row(
         for one in own
     ]
     per_round = config.clients_per_round / task.dataset.num_clients
+    participations = {round(t / per_round): t for t in times}
     success: dict[str, dict[float, float]] = {}
     chance = []
     for column, names in view.attacks.items():
@@ -322,8 +323,7 @@ def _row(
                 chance.append(record["chance"])
                 x = record["x"]
                 if column == "sums":
-                    x = round(x * per_round, 1)
-                    x = next((t for t in times if abs(t - x) < 0.1 * t), x)
+                    x = participations.get(x, round(x * per_round, 1))
                 key = (x, record["attack"])
                 values.setdefault(key, []).append(record["precision_at"])
         by_x: dict[float, float] = {}

@@ -81,6 +81,17 @@ def test_gain_of_the_last_quarter(tmp_path):
     assert row(page(tmp_path), "PosOnly") == ["", "", "", oracle(gains)]
 
 
+def test_the_last_quarter_is_no_longer_than_what_was_measured(tmp_path):
+    # Measured after 0, 4, ..., 28, 32, 36 and 40 rounds: 28 and 32 are equally near 30.
+    run_folders.write_run(
+        tmp_path, "omniglot_pos_only", 0, 40.0, rounds=40, rounds_per_evaluation=4
+    )
+    lines = page(tmp_path)
+    # The metric grows evenly, to 40 after 40 rounds.
+    assert row(lines, "PosOnly") == ["", "", "", "+8.0"]
+    assert any("from round 32 of 40, the measurement nearest" in x for x in lines)
+
+
 def test_nothing_is_written_of_nothing(tmp_path):
     run_folders.write_run(tmp_path, "omniglot_pos_only", 0, 40.0, rounds_done=2)
     assert page(tmp_path) == []

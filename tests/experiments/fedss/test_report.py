@@ -208,6 +208,21 @@ def test_retrieval_of_unseen_classes_has_a_table_of_its_own(tmp_path, make_table
     assert by_cell["omniglot_fedss_m5", "top1"]["mean"] == "50.0"
 
 
+def test_the_best_retrieval_of_unseen_classes_is_the_best(tmp_path, make_table):
+    for seed, (percent, unseen) in enumerate(((60.0, 20.0), (58.0, 23.0))):
+        run_folders.write_run(
+            tmp_path / "runs",
+            "omniglot_full_softmax",
+            seed,
+            percent,
+            unseen_map_at_10=unseen,
+        )
+    _, text, by_cell = make_table(num_seeds=2)
+    table, more = text.split("MAP@10 of the images of classes that nobody has")
+    assert "60.0" in table and "23.0" in more and "20.0" not in more
+    assert by_cell["omniglot_full_softmax", "unseen_map_at_10"]["best"] == "23.0"
+
+
 def test_unfinished_cells(tmp_path, make_table):
     write = run_folders.write_run
     folder = tmp_path / "runs"

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import types
 
 import numpy as np
 import pytest
@@ -136,6 +137,34 @@ def test_the_table_is_made_of_what_is_there(run, tmp_path):
     # Of other flags it is not.
     code, _, errors = run(*flags, "--batch_size=7")
     assert code == 2 and "is of other flags: --batch_size=32 there, 7 here" in errors
+
+
+def test_measurements_of_other_rounds_are_not_averaged():
+    # 16 of 99 clients a round: 30 participations are 186 rounds, and 200 are 32.3.
+    records = [
+        {
+            "attack": "traced, no request",
+            "control": "",
+            "x": rounds,
+            "chance": 0.03,
+            "precision_at": precision,
+        }
+        for rounds, precision in ((6, 0.1), (186, 0.54), (200, 0.57))
+    ]
+    own = json.loads(fake({}, 0.4))["measured"]
+    task = types.SimpleNamespace(
+        dataset=types.SimpleNamespace(num_classes=659, num_clients=99)
+    )
+    row = defence_table._row(
+        defence_table.Config(clients_per_round=16, embedding_dim=64),
+        task,
+        next(v for v in defence_table.VIEWS if v.title == "secure, all"),
+        20,
+        [measured.Measured(**own, attacks=tuple(records))],
+        (1, 30, 300),
+    )
+    assert row["success"]["sums"] == {1: 0.1, 30: 0.54, 32.3: 0.57}
+    assert [defence_table.best(row, t) for t in (1, 30, 300)] == [0.1, 0.54, 0.57]
 
 
 @pytest.mark.slow

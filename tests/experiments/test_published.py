@@ -1,0 +1,146 @@
+"""The published pages, made again of the runs that are published beside them."""
+
+import json
+import pathlib
+import re
+import shlex
+import shutil
+import statistics
+import types
+
+import pytest
+
+from experiments.common import cells as cells_lib
+from experiments.common import plots, results, table
+from experiments.privacy import defence_table, measured
+
+ROOT = pathlib.Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+# Paper, table, scale; folder of docs/results; name of the page there.
+PAGES = (
+    ("fedss", "1", "mini", "table1_mini", "table1"),
+    ("fedss", "1", "tiny_imagenet", "photographs/table1", "table1"),
+    ("fedss", "2", "mini", "table2_mini", "table2"),
+    ("fedss", "2", "chunks", "table2_chunks", "table2"),
+    ("fedss", "4", "mini", "table2_mini", "table4"),
+    ("fedss", "centralized", "mini", "unstated/centralized", "search"),
+    ("fedss", "characters", "mini", "characters_mini", "search"),
+    ("fedss", "long", "mini", "long_mini", "search"),
+    ("fedss", "norms", "mini", "unstated/norms", "search"),
+    ("fedss", "rates", "mini", "rates_mini", "search"),
+    ("fedss", "rates", "tiny_imagenet", "photographs/rates", "search"),
+    ("fedss", "retrieval_rates", "mini", "retrieval_rates_mini", "search"),
+    ("fedss", "spreadout", "mini", "spreadout_mini", "search"),
+    ("leap", "1", "mini", "leap/mini", "table1"),
+    ("leap", "diversity", "mini", "leap/diversity", "table1"),
+    ("leap", "noise", "mini", "leap/noise", "table1"),
+    ("moco", "gammas", "mini", "moco/gammas", "gammas"),
+    ("moco", "oracle", "mini", "moco/oracle", "oracle"),
+    ("partial_fc", "own_rates", "mini", "partial_fc/own_rates", "own_rates_mini"),
+    ("partial_fc", "rates", "mini", "partial_fc/rates", "search"),
+    ("rf_softmax", "delicious", "mini", "rf_softmax/delicious", "delicious_mini"),
+    (
+        "rf_softmax",
+        "delicious_masked",
+        "mini",
+        "rf_softmax/delicious_masked",
+        "delicious_masked_mini",
+    ),
+    ("rf_softmax", "frequencies", "mini", "rf_softmax/frequencies", "frequencies_mini"),
+    ("rf_softmax", "nu", "mini", "rf_softmax/nu", "nu_mini"),
+)
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    """Leaves figures empty: their numbers are the table's, and drawing takes long."""
+    monkeypatch.setattr(plots, "draw_panel", lambda axes, panel: None)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: "/".join(page[3:]))
+def test_a_page_has_the_numbers_of_its_runs(tmp_path, page):
+    paper, name, scale, folder, file = page
+    published = RESULTS / folder
+    for part in ("runs.csv.gz", "runs.json"):
+        shutil.copy(published / part, tmp_path)
+    text = (published / f"{file}.md").read_text()
+    command = shlex.split(re.search("- Command: `(.*)`", text)[1])
+    of_cells = cells_lib.tables_of(paper)[name, scale]
+    seeds = [x.count(",") + 1 for x in command if x.startswith("--seeds=")]
+    of_cells.report.write_table(
+        (name, scale), of_cells, tmp_path, *(seeds or [len(of_cells.seeds)]), command
+    )
+    for ending in (".md", ".csv"):
+        again = (tmp_path / f"{file}{ending}").read_text()
+        assert again == (published / f"{file}{ending}").read_text()
+
+
+def test_every_packed_table_has_its_page_here():
+    packed = {
+        path.parent.relative_to(RESULTS).as_posix()
+        for path in RESULTS.rglob("runs.json")
+    }
+    of_readmes = {"figure6_mini", "photographs/rates_bn", "photographs/rates_bn_gn"}
+    assert packed - of_readmes == {page[3] for page in PAGES}
+
+
+def test_the_readme_has_the_numbers_of_table_1_mini():
+    report = cells_lib.tables_of("fedss")["1", "mini"].report
+    found = results.find_cells(RESULTS / "table1_mini")
+
+    def values(cell):
+        runs = [results.read_run(x, report.KIND, report.RUN) for x in found[cell]]
+        return [run.final("top1") for run in runs]
+
+    def mean_std(method, m="", correction=""):
+        own = values(f"omniglot_{method}{m}{correction}")
+        return f"{statistics.fmean(own):.1f} ± {statistics.stdev(own):.1f}"
+
+    sizes = [f"_m{m}" for m in (5, 10, 20, 40, 80)]
+    expected = [
+        ["FedSS", *(mean_std("fedss", m) for m in sizes)],
+        [
+            "FedSS, no logit correction",
+            *(mean_std("fedss", m, "_uncorrected") for m in sizes),
+        ],
+        ["NegOnly (still rising)", *(mean_std("neg_only", m) for m in sizes)],
+        ["PosOnly, FedAwS", f"{mean_std('pos_only')}, {mean_std('fedaws')}"],
+        [
+            "FullSoftmax, Centralized (best of three)",
+            ", ".join(
+                f"{max(values(f'omniglot_{x}')):.1f}"
+                for x in ("full_softmax", "centralized")
+            ),
+        ],
+    ]
+    lines = (ROOT / "README.md").read_text().splitlines()
+    rows = [
+        [cell for x in line.strip("|").split("|") if (cell := x.strip())]
+        for line in lines
+        if line.startswith("| ")
+    ]
+    for row in expected:
+        assert row in rows
+
+
+def test_the_table_of_defences_has_the_numbers_of_its_trainings():
+    folder = RESULTS / "privacy" / "omniglot_defences"
+    found = {}
+    for path in sorted(folder.glob("m*/*/seed*/done.json")):
+        done = json.loads(path.read_text())
+        one = measured.Measured(**done["measured"], attacks=tuple(done["attacks"]))
+        found.setdefault((path.parts[-4], path.parts[-3]), []).append(one)
+    task = types.SimpleNamespace(
+        dataset=types.SimpleNamespace(num_classes=659, num_clients=99)
+    )
+    config = defence_table.Config(clients_per_round=16, embedding_dim=64)
+    rows = [
+        defence_table._flat(
+            defence_table._row(
+                config, task, view, m, found[f"m{m}", view.training], (1, 3, 30, 300)
+            )
+        )
+        for m in (20, 80)
+        for view in defence_table.VIEWS
+    ]
+    assert table.as_csv(rows) == (folder / "defences.csv").read_text()
