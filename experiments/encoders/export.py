@@ -37,7 +37,7 @@ class Config(config.Config):
         "`keras`: a .keras file, for Keras 2; `saved_model`: a folder, for TensorFlow "
         "in any language; `tflite`: a .tflite file, which needs TensorFlow's "
         "operations beside TFLite's (the Flex delegate).",
-        choices=models.FORMATS,
+        choices=tuple(models.FORMATS),
     )
     output: str | None = config.flag(
         None,

@@ -1,4 +1,4 @@
-import json
+import dataclasses
 import os
 import subprocess
 import sys
@@ -105,7 +105,7 @@ def test_it_knows_where_it_comes_from(keras_file):
     metadata = models.ExportedEncoder(keras_file).metadata
     assert metadata["method"] == "fedss" and metadata["class_names"] == ["a", "b"]
     assert metadata["embedding_dim"] == 16
-    assert metadata["image_input"] == IMAGE_INPUT.as_json()
+    assert metadata["image_input"] == dataclasses.asdict(IMAGE_INPUT)
 
 
 def test_the_layers_are_keras_own(keras_file):
@@ -128,13 +128,6 @@ def test_pretrained_takes_an_encoder(kind, phi, keras_file, tmp_path):
     assert not report.not_loaded and report.num_loaded == phi.count_params()
     for ours, theirs in zip(other.get_weights(), phi.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-
-
-def test_pretrained_says_that_tflite_has_no_layers(tmp_path):
-    path = tmp_path / "encoder.tflite"
-    path.write_bytes(b"\x1c\0\0\0TFL3" + bytes(100))
-    with pytest.raises(InvalidInputError, match="give the .keras file"):
-        models.load_pretrained(models.small_cnn((28, 28, 1), 16), path)
 
 
 @pytest.mark.slow
@@ -168,30 +161,11 @@ def test_loads_without_the_project(kind, name, tmp_path):
     np.testing.assert_allclose(alone, expected[::2], rtol=0, atol=atol)
 
 
-def write_metadata(path, **changes):
-    metadata = {"format": "tff_fedss encoder", "version": 1, "embedding_dim": 16}
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tff_fedss.json", json.dumps({**metadata, **changes}))
-
-
-def cut_off(path, keras_file):
-    path.write_bytes(keras_file.read_bytes()[:-2000])
-
-
 def without_weights(path, keras_file):
     with zipfile.ZipFile(keras_file) as old, zipfile.ZipFile(path, "w") as new:
         for name in old.namelist():
             if name != "model.weights.h5":
                 new.writestr(name, old.read(name))
-
-
-def of_another_length(path, keras_file):
-    with zipfile.ZipFile(keras_file) as old, zipfile.ZipFile(path, "w") as new:
-        for name in old.namelist():
-            text = old.read(name)
-            if name == "tff_fedss.json":
-                text = text.replace(b'"embedding_dim": 16', b'"embedding_dim": 17')
-            new.writestr(name, text)
 
 
 @pytest.mark.parametrize(
@@ -200,15 +174,11 @@ def of_another_length(path, keras_file):
         (lambda path, _: None, "does not exist"),
         (lambda path, _: path.mkdir(), "is no encoder"),
         (lambda path, _: path.write_text("no model"), "is no encoder"),
-        (lambda path, _: path.write_bytes(b""), "is no encoder"),
-        (lambda path, _: os.mkfifo(path), "is no encoder"),
-        (cut_off, "is no encoder"),
-        (lambda path, _: write_metadata(path, format="other"), "is no encoder"),
-        (lambda path, _: write_metadata(path, embedding_dim="x"), "is no encoder"),
-        (lambda path, _: write_metadata(path, version=9), "version 9"),
-        (lambda path, _: write_metadata(path), "cannot be loaded"),
+        (
+            lambda path, encoder: path.write_bytes(encoder.read_bytes()[:-2000]),
+            "is no encoder",
+        ),
         (without_weights, "cannot be loaded"),
-        (of_another_length, "16\\), and says that they have 17"),
     ],
 )
 def test_what_is_no_encoder_is_refused(write, message, keras_file, tmp_path):
@@ -224,7 +194,7 @@ def test_what_is_no_encoder_is_refused(write, message, keras_file, tmp_path):
     [
         ("x.h5", "keras", "must end in .keras"),
         ("none/x.keras", "keras", "no folder"),
-        ("folder", "tflite", "is a folder"),
+        ("folder", "tflite", "is no encoder"),
         ("folder", "saved_model", "is no encoder"),
         ("folder/file", "saved_model", "is no encoder"),
     ],

@@ -128,8 +128,6 @@ def test_a_model_with_it_is_built_again_from_its_configuration():
     "arguments, message",
     [
         ({"axis": 1}, "last axis"),
-        ({"scale": False}, "gamma"),
-        ({"center": False}, "beta"),
         ({"groups": 3}, "multiple"),
     ],
 )

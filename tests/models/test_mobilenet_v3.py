@@ -191,19 +191,9 @@ def test_shares_by_hand():
     assert models.communication_saving(700, 30, 10, 30) == 0
 
 
-@pytest.mark.parametrize(
-    "message, args, kwargs",
-    [
-        ("size must be one of", [(32, 32, 3)], {"size": "medium"}),
-        ("at least 32x32", [(28, 28, 1)], {}),
-        ("at least 32x32", [(32, 32)], {}),
-        ("must be positive", [(32, 32, 3), 0], {}),
-        ("must be positive", [(32, 32, 3)], {"alpha": 0.0}),
-    ],
-)
-def test_refuses(message, args, kwargs):
-    with pytest.raises(ValueError, match=message):
-        models.mobilenet_v3(*args, **kwargs)
+def test_small_images_are_refused_by_keras():
+    with pytest.raises(ValueError, match="at least 32x32"):
+        models.mobilenet_v3((28, 28, 1))
 
 
 @pytest.mark.slow

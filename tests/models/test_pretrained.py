@@ -142,19 +142,6 @@ def test_loads_its_own_kind_completely(tmp_path, build):
         np.testing.assert_array_equal(a, b)
 
 
-def test_reads_attributes_that_keras_has_split(weights_file, source, tmp_path, build):
-    path = tmp_path / "split.h5"
-    shutil.copy(weights_file, path)
-    with h5py.File(path, "r+") as file:
-        names = file.attrs["layer_names"]
-        del file.attrs["layer_names"]
-        file.attrs["layer_names0"], file.attrs["layer_names1"] = names[:50], names[50:]
-    model = build()
-    report = models.load_pretrained(model, str(path))
-    check_equal_to(source, model, report)
-    assert list(report.not_loaded) == ["embedding"]
-
-
 def test_reports_what_does_not_fit(weights_file, tmp_path, build, source):
     path = tmp_path / "odd.h5"
     shutil.copy(weights_file, path)
@@ -196,11 +183,11 @@ def write_truncated(path):
 @pytest.mark.parametrize(
     "write, message",
     [
-        (lambda path: None, "does not exist"),
+        (lambda path: None, "cannot be read as Keras.* No file"),
         (lambda path: path.write_text("no weights"), "cannot be read as Keras"),
         (lambda path: path.mkdir(), "cannot be read as Keras"),
         (write_truncated, "cannot be read as Keras"),
-        (write_other_hdf5, "has no attribute layer_names"),
+        (write_other_hdf5, "attribute.*layer_names"),
         (write_other_network, "fits no layer of .* found other_layer"),
     ],
 )

@@ -47,7 +47,7 @@ def nearest_images(
     """
     features = inputs.finite(features)
     if not 1 <= r < len(features):
-        raise ValueError(f"r must be in [1, {len(features)} images), found {r}.")
+        raise ValueError(f"R = {r} takes more than {r} images, found {len(features)}.")
     if queries is None:
         queries = np.arange(len(features))
     as_queries, gallery = _fixed_point(features)

@@ -1,13 +1,14 @@
 """A trained feature extractor as a file of its own: images in, unit vectors out.
 
-The file has everything in it: how images become ready for phi, phi, and the division by
-the length. It is made of Keras's own layers, so that it loads where this project is not
-installed, and it knows where it comes from (`tff_fedss.json` within it):
+The file has everything in it: the preprocessing of images, phi, and the division by the
+length. It is made of Keras's own layers, so that it loads where this project is not
+installed, and `tff_fedss.json` within it says where it comes from:
 
     encoder = tf.keras.models.load_model("encoder.keras")
     vectors = encoder(images)  # uint8[N, height, width, 3] to float32[N, d]
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -16,7 +17,7 @@ import shutil
 import uuid
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -26,9 +27,6 @@ from tff_fedss.errors import InvalidInputError
 from tff_fedss.models.cosine_classifier import unit
 from tff_fedss.models.image_input import ImageInput
 
-FORMATS = ("keras", "saved_model", "tflite")
-FORMAT_NAME = "tff_fedss encoder"
-_VERSION = 1
 _METADATA = "tff_fedss.json"
 # Where TensorFlow keeps a SavedModel's files that are not its own.
 _EXTRA_FOLDER = "assets.extra"
@@ -39,14 +37,14 @@ _MAX_BATCH_PIXELS = 1 << 23
 def with_input_and_length(
     phi: tf.keras.Model, image_input: ImageInput, *, of_keras_layers: bool = True
 ) -> tf.keras.Model:
-    """Puts before phi how images become ready for it, and its features' length after.
+    """Puts the preprocessing of images before phi, and a division by the length after.
 
     Args:
         phi: From float32[examples, image_size, image_size, channels], with values in
             0..255, to float32[examples, d], with the weights that are wanted.
-        image_input: How images become ready.
-        of_keras_layers: Whether this project's layers become Keras's own, which give
-            the same but for rounding, so that the model loads without this project.
+        image_input: The preprocessing.
+        of_keras_layers: Whether to replace this project's layers by Keras's own, which
+            give the same but for rounding: the model then loads without this project.
 
     Returns:
         A model from uint8[N, height, width, 3], of any height and width, to float32[
@@ -95,7 +93,7 @@ def save_encoder(
 
     Args:
         phi: As for `with_input_and_length`.
-        image_input: Likewise.
+        image_input: The preprocessing.
         path: A file, or the folder of a SavedModel. An encoder that is there already is
             replaced; another folder is not.
         kind: One of `FORMATS`.
@@ -110,31 +108,30 @@ def save_encoder(
     # Of Keras's GroupNorm, TFLite makes sums in five dimensions that it cannot do.
     model = with_input_and_length(phi, image_input, of_keras_layers=kind != "tflite")
     metadata = {
-        "format": FORMAT_NAME,
-        "version": _VERSION,
+        "encoder": kind,
         "embedding_dim": model.output_shape[-1],
-        "image_input": image_input.as_json(),
+        "image_input": dataclasses.asdict(image_input),
         **facts,
     }
     text = json.dumps(metadata, indent=2) + "\n"
-    if kind == "saved_model":
-        _save_folder(model, path, text)
-        return
-    with files.replacing(path) as temporary:
-        if kind == "tflite":
-            temporary.write_bytes(_as_tflite(model))
-        else:
-            # Keras goes by the suffix.
-            named = temporary.with_name(f"{temporary.name}.keras")
-            try:
-                model.save(named)
-                os.replace(named, temporary)
-            finally:
-                named.unlink(missing_ok=True)
-        # A .keras file is a zip; to a TFLite file one is appended, as TFLite's own
-        # metadata are.
-        with zipfile.ZipFile(temporary, "a") as archive:
-            archive.writestr(zipfile.ZipInfo(_METADATA), text)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp{path.suffix}")
+    with files.writing(path):
+        try:
+            FORMATS[kind].write(model, temporary)
+            if temporary.is_dir():
+                (temporary / _EXTRA_FOLDER).mkdir(exist_ok=True)
+                (temporary / _EXTRA_FOLDER / _METADATA).write_text(text, "utf-8")
+            else:
+                # A .keras file is a zip; to a TFLite file one is appended, as TFLite's
+                # own metadata are.
+                with zipfile.ZipFile(temporary, "a") as archive:
+                    archive.writestr(zipfile.ZipInfo(_METADATA), text)
+            if path.is_dir():
+                shutil.rmtree(path)
+            os.replace(temporary, path)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.unlink(missing_ok=True)
 
 
 def check_output(path: str | os.PathLike, kind: str) -> None:
@@ -145,47 +142,16 @@ def check_output(path: str | os.PathLike, kind: str) -> None:
     """
     path = pathlib.Path(path)
     if kind == "keras" and path.suffix != ".keras":
+        raise InvalidInputError(f"{path} must end in .keras: Keras asks for that.")
+    is_folder = kind == "saved_model"
+    is_encoder = (path / _EXTRA_FOLDER / _METADATA).is_file()
+    is_new = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+    if (is_folder and not (is_new or is_encoder)) or (not is_folder and path.is_dir()):
         raise InvalidInputError(
-            f"{path} must end in .keras: Keras knows its files by that."
+            f"{path} is there already and is no encoder of this format: name another."
         )
     if not path.parent.is_dir():
         raise InvalidInputError(f"{path} cannot be written: no folder {path.parent}.")
-    if kind != "saved_model":
-        if path.is_dir():
-            raise InvalidInputError(f"{path} is a folder; expected a file's name.")
-    elif path.is_file() or (
-        path.is_dir()
-        and any(path.iterdir())
-        and not (path / _EXTRA_FOLDER / _METADATA).is_file()
-    ):
-        raise InvalidInputError(
-            f"{path} is there already and is no encoder: name a new folder."
-        )
-
-
-def _save_folder(model: tf.keras.Model, path: pathlib.Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    with files.writing(path):
-        try:
-            model.save(temporary, include_optimizer=False, save_format="tf")
-            (temporary / _EXTRA_FOLDER).mkdir(exist_ok=True)
-            (temporary / _EXTRA_FOLDER / _METADATA).write_text(text, "utf-8")
-            if path.exists():
-                shutil.rmtree(path)
-            os.replace(temporary, path)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _as_tflite(model: tf.keras.Model) -> bytes:
-    converter = tf.lite.TFLiteConverter.from_keras_model(model)
-    converter.target_spec.supported_ops = [
-        tf.lite.OpsSet.TFLITE_BUILTINS,
-        tf.lite.OpsSet.SELECT_TF_OPS,
-    ]
-    # Antialiasing, which the delegate can do but has not on its list.
-    converter.target_spec.experimental_select_user_tf_ops = ["ScaleAndTranslate"]
-    return converter.convert()
 
 
 class ExportedEncoder:
@@ -193,12 +159,12 @@ class ExportedEncoder:
 
     Attributes:
         path: Where it is.
-        metadata: What it says of itself.
+        metadata: See `read_metadata`.
         embedding_dim: d.
     """
 
     def __init__(self, path: str | os.PathLike):
-        """Loads it.
+        """Loads an encoder.
 
         Args:
             path: The file or folder.
@@ -210,29 +176,24 @@ class ExportedEncoder:
         self.metadata = read_metadata(path)
         self.embedding_dim = int(self.metadata["embedding_dim"])
         try:
-            self._apply = self._load()
-            vector = self._apply(np.zeros([1, 9, 10, 3], np.uint8))
-        # What TensorFlow raises for damaged files is neither documented nor a family.
+            self._apply = FORMATS[self.metadata["encoder"]].load(self.path)
+            self._apply(np.zeros([1, 9, 10, 3], np.uint8))
+        # What TensorFlow raises for damaged files is not documented.
         except Exception as error:
-            raise InvalidInputError(
-                f"{path} cannot be loaded as an encoder: {_first_line(error)}."
-            ) from error
-        if vector.shape != (1, self.embedding_dim):
-            raise InvalidInputError(
-                f"{path} gives vectors of shape {vector.shape}, and says that they "
-                f"have {self.embedding_dim} numbers."
-            )
+            text = files.error_text(error)[:300]
+            message = f"{path} cannot be loaded as an encoder: {text}."
+            raise InvalidInputError(message) from error
 
     @functools.cached_property
     def digest(self) -> str:
-        """By which it is known again, see `files.tree_sha256`."""
+        """The SHA-256 of the file, or of the folder's files."""
         return files.tree_sha256(self.path)
 
     def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Embeds images.
 
         Those of one size go through together, as far as memory allows. The same images
-        in the same order give the same bytes; in another company, a vector may differ
+        in the same order give the same bytes; among other images, a vector may differ
         in its last bits.
 
         Args:
@@ -253,59 +214,16 @@ class ExportedEncoder:
                 vectors[batch] = self._apply(np.stack([images[k] for k in batch]))
         return vectors
 
-    def _load(self) -> Callable[[np.ndarray], np.ndarray]:
-        if self.path.is_dir():
-            loaded = tf.saved_model.load(self.path)
-            return functools.partial(_apply_signature, loaded)
-        if is_tflite(self.path):
-            return _Interpreter(self.path)
-        model = tf.keras.models.load_model(self.path, compile=False)
-        spec = tf.TensorSpec([None, None, None, 3], tf.uint8)
-        graph = tf.function(
-            lambda images: model(images, training=False), input_signature=[spec]
-        )
-        return lambda images: graph(images).numpy()
-
-
-def _apply_signature(loaded: Any, images: np.ndarray) -> np.ndarray:
-    (vectors,) = loaded.signatures["serving_default"](tf.constant(images)).values()
-    return vectors.numpy()
-
-
-class _Interpreter:
-    """A TFLite model, which has to be told when the images have another size."""
-
-    def __init__(self, path: pathlib.Path):
-        self._content = path.read_bytes()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._interpreter = tf.lite.Interpreter(
-            model_content=self._content, num_threads=os.cpu_count()
-        )
-        (self._input,) = self._interpreter.get_input_details()
-        (self._output,) = self._interpreter.get_output_details()
-        self._shape: tuple[int, ...] | None = None
-
-    def __call__(self, images: np.ndarray) -> np.ndarray:
-        # TFLite's delegate for the CPU may refuse more images than it had before.
-        if self._shape is not None and len(images) != self._shape[0]:
-            self._begin()
-        interpreter, place = self._interpreter, self._input["index"]
-        if images.shape != self._shape:
-            interpreter.resize_tensor_input(place, images.shape)
-            interpreter.allocate_tensors()
-            self._shape = images.shape
-        interpreter.set_tensor(place, images)
-        interpreter.invoke()
-        return interpreter.get_tensor(self._output["index"])
-
 
 def read_metadata(path: str | os.PathLike) -> dict[str, Any]:
-    """Reads what an encoder says of itself.
+    """Reads the metadata of an encoder.
 
     Args:
         path: The file or folder.
+
+    Returns:
+        The format ("encoder"), d ("embedding_dim"), the preprocessing ("image_input"),
+        and the facts that `save_encoder` was given.
 
     Raises:
         InvalidInputError: If there is none, or it is no encoder of `save_encoder`.
@@ -313,38 +231,99 @@ def read_metadata(path: str | os.PathLike) -> dict[str, Any]:
     path = pathlib.Path(path)
     if not path.exists():
         raise InvalidInputError(f"{path} does not exist; expected an encoder.")
-    problem = InvalidInputError(
-        f"{path} is no encoder as export writes it, or it is damaged: expected a "
-        f".keras or .tflite file or a SavedModel folder with {_METADATA} in it."
-    )
     try:
         if path.is_dir():
             text = (path / _EXTRA_FOLDER / _METADATA).read_text("utf-8")
         else:
-            files.check_regular(path)
             with zipfile.ZipFile(path) as archive:
                 text = archive.read(_METADATA).decode()
         metadata = json.loads(text)
+        return {**metadata, "encoder": metadata["encoder"]}
     # What zipfile raises for damaged files is more than BadZipFile.
     except Exception as error:
-        raise problem from error
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT_NAME:
-        raise problem
-    if metadata.get("version") != _VERSION:
         raise InvalidInputError(
-            f"{path} is an encoder of version {metadata.get('version')}, and this "
-            f"program knows version {_VERSION}."
+            f"{path} is no encoder as export writes it, or it is damaged: expected a "
+            f".keras or .tflite file or a SavedModel folder with {_METADATA} in it."
+        ) from error
+
+
+_Apply = Callable[[np.ndarray], np.ndarray]
+
+
+class _Format(NamedTuple):
+    """How a model is written to a path, and loaded as a function of images."""
+
+    write: Callable[[tf.keras.Model, pathlib.Path], None]
+    load: Callable[[pathlib.Path], _Apply]
+
+
+def _write_keras(model: tf.keras.Model, path: pathlib.Path) -> None:
+    model.save(path)
+
+
+def _load_keras(path: pathlib.Path) -> _Apply:
+    model = tf.keras.models.load_model(path, compile=False)
+    spec = tf.TensorSpec([None, None, None, 3], tf.uint8)
+    graph = tf.function(
+        lambda images: model(images, training=False), input_signature=[spec]
+    )
+    return lambda images: graph(images).numpy()
+
+
+def _write_saved_model(model: tf.keras.Model, path: pathlib.Path) -> None:
+    model.save(path, include_optimizer=False, save_format="tf")
+
+
+def _load_saved_model(path: pathlib.Path) -> _Apply:
+    loaded = tf.saved_model.load(path)
+
+    def apply(images: np.ndarray) -> np.ndarray:
+        outputs = loaded.signatures["serving_default"](tf.constant(images))
+        return outputs["vectors"].numpy()
+
+    return apply
+
+
+def _write_tflite(model: tf.keras.Model, path: pathlib.Path) -> None:
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    converter.target_spec.supported_ops = [
+        tf.lite.OpsSet.TFLITE_BUILTINS,
+        tf.lite.OpsSet.SELECT_TF_OPS,
+    ]
+    # Antialiasing, which the delegate can do but has not on its list.
+    converter.target_spec.experimental_select_user_tf_ops = ["ScaleAndTranslate"]
+    path.write_bytes(converter.convert())
+
+
+def _load_tflite(path: pathlib.Path) -> _Apply:
+    content = path.read_bytes()
+
+    # TFLite's delegate for the CPU may refuse more images than it had before.
+    @functools.lru_cache(maxsize=1)
+    def interpreter_for(shape: tuple[int, ...]) -> tf.lite.Interpreter:
+        interpreter = tf.lite.Interpreter(
+            model_content=content, num_threads=os.cpu_count()
         )
-    if not isinstance(metadata.get("embedding_dim"), int):
-        raise problem
-    return metadata
+        (images,) = interpreter.get_input_details()
+        interpreter.resize_tensor_input(images["index"], shape)
+        interpreter.allocate_tensors()
+        return interpreter
+
+    def apply(images: np.ndarray) -> np.ndarray:
+        interpreter = interpreter_for(images.shape)
+        (place,), (result,) = (
+            interpreter.get_input_details(),
+            interpreter.get_output_details(),
+        )
+        interpreter.set_tensor(place["index"], images)
+        interpreter.invoke()
+        return interpreter.get_tensor(result["index"])
+
+    return apply
 
 
-def is_tflite(path: str | os.PathLike) -> bool:
-    """Whether a file is a TFLite model, by what TFLite itself knows it by."""
-    with open(path, "rb") as file:
-        return file.read(8)[4:] == b"TFL3"
-
-
-def _first_line(error: Exception) -> str:
-    return files.error_text((str(error).splitlines() or [type(error).__name__])[0])
+FORMATS = {
+    "keras": _Format(_write_keras, _load_keras),
+    "saved_model": _Format(_write_saved_model, _load_saved_model),
+    "tflite": _Format(_write_tflite, _load_tflite),
+}

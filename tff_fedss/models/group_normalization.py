@@ -32,19 +32,14 @@ class GroupNormalization(tf.keras.layers.GroupNormalization):
     """
 
     def build(self, input_shape: tf.TensorShape) -> None:
-        """Creates gamma and beta.
-
-        Args:
-            input_shape: [examples, ..., channels].
+        """Creates gamma and beta for inputs of [examples, ..., channels].
 
         Raises:
             ValueError: If the channels are not on the last axis, or do not divide into
-                the groups, or gamma or beta was not asked for.
+                the groups.
         """
         if self.axis not in (-1, len(input_shape) - 1):
             raise ValueError(f"Channels must be the last axis, found {self.axis}.")
-        if not (self.scale and self.center):
-            raise ValueError("GroupNormalization without gamma or beta: use Keras's.")
         super().build(input_shape)
 
     def as_keras(self) -> tf.keras.layers.Layer:

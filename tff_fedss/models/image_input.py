@@ -1,4 +1,4 @@
-"""From images of any size to what a feature extractor takes, as a part of a model.
+"""Preprocessing of images of any size for a feature extractor, as a part of a model.
 
 The steps are operations of TensorFlow alone, so that a model which begins with them can
 be saved with them, and be loaded where this project is not installed. They give what
@@ -6,7 +6,6 @@ the readers of `datasets` give, bit for bit: the pixels that phi is evaluated on
 """
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -14,14 +13,13 @@ import tensorflow as tf
 # turn, with 8 bits in between.
 _PILLOW_BITS = 22
 _PILLOW_SUPPORT = {"box": 0.5, "bilinear": 1.0}
-RESIZINGS = ("antialias", *_PILLOW_SUPPORT)
 # ITU-R 601, as Pillow's mode "L" has it: shares of 2^16.
 _LUMA = (19595, 38470, 7471)
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageInput:
-    """How images become ready for phi.
+    """The preprocessing of images for phi.
 
     Attributes:
         image_size: Height and width in pixels of what phi takes.
@@ -43,30 +41,18 @@ class ImageInput:
     inverted: bool = False
 
     def __post_init__(self):
-        """Fills in the size and checks all.
+        """Fills in the size.
 
         Raises:
-            ValueError: If an attribute is out of range.
+            ValueError: If cut_square goes with "antialias".
         """
         if self.resize_size is None:
             object.__setattr__(self, "resize_size", self.image_size)
-        if not 1 <= self.image_size <= self.resize_size:
-            raise ValueError(
-                f"image_size={self.image_size} must be in 1..{self.resize_size}."
-            )
-        if self.channels not in (1, 3) or self.resizing not in RESIZINGS:
-            raise ValueError(
-                f"found channels={self.channels}, resizing={self.resizing!r}."
-            )
         if self.cut_square and self.resizing not in _PILLOW_SUPPORT:
             raise ValueError("cut_square goes with Pillow's filters.")
 
-    def as_json(self) -> dict[str, Any]:
-        """The attributes, for JSON."""
-        return dataclasses.asdict(self)
-
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        """Makes images ready.
+        """Preprocesses images.
 
         Args:
             images: uint8[N, height, width, 3]. A symbolic input of Keras will do.

@@ -43,7 +43,6 @@ _CHANNELS_PER_GROUP = 8
 # Keras's 0.999 is for very long trainings: after 1,000 steps it still keeps a third of
 # the initial means and variances.
 _BATCH_NORM_MOMENTUM = 0.99
-_MIN_SIDE = 32  # Keras's limit: the network halves an image five times.
 
 
 def mobilenet_v3(
@@ -72,8 +71,8 @@ def mobilenet_v3(
     that `load_pretrained` finds the weights of each in an ImageNet file.
 
     Args:
-        image_shape: (height, width, channels), at least 32x32. Any number of channels
-            will do, but ImageNet weights of the first layer fit 3 only.
+        image_shape: (height, width, channels), at least 32x32: the network halves an
+            image five times. ImageNet weights of the first layer fit 3 channels only.
         embedding_dim: d, the length of the embedding.
         size: "large" or "small".
         alpha: The width multiplier: scales the channels of the blocks.
@@ -88,27 +87,8 @@ def mobilenet_v3(
         GroupNorms all of its weights are trainable.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: By Keras, if an argument is out of range.
     """
-    if size not in _ARCHITECTURES:
-        raise ValueError(
-            f"size must be one of {sorted(_ARCHITECTURES)}, found {size!r}."
-        )
-    if normalization not in NORMALIZATIONS:
-        raise ValueError(
-            f"normalization must be one of {sorted(NORMALIZATIONS)}, found "
-            f"{normalization!r}."
-        )
-    if len(image_shape) != 3 or min(image_shape[:2]) < _MIN_SIDE:
-        raise ValueError(
-            "image_shape must be (height, width, channels) of at least "
-            f"{_MIN_SIDE}x{_MIN_SIDE}, found {tuple(image_shape)}."
-        )
-    if alpha <= 0 or embedding_dim < 1:
-        raise ValueError(
-            "alpha and embedding_dim must be positive, "
-            f"found {alpha} and {embedding_dim}."
-        )
     config = copy.deepcopy(
         _architecture(
             tuple(image_shape),

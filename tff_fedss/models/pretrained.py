@@ -1,11 +1,10 @@
-"""Starts a feature extractor from weights that somebody else trained (FedSS, A.2)."""
+"""Pretrained weights for a feature extractor, from files (FedSS, A.2)."""
 
 import collections
 import dataclasses
 import itertools
 import os
 import pathlib
-import zipfile
 from collections.abc import Iterator, Mapping
 
 import h5py
@@ -14,7 +13,6 @@ import tensorflow as tf
 
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.models.exported_encoder import is_tflite
 
 # Weights by layer and then by their own short name: {"Conv": {"kernel": array}}.
 _Weights = Mapping[str, Mapping[str, np.ndarray]]
@@ -69,11 +67,10 @@ def load_pretrained(
 ) -> LoadReport:
     """Copies weights from a file into a model.
 
-    From a Keras file into the layers of the same names: a layer is loaded if the file
-    has all of its weights in the same shapes, and keeps what it had otherwise. A layer
-    is never half loaded. From an .npz file of this project, by the order of the arrays:
-    phi_000, phi_001, ... of a run's result, or the query encoder of moco.npz without
-    its head. There, every array must fit.
+    A Keras file fills the layers of the same names: a layer is loaded if the file has
+    all of its weights in the same shapes, and keeps what it had otherwise. An .npz file
+    of this project fills all weights by the order of its arrays: phi_000, phi_001, ...
+    of a run's result, or the query encoder of moco.npz without its head.
 
     From a network with BatchNorms into `mobilenet_v3`, the kernels, biases and the
     gamma and beta of each BatchNorm are loaded; the moving means and variances have no
@@ -88,9 +85,8 @@ def load_pretrained(
         path: A Keras HDF5 file (`model.save_weights("x.h5")` or `model.save("x.h5")`),
             whose weights are read and nothing else, or a SavedModel folder or `.keras`
             file, which Keras loads as a model: take these from people you trust. An
-            exported encoder of these formats will do (`save_encoder`), and one of
-            TFLite will not: it has lost which weights are of which layer. Or an .npz
-            file, as above.
+            encoder that `save_encoder` wrote in these formats will do; a TFLite model
+            does not say which weights are of which layer. Or an .npz file, as above.
         min_share: The least share of the model's parameters that a Keras file must
             load, in [0, 1]. A file for another alpha or size fits a few layers only,
             and so little of a start is hardly better than none. A new embedding layer
@@ -103,21 +99,14 @@ def load_pretrained(
     Raises:
         InvalidInputError: If the file is missing, cannot be read, does not fit, or has
             values that are not finite. The model is then as it was.
-        PartialFitError: If less than `min_share` of the model would be loaded;
-            likewise.
+        PartialFitError: If less than `min_share` of the model would be loaded. The
+            model is then as it was.
         ValueError: If called inside a graph, where the weights could not be changed.
     """
     if not tf.executing_eagerly():
         raise ValueError("load_pretrained must be called eagerly, not inside a graph.")
-    _check_exists(path)
-    if _is_npz(path):
+    if pathlib.Path(path).suffix == ".npz":
         return _load_arrays(model, path)
-    if os.path.isfile(path) and is_tflite(path):
-        raise InvalidInputError(
-            f"{path} is a TFLite model, which does not say which weights are of which "
-            "layer: give the .keras file or SavedModel folder of the same encoder, or "
-            "the .npz file that it was made from."
-        )
     weights = _read(path)
     found, not_loaded = {}, {}
     for layer in model.layers:
@@ -173,15 +162,9 @@ def pretrained_digest(path: str | os.PathLike) -> str:
         InvalidInputError: If there is neither a file nor a folder.
         OSError: If it cannot be read.
     """
-    _check_exists(path)
+    if not os.path.exists(path):
+        raise InvalidInputError(f"{path} does not exist: expected a file of weights.")
     return files.tree_sha256(path)
-
-
-def _check_exists(path: str | os.PathLike) -> None:
-    # Anything else, such as a pipe, might keep a reader waiting for ever.
-    if not (os.path.isfile(path) or os.path.isdir(path)):
-        what = "is no file" if os.path.exists(path) else "does not exist"
-        raise InvalidInputError(f"{path} {what}: expected a file of weights.")
 
 
 def _assign(
@@ -197,56 +180,36 @@ def _assign(
             variable.assign(value)
 
 
-def _is_npz(path: str | os.PathLike) -> bool:
-    if pathlib.Path(path).suffix == ".npz":
-        return True
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:  # A .keras file is one, too.
-        return any(name.endswith(".npy") for name in archive.namelist())
-
-
 def _load_arrays(model: tf.keras.Model, path: str | os.PathLike) -> LoadReport:
     """Loads phi from an .npz file of this project, or nothing."""
     try:
         with np.load(path) as file:
-            arrays = {name: _numbers(file[name]) for name in file.files}
+            arrays = {name: np.float32(file[name]) for name in file.files}
+    # What NumPy raises for damaged files is not documented.
     except Exception as error:
         raise _unreadable(path, "an .npz file of arrays", error) from error
-    kind, unused = "phi", ("W",)
+    kind, variables, unused = "phi", model.trainable_variables, ("W",)
     count = _num_arrays(arrays, "phi")
-    if not count:
-        kind, unused = "query", ("projection head", "key encoder", "queue")
+    if not count:  # Of MoCo's encoder all variables are there.
+        kind, variables = "query", model.variables
+        unused = ("projection head", "key encoder", "queue")
         count = _num_arrays(arrays, "query") - _NUM_HEAD_ARRAYS
-    if count <= 0:
-        raise InvalidInputError(
-            f"{path} has neither phi_000, phi_001, ... nor query_000, ...: expected "
-            f"the weights that train, compare, partial_fc or moco write, found "
-            f"{_examples(arrays)}."
-        )
-    variables = model.trainable_variables
-    if kind == "query":  # Of an encoder all variables are there.
-        variables = model.variables
     elif model.non_trainable_variables:
         raise InvalidInputError(
             f"{path} holds no weights such as {model.non_trainable_variables[0].name}, "
             f"which {model.name} has beside its trainable ones."
         )
     found = {}
-    for i, variable in enumerate(variables):
-        name, shape = f"{kind}_{i:03d}", variable.shape.as_list()
+    for i in range(max(count, len(variables))):
+        name = f"{kind}_{i:03d}"
         theirs = list(arrays[name].shape) if i < count else "missing"
-        if theirs != shape:
+        ours = variables[i].shape.as_list() if i < len(variables) else "missing"
+        if theirs != ours:
             raise InvalidInputError(
-                f"{path} does not fit {model.name}: {name} is {theirs}, where "
-                f"{variable.name.partition(':')[0]} is {shape}."
+                f"{path} does not fit {model.name}: {name} is {theirs} in the file and "
+                f"{ours} in the model (of {len(variables)} arrays)."
             )
-        found[name] = [(variable, arrays[name])]
-    if len(found) < count:
-        raise InvalidInputError(
-            f"{path} does not fit {model.name}: it has {kind}_{len(found):03d}, and "
-            f"{model.name} has {len(found)} arrays."
-        )
+        found[name] = [(variables[i], arrays[name])]
     _assign(path, found)
     return LoadReport(
         path=str(path),
@@ -266,9 +229,9 @@ def _num_arrays(arrays: Mapping[str, np.ndarray], kind: str) -> int:
 def _read(path: str | os.PathLike) -> _Weights:
     """Reads the weights of the layers that have any."""
     try:
-        # h5py's own test; a folder (SavedModel) or a zip file (.keras) is none.
+        # A folder (SavedModel) or a zip file (.keras) is no HDF5 file.
         weights = _read_hdf5(path) if h5py.is_hdf5(path) else _read_model(path)
-    # What Keras and h5py raise for damaged files is neither documented nor a family.
+    # What Keras and h5py raise for damaged files is not documented.
     except Exception as error:
         what = "Keras weights (HDF5, SavedModel or .keras)"
         raise _unreadable(path, what, error) from error
@@ -283,12 +246,14 @@ def _unreadable(
 
 
 def _read_hdf5(path: str | os.PathLike) -> _Weights:
+    # Keras's `load_weights(by_name=True, skip_mismatch=True)` would skip BatchNorms,
+    # since they have four weights, and GroupNorms two.
     with h5py.File(path, "r") as file:
         # `model.save` puts the weights into a group, beside the architecture.
         root = file.get("model_weights", file)
         return {
             layer: {
-                _short_name(name): _numbers(root[layer][name][()])
+                _short_name(name): np.float32(root[layer][name][()])
                 for name in _names(root[layer], "weight_names")
             }
             for layer in _names(root, "layer_names")
@@ -296,13 +261,7 @@ def _read_hdf5(path: str | os.PathLike) -> _Weights:
 
 
 def _names(group: h5py.Group, attribute: str) -> list[str]:
-    """Reads a list of names, which Keras splits (x0, x1, ...) if it is long."""
-    parts = [group.attrs[attribute]] if attribute in group.attrs else []
-    while f"{attribute}{len(parts)}" in group.attrs:
-        parts.append(group.attrs[f"{attribute}{len(parts)}"])
-    if not parts:
-        raise ValueError(f"its group {group.name} has no attribute {attribute}")
-    names = [name for part in parts for name in part]
+    names = group.attrs[attribute]
     return [n.decode() if isinstance(n, bytes) else str(n) for n in names]
 
 
@@ -322,12 +281,6 @@ def _leaves(model: tf.keras.Model) -> Iterator[tf.keras.layers.Layer]:
             yield from _leaves(layer)
         else:
             yield layer
-
-
-def _numbers(array: np.ndarray) -> np.ndarray:
-    if np.asarray(array).dtype.kind not in "fiu":
-        raise ValueError(f"an array of type {np.asarray(array).dtype}, not of numbers")
-    return np.asarray(array, np.float32)
 
 
 def _short_name(weight_name: str) -> str:
