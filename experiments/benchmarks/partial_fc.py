@@ -13,6 +13,7 @@ Prints a table and writes partial_fc.csv, .md and .png. About 10 minutes on 2 qu
 cores; ten million classes need 8 GiB of memory.
 """
 
+import collections
 import csv
 import dataclasses
 import multiprocessing
@@ -184,15 +185,15 @@ def _serve(case: Case, repeats: int, pipe: connection.Connection) -> None:
     )
     built = time.perf_counter()
     rng = np.random.default_rng(0)
-    seconds = []
+    seconds, sums = [], collections.Counter()
     for step in range(repeats + 1):
         images = rng.integers(0, 256, (case.batch_size, *_IMAGE_SHAPE), np.uint8)
         labels = rng.integers(0, case.num_classes, case.batch_size, np.int32)
         start = time.perf_counter()
-        loss = algorithm.update(images, labels)
+        sums.update(algorithm.update(images, labels))
         seconds.append(time.perf_counter() - start)
-        if not np.isfinite(loss):
-            raise RuntimeError(f"the loss of step {step} is {loss}")
+        if not np.isfinite(sums["loss"]):
+            raise RuntimeError(f"the loss of step {step} is not finite")
     start = time.perf_counter()
     algorithm.draw_sample(labels)
     sampling = time.perf_counter() - start
@@ -206,7 +207,7 @@ def _serve(case: Case, repeats: int, pipe: connection.Connection) -> None:
             "seconds_min": min(counted),
             "seconds_max": max(counted),
             "examples_per_second": case.batch_size / median,
-            "classes_per_step": algorithm.round_metrics["classes_per_step"],
+            "classes_per_step": algorithm.round_metrics(sums)["classes_per_step"],
             "sampling_seconds": sampling,
             "build_seconds": built - begin,
             "first_seconds": first,

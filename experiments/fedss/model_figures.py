@@ -26,10 +26,10 @@ _NOISE_BATCH = 32  # |D| of A.3
 _CONFUSED_PAIRS = 6  # that are shown as pictures
 _COUNTED_CLIENTS = 20  # of figure 7's means
 
-LoadTask = Callable[[Mapping[str, str]], tasks.Task]
+LoadTask = Callable[[Mapping[str, str]], tasks.FederatedTask]
 
 
-def load_task_of_flags(flags: Mapping[str, str]) -> tasks.Task:
+def load_task_of_flags(flags: Mapping[str, str]) -> tasks.FederatedTask:
     """Loads the task that a run had.
 
     Args:
@@ -177,7 +177,7 @@ def _images_of(dataset: FederatedDataset, client_id: str) -> Mapping[str, tf.Ten
 
 
 def _predictor(
-    task: tasks.Task, run: Run
+    task: tasks.FederatedTask, run: Run
 ) -> Callable[[str], tuple[np.ndarray, np.ndarray]]:
     """Returns what gives the true and predicted places in P_k of a client's images."""
     *phi, classifier = load_weights(run)
@@ -309,7 +309,7 @@ def figure8(path: pathlib.Path) -> dict[int, np.ndarray]:
 
 
 def figure9(
-    task: tasks.Task,
+    task: tasks.FederatedTask,
     path: pathlib.Path,
     *,
     num_negatives: Sequence[int] = (5, 10, 20, 40, 80),

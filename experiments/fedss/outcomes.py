@@ -141,7 +141,7 @@ def as_text(
 
 def plot(
     rows: Sequence[training.Metrics],
-    task: type[tasks.Task] | tasks.Task,
+    task: type[tasks.FederatedTask] | tasks.FederatedTask,
     path: pathlib.Path,
 ) -> None:
     """Draws loss and the task's metric by round, a curve per method.

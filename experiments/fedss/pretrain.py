@@ -139,10 +139,11 @@ def main(config: Config) -> None:
     if folder is None:
         return
     task = _load_task(config)
-    print(task.data.summary(), flush=True)
+    print(task.dataset.summary(), flush=True)
     model = task.model_fn()
     inputs = _start(config, model)
-    run = training.PretrainRun(NAME, task, _build_algorithm(config, task, model))
+    algorithm = _build_algorithm(config, task, model)
+    run = training.StepRun(NAME, task, algorithm, task.steps_per_epoch)
     launch.train(
         run,
         folder,
@@ -335,7 +336,7 @@ def _build_algorithm(
     )
     return algorithms.Centralized(
         model,
-        task.data.num_classes,
+        task.dataset.num_classes,
         tf.keras.optimizers.AdamW(learning_rate, weight_decay=config.weight_decay),
         image_dtype=tf.float32,
         seed=config.seed,

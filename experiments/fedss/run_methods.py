@@ -81,7 +81,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
 def _train_in(
     config: RunConfig,
     folder: training.ResultsFolder,
-    task: tasks.Task,
+    task: tasks.FederatedTask,
     methods: Sequence[str],
     inputs: Mapping[str, Any],
     check_placement: Callable[[], None],
@@ -170,7 +170,7 @@ def _tell_spreadout(config: RunConfig, rows: Sequence[training.Metrics]) -> str:
     )
 
 
-def _has_collapsed(task: tasks.Task, metrics: training.Metrics) -> bool:
+def _has_collapsed(task: tasks.FederatedTask, metrics: training.Metrics) -> bool:
     """Whether an evaluation, if the row has one, found phi collapsed by training."""
     is_trained = metrics["round"] > 0
     return is_trained and "mean_cosine" in metrics and task.has_collapsed(metrics)

@@ -47,9 +47,9 @@ def _data_options(config: RunConfig) -> tasks.DataOptions:
 
 
 def client_fn(
-    config: RunConfig, task: tasks.Task, fingerprint: Mapping[str, Any]
+    config: RunConfig, task: tasks.FederatedTask, fingerprint: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Returns what makes a client's argument, as `Task.client` does.
+    """Returns what makes a client's argument, as `FederatedTask.client` does.
 
     In a cluster that is done where the client trains, from the same --data_dir.
 
@@ -72,7 +72,7 @@ def client_fn(
     return context.share(load, task.client, fingerprint)
 
 
-def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
+def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
     """Loads the data set and checks that the methods can be run on it.
 
     Args:
@@ -162,7 +162,7 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.Task:
 def build_run(
     config: RunConfig,
     method: str,
-    task: tasks.Task,
+    task: tasks.FederatedTask,
     client_fn: Callable[..., Any] | None = None,
 ) -> training.FederatedRun | training.CentralizedRun:
     """Builds the run of one method.

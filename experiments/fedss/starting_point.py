@@ -21,7 +21,7 @@ def fingerprint(config: RunConfig) -> dict[str, dict[str, str]]:
 
 
 def initial(
-    config: RunConfig, task: tasks.Task
+    config: RunConfig, task: tasks.FederatedTask
 ) -> tuple[tf.keras.Model, models.LoadReport | None]:
     """Builds phi, with the weights of --pretrained if there are any.
 
@@ -44,7 +44,7 @@ def initial(
 
 
 def trained(
-    config: RunConfig, task: tasks.Task, inputs: Mapping[str, Any]
+    config: RunConfig, task: tasks.FederatedTask, inputs: Mapping[str, Any]
 ) -> list[np.ndarray]:
     """Trains phi on public classes, or takes what --warm_start_cache has of that.
 

@@ -105,7 +105,7 @@ class Run(results_lib.Run):
         )
 
     @property
-    def task(self) -> type[tasks.Task]:
+    def task(self) -> type[tasks.FederatedTask]:
         """What was asked of the test images."""
         return tasks.KINDS[self.flags["task"]]
 
@@ -181,7 +181,7 @@ class Results:
         return tasks.FAMILIES[self.dataset].title
 
     @property
-    def task(self) -> type[tasks.Task]:
+    def task(self) -> type[tasks.FederatedTask]:
         """What was asked of the test images."""
         return self.runs[0].task
 

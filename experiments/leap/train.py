@@ -487,7 +487,7 @@ def _student(
     embedding: training.InTurnEmbedding | training.EmbeddingProcess | None,
     drops: list[int],
 ) -> algorithms.SelfPacedStudent:
-    data = task.data
+    data = task.dataset
 
     @functools.cache
     def pixel_clusters() -> np.ndarray:

@@ -352,7 +352,7 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
 
 def _build_run(
     config: Config, task: tasks.IdentityVerification, mesh: runtime.DeviceMesh
-) -> training.SampledSoftmaxRun:
+) -> training.StepRun:
     """Puts the classes on the devices.
 
     Raises:
@@ -383,7 +383,7 @@ def _build_run(
     )
     rate = config.sample_rate
     name = "full" if rate == 1 else f"{config.sampling}_{rate:g}"
-    return training.SampledSoftmaxRun(name, task, algorithm, config.steps_per_round)
+    return training.StepRun(name, task, algorithm, config.steps_per_round)
 
 
 if __name__ == "__main__":

@@ -233,7 +233,7 @@ def main(config: Config) -> None:
     print(f"Written to {folder}/")
 
 
-def _start(config: Config, task: tasks.Task) -> list[np.ndarray]:
+def _start(config: Config, task: tasks.FederatedTask) -> list[np.ndarray]:
     """Phi before the first round, which all trainings of a seed have."""
     inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
     return starting_point.trained(config, task, inputs)
@@ -260,7 +260,7 @@ def _numbers(name: str, texts: Sequence[str]) -> list[int]:
 def _write(
     config: Config,
     folder: pathlib.Path,
-    task: tasks.Task,
+    task: tasks.FederatedTask,
     found: Mapping[tuple[int, str], Sequence[measured.Measured]],
     sizes: Sequence[int],
     times: Sequence[int],
@@ -284,7 +284,7 @@ def _write(
 
 def _row(
     config: Config,
-    task: tasks.Task,
+    task: tasks.FederatedTask,
     view: View,
     m: int,
     own: Sequence[measured.Measured],
@@ -383,7 +383,10 @@ def _flat(row: Mapping) -> dict:
 
 
 def _page(
-    config: Config, task: tasks.Task, rows: Sequence[Mapping], times: Sequence[int]
+    config: Config,
+    task: tasks.FederatedTask,
+    rows: Sequence[Mapping],
+    times: Sequence[int],
 ) -> str:
     command = ["./run.sh", "defence_table", *sys.argv[1:]]
     xs = {
@@ -455,7 +458,10 @@ def _curve(row: Mapping) -> str:
 
 
 def _draw(
-    path: pathlib.Path, task: tasks.Task, rows: Sequence[Mapping], times: Sequence[int]
+    path: pathlib.Path,
+    task: tasks.FederatedTask,
+    rows: Sequence[Mapping],
+    times: Sequence[int],
 ) -> None:
     """Draws utility against the best attack, a panel for each m."""
     sizes = list(dict.fromkeys(row["m"] for row in rows))

@@ -79,7 +79,7 @@ def read(folder: pathlib.Path, flags: dict[str, str]) -> Measured | None:
 
 def measure(
     config: Any,
-    task: tasks.Task,
+    task: tasks.FederatedTask,
     start: Sequence[np.ndarray],
     times: Sequence[int],
     folder: pathlib.Path,
@@ -158,7 +158,7 @@ def chosen(client_ids: Sequence[str], count: int) -> list[str]:
 
 
 def _on_requests(
-    config: Any, task: tasks.Task, times: Sequence[int]
+    config: Any, task: tasks.FederatedTask, times: Sequence[int]
 ) -> tuple[list[attacks.Record], float]:
     """Attacks requests, and the unions that they are in; also counts the unions."""
     dataset = task.dataset
@@ -193,7 +193,10 @@ def _on_requests(
 
 
 def _on_single_clients(
-    config: Any, task: tasks.Task, run: training.FederatedRun, times: Sequence[int]
+    config: Any,
+    task: tasks.FederatedTask,
+    run: training.FederatedRun,
+    times: Sequence[int],
 ) -> list[attacks.Record]:
     """Attacks the updates of single clients, of rows and of phi, several together."""
     dataset = task.dataset

@@ -149,7 +149,7 @@ def _participations(config: Config) -> list[int]:
 
 
 def _intersect(
-    config: Config, task: tasks.Task, times: list[int]
+    config: Config, task: tasks.FederatedTask, times: list[int]
 ) -> attacks.Intersection:
     """Attacks requests; they depend on no model, so that nothing trains."""
     asking, dataset = defences.name(config), task.dataset
@@ -188,7 +188,7 @@ def _intersect(
 
 def _train(
     config: Config,
-    task: tasks.Task,
+    task: tasks.FederatedTask,
     made: dict[str, attacks.Attack],
     names: Collection[str],
 ) -> Mapping[str, list[str]]:

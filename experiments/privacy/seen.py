@@ -194,7 +194,7 @@ class PublicImages:
         labels: int32[images].
     """
 
-    def __init__(self, task: tasks.Task, most: int):
+    def __init__(self, task: tasks.FederatedTask, most: int):
         """Reads the images.
 
         Args:

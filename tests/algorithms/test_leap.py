@@ -122,7 +122,7 @@ def test_pixel_clusters_are_of_the_data_or_of_a_class(data):
 
 def test_without_a_pace_an_epoch_has_every_example_once(data):
     ours = student(data, None)
-    sizes = [ours.update().num_examples for _ in range(8)]
+    sizes = [ours.update()["num_examples"] for _ in range(8)]
     assert sizes == [8, 8, 8, 6] * 2
     assert ours.epoch == 2 and ours.selected.all()
 
@@ -145,9 +145,9 @@ def test_a_step_is_that_of_sgd_with_momentum_and_weight_decay(data):
             velocity[i] = 0.9 * velocity[i] - 0.1 * decayed
             v.assign_add(0.9 * velocity[i] - 0.1 * decayed)
         update = ours.update()
-        assert update.loss_sum / N == pytest.approx(float(loss), rel=1e-5)
+        assert update["loss"] / N == pytest.approx(float(loss), rel=1e-5)
         correct = np.count_nonzero(np.argmax(logits, 1) == labels)
-        assert update.num_correct == correct
+        assert update["accuracy"] == correct
     for a, b in zip(ours.weights.trainable, model.trainable_variables, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     non_trainable = zip(ours.weights.non_trainable, model.non_trainable_variables)
@@ -169,7 +169,7 @@ def test_an_epoch_is_what_algorithm_2_selects(data, epochs_on_all, pace):
     ours = student(data, pace, clusters, epochs_on_all=epochs_on_all)
     model = network(CLASSES)
     # Line 10: on all of D, before anything is selected.
-    sizes = [ours.update().num_examples for _ in range(4 * epochs_on_all)]
+    sizes = [ours.update()["num_examples"] for _ in range(4 * epochs_on_all)]
     assert sizes == [8, 8, 8, 6] * epochs_on_all
     assert epochs_on_all == 0 or (ours.selected.all() and ours.easiness == np.inf)
     for epoch in range(3):
@@ -186,7 +186,7 @@ def test_an_epoch_is_what_algorithm_2_selects(data, epochs_on_all, pace):
         assert 0 < expected.sum() < N
         seen = 0
         while seen < expected.sum():
-            seen += ours.update().num_examples
+            seen += ours.update()["num_examples"]
         assert seen == expected.sum() and ours.epoch == epochs_on_all + epoch + 1
         np.testing.assert_array_equal(ours.selected, expected)
         assert ours.easiness == pytest.approx(easiness)
@@ -239,5 +239,5 @@ def test_a_student_learns(data):
     updates = [ours.update() for _ in range(60)]
     assert ours.selected.all()
     last = updates[-8:]
-    share = sum(u.num_correct for u in last) / sum(u.num_examples for u in last)
+    share = sum(u["accuracy"] for u in last) / sum(u["num_examples"] for u in last)
     assert share > 0.95

@@ -47,7 +47,7 @@ def weights(task, w):
 def test_the_features_of_the_tests_are_measured(task):
     results = task.evaluate(weights(task, np.eye(6, 4, dtype=np.float32)))
     assert set(results) == {"tar_at_far", "pair_accuracy", "map_at_r", "top1"}
-    examples, labels = task._data.test_examples(0, 30), task._data.test_labels
+    examples, labels = task.dataset.test_examples(0, 30), task.dataset.test_labels
     features = np.maximum(examples, 0)[:, :4]
     pairs = metrics.draw_pairs(labels, 6000, 0)
     cosines = metrics.pair_cosines(features, pairs)

@@ -42,11 +42,11 @@ def task_of(data):
 def run_of(task):
     algorithm = algorithms.Centralized(
         task.model_fn(),
-        task.data.num_classes,
+        task.dataset.num_classes,
         tf.keras.optimizers.AdamW(0.05),
         image_dtype=tf.float32,
     )
-    return training.PretrainRun("pretrain", task, algorithm)
+    return training.StepRun("pretrain", task, algorithm, task.steps_per_epoch)
 
 
 def test_an_epoch_has_every_image_once_and_the_next_another_order(data):

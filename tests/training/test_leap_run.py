@@ -44,7 +44,7 @@ def settings():
 
 
 def leap_run(task, embedding):
-    data = task.data
+    data = task.dataset
     student = algorithms.SelfPacedStudent(
         task.classifier_fn(),
         data.train_images,
@@ -61,7 +61,7 @@ def leap_run(task, embedding):
 
 
 def in_turn(task):
-    data = task.data
+    data = task.dataset
     return training.InTurnEmbedding(settings(), data.train_images, data.train_labels)
 
 
@@ -81,7 +81,7 @@ def test_a_run_in_turn_goes_on_bit_for_bit_from_a_checkpoint(task, tmp_path):
 
 
 def test_an_embedding_is_warmed_before_the_student_begins(task):
-    data = task.data
+    data = task.dataset
     warmed = training.InTurnEmbedding(
         settings(), data.train_images, data.train_labels, warmup_steps=5
     )
@@ -120,7 +120,7 @@ def test_the_test_is_that_of_the_student(task):
         metrics=["accuracy"],
     )
     loss, accuracy = model.evaluate(
-        task.data.test_images, task.data.test_labels, verbose=0
+        task.dataset.test_images, task.dataset.test_labels, verbose=0
     )
     measured = task.evaluate(run.weights)
     assert measured["top1"] == pytest.approx(accuracy)
@@ -129,7 +129,7 @@ def test_the_test_is_that_of_the_student(task):
 
 @pytest.mark.slow
 def test_a_process_of_its_own_trains_the_embedding(task):
-    data = task.data
+    data = task.dataset
     arguments = settings(), data.train_images, data.train_labels
     ours = training.EmbeddingProcess(*arguments)
     try:
@@ -160,7 +160,7 @@ def test_a_process_of_its_own_trains_the_embedding(task):
 
 @pytest.mark.slow
 def test_a_process_that_dies_is_reported(task):
-    data = task.data
+    data = task.dataset
     ours = training.EmbeddingProcess(settings(), data.train_images, data.train_labels)
     try:
         ours.advance(1)

@@ -131,7 +131,7 @@ def test_a_centralized_run_pools_all_clients(task):
         for c in task.dataset.train.client_ids
     )
     labels = np.concatenate(
-        [batch["label"].numpy() for batch in run._next_batches(0, -(-total // 4))]
+        [batch[1].numpy() for batch in run._next_batches(0, -(-total // 4))]
     )
     pooled = np.concatenate(
         [task.dataset.train.client_arrays(c)[1] for c in task.dataset.train.client_ids]

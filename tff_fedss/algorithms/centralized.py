@@ -4,27 +4,21 @@ An ordinary TensorFlow loop with a Keras optimizer over IID batches: the referen
 federated training is judged by, and the warm start of the feature extractor.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_fedss import losses, models, seeds
+from tff_fedss.algorithms.in_place import InPlace, as_numbers
 
 # Beyond some size a full shuffle costs more memory than it is worth.
 _SHUFFLE_BUFFER = 200_000
 
 
-class Centralized:
-    """phi and a cosine classifier W, trained step by step on Eq. 2.
-
-    Attributes:
-        update: Does one step on a mini-batch: (images [examples, h, w, c],
-            labels int32[examples]) -> (summed loss float32[], number of correctly
-            classified examples int64[]), both from before the step.
-    """
+class Centralized(InPlace):
+    """phi and a cosine classifier W, trained step by step on Eq. 2."""
 
     def __init__(
         self,
@@ -47,65 +41,57 @@ class Centralized:
             logit_scale: The fixed scale of the cosine logits.
             image_dtype: The dtype of the images in the data.
             seed: Of the initial W, which is that of `build_fedss` with the same seed.
-            initial_norm: Likewise.
+            initial_norm: Of its rows, see `models.initial_classifier`.
         """
         self._model = model
-        self._optimizer = optimizer
         self._logit_scale = logit_scale
         self._classifier = tf.Variable(
             models.initial_classifier(
                 num_classes, model.output_shape[1], [seed, 0], initial_norm
             )
         )
-        self._variables = [*model.trainable_variables, self._classifier]
-        self._non_trainable = model.non_trainable_variables
-        optimizer.build(self._variables)
+        super().__init__(
+            [*model.trainable_variables, self._classifier],
+            optimizer,
+            model.non_trainable_variables,
+        )
         # One graph for all batch sizes.
-        self.update = tf.function(
-            self._update,
+        self._update_graph = tf.function(
+            self._step,
             input_signature=[
                 tf.TensorSpec([None, *model.input_shape[1:]], image_dtype),
                 tf.TensorSpec([None], tf.int32),
             ],
         )
 
-    def _update(
-        self, images: tf.Tensor, labels: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def update(
+        self, images: np.ndarray | tf.Tensor, labels: np.ndarray | tf.Tensor
+    ) -> dict[str, float]:
+        """Does one step on a mini-batch.
+
+        Args:
+            images: [examples, h, w, c].
+            labels: int32[examples].
+
+        Returns:
+            From before the step `loss`, the sum, `accuracy`, the number of correctly
+            classified examples, and `num_examples`.
+        """
+        sums = as_numbers(self._update_graph(images, labels))
+        return {**sums, "num_examples": len(labels)}
+
+    def _step(self, images: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:
             features = self._model(tf.cast(images, tf.float32), training=True)
             logits = models.cosine_logits(features, self._classifier, self._logit_scale)
             example_losses = losses.softmax_loss(logits, labels)
             loss = tf.reduce_mean(example_losses)
-        gradient = tape.gradient(loss, self._variables)
-        self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
+        self._descend(tape.gradient(loss, self._trainable))
         is_correct = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
-        return tf.reduce_sum(example_losses), tf.math.count_nonzero(is_correct)
-
-    @property
-    def state(self) -> list[np.ndarray]:
-        """phi, W and what optimizer and normalizations remember, as arrays."""
-        return models.values(self._everything)
-
-    def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state.
-
-        Args:
-            state: As `state` was then.
-        """
-        models.assign(self._everything, state)
-
-    @property
-    def _everything(self) -> list[tf.Variable]:
-        return [*self._variables, *self._optimizer.variables, *self._non_trainable]
-
-    @property
-    def weights(self) -> tff.learning.models.ModelWeights:
-        """The model, with trainable = [*phi, W] as NumPy arrays."""
-        return tff.learning.models.ModelWeights(
-            trainable=models.values(self._variables),
-            non_trainable=models.values(self._non_trainable),
-        )
+        return {
+            "loss": tf.reduce_sum(example_losses),
+            "accuracy": tf.math.count_nonzero(is_correct),
+        }
 
 
 def iid_batches(

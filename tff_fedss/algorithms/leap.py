@@ -15,14 +15,12 @@ would be 10^16; the text says "at every epoch", and so it is here.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_fedss import losses, models, seeds
-from tff_fedss.algorithms.weight_decay import with_weight_decay
+from tff_fedss.algorithms.in_place import InPlace, as_numbers
 from tff_fedss.datasets.central.augmentation import Augmentation
 from tff_fedss.errors import RunStoppedError
 from tff_fedss.samplers import self_paced
@@ -31,21 +29,7 @@ from tff_fedss.samplers import self_paced
 _STREAM = 2
 
 
-class Update(NamedTuple):
-    """What an update measured on its mini-batch, before the step.
-
-    Attributes:
-        loss_sum: Of the cross-entropy.
-        num_correct: Correctly classified examples.
-        num_examples: The size of the mini-batch.
-    """
-
-    loss_sum: float
-    num_correct: int
-    num_examples: int
-
-
-class SelfPacedStudent:
+class SelfPacedStudent(InPlace):
     """A classifier, trained step by step on what it finds easy.
 
     Attributes:
@@ -82,7 +66,7 @@ class SelfPacedStudent:
             clusters_fn: Gives the clusters, int32[N], when an epoch begins; not needed
                 without a pace.
             batch_size: B. The last mini-batch of an epoch may be shorter.
-            weight_decay: Of all weights, see `with_weight_decay`.
+            weight_decay: Of all weights, see `InPlace`.
             augmentation: Of what it is trained on; not of what is measured.
             seed: Of the order of the examples and of their augmentation.
             epochs_on_all: How many epochs train on everything before the pace begins:
@@ -93,25 +77,28 @@ class SelfPacedStudent:
         self.selected = np.zeros(len(labels), bool)
         self._position = 0
         self._order: np.ndarray | None = None
+        super().__init__(
+            model.trainable_variables,
+            optimizer,
+            model.non_trainable_variables,
+            weight_decay,
+        )
         self._model = model
         self._images, self._labels = images, labels
-        # Listed now: once another model has been built in a graph, as TFF does, Keras
-        # may refuse to list the variables of this one.
-        self._trainable = model.trainable_variables
-        self._non_trainable = model.non_trainable_variables
-        self._optimizer = optimizer
-        self._optimizer.build(self._trainable)
         self._pace, self._clusters_fn = pace, clusters_fn
         self._epochs_on_all = epochs_on_all
         self._batch_size = batch_size
-        self._weight_decay = weight_decay
         self._augmentation = augmentation
         self._seed = seed
         self._infer = models.inference(model)
         self._update_graph = tf.function(self._step, reduce_retracing=True)
 
-    def update(self) -> Update:
+    def update(self) -> dict[str, float]:
         """Does one step on the next mini-batch; begins an epoch if there is none.
+
+        Returns:
+            From before the step `loss`, the sum, `accuracy`, the number of correctly
+            classified examples, and `num_examples`.
 
         Raises:
             RunStoppedError: If an epoch is to be selected by losses that are not
@@ -123,10 +110,8 @@ class SelfPacedStudent:
             self._begin_epoch()
         examples = self._order[self._position : self._position + self._batch_size]
         self._position += len(examples)
-        loss_sum, num_correct = self._update_graph(
-            self._images[examples], self._labels[examples]
-        )
-        return Update(float(loss_sum), int(num_correct), len(examples))
+        sums = self._update_graph(self._images[examples], self._labels[examples])
+        return {**as_numbers(sums), "num_examples": len(examples)}
 
     def _begin_epoch(self) -> None:
         """Solves for W (lines 11-23) and takes the next step of the pace (24)."""
@@ -162,17 +147,16 @@ class SelfPacedStudent:
     def _step(self, images, labels):
         step_num = self._optimizer.iterations
         seed = seeds.fold_in(tf.constant([self._seed, _STREAM]), step_num)
-        variables = self._trainable
         with tf.GradientTape() as tape:
             logits = self._model(self._augmentation(images, seed), training=True)
             example_losses = losses.softmax_loss(logits, labels)
             loss = tf.reduce_mean(example_losses)
-        gradient = with_weight_decay(
-            tape.gradient(loss, variables), variables, self._weight_decay
-        )
-        self._optimizer.apply_gradients(zip(gradient, variables, strict=True))
+        self._descend(tape.gradient(loss, self._trainable))
         is_correct = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
-        return tf.reduce_sum(example_losses), tf.math.count_nonzero(is_correct)
+        return {
+            "loss": tf.reduce_sum(example_losses),
+            "accuracy": tf.math.count_nonzero(is_correct),
+        }
 
     @property
     def state(self) -> list[np.ndarray]:
@@ -183,29 +167,14 @@ class SelfPacedStudent:
             np.asarray(self.easiness),
             np.asarray(self.diversity),
             self.selected.copy(),
-            *models.values(self._variables()),
+            *super().state,
         ]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state.
-
-        Args:
-            state: As `state` was then.
-        """
+        """Goes back to a state, see the base class."""
         epoch, position, easiness, diversity, selected, *values = state
         self.epoch, self._position = int(epoch), int(position)
         self.easiness, self.diversity = float(easiness), float(diversity)
         self.selected = np.array(selected)
         self._order = None
-        models.assign(self._variables(), values)
-
-    def _variables(self) -> list[tf.Variable]:
-        return [*self._trainable, *self._non_trainable, *self._optimizer.variables]
-
-    @property
-    def weights(self) -> tff.learning.models.ModelWeights:
-        """The classifier, as NumPy arrays in the order of Keras."""
-        return tff.learning.models.ModelWeights(
-            trainable=models.values(self._trainable),
-            non_trainable=models.values(self._non_trainable),
-        )
+        super().set_state(values)

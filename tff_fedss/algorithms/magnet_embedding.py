@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_fedss import losses, models, seeds
+from tff_fedss.algorithms.in_place import InPlace
 from tff_fedss.datasets.central.augmentation import AUGMENTATIONS, Augmentation
 from tff_fedss.errors import RunStoppedError
 from tff_fedss.samplers import neighbourhoods
@@ -53,7 +54,7 @@ class MagnetSettings:
     seed: int = 0
 
 
-class MagnetEmbedding:
+class MagnetEmbedding(InPlace):
     """A network, the clusters of its representations, and the losses of examples.
 
     Attributes:
@@ -86,11 +87,11 @@ class MagnetEmbedding:
         self._settings = settings
         self._images, self._labels = images, labels
         self._model = settings.network_fn()
-        # Listed now, see `leap.SelfPacedStudent`.
-        self._trainable = self._model.trainable_variables
-        self._non_trainable = self._model.non_trainable_variables
-        self._optimizer = tf.keras.optimizers.Adam(settings.learning_rate)
-        self._optimizer.build(self._trainable)
+        super().__init__(
+            self._model.trainable_variables,
+            tf.keras.optimizers.Adam(settings.learning_rate),
+            self._model.non_trainable_variables,
+        )
         self._infer = models.inference(self._model)
         self._update_graph = tf.function(self._step)
         batch = settings.clusters_per_batch * settings.examples_per_cluster
@@ -168,8 +169,7 @@ class MagnetEmbedding:
                 tf.reshape(outputs, shape), cluster_classes, settings.alpha
             )
             loss = tf.reduce_mean(example_losses)
-        gradient = tape.gradient(loss, self._trainable)
-        self._optimizer.apply_gradients(zip(gradient, self._trainable, strict=True))
+        self._descend(tape.gradient(loss, self._trainable))
         return example_losses
 
     @property
@@ -180,15 +180,11 @@ class MagnetEmbedding:
             self._index.assignments,
             self._index.centers,
             self._losses.copy(),
-            *models.values(self._variables()),
+            *super().state,
         ]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state.
-
-        Args:
-            state: As `state` was then.
-        """
+        """Goes back to a state, see the base class."""
         num_steps, assignments, centers, example_losses, *values = state
         self.num_steps = int(num_steps)
         self._index = neighbourhoods.ClusterIndex(
@@ -197,10 +193,7 @@ class MagnetEmbedding:
             np.array(centers),
         )
         self._losses = np.array(example_losses)
-        models.assign(self._variables(), values)
-
-    def _variables(self) -> list[tf.Variable]:
-        return [*self._trainable, *self._non_trainable, *self._optimizer.variables]
+        super().set_state(values)
 
 
 def pixel_clusters(

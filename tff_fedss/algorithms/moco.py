@@ -20,15 +20,14 @@ statistics. Here a backbone with `SplitBatchNormalization` and `shuffle_keys` do
 GroupNorm has no such statistics.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import losses, models
-from tff_fedss.algorithms.weight_decay import with_weight_decay
+from tff_fedss.algorithms.in_place import InPlace, as_numbers
 
 _NUM_CLUSTERINGS = 10  # Of which the best is taken.
 _NO_LABEL = -1
@@ -40,28 +39,7 @@ _OF_QUEUE = ("queue", _QUEUE_LABELS)
 MOCO_CLUSTERS = ("k_means", "labels")
 
 
-class StepSums(NamedTuple):
-    """What a step has measured, before it: sums over its queries.
-
-    Attributes:
-        loss: The loss that is trained on.
-        num_correct: For how many queries no key of the queue was as similar as their
-            own.
-        cluster_share: The share of the queue that is in the query's cluster; 0 for the
-            plain form, as the two below.
-        num_labelled: How many keys with a label are in the query's cluster, where the
-            query has one, too.
-        num_right: How many of these have the query's.
-    """
-
-    loss: float
-    num_correct: float
-    cluster_share: float
-    num_labelled: float
-    num_right: float
-
-
-class MoCo:
+class MoCo(InPlace):
     """A query and a key encoder with a queue of keys, trained step by step.
 
     Attributes:
@@ -100,7 +78,7 @@ class MoCo:
             embedding_dim: Of queries and keys.
             temperature: T.
             key_momentum: m.
-            weight_decay: Of all weights, see `with_weight_decay`.
+            weight_decay: Of all weights, see `InPlace`.
             gamma: Of the focal loss; 0 is InfoNCE.
             form: One of `losses.INFO_NCE_FORMS`.
             num_clusters: Of k-means.
@@ -129,18 +107,27 @@ class MoCo:
         self.queue_labels = tf.Variable(tf.fill([queue_size], _NO_LABEL))
         self.pointer = tf.Variable(0)
         self.centers = tf.Variable(tf.zeros([num_clusters, embedding_dim]))
-        self._optimizer = optimizer
+        self._key_variables = list(self.key_encoder.trainable_variables)
+        super().__init__(
+            self.encoder.trainable_variables,
+            optimizer,
+            [
+                *self.encoder.non_trainable_variables,
+                *self.key_encoder.variables,
+                self.queue,
+                self.queue_labels,
+                self.pointer,
+                self.centers,
+            ],
+            weight_decay,
+        )
         self._temperature = temperature
         self._key_momentum = key_momentum
-        self._weight_decay = weight_decay
         self._gamma = gamma
         self._form = form
         self._clusters = clusters
         self._shuffle_keys = shuffle_keys
         self._seed = seed
-        self._variables = list(self.encoder.trainable_variables)
-        self._key_variables = list(self.key_encoder.trainable_variables)
-        optimizer.build(self._variables)
         self._update_graph = tf.function(self._step)
         self._measure_graph = tf.function(self._measure_step)
 
@@ -151,7 +138,7 @@ class MoCo:
         query_views: tf.Tensor,
         key_views: tf.Tensor,
         labels: tf.Tensor | None = None,
-    ) -> StepSums:
+    ) -> dict[str, float]:
         """Does one step on a mini-batch.
 
         Args:
@@ -162,10 +149,29 @@ class MoCo:
                 They decide nothing but clusters by labels.
 
         Returns:
-            What was measured.
+            Sums over the queries, from before the step: `loss`, `accuracy` (how many
+            have no key in the queue that is as similar as their own), `num_examples`,
+            and, of the forms with clusters, `cluster_share` (the share of the queue
+            that is in the query's cluster), `labelled` (how many keys with a label are
+            in the cluster of a query with one) and `right` (how many of these have the
+            query's).
         """
         labels = _labels_of_batch(labels, len(query_views))
-        return StepSums(*map(float, self._update_graph(query_views, key_views, labels)))
+        sums = self._update_graph(query_views, key_views, labels)
+        return {**as_numbers(sums), "num_examples": len(query_views)}
+
+    def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Computes the metrics of a round, see the base class.
+
+        Returns:
+            `loss`, `accuracy`, `num_examples`; with clusters `cluster_share`, and
+            `cluster_purity`: of the keys in a query's cluster, the share that is of
+            the query's class.
+        """
+        sums = dict(sums)
+        labelled, right = sums.pop("labelled", 0), sums.pop("right", 0)
+        purity = {"cluster_purity": right / labelled} if labelled else {}
+        return {**super().round_metrics(sums), **purity}
 
     def _step(self, query_views, key_views, labels):
         self._move_key_encoder()
@@ -183,25 +189,24 @@ class MoCo:
                 is_same_cluster=same,
             )
             loss = tf.reduce_mean(example_losses)
-        gradient = with_weight_decay(
-            tape.gradient(loss, self._variables), self._variables, self._weight_decay
-        )
-        self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
-        in_cluster = (0.0, 0, 0)
-        if same is not None:
-            is_labelled = self._is_labelled(labels)
-            in_cluster = (
-                tf.reduce_sum(tf.reduce_mean(tf.cast(same, tf.float32), 1)),
-                tf.math.count_nonzero(same & is_labelled),
-                tf.math.count_nonzero(same & is_labelled & self._is_same_label(labels)),
-            )
-        self._enqueue(keys, labels)
+        self._descend(tape.gradient(loss, self._trainable))
         is_correct = positive > tf.reduce_max(negative, 1)
-        return (
-            tf.reduce_sum(example_losses),
-            tf.math.count_nonzero(is_correct),
-            *in_cluster,
-        )
+        sums = {
+            "loss": tf.reduce_sum(example_losses),
+            "accuracy": tf.math.count_nonzero(is_correct),
+        }
+        if same is not None:
+            labelled = same & self._is_labelled(labels)
+            right = labelled & self._is_same_label(labels)
+            sums |= {
+                "cluster_share": tf.reduce_sum(
+                    tf.reduce_mean(tf.cast(same, tf.float32), 1)
+                ),
+                "labelled": tf.math.count_nonzero(labelled),
+                "right": tf.math.count_nonzero(right),
+            }
+        self._enqueue(keys, labels)
+        return sums
 
     def _keys(self, views: tf.Tensor) -> tf.Tensor:
         """float32[examples, embedding_dim], in the order of the views."""
@@ -216,7 +221,7 @@ class MoCo:
 
     def _move_key_encoder(self) -> None:
         m = self._key_momentum
-        for key, query in zip(self._key_variables, self._variables, strict=True):
+        for key, query in zip(self._key_variables, self._trainable, strict=True):
             key.assign(m * key + (1.0 - m) * query)
 
     def _logits(
@@ -335,28 +340,6 @@ class MoCo:
             non_trainable=models.values(self._backbone.non_trainable_variables),
         )
 
-    @property
-    def state(self) -> list[np.ndarray]:
-        """The encoders, the queue, the centers and what the optimizer remembers."""
-        return [
-            *self.arrays().values(),
-            self.centers.numpy(),
-            *models.values(self._optimizer.variables),
-        ]
-
-    def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state.
-
-        Args:
-            state: As `state` was then.
-        """
-        variables = [
-            *self._named_variables().values(),
-            self.centers,
-            *self._optimizer.variables,
-        ]
-        models.assign(variables, state)
-
     def _named_variables(self) -> dict[str, tf.Variable]:
         return {
             **{f"query_{i:03d}": v for i, v in enumerate(self.encoder.variables)},
@@ -371,22 +354,18 @@ class MoCo:
         return {name: v.numpy() for name, v in self._named_variables().items()}
 
     def start_from(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Goes on from another training, with a fresh optimizer (experiments B to D).
+        """Starts from another training, with a fresh optimizer (experiments B to D).
 
         The queue comes along if it is of the same size. If not, the newest of its keys
         are taken, and the oldest places stay random.
 
         Args:
-            arrays: As `arrays` was then; of files that are older than the labels of the
-                queue, these are not known.
+            arrays: As `arrays` was then.
 
         Raises:
             ValueError: If they are not of such encoders; nothing is changed then.
         """
         variables = self._named_variables()
-        if "queue" in arrays:
-            unknown = np.full(len(arrays["queue"]), _NO_LABEL, np.int32)
-            arrays = {_QUEUE_LABELS: unknown, **arrays}
         if set(arrays) != set(variables):
             raise ValueError(
                 f"has {len(arrays)} arrays, where these encoders have {len(variables)}"

@@ -22,7 +22,6 @@ over the others. The article does not say what it did; this does all-random samp
 harm beyond what it is.
 """
 
-import collections
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -33,9 +32,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import losses, models
+from tff_fedss.algorithms.in_place import InPlace, as_numbers
 from tff_fedss.algorithms.rf_softmax import Encoder
 from tff_fedss.algorithms.shard_softmax import ShardSoftmax
-from tff_fedss.algorithms.weight_decay import with_weight_decay
 from tff_fedss.runtime import DeviceMesh, balanced_bounds
 from tff_fedss.samplers import ShardSample, ShardSampler
 
@@ -59,16 +58,8 @@ class ShardedState:
     matrices: Mapping[str, models.ShardedMatrix]
 
 
-class PartialFC:
-    """An encoder and a classifier W in shards, trained step by step.
-
-    Attributes:
-        round_metrics: Of the steps since `begin_round`: `loss`, the mean; `ca_pcc`, the
-            article's CA_pcc: the mean cosine between features and the centres (rows of
-            W) of their classes, of all examples, from before their step;
-            `trained_share`, of the examples, those whose class was in the sample; and
-            `classes_per_step`, the mean number of rows in a step.
-    """
+class PartialFC(InPlace):
+    """An encoder and a classifier W in shards, trained step by step."""
 
     def __init__(
         self,
@@ -148,26 +139,31 @@ class PartialFC:
                 *(matrix.shards for matrix in self._matrices.values()), strict=True
             )
         ]
-        self._optimizer = tf.keras.optimizers.SGD(learning_rate, momentum)
-        self._optimizer.build(encoder.trainable_variables)
-        self._weight_decay = weight_decay
-        self._graph = None
-        self.begin_round()
-
-    def begin_round(self) -> None:
-        """Begins to add up `round_metrics` anew."""
-        self._sums = collections.Counter()
-
-    @property
-    def round_metrics(self) -> "collections.OrderedDict[str, float]":
-        """See the class."""
-        sums = self._sums
-        return collections.OrderedDict(
-            loss=sums["loss"] / max(sums["trained"], 1),
-            ca_pcc=sums["cosines"] / max(sums["examples"], 1),
-            trained_share=sums["trained"] / max(sums["examples"], 1),
-            classes_per_step=sums["classes"] / max(sums["steps"], 1),
+        super().__init__(
+            encoder.trainable_variables,
+            tf.keras.optimizers.SGD(learning_rate, momentum),
+            weight_decay=weight_decay,
         )
+        self._graph = None
+
+    def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Computes the metrics of a round, see the base class.
+
+        Returns:
+            `loss`, the mean over the examples whose class was in the sample;
+            `trained_share`, the share of these; `ca_pcc`, the article's CA_pcc: the
+            mean cosine between features and the centres (rows of W) of their classes,
+            of all examples, from before their step; `classes_per_step`, the mean number
+            of rows in a step; and `num_examples`.
+        """
+        num_examples = sums["num_examples"]
+        return {
+            "loss": sums["loss"] / max(sums["trained"], 1),
+            "ca_pcc": sums["cosines"] / num_examples,
+            "trained_share": sums["trained"] / num_examples,
+            "classes_per_step": sums["classes"] / sums["steps"],
+            "num_examples": num_examples,
+        }
 
     def draw_sample(self, labels: np.ndarray) -> list[ShardSample]:
         """Returns the rows of each device that the next step would take.
@@ -177,7 +173,7 @@ class PartialFC:
         """
         return self._sampler.draw(labels, self._num_steps)
 
-    def update(self, inputs: Any, labels: np.ndarray) -> float:
+    def update(self, inputs: Any, labels: np.ndarray) -> dict[str, float]:
         """Does one step on a mini-batch.
 
         Args:
@@ -185,7 +181,7 @@ class PartialFC:
             labels: int32[examples], the classes; at least as many as devices.
 
         Returns:
-            The summed loss, from before the step.
+            `loss`, the sum from before the step, and what `round_metrics` takes of it.
 
         Raises:
             ValueError: If there are fewer examples than devices.
@@ -199,17 +195,15 @@ class PartialFC:
         if self._graph is None:
             self._graph = self._build_graph(inputs)
         self._num_steps += 1
-        loss, cosines = self._graph(inputs, example_weights, samples)
-        loss_sum = float(loss) * num_trained
-        self._sums.update(
-            loss=loss_sum,
-            cosines=float(cosines),
-            trained=num_trained,
-            examples=len(labels),
-            classes=sum(len(s.positives) + len(s.negatives) for s in samples),
-            steps=1,
-        )
-        return loss_sum
+        means = as_numbers(self._graph(inputs, example_weights, samples))
+        return {
+            "loss": means["loss"] * num_trained,
+            "cosines": means["cosines"],
+            "trained": num_trained,
+            "num_examples": len(labels),
+            "classes": sum(len(s.positives) + len(s.negatives) for s in samples),
+            "steps": 1,
+        }
 
     def _build_graph(self, inputs: Any):
         """Traces the step once, for mini-batches and samples of all sizes."""
@@ -263,8 +257,10 @@ class PartialFC:
         )
         self._update_encoder(tapes, own_features, mesh.reduce_scatter(gradients))
         losses_ = tf.where(example_weights > 0, log_partition[0] - logits[0], 0.0)
-        loss = tf.reduce_sum(example_weights * losses_)
-        return loss, tf.reduce_sum(cosines[0])
+        return {
+            "loss": tf.reduce_sum(example_weights * losses_),
+            "cosines": tf.reduce_sum(cosines[0]),
+        }
 
     def _encode(self, inputs) -> tuple[tf.GradientTape, tf.Tensor]:
         with tf.GradientTape() as tape:
@@ -280,31 +276,20 @@ class PartialFC:
         return logits, tape.gradient(logits, cosines)
 
     def _update_encoder(self, tapes, features, gradients) -> None:
-        variables = self._encoder.trainable_variables
         by_device = self._mesh.map(
-            lambda tape, own, gradient: tape.gradient(own, variables, gradient),
+            lambda tape, own, gradient: tape.gradient(own, self._trainable, gradient),
             tapes,
             features,
             gradients,
         )
-        total = [
-            functools.reduce(tf.add, parts) for parts in zip(*by_device, strict=True)
-        ]
-        if self._weight_decay:
-            total = with_weight_decay(total, variables, self._weight_decay)
-        self._optimizer.apply_gradients(zip(total, variables, strict=True))
-
-    @property
-    def _small_variables(self) -> list[tf.Variable]:
-        return [*self._encoder.trainable_variables, *self._optimizer.variables]
+        self._descend(
+            [functools.reduce(tf.add, parts) for parts in zip(*by_device, strict=True)]
+        )
 
     @property
     def state(self) -> ShardedState:
         """Everything that the next steps depend on."""
-        arrays = [
-            np.asarray(self._num_steps),
-            *models.values(self._small_variables),
-        ]
+        arrays = [np.asarray(self._num_steps), *super().state]
         return ShardedState(arrays, self._matrices)
 
     def set_state(self, state: ShardedState) -> None:
@@ -314,7 +299,7 @@ class PartialFC:
             state: Of an algorithm with the same strata, on any mesh.
         """
         num_steps, *arrays = state.arrays
-        models.assign(self._small_variables, arrays)
+        super().set_state(arrays)
         for name, matrix in self._matrices.items():
             matrix.copy_from(state.matrices[name])
         self._num_steps = int(num_steps)
@@ -325,7 +310,7 @@ class PartialFC:
 
         See `models.ShardedMatrix` for how to read it.
         """
-        encoder = models.values(self._encoder.trainable_variables)
         return tff.learning.models.ModelWeights(
-            trainable=[*encoder, self._matrices["W"]], non_trainable=[]
+            trainable=[*super().weights.trainable, self._matrices["W"]],
+            non_trainable=[],
         )

@@ -9,14 +9,14 @@ step, each example draws m negatives of its own from the sampler, given its h; o
 mini-batch draws m that its examples share.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_fedss import losses, metrics, models, seeds
+from tff_fedss.algorithms.in_place import InPlace, as_numbers
 from tff_fedss.samplers import ClassSampler
 
 # How many examples q is measured on, from the last mini-batch.
@@ -42,7 +42,7 @@ class Encoder(Protocol):
         """Maps inputs and a state to float32[examples, d] and the next state."""
 
 
-class SampledSoftmax:
+class SampledSoftmax(InPlace):
     """An encoder and a classifier W, trained step by step.
 
     Attributes:
@@ -83,7 +83,6 @@ class SampledSoftmax:
         """
         self.sampler = sampler
         self._encoder = encoder
-        self._optimizer = optimizer
         self._num_negatives = num_negatives
         self._logit_scale = logit_scale
         self._share_negatives = share_negatives
@@ -92,36 +91,28 @@ class SampledSoftmax:
         self._classifier = tf.Variable(
             models.initial_classifier(num_classes, embedding_dim, [seed, 0])
         )
-        self._variables = [*encoder.trainable_variables, self._classifier]
-        optimizer.build(self._variables)
+        super().__init__([*encoder.trainable_variables, self._classifier], optimizer)
         self._carry = encoder.initial_carry
         # h, labels and left_out of the last mini-batch.
         self._last: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None = None
-        self._num_clipped_steps = 0
         self._update_graph = tf.function(self._step, reduce_retracing=True)
         self._rebuild_sampler()
 
-    def begin_round(self) -> None:
-        """Resets what `round_metrics` counts."""
-        self._num_clipped_steps = 0
-        if self.sampler is not None:
-            self.sampler.num_estimates = self.sampler.num_clipped = 0
+    def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Computes the metrics of a round, see the base class.
 
-    @property
-    def round_metrics(self) -> dict[str, float]:
-        """What was counted since `begin_round`.
-
-        `clipped_steps`: the steps whose gradient was clipped, if there is a maximum.
-        `clipped_share`, of a sampler: the share of its estimates that were below their
-        bound; 0 if it estimates nothing.
+        Returns:
+            `loss`, `num_examples`; `clipped_steps`, the steps whose gradient was
+            clipped, if there is a maximum; and of a sampler `clipped_share`, the share
+            of its estimates that were below their bound, 0 if it estimates nothing.
         """
-        counts = {}
+        num_examples = sums["num_examples"]
+        found = {"loss": sums["loss"] / num_examples, "num_examples": num_examples}
         if self._max_gradient_norm is not None:
-            counts["clipped_steps"] = self._num_clipped_steps
+            found["clipped_steps"] = sums["clipped_steps"]
         if self.sampler is not None:
-            estimates = max(self.sampler.num_estimates, 1)
-            counts["clipped_share"] = self.sampler.num_clipped / estimates
-        return counts
+            found["clipped_share"] = sums["clipped"] / max(sums["estimates"], 1)
+        return found
 
     def measure_proposal(self) -> metrics.ProposalQuality | None:
         """Compares the sampler's q with the softmax, at a cost of O(n) an example.
@@ -153,7 +144,7 @@ class SampledSoftmax:
 
     def update(
         self, inputs: Any, labels: np.ndarray, left_out: np.ndarray | None = None
-    ) -> float:
+    ) -> dict[str, float]:
         """Does one step on a mini-batch.
 
         Args:
@@ -164,15 +155,19 @@ class SampledSoftmax:
                 with NO_CLASS. None: there are none.
 
         Returns:
-            The summed loss (sampled, or full without a sampler) from before the step.
+            `loss`, the sum from before the step (sampled, or full without a sampler),
+            and what `round_metrics` takes of it.
         """
-        loss_sum, self._carry, h, is_clipped = self._update_graph(
-            inputs, self._carry, labels, left_out
-        )
-        self._num_clipped_steps += int(is_clipped)
-        if h is not None:
+        sampler = self.sampler
+        if sampler is not None:
+            sampler.num_estimates = sampler.num_clipped = 0
+        sums, self._carry, h = self._update_graph(inputs, self._carry, labels, left_out)
+        sums = {**as_numbers(sums), "num_examples": len(labels)}
+        if sampler is not None:
             self._last = h.numpy(), np.asarray(labels), left_out
-        return float(loss_sum)
+            sums["estimates"] = sampler.num_estimates
+            sums["clipped"] = sampler.num_clipped
+        return sums
 
     def _step(self, inputs, carry, labels, left_out):
         with tf.GradientTape() as tape:
@@ -215,11 +210,12 @@ class SampledSoftmax:
                     is_out,
                 )
             loss = tf.reduce_mean(example_losses)
-        gradient = tape.gradient(loss, self._variables)
-        is_clipped = False
+        gradient = tape.gradient(loss, self._trainable)
+        sums = {"loss": tf.reduce_sum(example_losses)}
         if self._max_gradient_norm is not None:
             gradient, is_clipped = _clip(gradient, self._max_gradient_norm)
-        self._optimizer.apply_gradients(zip(gradient, self._variables, strict=True))
+            sums["clipped_steps"] = tf.cast(is_clipped, tf.int32)
+        self._descend(gradient)
         if self.sampler is not None and self.sampler.needs_embeddings:
             changed, _ = tf.unique(tf.concat([labels, tf.reshape(ids, [-1])], 0))
             # A graph runs what has effects in the order in which it is written.
@@ -228,7 +224,7 @@ class SampledSoftmax:
                 [changed, tf.gather(self._classifier, changed)],
                 [],
             )
-        return tf.reduce_sum(example_losses), next_carry, h, is_clipped
+        return sums, next_carry, h
 
     def _draw(self, h: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         def draw(h, labels, step):
@@ -255,28 +251,14 @@ class SampledSoftmax:
     @property
     def state(self) -> list[np.ndarray]:
         """The weights, the carried state and what the optimizer remembers."""
-        return [
-            *models.values([*self._variables, *self._optimizer.variables]),
-            *map(np.asarray, self._carry),
-        ]
+        return [*super().state, *map(np.asarray, self._carry)]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state.
-
-        Args:
-            state: As `state` was then.
-        """
-        variables = (*self._variables, *self._optimizer.variables)
-        models.assign(variables, state[: len(variables)])
-        self._carry = tuple(state[len(variables) :])
+        """Goes back to a state, see the base class."""
+        count = len(self._variables)
+        super().set_state(state[:count])
+        self._carry = tuple(state[count:])
         self._rebuild_sampler()
-
-    @property
-    def weights(self) -> tff.learning.models.ModelWeights:
-        """The model, with trainable = [*encoder, W] as NumPy arrays."""
-        return tff.learning.models.ModelWeights(
-            trainable=models.values(self._variables), non_trainable=[]
-        )
 
 
 def _clip(

@@ -11,6 +11,7 @@ from tff_fedss.tasks.families import (
     Settings,
     load_clients,
 )
+from tff_fedss.tasks.federated_task import FederatedTask
 from tff_fedss.tasks.identities import IdentityVerification
 from tff_fedss.tasks.labelled_images import LabelledClassification
 from tff_fedss.tasks.language_model import LanguageModel
@@ -29,6 +30,7 @@ __all__ = [
     "DataOptions",
     "ExtremeClassification",
     "Family",
+    "FederatedTask",
     "IdentityVerification",
     "LabelledClassification",
     "LanguageModel",

@@ -8,13 +8,13 @@ import tensorflow_federated as tff
 
 from tff_fedss import metrics
 from tff_fedss.datasets.federated.dataset import FederatedDataset
-from tff_fedss.tasks import retrieval, task
+from tff_fedss.tasks import federated_task, retrieval
 
 # The column of what is measured on images of classes that nobody has.
 UNSEEN_METRIC = "unseen_map_at_10"
 
 
-class Classification(task.Task):
+class Classification(federated_task.FederatedTask):
     """Classify held-out images among all n classes; the metric is top-1 accuracy.
 
     Where the data set has images of classes that nobody has, each of them looks for its
@@ -29,7 +29,11 @@ class Classification(task.Task):
         dataset: FederatedDataset,
         feature_extractor_fn: Callable[[], tf.keras.Model],
     ):
-        """See the base class.
+        """Checks that the test can be classified.
+
+        Args:
+            dataset: The data.
+            feature_extractor_fn: Builds phi, see `algorithms.build_fedss`.
 
         Raises:
             ValueError: If the test images are of other classes than the clients'.
@@ -49,10 +53,7 @@ class Classification(task.Task):
     def evaluate(
         self, weights: tff.learning.models.ModelWeights
     ) -> "collections.OrderedDict[str, float]":
-        """Measures a model on the test split.
-
-        Args:
-            weights: With trainable = [*phi, W].
+        """Measures a model on the test split, see the base class.
 
         Returns:
             {"top1": the share of test images whose nearest class is their own,
@@ -63,7 +64,9 @@ class Classification(task.Task):
         classifier = tf.convert_to_tensor(weights.trainable[-1])
         num_correct, cosine = 0, metrics.MeanCosine()
         for features, labels in self._features(weights, self.dataset.test_examples()):
-            num_correct += int(task.count_correct(features, labels, classifier))
+            num_correct += int(
+                federated_task.count_correct(features, labels, classifier)
+            )
             cosine.add(features)
         measured = collections.OrderedDict(
             top1=num_correct / self.dataset.test.num_examples, mean_cosine=cosine.value

@@ -10,18 +10,15 @@ import tensorflow_federated as tff
 from tff_fedss import metrics, models
 from tff_fedss.datasets.central.labelled_images import LabelledImages
 from tff_fedss.datasets.central.two_views import TwoViews
-from tff_fedss.datasets.fingerprint import Fingerprint
+from tff_fedss.tasks.task import Task
 
 
-class Contrastive:
-    """The triple of two-view batches, a backbone and linear accuracy.
+class Contrastive(Task):
+    """Two views of each image, a backbone, and the accuracy of a linear classifier.
 
     Attributes:
-        metric: The key in the result of `evaluate`.
-        metric_title: How to write it in tables and plots.
         backbone_fn: Builds the network whose features are wanted.
         steps_per_epoch: How many batches are an epoch.
-        summary: The data in one line.
     """
 
     metric = "linear_accuracy"
@@ -36,7 +33,7 @@ class Contrastive:
         batch_size: int,
         seed: int,
     ):
-        """Takes the parts.
+        """Builds the backbone that is measured.
 
         Args:
             data: The labels serve the linear classifier, the purity of clusters, and
@@ -47,35 +44,26 @@ class Contrastive:
             batch_size: The mini-batch, at most the number of training images.
             seed: Of the order and the views.
         """
+        super().__init__(data)
         self.backbone_fn = backbone_fn
         self.steps_per_epoch = len(data.train_images) // batch_size
-        self.summary = data.summary()
-        self._data = data
         self._views = views
         self._batch_size = batch_size
         self._seed = seed
         self._model = backbone_fn()
         self._infer = models.inference(self._model)
 
-    def fingerprint(self) -> Fingerprint:
-        """By what a run knows its data again; see `datasets.fingerprint`."""
-        return self._data.fingerprint()
-
     def batches(
         self, num_done: int
     ) -> Iterator[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-        """Yields query and key views of training images, and their labels, without end.
-
-        Args:
-            num_done: How many batches to leave out, because they have been used before.
-        """
+        """Yields query and key views of training images, and their labels."""
         return iter(
             self._views.batches(
-                self._data.train_images,
+                self.dataset.train_images,
                 self._batch_size,
                 self._seed,
                 num_done,
-                self._data.train_labels,
+                self.dataset.train_labels,
             )
         )
 
@@ -93,7 +81,7 @@ class Contrastive:
             `linear_accuracy`.
         """
         weights.assign_weights_to(self._model)
-        data = self._data
+        data = self.dataset
         return collections.OrderedDict(
             linear_accuracy=metrics.linear_accuracy(
                 self._features(data.train_images),
@@ -102,11 +90,6 @@ class Contrastive:
                 data.test_labels,
             )
         )
-
-    @staticmethod
-    def format_metric(value: float) -> str:
-        """Writes a value of the metric, a share."""
-        return f"{100 * value:.1f} %"
 
     def _features(self, images: np.ndarray) -> np.ndarray:
         size = self._views.image_size

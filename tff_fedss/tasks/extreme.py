@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 
 from tff_fedss import metrics, models, seeds
 from tff_fedss.datasets.central.extreme import ExtremeDataset, SparseRows
-from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks import sampled_softmax
 
@@ -54,35 +53,36 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         Raises:
             InvalidInputError: If no training or no test row has a label.
         """
-        self.num_classes = data.num_labels
-        self.embedding_dim = embedding_dim
-        self.logit_scale = logit_scale
-        self._data = data
+        super().__init__(data, data.num_labels, embedding_dim, logit_scale)
         self._train_rows = np.flatnonzero(np.diff(data.train.label_ends))
         self._test_rows = np.flatnonzero(np.diff(data.test.label_ends))
         if not len(self._train_rows) or not len(self._test_rows):
             part = "test" if len(self._train_rows) else "training"
             raise InvalidInputError(f"no {part} row has a label")
-        self.summary = (
-            f"v={data.num_features:,} features, n={data.num_labels:,} labels, "
-            f"{len(self._train_rows):,} training rows with "
-            f"{len(data.train.label_ids) / len(self._train_rows):.1f} labels in the "
-            f"mean, {len(self._test_rows):,} test rows; left out for want of a label: "
-            f"{len(data.train) - len(self._train_rows)} and "
-            f"{len(data.test) - len(self._test_rows)}"
-        )
         self._batch_size = batch_size
         self._seed = seed
         self._mask_positives = mask_positives
 
-    def fingerprint(self) -> Fingerprint:
+    @property
+    def summary(self) -> str:
         """See the base class."""
-        return self._data.fingerprint()
+        data, num_train, num_test = (
+            self.dataset,
+            len(self._train_rows),
+            len(self._test_rows),
+        )
+        return (
+            f"v={data.num_features:,} features, n={data.num_labels:,} labels, "
+            f"{num_train:,} training rows with "
+            f"{len(data.train.label_ids) / num_train:.1f} labels in the mean, "
+            f"{num_test:,} test rows; without a label and left out: "
+            f"{len(data.train) - num_train} and {len(data.test) - num_test}"
+        )
 
     def encoder(self) -> models.SparseEncoder:
         """See the base class."""
         return models.SparseEncoder(
-            self._data.num_features, self.embedding_dim, self._seed
+            self.dataset.num_features, self.embedding_dim, self._seed
         )
 
     def batches(self, num_done: int) -> Iterator[tuple[Any, ...]]:
@@ -93,7 +93,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         """
         per_epoch = -(-len(self._train_rows) // self._batch_size)
         epoch, position = divmod(num_done, per_epoch)
-        train = self._data.train
+        train = self.dataset.train
         while True:
             generator = seeds.generator(self._seed, epoch)
             rows = generator.permutation(self._train_rows)
@@ -129,7 +129,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         """
         encoder, best = self._evaluation
         classifier = tf.constant(sampled_softmax.load_weights(encoder, weights))
-        test = self._data.test
+        test = self.dataset.test
         ranked, labels = [], []
         for start in range(0, len(self._test_rows), _EVALUATION_ROWS):
             rows = self._test_rows[start : start + _EVALUATION_ROWS]

@@ -62,11 +62,8 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         """
         if flip and len(data.example_shape) != 3:
             raise ValueError("flip needs images")
-        self.num_classes = data.num_classes
-        self.embedding_dim = feature_extractor_fn().output_shape[1]
-        self.logit_scale = logit_scale
-        self.summary = data.summary
-        self._data = data
+        dim = feature_extractor_fn().output_shape[1]
+        super().__init__(data, data.num_classes, dim, logit_scale)
         self._feature_extractor_fn = feature_extractor_fn
         self._batch_size = batch_size
         self._seed = seed
@@ -79,7 +76,12 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
     def fingerprint(self) -> Fingerprint:
         """See the base class."""
         own = {} if self._lfw is None else self._lfw.fingerprint()
-        return {**self._data.fingerprint(), **own}
+        return {**self.dataset.fingerprint(), **own}
+
+    @property
+    def summary(self) -> str:
+        """See the base class."""
+        return self.dataset.summary
 
     def encoder(self) -> models.ImageEncoder:
         """See the base class."""
@@ -89,7 +91,7 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         """See the base class."""
         number = num_done
         while True:
-            examples, labels = self._data.batch(number, self._batch_size, self._seed)
+            examples, labels = self.dataset.batch(number, self._batch_size, self._seed)
             if self._flip:
                 generator = seeds.generator(self._seed + (_FLIPS << 32), number)
                 is_mirrored = generator.random(len(examples)) < 0.5
@@ -134,17 +136,17 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
             ]
             return np.concatenate(parts)
 
-        num_tests = len(self._data.test_labels)
-        features = features_of(self._data.test_examples, num_tests)
+        num_tests = len(self.dataset.test_labels)
+        features = features_of(self.dataset.test_examples, num_tests)
         cosines = metrics.pair_cosines(features, self._pairs)
         is_same = self._pairs.is_same
-        labels = self._data.test_labels
+        labels = self.dataset.test_labels
         results = collections.OrderedDict(
             tar_at_far=metrics.tar_at_far(cosines, is_same, FAR),
             pair_accuracy=metrics.pair_accuracy(cosines, is_same),
             map_at_r=metrics.map_at_r(features, labels, self._r),
         )
-        if not self._data.test_is_unseen:
+        if not self.dataset.test_is_unseen:
             results["top1"] = float(np.mean(_nearest(features, classifier) == labels))
         if self._lfw is not None:
             lfw = self._lfw

@@ -10,16 +10,14 @@ import tensorflow_federated as tff
 from tff_fedss import losses, models
 from tff_fedss.datasets.central.augmentation import Augmentation
 from tff_fedss.datasets.central.labelled_images import LabelledImages
-from tff_fedss.datasets.fingerprint import Fingerprint
+from tff_fedss.tasks.task import Task
 
 
-class LabelledClassification:
-    """The triple of data, classifier and metric, as `training.train` takes it.
+class LabelledClassification(Task):
+    """Images, a classifier of them, and its accuracy.
 
     Attributes:
-        metric: The key in the result of `evaluate` by which methods are compared.
-        metric_title: How to write the metric in tables and plots.
-        data: The images.
+        classifier_fn: Builds the classifier.
         augmentation: What is done to training images.
     """
 
@@ -32,7 +30,7 @@ class LabelledClassification:
         classifier_fn: Callable[[], tf.keras.Model],
         augmentation: Augmentation,
     ):
-        """Builds nothing yet.
+        """Keeps the parts.
 
         Args:
             data: The images.
@@ -40,20 +38,11 @@ class LabelledClassification:
                 float32[examples, n], always with the same initial weights.
             augmentation: What is done to training images.
         """
-        self.data = data
+        super().__init__(data)
         self.classifier_fn = classifier_fn
         self.augmentation = augmentation
         self._measured: tf.keras.Model | None = None
         self._infer: Callable[[np.ndarray], np.ndarray] | None = None
-
-    def fingerprint(self) -> Fingerprint:
-        """By what a run knows its data again; see `datasets.fingerprint`."""
-        return self.data.fingerprint()
-
-    @staticmethod
-    def format_metric(value: float) -> str:
-        """Writes a value of the metric, a share."""
-        return f"{100 * value:.1f} %"
 
     def evaluate(
         self, weights: tff.learning.models.ModelWeights
@@ -71,14 +60,14 @@ class LabelledClassification:
             self._measured = self.classifier_fn()
             self._infer = models.inference(self._measured)
         weights.assign_weights_to(self._measured)
-        logits = self._infer(self.data.test_images)
-        labels = self.data.test_labels
+        logits = self._infer(self.dataset.test_images)
+        labels = self.dataset.test_labels
         is_right = logits.argmax(1) == labels
         measured = collections.OrderedDict(
             top1=float(np.mean(is_right)),
             test_loss=float(np.mean(losses.softmax_loss(logits, labels))),
         )
-        is_rare = self.data.test_is_rare
+        is_rare = self.dataset.test_is_rare
         if is_rare is not None:
             measured["rare_top1"] = float(np.mean(is_right[is_rare]))
         return measured

@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 
 from tff_fedss import losses, models
 from tff_fedss.datasets.central.penn_treebank import PennTreebank
-from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks import sampled_softmax
 
@@ -66,15 +65,9 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
                     f"batch_size={batch_size} parts of num_steps={num_steps} words are "
                     f"more than the {len(tokens):,} words of the {part} text."
                 )
-        self.num_classes = len(data.words)
-        self.embedding_dim = embedding_dim
-        self.logit_scale = logit_scale
-        self.summary = (
-            f"Penn Treebank: n={self.num_classes:,} words, {len(data.train):,} for "
-            f"training, {len(valid):,} for validation"
-        )
-        self._data = data
+        super().__init__(data, len(data.words), embedding_dim, logit_scale)
         self._num_steps = num_steps
+        self._num_valid = len(valid)
         self._train = _side_by_side(data.train, batch_size)
         self._valid = _side_by_side(valid, batch_size)
         self._build_encoder = functools.partial(
@@ -86,9 +79,14 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
             seed=seed,
         )
 
-    def fingerprint(self) -> Fingerprint:
+    @property
+    def summary(self) -> str:
         """See the base class."""
-        return self._data.fingerprint()
+        return (
+            f"Penn Treebank: n={self.num_classes:,} words, "
+            f"{len(self.dataset.train):,} for training, {self._num_valid:,} for "
+            "validation"
+        )
 
     def encoder(self) -> models.LstmEncoder:
         """See the base class."""

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_fedss import models
-from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.tasks import sampled_softmax
 from tff_fedss.tasks.classification import Classification
 
@@ -35,16 +34,10 @@ class PooledImages(sampled_softmax.SampledSoftmaxTask):
                 `training.pooled_batches`.
             logit_scale: tau.
         """
+        dim = task.feature_extractor_fn().output_shape[1]
+        super().__init__(task.dataset, task.dataset.num_classes, dim, logit_scale)
         self._task = task
         self._pooled_batches = pooled_batches
-        self.num_classes = task.dataset.num_classes
-        self.embedding_dim = task.feature_extractor_fn().output_shape[1]
-        self.logit_scale = logit_scale
-        self.summary = task.dataset.summary()
-
-    def fingerprint(self) -> Fingerprint:
-        """See the base class."""
-        return self._task.fingerprint()
 
     def encoder(self) -> models.ImageEncoder:
         """See the base class."""

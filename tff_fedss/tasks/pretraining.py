@@ -10,19 +10,16 @@ import tensorflow_federated as tff
 from tff_fedss import metrics, models, seeds
 from tff_fedss.datasets.central.augmentation import Augmentation
 from tff_fedss.datasets.central.public_images import PublicImages
-from tff_fedss.datasets.fingerprint import Fingerprint
+from tff_fedss.tasks.task import Task
 
 # Keeps the order of the images apart from the other draws of the same seed.
 _STREAM = 3
 
 
-class Pretraining:
-    """The triple of public images, phi and a linear probe.
+class Pretraining(Task):
+    """Public images, phi, and a linear probe of its features.
 
     Attributes:
-        metric: The key in the result of `evaluate`.
-        metric_title: How to write it in tables and plots.
-        data: The images.
         model_fn: Builds phi, always with the same initial weights.
         steps_per_epoch: How many mini-batches are an epoch.
         has_probe: Whether there are classes to try the features on.
@@ -40,7 +37,7 @@ class Pretraining:
         batch_size: int,
         seed: int,
     ):
-        """Takes the parts.
+        """Counts the steps of an epoch.
 
         Args:
             data: The images.
@@ -49,7 +46,7 @@ class Pretraining:
             batch_size: The mini-batch; the last one of an epoch may be shorter.
             seed: Of the order of the images and of their augmentation.
         """
-        self.data = data
+        super().__init__(data)
         self.model_fn = model_fn
         self.steps_per_epoch = -(-len(data.train_labels) // batch_size)
         self.has_probe = len(data.probe_labels) > 0
@@ -59,20 +56,8 @@ class Pretraining:
         self._probed: tf.keras.Model | None = None
         self._infer: Callable[[np.ndarray], np.ndarray] | None = None
 
-    def fingerprint(self) -> Fingerprint:
-        """By what a run knows its data again; see `datasets.fingerprint`."""
-        return self.data.fingerprint()
-
-    @staticmethod
-    def format_metric(value: float) -> str:
-        """Writes a value of the metric, a share."""
-        return f"{100 * value:.1f} %"
-
     def batches(self, num_done: int) -> Iterator[tuple[tf.Tensor, np.ndarray]]:
-        """Yields mini-batches without end, shuffled anew in each epoch.
-
-        Args:
-            num_done: How many to leave out, because they have been used before.
+        """Yields mini-batches, shuffled anew in each epoch.
 
         Yields:
             Images float32[examples, h, w, c] in 0..255, and labels int32[examples].
@@ -80,15 +65,15 @@ class Pretraining:
         epoch, done = divmod(num_done, self.steps_per_epoch)
         while True:
             generator = seeds.generator(self._seed + (_STREAM << 32), epoch)
-            order = generator.permutation(len(self.data.train_labels))
+            order = generator.permutation(len(self.dataset.train_labels))
             of_epoch = seeds.fold_in([self._seed, _STREAM], epoch)
             for step in range(done, self.steps_per_epoch):
                 chosen = order[step * self._batch_size :][: self._batch_size]
                 images = self._augment(
-                    tf.constant(self.data.train_images[chosen]),
+                    tf.constant(self.dataset.train_images[chosen]),
                     seeds.fold_in(of_epoch, step),
                 )
-                yield images, self.data.train_labels[chosen]
+                yield images, self.dataset.train_labels[chosen]
             epoch, done = epoch + 1, 0
 
     def evaluate(
@@ -111,8 +96,8 @@ class Pretraining:
             self._infer = models.inference(self._probed)
         models.assign(self._probed.trainable_variables, weights.trainable[:-1])
         models.assign(self._probed.non_trainable_variables, weights.non_trainable)
-        labels = self.data.probe_labels
-        features = self._infer(self.data.probe_images)
+        labels = self.dataset.probe_labels
+        features = self._infer(self.dataset.probe_images)
         is_test = _every_second(labels)
         return collections.OrderedDict(
             probe_top1=metrics.linear_accuracy(

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_fedss import metrics
-from tff_fedss.tasks import task
+from tff_fedss.tasks import federated_task
 
 _R = 10
 _FAR = 1e-3
@@ -15,7 +15,7 @@ _NUM_PAIRS = 100_000
 _PAIRS_SEED = 0
 
 
-class Retrieval(task.Task):
+class Retrieval(federated_task.FederatedTask):
     """Every test image looks for its like among the others; the metric is MAP@10.
 
     R-precision (which, unlike MAP@10, a small class lets reach 1) and TAR@FAR = 0.001,
@@ -62,10 +62,7 @@ class Retrieval(task.Task):
     def evaluate(
         self, weights: tff.learning.models.ModelWeights
     ) -> "collections.OrderedDict[str, float]":
-        """Measures a model on the test split.
-
-        Args:
-            weights: With trainable = [*phi, W].
+        """Measures a model on the test split, see the base class.
 
         Returns:
             {"map_at_10": see `metrics.map_at_r`, "r_precision": see

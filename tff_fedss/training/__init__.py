@@ -22,14 +22,13 @@ from tff_fedss.training.federated_run import (
 from tff_fedss.training.leap_run import InTurnEmbedding, LeapRun
 from tff_fedss.training.loop import train
 from tff_fedss.training.moco_run import MocoRun
-from tff_fedss.training.pretrain_run import PretrainRun
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.provenance import processor
 from tff_fedss.training.results_folder import ResultsFolder, federated_columns
 from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.run_files import read_arrays
-from tff_fedss.training.sampled_softmax_run import SampledSoftmaxRun
 from tff_fedss.training.sharded_checkpoints import ShardedCheckpoints
+from tff_fedss.training.step_run import SampledSoftmaxRun, StepRun
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
 
 __all__ = [
@@ -43,12 +42,12 @@ __all__ = [
     "LeapRun",
     "Metrics",
     "MocoRun",
-    "PretrainRun",
     "Progress",
     "ResultsFolder",
     "Run",
     "SampledSoftmaxRun",
     "ShardedCheckpoints",
+    "StepRun",
     "WarmStartCache",
     "client_seed",
     "client_selection_fn",

@@ -1,15 +1,16 @@
 """Centralized training in rounds, to stand beside federated runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tff_fedss import algorithms, models
 from tff_fedss.datasets.federated.dataset import FederatedDataset
-from tff_fedss.tasks import Task
+from tff_fedss.tasks import FederatedTask
 from tff_fedss.training import draws
-from tff_fedss.training.run import Metrics, Run
+from tff_fedss.training.run import Metrics
+from tff_fedss.training.step_run import StepRun
 
 
 def pooled_batches(
@@ -40,7 +41,7 @@ def pooled_batches(
 CENTRALIZED_UPDATES = ("client_steps", "rounds")
 
 
-class CentralizedRun(Run):
+class CentralizedRun(StepRun):
     """Trains on the clients' pooled data, with as many updates as a federated run.
 
     "The corresponding centralized experiment is trained for an equivalent number of
@@ -50,7 +51,7 @@ class CentralizedRun(Run):
     def __init__(
         self,
         name: str,
-        task: Task,
+        task: FederatedTask,
         optimizer: tf.keras.optimizers.Optimizer,
         *,
         cohort_size: int,
@@ -85,7 +86,7 @@ class CentralizedRun(Run):
             seed=seed,
             initial_norm=initial_norm,
         )
-        super().__init__(name, task, algorithm)
+        super().__init__(name, task, algorithm, 1)
         self._cohort_size = cohort_size
         self._batch_size = batch_size
         self._seed = seed
@@ -111,8 +112,11 @@ class CentralizedRun(Run):
         self._algorithm.set_state(algorithm_state)
         self._num_updates = int(num_updates)
 
-    def _batches_after(self, num_done: int) -> tf.data.Dataset:
-        return pooled_batches(self.task.dataset, self._batch_size, self._seed, num_done)
+    def _batches_after(self, num_done: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        for batch in pooled_batches(
+            self.task.dataset, self._batch_size, self._seed, num_done
+        ):
+            yield batch["image"], batch["label"]
 
     def _client_steps(self, round_num: int) -> int:
         dataset = self.task.dataset
@@ -131,17 +135,6 @@ class CentralizedRun(Run):
             `loss`, `accuracy` and `num_examples`, as a federated run measures them.
         """
         num_updates = 1 if self._updates == "rounds" else self._client_steps(round_num)
-        loss_sum = num_correct = num_examples = 0
-        for batch in self._next_batches(self._num_updates, num_updates):
-            batch_loss, batch_correct = self._algorithm.update(
-                batch["image"], batch["label"]
-            )
-            loss_sum += float(batch_loss)
-            num_correct += int(batch_correct)
-            num_examples += len(batch["label"])
+        measured = self._do_steps(self._num_updates, num_updates)
         self._num_updates += num_updates
-        return Metrics(
-            loss=loss_sum / num_examples,
-            accuracy=num_correct / num_examples,
-            num_examples=num_examples,
-        )
+        return Metrics(measured)

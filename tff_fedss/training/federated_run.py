@@ -10,13 +10,13 @@ import tensorflow_federated as tff
 
 from tff_fedss import metrics
 from tff_fedss.privacy.accounting import Accountant
-from tff_fedss.tasks import Task
+from tff_fedss.tasks import FederatedTask
 from tff_fedss.training import draws
 from tff_fedss.training.run import Metrics, Run
 
 
 def client_selection_fn(
-    task: Task,
+    task: FederatedTask,
     cohort_size: int,
     seed: int,
     with_positives: bool = False,
@@ -57,7 +57,7 @@ def client_selection_fn(
 
 
 def cohort_fn(
-    task: Task, cohort_size: int, seed: int, sampling: str = "fixed"
+    task: FederatedTask, cohort_size: int, seed: int, sampling: str = "fixed"
 ) -> Callable[[int], list[str]]:
     """Builds the function from a round, counted from 1, to the ids of its clients.
 
@@ -97,7 +97,7 @@ class FederatedRun(Run):
         self,
         name: str,
         process: tff.learning.templates.LearningProcess,
-        task: Task,
+        task: FederatedTask,
         *,
         cohort_size: int,
         seed: int,

@@ -1,12 +1,15 @@
 """LEAP, SPLD and Random training in rounds of equally many mini-batches."""
 
+import itertools
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 
 from tff_fedss.algorithms import MagnetEmbedding, MagnetSettings, SelfPacedStudent
 from tff_fedss.tasks import LabelledClassification
-from tff_fedss.training.run import Metrics, Run
+from tff_fedss.training.run import Metrics
+from tff_fedss.training.step_run import StepRun
 
 
 class Embedding(Protocol):
@@ -17,10 +20,10 @@ class Embedding(Protocol):
         """int32[N], the newest clusters of the training examples."""
 
     def advance(self, num_steps: int) -> float:
-        """Is told that the student is about to do so many updates.
+        """Trains beside the student's next updates.
 
         Args:
-            num_steps: Of the student.
+            num_steps: How many these are.
 
         Returns:
             The mean Magnet loss of the updates since the last call; NaN without any.
@@ -78,7 +81,7 @@ class InTurnEmbedding(MagnetEmbedding):
         """Does nothing: between updates there is nothing to end."""
 
 
-class LeapRun(Run):
+class LeapRun(StepRun):
     """Trains a student, and the embedding network beside it if there is one.
 
     A round is a number of mini-batches, the same for all methods, so that their curves
@@ -102,9 +105,8 @@ class LeapRun(Run):
             embedding: None for methods without.
             steps_per_round: How many updates make a round.
         """
-        super().__init__(name, task, student)
+        super().__init__(name, task, student, steps_per_round)
         self._embedding = embedding
-        self._steps_per_round = steps_per_round
 
     @property
     def state(self) -> list[list[np.ndarray]]:
@@ -131,33 +133,28 @@ class LeapRun(Run):
             data have such marks), `easiness` (lambda) and `diversity` (gamma); and
             `embedding_loss`, the mean Magnet loss.
         """
-        metrics, student = Metrics(), self._algorithm
+        student, measured = self._algorithm, Metrics()
         if self._embedding is not None:
             # First, so that there are clusters when the student asks for them.
             embedding_loss = self._embedding.advance(self._steps_per_round)
             if np.isfinite(embedding_loss):
-                metrics["embedding_loss"] = embedding_loss
-        loss_sum = num_correct = num_examples = 0
-        for _ in range(self._steps_per_round):
-            update = student.update()
-            loss_sum += update.loss_sum
-            num_correct += update.num_correct
-            num_examples += update.num_examples
-        labels = self.task.data.train_labels[student.selected]
-        metrics.update(
-            steps=round_num * self._steps_per_round,
-            loss=loss_sum / num_examples,
-            accuracy=num_correct / num_examples,
-            num_examples=num_examples,
+                measured["embedding_loss"] = embedding_loss
+        measured.update(super()._train_round(round_num))
+        data = self.task.dataset
+        measured.update(
             epoch=student.epoch,
             selected_share=float(student.selected.mean()),
-            selected_classes=_effective_number(labels),
+            selected_classes=_effective_number(data.train_labels[student.selected]),
         )
-        for name, is_marked in self.task.data.marked.items():
-            metrics[f"{name}_share"] = float(is_marked[student.selected].mean())
+        for name, is_marked in data.marked.items():
+            measured[f"{name}_share"] = float(is_marked[student.selected].mean())
         if np.isfinite(student.easiness):
-            metrics.update(easiness=student.easiness, diversity=student.diversity)
-        return metrics
+            measured.update(easiness=student.easiness, diversity=student.diversity)
+        return measured
+
+    def _batches_after(self, num_done: int) -> Iterator[tuple]:
+        """The student takes its mini-batches itself."""
+        return itertools.repeat(())
 
 
 def _effective_number(labels: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""What the loop and the results folder know of a method in training."""
+"""Run: a method in training, as the loop and the results folder know it."""
 
 import abc
 import collections
@@ -8,12 +8,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_fedss.tasks import (
-    Contrastive,
-    LabelledClassification,
-    SampledSoftmaxTask,
-    Task,
-)
+from tff_fedss.tasks import Task
 
 Metrics = collections.OrderedDict[str, Any]
 
@@ -35,7 +30,7 @@ class Run(abc.ABC):
     def __init__(
         self,
         name: str,
-        task: Contrastive | LabelledClassification | SampledSoftmaxTask | Task,
+        task: Task,
         algorithm: Any = None,
     ):
         """Begins at round 0.
@@ -72,7 +67,7 @@ class Run(abc.ABC):
         return self._algorithm.weights
 
     def resume(self, state: Any, round_num: int) -> None:
-        """Goes on from the state after a round.
+        """Continues from the state after a round.
 
         Args:
             state: As `state` was then.
@@ -85,8 +80,8 @@ class Run(abc.ABC):
     def state_reader(self) -> Callable[[], Any | None]:
         """Returns a function that reads the state as it is now, after a whole round.
 
-        It may be called later: from when the next round begins, in which training in
-        place leaves nothing of that state, it returns None.
+        It returns None once the next round has started: training in place has
+        overwritten the state by then.
         """
         num_begun = self._num_begun
         return lambda: self.state if self._num_begun == num_begun else None
@@ -107,7 +102,7 @@ class Run(abc.ABC):
         """Does what `run_round` does in the round of that number, counted from 1."""
 
     def _next_batches(self, num_done: int, count: int) -> Iterator[Any]:
-        """Goes on with the batches; in a new process, from where the last one was.
+        """Returns the next batches; in a resumed run, those after the last one used.
 
         Args:
             num_done: How many have been used in the rounds before.

@@ -1,5 +1,6 @@
 """A feature extractor to start from, trained centrally on public classes."""
 
+import collections
 import hashlib
 import itertools
 import json
@@ -51,18 +52,11 @@ def warm_start(
     step = 0
     with Progress(["warm start"], num_epochs * steps_per_epoch, "step") as progress:
         for _ in range(num_epochs):
-            loss_sum = num_correct = num_seen = 0
+            sums = collections.Counter()
             for batch in itertools.islice(batches, steps_per_epoch):
-                loss, correct = algorithm.update(batch["image"], batch["label"])
-                loss_sum += float(loss)
-                num_correct += int(correct)
-                num_seen += len(batch["label"])
+                sums.update(algorithm.update(batch["image"], batch["label"]))
                 step += 1
-                progress.update(
-                    "warm start",
-                    step,
-                    {"loss": loss_sum / num_seen, "accuracy": num_correct / num_seen},
-                )
+                progress.update("warm start", step, algorithm.round_metrics(sums))
 
 
 class WarmStartCache:

@@ -1,0 +1,99 @@
+"""In-place training: a model whose variables an optimizer changes, step by step.
+
+What the centralized algorithms have in common. The federated ones have no variables:
+their states go from one round to the next as values.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import models
+
+
+class InPlace:
+    """The variables of a model in training, as a state and as weights.
+
+    A subclass has `update`, which does one step and returns sums over its examples by
+    name, `num_examples` among them.
+    """
+
+    def __init__(
+        self,
+        trainable: Iterable[tf.Variable],
+        optimizer: tf.keras.optimizers.Optimizer,
+        non_trainable: Iterable[tf.Variable] = (),
+        weight_decay: float = 0.0,
+    ):
+        """Builds the optimizer.
+
+        Variables are listed here, once: when another model has been built in a graph,
+        as TFF does, Keras may refuse to list those of this one.
+
+        Args:
+            trainable: What the optimizer changes.
+            optimizer: A fresh Keras optimizer.
+            non_trainable: The other variables that training changes.
+            weight_decay: As PyTorch's SGD has it: times a weight, it is added to its
+                gradient, and so becomes a part of the momentum. That of Keras'
+                optimizers shrinks the weights beside the step.
+        """
+        self._trainable = list(trainable)
+        self._non_trainable = list(non_trainable)
+        self._optimizer = optimizer
+        self._weight_decay = weight_decay
+        optimizer.build(self._trainable)
+
+    def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Computes the metrics of a round.
+
+        Args:
+            sums: What the updates of the round returned, added up.
+
+        Returns:
+            By name; here the means over all examples, and their number.
+        """
+        num_examples = sums["num_examples"]
+        means = {name: value / num_examples for name, value in sums.items()}
+        return {**means, "num_examples": num_examples}
+
+    def _descend(self, gradient: Sequence[tf.Tensor]) -> None:
+        """Does the optimizer's step, with weight decay."""
+        if self._weight_decay:
+            gradient = [
+                g + self._weight_decay * v
+                for g, v in zip(gradient, self._trainable, strict=True)
+            ]
+        self._optimizer.apply_gradients(zip(gradient, self._trainable, strict=True))
+
+    @property
+    def _variables(self) -> list[tf.Variable]:
+        return [*self._trainable, *self._non_trainable, *self._optimizer.variables]
+
+    @property
+    def state(self) -> list[np.ndarray]:
+        """Everything that the next updates depend on, as arrays."""
+        return models.values(self._variables)
+
+    def set_state(self, state: Sequence[np.ndarray]) -> None:
+        """Goes back to a state.
+
+        Args:
+            state: As `state` was then.
+        """
+        models.assign(self._variables, state)
+
+    @property
+    def weights(self) -> tff.learning.models.ModelWeights:
+        """The model, as NumPy arrays."""
+        return tff.learning.models.ModelWeights(
+            trainable=models.values(self._trainable),
+            non_trainable=models.values(self._non_trainable),
+        )
+
+
+def as_numbers(sums: Mapping[str, tf.Tensor]) -> dict[str, float]:
+    """Turns scalars, as a graph returns them, into Python's numbers."""
+    return {name: value.numpy().item() for name, value in sums.items()}

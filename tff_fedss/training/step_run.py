@@ -1,0 +1,85 @@
+"""Training in place by steps, in rounds of equally many mini-batches."""
+
+import collections
+
+from tff_fedss.algorithms import SampledSoftmax
+from tff_fedss.algorithms.in_place import InPlace
+from tff_fedss.tasks import SampledSoftmaxTask, Task
+from tff_fedss.training.run import Metrics, Run
+
+
+class StepRun(Run):
+    """Trains an algorithm on the mini-batches of its task."""
+
+    def __init__(
+        self,
+        name: str,
+        task: Task,
+        algorithm: InPlace,
+        steps_per_round: int,
+    ):
+        """Begins at round 0.
+
+        Args:
+            name: What to call the run.
+            task: The task.
+            algorithm: Takes the task's mini-batches.
+            steps_per_round: How many updates make a round.
+        """
+        super().__init__(name, task, algorithm)
+        self._steps_per_round = steps_per_round
+
+    def _train_round(self, round_num: int) -> Metrics:
+        """See `Run`.
+
+        Returns:
+            `steps`, all of them by now, and the algorithm's `round_metrics`.
+        """
+        steps = self._steps_per_round
+        measured = self._do_steps((round_num - 1) * steps, steps)
+        return Metrics(steps=round_num * steps, **measured)
+
+    def _do_steps(self, num_done: int, count: int) -> dict[str, float]:
+        """Does steps, and returns the algorithm's `round_metrics` of them.
+
+        Args:
+            num_done: How many have been done in the rounds before.
+            count: How many to do.
+        """
+        sums = collections.Counter()
+        for batch in self._next_batches(num_done, count):
+            sums.update(self._algorithm.update(*batch))
+        return self._algorithm.round_metrics(sums)
+
+
+class SampledSoftmaxRun(StepRun):
+    """Compares the sampler's proposal q with the softmax after some rounds."""
+
+    def __init__(
+        self,
+        name: str,
+        task: SampledSoftmaxTask,
+        algorithm: SampledSoftmax,
+        steps_per_round: int,
+        rounds_per_measurement: int,
+    ):
+        """Begins at round 0.
+
+        Args:
+            name: What to call the run.
+            task: The task.
+            algorithm: With the task's encoder.
+            steps_per_round: How many updates make a round.
+            rounds_per_measurement: After how many rounds q is measured.
+        """
+        super().__init__(name, task, algorithm, steps_per_round)
+        self._rounds_per_measurement = rounds_per_measurement
+
+    def _train_round(self, round_num: int) -> Metrics:
+        """See `StepRun`; some rounds have `metrics.ProposalQuality`, too."""
+        measured = super()._train_round(round_num)
+        if round_num % self._rounds_per_measurement == 0:
+            quality = self._algorithm.measure_proposal()
+            if quality is not None:
+                measured.update(quality._asdict())
+        return measured
