@@ -36,6 +36,9 @@ CSV, JSON = "runs.csv.gz", "runs.json"
 _FORMAT = 1
 _RUN_COLUMNS = ("cell", "seed")
 _ROUND_COLUMNS = ("method", "round")  # In both files of a run.
+_MOST_BYTES = 64 * 2**20  # Of runs.json, and of what runs.csv.gz unpacks to.
+_DOCUMENTS = (run_files.FLAGS, run_files.RUN, run_files.DATA, run_files.DONE)
+_TABLES = (run_files.METRICS, run_files.SPEED)
 _ANEW = "Bring both files back, or pack the runs anew (./run.sh pack)."
 
 Documents = Mapping[str, Mapping[str, Any]]
@@ -151,13 +154,16 @@ def _parse(
     packed: bytes, described: bytes, folder: pathlib.Path
 ) -> dict[str, dict[int, Content]]:
     csv_path, json_path = folder / CSV, folder / JSON
+    _check_size(described, json_path)
     own, common, columns, sha256 = _parse_json(described, json_path)
     try:
-        unpacked = gzip.decompress(packed)
+        with gzip.open(io.BytesIO(packed)) as file:
+            unpacked = file.read(_MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InvalidInputError(
             f"{csv_path} is damaged: {files.error_text(error)}. {_ANEW}"
         ) from error
+    _check_size(unpacked, csv_path)
     table = run_files.parse_table(files.decoded(unpacked, csv_path), csv_path)
     if list(table.columns) != _all_columns(columns):
         raise InvalidInputError(
@@ -182,6 +188,12 @@ def _parse(
                 f"{_ANEW}"
             )
         documents = _merge(common, own[cell][seed])
+        for name in documents:
+            if name not in _DOCUMENTS:
+                raise InvalidInputError(
+                    f"{json_path}: {cell} with seed {seed} has a file "
+                    f"{run_files.short(name)}, expected {', '.join(_DOCUMENTS)}."
+                )
         for name in (run_files.FLAGS, run_files.DONE):
             if name not in documents:
                 raise InvalidInputError(
@@ -198,6 +210,20 @@ def _parse(
     return found
 
 
+def _check_size(content: bytes, path: pathlib.Path) -> None:
+    if len(content) > _MOST_BYTES:
+        raise InvalidInputError(
+            f"{path} holds more than {_MOST_BYTES // 2**20} MiB; no published table "
+            "does."
+        )
+
+
+def _is_inside(cell: str) -> bool:
+    """Whether the name of a cell is one or more plain names of folders."""
+    parts = cell.split("/")
+    return not {"", ".", ".."} & {*parts} and "\\" not in cell and "\0" not in cell
+
+
 def _parse_json(
     described: bytes, path: pathlib.Path
 ) -> tuple[dict[str, dict[str, dict]], dict, dict[str, list[str]], str]:
@@ -212,7 +238,7 @@ def _parse_json(
     for name, part in (("runs", own), ("common", common), ("columns", columns)):
         if not isinstance(part, dict):
             raise InvalidInputError(f"{path}: {name} must be a JSON object. {_ANEW}")
-    for name in (run_files.METRICS, run_files.SPEED):
+    for name in _TABLES:
         names = columns.get(name)
         if (
             not isinstance(names, list)
@@ -222,7 +248,16 @@ def _parse_json(
             raise InvalidInputError(
                 f"{path}: columns must have those of {name}. {_ANEW}"
             )
+    if {*columns} != {*_TABLES}:
+        raise InvalidInputError(
+            f"{path}: columns has {run_files.short([*columns])}, expected "
+            f"{' and '.join(_TABLES)}."
+        )
     for cell, by_seed in own.items():
+        if not _is_inside(cell):
+            raise InvalidInputError(
+                f"{path}: the cell {run_files.short(cell)} lies outside of its folder."
+            )
         if (
             not isinstance(by_seed, dict)
             or not all(x.isascii() and x.isdecimal() for x in by_seed)
@@ -274,7 +309,7 @@ def write(folder: pathlib.Path, runs: Mapping[str, Mapping[int, Content]]) -> No
         name: list(
             dict.fromkeys(x for run in contents for x in run.tables[name].columns)
         )
-        for name in (run_files.METRICS, run_files.SPEED)
+        for name in _TABLES
     }
     header = _all_columns(columns)
     for column in header:

@@ -17,7 +17,7 @@ import json
 import os
 import pathlib
 
-from experiments.common import archive, config, output_files, program, results
+from experiments.common import archive, config, output_files, program
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
@@ -34,7 +34,8 @@ def unpack(results_dir: str | os.PathLike, output_dir: str | os.PathLike) -> int
         How many runs there are.
 
     Raises:
-        InvalidInputError: If there is no archive, it is damaged, or a folder of a run
+        InvalidInputError: If there is no archive, it is damaged, it names a place
+            outside of the folder, a folder on the way is a link, or a folder of a run
             is there already. Nothing is written then.
         RunStoppedError: If a file cannot be read or written.
     """
@@ -51,7 +52,15 @@ def unpack(results_dir: str | os.PathLike, output_dir: str | os.PathLike) -> int
         for seed, content in by_seed.items()
     }
     for folder in runs:
-        if results.has_begun(folder):
+        for parent in (folder, *folder.parents):
+            if parent == output_dir:
+                break
+            if parent.is_symlink():
+                raise InvalidInputError(
+                    f"--output_dir={output_dir}: {parent} is a link. Name another "
+                    "folder, or take it away."
+                )
+        if os.path.lexists(folder):
             raise InvalidInputError(
                 f"--output_dir={output_dir}: {folder} is there already. Name another "
                 "folder, or take it away."

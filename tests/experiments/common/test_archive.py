@@ -384,6 +384,56 @@ def test_nothing_is_replaced(folder, packed, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def files_in(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("cell", ["../../x", "/tmp/x", "a/../b", "a//b", "..", "."])
+def test_nothing_is_written_outside_of_the_folder(packed, tmp_path, cell):
+    path = packed / "runs.json"
+    text = path.read_text().replace('"omniglot_centralized": {', f'"{cell}": {{')
+    path.write_text(text)
+    before = files_in(tmp_path)
+    refused(
+        lambda: unpack.unpack(packed, tmp_path / "a" / "b"),
+        f"runs.json: the cell '{cell}' lies outside of its folder",
+    )
+    assert files_in(tmp_path) == before and not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("part", ["common", "columns"])
+def test_files_with_other_names_are_not_written(packed, tmp_path, part):
+    path = packed / "runs.json"
+    value = json.loads(path.read_text())
+    value[part]["../../x"] = {} if part == "common" else ["method", "round"]
+    path.write_text(json.dumps(value))
+    before = files_in(tmp_path)
+    refused(lambda: unpack.unpack(packed, tmp_path / "a" / "b"), "../../x", "expected")
+    assert files_in(tmp_path) == before
+
+
+def test_links_and_files_that_are_there_are_let_be(packed, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / RUN[0]).symlink_to(tmp_path / "elsewhere")
+    refused(lambda: unpack.unpack(packed, out), f"{out / RUN[0]} is a link")
+    (out / RUN[0]).unlink()
+    (out / RUN[0] / "seed0").mkdir(parents=True)
+    (out / RUN[0] / "seed0" / "notes.txt").write_text("mine")
+    before = files_in(tmp_path)
+    refused(lambda: unpack.unpack(packed, out), "seed0 is there already")
+    assert files_in(tmp_path) == before
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+def test_what_unpacks_to_too_much_is_not_unpacked(packed, tmp_path):
+    path = packed / "runs.csv.gz"
+    path.write_bytes(gzip.compress(bytes(65 * 2**20), 9, mtime=0))
+    refused(lambda: unpack.unpack(packed, tmp_path / "out"), "holds more than 64 MiB")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_program(folder, tmp_path):
     done = subprocess.run(
         [
