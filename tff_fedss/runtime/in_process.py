@@ -13,7 +13,7 @@ results do not depend on how many devices there are or which was quicker, but fo
 
 Memory is flat over the rounds but for what TensorFlow keeps itself: with Python 3.11,
 32 bytes of every tensor that Python ever saw (tensorflow issue 62551), some 13 KiB for
-a round of 8 clients with a small network (experiments/benchmarks/memory.py).
+a round of 8 clients with a small network (tests/runtime/test_memory.py).
 """
 
 import collections
