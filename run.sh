@@ -39,7 +39,6 @@ retrieval_costs     experiments.privacy.retrieval_costs  what private retrieval 
 benchmark           experiments.benchmarks.benchmark  rounds and steps beside TensorFlow, TFF and the peers
 gpu_check           experiments.benchmarks.gpu_check  what works on this machine's GPUs, and how fast
 gradient_noise      experiments.fedss.gradient_noise  the noise of sampled gradients
-paper_scale         experiments.fedss.paper_scale     what the paper's tables would take on GPUs
 check_resume        experiments.common.check_resume   kill a run twenty times and compare bytes
 pack                experiments.common.pack           runs into a published file
 unpack              experiments.common.unpack         published runs into a folder
