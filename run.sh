@@ -35,7 +35,6 @@ evaluate            experiments.encoders.evaluate     an encoder on labelled ima
 neighbours          experiments.encoders.neighbours   a page of each image's nearest images
 privacy             experiments.privacy.privacy       what the server learns of the classes of a client, by attacks
 defence_table       experiments.privacy.defence_table  attacks on each defence of the class set
-retrieval_costs     experiments.privacy.retrieval_costs  what private retrieval of rows would cost
 benchmark           experiments.benchmarks.benchmark  rounds and steps beside TensorFlow, TFF and the peers
 gpu_check           experiments.benchmarks.gpu_check  what works on this machine's GPUs, and how fast
 gradient_noise      experiments.fedss.gradient_noise  the noise of sampled gradients
