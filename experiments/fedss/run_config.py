@@ -80,16 +80,15 @@ class RunConfig(
         "How images are split over clients. omniglot: `mixed` (20 classes with about 5 "
         "drawings of each; the default), `drawer` (natural: one person's hand in one "
         "alphabet) or `chunks` (100 drawings of whole classes but at the cuts, as of "
-        "SOP). tiny_imagenet: `mixed` or `dirichlet`. images and tfds: `iid` (the "
-        "default), `natural` (the data's own clients), `dirichlet` (each class cut in "
-        "random proportions), `classes` (--classes_per_client each), `chunks` (classes "
-        "whole but at the cuts), `quantity` (log-normal sizes). The others know one "
-        "way.",
+        "SOP). tiny_imagenet: `mixed` or `dirichlet` (each class cut in random "
+        "proportions). images and tfds: `iid` (the default), `natural` (the data's own "
+        "clients), `dirichlet`, `classes` (--classes_per_client each), `chunks` "
+        "(classes whole but at the cuts), `quantity` (log-normal sizes). The others "
+        "know one way.",
     )
     dirichlet_alpha: float | None = config.flag(
         None,
-        "The concentration of --partition=dirichlet; less is more uneven. Default: "
-        "tiny_imagenet 10, images and tfds 0.5.",
+        "The concentration of --partition=dirichlet; less is more uneven; default 0.5.",
         low=1e-6,
     )
     num_clients: int | None = config.flag(

@@ -63,7 +63,7 @@ def load(
     classes_per_client: int = 20,
     images_per_class: int = 5,
     num_clients: int | None = None,
-    alpha: float = 10.0,
+    alpha: float = 0.5,
     num_public_classes: int = 0,
     num_unseen_classes: int = 0,
 ) -> FederatedDataset:
@@ -79,8 +79,8 @@ def load(
         partition: How the training images are split over clients. "mixed": clients
             hold about classes_per_client classes and images_per_class images of each,
             in the proportions of the paper's ImageNet-21k clients (Appendix A.4).
-            "dirichlet": num_clients clients with as many images each, of classes drawn
-            from a Dirichlet distribution; see `partitions.dirichlet`.
+            "dirichlet": each class is cut over num_clients clients in proportions from
+            a Dirichlet distribution; see `partitions.dirichlet`.
         seed: Which partition; 0 <= seed < 2^63.
         image_size: Height and width in pixels of what the model sees: a crop.
         resize_size: Height and width in pixels that images are brought to first. By
@@ -89,8 +89,7 @@ def load(
         images_per_class: For "mixed": mean number of images of each.
         num_clients: For "dirichlet". By default there are about as many clients as
             with the other partition.
-        alpha: For "dirichlet": the concentration. The default gives clients of 100
-            images about 20 of the 200 classes.
+        alpha: For "dirichlet": the concentration.
         num_public_classes: So many classes, drawn at random, are given to no client:
             their training images are the public ones, for a warm start, and n is that
             many less. A small network does not learn these photographs from nothing on
@@ -173,7 +172,7 @@ def load(
         if num_clients is None:
             mean_size = classes_per_client * images_per_class
             num_clients = max(1, round(len(labels) / mean_size))
-        split = partitions.dirichlet(labels, num_clients, alpha, rng)
+        split = partitions.dirichlet(labels, num_clients, alpha, 1, rng)
     client_data = InMemoryClientData(
         {
             client_id: (images[examples], labels[examples])

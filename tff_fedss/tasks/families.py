@@ -74,7 +74,7 @@ class DataOptions:
         folders: And from here to quantity_sigma, and from tfds_name on: for images of
             one's own, see `datasets.images`.
         validation_share: The share of clients that are kept apart, see
-            `datasets.federated.validation`; None: none.
+            `datasets.splits`; None: none.
         on_validation: Whether they are measured on, in the place of the test.
     """
 
@@ -150,9 +150,9 @@ def _loader(
         )
         dataset = loader(image_size=options.image_size, **arguments(options))
         # TFF takes seconds to import.
-        from tff_fedss.datasets.federated import validation
+        from tff_fedss.datasets import splits
 
-        return validation.hold_out(dataset, **_given(options, *_VALIDATION_OPTIONS))
+        return splits.hold_out_clients(dataset, **_given(options, *_VALIDATION_OPTIONS))
 
     return load
 
@@ -298,7 +298,7 @@ FAMILIES = {
                 partition=o.partition,
                 resize_size=o.resize_size,
                 num_clients=o.num_clients,
-                alpha=10.0 if o.dirichlet_alpha is None else o.dirichlet_alpha,
+                alpha=0.5 if o.dirichlet_alpha is None else o.dirichlet_alpha,
                 num_public_classes=o.num_public_classes,
                 num_unseen_classes=o.num_unseen_classes,
             ),

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from tff_fedss.datasets import synthetic
-from tff_fedss.datasets.federated import validation
+from tff_fedss.datasets import splits, synthetic
 from tff_fedss.datasets.federated.clients import (
     InMemoryClientData,
 )
@@ -44,12 +43,12 @@ def of_client(dataset, client_id):
 
 def test_no_share_changes_nothing():
     dataset = make()
-    assert validation.hold_out(dataset, 0.0) is dataset
+    assert splits.hold_out_clients(dataset, 0.0) is dataset
 
 
 def test_validation_clients_train_nothing_and_leave_the_test():
     dataset = make()
-    apart = validation.hold_out(dataset, 0.4)
+    apart = splits.hold_out_clients(dataset, 0.4)
     assert apart.num_clients == 3
     assert "by nobody; 2 validation clients apart" in apart.summary()
     # Those that are left have what they had, in the same order.
@@ -69,8 +68,10 @@ def test_validation_clients_train_nothing_and_leave_the_test():
 
 def test_their_known_classes_take_the_place_of_the_test():
     dataset = make()
-    apart = validation.hold_out(dataset, 0.4, on_validation=True)
-    assert apart.train.client_ids == validation.hold_out(dataset, 0.4).train.client_ids
+    apart = splits.hold_out_clients(dataset, 0.4, on_validation=True)
+    assert (
+        apart.train.client_ids == splits.hold_out_clients(dataset, 0.4).train.client_ids
+    )
     trained = {
         label for name in apart.train.client_ids for _, label in of_client(apart, name)
     }
@@ -92,14 +93,14 @@ def test_their_known_classes_take_the_place_of_the_test():
 def test_classes_that_nobody_has_are_a_test_too():
     unseen = HeldOut.from_arrays(np.zeros([4, 2, 2, 1], np.uint8), np.arange(4) // 2)
     dataset = make(unseen=unseen)
-    assert validation.hold_out(dataset, 0.4).unseen is unseen
-    measured = validation.hold_out(dataset, 0.4, on_validation=True)
+    assert splits.hold_out_clients(dataset, 0.4).unseen is unseen
+    measured = splits.hold_out_clients(dataset, 0.4, on_validation=True)
     assert measured.unseen is None
 
 
 def test_retrieval_takes_all_of_their_images():
     dataset = make(test_is_unseen=True)
-    apart = validation.hold_out(dataset, 0.4, on_validation=True)
+    apart = splits.hold_out_clients(dataset, 0.4, on_validation=True)
     theirs = [
         example
         for name in dataset.train.client_ids
@@ -119,12 +120,12 @@ def test_a_client_without_a_known_class_is_an_error():
     )
     dataset = make(train=train)
     with pytest.raises(InvalidInputError, match="take more validation clients"):
-        validation.hold_out(dataset, 0.1, on_validation=True)
+        splits.hold_out_clients(dataset, 0.1, on_validation=True)
 
 
 def test_drawn_images_are_held_out_alike():
     dataset = synthetic.glyphs(60, num_public_classes=0)
-    apart = validation.hold_out(dataset, 0.2, on_validation=True)
+    apart = splits.hold_out_clients(dataset, 0.2, on_validation=True)
     assert apart.num_clients == dataset.num_clients - 2 == 10
     held = sorted({*dataset.train.client_ids} - {*apart.train.client_ids})
     expected = [example for name in held for example in of_client(dataset, name)]
@@ -137,7 +138,7 @@ def test_drawn_images_are_held_out_alike():
 def test_fingerprints_know_the_validation_clients():
     dataset = make()
     prints = [
-        validation.hold_out(dataset, *asked).fingerprint()
+        splits.hold_out_clients(dataset, *asked).fingerprint()
         for asked in ((0.2,), (0.2,), (0.2, True), (0.4, False, 1), (0.4,))
     ]
     assert prints[0] == prints[1]
@@ -158,4 +159,4 @@ def test_fingerprints_know_the_validation_clients():
 )
 def test_bad_arguments_are_named(share, on_validation, message):
     with pytest.raises(InvalidInputError, match=message):
-        validation.hold_out(make(), share, on_validation)
+        splits.hold_out_clients(make(), share, on_validation)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tff_fedss.datasets import images
+from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.images import clients
 from tff_fedss.errors import InvalidInputError
 
@@ -61,7 +62,7 @@ def test_sizes_are_log_normal(sigma, spread):
 
 def test_log_normal_sizes_have_that_distribution():
     rng = np.random.default_rng(0)
-    found = clients.quantity(10**7, 5000, 0.8, 1, rng)
+    found = partitions.quantity(10**7, 5000, 0.8, 1, rng)
     logs = np.log(found.sizes)
     # Standard errors of mean and deviation: 0.011 and 0.008.
     assert abs(logs.std() - 0.8) < 0.04
@@ -82,7 +83,7 @@ def test_every_client_has_the_least_size():
 def test_shares_of_a_class_are_dirichlet(alpha):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(400), 1000)
-    found = clients.dirichlet(labels, 5, alpha, 1, rng)
+    found = partitions.dirichlet(labels, 5, alpha, 1, rng)
     shares = np.stack(
         [np.bincount(labels[e], minlength=400) / 1000 for _, e in found.items()]
     )
@@ -95,7 +96,7 @@ def test_shares_of_a_class_are_dirichlet(alpha):
 def test_no_place_among_clients_goes_short():
     # Of 3 images a class, which nearly all clients get none of.
     labels = np.repeat(np.arange(2000), 3)
-    sizes = clients.dirichlet(labels, 200, 5.0, 1, np.random.default_rng(0)).sizes
+    sizes = partitions.dirichlet(labels, 200, 5.0, 1, np.random.default_rng(0)).sizes
     # 30 on average, with a standard error of about 0.8 for 50 of them.
     np.testing.assert_allclose(sizes.reshape(4, 50).mean(1), 30, atol=3)
 

@@ -11,10 +11,10 @@ import os
 import numpy as np
 from PIL import Image
 
-from tff_fedss.datasets import fingerprint
+from tff_fedss.datasets import fingerprint, splits
 from tff_fedss.datasets.central import identities
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.datasets.images import held_out, index, layout
+from tff_fedss.datasets.images import index, layout
 from tff_fedss.errors import InvalidInputError
 
 # Decides what is held out.
@@ -33,7 +33,7 @@ def load(
     Args:
         images: Which there are.
         image_size: Height and width that images are brought to, in pixels.
-        test: What is for the test, one of `held_out.TESTS`. "classes": identities with
+        test: What is for the test, one of `splits.TESTS`. "classes": identities with
             two images or more, so that it is one of unseen identities. Which ones
             follows from their names and numbers of images alone. None: "given" if the
             data have a test, else "classes".
@@ -54,7 +54,7 @@ def load(
     if test == "classes":
         train, tests, note = _unseen(images, test_share, rng)
     else:
-        chosen = held_out.hold_out(
+        chosen = splits.hold_out(
             images,
             is_unseen=test == "given" and _given_is_unseen(images),
             test=test,
@@ -64,7 +64,7 @@ def load(
         )
         train, tests, note = chosen.train, chosen.test, chosen.note
     train, tests = (rows[_by_class(images.labels[rows])] for rows in (train, tests))
-    labels, names = held_out.numbered(images.labels, train)
+    labels, names = splits.numbered(images.labels, train)
     test_labels = labels[tests]
     if len(names) < 2:
         raise InvalidInputError(
@@ -79,7 +79,7 @@ def load(
             "pairs: take a larger test_share."
         )
     if (test_labels < 0).any():  # Then all are: see `hold_out`.
-        others, _ = held_out.numbered(images.labels, tests)
+        others, _ = splits.numbered(images.labels, tests)
         test_labels = len(names) + others[tests]
     return _IndexedIdentities(
         images, (train, labels[train]), (tests, test_labels), image_size, note

@@ -1,6 +1,11 @@
-"""How the training examples of a data set are dealt out to clients.
+"""Partitions: how the training examples of a data set are dealt out to clients.
 
-Every function here takes the labels of all examples and a random generator, and gives
+Names and definitions are those of Flower Datasets' partitioners (Beutel et al.,
+arXiv:2007.14390; `IidPartitioner`, `DirichletPartitioner`, `NaturalIdPartitioner`) and
+of FedArtML (Gutierrez et al., IEEE Access 2024: label skew by a Dirichlet distribution,
+quantity skew), beside those of the FedSS paper (Sections 4.3 and A.4).
+
+Every function takes the labels of all examples and a random generator, and gives
 each example to exactly one client. They read no image, so that a data set of millions
 is split from its labels alone. The examples of a client come in random order: a local
 epoch takes them as they come. The same labels, arguments and generator give the same
@@ -13,9 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedss import errors
+from tff_fedss.errors import InvalidInputError
 
 CLIENT_PREFIX = "client_"
+_MAX_TRIES = 100
 
 
 class Partition(NamedTuple):
@@ -101,10 +107,10 @@ def check_seed(seed: int) -> None:
     """Checks the seed of a partition.
 
     Raises:
-        errors.InvalidInputError: If it is not in 0..2^63-1.
+        InvalidInputError: If it is not in 0..2^63-1.
     """
     if not 0 <= seed < 2**63:
-        raise errors.InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
+        raise InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
 
 
 def generator(seed: int, stream: int) -> np.random.Generator:
@@ -115,10 +121,139 @@ def generator(seed: int, stream: int) -> np.random.Generator:
         stream: Keeps the draws of a data set apart from others of the same seed.
 
     Raises:
-        errors.InvalidInputError: If the seed is out of range.
+        InvalidInputError: If the seed is out of range.
     """
     check_seed(seed)
     return np.random.Generator(np.random.Philox(key=[seed, stream]))
+
+
+def iid(num_images: int, num_clients: int, rng: np.random.Generator) -> Partition:
+    """Deals images out at random; the clients' sizes differ by one at most."""
+    ends = [num_images * k // num_clients for k in range(num_clients + 1)]
+    return Partition(
+        client_ids(num_clients),
+        rng.permutation(num_images),
+        np.array(ends, np.int64),
+    )
+
+
+def natural(
+    clients: np.ndarray, client_names: list[str], rng: np.random.Generator
+) -> Partition:
+    """Gives every client the images that are its own.
+
+    Args:
+        clients: Whose every image is, int[N].
+        client_names: Of the numbers in clients.
+        rng: Where the order of a client's images is drawn from.
+
+    Returns:
+        The clients that have images, by their names.
+    """
+    order = random_order_by(clients, rng)
+    present, sizes = np.unique(clients, return_counts=True)
+    names = [client_names[k] for k in present]
+    return Partition(names, order, np.append(0, np.cumsum(sizes)))
+
+
+def quantity(
+    num_images: int,
+    num_clients: int,
+    sigma: float,
+    min_size: int,
+    rng: np.random.Generator,
+) -> Partition:
+    """Deals images out at random, to clients whose sizes are log-normal.
+
+    Args:
+        num_images: N.
+        num_clients: K.
+        sigma: The standard deviation of the logarithm of a client's share; 0: all
+            clients are alike.
+        min_size: What every client has before the rest is shared out.
+        rng: Where sizes and order are drawn from.
+
+    Raises:
+        InvalidInputError: If sigma is out of range, or there are too few images.
+    """
+    if not 0 <= sigma < math.inf:
+        raise InvalidInputError(
+            f"quantity_sigma={sigma} must be at least 0 and finite."
+        )
+    _check_min_size(num_images, num_clients, min_size)
+    shares = rng.standard_normal(num_clients) * sigma
+    shares = np.exp(shares - shares.max())
+    ideal = shares / shares.sum() * (num_images - num_clients * min_size)
+    sizes = np.floor(ideal).astype(np.int64)
+    missing = num_images - num_clients * min_size - int(sizes.sum())
+    sizes[np.argsort(sizes - ideal, kind="stable")[:missing]] += 1
+    return Partition(
+        client_ids(num_clients),
+        rng.permutation(num_images),
+        np.append(0, np.cumsum(sizes + min_size)),
+    )
+
+
+def dirichlet(
+    labels: np.ndarray,
+    num_clients: int,
+    alpha: float,
+    min_size: int,
+    rng: np.random.Generator,
+) -> Partition:
+    """Cuts each class over the clients in proportions from a Dirichlet distribution.
+
+    As in Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
+    Networks" (arXiv:1905.12022), Section 4: class c has p_c ~ Dir_K(alpha), and client
+    k gets the share p_ck of its images. Drawn anew until every client has min_size
+    images.
+
+    Args:
+        labels: The class of every image, int[N].
+        num_clients: K.
+        alpha: The concentration, above 0 and finite. Near 0 a class lies on one client.
+        min_size: Every client has so many images or more.
+        rng: Where the draws come from.
+
+    Raises:
+        InvalidInputError: If alpha is out of range, or no draw gives every client
+            enough images.
+    """
+    check_num_clients(num_clients, len(labels))
+    if not 0 < alpha < math.inf:
+        raise InvalidInputError(f"dirichlet_alpha={alpha} must be above 0 and finite.")
+    _check_min_size(len(labels), num_clients, min_size)
+    by_class = random_order_by(labels, rng)
+    class_sizes = np.bincount(labels)
+    for _ in range(_MAX_TRIES):
+        client_of = np.concatenate(
+            [_dirichlet_clients(size, num_clients, alpha, rng) for size in class_sizes]
+        )
+        smallest = np.bincount(client_of, minlength=num_clients).min()
+        if smallest >= min_size:
+            of_image = np.empty(len(labels), np.int64)
+            of_image[by_class] = client_of
+            return natural(of_image, client_ids(num_clients), rng)
+    raise InvalidInputError(
+        f"{_MAX_TRIES} draws with dirichlet_alpha={alpha:g} left one of "
+        f"{num_clients:,} clients with fewer than min_client_size={min_size} images: "
+        "take fewer clients, or a larger alpha."
+    )
+
+
+def _dirichlet_clients(
+    size: int, num_clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    """The clients of the images of one class, int64[size], in random order of them."""
+    # The logarithm of a gamma variate, which is 0 in floats if alpha is small:
+    # gamma(a) = gamma(a + 1) * U^(1/a).
+    logs = np.log(rng.standard_gamma(alpha + 1, num_clients))
+    logs -= rng.standard_exponential(num_clients) / alpha
+    shares = np.exp(logs - logs.max())
+    ends = np.round(np.cumsum(shares) / shares.sum() * size).astype(np.int64)
+    # By position, the first clients would go short where there are few images.
+    order = rng.permutation(num_clients)
+    return np.repeat(order, np.diff(ends, prepend=0))
 
 
 def chunks(
@@ -139,141 +274,14 @@ def chunks(
         ceil(N / images_per_client) clients.
 
     Raises:
-        errors.InvalidInputError: If there are no examples, or images_per_client is less
+        InvalidInputError: If there are no examples, or images_per_client is less
             than 1.
     """
-    _check(labels, images_per_client=images_per_client)
+    check(labels, images_per_client=images_per_client)
     position = rng.permutation(int(labels.max()) + 1)
-    order = _random_order_by(position[labels], rng)
+    order = random_order_by(position[labels], rng)
     starts = np.append(np.arange(0, len(labels), images_per_client), len(labels))
-    return _shuffled(order, starts, rng)
-
-
-def class_slots(
-    labels: np.ndarray,
-    num_clients: int,
-    classes_per_client: int,
-    rng: np.random.Generator,
-) -> Partition:
-    """Gives every client exactly the same number of different classes.
-
-    This meets the figures of the paper's ImageNet-21k clients (Appendix A.4): 25,691
-    clients with 20 classes each, and 442 images on average.
-
-    A client has classes_per_client slots. Class c fills s_c of them, in proportion to
-    its n_c images as far as 1 <= s_c <= min(n_c, num_clients) allows, and its images
-    are dealt evenly over these. So the images of a slot, and of a client, vary little.
-
-    Args:
-        labels: The class of every example, int[N].
-        num_clients: K.
-        classes_per_client: |P_k| of every client.
-        rng: Where the draws come from.
-
-    Returns:
-        The clients. Which classes meet in a client is random.
-
-    Raises:
-        errors.InvalidInputError: If there are no examples, an argument is less than 1,
-            or the classes cannot fill the slots: more classes than slots, or too few
-            images or classes.
-    """
-    _check(labels, num_clients=num_clients, classes_per_client=classes_per_client)
-    sizes = np.bincount(labels)
-    slots = _slots_per_class(sizes, num_clients, classes_per_client)
-    class_order = rng.permutation(len(sizes))
-
-    # One entry per slot from here on, the slots of a class side by side.
-    of_class = np.repeat(class_order, slots[class_order])
-    within_class = _ranges(slots[class_order])
-    share, extra = np.divmod(sizes, np.maximum(slots, 1))
-    length = share[of_class] + (within_class < extra[of_class])
-    first = (np.cumsum(sizes) - sizes)[of_class]
-    first += within_class * share[of_class] + np.minimum(within_class, extra[of_class])
-    client = _clients_of_slots(of_class, num_clients, rng)
-
-    by_client = np.argsort(client, kind="stable")
-    first, length = first[by_client], length[by_client]
-    by_class = _random_order_by(labels, rng)
-    order = by_class[np.repeat(first, length) + _ranges(length)]
-    ends = np.cumsum(length)[classes_per_client - 1 :: classes_per_client]
-    return _shuffled(order, np.append(0, ends), rng)
-
-
-def _slots_per_class(
-    sizes: np.ndarray, num_clients: int, classes_per_client: int
-) -> np.ndarray:
-    """Chooses s_c, int64[n]; 0 for a class without images."""
-    total = num_clients * classes_per_client
-    most = np.minimum(sizes, num_clients)
-    least = np.minimum(sizes, 1)
-    wanted = (
-        f"num_clients={num_clients:,} with classes_per_client={classes_per_client:,} "
-        f"have {total:,} places for a class"
-    )
-    if total < least.sum():
-        raise errors.InvalidInputError(
-            f"{wanted}, but each of {least.sum():,} classes needs at least one."
-        )
-    if total > most.sum():
-        raise errors.InvalidInputError(
-            f"{wanted}, but the {sizes.sum():,} images of {least.sum():,} classes fill "
-            f"at most {most.sum():,}: a client has a class once, with an image or more."
-        )
-
-    def ideal(rate: float) -> np.ndarray:
-        return np.clip(rate * sizes, least, most)
-
-    # The images of a slot are 1 / rate where no bound is met: at least 1.
-    low, high = 0.0, 1.0
-    while (middle := (low + high) / 2) not in (low, high):
-        if ideal(middle).sum() > total:
-            high = middle
-        else:
-            low = middle
-    slots = np.floor(ideal(low)).astype(np.int64)
-    # The largest remainders are rounded up; two rounds are for a remainder that the
-    # arithmetic has rounded to zero.
-    while missing := total - slots.sum():
-        remainder = np.where(slots < most, ideal(low) - slots, -1)
-        up = np.argsort(-remainder, kind="stable")[:missing]
-        slots[up[slots[up] < most[up]]] += 1
-    return slots
-
-
-def _clients_of_slots(
-    of_class: np.ndarray, num_clients: int, rng: np.random.Generator
-) -> np.ndarray:
-    """Gives a client to every slot, as many to each and none a class twice.
-
-    A round gives one slot to each client, in random order. A class has at most
-    num_clients slots in a row, so it lies in one round or in two that follow each
-    other. In the second, the clients that had it in the first are moved back.
-
-    Args:
-        of_class: The class of every slot, equal ones side by side, int64[K * rounds].
-        num_clients: K.
-        rng: Where the orders are drawn from.
-
-    Returns:
-        int64[K * rounds].
-    """
-    rounds = of_class.reshape(-1, num_clients)
-    clients = np.empty_like(rounds)
-    for r, row in enumerate(rounds):
-        clients[r] = rng.permutation(num_clients)
-        if r == 0 or rounds[r - 1, -1] != row[0]:
-            continue
-        taken = np.zeros(num_clients, bool)
-        taken[clients[r - 1, rounds[r - 1] == row[0]]] = True
-        straddles = row == row[0]
-        is_taken = taken[clients[r]]
-        back = np.flatnonzero(straddles & is_taken)
-        forth = rng.choice(
-            np.flatnonzero(~straddles & ~is_taken), len(back), replace=False
-        )
-        clients[r, back], clients[r, forth] = clients[r, forth], clients[r, back]
-    return clients.reshape(-1)
+    return shuffled(order, starts, rng)
 
 
 def grouped_shares(
@@ -299,10 +307,10 @@ def grouped_shares(
         shares, and a client that would hold only such classes is left out.
 
     Raises:
-        errors.InvalidInputError: If there are no examples, or an argument is less than
+        InvalidInputError: If there are no examples, or an argument is less than
             1.
     """
-    _check(
+    check(
         labels, classes_per_client=classes_per_client, images_per_class=images_per_class
     )
     sizes = np.bincount(labels)
@@ -325,119 +333,50 @@ def grouped_shares(
     return _from_clients([examples for examples in clients() if len(examples)])
 
 
-def dirichlet(
-    labels: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
-) -> Partition:
-    """Draws a client's mixture of classes from a Dirichlet distribution.
-
-    As in Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution
-    for Federated Visual Classification" (arXiv:1909.06335), Section 3: client k has
-    q_k ~ Dirichlet(alpha * p), with p the class frequencies, and draws its images from
-    q_k without replacement. The probability of a class that is used up goes to the
-    others. Clients follow each other, so the last ones get what is left.
-
-    Args:
-        labels: The class of every example, int[N].
-        num_clients: K; all clients have N / K images, rounded down or up.
-        alpha: The concentration, above 0 and finite. Near 0 clients have one class;
-            for a large alpha all are alike.
-        rng: Where the draws come from.
-
-    Returns:
-        The clients.
-
-    Raises:
-        errors.InvalidInputError: If there are no examples, num_clients is less than 1
-            or more than N, or alpha is out of range.
-    """
-    _check(labels, num_clients=num_clients)
-    if num_clients > len(labels):
-        raise errors.InvalidInputError(
-            f"num_clients={num_clients:,} is more than the {len(labels):,} images."
+def check_num_clients(num_clients: int, num_images: int) -> None:
+    """Checks that every client can have an image."""
+    if not 1 <= num_clients <= num_images:
+        raise InvalidInputError(
+            f"num_clients={num_clients:,} must be in 1..{num_images:,}, the number of "
+            "training images."
         )
-    if not 0 < alpha < math.inf:
-        raise errors.InvalidInputError(f"alpha={alpha} must be above 0 and finite.")
-    left = np.bincount(labels)
-    present = left > 0
-    concentration = alpha * left[present] / len(labels)
-    by_class = _random_order_by(labels, rng)
-    next_one = np.cumsum(left) - left
-    clients = []
-    for size in _near_equal(len(labels), num_clients):
-        log_mixture = np.full(len(left), -np.inf)
-        # The logarithm of a gamma variate, which is 0 in floats if alpha is small:
-        # gamma(a) = gamma(a + 1) * U^(1/a).
-        log_mixture[present] = (
-            np.log(rng.standard_gamma(concentration + 1))
-            - rng.standard_exponential(len(concentration)) / concentration
+
+
+def _check_min_size(num_images: int, num_clients: int, min_size: int) -> None:
+    if min_size < 1 or num_clients * min_size > num_images:
+        raise InvalidInputError(
+            f"min_client_size={min_size} must be in 1..{num_images // num_clients}: "
+            f"{num_images:,} images for {num_clients:,} clients."
         )
-        counts = _draw_without_replacement(log_mixture, left, size, rng)
-        clients.append(
-            rng.permutation(by_class[np.repeat(next_one, counts) + _ranges(counts)])
-        )
-        next_one += counts
-        left -= counts
-    return _from_clients(clients)
 
 
-def _draw_without_replacement(
-    log_mixture: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator
-) -> np.ndarray:
-    """Draws `size` images one after the other, from the classes that have any left.
-
-    To draw from those only is to draw from all and to reject the others, so the draws
-    can be made many at a time, and those of a class beyond its images made again.
-
-    Args:
-        log_mixture: Logarithm of the classes' weights, any scale, float64[n].
-        left: How many images each class has, int64[n]; together at least `size`.
-        size: How many to draw.
-        rng: Where the draws come from.
-
-    Returns:
-        How many of each class, int64[n].
-    """
-    counts = np.zeros_like(left)
-    while missing := size - counts.sum():
-        logs = np.where(counts < left, log_mixture, -np.inf)
-        weights = np.exp(logs - logs.max())
-        counts += rng.multinomial(missing, weights / weights.sum())
-        counts = np.minimum(counts, left)
-    return counts
-
-
-def _check(labels: np.ndarray, **arguments: int) -> None:
+def check(labels: np.ndarray, **arguments: int) -> None:
+    """Checks that there are examples, and that arguments are at least 1."""
     for name, value in arguments.items():
         if value < 1:
-            raise errors.InvalidInputError(f"{name}={value} must be at least 1.")
+            raise InvalidInputError(f"{name}={value} must be at least 1.")
     if not len(labels):
-        raise errors.InvalidInputError("There are no images to split over clients.")
+        raise InvalidInputError("There are no images to split over clients.")
 
 
-def _near_equal(total: int, parts: int) -> np.ndarray:
-    """Sizes that sum to `total` and differ by at most 1, larger ones first."""
-    share, extra = divmod(total, parts)
-    return share + (np.arange(parts) < extra).astype(np.int64)
-
-
-def _ranges(lengths: np.ndarray) -> np.ndarray:
+def ranges(lengths: np.ndarray) -> np.ndarray:
     """Counts from 0 anew for each of the lengths: [2, 3] gives [0, 1, 0, 1, 2]."""
     starts = np.cumsum(lengths) - lengths
     return np.arange(lengths.sum()) - np.repeat(starts, lengths)
 
 
-def _random_order_by(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def random_order_by(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Sorts by key, in random order where keys are equal; the permutation, int64[N]."""
     shuffled = rng.permutation(len(keys))
     return shuffled[np.argsort(keys[shuffled], kind="stable")]
 
 
-def _shuffled(
+def shuffled(
     order: np.ndarray, starts: np.ndarray, rng: np.random.Generator
 ) -> Partition:
     """Makes a partition, with the examples of each client in random order."""
     clients = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
-    order = order[_random_order_by(clients, rng)]
+    order = order[random_order_by(clients, rng)]
     return Partition(client_ids(len(starts) - 1), order, starts)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from tff_fedss import errors
 from tff_fedss.datasets import bijection
 from tff_fedss.datasets.federated import partitions, preprocessing, records
+from tff_fedss.datasets.federated.class_slots import class_slots
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.imagenet21k import shards
 
@@ -41,7 +42,7 @@ def load(
 ) -> FederatedDataset:
     """Loads ImageNet-21k as `./run.sh prepare_imagenet21k` has written it.
 
-    The training images are dealt out to clients by `partitions.class_slots`: five
+    The training images are dealt out to clients by `class_slots`: five
     seconds for 14 million of them.
 
     Args:
@@ -147,7 +148,7 @@ def client_partition(
         )
     if num_clients is None:
         num_clients = default_num_clients(class_sizes, classes_per_client)
-    return partitions.class_slots(
+    return class_slots(
         labels,
         num_clients,
         classes_per_client,

@@ -7,10 +7,10 @@ clients and splits off paths or a table; `federated` makes client data of an ind
 from tff_fedss.datasets.images.clients import PARTITIONS, ClientOptions
 from tff_fedss.datasets.images.federated import ImageOptions
 from tff_fedss.datasets.images.federated import load as federated
-from tff_fedss.datasets.images.held_out import TESTS
 from tff_fedss.datasets.images.index import ImageIndex, open_index
 from tff_fedss.datasets.images.index import load as load_index
 from tff_fedss.datasets.images.layout import FOLDERS
+from tff_fedss.datasets.splits import TESTS
 
 __all__ = [
     "FOLDERS",

@@ -7,13 +7,12 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss.datasets import fingerprint
+from tff_fedss.datasets import fingerprint, splits
 from tff_fedss.datasets.federated import clients as client_data
-from tff_fedss.datasets.federated import validation
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.federated.partitions import Partition
 from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
-from tff_fedss.datasets.images import clients, held_out, index
+from tff_fedss.datasets.images import clients, index
 from tff_fedss.errors import InvalidInputError
 
 # Keep these draws apart from others of the same seed.
@@ -29,7 +28,7 @@ class ImageOptions:
         resize_size: Height and width that images are brought to first; None: the
             paper's ratio (Appendix A.2).
         retrieval: Whether the test is of classes that no client has.
-        test: See `held_out.hold_out`; None: by what the data have.
+        test: See `splits.hold_out`; None: by what the data have.
         test_share: Likewise.
         num_public_classes: Likewise, for a warm start.
         split: How the training images are split over clients.
@@ -74,7 +73,7 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
     """
     if not 0 <= options.seed < 2**63:
         raise InvalidInputError(f"seed={options.seed} must be in 0..2^63-1.")
-    validation.check(options.validation_share, options.on_validation)
+    splits.check_validation(options.validation_share, options.on_validation)
 
     def read(stored: tf.Tensor) -> tf.Tensor:
         if stored.dtype == tf.string:
@@ -87,7 +86,7 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
 
     preprocessing = Preprocessing(options.image_size, options.resize_size, read)
     rng = np.random.Generator(np.random.Philox(key=[options.seed, _PHILOX_STREAM]))
-    chosen = held_out.hold_out(
+    chosen = splits.hold_out(
         images,
         is_unseen=options.retrieval,
         test=options.test,
@@ -95,7 +94,7 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         num_public_classes=options.num_public_classes,
         rng=rng,
     )
-    labels, present = held_out.numbered(images.labels, chosen.train)
+    labels, present = splits.numbered(images.labels, chosen.train)
     num_classes = len(present)
     partition = clients.split(
         labels[chosen.train],
@@ -105,11 +104,11 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         rng,
     )
     test, notes = chosen.test, [images.note, chosen.note]
-    is_validation = validation.choose(
+    is_validation = splits.choose_validation(
         partition.num_clients, options.validation_share, rng
     )
     if options.validation_share:
-        notes.append(validation.note_chosen(int(is_validation.sum())))
+        notes.append(splits.note_chosen(int(is_validation.sum())))
     train = _ImageClients(images, labels, chosen.train, partition, ~is_validation)
     unseen = chosen.test_is_unseen
     if options.on_validation:
@@ -127,16 +126,16 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         seen[labels[train.rows]] = True
         known = seen[labels[test]]
         if not known.all():
-            notes.append(validation.note_left_out(int(np.sum(~known))))
+            notes.append(splits.note_left_out(int(np.sum(~known))))
         test = test[known]
         if not len(test):
-            raise InvalidInputError(validation.NO_KNOWN_CLASS)
+            raise InvalidInputError(splits.NO_KNOWN_CLASS)
     if unseen:
-        test_labels, _ = held_out.numbered(images.labels, test)
+        test_labels, _ = splits.numbered(images.labels, test)
     else:
         test_labels = labels
     of_train = images.labels[chosen.train]
-    public_labels, public = held_out.numbered(images.labels, chosen.public)
+    public_labels, public = splits.numbered(images.labels, chosen.public)
 
     def rows_dataset(rows: np.ndarray, numbers: np.ndarray) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(

@@ -18,11 +18,11 @@ import numpy as np
 
 from tff_fedss import files
 from tff_fedss.datasets import formats
+from tff_fedss.datasets.splits import TEST, TRAIN, VALIDATION
 from tff_fedss.errors import InvalidInputError
 
 TABLE = "images.csv"
 FOLDERS = ("auto", "class", "client/class", "none")
-TRAIN, TEST, VALIDATION = 0, 1, 2
 _SPLITS = {
     "train": TRAIN,
     "training": TRAIN,

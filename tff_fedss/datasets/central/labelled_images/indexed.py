@@ -7,6 +7,7 @@ import numpy as np
 import tqdm
 from PIL import Image
 
+from tff_fedss.datasets import splits
 from tff_fedss.datasets.central.labelled_images.images import (
     LabelledImages,
     as_array,
@@ -14,7 +15,7 @@ from tff_fedss.datasets.central.labelled_images.images import (
     check_num_classes,
     fitted,
 )
-from tff_fedss.datasets.images import held_out, index
+from tff_fedss.datasets.images import index
 from tff_fedss.errors import InvalidInputError
 
 # Keep these draws apart from others of the same seed.
@@ -37,7 +38,7 @@ def load(
         images: Which there are.
         image_size: See `loading.load`.
         channels: 1 or 3.
-        test: What is for the test, see `held_out.hold_out`; not "classes". None: by
+        test: What is for the test, see `splits.hold_out`; not "classes". None: by
             what the data have.
         test_share: Likewise.
         seed: Of the choice of the test images.
@@ -50,7 +51,7 @@ def load(
         InvalidInputError: If there is no test image or one class only, the images are
             not alike in size, or do not fit into memory.
     """
-    chosen = held_out.hold_out(
+    chosen = splits.hold_out(
         images,
         is_unseen=False,
         test=test,
@@ -58,7 +59,7 @@ def load(
         num_public_classes=0,
         rng=np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM])),
     )
-    labels, classes = held_out.numbered(images.labels, chosen.train)
+    labels, classes = splits.numbered(images.labels, chosen.train)
     check_num_classes(len(classes), images.label)
     first = int(chosen.train[0])
 

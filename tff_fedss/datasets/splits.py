@@ -1,0 +1,416 @@
+"""Splits: which images are for training, test and warm start, and validation clients.
+
+`hold_out` splits an index of images. Validation clients train nothing, and their images
+are what a run measures on while choices are made, such as that of a learning rate: what
+is chosen by looking at a metric must not look at the test.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tff_fedss.datasets import fingerprint
+from tff_fedss.datasets.federated import clients, partitions
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
+from tff_fedss.errors import InvalidInputError
+
+# Keeps the draws of validation clients apart from others of the same seed.
+_PHILOX_STREAM = int.from_bytes(b"validate", "big")
+
+TRAIN, TEST, VALIDATION = 0, 1, 2  # What the data call an image.
+TESTS = ("given", "images", "classes", "clients")
+
+NO_KNOWN_CLASS = (
+    "no validation client has a class that a training client has: take more validation "
+    "clients."
+)
+
+
+class Images(Protocol):
+    """Labelled images, such as an `images.ImageIndex`.
+
+    Attributes:
+        labels: int32[N].
+        class_names: By label.
+        clients: Whose each is, int32[N]; None if nothing says it.
+        splits: int8[N] of `TRAIN`, `TEST` and `VALIDATION`; None if nothing says it.
+    """
+
+    labels: np.ndarray
+    class_names: Sequence[str]
+    clients: np.ndarray | None
+    splits: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows of an index by their use; no row has two.
+
+    Attributes:
+        train: Ascending, int64.
+        test: Likewise.
+        public: Likewise; all images of the public classes.
+        test_is_unseen: Whether no class of the test is one of the training.
+        note: What was decided, for a person.
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+    public: np.ndarray
+    test_is_unseen: bool
+    note: str
+
+
+def hold_out(
+    index: Images,
+    *,
+    is_unseen: bool,
+    test: str | None,
+    share: float,
+    num_public_classes: int,
+    rng: np.random.Generator,
+) -> Rows:
+    """Chooses the test images and the public classes.
+
+    Args:
+        index: All images.
+        is_unseen: Whether the test is to be of classes that no client has (retrieval),
+            or of those that they have (classification).
+        test: One of `TESTS`. "given": what the data call test (or val, without a
+            test). "images": a share of every class. "classes": all images of a share of
+            the classes. "clients": all images of a share of the clients. None: "given"
+            if there is one, else "images", or "classes" for unseen ones.
+        share: Of what is held out, in (0, 1).
+        num_public_classes: How many other classes are public.
+        rng: Where the draws come from.
+
+    Returns:
+        The choice.
+
+    Raises:
+        InvalidInputError: If the data or the arguments do not allow it.
+    """
+    if test is None:
+        test = (
+            "given"
+            if index.splits is not None
+            else "classes"
+            if is_unseen
+            else "images"
+        )
+    if test not in TESTS:
+        raise InvalidInputError(f"test={test!r} must be one of {', '.join(TESTS)}.")
+    if not 0 < share < 1:
+        raise InvalidInputError(f"test_share={share} must be above 0 and below 1.")
+    if is_unseen and test in ("images", "clients"):
+        raise InvalidInputError(
+            f"test={test} holds out images of classes that clients have; retrieval of "
+            "unseen classes needs test=classes, or a given test of other classes."
+        )
+    if not is_unseen and test == "classes":
+        raise InvalidInputError(
+            "test=classes holds out classes that no client has; that is for retrieval, "
+            "classification needs test=images, clients or given."
+        )
+    rows = np.arange(len(index.labels))
+    if test == "given":
+        train, tests, note = _given(index, rows)
+    else:
+        # What the data call test or val stays out of the training in any case.
+        train = rows if index.splits is None else rows[index.splits == TRAIN]
+        chosen = _CHOOSERS[test](index, train, share, rng)
+        train, tests = train[~chosen], train[chosen]
+        note = f"test: {share:.0%} of the {test}"
+    public = _public(index, train, num_public_classes, rng)
+    train = np.setdiff1d(train, public, assume_unique=True)
+    if not len(train):
+        raise InvalidInputError("no image is left for training.")
+    known = np.isin(index.labels[tests], index.labels[train])
+    if is_unseen:
+        if known.any():
+            row = tests[known][0]
+            raise InvalidInputError(
+                f"the class {index.class_names[index.labels[row]]!r} of the test is "
+                "one of the training too, and task=retrieval is of unseen ones: use "
+                "test=classes, or task=classification."
+            )
+    elif not known.all():
+        left_out = len(tests) - int(known.sum())
+        classes = len(np.unique(index.labels[tests[~known]]))
+        tests = tests[known]
+        note += (
+            f"; left out of the test: {left_out:,} images of {classes:,} classes "
+            "without a training image"
+        )
+    if not len(tests):
+        raise InvalidInputError(
+            f"test={test} leaves no test image: there are {len(index.labels):,} "
+            f"images of {len(np.unique(index.labels)):,} classes."
+        )
+    return Rows(train, tests, public, is_unseen, note)
+
+
+def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers the classes of some rows anew, from 0 on.
+
+    Args:
+        labels: Of all rows, int[N].
+        rows: Some of them.
+
+    Returns:
+        The new labels of all rows, int32[N], -1 for classes that none of these rows
+        has; and the labels of before in the order of the new ones.
+    """
+    present = np.unique(labels[rows])
+    number = np.full(int(labels.max()) + 1, -1, np.int32)
+    number[present] = np.arange(len(present))
+    return number[labels], present
+
+
+def _given(index: Images, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+    if index.splits is None:
+        raise InvalidInputError(
+            "test=given, but the data have no test: no folder train/ with test/ or "
+            "val/ beside it, and no column `split`. Use test=images or test=classes."
+        )
+    which, name = TEST, "test"
+    if not (index.splits == TEST).any():
+        which, name = VALIDATION, "val"
+    return (
+        rows[index.splits == TRAIN],
+        rows[index.splits == which],
+        f"test: as given ({name})",
+    )
+
+
+def _images(
+    index: Images, rows: np.ndarray, share: float, rng: np.random.Generator
+) -> np.ndarray:
+    """A share of each class, rounded, that leaves an image to every class."""
+    labels = index.labels[rows]
+    shuffled = rng.permutation(len(rows))
+    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    sizes = np.bincount(labels)
+    place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    wanted = np.minimum(
+        np.round(sizes * share).astype(np.int64), np.maximum(sizes - 1, 0)
+    )
+    chosen = np.zeros(len(rows), bool)
+    chosen[order] = place < np.repeat(wanted, sizes)
+    return chosen
+
+
+def _some_of(
+    values: np.ndarray, what: str, share: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Whether a value is one of a share of the different values, at least one."""
+    different = np.unique(values)
+    count = max(1, round(len(different) * share))
+    if count >= len(different):
+        raise InvalidInputError(
+            f"test={what} with test_share={share:g} holds out all of the "
+            f"{len(different):,} {what}."
+        )
+    return np.isin(values, rng.choice(different, count, replace=False))
+
+
+def _classes(index, rows, share, rng) -> np.ndarray:
+    return _some_of(index.labels[rows], "classes", share, rng)
+
+
+def _clients(index, rows, share, rng) -> np.ndarray:
+    if index.clients is None:
+        raise InvalidInputError(
+            "test=clients needs clients in the data: CLIENT/CLASS/image with "
+            "folders=client/class, or a column `client` in images.csv."
+        )
+    return _some_of(index.clients[rows], "clients", share, rng)
+
+
+_CHOOSERS = {"images": _images, "classes": _classes, "clients": _clients}
+
+
+def _public(
+    index: Images, train: np.ndarray, number: int, rng: np.random.Generator
+) -> np.ndarray:
+    """The training images of so many classes, drawn at random."""
+    labels = np.unique(index.labels[train])
+    if not 0 <= number <= len(labels) - 2:
+        raise InvalidInputError(
+            f"num_public_classes={number} must leave two or more of the "
+            f"{len(labels):,} training classes to the clients."
+        )
+    if not number:
+        return train[:0]
+    chosen = rng.choice(labels, number, replace=False)
+    return train[np.isin(index.labels[train], chosen)]
+
+
+def check_validation(share: float, on_validation: bool) -> None:
+    """Checks what is asked for.
+
+    Args:
+        share: Of the clients, for validation.
+        on_validation: Whether to measure on them.
+
+    Raises:
+        InvalidInputError: If there can be no such share, or it is none and is to be
+            measured on.
+    """
+    if not 0 <= share < 1:
+        raise InvalidInputError(
+            f"validation_share={share} must be at least 0 and below 1."
+        )
+    if on_validation and not share:
+        raise InvalidInputError("on_validation needs a validation_share above 0.")
+
+
+def choose_validation(
+    num_clients: int, share: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Draws validation clients.
+
+    Args:
+        num_clients: K.
+        share: Of the clients, in [0, 1), rounded to a number of clients; above 0, to
+            one or more.
+        rng: Where they are drawn from; nothing is drawn for a share of 0.
+
+    Returns:
+        Whether a client is one of them, bool[K].
+
+    Raises:
+        InvalidInputError: If no client is left for training.
+    """
+    chosen = np.zeros(num_clients, bool)
+    if share:
+        count = max(1, round(num_clients * share))
+        if count >= num_clients:
+            raise InvalidInputError(
+                f"validation_share={share:g} leaves none of the {num_clients:,} "
+                "clients for training."
+            )
+        chosen[rng.choice(num_clients, count, replace=False)] = True
+    return chosen
+
+
+def note_chosen(count: int) -> str:
+    """Says for a person how many validation clients there are."""
+    return f"{count:,} validation clients apart"
+
+
+def note_left_out(count: int) -> str:
+    """Says for a person how many of their images cannot be measured on."""
+    return f"left out: {count:,} of their images, of classes that no other client has"
+
+
+def hold_out_clients(
+    dataset: FederatedDataset,
+    validation_share: float = 0.0,
+    on_validation: bool = False,
+    seed: int = 0,
+) -> FederatedDataset:
+    """Takes a share of the clients of a data set out of its training.
+
+    Args:
+        dataset: With all clients.
+        validation_share: Of the clients; 0: the data set stays what it is.
+        on_validation: Whether the images of these clients take the place of the test,
+            which nothing looks at then. Images of classes that no other client has are
+            left out, since nobody can learn to classify them. Where the test is of
+            unseen classes (retrieval, Section 4.3 of the FedSS paper) they count, too:
+            each image of these clients looks for its like among the others, MAP@10.
+            Most of their classes may be ones that are trained, so that it is a stand-in
+            for the MAP@10 of unseen classes, and mostly higher. Images of classes that
+            nobody has are not measured on either.
+        seed: Which clients; 0 <= seed < 2^63.
+
+    Returns:
+        The data set without them. n and the labels are the same: a class that only
+        they have keeps its row of W.
+
+    Raises:
+        InvalidInputError: If an argument is out of range, no client is left for
+            training, or, with on_validation, there is no image to measure on.
+    """
+    check_validation(validation_share, on_validation)
+    if not validation_share:
+        return dataset
+    everyone = dataset.train.client_ids
+    rng = partitions.generator(seed, _PHILOX_STREAM)
+    is_apart = choose_validation(len(everyone), validation_share, rng)
+    apart = [everyone[k] for k in np.flatnonzero(is_apart)]
+    kept = [everyone[k] for k in np.flatnonzero(~is_apart)]
+    # Retrieval need not know a class.
+    is_known = np.full(dataset.num_classes, dataset.test_is_unseen)
+    for client_id in kept:
+        is_known[dataset.positives(client_id)] = True
+    notes = [dataset.note, note_chosen(len(apart))]
+    test = {}
+    if on_validation:
+        images, num_known, num_images = _images_of(dataset, apart, is_known)
+        if not num_known:
+            raise InvalidInputError(NO_KNOWN_CLASS)
+        if num_known < num_images:
+            notes.append(note_left_out(num_images - num_known))
+        notes.append("measured on their images")
+        test = dict(
+            test=HeldOut(images, num_known, int(is_known.sum())),
+            test_is_unseen=False,
+            unseen=None,
+        )
+    return dataclasses.replace(
+        dataset,
+        train=clients.Counted(
+            dataset.train, kept, dataset.num_examples, dataset.positives
+        ),
+        # The images of all clients would be in it.
+        pooled=None,
+        note="; ".join(filter(None, notes)),
+        contents=lambda: {
+            **{f"{key} (all)": value for key, value in dataset.fingerprint().items()},
+            "names of validation clients": fingerprint.of_text(apart),
+            "measured on": "validation clients" if on_validation else "the test",
+        },
+        **test,
+    )
+
+
+def _images_of(
+    dataset: FederatedDataset, client_ids: list[str], is_known: np.ndarray
+) -> tuple[tf.data.Dataset, int, int]:
+    """The stored examples of some clients that are of known classes.
+
+    Args:
+        dataset: Of the clients.
+        client_ids: Whose.
+        is_known: Of each class, whether its images count, bool[n].
+
+    Returns:
+        The examples, client after client; how many they are; how many the clients have.
+    """
+    num_known = num_images = 0
+    for client_id in client_ids:
+        size = dataset.num_examples(client_id)
+        num_images += size
+        # Labels are read only where some are not known.
+        if not is_known[dataset.positives(client_id)].all():
+            data = dataset.train.create_tf_dataset_for_client(client_id)
+            labels = [int(x) for x in data.map(_label).as_numpy_iterator()]
+            size = int(is_known[labels].sum())
+        num_known += size
+    images = tf.data.Dataset.from_tensor_slices(client_ids).flat_map(
+        dataset.train.serializable_dataset_fn
+    )
+    if num_known < num_images:
+        known = tf.constant(is_known)
+        images = images.filter(lambda example: tf.gather(known, _label(example)))
+    images = images.apply(tf.data.experimental.assert_cardinality(num_known))
+    return images, num_known, num_images
+
+
+def _label(example) -> tf.Tensor:
+    return example["label"]
