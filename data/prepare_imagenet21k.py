@@ -6,7 +6,7 @@ reads the class tars, splits every class 80-20 into training and test images (Fe
 Appendix A.4) and writes
 
     DIR/imagenet21k/1.0.0/imagenet21k-{train,test}.tfrecord-*   a shard of each class
-    DIR/imagenet21k/1.0.0/{train,test}.index     where each record is, and its label
+    DIR/imagenet21k/1.0.0/index.npz              the length of each record
     DIR/imagenet21k/1.0.0/class_sizes.csv        wnid,train,test: images of each class
     DIR/imagenet21k/1.0.0/undecodable.csv        tar,member,reason: images left out
     DIR/imagenet21k/1.0.0/*.json, *.txt          what TFDS wants to know
@@ -26,7 +26,7 @@ decompressed, on one core, at 250 MB/s, and twice: to know the classes, on which
 labels depend, and to read them; 1.3 hours each. `--wnids=FILE`, a list of the classes,
 saves the first pass; `tar -xzf` beforehand saves both, for 1.1 TB more of disk.
 
-The program may be killed at any time. The same command goes on where it stopped (a
+The program may be killed at any time. The same command resumes where it stopped (a
 gzipped tar has to be decompressed up to there), and ends with the same bytes. It exits
 with 0 if everything is written; with 1 if there are images that cannot be decoded,
 unless `--allow_undecodable`, or if the disk is full; and with 2 on any other bad input.
@@ -35,7 +35,7 @@ unless `--allow_undecodable`, or if the disk is full; and with 2 on any other ba
 import dataclasses
 
 from experiments.common import config, program
-from tff_fedss.datasets.imagenet21k import shards
+from tff_fedss.datasets.imagenet21k import preparation, shards
 from tff_fedss.errors import InvalidInputError
 
 
@@ -66,58 +66,20 @@ class Config(config.Config):
     )
 
 
-def prepare(
-    archive: str | None,
-    output_dir: str | None,
-    *,
-    seed: int = 0,
-    workers: int | None = None,
-    wnids: str | None = None,
-    allow_undecodable: bool = False,
-    verify: bool = False,
-) -> None:
-    """Prepares the data set and says on stdout what there is; see the flags.
-
-    Raises:
-        InvalidInputError: If an argument or the archive cannot be used.
-        UndecodableImagesError: If there are images that cannot be decoded, and they are
-            not allowed.
-    """
-    for name, value in {"archive": archive, "output_dir": output_dir}.items():
-        if not value:
-            raise InvalidInputError(f"--{name} must be given; see --help.")
-    # Imported here: it takes seconds, and bad flags need none of it.
-    from tff_fedss.datasets.imagenet21k import tfds_builder
-
-    builder = tfds_builder.Imagenet21k(
-        data_dir=output_dir,
-        archive=archive,
-        seed=seed,
-        workers=workers,
-        wnids_file=wnids,
-        allow_undecodable=allow_undecodable,
-    )
-    builder.download_and_prepare()
-    if verify:
-        shards.verify(builder.data_dir)
-    splits = builder.info.splits
-    print(
-        f"{builder.data_dir} holds {splits['train'].num_examples:,} training and "
-        f"{splits['test'].num_examples:,} test images of "
-        f"{builder.info.features['label'].num_classes:,} classes."
-    )
-
-
 def main(config: Config) -> None:
-    """Prepares the data set that the flags describe."""
-    prepare(
-        config.archive,
-        config.output_dir,
-        seed=config.seed,
-        workers=config.workers,
-        wnids=config.wnids,
-        allow_undecodable=config.allow_undecodable,
-        verify=config.verify,
+    """Prepares the data set that the flags describe, and says what there is."""
+    for name in ("archive", "output_dir"):
+        if not getattr(config, name):
+            raise InvalidInputError(f"--{name} must be given; see --help.")
+    arguments = dataclasses.asdict(config)
+    verify = arguments.pop("verify")
+    folder = preparation.prepare(**arguments)
+    if verify:
+        shards.verify(folder)
+    sizes = shards.read_class_sizes(folder)
+    print(
+        f"{folder} holds {sizes['train'].sum():,} training and "
+        f"{sizes['test'].sum():,} test images of {len(sizes['train']):,} classes."
     )
 
 

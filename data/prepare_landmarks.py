@@ -8,7 +8,6 @@ reads the split and the images of Google Landmarks v2, and writes
     CACHE/gld160k/train/<user_id>   a TFRecord file per client
     CACHE/gld160k/test.tfRecord     the test images
     CACHE/gld160k/*.csv             the split, as it was given
-    CACHE/gld160k/finished.csv      what is whole: file, images, bytes, digest of rows
     CACHE/gld160k/rejected.csv      images that are missing or damaged, if there are any
 
 which is the cache of `tff.simulation.datasets.gldv2` and what `--data_dir=CACHE` of
@@ -21,7 +20,7 @@ The output is as large as these images: about 22 GB, at the 0.12 MB that an imag
 GLDv2 has on average (500 GB in 4.1 million). Every image is decoded once to see that it
 is whole, some 800 of 0.17 MB a second on one core: minutes, if the disk keeps up.
 
-The program may be killed at any time. The same command goes on where it stopped, and
+The program may be killed at any time. The same command resumes where it stopped, and
 ends with the same bytes. It exits with 0 if nothing is missing, with 1 if images are
 (unless `--allow_missing`) or the disk is full, and with 2 on any other bad input.
 """

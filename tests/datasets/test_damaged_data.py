@@ -18,7 +18,6 @@ from tff_fedss.datasets import (
     fingerprint,
     image_files,
     images,
-    landmarks,
     stanford_online_products,
     tiny_imagenet,
 )
@@ -28,8 +27,6 @@ from tff_fedss.datasets.central import (
     labelled_images,
     penn_treebank,
 )
-from tff_fedss.datasets.federated import split_csv
-from tff_fedss.datasets.imagenet21k import shards
 from tff_fedss.datasets.omniglot import drawing_files
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
@@ -336,10 +333,6 @@ def test_tiny_imagenet_of_one_class_and_from_an_editor(tmp_path):
 @pytest.mark.parametrize(
     ("name", "load"),
     [
-        ("s.csv", split_csv.read),
-        ("rejected.csv", landmarks.read_rejected),
-        ("class_sizes.csv", lambda p: shards.read_class_sizes(p.parent)),
-        ("preparation.json", lambda p: shards.read_preparation(p.parent)),
         (
             "Stanford_Online_Products/Ebay_train.txt",
             lambda p: stanford_online_products.read_train_listing(p.parent.parent),

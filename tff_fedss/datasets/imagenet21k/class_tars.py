@@ -1,35 +1,24 @@
-"""ImageNet-21k's files as they are distributed: tars of class tars.
+"""Class tars: ImageNet-21k's files as they are distributed.
 
 A class tar, `n01440764.tar`, is named by the class's WordNet id (wnid) and holds its
-images, `n01440764_10026.JPEG`. They come in one of three forms, which differ in what
-can be had without reading everything:
-
-- a folder of class tars: any of them, at any time;
-- one tar of class tars (`fall11_whole.tar`, 1.3 TB): likewise, once its headers are
-  read, which takes a seek for each class;
-- the same, gzipped (`winter21_whole.tar.gz`, 1.1 TB): only one after the other. To know
-  the classes means to decompress it all.
-
-At no time is there more in memory than one image and the names of one class's images.
+images, `n01440764_10026.JPEG`. They come as a folder of class tars, as one tar of them
+(`fall11_whole.tar`, 1.3 TB), or as that gzipped (`winter21_whole.tar.gz`, 1.1 TB). The
+last can only be read from start to end: to know the classes means to decompress it all.
 """
 
-import abc
-import collections
 import contextlib
 import dataclasses
 import gzip
-import io
-import json
 import os
 import pathlib
 import re
 import tarfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Set
+from typing import IO
 
-import tqdm
-
-from tff_fedss import errors, files
+from tff_fedss import files, progress
+from tff_fedss.datasets import sources
+from tff_fedss.errors import InvalidInputError
 
 _WNID = re.compile(r"n\d{8}")
 _LAYOUT = (
@@ -37,448 +26,248 @@ _LAYOUT = (
     "(fall11_whole.tar) or that gzipped (winter21_whole.tar.gz)"
 )
 _GZIP_MAGIC = b"\x1f\x8b"
-_DAMAGE = (tarfile.TarError, zlib.error, EOFError, OSError)
-# How much of a file is copied or skipped at once.
-_CHUNK_BYTES = 1 << 20
-
-_LISTING_FILE = "listing.json"
-
-
-class Image(collections.namedtuple("Image", ["name", "offset", "content"])):
-    """An image in a class tar.
-
-    Attributes:
-        name: The name of its file, without folders.
-        offset: Where its content starts in the class tar, in bytes.
-        content: The encoded image, whatever it is.
-    """
-
-
-class _Blocks(io.RawIOBase):
-    """A part of a file that remembers the last thing that was read from it.
-
-    `tarfile` takes the end of the file, or a damaged header, for the end of the
-    archive. What it read last tells these from the zeros that end a whole archive.
-    """
-
-    def __init__(self, file, offset: int = 0, size: int | None = None):
-        super().__init__()
-        self._file = file
-        self._offset = offset
-        self._size = size
-        self._position = 0
-        self.last_read = b""
-        if offset:
-            file.seek(offset)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, position: int, whence: int = io.SEEK_SET) -> int:
-        if whence != io.SEEK_SET:
-            raise io.UnsupportedOperation("only absolute positions are needed here")
-        if isinstance(self._file, gzip.GzipFile):
-            # It can only be read up to there, and fastest in large steps.
-            while ahead := position - self._position:
-                if ahead < 0:
-                    raise io.UnsupportedOperation("a gzipped tar is read once")
-                if not (chunk := self._file.read(min(ahead, _CHUNK_BYTES))):
-                    break
-                self._position += len(chunk)
-        else:
-            self._file.seek(self._offset + position)
-            self._position = position
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        if self._size is not None:
-            left = max(0, self._size - self._position)
-            size = left if size < 0 else min(size, left)
-        self.last_read = self._file.read(size)
-        self._position += len(self.last_read)
-        return self.last_read
-
-    def check_end(self) -> None:
-        """Checks that `tarfile` stopped at the end of an archive.
-
-        Raises:
-            tarfile.TarError: If it did not, or if something follows.
-        """
-        at = self._position - len(self.last_read)
-        if len(self.last_read) < tarfile.BLOCKSIZE:
-            raise tarfile.ReadError(
-                f"it is cut off: after {self._position:,} bytes there is no mark of "
-                "its end"
-            )
-        while block := self.last_read:
-            if block.strip(b"\0"):
-                raise tarfile.ReadError(f"no valid header at byte {at:,}")
-            at = self._position
-            self.read(_CHUNK_BYTES)
+_COPY_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassTar:
-    """Where to find the tar of one class.
+    """The tar of one class.
 
     Attributes:
         wnid: The class.
-        source: What to call the tar in a message.
+        label: What messages call the tar.
         path: The file that has it.
-        offset: Where it starts in that file, in bytes.
-        size: Its length in bytes.
-        is_temporary: Whether it is a copy, to be deleted after use.
+        start: Where it starts in that file, in bytes.
+        is_copy: Whether the file is a temporary copy, to be deleted after use.
     """
 
     wnid: str
-    source: str
+    label: str
     path: pathlib.Path
-    offset: int
-    size: int
-    is_temporary: bool = False
+    start: int = 0
+    is_copy: bool = False
 
-    def images(self) -> Iterator[Image]:
-        """Yields all images in the order of the tar, which is read once.
+    def images(self) -> dict[str, tuple[int, int]]:
+        """Returns where images lie in the file, (offset, size) by name.
 
         Raises:
-            errors.InvalidInputError: If the tar is damaged or holds something else.
+            InvalidInputError: If the tar is damaged or holds something else.
         """
         pattern = re.compile(rf"{self.wnid}_\d+\.JPEG")
-        seen = set()
-        with _readable(self.source), open(self.path, "rb", buffering=0) as file:
-            blocks = _Blocks(file, self.offset, self.size)
-            for member in _members(blocks):
+        places = {}
+        with (
+            _readable(self.label),
+            open(self.path, "rb") as file,
+            _tar_at(file, self.start) as tar,
+        ):
+            for member in _members(tar):
                 name = member.name.rpartition("/")[2]
-                what = f"{self.source}: the member {member.name}"
-                if not _is_plain(member) or not pattern.fullmatch(name):
-                    raise errors.InvalidInputError(
+                what = f"{self.label}: the member {member.name}"
+                if not member.isreg() or not pattern.fullmatch(name):
+                    raise InvalidInputError(
                         f"{what} is not an image of this class: expected a file "
                         f"{self.wnid}_<number>.JPEG."
                     )
-                if name in seen:
-                    raise errors.InvalidInputError(f"{what} is there twice.")
-                seen.add(name)
-                blocks.seek(member.offset_data)
-                content = blocks.read(member.size)
-                if len(content) < member.size:
-                    raise errors.InvalidInputError(f"{what} is cut off.")
-                yield Image(name, member.offset_data, content)
-        if not seen:
-            raise errors.InvalidInputError(
-                f"{self.source} holds no image; expected {self.wnid}_<number>.JPEG."
+                if name in places:
+                    raise InvalidInputError(f"{what} is there twice.")
+                places[name] = member.offset_data, member.size
+        if not places:
+            raise InvalidInputError(
+                f"{self.label} holds no image; expected {self.wnid}_<number>.JPEG."
             )
-
-    @contextlib.contextmanager
-    def reader(self) -> Iterator[Callable[[int, int], bytes]]:
-        """Opens the tar to read from any place in it: (offset, size) -> content."""
-        with _readable(self.source), open(self.path, "rb", buffering=0) as file:
-
-            def read(offset: int, size: int) -> bytes:
-                return os.pread(file.fileno(), size, self.offset + offset)
-
-            yield read
-
-    def delete_copy(self) -> None:
-        """Deletes the file if it is a copy."""
-        if self.is_temporary:
-            self.path.unlink(missing_ok=True)
+        return places
 
 
-class Archive(abc.ABC):
+@dataclasses.dataclass(frozen=True)
+class Archive:
     """All class tars of a release.
 
     Attributes:
         path: The folder or file.
-        wnids: The classes, sorted. The label of a class is its place here.
-        num_bytes: What `class_tars` goes through, to measure progress by; the sum of
-            their steps.
+        wnids: The classes, sorted. The label of a class is its position here.
+        class_tars: Those of a folder or a plain tar, in the order of the classes; None:
+            the archive is gzipped.
     """
 
     path: pathlib.Path
     wnids: list[str]
-    num_bytes: int
+    class_tars: list[ClassTar] | None
 
-    @abc.abstractmethod
-    def class_tars(
-        self, copies: pathlib.Path, is_done: Callable[[str, int], bool]
-    ) -> Iterator[tuple[ClassTar | None, int]]:
-        """Yields every class tar, once.
+    def read(self, copies: pathlib.Path, done: Set[str]) -> Iterator[ClassTar]:
+        """Yields the class tars.
 
         Args:
-            copies: A folder for temporary copies, where they are needed. A copy is made
-                when the next class tar is asked for.
-            is_done: Whether a class is not needed again, from its wnid and the size of
-                its tar in bytes.
-
-        Yields:
-            The class tar, or None if it is done; and the step, in bytes.
+            copies: A folder for temporary copies of those of a gzipped archive. A copy
+                is made when the next class tar is asked for.
+            done: The classes that are not needed.
 
         Raises:
-            errors.InvalidInputError: If the archive is damaged.
+            InvalidInputError: If a gzipped archive is damaged, or has other classes.
         """
-
-
-class _DirectArchive(Archive):
-    """Class tars that can be read at any time."""
-
-    def __init__(self, path: pathlib.Path, class_tars: list[ClassTar]):
-        self.path = path
-        self._class_tars = sorted(class_tars, key=lambda tar: tar.wnid)
-        self.wnids = [tar.wnid for tar in self._class_tars]
-        self.num_bytes = sum(tar.size for tar in self._class_tars)
-
-    def class_tars(self, copies, is_done):
-        for tar in self._class_tars:
-            yield None if is_done(tar.wnid, tar.size) else tar, tar.size
-
-
-class _GzippedArchive(Archive):
-    """Class tars that come one after the other."""
-
-    def __init__(self, path: pathlib.Path, wnids: list[str]):
-        self.path = path
-        self.wnids = sorted(wnids)
-        self.num_bytes = path.stat().st_size
-
-    def class_tars(self, copies, is_done):
+        if self.class_tars is not None:
+            yield from (tar for tar in self.class_tars if tar.wnid not in done)
+            return
         missing = set(self.wnids)
-        position = 0
-        for wnid, size, copy, position_now in _gzip_members(self.path):
+        for wnid, content in _gzipped(self.path):
             if wnid not in missing:
-                raise errors.InvalidInputError(
+                raise InvalidInputError(
                     f"{self.path}: {wnid}.tar is there, but {wnid} is not in the list "
                     "of classes."
                 )
             missing.remove(wnid)
-            tar = None
-            if not is_done(wnid, size):
-                copy(copies / f"{wnid}.tar")
-                tar = ClassTar(
-                    wnid,
-                    f"{self.path}: {wnid}.tar",
-                    copies / f"{wnid}.tar",
-                    0,
-                    size,
-                    is_temporary=True,
-                )
-            now = position_now()
-            yield tar, now - position
-            position = now
+            if wnid not in done:
+                copy = copies / f"{wnid}.tar"
+                with files.writing(copy), open(copy, "wb") as file:
+                    for chunk in _chunks(content, str(self.path)):
+                        file.write(chunk)
+                yield ClassTar(wnid, f"{self.path}: {wnid}.tar", copy, is_copy=True)
         if missing:
-            raise errors.InvalidInputError(
+            raise InvalidInputError(
                 f"{self.path}: {min(missing)}.tar is missing, one of {len(missing):,} "
                 "classes of the list that the archive does not have."
             )
 
 
-def open_archive(
-    path: os.PathLike,
-    *,
-    cache_dir: os.PathLike,
-    wnids_file: os.PathLike | None = None,
-) -> Archive:
+def open_archive(path: os.PathLike, wnids: list[str] | None = None) -> Archive:
     """Finds out what an archive holds.
 
     Args:
         path: A folder of class tars, a tar of them, or such a tar gzipped.
-        cache_dir: Where the list of a gzipped tar's classes is kept, for which it has
-            to be decompressed from start to end.
-        wnids_file: A file with the wnid of every class, one a line, which saves that.
-            For the others it is only compared.
-
-    Returns:
-        The archive.
+        wnids: The classes, if they are known, which saves to decompress a gzipped tar
+            for their names; see `read_wnids`.
 
     Raises:
-        errors.InvalidInputError: If it is none of these, is damaged, has a class twice,
-            or other classes than wnids_file.
+        InvalidInputError: If it is none of these, is damaged, has a class twice, or
+            other classes than these.
     """
     path = pathlib.Path(path)
-    listed = None if wnids_file is None else _read_wnids(pathlib.Path(wnids_file))
     if not path.exists():
-        raise errors.InvalidInputError(
-            f"archive={path} does not exist; expected {_LAYOUT}."
-        )
+        raise InvalidInputError(f"archive={path} does not exist; expected {_LAYOUT}.")
+    class_tars = None
     if path.is_dir():
-        archive = _DirectArchive(path, _tars_of_folder(path))
+        class_tars = [
+            ClassTar(_wnid(p.name, f"archive={path}: {p.name}"), str(p), p)
+            for p in sorted(path.glob("*.tar"))
+        ]
+    elif not _is_gzipped(path):
+        class_tars = _tars_of_tar(path)
+    if class_tars is None:
+        found = sorted(wnids or [wnid for wnid, _ in _gzipped(path, "Listing")])
     else:
-        with _readable(str(path)):
-            files.check_regular(path)
-            with open(path, "rb") as file:
-                is_gzipped = file.read(2) == _GZIP_MAGIC
-        if is_gzipped:
-            return _GzippedArchive(
-                path, listed or _gzip_listing(path, pathlib.Path(cache_dir))
-            )
-        archive = _DirectArchive(path, _tars_of_tar(path))
-    if listed is not None and listed != archive.wnids:
-        odd = sorted(set(listed) ^ set(archive.wnids))
-        raise errors.InvalidInputError(
-            f"wnids={wnids_file} has {len(listed):,} classes and {path} has "
-            f"{len(archive.wnids):,}; {odd[0]} is in one of them only."
+        found = sorted(tar.wnid for tar in class_tars)
+    if not found:
+        raise InvalidInputError(f"{path} has no class tar; expected {_LAYOUT}.")
+    if wnids is not None and sorted(wnids) != found:
+        odd = sorted({*wnids} ^ {*found})
+        raise InvalidInputError(
+            f"`wnids` has {len(wnids):,} classes and {path} has {len(found):,}; "
+            f"{odd[0]} is in one of them only."
         )
-    return archive
+    return Archive(path, found, class_tars)
 
 
-def _read_wnids(path: pathlib.Path) -> list[str]:
-    try:
-        lines = files.read(path).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as e:
-        reason = files.error_text(e)
-        raise errors.InvalidInputError(f"wnids={path} cannot be read: {reason}.") from e
+def read_wnids(path: os.PathLike) -> list[str]:
+    """Reads a list of classes, one wnid a line.
+
+    Raises:
+        InvalidInputError: If it is not such a file.
+    """
     wnids = set()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(files.read_lines(path), 1):
         wnid = line.strip()
-        if not wnid:
-            continue
-        if not _WNID.fullmatch(wnid) or wnid in wnids:
+        if wnid and (not _WNID.fullmatch(wnid) or wnid in wnids):
             problem = "is there twice" if wnid in wnids else "is not a wnid"
-            raise errors.InvalidInputError(
-                f"wnids={path}, line {number}: {wnid!r} {problem}; expected an n and "
-                "8 digits, each class once."
+            raise InvalidInputError(
+                f"wnids={path}:{number}: {wnid!r} {problem}; expected an n and 8 "
+                "digits, each class once."
             )
         wnids.add(wnid)
-    if not wnids:
-        raise errors.InvalidInputError(f"wnids={path} names no class.")
-    return sorted(wnids)
+    return sorted(wnids - {""})
 
 
-def _tars_of_folder(folder: pathlib.Path) -> list[ClassTar]:
-    tars = []
-    for path in sorted(folder.glob("*.tar")):
-        if not _WNID.fullmatch(path.stem):
-            raise errors.InvalidInputError(
-                f"archive={folder}: {path.name} is not a class tar; expected "
-                f"{_LAYOUT}."
-            )
-        with _readable(str(path)):
-            size = files.check_regular(path).st_size
-        tars.append(ClassTar(path.stem, str(path), path, 0, size))
-    if not tars:
-        raise errors.InvalidInputError(
-            f"archive={folder} has no class tar; expected {_LAYOUT}."
-        )
-    return tars
+def _is_gzipped(path: pathlib.Path) -> bool:
+    with _readable(str(path)), open(path, "rb") as file:
+        return file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
 
 
 def _tars_of_tar(path: pathlib.Path) -> list[ClassTar]:
     tars = {}
-    with _readable(str(path)), open(path, "rb", buffering=0) as file:
-        for member in _members(_Blocks(file)):
+    with _readable(str(path)), open(path, "rb") as file, _tar_at(file, 0) as tar:
+        for member in _members(tar):
             wnid = _wnid_of(member, path, tars)
-            tars[wnid] = ClassTar(
-                wnid, f"{path}: {wnid}.tar", path, member.offset_data, member.size
-            )
-    if not tars:
-        raise errors.InvalidInputError(f"{path} has no class tar; expected {_LAYOUT}.")
-    return list(tars.values())
+            label = f"{path}: {wnid}.tar"
+            tars[wnid] = ClassTar(wnid, label, path, member.offset_data)
+    return [tars[wnid] for wnid in sorted(tars)]
 
 
-def _gzip_listing(path: pathlib.Path, cache_dir: pathlib.Path) -> list[str]:
-    """Decompresses an archive for the names in it, unless that has been done before."""
-    cache = cache_dir / _LISTING_FILE
-    status = path.stat()
-    key = [path.name, status.st_size, status.st_mtime_ns]
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        listing = json.loads(cache.read_text())
-        if listing["archive"] == key:
-            return listing["wnids"]
-    wnids = []
-    with _progress(f"Listing {path.name}", status.st_size) as bar:
-        for wnid, _, _, position in _gzip_members(path):
-            wnids.append(wnid)
-            bar.update(position() - bar.n)
-    if not wnids:
-        raise errors.InvalidInputError(f"{path} has no class tar; expected {_LAYOUT}.")
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    temporary = cache.with_name(f"{cache.name}.tmp")
-    temporary.write_text(json.dumps({"archive": key, "wnids": wnids}))
-    os.replace(temporary, cache)
-    return wnids
-
-
-def _gzip_members(
-    path: pathlib.Path,
-) -> Iterator[tuple[str, int, Callable[[pathlib.Path], None], Callable[[], int]]]:
-    """Decompresses a gzipped tar of class tars.
-
-    Yields:
-        A wnid; the size of its tar; a function that copies it to a path, to be called
-        before the next is asked for; and one that tells how much of the gzipped file
-        has been read.
-    """
+def _gzipped(
+    path: pathlib.Path, what: str = "Reading"
+) -> Iterator[tuple[str, IO[bytes]]]:
+    """Decompresses an archive; yields wnids and the files of their tars."""
     seen = set()
     with (
         _readable(str(path)),
-        open(path, "rb", buffering=_CHUNK_BYTES) as file,
-        gzip.GzipFile(fileobj=file) as decompressed,
+        open(path, "rb") as packed,
+        gzip.GzipFile(fileobj=packed) as unpacked,
+        tarfile.open(fileobj=unpacked, mode="r|") as tar,
+        progress.bar(f"{what} {path.name}", path.stat().st_size, "B") as bar,
     ):
-        blocks = _Blocks(decompressed)
-        for member in _members(blocks):
+        for member in tar:
+            tar.members = []
+            if member.isdir():
+                continue
             wnid = _wnid_of(member, path, seen)
             seen.add(wnid)
+            yield wnid, tar.extractfile(member)
+            bar.update(packed.tell() - bar.n)
+        while unpacked.read(_COPY_BYTES):  # A checksum is compared at the end.
+            pass
 
-            def copy(target: pathlib.Path, member=member) -> None:
-                left = member.size
-                with files.writing(target), open(target, "wb") as out:
-                    while left:
-                        with _readable(str(path)):
-                            chunk = blocks.read(min(left, _CHUNK_BYTES))
-                            if not chunk:
-                                raise EOFError(f"it is cut off within {member.name}")
-                        out.write(chunk)
-                        left -= len(chunk)
 
-            yield wnid, member.size, copy, file.tell
+def _chunks(content: IO[bytes], label: str) -> Iterator[bytes]:
+    with _readable(label):
+        while chunk := content.read(_COPY_BYTES):
+            yield chunk
 
 
 def _wnid_of(member: tarfile.TarInfo, path: pathlib.Path, seen) -> str:
-    name = member.name.rpartition("/")[2]
-    wnid = name.removesuffix(".tar")
     what = f"{path}: the member {member.name}"
-    is_tar = _is_plain(member) and name.endswith(".tar")
-    if not is_tar or not _WNID.fullmatch(wnid):
-        raise errors.InvalidInputError(f"{what} is not a class tar, <wnid>.tar.")
+    wnid = _wnid(member.name.rpartition("/")[2] if member.isreg() else "", what)
     if wnid in seen:
-        raise errors.InvalidInputError(f"{what} is there twice.")
+        raise InvalidInputError(f"{what} is there twice.")
     return wnid
 
 
-def _is_plain(member: tarfile.TarInfo) -> bool:
-    return member.isreg() and not member.issparse()
+def _wnid(file_name: str, what: str) -> str:
+    wnid = file_name.removesuffix(".tar")
+    if wnid == file_name or not _WNID.fullmatch(wnid):
+        raise InvalidInputError(f"{what} is not a class tar; expected {_LAYOUT}.")
+    return wnid
 
 
-def _members(blocks: _Blocks) -> Iterator[tarfile.TarInfo]:
-    """Yields what a tar holds, folders apart, and checks that it ends as it should."""
-    with tarfile.open(fileobj=blocks, mode="r:") as tar:
-        while member := tar.next():
-            # Of no use later: a class has thousands of images, an archive as many
-            # classes.
-            tar.members = []
-            if not member.isdir():
-                yield member
-    blocks.check_end()
+def _tar_at(file, start: int) -> tarfile.TarFile:
+    file.seek(start)
+    return tarfile.open(fileobj=file, mode="r:")
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yields what a tar holds but for folders, and checks that it ends as it should."""
+    for member in tar:
+        if not member.isdir():
+            yield member
+    # tarfile takes a damaged header, or a file cut off between two members, for the
+    # end. A whole archive has a block of zeros there.
+    tar.fileobj.seek(tar.offset)
+    if tar.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+        raise tarfile.ReadError(f"no member and no end at byte {tar.offset:,}")
 
 
 @contextlib.contextmanager
-def _readable(source: str) -> Iterator[None]:
+def _readable(label: str) -> Iterator[None]:
     """Names the file if it turns out to be damaged."""
     try:
         yield
-    except _DAMAGE as e:
-        reason = files.error_text(e)
-        raise errors.InvalidInputError(
-            f"{source} is unreadable or damaged: {reason}"
+    except sources.DAMAGED as e:
+        raise InvalidInputError(
+            f"{label} is unreadable or damaged: {files.error_text(e)}."
         ) from e
-
-
-def _progress(what: str, num_bytes: int) -> tqdm.tqdm:
-    return tqdm.tqdm(
-        desc=what, total=num_bytes, unit="B", unit_scale=True, delay=2, disable=None
-    )

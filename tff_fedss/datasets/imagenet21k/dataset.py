@@ -73,11 +73,6 @@ def load(
     )
     folder = _folder(pathlib.Path(data_dir))
     sizes = shards.read_class_sizes(folder)
-    if len(shards.read_preparation(folder)["wnids"]) != len(sizes["train"]):
-        raise errors.InvalidInputError(
-            f"{folder}: {shards.CLASS_SIZES_FILE} has other classes than "
-            f"{shards.PREPARATION_FILE}. Prepare the data set again."
-        )
     train = shards.open_index(folder, "train")
     test = shards.open_index(folder, "test")
     partition = client_partition(
@@ -194,14 +189,12 @@ def default_num_clients(
 
 def _folder(data_dir: pathlib.Path) -> pathlib.Path:
     version = pathlib.Path(shards.NAME) / shards.VERSION
-    for folder in (data_dir, data_dir / version):
-        if (folder / "dataset_info.json").is_file() and (
-            folder / shards.PREPARATION_FILE
-        ).is_file():
-            return folder.absolute()
     found = "a folder without it" if data_dir.is_dir() else "no such folder"
-    if (data_dir / f"{version}.partial").is_dir():
-        found = f"{version}.partial, which is not finished"
+    for folder in (data_dir, data_dir / version):
+        if (folder / shards.CLASS_SIZES_FILE).is_file():
+            return folder.absolute()
+        if (folder / shards.PREPARATION_FILE).is_file():
+            found = f"{version}, which is not finished"
     raise errors.InvalidInputError(
         f"data_dir={data_dir}: found {found}; expected {version}, as ./run.sh "
         "prepare_imagenet21k writes it from the class tars of ImageNet-21k."

@@ -1,60 +1,48 @@
-"""Writes ImageNet-21k's shards from its class tars, which takes hours.
+"""Preparation of ImageNet-21k: TFRecord shards from its class tars, in hours.
 
-So it is made to be interrupted: a class is one piece of work, and what has been written
-of it is kept by `record_writer`. Nothing is shuffled or written twice, so that the disk
-holds no more than the result, but for a few classes; and the bytes are a function of
-the images and the seed alone, however often the work was interrupted and in whatever
-order the classes came.
-
-What is known of a class, beside its shards, is in a progress file of its own: the
-lengths of its records, from which the index of all of them follows without reading the
-shards again, and the images that were left out.
+A class is one piece of work, which is finished when its progress file is there: the
+lengths of its records and the images that were left out. The bytes of the shards are a
+function of the images and the seed alone, however often the work was interrupted and in
+whatever order the classes came. `class_sizes.csv` is written last.
 """
 
-import dataclasses
 import hashlib
 import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss import files
+from tff_fedss import files, progress
 from tff_fedss.datasets import formats
-from tff_fedss.datasets.federated import record_index, record_writer
+from tff_fedss.datasets.federated import record_writer
 from tff_fedss.datasets.imagenet21k import class_tars, shards
-from tff_fedss.errors import RunStoppedError
+from tff_fedss.errors import InvalidInputError, RunStoppedError
 
-_FORMAT = 1
 _PROGRESS = "progress"
 
 
 class UndecodableImagesError(RunStoppedError):
-    """Some images cannot be decoded, and nobody has said that this is all right.
-
-    The message is one line; everything else has been written.
-    """
+    """Some images cannot be decoded, and nobody has said that this is all right."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """What has been written.
+class _Class(NamedTuple):
+    """A class as it is in its progress file.
 
     Attributes:
-        sizes: For each split, how many images each class has, int64[n].
-        num_bytes: For each split, the sum of the sizes of its records, without framing.
-        num_undecodable: How many images were left out.
+        lengths: For each split, the lengths of its records in bytes.
+        undecodable: (name, reason) of each image that was left out.
     """
 
-    sizes: dict[str, np.ndarray]
-    num_bytes: dict[str, int]
-    num_undecodable: int
+    lengths: dict[str, list[int]]
+    undecodable: list[tuple[str, str]]
 
 
-def is_test(seed: int, names: Iterable[str]) -> set[str]:
+def choose_test(seed: int, names: Iterable[str]) -> set[str]:
     """Chooses a class's test images: every fifth, at random.
 
     Each name is hashed with the seed, and those with the smallest hashes are taken. So
@@ -74,162 +62,108 @@ def is_test(seed: int, names: Iterable[str]) -> set[str]:
     return {name for _, name in hashed[: shards.num_test(len(hashed))]}
 
 
-def write(
-    archive: class_tars.Archive,
-    folder: os.PathLike,
+def prepare(
+    archive: os.PathLike,
+    output_dir: os.PathLike,
     *,
-    seed: int,
-    workers: int,
-    allow_undecodable: bool,
-) -> Summary:
+    seed: int = 0,
+    workers: int | None = None,
+    wnids: os.PathLike | None = None,
+    allow_undecodable: bool = False,
+) -> pathlib.Path:
     """Writes the shards, or those that are still missing, and what describes them.
 
     Every image is decoded once to check it.
 
     Args:
-        archive: Where the images come from.
-        folder: Where to write; made if it is not there.
-        seed: Which split.
-        workers: How many classes are worked on at once.
-        allow_undecodable: Whether to go on without images that cannot be decoded. They
+        archive: A folder of class tars, a tar of them, or such a tar gzipped.
+        output_dir: The folder for `imagenet21k/1.0.0`.
+        seed: Which split into training and test images.
+        workers: How many classes are worked on at once; None: one per core.
+        wnids: A file with the wnid of every class; see `class_tars.open_archive`.
+        allow_undecodable: Whether to finish without images that cannot be decoded. They
             are listed in shards.UNDECODABLE_FILE in either case.
 
     Returns:
-        What there is now.
+        The folder of the shards.
 
     Raises:
-        errors.InvalidInputError: If an image file is not where it should be, a tar is
-            damaged, the folder has shards of another split or of other classes, or
-            cannot be one.
-        errors.RunStoppedError: If the disk is full or the system forbids to write.
+        InvalidInputError: If the archive cannot be used, or the folder has shards of
+            another seed or of other classes, or cannot be one.
+        RunStoppedError: If the disk is full or the system forbids to write.
         UndecodableImagesError: If there are such images, and they are not allowed.
     """
-    folder = pathlib.Path(folder)
-    run = {"format": _FORMAT, "seed": seed, "wnids": archive.wnids}
-    with record_writer.open_folder(
-        folder,
-        ledger=f"{_PROGRESS}/finished.csv",
-        scratch=f"{_PROGRESS}/unfinished",
-        run={shards.PREPARATION_FILE: json.dumps(run).encode()},
-        refusal=lambda _: _difference(folder, run),
-    ) as writer:
-        for copy in progress_folder(folder).glob("*.tar"):
-            copy.unlink()
-        _write_classes(archive, folder, writer, seed, workers)
-        summary = _describe(archive, folder)
-    if summary.num_undecodable and not allow_undecodable:
-        raise UndecodableImagesError(
-            f"{summary.num_undecodable:,} of "
-            f"{summary.num_undecodable + sum(map(sum, summary.sizes.values())):,} "
-            "images cannot be decoded; they are listed in "
-            f"{folder / shards.UNDECODABLE_FILE}. Everything else is written: run the "
-            "same command with `allow_undecodable` to finish without them."
+    folder = pathlib.Path(output_dir) / shards.NAME / shards.VERSION
+    before = files.read_if_there(folder / shards.PREPARATION_FILE)
+    if before is not None and shards.read_preparation(folder)["seed"] != seed:
+        raise InvalidInputError(
+            f"{folder} has been prepared with another seed than {seed}. Name another "
+            "`output_dir`, or remove the folder."
         )
-    return summary
-
-
-def progress_folder(folder: os.PathLike) -> pathlib.Path:
-    """Returns where things are kept until everything is written."""
-    return pathlib.Path(folder) / _PROGRESS
-
-
-def delete_progress(folder: os.PathLike) -> None:
-    """Deletes what was only needed to resume."""
-    progress = progress_folder(folder)
-    if progress.exists():
-        with files.writing(progress):
-            shutil.rmtree(progress)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Class:
-    """A class as it is written to its progress file.
-
-    Attributes:
-        lengths: For each split, the lengths of its records in bytes.
-        undecodable: (name, reason) of each image that was left out.
-    """
-
-    lengths: dict[str, list[int]]
-    undecodable: list[tuple[str, str]]
+    if (folder / shards.CLASS_SIZES_FILE).exists():
+        return folder
+    known = None
+    if wnids is not None:
+        known = class_tars.read_wnids(wnids)
+    elif before is not None:
+        known = shards.read_preparation(folder)["wnids"]
+    tars = class_tars.open_archive(archive, known)
+    run = json.dumps({"seed": seed, "wnids": tars.wnids}).encode()
+    with record_writer.open_folder(folder, {shards.PREPARATION_FILE: run}):
+        os.makedirs(folder / _PROGRESS, exist_ok=True)
+        _write_classes(tars, folder, seed, workers or len(os.sched_getaffinity(0)))
+        _describe(tars.wnids, folder, allow_undecodable)
+        shutil.rmtree(folder / _PROGRESS)
+    return folder
 
 
 def _write_classes(
-    archive: class_tars.Archive,
-    folder: pathlib.Path,
-    writer: record_writer.RecordWriter,
-    seed: int,
-    workers: int,
+    archive: class_tars.Archive, folder: pathlib.Path, seed: int, workers: int
 ) -> None:
-    num_classes = len(archive.wnids)
-    shards_of = {
-        wnid: {
-            split: shards.shard_name(split, label, num_classes)
-            for split in shards.SPLITS
-        }
-        for label, wnid in enumerate(archive.wnids)
-    }
     label_of = {wnid: label for label, wnid in enumerate(archive.wnids)}
 
-    def is_done(wnid: str, tar_size: int) -> bool:
-        return _read_class(folder, wnid) is not None and all(
-            writer.is_finished(shard, _digest(wnid, tar_size))
-            for shard in shards_of[wnid].values()
-        )
-
-    def work(piece: tuple[class_tars.ClassTar, int]) -> int:
-        tar, _ = piece
-        names = shards_of[tar.wnid]
-        written = _write_class(tar, writer, names, label_of[tar.wnid], seed)
-        tar.delete_copy()
-        content = json.dumps(dataclasses.asdict(written)).encode()
+    def work(tar: class_tars.ClassTar) -> None:
+        written = _write_class(tar, folder, label_of[tar.wnid], len(label_of), seed)
+        if tar.is_copy:
+            tar.path.unlink()
+        content = json.dumps(written._asdict()).encode()
         files.write(_class_file(folder, tar.wnid), content)
-        for split, lengths in written.lengths.items():
-            writer.enter(names[split], len(lengths), _digest(tar.wnid, tar.size))
-        return sum(map(len, written.lengths.values()))
 
-    def to_do() -> Iterator[tuple[class_tars.ClassTar, int]]:
-        for tar, step in archive.class_tars(progress_folder(folder), is_done):
-            if tar is None:
-                bar.skip(step)
-            else:
-                yield tar, step
-
-    with record_writer.Progress(
-        "Preparing ImageNet-21k", archive.num_bytes, "B", unit_scale=True
-    ) as bar:
-        for (_, step), num_images in writer.run(work, to_do(), workers):
-            bar.add(step, num_images)
-
-
-def _digest(wnid: str, tar_size: int) -> str:
-    """Of what a class's shards are made from, apart from the seed."""
-    return hashlib.md5(f"{wnid}.tar,{tar_size}".encode()).hexdigest()
+    done = {wnid for wnid in archive.wnids if _class_file(folder, wnid).exists()}
+    tars = archive.read(folder / _PROGRESS, done)
+    num_left = len(archive.wnids) - len(done)
+    with progress.bar("Preparing ImageNet-21k", num_left, "classes") as bar:
+        for _ in record_writer.in_threads(work, tars, workers):
+            bar.update()
 
 
 def _write_class(
     tar: class_tars.ClassTar,
-    writer: record_writer.RecordWriter,
-    shard_names: Mapping[str, str],
+    folder: pathlib.Path,
     label: int,
+    num_classes: int,
     seed: int,
 ) -> _Class:
     """Checks a class's images in the order of its tar, then writes them by name."""
-    places, undecodable = {}, []
-    for image in tar.images():
-        try:
-            formats.check(image.content)
-        except ValueError as e:
-            undecodable.append((image.name, str(e)))
-        else:
-            places[image.name] = image.offset, len(image.content)
-    test = is_test(seed, places)
-    names = {"train": sorted(places.keys() - test), "test": sorted(test)}
-    with tar.reader() as read:
+    places, undecodable = tar.images(), []
+    with open(tar.path, "rb") as file:
+
+        def read(name: str) -> bytes:
+            offset, size = places[name]
+            return os.pread(file.fileno(), size, offset)
+
+        for name in list(places):
+            try:
+                formats.check(read(name))
+            except ValueError as e:
+                undecodable.append((name, str(e)))
+                del places[name]
+        test = choose_test(seed, places)
+        names = {"train": sorted(places.keys() - test), "test": sorted(test)}
         lengths = {
-            split: writer.write(
-                shard_names[split],
-                (_example(read(*places[n]), label, n) for n in names[split]),
+            split: record_writer.write_records(
+                folder / shards.shard_name(split, label, num_classes),
+                (_example(read(name), label, name) for name in names[split]),
             )
             for split in shards.SPLITS
         }
@@ -255,69 +189,84 @@ def _example(encoded: bytes, label: int, name: str) -> bytes:
     return example.SerializeToString(deterministic=True)
 
 
-def _describe(archive: class_tars.Archive, folder: pathlib.Path) -> Summary:
-    """Writes the index, the sizes of the classes and the list of undecodable images."""
-    sizes = {split: np.zeros(len(archive.wnids), np.int64) for split in shards.SPLITS}
-    num_bytes = dict.fromkeys(shards.SPLITS, 0)
-    undecodable = []
-    for label, wnid in enumerate(archive.wnids):
-        written = _read_class(folder, wnid)
-        for split in shards.SPLITS:
-            sizes[split][label] = len(written.lengths[split])
-            num_bytes[split] += sum(written.lengths[split])
-        undecodable += [(f"{wnid}.tar", *row) for row in written.undecodable]
-    for split in shards.SPLITS:
-        _write_index(archive.wnids, folder, split)
-    rows = zip(archive.wnids, sizes["train"], sizes["test"], strict=True)
-    _write_csv(folder / shards.CLASS_SIZES_FILE, ("wnid", *shards.SPLITS), rows)
-    _write_csv(
-        folder / shards.UNDECODABLE_FILE, ("tar", "member", "reason"), undecodable
-    )
-    return Summary(sizes, num_bytes, len(undecodable))
+def _describe(wnids: list[str], folder: pathlib.Path, allow_undecodable: bool) -> None:
+    """Writes the index, what TFDS wants to know, and the sizes of the classes.
+
+    Raises:
+        UndecodableImagesError: If there are such images, and they are not allowed.
+    """
+    classes = [
+        _Class(**json.loads(_class_file(folder, wnid).read_bytes())) for wnid in wnids
+    ]
+    undecodable = [
+        (f"{wnid}.tar", *row)
+        for wnid, written in zip(wnids, classes, strict=True)
+        for row in written.undecodable
+    ]
+    lengths = {
+        split: [written.lengths[split] for written in classes]
+        for split in shards.SPLITS
+    }
+    sizes = {split: list(map(len, lengths[split])) for split in shards.SPLITS}
+    rows = [("tar", "member", "reason"), *undecodable]
+    listing = folder / shards.UNDECODABLE_FILE
+    files.write_text(listing, record_writer.csv_text(rows))
+    if undecodable and not allow_undecodable:
+        total = len(undecodable) + sum(map(sum, sizes.values()))
+        raise UndecodableImagesError(
+            f"{len(undecodable):,} of {total:,} images cannot be decoded; they are "
+            f"listed in {listing}. Everything else is written: run the same command "
+            "with `allow_undecodable` to finish without them."
+        )
+    with files.replacing(folder / shards.INDEX_FILE) as temporary:
+        arrays = {
+            split: np.concatenate([np.array(x, np.int64) for x in lengths[split]])
+            for split in shards.SPLITS
+        }
+        files.write_npz(temporary, arrays)
+    _write_metadata(wnids, folder, lengths)
+    table = zip(wnids, sizes["train"], sizes["test"], strict=True)
+    text = record_writer.csv_text([("wnid", *shards.SPLITS), *table])
+    files.write_text(folder / shards.CLASS_SIZES_FILE, text)
 
 
-def _write_index(wnids: list[str], folder: pathlib.Path, split: str) -> None:
-    with (
-        files.replacing(folder / shards.index_name(split)) as temporary,
-        open(temporary, "wb") as file,
-    ):
-        for label, wnid in enumerate(wnids):
-            lengths = np.array(_read_class(folder, wnid).lengths[split], np.int64)
-            rows = np.empty(len(lengths), record_index.DTYPE)
-            framed = lengths + (record_index.HEADER_BYTES + record_index.FOOTER_BYTES)
-            rows["file"] = rows["label"] = label
-            rows["offset"] = np.cumsum(framed) - framed + record_index.HEADER_BYTES
-            rows["length"] = lengths
-            file.write(rows.tobytes())
+def _write_metadata(
+    wnids: list[str], folder: pathlib.Path, lengths: dict[str, list[list[int]]]
+) -> None:
+    """Writes the files by which TFDS reads the shards, without our code."""
+    import tensorflow_datasets as tfds  # It takes seconds.
 
-
-def _write_csv(path: pathlib.Path, header: Sequence[str], rows: Iterable) -> None:
-    files.write_text(path, record_writer.csv_text([header, *rows]))
+    with files.writing(folder):
+        tfds.folder_dataset.write_metadata(
+            data_dir=folder,
+            features=tfds.features.FeaturesDict(
+                {
+                    "image": tfds.features.Image(),
+                    "label": tfds.features.ClassLabel(names=wnids),
+                    "file_name": tfds.features.Text(),
+                }
+            ),
+            split_infos=[
+                tfds.core.SplitInfo(
+                    name=split,
+                    shard_lengths=list(map(len, lengths[split])),
+                    num_bytes=sum(map(sum, lengths[split])),
+                )
+                for split in shards.SPLITS
+            ],
+            check_data=False,
+            supervised_keys=("image", "label"),
+            description=(
+                "ImageNet-21k, with a random fifth of every class as its test images. "
+                "Labels are the wnids in alphabetical order. A shard has one class."
+            ),
+            homepage="https://www.image-net.org/",
+            citation=(
+                "Deng, Dong, Socher, Li, Li and Fei-Fei. ImageNet: A large-scale "
+                "hierarchical image database. CVPR, 2009."
+            ),
+        )
 
 
 def _class_file(folder: pathlib.Path, wnid: str) -> pathlib.Path:
-    return progress_folder(folder) / f"{wnid}.json"
-
-
-def _read_class(folder: pathlib.Path, wnid: str) -> _Class | None:
-    try:
-        return _Class(**json.loads(_class_file(folder, wnid).read_text()))
-    except (OSError, ValueError, TypeError):
-        # Not there yet; or cut off, as a power failure may leave it.
-        return None
-
-
-def _difference(folder: pathlib.Path, ours: Mapping[str, object]) -> str | None:
-    """Says in what the shards of a folder differ from those to come."""
-    theirs = shards.read_preparation(folder)
-    for key, value in ours.items():
-        if theirs.get(key) != value:
-            found, wanted = theirs.get(key), value
-            if key == "wnids":
-                found, wanted = (f"{len(x):,} classes" for x in (found, wanted))
-                key = "other classes"
-            return (
-                f"{folder} has unfinished shards of {key}: {found}, now {wanted}. Give "
-                "the same `archive` and `seed`, or delete the folder."
-            )
-    return None
+    return folder / _PROGRESS / f"{wnid}.json"

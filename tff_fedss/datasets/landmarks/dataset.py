@@ -32,11 +32,8 @@ from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_ima
 from tff_fedss.datasets.landmarks.layout import (
     CLASS_FEATURE,
     IMAGE_FEATURE,
-    REJECTED_FILE,
     TEST_FILE,
-    TEST_OWNER,
     TRAIN_FOLDER,
-    read_rejected,
 )
 from tff_fedss.datasets.landmarks.splits import SPLITS, Published
 from tff_fedss.errors import InvalidInputError
@@ -68,8 +65,8 @@ def load(
 
     Raises:
         InvalidInputError: If the folder is not such a cache, if a file of it is
-            damaged, or if it does not agree with the split's CSV files beside it. The
-            message names the file and the record.
+            damaged (the message names the file and the record), or if the clients are
+            not those of the split's CSV file beside it.
     """
     if split not in SPLITS:
         raise InvalidInputError(f"split={split!r} must be one of {', '.join(SPLITS)}.")
@@ -94,7 +91,6 @@ def load(
     ]
     *train_labels, test_labels = labels
     clients = dict(zip(client_ids, train_labels, strict=True))
-    _check_against_csvs(folder, published, clients, test_labels)
 
     positives = {client_id: np.unique(found) for client_id, found in clients.items()}
     num_train = int(starts[-2])
@@ -134,125 +130,55 @@ def _note(num_train: int, num_clients: int, published: Published) -> str:
 
 def _find_folder(data_dir: os.PathLike | None, published: Published) -> pathlib.Path:
     """Returns the absolute path of the folder of one split."""
-    source = "`data_dir`" if data_dir is None else f"data_dir={os.fspath(data_dir)}"
     layout = (
         f"{published.folder}/{TRAIN_FOLDER}/<user_id> and "
         f"{published.folder}/{TEST_FILE}, as `./run.sh prepare_landmarks` writes them"
     )
     if data_dir is None:
         raise InvalidInputError(
-            f"{published.title} needs {source}: a folder with {layout}."
+            f"{published.title} needs `data_dir`: a folder with {layout}."
         )
     root = pathlib.Path(data_dir).absolute()
-    if not root.is_dir():
-        raise InvalidInputError(f"{source} is no folder; expected one with {layout}.")
-    if (root / published.folder).is_dir():
-        folder = root / published.folder
-    elif (root / TRAIN_FOLDER).is_dir() and root.name not in _other_folders(published):
-        folder = root
-    else:
-        found = sorted(entry.name for entry in root.iterdir())
-        shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
-        raise InvalidInputError(
-            f"{source}: expected {layout}; found {shown or 'an empty folder'}."
-        )
-    if not (folder / TRAIN_FOLDER).is_dir() or not (folder / TEST_FILE).is_file():
-        missing = TEST_FILE if (folder / TRAIN_FOLDER).is_dir() else TRAIN_FOLDER
-        raise InvalidInputError(
-            f"{source}: {folder} has no {missing}; expected {layout}. If it is still "
-            "being prepared, run the same command again to finish it."
-        )
-    return folder
-
-
-def _other_folders(published: Published) -> set[str]:
-    return {other.folder for other in SPLITS.values()} - {published.folder}
+    others = {other.folder for other in SPLITS.values()} - {published.folder}
+    for folder in (root / published.folder, root):
+        if (
+            (folder / TRAIN_FOLDER).is_dir()
+            and (folder / TEST_FILE).is_file()
+            and folder.name not in others
+        ):
+            return folder
+    raise InvalidInputError(
+        f"data_dir={os.fspath(data_dir)}: expected {layout}. If it is still being "
+        "prepared, run the same command again to finish it."
+    )
 
 
 def _find_clients(folder: pathlib.Path, published: Published) -> list[str]:
     """Returns the clients, sorted as `FilePerUserClientData` sorts them."""
     train_folder = folder / TRAIN_FOLDER
-    found = set()
-    for entry in train_folder.iterdir():
-        if entry.name.startswith(".") or not entry.is_file():
-            raise InvalidInputError(
-                f"{entry}: not a client's file; remove it from {train_folder}, where "
-                "every file is the images of one client."
-            )
-        found.add(entry.name)
+    found = {entry.name for entry in train_folder.iterdir()}
     listing = folder / published.train_csv
     # A cache that TFF made has no copy of it.
-    if os.path.lexists(listing):
-        split = split_csv.read(listing, published.num_classes)
-        _check_clients(train_folder, found, listing, set(split.clients))
+    if listing.exists():
+        listed = {*split_csv.read(listing, published.num_classes).clients}
+        if strays := sorted(found - listed):
+            raise InvalidInputError(
+                f"{train_folder / strays[0]}: no client of {listing.name} has that "
+                f"name; remove the {len(strays):,} file(s) of this kind."
+            )
+        if missing := sorted(listed - found):
+            raise InvalidInputError(
+                f"{train_folder}: {len(missing):,} of the {len(listed):,} clients of "
+                f"{listing.name} have no file, the first of them {missing[0]!r}. The "
+                "data is not prepared to its end: run `./run.sh prepare_landmarks` "
+                "again."
+            )
     if not found:
         raise InvalidInputError(
             f"{train_folder}: found no file; expected one per client, "
             f"{published.num_clients:,} in all."
         )
     return sorted(found)
-
-
-def _check_clients(
-    train_folder: pathlib.Path, found: set[str], listing: pathlib.Path, listed: set[str]
-) -> None:
-    strays = sorted(found - listed)
-    if strays:
-        raise InvalidInputError(
-            f"{train_folder / strays[0]}: no client of {listing.name} has that name; "
-            f"remove {'it' if len(strays) == 1 else f'these {len(strays):,} files'}."
-        )
-    missing = sorted(listed - found)
-    if missing:
-        raise InvalidInputError(
-            f"{train_folder}: {len(missing):,} of the {len(listed):,} clients of "
-            f"{listing.name} have no file, the first of them {missing[0]!r}. The data "
-            "is not prepared to its end: run `./run.sh prepare_landmarks` again."
-        )
-
-
-def _check_against_csvs(
-    folder: pathlib.Path,
-    published: Published,
-    clients: Mapping[str, np.ndarray],
-    test_labels: np.ndarray,
-) -> None:
-    """Compares every label with the CSV files, where these are there."""
-    rejected = read_rejected(folder / REJECTED_FILE)
-    listing = folder / published.train_csv
-    if os.path.lexists(listing):
-        train = split_csv.read(listing, published.num_classes)
-        rows = collections.defaultdict(list)
-        for row, client_id in enumerate(train.clients):
-            if (client_id, train.image_ids[row]) not in rejected:
-                rows[client_id].append(row)
-        for client_id, found in clients.items():
-            path = folder / TRAIN_FOLDER / client_id
-            _check_labels(path, found, train.classes[rows[client_id]], listing)
-    listing = folder / published.test_csv
-    if os.path.lexists(listing):
-        test = split_csv.read(listing, published.num_classes, with_clients=False)
-        kept = [(TEST_OWNER, image_id) not in rejected for image_id in test.image_ids]
-        _check_labels(folder / TEST_FILE, test_labels, test.classes[kept], listing)
-
-
-def _check_labels(
-    path: pathlib.Path, found: np.ndarray, expected: np.ndarray, listing: pathlib.Path
-) -> None:
-    if len(found) != len(expected):
-        problem = f"holds {len(found):,} images; expected {len(expected):,}"
-    elif not np.array_equal(found, expected):
-        record = int(np.flatnonzero(found != expected)[0])
-        problem = (
-            f"record {record} is of class {found[record]}; expected class "
-            f"{expected[record]}"
-        )
-    else:
-        return
-    raise InvalidInputError(
-        f"{path}: {problem}, by {listing.name} and {REJECTED_FILE} beside it. Run "
-        "`./run.sh prepare_landmarks` again to mend it."
-    )
 
 
 _FEATURES = {

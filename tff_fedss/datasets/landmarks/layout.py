@@ -1,13 +1,10 @@
-"""How the files of a landmarks data set are called, and what a record of them is."""
+"""Layout of a landmarks data set: the names of its files, and what a record is."""
 
-import csv
-import os
 import pathlib
 
 import tensorflow as tf
 
 from tff_fedss import files
-from tff_fedss.errors import InvalidInputError
 
 TRAIN_FOLDER = "train"
 TEST_FILE = "test.tfRecord"
@@ -39,34 +36,19 @@ def to_record(encoded: bytes, label: int) -> bytes:
     return example.SerializeToString(deterministic=True)
 
 
-def read_rejected(path: pathlib.Path) -> set[tuple[str, str]]:
-    """Reads which images were left out when the data was prepared.
+def read_rejected(path: pathlib.Path) -> set[str]:
+    """Reads whose images were left out when the data was prepared.
 
     Args:
         path: The file; it need not be there.
 
     Returns:
-        Pairs of a client's id, or `TEST_OWNER`, and an image's id.
+        Clients' ids, and `TEST_OWNER` for the test.
 
     Raises:
         InvalidInputError: If it is not such a file.
     """
-    if not os.path.lexists(path):
+    content = files.read_if_there(path)
+    if content is None:
         return set()
-    try:
-        files.check_regular(path)
-        with path.open(newline="", encoding="utf-8") as lines:
-            rows = list(csv.reader(lines, strict=True))
-    except (OSError, ValueError, csv.Error) as e:
-        reason = files.error_text(e)
-        raise InvalidInputError(f"{path}: cannot be read: {reason}.") from e
-    header = ",".join(REJECTED_COLUMNS)
-    if not rows or ",".join(rows[0]) != header:
-        raise InvalidInputError(f"{path}, line 1: expected the header {header}.")
-    for row in rows:
-        if len(row) != len(REJECTED_COLUMNS):
-            raise InvalidInputError(
-                f"{path}: found the row {','.join(row)!r}; expected the "
-                f"{len(REJECTED_COLUMNS)} fields {header}."
-            )
-    return {(owner, image_id) for image_id, owner, *_ in rows[1:]}
+    return {row["user_id"] for _, row in files.csv_table(content, path, ["user_id"])}

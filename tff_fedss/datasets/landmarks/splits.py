@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import hashlib
 import pathlib
 import re
 import sys
@@ -34,8 +33,6 @@ class Published:
         num_clients: The number of clients.
         num_train_images: The clients' images.
         num_test_images: The test images; None if it was not published.
-        zip_md5: The checksum of the zip in which both files come, if they do.
-        csv_md5s: The checksums of train_csv and test_csv, where they were published.
     """
 
     title: str
@@ -46,8 +43,6 @@ class Published:
     num_clients: int
     num_train_images: int
     num_test_images: int | None = None
-    zip_md5: str | None = None
-    csv_md5s: tuple[str, str] | None = None
 
 
 SPLITS: Mapping[str, Published] = {
@@ -60,7 +55,6 @@ SPLITS: Mapping[str, Published] = {
         num_clients=1262,
         num_train_images=164_172,
         num_test_images=19_526,
-        zip_md5="53c36bd7d5fc12f927af2820b7e4a57c",
     ),
     "23k": Published(
         title="Landmarks-User-23k",
@@ -70,10 +64,6 @@ SPLITS: Mapping[str, Published] = {
         num_classes=203,
         num_clients=233,
         num_train_images=23_080,
-        csv_md5s=(
-            "9fd62cf79a67046fdd673d3a0ac52841",
-            "298e9d19d66357236f66fe8e22920933",
-        ),
     ),
 }
 
@@ -109,75 +99,46 @@ def read_split(
         split_dir: The folder or the zip with both.
         train_csv: Instead: the clients' file.
         test_csv: And the test images' file.
-        allow_other_split: Whether they may be others than those published.
+        allow_other_split: Whether they may be others than those published, by the
+            numbers of clients, classes and images.
 
     Returns:
-        The files. A line on stdout says by what they are the published ones, or one on
-        stderr that they are not.
+        The files. A line on stderr says if they are not the published ones.
 
     Raises:
         InvalidInputError: If the arguments or the files cannot be used, or if they are
             not the published ones and may be no others.
     """
     names = (published.train_csv, published.test_csv)
-    if split_dir is not None:
-        if train_csv is not None or test_csv is not None:
-            raise InvalidInputError(
-                "`split_dir` already names both CSV files; leave out `train_csv` and "
-                "`test_csv`."
-            )
-        path = pathlib.Path(split_dir)
-        is_zip = path.name.endswith(".zip") and not path.is_dir()
-        if not is_zip:
-            paths = [path / name for name in names]
+    given = [path for path in (train_csv, test_csv) if path is not None]
+    if len(given) != (0 if split_dir else 2):
+        raise InvalidInputError(
+            f"expected `split_dir`, the folder or the zip with {names[0]} and "
+            f"{names[1]}, or both `train_csv` and `test_csv` instead of it."
+        )
+    if split_dir and split_dir.endswith(".zip"):
+        shown, contents = _read_zip(pathlib.Path(split_dir), names)
     else:
-        if train_csv is None or test_csv is None:
-            raise InvalidInputError(
-                f"`split_dir` must name the folder or the zip with {names[0]} and "
-                f"{names[1]} (or give both `train_csv` and `test_csv`)."
-            )
-        is_zip = False
-        paths = [pathlib.Path(train_csv), pathlib.Path(test_csv)]
-
-    problems = []
-    is_verified = False
-    if is_zip:
-        shown, contents = _read_zip(path, names)
-        if published.zip_md5 is not None:
-            is_verified = _check_md5(
-                path.name, _read_bytes(path), published.zip_md5, problems
-            )
-    else:
-        shown = [str(path) for path in paths]
-        contents = [_read_bytes(path) for path in paths]
-    if published.csv_md5s is not None:
-        checks = [
-            _check_md5(name, content, md5, problems)
-            for name, content, md5 in zip(
-                shown, contents, published.csv_md5s, strict=True
-            )
-        ]
-        is_verified = all(checks)
+        shown = given or [str(pathlib.Path(split_dir) / name) for name in names]
+        contents = [files.read_bytes(path) for path in shown]
 
     n = published.num_classes
     train = split_csv.parse(contents[0], shown[0], n)
     test = split_csv.parse(contents[1], shown[1], n, with_clients=False)
     for name, rows in zip(shown, (train, test), strict=True):
-        _check_image_ids(name, rows.image_ids)
+        for image_id in rows.image_ids:
+            if not _IMAGE_ID.fullmatch(image_id):
+                raise InvalidInputError(
+                    f"{name}: the image_id {image_id!r} is no id of Google Landmarks "
+                    "v2 (such as 3e0a3dd44b426720)."
+                )
     if TEST_OWNER in train.clients:
         raise InvalidInputError(
             f"{shown[0]}: no client may be called {TEST_OWNER!r}, which "
             f"stands for the test images in {REJECTED_FILE}."
         )
-    problems += _count_problems(train, test, published)
-    if is_verified and not problems:
-        print(f"The split is the published {published.title}, by its MD5.")
-    elif not problems:
-        print(
-            f"The split has the numbers of the published {published.title}. (An MD5 is "
-            "published for its zip only.)"
-        )
-    else:
+    problems = list(_count_problems(train, test, published))
+    if problems:
         message = f"This is not the published {published.title}: {'; '.join(problems)}."
         if not allow_other_split:
             raise InvalidInputError(
@@ -187,49 +148,22 @@ def read_split(
     return SplitFiles(*contents, train, test)
 
 
-def _read_bytes(path: pathlib.Path) -> bytes:
-    try:
-        return files.read(path)
-    except OSError as e:
-        raise InvalidInputError(f"{path}: cannot be read: {e.strerror or e}.") from e
-
-
 def _read_zip(
     path: pathlib.Path, names: Sequence[str]
 ) -> tuple[list[str], list[bytes]]:
     """Returns the names, for messages, and the contents of the files of those names."""
-
-    def is_wanted(member: str) -> bool:
-        return member.rpartition("/")[2] in names
-
-    source = f"split_dir={path}"
-    _read_bytes(path)
     found = collections.defaultdict(list)
-    for member, content in sources.open_source(path, source).read_all(is_wanted):
+    source = sources.open_source(path, f"split_dir={path}")
+    for member, content in source.read_all(lambda m: m.rpartition("/")[2] in names):
         found[member.rpartition("/")[2]].append((f"{path}/{member}", content))
     for name in names:
         if len(found[name]) != 1:
             raise InvalidInputError(
-                f"{source}: found {len(found[name])} files called {name}; expected 1."
+                f"split_dir={path}: found {len(found[name])} files called {name}; "
+                "expected 1."
             )
     shown, contents = zip(*(found[name][0] for name in names), strict=True)
     return list(shown), list(contents)
-
-
-def _check_md5(name: str, content: bytes, expected: str, problems: list[str]) -> bool:
-    found = hashlib.md5(content).hexdigest()
-    if found != expected:
-        problems.append(f"{name} has the MD5 {found}, expected {expected}")
-    return found == expected
-
-
-def _check_image_ids(name: str, image_ids: Sequence[str]) -> None:
-    for image_id in image_ids:
-        if not _IMAGE_ID.fullmatch(image_id):
-            raise InvalidInputError(
-                f"{name}: the image_id {image_id!r} is no id of Google Landmarks v2 "
-                "(such as 3e0a3dd44b426720)."
-            )
 
 
 def _count_problems(
