@@ -16,7 +16,7 @@ from absl import logging
 
 from experiments.common import remote_run
 from tff_fedss import files
-from tff_fedss.runtime import cluster_connection, cluster_hosts
+from tff_fedss.runtime import cluster_connection, cluster_machines
 
 _SECONDS_BETWEEN_LOOKS = 5.0
 _PACKAGES = ("tff_fedss", "experiments")
@@ -55,7 +55,7 @@ class Cluster:
                 version of this project.
         """
         cluster_connection.connect(address)
-        self._versions = cluster_hosts.Versions(address, _PACKAGES)
+        self._versions = cluster_machines.Versions(address, _PACKAGES)
 
     def slots(self, most: int | None = None) -> list[Slot]:
         """What there is now; machines may come and go.
@@ -63,7 +63,7 @@ class Cluster:
         Args:
             most: How many at most.
         """
-        nodes = self._versions.usable(cluster_hosts.alive())
+        nodes = self._versions.usable(cluster_machines.alive())
         has_gpus = any(node["Resources"].get("GPU") for node in nodes.values())
         found = []
         for key, node in nodes.items():
@@ -119,7 +119,7 @@ class RemoteProcess:
         self.returncode: int | None = None
         self.is_lost = False
         cpus = 0 if slot.gpus else 1
-        runner = cluster_hosts.remote(remote_run.Runner, slot.node, cpus, slot.gpus)
+        runner = cluster_machines.remote(remote_run.Runner, slot.node, cpus, slot.gpus)
         self._runner = runner.remote(
             place, module, arguments, sent, slot.number, slot.of
         )

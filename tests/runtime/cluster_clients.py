@@ -1,10 +1,12 @@
 """Clients' data for tests of a cluster: the actors import this module."""
 
 import os
+import time
 
 import numpy as np
 
 from tff_fedss.errors import InvalidInputError
+from tff_fedss.runtime import cluster_actor
 
 
 def make(client_id, seed):
@@ -21,3 +23,34 @@ def load():
 def load_nothing():
     """Data that are not on this machine."""
     raise InvalidInputError("no such folder")
+
+
+class Broken:
+    """An actor that does not start."""
+
+    def __init__(self, *_):
+        raise RuntimeError("Something went wrong:\nthere is no such thing")
+
+    def start(self, shared):
+        """What the pool asks for."""
+
+
+class Endless(Broken):
+    """An actor that never ends to start."""
+
+    def __init__(self, *_):
+        time.sleep(1e6)
+
+
+def load_if_there():
+    """Data that are not on machines that were started with a variable."""
+    return load_nothing() if "TFF_FEDSS_TEST_WITHOUT" in os.environ else load()
+
+
+class BrokenIfWithout(cluster_actor.Actor):
+    """An actor that does not start on such a machine."""
+
+    def __init__(self, *args):
+        if "TFF_FEDSS_TEST_WITHOUT" in os.environ:
+            Broken()
+        super().__init__(*args)

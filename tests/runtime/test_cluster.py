@@ -1,9 +1,10 @@
 """Rounds over actors give what one process gives, also when some of them die."""
 
+import atexit
 import collections
 import contextlib
 import os
-import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,16 +20,18 @@ import tensorflow_federated as tff
 from tests import waiting
 from tests.algorithms import toy
 from tests.runtime import cluster_clients
-from tff_fedss import runtime
-from tff_fedss.runtime import cluster_connection, cluster_round, parts
+from tff_fedss import runtime, stopping
+from tff_fedss.runtime import cluster_connection, cluster_pool, cluster_round, parts
 from tff_fedss.runtime.frozen import ClientRef
 
 ray = pytest.importorskip("ray")
 
 SCALARS = tff.FederatedType(np.float32, tff.CLIENTS)
 AT_SERVER = tff.FederatedType(np.float32, tff.SERVER)
+# Its own for each process of tests.
+RAY_FOLDER = f"{tempfile.gettempdir()}/tff_ray_{os.getpid()}"
+atexit.register(shutil.rmtree, RAY_FOLDER, ignore_errors=True)
 # Three parts, the last one short.
-RAY_FOLDER = str(pathlib.Path(tempfile.gettempdir()) / "tff_fedss_ray")
 NUM_CLIENTS = 2 * parts.CLIENTS_PER_PART + 3
 
 
@@ -112,12 +115,60 @@ def test_clients_are_made_where_they_train(cluster):
     assert resolved == [{"x": 2.0, "pid": os.getpid()}]
 
 
+def test_a_local_cluster_listens_on_this_machine_only(cluster):
+    two_actors(cluster)
+    driver = psutil.Process()
+    listening = [
+        (process.name(), connection.laddr.ip.removeprefix("::ffff:"))
+        for process in (driver, *driver.children(recursive=True))
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert {"gcs_server", "raylet", "ray::Actor"} <= {name for name, _ in listening}
+    assert {ip for _, ip in listening} <= {"127.0.0.1", "::1"}, listening
+
+
+def test_a_machine_that_starts_no_actor_is_named(cluster, monkeypatch):
+    cluster._pool.close()
+    monkeypatch.setattr(cluster_pool.cluster_actor, "Actor", cluster_clients.Broken)
+    expected = (
+        r" \(127.0.0.1\) of the cluster local starts no actor: "
+        r"there is no such thing\. It needs this commit"
+    )
+    with use(cluster), pytest.raises(runtime.WorkerError, match=expected):
+        sum_up([{"x": 1.0, "pid": 1}])
+    assert cluster._pool._failures.total() == 3
+    monkeypatch.undo()
+    with use(cluster):  # It is tried again.
+        assert sum_up([{"x": 1.0, "pid": 1}])["x"] == 1.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_round_without_actors_can_be_stopped(cluster, monkeypatch, number):
+    cluster._pool.close()
+    monkeypatch.setattr(cluster_pool.cluster_actor, "Actor", cluster_clients.Endless)
+    handler = signal.signal(number, signal.default_int_handler)
+    asked = threading.Timer(3, os.kill, [os.getpid(), number])
+    asked.start()
+    try:
+        with use(cluster), pytest.raises(KeyboardInterrupt), stopping.deferred("round"):
+            sum_up([{"x": 1.0, "pid": 1}])
+    finally:
+        signal.signal(number, handler)
+    waiting.wait_until(
+        lambda: not any(
+            "Endless" in process.name() and is_alive(process)
+            for process in psutil.Process().children(recursive=True)
+        )
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedss", "full_softmax"])
 def test_the_bytes_do_not_depend_on_how_many_actors_there_are(cluster, method):
     with use(cluster):
         expected = two_rounds(method)
-    cluster._pools[0].close()  # They have the cores.
+    cluster._pool.close()  # They have the cores.
     for num_actors in (1, 3):
         with use(runtime.ClusterContext("local", num_actors=num_actors)) as context:
             assert_equal(two_rounds(method), expected)
@@ -125,8 +176,8 @@ def test_the_bytes_do_not_depend_on_how_many_actors_there_are(cluster, method):
             context.close()
 
 
-def build_sum(folder):
-    """The sum of x times a row that each client selects.
+def build_sum(folder, size=()):
+    """The sum of x times a row that each client selects, as often as the size says.
 
     The first client of a part says in a file that it has come to `prepare` or `work`,
     and waits there for `go_prepare` or `go_work`.
@@ -150,8 +201,8 @@ def build_sum(folder):
             with tf.control_dependencies(list(i)):
                 return tf.identity(x)
 
-        size = float(parts.CLIENTS_PER_PART)
-        is_first = tf.equal(tf.math.floormod(x, size), 0.0)
+        clients = float(parts.CLIENTS_PER_PART)
+        is_first = tf.equal(tf.math.floormod(x, clients), 0.0)
         return tf.cond(is_first, wait, lambda: tf.identity(x))
 
     @tff.tensorflow.computation(np.float32)
@@ -165,7 +216,7 @@ def build_sum(folder):
     @tff.tensorflow.computation(np.float32, tff.SequenceType(np.float32))
     def work(x, rows):
         row = rows.batch(1).get_single_element()[0]
-        return at_the_gate("work", x) * row
+        return tf.fill(size, at_the_gate("work", x) * row)
 
     @tff.federated_computation(AT_SERVER, SCALARS)
     def total(table, xs):
@@ -250,11 +301,34 @@ def test_the_part_of_an_actor_that_is_killed_is_done_again(
 
 def two_actors(context):
     """Waits until both are there."""
-    pool = context._pools[0]
-    pool.refresh()
+    pool = context._pool
     while len(pool.members) < 2:
-        (done,), _ = ray.wait(pool.starting, num_returns=1)
-        pool.started(done)
+        pool.update()
+        done, _ = ray.wait(pool.starting, timeout=1) if pool.starting else ([], [])
+        for reference in done:
+            pool.started(reference)
+
+
+def test_an_actor_that_hangs_is_replaced(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_pool, "_STALLED_SECONDS", 2.0)
+    monkeypatch.setattr(cluster_pool, "_ANSWER_SECONDS", 10.0)
+    stopped = []
+
+    def stop_one_at_the_gate():
+        waiting.wait_until(lambda: len(list(tmp_path.glob("work_*"))) == 2)
+        stopped.append(psutil.Process(cluster.actor_pids[0]))
+        os.kill(stopped[0].pid, signal.SIGSTOP)
+        (tmp_path / "go_work").touch()
+
+    (tmp_path / "go_prepare").touch()
+    total = build_sum(tmp_path)
+    xs = [float(x) for x in range(NUM_CLIENTS)]
+    with use(cluster):
+        two_actors(cluster)
+        with meanwhile(stop_one_at_the_gate):
+            assert total(2.0, xs) == sum(2.0 * x * x for x in xs)
+    assert stopped[0].pid not in cluster.actor_pids
+    waiting.wait_until(lambda: not is_alive(stopped[0]))
 
 
 def test_a_client_that_fails_is_named(cluster):
@@ -283,7 +357,7 @@ def test_a_client_that_fails_is_named(cluster):
     ],
 )
 def test_clients_data_that_are_not_there_are_sent(cluster, caplog, load, why):
-    cluster._pools[0].close()
+    cluster._pool.close()
     with use(runtime.ClusterContext("local", num_actors=1)) as context:
         context.share(load, cluster_clients.make, {"data": 2})
         result = sum_up(REFS)

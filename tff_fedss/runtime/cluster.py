@@ -26,7 +26,8 @@ from tff_fedss.runtime import (
     cluster_actor,
     cluster_connection,
     cluster_cut,
-    cluster_hosts,
+    cluster_machines,
+    cluster_pool,
     cluster_round,
     frozen,
     values,
@@ -62,7 +63,7 @@ class ClusterContext(tff.framework.SyncContext):
         tf32: bool = False,
         packages: Sequence[str] = ("tff_fedss",),
     ):
-        """Creates the context and connects to the cluster; actors start when needed.
+        """Connects to the cluster; actors start when needed.
 
         Args:
             address: See `cluster_connection.connect`.
@@ -72,8 +73,8 @@ class ClusterContext(tff.framework.SyncContext):
                 any; 0: clients train on CPUs.
             clients_per_gpu: How many clients train on a GPU at once.
             deterministic: As of `configure_gpus`, for the actors.
-            tf32: Likewise. (mixed_precision is that of the process that builds the
-                computations.)
+            tf32: As of `configure_gpus`, for the actors. (mixed_precision is that of
+                the process that builds the computations.)
             packages: Those that all machines must have in the same version.
 
         Raises:
@@ -82,29 +83,26 @@ class ClusterContext(tff.framework.SyncContext):
         cluster_connection.connect(address)
         self._address = address
         self._here = InProcessContext(["CPU:0"])
-        self._new_pool = functools.partial(
-            cluster_hosts.Pool,
+        self._pool = cluster_pool.Pool(
             address,
             num_actors,
             gpus_per_actor,
             clients_per_gpu,
             {"deterministic": deterministic, "tf32": tf32},
-            packages=packages,
+            packages,
         )
-        # In a list, which `close` can look into without holding the context.
-        self._pools = [self._new_pool(shared=None)]
         self._client_fn: Callable[..., Any] | None = None
         self._compiled: collections.OrderedDict[int, tuple[Any, _Compiled | None]] = (
             collections.OrderedDict()
         )
         self._numbers = itertools.count()
         self.traffic = cluster_round.Traffic()
-        self.close = weakref.finalize(self, _close, self._pools)
+        self.close = weakref.finalize(self, self._pool.close)
 
     @property
     def actor_pids(self) -> list[int]:
         """The processes of the actors that are there, each on its machine."""
-        return [member.pid for member in self._pools[0].members]
+        return [member.pid for member in self._pool.members]
 
     def share(
         self,
@@ -124,11 +122,9 @@ class ClusterContext(tff.framework.SyncContext):
         Returns:
             What takes the same arguments, and gives what stands for a client's value.
         """
-        _close(self._pools)
         self._client_fn = client_fn
-        shared = cluster_actor.Shared(load, dict(fingerprint))
-        self._pools[0] = self._new_pool(shared=shared)
-        self._pools[0].refresh()  # They start while the first round is compiled.
+        # Actors start while the first round is compiled.
+        self._pool.share(cluster_actor.Shared(load, dict(fingerprint)))
         return lambda *arguments: ClientRef(arguments)
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
@@ -154,27 +150,22 @@ class ClusterContext(tff.framework.SyncContext):
         compiled = self._compile(comp) if num_clients else None
         if compiled is None:
             return self._here.invoke(comp, self._resolved(arg, parameter_type))
-        pool = self._pools[0]
         try:
-            return self._run(compiled, arg, parameter_type, num_clients, pool)
-        except cluster_hosts.full_errors() as error:
-            pool.close()
-            raise WorkerError(
-                f"The memory of the cluster {self._address} for what is sent is full: "
-                "give `ray start` a larger --object-store-memory, or /tmp more space "
-                f"({error_text(error)[:300]})."
-            ) from error
-        except OSError as error:
-            pool.close()
-            if error.errno is not None:
-                raise
-            # Ray's, of the connection to its daemon here.
-            raise WorkerError(
-                f"The connection to the cluster {self._address} is lost: "
-                f"{error_text(error)}."
-            ) from error
-        except BaseException:  # Nobody waits for what is still running.
-            pool.close()
+            return self._run(compiled, arg, parameter_type, num_clients)
+        except BaseException as error:
+            self._pool.close()  # Nobody waits for what is still running.
+            if isinstance(error, cluster_machines.full_errors()):
+                raise WorkerError(
+                    f"The memory of the cluster {self._address} for what is sent is "
+                    "full: give `ray start` a larger --object-store-memory, or /tmp "
+                    f"more space ({error_text(error)[:300]})."
+                ) from error
+            if isinstance(error, OSError) and error.errno is None:
+                # Ray's, of the connection to its daemon here.
+                raise WorkerError(
+                    f"The connection to the cluster {self._address} is lost: "
+                    f"{error_text(error)}."
+                ) from error
             raise
 
     def _run(
@@ -183,7 +174,6 @@ class ClusterContext(tff.framework.SyncContext):
         arg: Any,
         parameter_type: tff.Type,
         num_clients: int,
-        pool: cluster_hosts.Pool,
     ) -> Any:
         cut = compiled.cut
         broadcasts, tables = self._here.invoke(
@@ -191,7 +181,7 @@ class ClusterContext(tff.framework.SyncContext):
         )
         self.traffic = cluster_round.Traffic()
         total = cluster_round.Round(
-            pool,
+            self._pool,
             compiled.key,
             compiled.pieces,
             broadcasts=frozen.freeze(broadcasts, cut.serve.type_signature.result[0]),
@@ -263,17 +253,12 @@ def _struct(*parts: Any) -> tff.structure.Struct:
     return tff.structure.Struct.unnamed(*parts)
 
 
-def _close(pools: Sequence[cluster_hosts.Pool]) -> None:
-    for pool in pools:
-        pool.close()
-
-
 def set_cluster_context(address: str = "local", **kwargs: Any) -> ClusterContext:
     """Makes a `ClusterContext` the default context of the calling thread.
 
     Args:
         address: See `ClusterContext`.
-        **kwargs: Likewise.
+        **kwargs: Other arguments of `ClusterContext`.
 
     Returns:
         The context.

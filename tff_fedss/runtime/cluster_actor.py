@@ -3,6 +3,7 @@
 Ray starts it, in a process of its own, with the GPUs that it may use.
 """
 
+import contextlib
 import os
 import pickle
 import socket
@@ -38,13 +39,11 @@ class Started(NamedTuple):
     """What an actor says of itself.
 
     Attributes:
-        host: The name of its machine.
         pid: Of its process.
         reads_clients: Whether it has the data of the clients.
         why_not: The reason if it has not, in a line.
     """
 
-    host: str
     pid: int
     reads_clients: bool
     why_not: str
@@ -92,13 +91,17 @@ class Actor:
     def __init__(
         self, on_gpu: bool, clients_at_once: int, precision: Mapping[str, bool]
     ):
-        """Creates it; the first thing that its process does with TensorFlow.
+        """The first thing that its process does with TensorFlow.
 
         Args:
             on_gpu: Whether Ray has given it a GPU, or several.
             clients_at_once: How many clients train at once, on each GPU or in all.
             precision: Of `configure_gpus`: deterministic and tf32.
         """
+        with contextlib.suppress(PermissionError):
+            # Without `./run.sh`, Ray has it give way to everything else.
+            raylet = os.getpriority(os.PRIO_PROCESS, os.getppid())
+            os.setpriority(os.PRIO_PROCESS, 0, raylet)
         gpus.configure_gpus(
             clients_per_gpu=clients_at_once if on_gpu else 1, **precision
         )
@@ -144,9 +147,10 @@ class Actor:
                     self._client_fn = client_fn
             except Exception as error:  # Whatever it is: the data can be sent.
                 why_not = describe(error)
-        return Started(
-            socket.gethostname(), os.getpid(), self._client_fn is not None, why_not
-        )
+        return Started(os.getpid(), self._client_fn is not None, why_not)
+
+    def ping(self) -> None:
+        """Answers, in a thread of its own: the process is not stopped."""
 
     def prepare(self, key: str, pieces: Pieces, part: Part) -> Any:
         """Does what clients do before they hear from the server.
@@ -169,9 +173,9 @@ class Actor:
 
         Args:
             key: As for `prepare`.
-            pieces: Likewise.
-            part: Likewise. What `prepare` has kept of it is used; if there is nothing,
-                since that was another actor, it is computed again.
+            pieces: As for `prepare`.
+            part: The clients. What `prepare` has kept of them is used; if there is
+                nothing, since that was another actor, it is computed again.
             broadcasts: What all clients get, frozen.
             rows: What each selection gives, for each client, frozen.
 

@@ -8,7 +8,6 @@ lost, the part goes back into the queue.
 import collections
 import dataclasses
 import os
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +15,15 @@ from typing import Any
 import tensorflow_federated as tff
 from absl import logging
 
+from tff_fedss import stopping
 from tff_fedss.files import error_text
-from tff_fedss.runtime import cluster_actor, cluster_hosts, frozen, parts
+from tff_fedss.runtime import (
+    cluster_actor,
+    cluster_machines,
+    cluster_pool,
+    frozen,
+    parts,
+)
 from tff_fedss.runtime.errors import ClientError, ServerError, WorkerError
 
 # So often may actors die of a part before others are spared that.
@@ -25,9 +31,6 @@ _MAX_DEATHS = 3
 # An actor has the next part at hand while it does one.
 _PARTS_AT_ONCE = 2
 _POLL_SECONDS = 1.0
-# A part that takes so much longer than others is done by another actor, too.
-_SLOW_SECONDS = 10.0
-_SLOW_TIMES = 4.0
 
 
 @dataclasses.dataclass
@@ -60,16 +63,14 @@ class _Part:
         home: The actor that has prepared it.
         deaths: How many actors have died of it.
         sent: Its clients' data in Ray's store, if an actor needed them.
-        is_done: Whether its sum is there.
     """
 
     index: int
     clients: slice
     rows: Any = None
-    home: cluster_hosts.Member | None = None
+    home: cluster_pool.Member | None = None
     deaths: int = 0
     sent: Any = None
-    is_done: bool = False
 
 
 @dataclasses.dataclass(eq=False)
@@ -80,13 +81,11 @@ class _Task:
         part: The part.
         member: The actor.
         is_preparing: Whether it prepares the part, or trains it.
-        begun: When it was asked to.
     """
 
     part: _Part
-    member: cluster_hosts.Member
+    member: cluster_pool.Member
     is_preparing: bool
-    begun: float = dataclasses.field(default_factory=time.monotonic)
 
 
 class Round:
@@ -94,7 +93,7 @@ class Round:
 
     def __init__(
         self,
-        pool: cluster_hosts.Pool,
+        pool: cluster_pool.Pool,
         key: str,
         pieces: Any,
         *,
@@ -108,12 +107,12 @@ class Round:
         number: int,
         traffic: Traffic,
     ):
-        """Makes the parts.
+        """Cuts the clients into parts.
 
         Args:
             pool: The actors.
             key: A name for the computations that they do.
-            pieces: These, a `cluster_actor.Pieces` in Ray's store.
+            pieces: Those computations, a `cluster_actor.Pieces` in Ray's store.
             broadcasts: What all clients get, frozen.
             arguments: From some of the clients to their argument.
             arguments_type: Its type.
@@ -141,7 +140,6 @@ class Round:
         self._waiting = collections.deque(self._parts)
         self._running: dict[Any, _Task] = {}
         self._sum = parts.Sum(len(self._parts), merge)
-        self._seconds: list[float] = []
         self._nodes: set[str] = set()
 
     def run(self) -> Any:
@@ -154,25 +152,24 @@ class Round:
             ComputationError: If the computation failed.
             WorkerError: If no actor can be had, or several have died of a part.
         """
-        self._pool.refresh()
-        left = len(self._parts)
-        while left:
+        self._pool.begin_round()
+        self._left = len(self._parts)
+        while self._left:
+            for member in self._pool.update():
+                self._lose(member, "it does not answer")
+            if self._pool.is_stalled:
+                stopping.stop_if_asked()
             self._assign()
             references = [*self._running, *self._pool.starting]
-            done = []
-            if references:
-                done, _ = self._ray.wait(
-                    references, num_returns=1, timeout=_POLL_SECONDS
-                )
-            else:  # All are lost, and none could be asked for.
+            if not references:
                 time.sleep(_POLL_SECONDS)
-                self._pool.refresh()
-            self._pool.check_start()
+                continue
+            done, _ = self._ray.wait(references, timeout=_POLL_SECONDS)
             for reference in done:
                 if reference in self._pool.starting:
                     self._pool.started(reference)
                 elif reference in self._running:  # Else its actor is lost.
-                    left -= self._end(reference)
+                    self._end(reference)
         return self._sum.result()
 
     def _assign(self) -> None:
@@ -180,11 +177,11 @@ class Round:
         for depth in range(_PARTS_AT_ONCE):
             for member in self._pool.members:
                 if len(member.running) == depth:
-                    part = self._next(member, depth)
+                    part = self._next(member)
                     if part is not None:
                         self._begin(part, member)
 
-    def _next(self, member: cluster_hosts.Member, depth: int) -> _Part | None:
+    def _next(self, member: cluster_pool.Member) -> _Part | None:
         """Takes the part out of the queue that an actor does best."""
         for is_good in (
             lambda part: part.rows is not None and part.home is member,
@@ -194,24 +191,9 @@ class Round:
                 if is_good(part):
                     self._waiting.remove(part)
                     return part
-        return None if depth else self._slow_part(member)
-
-    def _slow_part(self, member: cluster_hosts.Member) -> _Part | None:
-        """A part on which another actor is at work for suspiciously long."""
-        if not self._seconds:
-            return None
-        limit = max(_SLOW_SECONDS, _SLOW_TIMES * statistics.median(self._seconds))
-        by_part = collections.Counter(task.part for task in self._running.values())
-        for task in self._running.values():
-            if (
-                task.member is not member
-                and by_part[task.part] == 1
-                and time.monotonic() - task.begun > limit * len(task.member.running)
-            ):
-                return task.part
         return None
 
-    def _begin(self, part: _Part, member: cluster_hosts.Member) -> None:
+    def _begin(self, part: _Part, member: cluster_pool.Member) -> None:
         is_preparing = self._select is not None and part.rows is None
         given = [self._key, self._pieces, self._with_clients(part, member)]
         if is_preparing:
@@ -226,7 +208,7 @@ class Round:
         member.running.append(task)
         self._running[reference] = task
 
-    def _with_clients(self, part: _Part, member: cluster_hosts.Member) -> Any:
+    def _with_clients(self, part: _Part, member: cluster_pool.Member) -> Any:
         """The part with its clients: by name, if the actor can read their data."""
         if part.sent is not None and not member.reads_clients:
             return part.sent
@@ -244,72 +226,71 @@ class Round:
         part.sent = self._ray.put(made)
         return part.sent
 
-    def _end(self, reference: Any) -> int:
-        """Takes what an actor gives back; returns how many parts it completes."""
+    def _end(self, reference: Any) -> None:
+        """Takes what an actor gives back."""
         task = self._running.pop(reference)
         part, member = task.part, task.member
         errors = self._ray.exceptions
         try:
             result = self._ray.get(reference)
-        except errors.RayTaskError as error:
-            raise error.cause from None
-        except cluster_hosts.full_errors():
+        except cluster_machines.full_errors():
             raise
+        except errors.RayTaskError as error:
+            if not _is_of_dying_process(error.cause):
+                raise error.cause from None
+            self._lose(member, error_text(error.cause))
+            return
         except errors.RayError as error:
-            self._lost(task, error)
-            return 0
+            self._lose(member, error_text(error)[:300])
+            return
         member.running.remove(task)
         if isinstance(result, cluster_actor.Failure):
             self._fail(part, result)
-        if part.is_done or (task.is_preparing and part.rows is not None):
-            return 0  # Another actor was faster.
-        self._seconds.append(time.monotonic() - task.begun)
         if task.is_preparing:
             self._traffic.keys += frozen.num_bytes(result)
             rows = self._select(result)
             self._traffic.rows += frozen.num_bytes(rows)
             part.rows, part.home = self._ray.put(rows), member
             self._waiting.appendleft(part)
-            return 0
+            return
         self._traffic.sums += frozen.num_bytes(result)
-        part.is_done, part.rows, part.sent = True, None, None
-        if part in self._waiting:
-            self._waiting.remove(part)
+        part.rows, part.sent = None, None
         self._sum.add(part.index, result)
-        return 1
+        self._left -= 1
 
-    def _lost(self, task: _Task, error: Exception) -> None:
+    def _lose(self, member: cluster_pool.Member, why: str) -> None:
         """Puts the parts of an actor that is no more back into the queue."""
-        member = task.member
-        tasks = list(member.running)
         self._pool.drop(member)
-        reason = error_text(error)[:300]
-        # It has died of the one that it had begun.
-        first = tasks[0].part
-        first.deaths += 1
-        if first.deaths == _MAX_DEATHS:
-            raise WorkerError(
-                f"{_MAX_DEATHS} times an actor died of the same part of a computation "
-                f"(out of memory?), the last time on {member.host}: {reason}."
-            ) from error
-        logging.warning(
-            "Lost an actor on %s. Doing its part again. (%s)", member.host, reason
-        )
         self._running = {
-            r: other for r, other in self._running.items() if other.member is not member
+            r: task for r, task in self._running.items() if task.member is not member
         }
-        at_work = {other.part for other in self._running.values()}
         for part in self._parts:
             if part.home is member:
                 part.home = None
-        for other in reversed(tasks):
-            part = other.part
-            if not part.is_done and part not in at_work and part not in self._waiting:
-                self._waiting.appendleft(part)
-        self._pool.refresh()
+        lost = [task.part for task in member.running]
+        self._waiting.extendleft(reversed(lost))
+        logging.warning(
+            "Lost an actor on %s. Doing its part again. (%s)", member.host, why
+        )
+        if lost:  # It has died of the one that it had begun.
+            lost[0].deaths += 1
+            if lost[0].deaths == _MAX_DEATHS:
+                raise WorkerError(
+                    f"{_MAX_DEATHS} times an actor died of the same part of a "
+                    "computation (out of memory?), the last time on "
+                    f"{member.host}: {why}."
+                )
 
     def _fail(self, part: _Part, failure: cluster_actor.Failure) -> None:
         if failure.client is None:
             raise ServerError(failure.cause) from failure.cause
         client = part.clients.start + failure.client
         raise ClientError(client, self._num_clients, failure.cause) from failure.cause
+
+
+def _is_of_dying_process(error: Exception) -> bool:
+    """Whether an actor's own connection to Ray was lost, as when its machine dies."""
+    import ray
+
+    is_rays_own = isinstance(error, OSError) and error.errno is None
+    return is_rays_own or isinstance(error, ray.exceptions.RayError)

@@ -1,0 +1,351 @@
+"""A pool of actors on the machines of a Ray cluster."""
+
+import collections
+import dataclasses
+import pickle
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.runtime import cluster_actor, cluster_machines
+from tff_fedss.runtime.errors import WorkerError
+
+# So often may the actors of a machine fail to start, one after another.
+_MAX_FAILURES = 3
+# How long an actor may take to start: on a busy machine TensorFlow alone takes minutes
+# to load. After the shorter time a warning says that there is none.
+_START_SECONDS = 900.0
+_PATIENCE_SECONDS = 60.0
+# An actor that does not answer for so long is replaced. Much sooner, a round is said
+# to make no progress.
+_ANSWER_SECONDS = 120.0
+_STALLED_SECONDS = 4.0
+_UPDATE_SECONDS = 1.0
+
+
+@dataclasses.dataclass(eq=False)
+class Member:
+    """An actor of the pool.
+
+    Attributes:
+        handle: Ray's.
+        node: The id of its machine.
+        host: The name of it.
+        cpus: How many of its CPUs the actor has.
+        pid: Of the actor's process there.
+        reads_clients: Whether it has the clients' data.
+        running: What it is at work on, the oldest first.
+        ping: What it has been asked to answer.
+        since: When it was asked, or was started.
+    """
+
+    handle: Any
+    node: str
+    host: str
+    cpus: float
+    pid: int = 0
+    reads_clients: bool = False
+    running: list[Any] = dataclasses.field(default_factory=list)
+    ping: Any = None
+    since: float = dataclasses.field(default_factory=time.monotonic)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Share:
+    """What an actor gets of its machine."""
+
+    cpus: float
+    gpus: float
+
+
+class Pool:
+    """Actors on the machines of the cluster that this process is connected to.
+
+    A machine whose actors fail to start three times in a row is left out, and tried
+    again once a round.
+
+    Attributes:
+        members: The actors that are there.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        num_actors: int | None,
+        gpus_per_actor: float | None,
+        clients_per_gpu: int,
+        precision: Mapping[str, bool],
+        packages: Sequence[str],
+    ):
+        """Starts no actor yet.
+
+        Args:
+            address: For messages.
+            num_actors: How many; None: one on each machine or, where there are GPUs,
+                as many as these suffice for.
+            gpus_per_actor: How many GPUs each has; None: 1, where there are any.
+            clients_per_gpu: How many clients train on a GPU at once.
+            precision: See `cluster_actor.Actor`.
+            packages: Those that all machines must have in the same version.
+        """
+        self.members: list[Member] = []
+        self._address = address
+        self._num_actors = num_actors
+        self._gpus_per_actor = gpus_per_actor
+        self._clients_per_gpu = clients_per_gpu
+        self._precision = precision
+        self._shared: bytes | None = None
+        self._versions = cluster_machines.Versions(address, packages)
+        self._starting: dict[Any, Member] = {}
+        # By machine: its failures in a row, and what is said of the last one.
+        self._failures: collections.Counter[str] = collections.Counter()
+        self._why: dict[str, str] = {}
+        self._tried: set[str] = set()  # Those of this round.
+        self._told: set[str] = set()
+        self._is_checked = False
+        self._next_update = 0.0
+        self._since = time.monotonic()
+        self._has_warned = False
+
+    @property
+    def starting(self) -> list[Any]:
+        """What to wait for beside the members' work."""
+        return list(self._starting)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether no actor is there, or one does not answer."""
+        return not self.members or any(
+            _seconds_asked(member) > _STALLED_SECONDS for member in self.members
+        )
+
+    def share(self, shared: cluster_actor.Shared) -> None:
+        """Starts the actors again, with a way to the clients' data."""
+        self.close()
+        self._shared = pickle.dumps(shared)
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        """Tries machines again, and drops actors that are too many on a machine."""
+        self._tried.clear()
+        self._since, self._has_warned = time.monotonic(), False
+        nodes = self._usable()
+        shares = self._shares(nodes)
+        for node, of_node in shares.items():
+            there = [member for member in self.members if member.node == node]
+            for member in there[len(of_node) :]:
+                if len(self.members) > sum(map(len, shares.values())):
+                    self.drop(member)
+        self._start_missing(nodes)
+
+    def update(self) -> list[Member]:
+        """Starts the actors that are missing; does not wait for them.
+
+        Returns:
+            The members that do not answer any more.
+
+        Raises:
+            InvalidInputError: If no machine has the same version of this project.
+            WorkerError: If there is no actor, and none can be had.
+        """
+        now = time.monotonic()
+        if now < self._next_update:
+            return []
+        self._next_update = now + _UPDATE_SECONDS
+        for reference, member in list(self._starting.items()):
+            if now - member.since > _START_SECONDS:
+                del self._starting[reference]
+                self._failures[member.node] = _MAX_FAILURES - 1
+                self._failed(member, f"it takes more than {_START_SECONDS:.0f} s")
+        self._start_missing(self._usable())
+        self._check_start()
+        return self._silent()
+
+    def started(self, reference: Any) -> None:
+        """Takes in an actor that has started, or has failed to.
+
+        Args:
+            reference: One of `starting`, done.
+        """
+        import ray
+
+        member = self._starting.pop(reference)
+        try:
+            said: cluster_actor.Started = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            self._failed(member, cluster_machines.last_line(error))
+            return
+        del self._failures[member.node]
+        member.pid, member.reads_clients = said.pid, said.reads_clients
+        if said.why_not:
+            logging.warning(
+                "%s cannot read the clients' data, which are sent to it: %s",
+                member.host,
+                said.why_not,
+            )
+        self.members.append(member)
+
+    def drop(self, member: Member) -> None:
+        """Does without an actor from now on."""
+        import ray
+
+        self.members.remove(member)
+        ray.kill(member.handle)
+        if _seconds_asked(member) > _STALLED_SECONDS:
+            # A process that is stopped does not see that Ray wants it to end.
+            cluster_machines.kill_process(member.node, member.pid)
+
+    def close(self) -> None:
+        """Ends all actors."""
+        import ray
+
+        gone = [*self.members, *self._starting.values()]
+        self.members, self._starting = [], {}
+        if ray.is_initialized():
+            for member in gone:
+                ray.kill(member.handle)
+
+    def _usable(self) -> dict[str, Any]:
+        """The machines that may have actors now."""
+        return {
+            key: node
+            for key, node in self._versions.usable(cluster_machines.alive()).items()
+            if self._failures[key] < _MAX_FAILURES or key not in self._tried
+        }
+
+    def _start_missing(self, nodes: Mapping[str, Any]) -> None:
+        for key, of_node in self._shares(nodes).items():
+            there = [
+                member
+                for member in (*self.members, *self._starting.values())
+                if member.node == key
+            ]
+            free = nodes[key]["Resources"].get("CPU", 0) - sum(m.cpus for m in there)
+            for share in of_node[len(there) :]:
+                if share.cpus <= free:
+                    free -= share.cpus
+                    self._start(key, cluster_machines.name_of(nodes[key]), share)
+
+    def _start(self, node: str, host: str, share: _Share) -> None:
+        actor = cluster_machines.remote(
+            cluster_actor.Actor,
+            node,
+            share.cpus,
+            share.gpus,
+            concurrency_groups={"ping": 1},
+        )
+        handle = actor.remote(
+            bool(share.gpus),
+            self._clients_per_gpu if share.gpus else max(1, int(share.cpus)),
+            self._precision,
+        )
+        member = Member(handle, node, host, share.cpus)
+        self._starting[handle.start.remote(self._shared)] = member
+        self._tried.add(node)
+
+    def _failed(self, member: Member, why: str) -> None:
+        import ray
+
+        ray.kill(member.handle)
+        self._failures[member.node] += 1
+        self._why[member.node] = (
+            f"{member.host} of the cluster {self._address} starts no actor: {why}. It "
+            "needs this commit of the project, its lock, and free memory"
+        )
+
+    def _check_start(self) -> None:
+        """Says which machines start no actor, and that there is none."""
+        out = [key for key, n in self._failures.items() if n >= _MAX_FAILURES]
+        if out and not self.members and not self._starting:
+            raise WorkerError(f"{self._why[out[-1]]}.")
+        for key in out:
+            if key not in self._told:
+                self._told.add(key)
+                logging.warning("%s. Left out.", self._why[key])
+        if self.members:
+            self._since, self._has_warned = time.monotonic(), False
+            return
+        seconds = time.monotonic() - self._since
+        message = (
+            f"No actor has started within {seconds:.0f} s on the cluster "
+            f"{self._address}: its machines are gone or very busy, or others use their "
+            "CPUs or GPUs (`ray status` says it)."
+        )
+        if seconds > _START_SECONDS:
+            raise WorkerError(message)
+        if seconds > _PATIENCE_SECONDS and not self._has_warned:
+            self._has_warned = True
+            logging.warning("%s Waiting.", message)
+
+    def _silent(self) -> list[Member]:
+        """Asks the members whether they are there; returns those that do not answer."""
+        import ray
+
+        asked = {member.ping: member for member in self.members if member.ping}
+        if asked:
+            answered, _ = ray.wait([*asked], num_returns=len(asked), timeout=0)
+            for ping in answered:  # Or it has died, which its work will say.
+                asked[ping].ping = None
+        for member in self.members:
+            if member.ping is None:
+                ping = member.handle.ping.options(concurrency_group="ping")
+                member.ping, member.since = ping.remote(), time.monotonic()
+        return [m for m in self.members if _seconds_asked(m) > _ANSWER_SECONDS]
+
+    def _shares(self, nodes: Mapping[str, Any]) -> dict[str, list[_Share]]:
+        """What the actors get that there should be, by machine."""
+        resources = {key: node["Resources"] for key, node in nodes.items()}
+        gpus = {key: had.get("GPU", 0) for key, had in resources.items()}
+        per_actor = self._gpus_per_actor
+        if per_actor is None:
+            per_actor = 1 if any(gpus.values()) else 0
+        most = {key: int(gpus[key] // per_actor) if per_actor else 1 for key in nodes}
+        wanted = self._num_actors
+        if per_actor:
+            self._check_gpus(per_actor, gpus, sum(most.values()))
+            wanted = min(wanted or sum(most.values()), sum(most.values()))
+        if wanted is None or not nodes:
+            counts = most
+        else:
+            counts = collections.Counter()
+            for _ in range(wanted):
+                free = [k for k in nodes if not per_actor or counts[k] < most[k]]
+                # Where the next one gets the most.
+                counts[
+                    max(
+                        free, key=lambda k: resources[k].get("CPU", 0) / (counts[k] + 1)
+                    )
+                ] += 1
+        return {
+            key: [_Share(_cpus(resources[key], counts[key]), per_actor)] * counts[key]
+            for key in nodes
+            if counts[key]
+        }
+
+    def _check_gpus(
+        self, per_actor: float, gpus: Mapping[str, float], most: int
+    ) -> None:
+        """Raises an InvalidInputError if there are too few when the run begins."""
+        if self._is_checked:
+            return
+        if most < (self._num_actors or 1):
+            raise InvalidInputError(
+                f"actors={self._num_actors or 1} with gpus_per_actor={per_actor:g}: "
+                f"the machines of the cluster {self._address} have "
+                f"{', '.join(f'{g:g}' for g in gpus.values())} GPUs."
+            )
+        self._is_checked = True
+
+
+def _seconds_asked(member: Member) -> float:
+    """How long a member has not answered."""
+    return 0.0 if member.ping is None else time.monotonic() - member.since
+
+
+def _cpus(resources: Mapping[str, float], num_actors: int) -> float:
+    share = resources.get("CPU", 0) / num_actors
+    # Ray takes parts of a CPU, but no numbers such as 2.5.
+    return float(int(share)) if share >= 1 else int(share * 1000) / 1000
