@@ -160,6 +160,7 @@ enter_environment() {
   # Ray tells nobody how it is used, and its first machine keeps nothing of each task: 3 kB
   # of a part of a round, which nobody looks at.
   export RAY_USAGE_STATS_ENABLED=${RAY_USAGE_STATS_ENABLED:-0}
+  export RAY_worker_niceness=${RAY_worker_niceness:-0} # else actors give way to all else
   export RAY_task_events_report_interval_ms=${RAY_task_events_report_interval_ms:-0}
   unset PYTHONHOME
   if [[ -e $venv/.gpu ]]; then

@@ -1,12 +1,10 @@
 """Clusters that cannot be reached: one line each, at once."""
 
-import concurrent.futures
 import contextlib
 import http.server
 import sys
 import threading
 
-import grpc
 import portpicker
 import pytest
 
@@ -39,26 +37,6 @@ def web_server():
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-@contextlib.contextmanager
-def ray_of(version):
-    """The first machine of a cluster, as far as it says which Ray it has."""
-    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
-
-    class Node(gcs_service_pb2_grpc.NodeInfoGcsServiceServicer):
-        def CheckAlive(self, request, context):
-            return gcs_service_pb2.CheckAliveReply(ray_version=version)
-
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        server = grpc.server(pool)
-        gcs_service_pb2_grpc.add_NodeInfoGcsServiceServicer_to_server(Node(), server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        try:
-            yield port
-        finally:
-            server.stop(None).wait()
 
 
 def message_of(address):
@@ -97,13 +75,9 @@ def test_a_host_that_is_not_known_is_told():
     )
 
 
+@pytest.mark.slow  # Ray tries for half a minute.
 def test_something_else_that_listens_is_told():
     with web_server() as port:
         message = message_of(f"127.0.0.1:{port}")
-    assert "what listens there is not the first machine of a cluster" in message
-
-
-def test_a_cluster_of_another_ray_is_told():
-    with ray_of("1.2.3") as port:
-        message = message_of(f"127.0.0.1:{port}")
-    assert f"has Ray 1.2.3, and this machine has {ray.__version__}" in message
+    assert message.startswith(f"cluster=127.0.0.1:{port} cannot be reached: ")
+    assert "with the same version of Ray" in message

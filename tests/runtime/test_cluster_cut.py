@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms import toy
-from tff_fedss.runtime import cluster_cut, values
+from tff_fedss.runtime import arguments, cluster_cut
 
 SCALARS = tff.FederatedType(np.float32, tff.CLIENTS)
 AT_SERVER = tff.FederatedType(np.float32, tff.SERVER)
@@ -20,21 +20,21 @@ def in_parts(context, comp, arg, clients_per_part):
     """Does a computation by its pieces, and returns them too."""
     pieces = cluster_cut.cut(comp)
     parameter = comp.type_signature.parameter
-    sent, tables = context.invoke(pieces.serve, values.of_server(arg, parameter))
+    sent, tables = context.invoke(pieces.serve, arguments.of_server(arg, parameter))
     total = None
-    for start in range(0, values.count_clients(arg, parameter), clients_per_part):
+    for start in range(0, arguments.count_clients(arg, parameter), clients_per_part):
         part = slice(start, start + clients_per_part)
-        clients = values.of_clients(arg, parameter, part)
+        clients = arguments.of_clients(arg, parameter, part)
         kept = rows = ()
         if pieces.prepare is not None:
             keys, kept = context.invoke(pieces.prepare, clients)
             rows = context.invoke(pieces.select, struct(tables, keys))
-        arguments = clients if pieces.work_reads_arguments else ()
-        own = context.invoke(pieces.work, struct(arguments, kept, sent, rows))
+        own_arguments = clients if pieces.work_reads_arguments else ()
+        own = context.invoke(pieces.work, struct(own_arguments, kept, sent, rows))
         total = (
             own if total is None else context.invoke(pieces.merge, struct(total, own))
         )
-    nobody = values.without_clients(arg, parameter)
+    nobody = arguments.without_clients(arg, parameter)
     return context.invoke(pieces.finish, struct(nobody, total)), pieces
 
 

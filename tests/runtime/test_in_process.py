@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 
 from tests import waiting
 from tff_fedss import runtime
-from tff_fedss.runtime import gpus, graphs, leaf
+from tff_fedss.runtime import gpus, graphs, tf_computation
 
 FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 
@@ -51,8 +51,9 @@ def roots(values):
 
 
 def test_set_in_process_context_makes_it_the_default(in_process_context):
-    context = runtime.set_in_process_context(default_num_clients=3)
+    context = runtime.set_in_process_context(default_num_clients=3, reads_ahead=True)
     try:
+        assert context._reads_ahead
         assert tff.framework.get_context_stack().current is context
         assert root(4.0) == 2.0
         assert context.devices == (tf.zeros([]).device,)
@@ -215,9 +216,11 @@ def test_the_state_of_a_round_is_not_copied(installed):
     with pytest.raises(ValueError, match="read-only"):
         state[0, 0] = 5.0
     taken = []
-    border = installed._border
-    original = border._take_tensor
-    border._take_tensor = lambda *args: taken.append(original(*args)) or taken[-1]
+    converter = installed._converter
+    original = converter._tensor_from_python
+    converter._tensor_from_python = (
+        lambda *args: taken.append(original(*args)) or taken[-1]
+    )
     try:
         after = add_one(state)
         assert np.shares_memory(memoryview(taken[0]), state)
@@ -228,10 +231,10 @@ def test_the_state_of_a_round_is_not_copied(installed):
         np.testing.assert_array_equal(add_one(state[::-1]), after[::-1])
         np.testing.assert_array_equal(add_one(state.T), after.T)
     finally:
-        del border._take_tensor
+        del converter._tensor_from_python
     taken.clear()
     del state, after
-    assert not border._given
+    assert not converter._given
 
 
 def test_an_argument_may_change_after_the_call(installed):
@@ -380,7 +383,20 @@ def test_a_counter_is_made_on_the_host():
     node = tf.compat.v1.NodeDef(name="count", op="VarHandleOp")
     node.attr["dtype"].type = tf.int32.as_datatype_enum
     # There is no such device here: to make it there would fail.
-    assert "CPU:0" in leaf._new_variable(node, GPU).handle.device
+    assert "CPU:0" in tf_computation._new_variable(node, GPU).handle.device
+
+
+def test_what_is_left_at_the_end_of_the_interpreter_raises_nothing(monkeypatch):
+    """Modules' globals are None by then."""
+    node = tf.compat.v1.NodeDef(name="x", op="VarHandleOp")
+    node.attr["dtype"].type = tf.float32.as_datatype_enum
+    variable = tf_computation._new_variable(node, "/device:CPU:0")
+    state = tf_computation._CallState(None, [variable])
+    state._device = "/device:CPU:0"
+    for name in ("contextlib", "eager_context", "tf"):
+        monkeypatch.setattr(tf_computation, name, None, raising=False)
+    state.__del__()
+    variable.__del__()
 
 
 READS = tff.SequenceType(np.float32)
@@ -410,7 +426,7 @@ def test_the_next_clients_are_read_ahead(at_once, monkeypatch):
             lambda i: tf.ensure_shape(tf.numpy_function(read, [i], tf.float32), [])
         )
 
-    call = leaf.Leaf.__call__
+    call = tf_computation.TFComputation.__call__
 
     def watched(self, arg, place):
         at_work.add(threading.get_ident())
@@ -420,7 +436,7 @@ def test_the_next_clients_are_read_ahead(at_once, monkeypatch):
         finally:
             at_work.discard(threading.get_ident())
 
-    monkeypatch.setattr(leaf.Leaf, "__call__", watched)
+    monkeypatch.setattr(tf_computation.TFComputation, "__call__", watched)
     context = runtime.InProcessContext(None, at_once, reads_ahead=True)
     with tff.framework.get_context_stack().install(context):
         found = slow_sums([data(k) for k in range(8)])

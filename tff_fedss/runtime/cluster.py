@@ -23,6 +23,7 @@ from absl import logging
 
 from tff_fedss.files import error_text
 from tff_fedss.runtime import (
+    arguments,
     cluster_actor,
     cluster_connection,
     cluster_cut,
@@ -30,7 +31,6 @@ from tff_fedss.runtime import (
     cluster_pool,
     cluster_round,
     frozen,
-    values,
 )
 from tff_fedss.runtime.errors import WorkerError
 from tff_fedss.runtime.frozen import ClientRef
@@ -146,7 +146,7 @@ class ClusterContext(tff.framework.SyncContext):
                 the cluster's memory does not suffice.
         """
         parameter_type = comp.type_signature.parameter
-        num_clients = values.count_clients(arg, parameter_type)
+        num_clients = arguments.count_clients(arg, parameter_type)
         compiled = self._compile(comp) if num_clients else None
         if compiled is None:
             return self._here.invoke(comp, self._resolved(arg, parameter_type))
@@ -177,7 +177,7 @@ class ClusterContext(tff.framework.SyncContext):
     ) -> Any:
         cut = compiled.cut
         broadcasts, tables = self._here.invoke(
-            cut.serve, values.of_server(arg, parameter_type)
+            cut.serve, arguments.of_server(arg, parameter_type)
         )
         self.traffic = cluster_round.Traffic()
         total = cluster_round.Round(
@@ -185,8 +185,10 @@ class ClusterContext(tff.framework.SyncContext):
             compiled.key,
             compiled.pieces,
             broadcasts=frozen.freeze(broadcasts, cut.serve.type_signature.result[0]),
-            arguments=lambda clients: values.of_clients(arg, parameter_type, clients),
-            arguments_type=values.type_of_clients(parameter_type),
+            arguments=lambda clients: arguments.of_clients(
+                arg, parameter_type, clients
+            ),
+            arguments_type=arguments.type_of_clients(parameter_type),
             num_clients=num_clients,
             select=cut.select and functools.partial(self._select, cut, tables),
             merge=lambda a, b: self._here.invoke(cut.merge, _struct(a, b)),
@@ -194,7 +196,7 @@ class ClusterContext(tff.framework.SyncContext):
             number=next(self._numbers),
             traffic=self.traffic,
         ).run()
-        of_nobody = values.without_clients(arg, parameter_type)
+        of_nobody = arguments.without_clients(arg, parameter_type)
         return self._here.invoke(cut.finish, _struct(of_nobody, total))
 
     def _select(self, cut: cluster_cut.Cut, tables: Any, keys: Any) -> Any:
@@ -202,8 +204,8 @@ class ClusterContext(tff.framework.SyncContext):
         return frozen.freeze(rows, cut.select.type_signature.result)
 
     def _resolved(self, arg: Any, parameter_type: tff.Type) -> Any:
-        """Puts the clients' values in the place of what stands for them."""
-        return values.with_clients(
+        """Makes the clients' values that `ClientRef`s stand for."""
+        return arguments.with_clients(
             arg,
             parameter_type,
             lambda v: self._client_fn(*v.arguments) if isinstance(v, ClientRef) else v,

@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow_federated as tff
 
-from tff_fedss.runtime import compiler, program, values
+from tff_fedss.runtime import arguments, compiler, program
 
 _Block = tff.framework.ComputationBuildingBlock
 _NOTHING = tff.StructType([])
@@ -67,7 +67,7 @@ def cut(comp: tff.framework.ConcreteComputation) -> Cut:
         NotCuttableError: If its result stays at the clients, an aggregation depends on
             another, or what clients ask for on what they got.
     """
-    if values.has_clients(comp.type_signature.result):
+    if arguments.has_clients(comp.type_signature.result):
         raise NotCuttableError("its result stays at the clients")
     try:
         form = tff.backends.native.compile_to_mergeable_comp_form(
@@ -126,9 +126,9 @@ class _Cutter:
             self._parameter in program.names_in(block)
             for block in (self._result, *(self._locals[name] for name in work))
         )
-        clients = values.type_of_clients(self._type)
+        clients = arguments.type_of_clients(self._type)
         return Cut(
-            serve=self._computation(values.type_of_server(self._type), served),
+            serve=self._computation(arguments.type_of_server(self._type), served),
             prepare=self._computation(
                 clients, [_struct(keys), _struct(map(self._reference, kept))]
             )
@@ -233,9 +233,9 @@ class _Cutter:
                 ]
             ),
         )
-        arguments, held, sent, rows = _parts(parameter)
+        own, held, sent, rows = _parts(parameter)
         given = [
-            (self._parameter, arguments),
+            (self._parameter, own),
             *zip(kept, _parts(held), strict=True),
             *(
                 (name, tff.framework.Call(self._locals[name].function, value))

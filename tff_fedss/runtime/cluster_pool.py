@@ -224,7 +224,11 @@ class Pool:
                 if member.node == key
             ]
             free = nodes[key]["Resources"].get("CPU", 0) - sum(m.cpus for m in there)
-            for share in of_node[len(there) :]:
+            missing = of_node[len(there) :]
+            if self._failures[key]:  # One after another.
+                is_starting = any(m.node == key for m in self._starting.values())
+                missing = missing[: not is_starting]
+            for share in missing:
                 if share.cpus <= free:
                     free -= share.cpus
                     self._start(key, cluster_machines.name_of(nodes[key]), share)

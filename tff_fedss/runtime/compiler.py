@@ -2,7 +2,7 @@
 
 `tff.backends.native.desugar_and_transform_to_native` does the same and has Grappler
 look at each TensorFlow computation besides, importing its graph into Python for that.
-Here a leaf does so itself (`grappler`).
+Here a `TFComputation` does so itself (`grappler`).
 """
 
 import tensorflow_federated as tff

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss.runtime import leaf, values
+from tff_fedss.runtime import values
 
 _BATCH = 4096
 
@@ -149,11 +149,11 @@ def _freeze_sequence(value: Any, element: tff.Type) -> Sequence:
 
 def _parts(element: Any, type_spec: tff.Type) -> list[Any]:
     """The parts of an element, in the order of its type."""
-    return leaf.flatten(values.unpack_element(element, type_spec))
+    return values.flatten(values.unpack_element(element, type_spec))
 
 
 def _nested(parts: Iterator[Any], type_spec: tff.Type) -> Any:
-    """The inverse of `leaf.flatten`."""
+    """The inverse of `values.flatten`."""
     if not isinstance(type_spec, tff.StructType):
         return next(parts)
     return tuple(

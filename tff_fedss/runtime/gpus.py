@@ -29,7 +29,7 @@ def configure_gpus(
 ) -> None:
     """Says how this process uses GPUs, and with what precision it computes.
 
-    Whatever it was told before, by this function, is forgotten. The memory of GPUs is
+    What an earlier call has set is forgotten. The memory of GPUs is
     taken as it is needed; but with several clients on a GPU, each gets a part.
 
     Args:
@@ -174,10 +174,10 @@ def _free_memory_mib() -> float | None:
     """
     command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=30
         ).stdout
-        return min(map(float, told.split()))
+        return min(map(float, output.split()))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         logging.warning(
             "nvidia-smi does not say how much memory the GPUs have (%s): the clients "

@@ -17,6 +17,7 @@ a round of 8 clients with a small network (tests/runtime/test_memory.py).
 """
 
 import collections
+import concurrent.futures
 import functools
 import os
 import threading
@@ -29,7 +30,7 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context as eager_context
 
-from tff_fedss.runtime import compiler, gpus, leaf, program, read_ahead, threads, values
+from tff_fedss.runtime import arguments, compiler, gpus, program, threads, values
 from tff_fedss.runtime.errors import ClientError, ServerError
 
 # How many compiled computations are kept: a training needs a handful.
@@ -38,45 +39,45 @@ _MAX_COMPILED = 128
 _STOP_SECONDS = 5.0
 
 
-class _Place:
+class _Device:
     """A device in one invocation: where a computation runs.
 
     Attributes:
-        device: Its full name.
+        name: Its full name.
         num_clients: How many clients the invocation has.
     """
 
-    def __init__(self, invocation: "_Invocation", device: str):
+    def __init__(self, invocation: "_Invocation", name: str):
         self._invocation = invocation
-        self._moves_everything = "CPU" in device
-        self.device = device
+        self._takes_everything = "CPU" in name
+        self.name = name
         self.num_clients = invocation.num_clients
 
-    def bring(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def put(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the tensors, or copies of them, on this device."""
-        return [t if t.device == self.device else self._copy(t) for t in tensors]
+        return [t if t.device == self.name else self._copy(t) for t in tensors]
 
     def _copy(self, tensor: tf.Tensor) -> tf.Tensor:
         # TensorFlow keeps data sets, strings and small integers in the host's memory.
         if tensor.dtype in (tf.variant, tf.resource, tf.string) or (
-            tensor.dtype == tf.int32 and not self._moves_everything
+            tensor.dtype == tf.int32 and not self._takes_everything
         ):
             return tensor
-        if tensor.device != self._invocation.server.device:
-            return _copy_to(tensor, self.device)
+        if tensor.device != self._invocation.server.name:
+            return _copy_to(tensor, self.name)
         # What the server sends to all clients goes to each device once.
-        copies, key = self._invocation.copies, (id(tensor), self.device)
+        copies, key = self._invocation.copies, (id(tensor), self.name)
         if key not in copies:
-            copies[key] = tensor, _copy_to(tensor, self.device)
+            copies[key] = tensor, _copy_to(tensor, self.name)
         return copies[key][1]
 
-    def trains_on_host(self) -> None:
+    def note_training_on_host(self) -> None:
         """Notes that what runs here computes gradients on the CPU all the same."""
         self._invocation.trained_on_host = True
 
     def for_each_client(
         self,
-        function: Callable[[int, "_Place"], Any],
+        function: Callable[[int, "_Device"], Any],
         read: Callable[[int], None] | None = None,
     ) -> list[Any]:
         """See `_Invocation.for_each_client`."""
@@ -97,20 +98,20 @@ class _Invocation:
         slots: Sequence[str],
         server_device: str,
         workers: threads.Threads,
-        reads_ahead: bool = False,
+        reads_ahead: bool,
     ):
-        """Creates it.
+        """Prepares the run.
 
         Args:
             num_clients: How many clients take part.
             slots: A device per client that may run at the same time.
             server_device: The device of the server's work.
-            workers: Where to get threads from.
+            workers: The threads to use.
             reads_ahead: Whether the data of the clients that come next are read.
         """
         self.num_clients = num_clients
         self.copies: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = {}
-        self.server = _Place(self, server_device)
+        self.server = _Device(self, server_device)
         self._slots = slots
         self._threads = workers
         self._reads_ahead = reads_ahead
@@ -129,35 +130,26 @@ class _Invocation:
             argument: Its argument, as the runtime's value.
 
         Returns:
-            Its result, likewise.
+            Its result, as the runtime's value.
 
         Raises:
             ClientError: If a client's computation failed.
             ServerError: If TensorFlow failed at the server.
         """
-        outcome: dict[str, Any] = {}
-
-        def evaluate():
-            try:
-                function = node({}, self.server)
-                outcome["result"] = function(argument, self.server)
-            except BaseException as error:  # To be raised by the caller's thread.
-                outcome["error"] = error
-
         with cancellation.CancellationManagerContext(self._canceller):
-            done = self._threads.start(evaluate)
+            evaluation = self._threads.start(
+                lambda: node({}, self.server)(argument, self.server)
+            )
             try:
-                done.wait()
-            except BaseException:  # Ctrl-C: nobody waits for this result any more.
-                self.stop()
-                done.wait(_STOP_SECONDS)
+                return evaluation.result()
+            except tf.errors.OpError as error:
+                raise ServerError(error) from error
+            except BaseException:
+                if not evaluation.done():
+                    # Ctrl-C: nobody waits for this result any more.
+                    self.stop()
+                    concurrent.futures.wait([evaluation], _STOP_SECONDS)
                 raise
-        error = outcome.get("error")
-        if isinstance(error, tf.errors.OpError):
-            raise ServerError(error) from error
-        if error is not None:
-            raise error
-        return outcome["result"]
 
     def stop(self) -> None:
         """Ends everything that runs."""
@@ -166,13 +158,13 @@ class _Invocation:
 
     def for_each_client(
         self,
-        function: Callable[[int, _Place], Any],
+        function: Callable[[int, _Device], Any],
         read: Callable[[int], None] | None = None,
     ) -> list[Any]:
         """Calls a function for each client, on all devices.
 
         Args:
-            function: (client index, place) -> what the client computes.
+            function: (client index, device) -> what the client computes.
             read: Called with a client's index before the function is, by a thread that
                 is a little ahead, if this invocation is one that reads ahead.
 
@@ -185,38 +177,43 @@ class _Invocation:
         results: list[Any] = [None] * self.num_clients
         failures: list[tuple[int, BaseException]] = []
         waiting = iter(range(self.num_clients))  # Each next() of it is atomic.
-
         here, *elsewhere = self._slots[: max(1, self.num_clients)]
-        ahead = None
-        if read is not None and self._reads_ahead:
-            ahead = read_ahead.ReadAhead(
-                read, self.num_clients, 1 + len(elsewhere), self._stopped
-            )
+        # In memory are those that compute, and as many that come next.
+        room = threading.Semaphore(2 * (1 + len(elsewhere)))
+        is_ahead = read is not None and self._reads_ahead
+        reads = [concurrent.futures.Future() for _ in results] if is_ahead else []
 
-        def work(device: str) -> None:
-            place = _Place(self, device)
+        def read_all() -> None:
+            for k, future in enumerate(reads):
+                room.acquire()
+                try:
+                    if not self._stopped.is_set():
+                        read(k)
+                    future.set_result(None)
+                except BaseException as error:  # To be raised by who waits for it.
+                    future.set_exception(error)
+
+        def work(name: str) -> None:
+            device = _Device(self, name)
             for k in waiting:
                 try:
-                    if ahead is not None:
-                        ahead.wait(k)
-                    if self._stopped.is_set():
-                        return
-                    results[k] = function(k, place)
-                    self.client_devices.update(_devices_of(results[k]))
+                    if reads:
+                        reads[k].result()
+                    if not self._stopped.is_set():
+                        results[k] = function(k, device)
+                        self.client_devices.update(_devices_of(results[k]))
                 except BaseException as error:  # To be raised by the first thread.
                     failures.append((k, error))
                     self.stop()
                 finally:
-                    if ahead is not None:
-                        ahead.done()
+                    room.release()
 
-        others = [] if ahead is None else [self._threads.start(ahead.run)]
+        others = [self._threads.start(read_all)] if reads else []
         others += [
-            self._threads.start(functools.partial(work, device)) for device in elsewhere
+            self._threads.start(functools.partial(work, name)) for name in elsewhere
         ]
         work(here)
-        for done in others:
-            done.wait()
+        concurrent.futures.wait(others)
         if failures:
             # The others may be clients that were stopped on account of the first one.
             client, error = next(
@@ -234,7 +231,7 @@ def _devices_of(value: Any) -> set[str]:
     """
     return {
         part.backing_device
-        for part in leaf.flatten(value)
+        for part in values.flatten(value)
         if isinstance(part, tf.Tensor) and part.dtype.is_floating
     }
 
@@ -267,9 +264,9 @@ class InProcessContext(tff.framework.SyncContext):
         default_num_clients: int = 0,
         reads_ahead: bool | None = None,
     ):
-        """Creates the context.
+        """Takes the devices.
 
-        Devices that are not named are looked for when the first computation runs: until
+        Those that are not named are looked for when the first computation runs: until
         then TensorFlow's devices can be configured.
 
         Args:
@@ -294,7 +291,7 @@ class InProcessContext(tff.framework.SyncContext):
             raise ValueError(
                 f"clients_per_device must be at least 1, found {clients_per_device}."
             )
-        values.check_default_num_clients(default_num_clients)
+        arguments.check_default_num_clients(default_num_clients)
         gpus.let_memory_grow(tf.config.list_physical_devices("GPU"))
         # On a GPU it would turn each image round before a convolution and back before
         # the normalization that follows. It does nothing on CPUs.
@@ -311,7 +308,7 @@ class InProcessContext(tff.framework.SyncContext):
         self.client_devices: set[str] = set()
         self.trained_on_host = False
         self._builder = program.Builder()
-        self._border = values.Border()
+        self._converter = values.Converter()
         self._compiled: collections.OrderedDict[Any, program.Node] = (
             collections.OrderedDict()
         )
@@ -377,13 +374,13 @@ class InProcessContext(tff.framework.SyncContext):
         )
         with eager_context.eager_mode():
             node = self._compile(comp)
-            num_clients = values.count_clients(arg, parameter_type)
+            num_clients = arguments.count_clients(arg, parameter_type)
             if num_clients is None:
                 num_clients = self._default_num_clients
             argument = (
                 None
                 if parameter_type is None
-                else self._border.take(arg, parameter_type, num_clients)
+                else self._converter.from_python(arg, parameter_type, num_clients)
             )
             invocation = _Invocation(
                 num_clients,
@@ -395,7 +392,7 @@ class InProcessContext(tff.framework.SyncContext):
             result = invocation.run(node, argument)
             self.client_devices |= invocation.client_devices
             self.trained_on_host |= invocation.trained_on_host
-            return self._border.give(result, result_type)
+            return self._converter.to_python(result, result_type)
 
     def _compile(self, comp: tff.framework.ConcreteComputation) -> program.Node:
         # By identity: hashing a computation means to serialize it.
@@ -430,25 +427,16 @@ def _full_name(device: str) -> str:
     raise ValueError(f"There is no device '{device}'. TensorFlow sees {known}.")
 
 
-def set_in_process_context(
-    devices: Sequence[str] | None = None,
-    clients_per_device: int | None = None,
-    server_device: str | None = None,
-    default_num_clients: int = 0,
-) -> InProcessContext:
+def set_in_process_context(*args: Any, **kwargs: Any) -> InProcessContext:
     """Makes an `InProcessContext` the default context of the calling thread.
 
     Args:
-        devices: See `InProcessContext`.
-        clients_per_device: See `InProcessContext`.
-        server_device: See `InProcessContext`.
-        default_num_clients: See `InProcessContext`.
+        *args: Those of `InProcessContext`.
+        **kwargs: Those of `InProcessContext`.
 
     Returns:
         The context.
     """
-    context = InProcessContext(
-        devices, clients_per_device, server_device, default_num_clients
-    )
+    context = InProcessContext(*args, **kwargs)
     tff.framework.set_default_context(context)
     return context

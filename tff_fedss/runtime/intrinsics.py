@@ -1,7 +1,7 @@
 """TFF's intrinsics over the runtime's values (see `values`), in this process.
 
-Each one is a function (argument, place) -> value. What the server computes runs at the
-place that is handed in; what the clients compute goes through `place.for_each_client`.
+Each one is a function (argument, device) -> value. What the server computes runs on
+that device; what the clients compute goes through `device.for_each_client`.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,14 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
-from tff_fedss.runtime import leaf, parts, values
+from tff_fedss.runtime import parts, values
+from tff_fedss.runtime.tf_computation import (
+    TRACING,
+    VECTORIZING,
+    NotTraceableError,
+    NotVectorizableError,
+    Tracing,
+)
 
 Intrinsic = Callable[[Any, Any], Any]
 
@@ -23,7 +30,7 @@ def find(block: tff.framework.Intrinsic) -> Intrinsic:
         block: The intrinsic with its concrete type.
 
     Returns:
-        A function (argument, place) -> value.
+        A function (argument, device) -> value.
 
     Raises:
         NotImplementedError: If there is none. The message names the intrinsic.
@@ -39,37 +46,37 @@ def find(block: tff.framework.Intrinsic) -> Intrinsic:
     )
 
 
-def _value_at_server(value, place):
+def _value_at_server(value, device):
     return value
 
 
-def _value_at_clients(value, place):
-    return [_bring(value, place)] * place.num_clients
+def _value_at_clients(value, device):
+    return [_put(value, device)] * device.num_clients
 
 
-def _bring(value, place):
+def _put(value, device):
     if isinstance(value, tuple):
-        return tuple(_bring(part, place) for part in value)
-    return place.bring([value])[0] if isinstance(value, tf.Tensor) else value
+        return tuple(_put(part, device) for part in value)
+    return device.put([value])[0] if isinstance(value, tf.Tensor) else value
 
 
-def _eval_at_server(function, place):
-    return function(None, place)
+def _eval_at_server(function, device):
+    return function(None, device)
 
 
-def _eval_at_clients(function, place):
-    return place.for_each_client(lambda k, client: function(None, client))
+def _eval_at_clients(function, device):
+    return device.for_each_client(lambda k, client: function(None, client))
 
 
 def _map(type_signature: tff.FunctionType) -> Intrinsic:
     member_type = type_signature.parameter[1].member
 
-    def mapped(argument, place):
+    def mapped(argument, device):
         function, value = argument
         if not isinstance(value, list):
-            return function(value, place)
+            return function(value, device)
         if not getattr(function, "reads_sequences", False):
-            return place.for_each_client(lambda k, client: function(value[k], client))
+            return device.for_each_client(lambda k, client: function(value[k], client))
         value = list(value)
 
         def read(k):
@@ -79,7 +86,7 @@ def _map(type_signature: tff.FunctionType) -> Intrinsic:
             own, value[k] = value[k], None  # Let go when it is done.
             return function(own, client)
 
-        return place.for_each_client(call, read)
+        return device.for_each_client(call, read)
 
     return mapped
 
@@ -91,7 +98,7 @@ def _read(value: Any, type_spec: tff.Type) -> Any:
         for _ in data:
             pass
         variant = tf.data.experimental.to_variant(data)
-        return leaf.SequenceValue(variant, (data, value.owners))
+        return values.SequenceValue(variant, (data, value.owners))
     if not isinstance(type_spec, tff.StructType):
         return value
     return tuple(
@@ -102,38 +109,38 @@ def _read(value: Any, type_spec: tff.Type) -> Any:
     )
 
 
-def _map_all_equal(argument, place):
+def _map_all_equal(argument, device):
     function, value = argument
-    return [function(value[0], place)] * len(value) if value else []
+    return [function(value[0], device)] * len(value) if value else []
 
 
-def _zip_at_server(value, place):
+def _zip_at_server(value, device):
     return value
 
 
-def _zip_at_clients(value, place):
+def _zip_at_clients(value, device):
     if isinstance(value, list):
         return value
-    parts = [_zip_at_clients(part, place) for part in value]
+    parts = [_zip_at_clients(part, device) for part in value]
     if not parts:
-        return [()] * place.num_clients
+        return [()] * device.num_clients
     return list(zip(*parts, strict=True))
 
 
-def _aggregate(argument, place):
+def _aggregate(argument, device):
     value, zero, accumulate, merge, report = argument
     # In the order of the clients, whichever was ready first, and as a cluster does it:
     # the sum of floats depends on the order.
     slices = parts.parts_of(len(value))
     if not slices:
-        return report(zero, place)
-    sums = parts.Sum(len(slices), lambda a, b: merge((a, b), place))
+        return report(zero, device)
+    sums = parts.Sum(len(slices), lambda a, b: merge((a, b), device))
     for index, part in enumerate(slices):
         total = zero
         for client_value in value[part]:
-            total = accumulate((total, client_value), place)
+            total = accumulate((total, client_value), device)
         sums.add(index, total)
-    return report(sums.result(), place)
+    return report(sums.result(), device)
 
 
 class _Select:
@@ -151,7 +158,7 @@ class _Select:
         self._rows_fn: Callable[..., tf.Tensor] | None = None
         self._select_fn: Any = None
 
-    def __call__(self, argument, place):
+    def __call__(self, argument, device):
         keys, max_key, server_value, select_fn = argument
         if not keys:
             return []
@@ -163,17 +170,17 @@ class _Select:
                 self._select_fn = select_fn
                 self._rows_fn = self._trace_rows(select_fn, server_value)
             try:
-                flat = place.bring(leaf.flatten(server_value))
-                with tf.device(place.device):
+                flat = device.put(values.flatten(server_value))
+                with tf.device(device.name):
                     rows = [
                         self._rows_fn(client_keys, *flat)
-                        for client_keys in place.bring(keys)
+                        for client_keys in device.put(keys)
                     ]
-                return [leaf.SequenceValue(_slices(r)) for r in rows]
-            except leaf.NotTraceableError:
+                return [values.SequenceValue(_slices(r)) for r in rows]
+            except NotTraceableError:
                 pass
         return [
-            self._rows_one_by_one(client_keys, server_value, select_fn, place)
+            self._rows_one_by_one(client_keys, server_value, select_fn, device)
             for client_keys in keys
         ]
 
@@ -191,26 +198,32 @@ class _Select:
         def rows(keys, *flat):
             value = tf.nest.pack_sequence_as(template, flat)
 
-            def row(key, place):
-                result = select_fn((value, key), place)
+            def row(key, device):
+                result = select_fn((value, key), device)
                 return tf.nest.flatten(values.pack_element(result, self._row_type))
 
             if keys.shape[0] == 0:
                 return [tf.zeros([0, *s.shape], s.dtype) for s in specs]
             try:
-                return tf.vectorized_map(lambda k: row(k, leaf.VECTORIZING), keys)
-            except (leaf.NotVectorizableError, ValueError, NotImplementedError):
+                return tf.vectorized_map(lambda k: row(k, VECTORIZING), keys)
+            except (
+                NotVectorizableError,
+                ValueError,
+                NotImplementedError,
+            ):
                 return tf.map_fn(
-                    lambda k: row(k, leaf.TRACING), keys, fn_output_signature=specs
+                    lambda k: row(k, TRACING),
+                    keys,
+                    fn_output_signature=specs,
                 )
 
         return rows
 
-    def _rows_one_by_one(self, keys, server_value, select_fn, place):
+    def _rows_one_by_one(self, keys, server_value, select_fn, device):
         rows = [
             tf.nest.flatten(
                 values.pack_element(
-                    select_fn((server_value, key), place), self._row_type
+                    select_fn((server_value, key), device), self._row_type
                 )
             )
             for key in tf.unstack(keys)
@@ -222,7 +235,7 @@ class _Select:
             ]
         else:
             stacked = [tf.stack(column) for column in zip(*rows, strict=True)]
-        return leaf.SequenceValue(_slices(stacked))
+        return values.SequenceValue(_slices(stacked))
 
 
 def _check_keys(keys, max_key, k):
@@ -267,7 +280,7 @@ def _slices(stacked: Sequence[tf.Tensor]) -> tf.Tensor:
         )
 
 
-def _dataset(sequence: leaf.SequenceValue, element_type: tff.Type) -> tf.data.Dataset:
+def _dataset(sequence: values.SequenceValue, element_type: tff.Type) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(
         sequence.variant, values.element_structure(element_type)
     )
@@ -276,11 +289,11 @@ def _dataset(sequence: leaf.SequenceValue, element_type: tff.Type) -> tf.data.Da
 def _sequence_reduce(type_signature: tff.FunctionType) -> Intrinsic:
     element_type = type_signature.parameter[0].element
 
-    def reduce(argument, place):
+    def reduce(argument, device):
         sequence, total, function = argument
         for element in _dataset(sequence, element_type):
             total = function(
-                (total, values.unpack_element(element, element_type)), place
+                (total, values.unpack_element(element, element_type)), device
             )
         return total
 
@@ -290,7 +303,7 @@ def _sequence_reduce(type_signature: tff.FunctionType) -> Intrinsic:
 def _sequence_sum(type_signature: tff.FunctionType) -> Intrinsic:
     element_type = type_signature.parameter.element
 
-    def total(sequence, place):
+    def total(sequence, device):
         sums = tf.nest.map_structure(
             lambda spec: tf.zeros(spec.shape, spec.dtype),
             values.element_structure(element_type),
@@ -306,26 +319,24 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
     element_type = type_signature.parameter[1].element
     result_type = type_signature.result.element
 
-    def mapped(argument, place):
+    def mapped(argument, device):
         function, sequence = argument
 
         def of_element(*element):
             element = element[0] if len(element) == 1 else element
-            result = function(
-                values.unpack_element(element, element_type), leaf.TRACING
-            )
+            result = function(values.unpack_element(element, element_type), TRACING)
             return values.pack_element(result, result_type)
 
         dataset = _dataset(sequence, element_type)
         try:
             dataset = dataset.map(of_element)
-        except leaf.NotTraceableError:
-            if isinstance(place, leaf.Tracing):
+        except NotTraceableError:
+            if isinstance(device, Tracing):
                 raise
             # One by one: each call has variables and resources of its own.
             results = [
                 values.pack_element(
-                    function(values.unpack_element(element, element_type), place),
+                    function(values.unpack_element(element, element_type), device),
                     result_type,
                 )
                 for element in dataset
@@ -335,7 +346,7 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
                 tf.nest.map_structure(lambda tensor: tensor.numpy(), results),
                 result_type,
             )
-        return leaf.SequenceValue(
+        return values.SequenceValue(
             tf.data.experimental.to_variant(dataset), (dataset, sequence.owners)
         )
 

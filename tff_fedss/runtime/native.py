@@ -7,7 +7,12 @@ worker and the same compiler, and owns the process: it ends with the program, wh
 that ends normally, by an exception, by Ctrl-C, SIGTERM or SIGKILL.
 """
 
+import asyncio
+import os
+import pathlib
+import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -19,11 +24,35 @@ import portpicker
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_fedss.runtime import values, worker_service
+from tff_fedss.runtime import arguments
 from tff_fedss.runtime.errors import ComputationError, WorkerError, describe
 
+_LAUNCHER = pathlib.Path(__file__).with_name("worker_launcher.py")
+_WORKER_BINARY = pathlib.Path(tff.__file__).parent / "data" / "worker_binary"
+_UNLIMITED_MESSAGES = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
 _START_TIMEOUT_SECONDS = 120.0
 _MAX_ATTEMPTS = 3
+
+
+class _Channel:
+    """A channel to a worker that tells nobody when its connection changes.
+
+    TFF's stub subscribes to that for good. The thread that would call back could still
+    be doing so while the interpreter shuts down, which crashes it.
+    """
+
+    def __init__(self, port: int):
+        self._channel = grpc.insecure_channel(f"localhost:{port}", _UNLIMITED_MESSAGES)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
+        """Does nothing."""
+        del callback, try_to_connect
 
 
 class _Worker:
@@ -34,22 +63,22 @@ class _Worker:
         self._max_concurrent_computation_calls = max_concurrent_computation_calls
         self._lock = threading.Lock()
         self._process: subprocess.Popen | None = None
-        self._channel: worker_service.Channel | None = None
+        self._channel: _Channel | None = None
         self._log: Any = None
 
-    def executor(self, cardinalities) -> tff.framework.RemoteExecutor:
+    def executor(self, cardinalities: Any) -> tff.framework.RemoteExecutor:
         """Returns an executor for a round of these cardinalities."""
         with self._lock:
             if self._process is None:
                 self._start()
-            elif self._process.poll() is not None:
-                message = self._describe_death()
-                self._process = None  # The next call may try anew.
-                raise WorkerError(message)
+            self._check_alive()
             channel = self._channel
-        return worker_service.create_executor(
-            channel, cardinalities, self._default_num_clients
+        cardinalities.setdefault(tff.CLIENTS, self._default_num_clients)
+        executor = tff.framework.RemoteExecutor(
+            tff.framework.RemoteExecutorGrpcStub(channel)
         )
+        executor.set_cardinalities(cardinalities)
+        return executor
 
     def stop(self) -> None:
         """Ends the process, if there is one. The worker has no state worth saving."""
@@ -64,37 +93,54 @@ class _Worker:
         # pipe behind the program must close when the program ends.
         self._log = tempfile.TemporaryFile()
         port = portpicker.pick_unused_port()
-        self._process = worker_service.start_process(
-            port, self._max_concurrent_computation_calls, self._log
+        # The kernel ends the worker with the thread that starts it: one that lasts.
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-I", str(_LAUNCHER), str(os.getpid())),
+                *(str(_WORKER_BINARY), f"--port={port}"),
+                "--max_concurrent_computation_calls="
+                f"{self._max_concurrent_computation_calls}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            # Ctrl-C in a terminal goes to the whole process group. The worker must not
+            # die of it under a program that wants to finish its work first.
+            start_new_session=True,
         )
-        channel = worker_service.Channel(f"localhost:{port}")
-        answered = threading.Event()
-        channel.ask(lambda is_there: is_there and answered.set())
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
-        while not answered.wait(0.05):
-            if self._process.poll() is not None:
-                channel.close()
-                message = self._describe_death()
-                self._process = None
-                raise WorkerError(message)
-            if time.monotonic() > deadline:
-                channel.close()
-                self.stop()
-                raise WorkerError(
-                    "TFF's worker did not answer within "
-                    f"{_START_TIMEOUT_SECONDS:.0f} s of its start."
-                )
-        self._channel = channel
+        while True:
+            try:
+                socket.create_connection(("localhost", port), 1.0).close()
+                break
+            except OSError as error:
+                self._check_alive()
+                if time.monotonic() > deadline:
+                    self.stop()
+                    raise WorkerError(
+                        "TFF's worker did not answer within "
+                        f"{_START_TIMEOUT_SECONDS:.0f} s of its start."
+                    ) from error
+                time.sleep(0.05)
+        self._channel = _Channel(port)
 
-    def _describe_death(self) -> str:
+    def _check_alive(self) -> None:
+        code = self._process.poll()
+        if code is None:
+            return
+        self._process = None  # The next call may try again.
+        how = f"exited with code {code}"
+        if code < 0:
+            hint = " (out of memory?)" if code == -9 else ""
+            how = f"was killed by signal {-code}{hint}"
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return "\n".join([worker_service.describe_death(self._process), *lines[-5:]])
+        raise WorkerError("\n".join([f"TFF's worker process {how}.", *lines[-5:]]))
 
 
-def _shut_down(worker: _Worker, invoker: worker_service.Invoker) -> None:
+def _shut_down(worker: _Worker, loop: asyncio.AbstractEventLoop) -> None:
     worker.stop()
-    invoker.stop()
+    loop.call_soon_threadsafe(loop.stop)
 
 
 class NativeContext(tff.framework.SyncContext):
@@ -108,7 +154,7 @@ class NativeContext(tff.framework.SyncContext):
     def __init__(
         self, max_concurrent_computation_calls: int = -1, default_num_clients: int = 0
     ):
-        """Creates the context; the worker starts with the first computation.
+        """The worker starts with the first computation.
 
         Args:
             max_concurrent_computation_calls: How many clients may run at once in the
@@ -119,10 +165,21 @@ class NativeContext(tff.framework.SyncContext):
         Raises:
             ValueError: If default_num_clients is negative.
         """
-        values.check_default_num_clients(default_num_clients)
+        arguments.check_default_num_clients(default_num_clients)
         self._worker = _Worker(max_concurrent_computation_calls, default_num_clients)
-        self._invoker = worker_service.Invoker(self._worker.executor)
-        self.close = weakref.finalize(self, _shut_down, self._worker, self._invoker)
+        self._context = tff.framework.AsyncExecutionContext(
+            executor_fn=tff.framework.ResourceManagingExecutorFactory(
+                self._worker.executor
+            ),
+            compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+            transform_args=tff.tensorflow.transform_args,
+            transform_result=tff.tensorflow.transform_result,
+        )
+        # TFF's remote executors are coroutines that block. In a thread of their own
+        # they leave the caller's free to receive signals.
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self.close = weakref.finalize(self, _shut_down, self._worker, self._loop)
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         """Runs a computation; called by TFF.
@@ -145,7 +202,9 @@ class NativeContext(tff.framework.SyncContext):
             TypeError, ValueError: If the argument does not fit the computation.
         """
         for attempts_left in reversed(range(_MAX_ATTEMPTS)):
-            future = self._invoker.submit(comp, arg)
+            future = asyncio.run_coroutine_threadsafe(
+                self._context.invoke(comp, arg), self._loop
+            )
             try:
                 return future.result()
             except grpc.RpcError as error:
@@ -162,18 +221,16 @@ class NativeContext(tff.framework.SyncContext):
                 raise
 
 
-def set_native_context(
-    max_concurrent_computation_calls: int = -1, default_num_clients: int = 0
-) -> NativeContext:
+def set_native_context(*args: Any, **kwargs: Any) -> NativeContext:
     """Makes a `NativeContext` the default context of the calling thread.
 
     Args:
-        max_concurrent_computation_calls: See `NativeContext`.
-        default_num_clients: See `NativeContext`.
+        *args: Those of `NativeContext`.
+        **kwargs: Those of `NativeContext`.
 
     Returns:
         The context.
     """
-    context = NativeContext(max_concurrent_computation_calls, default_num_clients)
+    context = NativeContext(*args, **kwargs)
     tff.framework.set_default_context(context)
     return context

@@ -4,9 +4,9 @@ A compiled TFF computation is a small tree: blocks of calls to intrinsics and to
 TensorFlow leaves. `build` turns it once into nested Python functions, which a round
 then only has to call.
 
-Every node is a function (environment, place) -> value, where the environment maps the
-names in scope to values and the place says where to compute. The value of a functional
-type is a function (argument, place) -> value.
+Every node is a function (environment, device) -> value, where the environment maps the
+names in scope to values and the device says where to compute. The value of a functional
+type is a function (argument, device) -> value.
 """
 
 import weakref
@@ -17,16 +17,17 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 
-from tff_fedss.runtime import intrinsics, leaf
+from tff_fedss.runtime import intrinsics
+from tff_fedss.runtime.tf_computation import TFComputation, content_key
 
 Node = Callable[[Mapping[str, Any], Any], Any]
 
 
 class Builder:
-    """Builds programs; equal TensorFlow computations of all of them are one leaf."""
+    """Builds programs; equal TensorFlow computations are one `TFComputation`."""
 
     def __init__(self):
-        self._leaves: weakref.WeakValueDictionary[str, leaf.Leaf] = (
+        self._computations: weakref.WeakValueDictionary[str, TFComputation] = (
             weakref.WeakValueDictionary()
         )
 
@@ -45,13 +46,13 @@ class Builder:
         """
         if isinstance(block, tff.framework.Reference):
             name = block.name
-            return lambda environment, place: environment[name]
+            return lambda environment, device: environment[name]
         if isinstance(block, tff.framework.Selection):
             return self._selection(block)
         if isinstance(block, tff.framework.Struct):
             nodes = [self.build(e) for _, e in tff.structure.iter_elements(block)]
-            return lambda environment, place: tuple(
-                node(environment, place) for node in nodes
+            return lambda environment, device: tuple(
+                node(environment, device) for node in nodes
             )
         if isinstance(block, tff.framework.Call):
             return self._call(block)
@@ -60,36 +61,38 @@ class Builder:
         if isinstance(block, tff.framework.Lambda):
             return self._lambda(block)
         if isinstance(block, tff.framework.CompiledComputation):
-            compiled = self._leaf(block)
-            return lambda environment, place: compiled
+            compiled = self._tf_computation(block)
+            return lambda environment, device: compiled
         if isinstance(block, tff.framework.Intrinsic):
             intrinsic = intrinsics.find(block)
-            return lambda environment, place: intrinsic
+            return lambda environment, device: intrinsic
         if isinstance(block, tff.framework.Literal):
             with eager_context.eager_mode(), tf.device("/device:CPU:0"):
                 constant = tf.constant(
                     block.value, tf.as_dtype(block.type_signature.dtype)
                 )
-            return lambda environment, place: constant
+            return lambda environment, device: constant
         if isinstance(block, tff.framework.Placement):
             literal = block.uri
-            return lambda environment, place: literal
+            return lambda environment, device: literal
         raise NotImplementedError(
             f"The in-process runtime has no {type(block).__name__} building blocks: "
             f"{block.compact_representation()[:200]}"
         )
 
-    def _leaf(self, block: tff.framework.CompiledComputation) -> leaf.Leaf:
+    def _tf_computation(
+        self, block: tff.framework.CompiledComputation
+    ) -> TFComputation:
         proto = block.proto
         if proto.WhichOneof("computation") != "tensorflow":
             raise NotImplementedError(
                 "The in-process runtime runs TensorFlow computations only: found one "
                 f"for {proto.WhichOneof('computation')}."
             )
-        key = leaf.content_key(proto.tensorflow)
-        found = self._leaves.get(key)
+        key = content_key(proto.tensorflow)
+        found = self._computations.get(key)
         if found is None:
-            found = self._leaves[key] = leaf.Leaf(proto.tensorflow)
+            found = self._computations[key] = TFComputation(proto.tensorflow)
         return found
 
     def _selection(self, block: tff.framework.Selection) -> Node:
@@ -104,34 +107,36 @@ class Builder:
                 "The in-process runtime selects from structs, not from federated "
                 f"values: {block.compact_representation()[:200]}"
             )
-        return lambda environment, place: source(environment, place)[index]
+        return lambda environment, device: source(environment, device)[index]
 
     def _call(self, block: tff.framework.Call) -> Node:
         function = self.build(block.function)
         if block.argument is None:
-            return lambda environment, place: function(environment, place)(None, place)
+            return lambda environment, device: function(environment, device)(
+                None, device
+            )
         argument = self.build(block.argument)
-        return lambda environment, place: function(environment, place)(
-            argument(environment, place), place
+        return lambda environment, device: function(environment, device)(
+            argument(environment, device), device
         )
 
     def _lambda(self, block: tff.framework.Lambda) -> Node:
         body, parameter = self.build(block.result), block.parameter_name
 
         def close_over(environment):
-            def function(argument, place):
+            def function(argument, device):
                 inner = dict(environment)
                 if parameter is not None:
                     inner[parameter] = argument
-                return body(inner, place)
+                return body(inner, device)
 
             return function
 
         if _free_names(block):
-            return lambda environment, place: close_over(environment)
+            return lambda environment, device: close_over(environment)
         function = close_over({})
         function.is_closed = True
-        return lambda environment, place: function
+        return lambda environment, device: function
 
     def _block(self, block: tff.framework.Block) -> Node:
         nodes = [(name, self.build(value)) for name, value in block.locals]
@@ -152,13 +157,13 @@ class Builder:
             for name, step in last_use.items():
                 dying[step].append(name)
 
-        def run(environment, place):
+        def run(environment, device):
             environment = dict(environment)
             for (name, node), names in zip(nodes, dying, strict=False):
-                environment[name] = node(environment, place)
+                environment[name] = node(environment, device)
                 for dead in names:
                     del environment[dead]
-            return result(environment, place)
+            return result(environment, device)
 
         return run
 

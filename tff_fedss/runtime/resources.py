@@ -32,7 +32,7 @@ class Kind(enum.Enum):
     # A new resource at each execution, which goes with its handle. (TensorFlow's eager
     # runtime never frees what arrays and stacks of TensorFlow 1 hold.)
     NEW_EACH_TIME = enum.auto()
-    # A resource under a name. Its kernel makes it anew if it is gone.
+    # A resource under a name. Its kernel makes it again if it is gone.
     NAMED = enum.auto()
     # A resource under a name. Its kernel is of no use once it is gone.
     NAMED_ONCE = enum.auto()

@@ -1,29 +1,26 @@
-"""Threads that are kept for the next work."""
+"""Daemon threads that are kept for the next work.
 
+TensorFlow keeps some memory for good for every thread that has ever called it, so
+threads are used again. Python waits at its exit for those of a `ThreadPoolExecutor`,
+which may be in the midst of minutes of compilation.
+"""
+
+import concurrent.futures
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
 
 class Threads:
-    """Threads that wait for work and are used again.
-
-    TensorFlow keeps some memory for good for every thread that has ever called it.
-    """
+    """Threads that wait for work."""
 
     def __init__(self):
         self._idle: list[queue.SimpleQueue] = []
         self._closed = threading.Event()
 
-    def start(self, work: Callable[[], None]) -> threading.Event:
-        """Does some work in a thread.
-
-        Args:
-            work: What to do; must not raise.
-
-        Returns:
-            An event that is set when it is done.
-        """
+    def start(self, work: Callable[[], Any]) -> concurrent.futures.Future:
+        """Does some work in a thread; returns a future of its result."""
         try:
             inbox = self._idle.pop()
         except IndexError:
@@ -34,9 +31,9 @@ class Threads:
                 name="tff_fedss in_process",
                 daemon=True,
             ).start()
-        done = threading.Event()
-        inbox.put((work, done))
-        return done
+        future = concurrent.futures.Future()
+        inbox.put((work, future))
+        return future
 
     def close(self) -> None:
         """Ends the threads; those that are busy, after their work."""
@@ -46,16 +43,21 @@ class Threads:
 
 
 def _serve(
-    inbox: queue.SimpleQueue,
-    idle: list[queue.SimpleQueue],
-    closed: threading.Event,
+    inbox: queue.SimpleQueue, idle: list[queue.SimpleQueue], closed: threading.Event
 ) -> None:
     while (order := inbox.get()) is not None:
-        work, done = order
-        work()
-        del order, work  # They hold the values of a round.
+        work, future = order
+        try:
+            result, error = work(), None
+        except BaseException as raised:  # For who waits for the result.
+            result, error = None, raised
+        # Idle before anybody knows: else the next work would get another thread.
         if not closed.is_set():
             idle.append(inbox)
-        done.set()
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+        del order, work, future, result, error  # They hold the values of a round.
         if closed.is_set():
             return

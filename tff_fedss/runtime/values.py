@@ -1,13 +1,13 @@
 """Values on their way into and out of the in-process runtime.
 
 Inside, a struct is a tuple, a tensor is an eager tensor, a sequence is a
-`leaf.SequenceValue`, a value at the server is that value, and a value at the clients is
+`SequenceValue`, a value at the server is that value, and a value at the clients is
 a list with one value per client. Names and Python containers live in the types only.
 """
 
 import collections
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -18,174 +18,36 @@ from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.types import computation_types
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
-from tff_fedss.runtime import leaf
-
 # Smaller arrays are not worth remembering.
 _REMEMBERED_BYTES = 1 << 16
 # The kinds of arrays that can show a tensor's memory without a copy.
 _VIEWABLE = frozenset("biuf")
 
 
-def count_clients(value: Any, type_spec: tff.Type | None) -> int | None:
-    """Returns the number of clients that an argument speaks of, or None.
+class SequenceValue:
+    """A `tf.data.Dataset` as an argument or a result of functions.
 
-    Args:
-        value: The argument of a computation.
-        type_spec: Its type.
-
-    Returns:
-        The length of its lists of client values.
-
-    Raises:
-        TypeError: If a value at the clients is no list.
-        ValueError: If the lists have several lengths.
+    Attributes:
+        variant: The dataset as a scalar variant tensor on the CPU.
+        owners: What must live as long as the variant, such as the Python functions that
+            a dataset calls.
     """
-    lengths = set(_client_lengths(value, type_spec))
-    if len(lengths) > 1:
-        raise ValueError(
-            "Conflicting cardinalities for CLIENTS: the argument holds lists of "
-            f"{sorted(lengths)} client values."
-        )
-    return lengths.pop() if lengths else None
+
+    __slots__ = ("owners", "variant")
+
+    def __init__(self, variant: tf.Tensor, owners: Any = None):
+        self.variant = variant
+        self.owners = owners
 
 
-def check_default_num_clients(number: int) -> None:
-    """Raises a ValueError if a context's `default_num_clients` is negative."""
-    if number < 0:
-        raise ValueError(f"default_num_clients must be at least 0, found {number}.")
+def flatten(value: Any) -> list[Any]:
+    """Returns the tensors and sequences of nested tuples, in order."""
+    if not isinstance(value, tuple):
+        return [value]
+    return [part for element in value for part in flatten(element)]
 
 
-def _client_lengths(value: Any, type_spec: tff.Type | None) -> Iterator[int]:
-    if isinstance(type_spec, tff.FederatedType):
-        if type_spec.placement is tff.CLIENTS and not type_spec.all_equal:
-            if not isinstance(value, list | tuple):
-                raise TypeError(
-                    "Expected a list with one value per client for the type "
-                    f"{type_spec}, found a {type(value).__name__}."
-                )
-            yield len(value)
-    elif isinstance(type_spec, tff.StructType):
-        for element, (_, element_type) in zip(
-            elements(value, type_spec),
-            tff.structure.iter_elements(type_spec),
-            strict=False,
-        ):
-            yield from _client_lengths(element, element_type)
-
-
-def has_clients(type_spec: tff.Type) -> bool:
-    """Whether a part of a value of this type is at the clients."""
-    if isinstance(type_spec, tff.StructType):
-        return any(has_clients(e) for _, e in tff.structure.iter_elements(type_spec))
-    return (
-        isinstance(type_spec, tff.FederatedType) and type_spec.placement is tff.CLIENTS
-    )
-
-
-def type_of_clients(type_spec: tff.Type) -> tff.Type:
-    """Returns a type of arguments in which empty tuples stand for the server's."""
-    return _type_without(tff.SERVER, type_spec)
-
-
-def type_of_server(type_spec: tff.Type) -> tff.Type:
-    """Returns a type of arguments in which empty tuples stand for the clients'."""
-    return _type_without(tff.CLIENTS, type_spec)
-
-
-def _type_without(placement: Any, type_spec: tff.Type) -> tff.Type:
-    if isinstance(type_spec, tff.StructType):
-        return tff.StructType(
-            [
-                (name, _type_without(placement, element))
-                for name, element in tff.structure.iter_elements(type_spec)
-            ]
-        )
-    is_there = isinstance(type_spec, tff.FederatedType) and (
-        type_spec.placement is placement
-    )
-    return tff.StructType([]) if is_there else type_spec
-
-
-def of_server(value: Any, type_spec: tff.Type) -> Any:
-    """Returns an argument of `type_of_server`.
-
-    Args:
-        value: With the clients' values.
-        type_spec: Its type.
-    """
-    return _mapped(
-        value,
-        type_spec,
-        lambda v, t: v if t.placement is tff.SERVER else (),
-    )
-
-
-def of_clients(value: Any, type_spec: tff.Type, clients: slice) -> Any:
-    """Returns an argument of `type_of_clients`, of some of the clients.
-
-    Args:
-        value: The argument.
-        type_spec: Its type.
-        clients: Which.
-    """
-    return _mapped(
-        value,
-        type_spec,
-        lambda v, t: (
-            () if t.placement is tff.SERVER else v if t.all_equal else list(v[clients])
-        ),
-    )
-
-
-def without_clients(value: Any, type_spec: tff.Type) -> Any:
-    """Returns an argument of the same type that speaks of no client."""
-    return _mapped(
-        value,
-        type_spec,
-        lambda v, t: [] if t.placement is tff.CLIENTS and not t.all_equal else v,
-    )
-
-
-def with_clients(
-    value: Any, type_spec: tff.Type, function: Callable[[Any], Any]
-) -> Any:
-    """Returns an argument with other values of the clients.
-
-    Args:
-        value: The argument.
-        type_spec: Its type.
-        function: From the value of one client to the one that takes its place.
-    """
-    return _mapped(
-        value,
-        type_spec,
-        lambda v, t: (
-            list(map(function, v))
-            if t.placement is tff.CLIENTS and not t.all_equal
-            else v
-        ),
-    )
-
-
-def _mapped(
-    value: Any, type_spec: tff.Type, function: Callable[[Any, tff.FederatedType], Any]
-) -> Any:
-    """Applies a function to the federated parts of an argument."""
-    if isinstance(type_spec, tff.FederatedType):
-        return function(value, type_spec)
-    if isinstance(type_spec, tff.StructType):
-        return tff.structure.Struct(
-            (name, _mapped(element, element_type, function))
-            for element, (name, element_type) in zip(
-                elements(value, type_spec),
-                tff.structure.iter_elements(type_spec),
-                strict=True,
-            )
-        )
-    return value
-
-
-class Border:
+class Converter:
     """Converts between Python's values and the runtime's.
 
     An array that it gave out and gets back unchanged, such as the state between two
@@ -195,7 +57,7 @@ class Border:
     def __init__(self):
         self._given: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
 
-    def take(self, value: Any, type_spec: tff.Type, num_clients: int) -> Any:
+    def from_python(self, value: Any, type_spec: tff.Type, num_clients: int) -> Any:
         """Converts an argument of a computation.
 
         Args:
@@ -211,13 +73,15 @@ class Border:
         """
         if isinstance(type_spec, tff.FederatedType):
             if type_spec.placement is not tff.CLIENTS:
-                return self.take(value, type_spec.member, num_clients)
+                return self.from_python(value, type_spec.member, num_clients)
             if type_spec.all_equal:
-                return [self.take(value, type_spec.member, num_clients)] * num_clients
-            return [self.take(v, type_spec.member, num_clients) for v in value]
+                return [
+                    self.from_python(value, type_spec.member, num_clients)
+                ] * num_clients
+            return [self.from_python(v, type_spec.member, num_clients) for v in value]
         if isinstance(type_spec, tff.StructType):
             return tuple(
-                self.take(element, element_type, num_clients)
+                self.from_python(element, element_type, num_clients)
                 for element, (_, element_type) in zip(
                     elements(value, type_spec),
                     tff.structure.iter_elements(type_spec),
@@ -225,14 +89,14 @@ class Border:
                 )
             )
         if isinstance(type_spec, tff.SequenceType):
-            return _take_sequence(value, type_spec)
+            return _sequence_from_python(value, type_spec)
         if isinstance(type_spec, tff.TensorType):
-            return self._take_tensor(value, type_spec)
+            return self._tensor_from_python(value, type_spec)
         raise TypeError(
             f"A computation cannot take an argument of type {type_spec} here."
         )
 
-    def _take_tensor(self, value: Any, type_spec: tff.TensorType) -> tf.Tensor:
+    def _tensor_from_python(self, value: Any, type_spec: tff.TensorType) -> tf.Tensor:
         dtype = type_spec.dtype.type
         if isinstance(value, tf.Variable):
             value = value.read_value()
@@ -273,7 +137,7 @@ class Border:
         with tf.device("/device:CPU:0"):
             return tf.constant(value, tf.string if dtype is np.str_ else dtype)
 
-    def give(self, value: Any, type_spec: tff.Type) -> Any:
+    def to_python(self, value: Any, type_spec: tff.Type) -> Any:
         """Converts a result of a computation.
 
         Args:
@@ -286,9 +150,9 @@ class Border:
         """
         if isinstance(type_spec, tff.FederatedType):
             if type_spec.placement is not tff.CLIENTS:
-                return self.give(value, type_spec.member)
+                return self.to_python(value, type_spec.member)
             if not type_spec.all_equal:
-                return [self.give(v, type_spec.member) for v in value]
+                return [self.to_python(v, type_spec.member) for v in value]
             if not value:
                 raise ValueError(
                     "A value that is equal at all clients is not known without any "
@@ -296,11 +160,11 @@ class Border:
                     "values, or the context how many clients there are "
                     "(default_num_clients)."
                 )
-            return self.give(value[0], type_spec.member)
+            return self.to_python(value[0], type_spec.member)
         if isinstance(type_spec, tff.StructType):
             return pack(
                 [
-                    (name, self.give(element, element_type))
+                    (name, self.to_python(element, element_type))
                     for element, (name, element_type) in zip(
                         value, tff.structure.iter_elements(type_spec), strict=False
                     )
@@ -308,10 +172,10 @@ class Border:
                 type_spec.python_container,
             )
         if isinstance(type_spec, tff.SequenceType):
-            return _give_sequence(value, type_spec)
-        return self._give_tensor(value)
+            return _sequence_to_python(value, type_spec)
+        return self._tensor_to_python(value)
 
-    def _give_tensor(self, tensor: Any) -> Any:
+    def _tensor_to_python(self, tensor: Any) -> Any:
         if not isinstance(tensor, tf.Tensor):
             return tensor
         if not tensor.shape.rank or tensor.dtype.as_numpy_dtype is object:
@@ -395,7 +259,7 @@ def pack(
     return container(element for _, element in elements)
 
 
-def _take_sequence(value: Any, type_spec: tff.SequenceType) -> leaf.SequenceValue:
+def _sequence_from_python(value: Any, type_spec: tff.SequenceType) -> SequenceValue:
     if isinstance(value, list):
         value = tensorflow_utils.make_data_set_from_elements(
             None, value, type_spec.element
@@ -411,11 +275,11 @@ def _take_sequence(value: Any, type_spec: tff.SequenceType) -> leaf.SequenceValu
             f"Expected a tf.data.Dataset for the type {type_spec}, found one of type "
             f"{found}."
         )
-    return leaf.SequenceValue(tf.data.experimental.to_variant(value), value)
+    return SequenceValue(tf.data.experimental.to_variant(value), value)
 
 
-def _give_sequence(
-    value: leaf.SequenceValue, type_spec: tff.SequenceType
+def _sequence_to_python(
+    value: SequenceValue, type_spec: tff.SequenceType
 ) -> tf.data.Dataset:
     dataset = tf.data.experimental.from_variant(
         value.variant, element_structure(type_spec.element)

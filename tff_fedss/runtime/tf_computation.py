@@ -1,27 +1,26 @@
-"""TensorFlow computations as functions of this process: the leaves of a TFF program.
+"""TensorFlow computations of a TFF program as functions of this process.
 
 TFF stores each TensorFlow computation as a GraphDef that was made for a session of its
 own. Here it becomes a function of TensorFlow's eager runtime, which all computations
-and all concurrent clients share. What a session kept apart must be kept apart anew:
+and all concurrent clients share. What a session kept apart must be kept apart here:
 
 - The functions of its library get names that no other graph has.
 - Its variables become arguments. Each concurrent call borrows a set of its own, and
   initializes it as TFF's sessions do: by the initialize_op, before anything else.
 - Tables, queues and other resources get names that no concurrent call uses, in a copy
-  of the graph that a call borrows likewise. They are destroyed after the call.
-- What kernels keep, such as how far a seeded random operation has got, begins anew: a
+  of the graph that a call borrows, too. They are destroyed after the call.
+- What kernels keep, such as how far a seeded random operation has got, starts again: a
   graph with such an operation is copied for each call. That costs as much as the first
   call does; `tf.random.stateless_uniform` and the like need no such care.
 
 `resources` says which operations these are, and refuses those that cannot be had.
 """
 
-import contextlib
 import hashlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -30,6 +29,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.ops import handle_data_util
 
 from tff_fedss.runtime import gpus, graphs, grappler, resources
+from tff_fedss.runtime.values import SequenceValue, flatten
 
 _CPU = "/device:CPU:0"
 
@@ -49,12 +49,12 @@ class NotVectorizableError(Exception):
 
 
 class Tracing:
-    """The place of a computation that becomes a part of a graph."""
+    """Stands for the device of a computation that becomes a part of a graph."""
 
-    device = None
+    name = None
 
     @staticmethod
-    def bring(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    def put(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Returns the tensors: they are in the graph already."""
         return tensors
 
@@ -63,40 +63,7 @@ TRACING = Tracing()
 VECTORIZING = Tracing()
 
 
-class SequenceValue:
-    """A `tf.data.Dataset` that crosses a function's border.
-
-    Attributes:
-        variant: The dataset as a scalar variant tensor on the CPU.
-        owners: What must live as long as the variant, such as the Python functions that
-            a dataset calls.
-    """
-
-    __slots__ = ("owners", "variant")
-
-    def __init__(self, variant: tf.Tensor, owners: Any = None):
-        self.variant = variant
-        self.owners = owners
-
-
-def flatten(value: Any) -> list[Any]:
-    """Returns the tensors and sequences of nested tuples, in order."""
-    if not isinstance(value, tuple):
-        return [value]
-    flat: list[Any] = []
-    _extend(flat, value)
-    return flat
-
-
-def _extend(flat: list[Any], value: tuple[Any, ...]) -> None:
-    for element in value:
-        if isinstance(element, tuple):
-            _extend(flat, element)
-        else:
-            flat.append(element)
-
-
-class Leaf:
+class TFComputation:
     """A TensorFlow computation of a TFF program, callable on any device.
 
     Attributes:
@@ -156,11 +123,11 @@ class Leaf:
         if plan.is_for_one_call:
             logging.warning(
                 "A computation has operations that keep something, such as seeded "
-                "random ones. It is prepared anew for each call, which takes its time."
+                "random ones. It is prepared for each call, which takes its time."
             )
 
-        def copy(suffix: str) -> _Copy:
-            return _Copy(
+        def copy(suffix: str) -> _GraphCopy:
+            return _GraphCopy(
                 plan, suffix, feeds, specs, token, prototypes, fetches, init_op
             )
 
@@ -173,7 +140,7 @@ class Leaf:
         self._has_results = bool(fetches)
         self.is_stateless = not init_op and not plan.variables and plan.is_shared
         # What no call has at the moment, for each device.
-        self._pools: dict[str, list[_Belongings]] = {}
+        self._pools: dict[str, list[_CallState]] = {}
         if plan.is_shared:
             self._copy = copy(f"_{key}") if fetches else None
             self._new_copy = lambda: self._copy
@@ -181,70 +148,70 @@ class Leaf:
             self._copy = None
             self._new_copy = lambda: copy(f"_{key}_{next(_copy_numbers)}")
 
-    def __call__(self, arg: Any, place: Any) -> Any:
+    def __call__(self, arg: Any, device: Any) -> Any:
         """Runs the computation.
 
         Args:
             arg: Nested tuples of tensors and `SequenceValue`s, or None.
-            place: Where to run: has a `device`, a method `bring` that brings tensors
-                to it, and `trains_on_host`, which is called if the attribute is set.
+            device: Where to run: has a `name`, a method `put` that copies tensors to
+                it, and `note_training_on_host`, which is called if it does so.
 
         Returns:
-            The result, likewise.
+            The result, as nested tuples.
         """
         if not self._has_results:
             return _unflatten(self._result, iter(()), None)
         flat = [] if arg is None or not self._feeds else flatten(arg)
         owners = [value for value in flat if isinstance(value, SequenceValue)] or None
-        inputs = place.bring(
+        inputs = device.put(
             [v.variant if isinstance(v, SequenceValue) else v for v in flat]
         )
-        if isinstance(place, Tracing):
+        if isinstance(device, Tracing):
             if not self.is_stateless:
                 raise NotTraceableError()
-            if place is VECTORIZING and not self._is_vectorizable:
+            if device is VECTORIZING and not self._is_vectorizable:
                 raise NotVectorizableError()
             return _unflatten(self._result, iter(self._copy.run(*inputs)), owners)
         if self.trains_on_host:
-            place.trains_on_host()
-        with grappler.not_again(place.device):
-            return self._run(inputs, owners, place)
+            device.note_training_on_host()
+        with grappler.not_again(device.name):
+            return self._run(inputs, owners, device)
 
     def _run(
         self,
         inputs: Sequence[tf.Tensor],
-        owners: Sequence["SequenceValue"] | None,
-        place: Any,
+        owners: Sequence[SequenceValue] | None,
+        device: Any,
     ) -> Any:
         if self.is_stateless:
-            with tf.device(place.device):
+            with tf.device(device.name):
                 outputs = self._copy.run(*inputs)
             if self._gives_sequences:
                 owners = (self._copy, owners)
             return _unflatten(self._result, iter(outputs), owners)
-        belongings, loan = self._borrow(place.device)
-        with tf.device(place.device):
-            outputs = belongings.call(inputs)
+        state, lease = self._borrow(device.name)
+        with tf.device(device.name):
+            outputs = state.call(inputs)
         if self._gives_sequences:
             # The elements are made when they are asked for. What they are made with
             # must be there still, and nobody else's.
-            owners = (loan, owners)
+            owners = (lease, owners)
         else:
-            belongings.clear()
-            loan.end()
+            state.clear()
+            lease.end()
         return _unflatten(self._result, iter(outputs), owners)
 
-    def _borrow(self, device: str) -> tuple["_Belongings", "_Loan"]:
-        """Returns what no other call has, and the loan of it."""
+    def _borrow(self, device: str) -> tuple["_CallState", "_Lease"]:
+        """Returns what no other call has, and the lease of it."""
         # Taking something out and putting it back are atomic without a lock, which the
         # garbage collector, who may put something back at any time, could not wait for.
         pool = self._pools.setdefault(device, [])
         try:
-            belongings = pool.pop()
+            state = pool.pop()
         except IndexError:
             variables = [_new_variable(node, device) for node in self._plan.variables]
-            belongings = _Belongings(self._new_copy(), variables)
-        return belongings, _Loan(belongings, [] if self._plan.is_for_one_call else pool)
+            state = _CallState(self._new_copy(), variables)
+        return state, _Lease(state, [] if self._plan.is_for_one_call else pool)
 
 
 def content_key(tensorflow_proto: Any) -> str:
@@ -262,12 +229,12 @@ _copy_numbers = itertools.count()
 _copying = threading.Lock()
 
 
-class _Copy:
+class _GraphCopy:
     """A graph among TensorFlow's functions, under names of its own.
 
     Attributes:
         initialize: A function of the variables and the arguments, or None.
-        run: Likewise; returns the fetches.
+        run: A function of the same; returns the fetches.
         destroy: A function that destroys the graph's own resources, or None.
     """
 
@@ -295,10 +262,14 @@ class _Copy:
 
         # The caller may be a client at work on some device.
         with _copying, eager_context.eager_mode(), tf.device(None):
-            self.run = _as_function(lambda *args: importer(args, fetches), specs)
-            self.initialize = _as_function(initialize, specs) if init_op else None
+            self.run = tf.compat.v1.wrap_function(
+                lambda *args: importer(args, fetches), specs
+            )
+            self.initialize = (
+                tf.compat.v1.wrap_function(initialize, specs) if init_op else None
+            )
             self.destroy = (
-                _as_function(lambda: _destroy(plan.owned, suffix), [])
+                tf.compat.v1.wrap_function(lambda: _destroy(plan.owned, suffix), [])
                 if plan.owned
                 else None
             )
@@ -326,10 +297,10 @@ def _after(operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
         return [tf.constant(0)]
 
 
-class _Belongings:
+class _CallState:
     """What a call must have for itself: variables, and a copy of the graph."""
 
-    def __init__(self, copy: _Copy, variables: Sequence["_Variable"]):
+    def __init__(self, copy: _GraphCopy, variables: Sequence["_Variable"]):
         self._copy = copy
         self._variables = variables
         self._handles = [variable.handle for variable in variables]
@@ -352,21 +323,23 @@ class _Belongings:
             self._device = ""
 
     def __del__(self):
-        with contextlib.suppress(Exception):  # As in `_Variable`.
+        try:  # noqa: SIM105 - as in `_Variable`
             self.clear()
+        except Exception:
+            pass
 
 
-class _Loan:
-    """Holds belongings until it ends, or until nobody holds it any more.
+class _Lease:
+    """Holds state until it ends, or until nobody holds it any more.
 
     Attributes:
-        end: Puts the belongings into the pool; a no-argument function.
+        end: Puts the state into the pool; a no-argument function.
     """
 
-    def __init__(self, belongings: _Belongings, pool: list[_Belongings]):
+    def __init__(self, state: _CallState, pool: list[_CallState]):
         # Not in `__del__`: when the garbage collector calls that, it does so for the
-        # belongings and their functions as well, which then are of no use.
-        self.end = weakref.finalize(self, pool.append, belongings)
+        # state and their functions as well, which then are of no use.
+        self.end = weakref.finalize(self, pool.append, state)
         self.end.atexit = False
 
 
@@ -417,12 +390,6 @@ class _Importer:
         return [values[name] for name in fetches]
 
 
-def _as_function(
-    body: Callable[..., list[tf.Tensor]], specs: Sequence[tf.TensorSpec]
-) -> Callable[..., list[tf.Tensor]]:
-    return tf.compat.v1.wrap_function(body, specs)
-
-
 class _Variable:
     """A resource handle that destroys its variable when it goes."""
 
@@ -431,13 +398,15 @@ class _Variable:
 
     def __del__(self):
         # The garbage collector may call this in the middle of the tracing of a graph,
-        # which this operation must not become a part of, or when the interpreter ends.
-        with (
-            contextlib.suppress(Exception),
-            eager_context.eager_mode(),
-            tf.device(self.handle.device),
-        ):
-            tf.raw_ops.DestroyResourceOp(resource=self.handle, ignore_lookup_error=True)
+        # which this operation must not become a part of. Or the interpreter ends, and
+        # modules are gone: `contextlib` would be, too.
+        try:
+            with eager_context.eager_mode(), tf.device(self.handle.device):
+                tf.raw_ops.DestroyResourceOp(
+                    resource=self.handle, ignore_lookup_error=True
+                )
+        except Exception:
+            pass
 
 
 def _new_variable(node: Any, device: str) -> _Variable:

@@ -1,0 +1,160 @@
+"""Arguments of federated computations: what is at the server, and at the clients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow_federated as tff
+
+from tff_fedss.runtime import values
+
+
+def count_clients(value: Any, type_spec: tff.Type | None) -> int | None:
+    """Returns the number of clients that an argument speaks of, or None.
+
+    Args:
+        value: The argument of a computation.
+        type_spec: Its type.
+
+    Returns:
+        The length of its lists of client values.
+
+    Raises:
+        TypeError: If a value at the clients is no list.
+        ValueError: If the lists have several lengths.
+    """
+    lengths = set()
+
+    def look(part, part_type):
+        if part_type.placement is tff.CLIENTS and not part_type.all_equal:
+            if not isinstance(part, list | tuple):
+                raise TypeError(
+                    "Expected a list with one value per client for the type "
+                    f"{part_type}, found a {type(part).__name__}."
+                )
+            lengths.add(len(part))
+
+    _mapped(value, type_spec, look)
+    if len(lengths) > 1:
+        raise ValueError(
+            "Conflicting cardinalities for CLIENTS: the argument holds lists of "
+            f"{sorted(lengths)} client values."
+        )
+    return lengths.pop() if lengths else None
+
+
+def check_default_num_clients(number: int) -> None:
+    """Raises a ValueError if a context's `default_num_clients` is negative."""
+    if number < 0:
+        raise ValueError(f"default_num_clients must be at least 0, found {number}.")
+
+
+def has_clients(type_spec: tff.Type) -> bool:
+    """Whether a part of a value of this type is at the clients."""
+    if isinstance(type_spec, tff.StructType):
+        return any(has_clients(e) for _, e in tff.structure.iter_elements(type_spec))
+    return (
+        isinstance(type_spec, tff.FederatedType) and type_spec.placement is tff.CLIENTS
+    )
+
+
+def type_of_clients(type_spec: tff.Type) -> tff.Type:
+    """Returns a type of arguments in which empty tuples stand for the server's."""
+    return _type_without(tff.SERVER, type_spec)
+
+
+def type_of_server(type_spec: tff.Type) -> tff.Type:
+    """Returns a type of arguments in which empty tuples stand for the clients'."""
+    return _type_without(tff.CLIENTS, type_spec)
+
+
+def _type_without(placement: Any, type_spec: tff.Type) -> tff.Type:
+    if isinstance(type_spec, tff.StructType):
+        return tff.StructType(
+            [
+                (name, _type_without(placement, element))
+                for name, element in tff.structure.iter_elements(type_spec)
+            ]
+        )
+    is_there = isinstance(type_spec, tff.FederatedType) and (
+        type_spec.placement is placement
+    )
+    return tff.StructType([]) if is_there else type_spec
+
+
+def of_server(value: Any, type_spec: tff.Type) -> Any:
+    """Returns an argument of `type_of_server`.
+
+    Args:
+        value: With the clients' values.
+        type_spec: Its type.
+    """
+    return _mapped(
+        value,
+        type_spec,
+        lambda v, t: v if t.placement is tff.SERVER else (),
+    )
+
+
+def of_clients(value: Any, type_spec: tff.Type, clients: slice) -> Any:
+    """Returns an argument of `type_of_clients`, of some of the clients.
+
+    Args:
+        value: The argument.
+        type_spec: Its type.
+        clients: Which.
+    """
+    return _mapped(
+        value,
+        type_spec,
+        lambda v, t: (
+            () if t.placement is tff.SERVER else v if t.all_equal else list(v[clients])
+        ),
+    )
+
+
+def without_clients(value: Any, type_spec: tff.Type) -> Any:
+    """Returns an argument of the same type that speaks of no client."""
+    return _mapped(
+        value,
+        type_spec,
+        lambda v, t: [] if t.placement is tff.CLIENTS and not t.all_equal else v,
+    )
+
+
+def with_clients(
+    value: Any, type_spec: tff.Type, function: Callable[[Any], Any]
+) -> Any:
+    """Returns an argument with other values of the clients.
+
+    Args:
+        value: The argument.
+        type_spec: Its type.
+        function: From the value of one client to the one that takes its place.
+    """
+    return _mapped(
+        value,
+        type_spec,
+        lambda v, t: (
+            list(map(function, v))
+            if t.placement is tff.CLIENTS and not t.all_equal
+            else v
+        ),
+    )
+
+
+def _mapped(
+    value: Any, type_spec: tff.Type, function: Callable[[Any, tff.FederatedType], Any]
+) -> Any:
+    """Applies a function to the federated parts of an argument."""
+    if isinstance(type_spec, tff.FederatedType):
+        return function(value, type_spec)
+    if isinstance(type_spec, tff.StructType):
+        return tff.structure.Struct(
+            (name, _mapped(element, element_type, function))
+            for element, (name, element_type) in zip(
+                values.elements(value, type_spec),
+                tff.structure.iter_elements(type_spec),
+                strict=True,
+            )
+        )
+    return value
