@@ -2,8 +2,7 @@
 
     ./run.sh embed --model=encoder.keras --images=DIR --output=vectors.parquet
 
-The images may have no classes. A program that was stopped or killed goes on when it is
-given the same command again, and ends with the same bytes.
+The images may have no classes. The file is written whole, at the end.
 """
 
 import dataclasses
@@ -41,9 +40,7 @@ def main(config: Config) -> None:
             )
         print(f"{path}: done before, nothing to embed.")
         return
-    result = vectors.compute(encoder, images, vectors.parts_folder(path))
-    vectors.write(path, result)
-    vectors.remove_parts(path)
+    vectors.write(path, vectors.compute(encoder, images))
     classes = (
         "without classes"
         if images.class_names is None

@@ -10,7 +10,6 @@ ones. If the encoder knows the names of the classes that it was trained on, thes
 the others are measured apart, too.
 """
 
-import collections
 import dataclasses
 import json
 import pathlib
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.common import config, program
+from experiments.common import config, program, table
 from experiments.encoders import sources, vectors
 from tff_fedss import files, metrics
 from tff_fedss.errors import InvalidInputError
@@ -109,11 +108,9 @@ def measure(
     }
 
 
-def _groups(
-    images: Any, trained_names: Sequence[str] | None
-) -> "collections.OrderedDict[str, np.ndarray]":
+def _groups(images: Any, trained_names: Sequence[str] | None) -> dict[str, np.ndarray]:
     """Which images to measure together: all, and trained and new classes apart."""
-    groups = collections.OrderedDict(all=np.arange(len(images)))
+    groups = {"all": np.arange(len(images))}
     if trained_names is not None:
         known = frozenset(trained_names)
         is_known = np.array([name in known for name in images.class_names])
@@ -128,7 +125,6 @@ def as_text(name: str, measured: Mapping[str, Mapping[str, Any]], far: float) ->
     """The table: a row for each measure, a column for each group of images."""
     titles = {**_TITLES, "tar_at_far": f"TAR@FAR={far:g}"}
     rows = [
-        [name, *measured],
         ["images", *(f"{m['images']:,}" for m in measured.values())],
         ["classes", *(f"{m['classes']:,}" for m in measured.values())],
         *(
@@ -136,16 +132,7 @@ def as_text(name: str, measured: Mapping[str, Mapping[str, Any]], far: float) ->
             for key, title in titles.items()
         ),
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]
-    rule = "-" * len(lines[0])
-    return "\n".join([lines[0], rule, *lines[1:]])
+    return table.as_text([name, *measured], rows)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Vectors of images: made in parts that a killed program goes on from, kept as a file.
+"""Vectors of images: computed in batches, kept as a file.
 
-A file of vectors (.parquet or .npz) says of which images and which encoder they are, so
-that a later program can tell whether they are those that it needs.
+A file of vectors (.parquet or .npz) says which images and which encoder it is of, so
+that a later program can check that it is the one that it needs.
 """
 
 import concurrent.futures
@@ -9,29 +9,24 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-import tqdm
 
-from tff_fedss import files, models
+from tff_fedss import files, models, progress
 from tff_fedss.datasets.federated.preprocessing import decode_image
 from tff_fedss.datasets.images import ImageIndex
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.training import read_arrays, run_files
+from tff_fedss.training import read_arrays
 
 SUFFIXES = (".parquet", ".npz")
-# Images that are decoded while as many are embedded, and those of a part, which is kept
-# when it is done. Both decide which images go through the encoder together.
-_AT_ONCE = 32
-_PER_PART = 16 * _AT_ONCE
+# Images that go through the encoder together, while the next ones are decoded.
+_BATCH = 32
 _ROW_GROUP = 1 << 14
 _ORIGIN = "tff_fedss"
-_HEADER = "origin.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +35,9 @@ class Vectors:
 
     Attributes:
         paths: Of the images, below their folder or archive.
-        labels: The names of their classes; None if nothing says them.
+        labels: The names of their classes; None if the images have none.
         vectors: float32[N, d], of length 1.
-        origin: What they are of, see `origin`.
+        origin: The encoder and the images, see `origin`.
     """
 
     paths: Sequence[str]
@@ -52,7 +47,7 @@ class Vectors:
 
 
 def origin(encoder: models.ExportedEncoder, images: ImageIndex) -> dict[str, Any]:
-    """By what vectors are known again: the encoder, and the images."""
+    """Returns fingerprints of the encoder and of the images."""
     return {
         "encoder": encoder.digest,
         "method": encoder.metadata.get("method"),
@@ -61,114 +56,45 @@ def origin(encoder: models.ExportedEncoder, images: ImageIndex) -> dict[str, Any
     }
 
 
-def compute(
-    encoder: models.ExportedEncoder,
-    images: ImageIndex,
-    parts: pathlib.Path | None = None,
-) -> Vectors:
-    """Embeds all images, and tells of its progress.
+def compute(encoder: models.ExportedEncoder, images: ImageIndex) -> Vectors:
+    """Embeds all images, with a progress bar.
 
     Args:
         encoder: The encoder.
-        images: The images. They are decoded as a training decodes them.
-        parts: A folder that keeps what is done, and that is gone on from if it holds
-            something. None: nothing is kept.
-
-    Returns:
-        The vectors: the same bytes, whether or not the work was interrupted.
+        images: The images. They are decoded as in training.
 
     Raises:
-        InvalidInputError: If the folder is of other images or another encoder.
-        RunStoppedError: If an image cannot be read any more, or a file not be written.
+        RunStoppedError: If an image cannot be read any more.
     """
-    whole = origin(encoder, images)
-    if parts is not None:
-        _begin(parts, whole)
     result = np.empty([len(images), encoder.embedding_dim], np.float32)
+    batches = [
+        range(start, min(start + _BATCH, len(images)))
+        for start in range(0, len(images), _BATCH)
+    ]
     with (
-        tqdm.tqdm(
-            desc="Embedding", total=len(images), unit=" images", disable=None
-        ) as bar,
+        progress.bar("Embedding", total=len(images), unit="images") as bar,
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
-        for start in range(0, len(images), _PER_PART):
-            end = min(start + _PER_PART, len(images))
-            path = None if parts is None else parts / f"{start:09d}.npz"
-            if path is not None and path.exists():
-                result[start:end] = _read_part(path, result[start:end].shape)
-            else:
-                _embed(encoder, images, range(start, end), pool, result)
-                if path is not None:
-                    with files.replacing(path) as temporary:
-                        files.write_npz(temporary, {"vectors": result[start:end]})
-            bar.update(end - start)
+
+        def decode(batch: range) -> list[concurrent.futures.Future]:
+            return [
+                pool.submit(lambda k: decode_image(images.encoded(k)).numpy(), k)
+                for k in batch
+            ]
+
+        following = decode(batches[0]) if batches else []
+        for number, batch in enumerate(batches):
+            pixels = [future.result() for future in following]
+            following = decode(batches[number + 1]) if batch is not batches[-1] else []
+            result[batch.start : batch.stop] = encoder.embed(pixels)
+            bar.update(len(batch))
     labels = images.labels
     return Vectors(
         [_as_text(images.image_name(k)) for k in range(len(images))],
         None if labels is None else [_as_text(images.class_names[k]) for k in labels],
         result,
-        whole,
+        origin(encoder, images),
     )
-
-
-def _embed(
-    encoder: models.ExportedEncoder,
-    images: ImageIndex,
-    rows: range,
-    pool: concurrent.futures.ThreadPoolExecutor,
-    result: np.ndarray,
-) -> None:
-    """Fills in the vectors of some images; decodes the next while it embeds some."""
-
-    def decoded(row: int) -> np.ndarray:
-        return decode_image(images.encoded(row)).numpy()
-
-    def begin(batch: range) -> list[concurrent.futures.Future]:
-        return [pool.submit(decoded, row) for row in batch]
-
-    batches = [rows[k : k + _AT_ONCE] for k in range(0, len(rows), _AT_ONCE)]
-    following = begin(batches[0])
-    for number, batch in enumerate(batches):
-        pixels = [future.result() for future in following]
-        following = begin(batches[number + 1]) if number + 1 < len(batches) else []
-        result[batch.start : batch.stop] = encoder.embed(pixels)
-
-
-def _begin(parts: pathlib.Path, whole: dict[str, Any]) -> None:
-    """Makes the folder, or checks that what it holds is of the same."""
-    files.make_folder(parts)
-    header = parts / _HEADER
-    theirs = run_files.read_json(header)
-    if theirs is None:
-        files.write_text(header, json.dumps(whole, indent=2) + "\n")
-    elif theirs != whole:
-        raise InvalidInputError(
-            f"{parts} was begun with {_difference(theirs, whole)}. Remove it, or name "
-            "another --output."
-        )
-
-
-def _difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
-    if theirs.get("encoder") != ours["encoder"]:
-        return "another encoder"
-    return "other images"
-
-
-def _read_part(path: pathlib.Path, shape: tuple[int, int]) -> np.ndarray:
-    vectors = read_arrays(path).get("vectors")
-    if vectors is None or vectors.shape != shape or vectors.dtype != np.float32:
-        raise InvalidInputError(f"{path} is damaged: remove it, it is made again.")
-    return vectors
-
-
-def parts_folder(path: pathlib.Path) -> pathlib.Path:
-    """Where `compute` is to keep what is done for a file."""
-    return path.with_name(f".{path.name}.parts")
-
-
-def remove_parts(path: pathlib.Path) -> None:
-    """Removes what `compute` has kept for a file."""
-    shutil.rmtree(parts_folder(path), ignore_errors=True)
 
 
 def check_output(path: pathlib.Path) -> None:
@@ -211,30 +137,15 @@ def write(path: pathlib.Path, vectors: Vectors) -> None:
                 arrays["label"] = np.array(vectors.labels)
             files.write_npz(temporary, arrays)
             return
-        dim = vectors.vectors.shape[1]
-        schema = pa.schema(
-            [
-                ("path", pa.string()),
-                ("label", pa.string()),
-                ("vector", pa.list_(pa.float32(), dim)),
-            ],
-            {_ORIGIN: origin_text},
-        )
-        count = len(vectors.paths)
+        labels = vectors.labels or [None] * len(vectors.paths)
+        flat, dim = vectors.vectors.reshape(-1), vectors.vectors.shape[1]
         table = pa.table(
             {
                 "path": pa.array(vectors.paths, pa.string()),
-                "label": (
-                    pa.nulls(count, pa.string())
-                    if vectors.labels is None
-                    else pa.array(vectors.labels, pa.string())
-                ),
-                "vector": pa.FixedSizeListArray.from_arrays(
-                    pa.array(vectors.vectors.reshape(-1)), dim
-                ),
-            },
-            schema,
-        )
+                "label": pa.array(labels, pa.string()),
+                "vector": pa.FixedSizeListArray.from_arrays(pa.array(flat), dim),
+            }
+        ).replace_schema_metadata({_ORIGIN: origin_text})
         pyarrow.parquet.write_table(table, temporary, row_group_size=_ROW_GROUP)
 
 
@@ -285,9 +196,10 @@ def of(
         return compute(encoder, images).vectors
     kept, ours = read(pathlib.Path(path)), origin(encoder, images)
     if kept.origin != ours:
+        same_encoder = kept.origin.get("encoder") == ours["encoder"]
+        what = "other images" if same_encoder else "another encoder"
         raise InvalidInputError(
-            f"--vectors={path} is of {_difference(kept.origin, ours)} than --model and "
-            "--images."
+            f"--vectors={path} is of {what} than --model and --images."
         )
     return kept.vectors
 

@@ -1,6 +1,4 @@
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow.parquet
@@ -9,9 +7,7 @@ import pytest
 from experiments.encoders import embed, vectors
 from tests.datasets.images import own_images
 from tests.experiments.encoders.conftest import CLASSES, EACH
-from tests.experiments.killing import kill_when
 from tff_fedss import models
-from tff_fedss.datasets import images
 from tff_fedss.datasets.images import formats
 
 
@@ -68,56 +64,6 @@ def test_images_without_classes(run, encoder_file, pictures, tmp_path):
     assert code == 0 and "45 images without classes" in said
 
 
-@pytest.mark.parametrize("suffix", vectors.SUFFIXES)
-def test_goes_on_to_the_same_bytes(
-    suffix, run, encoder_file, pictures, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(vectors, "_AT_ONCE", 4)
-    monkeypatch.setattr(vectors, "_PER_PART", 8)
-    whole, stopped = tmp_path / f"whole{suffix}", tmp_path / f"stopped{suffix}"
-    assert run(embed, *flags_of(encoder_file, pictures, whole))[0] == 0
-
-    embed_images, calls = models.ExportedEncoder.embed, []
-
-    def stop(self, batch):
-        calls.append(len(batch))
-        if len(calls) == 6:
-            raise KeyboardInterrupt
-        return embed_images(self, batch)
-
-    monkeypatch.setattr(models.ExportedEncoder, "embed", stop)
-    flags = flags_of(encoder_file, pictures, stopped)
-    assert run(embed, *flags)[0] == 130
-    parts = vectors.parts_folder(stopped)
-    assert not stopped.exists() and len(list(parts.glob("*.npz"))) == 2
-    assert run(embed, *flags)[0] == 0
-    assert sum(calls) == 45 + 2 * 4 and not parts.exists()
-    assert stopped.read_bytes() == whole.read_bytes()
-
-
-@pytest.mark.slow
-def test_a_killed_program_goes_on_to_the_same_bytes(encoder_file, tmp_path):
-    contents = {
-        f"{k % 3}/{k}.png": own_images.encoded(own_images.picture(k, (30, 30)))
-        for k in range(2000)
-    }
-    folder = own_images.write(tmp_path / "many", contents)
-    whole, killed = tmp_path / "whole.parquet", tmp_path / "killed.parquet"
-
-    def command(output):
-        module = "experiments.encoders.embed"
-        flags = flags_of(encoder_file, folder, output)
-        return [sys.executable, "-m", module, *flags]
-
-    parts = vectors.parts_folder(killed)
-    process = subprocess.Popen(command(killed))
-    kill_when(process, lambda: list(parts.glob("0*.npz")), 120)
-    assert not killed.exists()
-    for output in (whole, killed):
-        subprocess.run(command(output), check=True, stdin=subprocess.DEVNULL)
-    assert killed.read_bytes() == whole.read_bytes()
-
-
 def test_other_images_or_another_encoder_are_refused(
     run, encoder_file, pictures, tmp_path
 ):
@@ -128,12 +74,6 @@ def test_other_images_or_another_encoder_are_refused(
     assert run(embed, *flags_of(encoder_file, pictures, path))[0] == 0
     code, _, errors = run(embed, *flags_of(encoder_file, other, path))
     assert code == 2 and "is there already, of another encoder or other" in errors
-    begun = vectors.parts_folder(tmp_path / "begun.npz")
-    encoder = models.ExportedEncoder(encoder_file)
-    vectors.compute(encoder, images.load_index(pictures), begun)
-    flags = flags_of(encoder_file, other, tmp_path / "begun.npz")
-    code, _, errors = run(embed, *flags)
-    assert code == 2 and "was begun with other images" in errors
 
 
 def empty(path):

@@ -30,7 +30,7 @@ def test_measures_all_classes_and_the_trained_and_new_ones_apart(
     assert list(content["measured"]) == ["all", "new classes"]
     assert content["measured"]["all"]["images"] == 45
     assert content["measured"]["new classes"]["classes"] == 2
-    header, _, *rows = output.splitlines()
+    _, header, _, *rows, _ = output.splitlines()
     assert header.split() == ["mine", "all", "new", "classes"]
     assert [row.partition("  ")[0] for row in rows] == [
         "images",
