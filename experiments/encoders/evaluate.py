@@ -95,6 +95,8 @@ def measure(
     Raises:
         ValueError: If there are too few images or classes.
     """
+    if len(labels) <= R:
+        raise ValueError(f"MAP@{R} takes more than {R} images, found {len(labels)}")
     pairs = metrics.draw_pairs(labels, num_pairs, _PAIRS_SEED)
     cosines = metrics.pair_cosines(features, pairs)
     map_at_10, r_precision = metrics.map_and_r_precision(features, labels, R)

@@ -8,7 +8,7 @@ from experiments.encoders import embed, vectors
 from tests.datasets.images import own_images
 from tests.experiments.encoders.conftest import CLASSES, EACH
 from tff_fedss import models
-from tff_fedss.datasets.images import formats
+from tff_fedss.datasets import formats
 
 
 def flags_of(encoder_file, pictures, output):
@@ -91,7 +91,7 @@ def damaged(path):
         (lambda path: None, "does not exist"),
         (empty, "found no image"),
         (lambda path: path.write_text("x"), "is a file"),
-        (damaged, "2.png is cut off or damaged"),
+        (damaged, "2.png is no whole JPEG"),
     ],
 )
 def test_images_that_cannot_be_read_are_refused(
