@@ -95,9 +95,9 @@ def measure(
     Raises:
         ValueError: If there are too few images or classes.
     """
+    pairs = metrics.draw_pairs(labels, num_pairs, _PAIRS_SEED)
     if len(labels) <= R:
         raise ValueError(f"MAP@{R} takes more than {R} images, found {len(labels)}")
-    pairs = metrics.draw_pairs(labels, num_pairs, _PAIRS_SEED)
     cosines = metrics.pair_cosines(features, pairs)
     map_at_10, r_precision = metrics.map_and_r_precision(features, labels, R)
     return {
