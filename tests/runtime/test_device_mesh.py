@@ -22,11 +22,6 @@ def test_fewer_parts_keep_bounds_of_more_and_stay_balanced():
         np.testing.assert_array_equal(bounds, runtime.balanced_bounds(1623, parts))
 
 
-def test_a_mesh_needs_a_device():
-    with pytest.raises(ValueError, match="at least one device"):
-        runtime.DeviceMesh([])
-
-
 _COLLECTIVES = """
 import numpy as np
 import tensorflow as tf

@@ -18,7 +18,7 @@ import tensorflow_federated as tff
 
 from tests import waiting
 from tff_fedss import runtime
-from tff_fedss.runtime import gpus, graphs, tf_computation
+from tff_fedss.runtime import gpus, graph_copy, graphs, tf_computation
 
 FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 
@@ -383,18 +383,19 @@ def test_a_counter_is_made_on_the_host():
     node = tf.compat.v1.NodeDef(name="count", op="VarHandleOp")
     node.attr["dtype"].type = tf.int32.as_datatype_enum
     # There is no such device here: to make it there would fail.
-    assert "CPU:0" in tf_computation._new_variable(node, GPU).handle.device
+    assert "CPU:0" in graph_copy.new_variable(node, GPU).handle.device
 
 
 def test_what_is_left_at_the_end_of_the_interpreter_raises_nothing(monkeypatch):
     """Modules' globals are None by then."""
     node = tf.compat.v1.NodeDef(name="x", op="VarHandleOp")
     node.attr["dtype"].type = tf.float32.as_datatype_enum
-    variable = tf_computation._new_variable(node, "/device:CPU:0")
+    variable = graph_copy.new_variable(node, "/device:CPU:0")
     state = tf_computation._CallState(None, [variable])
     state._device = "/device:CPU:0"
-    for name in ("contextlib", "eager_context", "tf"):
-        monkeypatch.setattr(tf_computation, name, None, raising=False)
+    for module in (graph_copy, tf_computation):
+        for name in ("contextlib", "eager_context", "tf"):
+            monkeypatch.setattr(module, name, None, raising=False)
     state.__del__()
     variable.__del__()
 

@@ -1,4 +1,9 @@
-"""Where computations run: execution contexts for TFF's, a mesh of devices for ours."""
+"""Where computations run: execution contexts for TFF's, a mesh of devices for ours.
+
+The default is `in_process`: `program` walks a compiled computation, `intrinsics` does
+its federated parts and `tf_computation` its TensorFlow. `cluster` shares clients out to
+Ray's actors; `native` is TFF's own runtime. Begin with `in_process.InProcessContext`.
+"""
 
 from tff_fedss.runtime.cluster import ClusterContext, set_cluster_context
 from tff_fedss.runtime.device_mesh import DeviceMesh, balanced_bounds, local_mesh

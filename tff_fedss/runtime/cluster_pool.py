@@ -22,7 +22,7 @@ _PATIENCE_SECONDS = 60.0
 # An actor that does not answer for so long is replaced. Much sooner, a round is said
 # to make no progress.
 _ANSWER_SECONDS = 120.0
-_STALLED_SECONDS = 4.0
+_STALLED_SECONDS = 2.0
 _UPDATE_SECONDS = 1.0
 
 

@@ -39,16 +39,6 @@ class DeviceMesh:
     """
 
     def __init__(self, devices: Sequence[str]):
-        """Takes the devices.
-
-        Args:
-            devices: Names, as `tf.device` takes them.
-
-        Raises:
-            ValueError: If there are none.
-        """
-        if not devices:
-            raise ValueError("a mesh needs at least one device")
         self.devices = tuple(devices)
 
     def __len__(self) -> int:

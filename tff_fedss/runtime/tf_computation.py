@@ -18,7 +18,6 @@ and all concurrent clients share. What a session kept apart must be kept apart h
 
 import hashlib
 import itertools
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,9 +25,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.ops import handle_data_util
 
-from tff_fedss.runtime import gpus, graphs, grappler, resources
+from tff_fedss.runtime import graphs, grappler, resources
+from tff_fedss.runtime.graph_copy import GraphCopy, Variable, new_variable
 from tff_fedss.runtime.values import SequenceValue, flatten
 
 _CPU = "/device:CPU:0"
@@ -119,15 +118,15 @@ class TFComputation:
         )
         feeds = [f"{node.name}:0" for node in plan.variables] + self._feeds
         specs = [tf.TensorSpec([], tf.resource) for _ in plan.variables] + specs
-        prototypes = [_new_variable(node, _CPU) for node in plan.variables]
+        prototypes = [new_variable(node, _CPU) for node in plan.variables]
         if plan.is_for_one_call:
             logging.warning(
                 "A computation has operations that keep something, such as seeded "
                 "random ones. It is prepared for each call, which takes its time."
             )
 
-        def copy(suffix: str) -> _GraphCopy:
-            return _GraphCopy(
+        def copy(suffix: str) -> GraphCopy:
+            return GraphCopy(
                 plan, suffix, feeds, specs, token, prototypes, fetches, init_op
             )
 
@@ -209,98 +208,30 @@ class TFComputation:
         try:
             state = pool.pop()
         except IndexError:
-            variables = [_new_variable(node, device) for node in self._plan.variables]
+            variables = [new_variable(node, device) for node in self._plan.variables]
             state = _CallState(self._new_copy(), variables)
         return state, _Lease(state, [] if self._plan.is_for_one_call else pool)
 
 
 def content_key(tensorflow_proto: Any) -> str:
     """Returns a name for the content of a TensorFlow computation."""
-    key = hashlib.blake2b(digest_size=12)
-    key.update(tensorflow_proto.graph_def.value)
-    for part in (tensorflow_proto.parameter, tensorflow_proto.result):
-        key.update(b"|" + part.SerializeToString(deterministic=True))
-    key.update(b"|" + tensorflow_proto.initialize_op.encode())
-    return key.hexdigest()
+    types = (tensorflow_proto.parameter, tensorflow_proto.result)
+    parts = [
+        tensorflow_proto.graph_def.value,
+        *(part.SerializeToString(deterministic=True) for part in types),
+        tensorflow_proto.initialize_op.encode(),
+    ]
+    return hashlib.blake2b(b"|".join(parts), digest_size=12).hexdigest()
 
 
 # So that no two copies of graphs, of whatever context, have the same names.
 _copy_numbers = itertools.count()
-_copying = threading.Lock()
-
-
-class _GraphCopy:
-    """A graph among TensorFlow's functions, under names of its own.
-
-    Attributes:
-        initialize: A function of the variables and the arguments, or None.
-        run: A function of the same; returns the fetches.
-        destroy: A function that destroys the graph's own resources, or None.
-    """
-
-    def __init__(
-        self,
-        plan: resources.Plan,
-        suffix: str,
-        feeds: Sequence[str],
-        specs: Sequence[tf.TensorSpec],
-        token: str,
-        prototypes: Sequence["_Variable"],
-        fetches: Sequence[str],
-        init_op: str,
-    ):
-        graph_def = plan.graph_def
-        if not plan.is_shared:
-            graph_def = tf.compat.v1.GraphDef()
-            graph_def.CopyFrom(plan.graph_def)
-        graphs.make_names_unique(graph_def, suffix)
-        importer = _Importer(graph_def, feeds, token, prototypes)
-
-        def initialize(*args):
-            (op,) = importer(args, [init_op])
-            return _after([op])
-
-        # The caller may be a client at work on some device.
-        with _copying, eager_context.eager_mode(), tf.device(None):
-            self.run = tf.compat.v1.wrap_function(
-                lambda *args: importer(args, fetches), specs
-            )
-            self.initialize = (
-                tf.compat.v1.wrap_function(initialize, specs) if init_op else None
-            )
-            self.destroy = (
-                tf.compat.v1.wrap_function(lambda: _destroy(plan.owned, suffix), [])
-                if plan.owned
-                else None
-            )
-
-
-def _destroy(nodes: Sequence[Any], suffix: str) -> list[tf.Tensor]:
-    """Destroys the named resources of a copy of a graph."""
-    part = tf.compat.v1.GraphDef(node=[resources.finder(node) for node in nodes])
-    for k, node in enumerate(part.node):
-        node.name += str(k)
-    graphs.make_names_unique(part, suffix)
-    handles = tf.graph_util.import_graph_def(
-        part, return_elements=[f"{node.name}:0" for node in part.node], name=""
-    )
-    return _after(
-        [
-            tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
-            for handle in handles
-        ]
-    )
-
-
-def _after(operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
-    with tf.control_dependencies(operations):
-        return [tf.constant(0)]
 
 
 class _CallState:
     """What a call must have for itself: variables, and a copy of the graph."""
 
-    def __init__(self, copy: _GraphCopy, variables: Sequence["_Variable"]):
+    def __init__(self, copy: GraphCopy, variables: Sequence["Variable"]):
         self._copy = copy
         self._variables = variables
         self._handles = [variable.handle for variable in variables]
@@ -323,7 +254,7 @@ class _CallState:
             self._device = ""
 
     def __del__(self):
-        try:  # noqa: SIM105 - as in `_Variable`
+        try:  # noqa: SIM105 - as in `Variable`
             self.clear()
         except Exception:
             pass
@@ -343,84 +274,6 @@ class _Lease:
         self.end.atexit = False
 
 
-class _Importer:
-    """Puts a graph, or a part of it, into the graph that is being built."""
-
-    def __init__(
-        self,
-        graph_def: tf.compat.v1.GraphDef,
-        feeds: Sequence[str],
-        token: str,
-        prototypes: Sequence["_Variable"],
-    ):
-        self._graph_def = graph_def
-        self._feeds = feeds
-        self._token = token
-        self._prototypes = prototypes
-
-    def __call__(
-        self, args: Sequence[tf.Tensor], fetches: Sequence[str]
-    ) -> list[tf.Tensor | tf.Operation]:
-        for arg, prototype in zip(args, self._prototypes, strict=False):
-            # Without the variable's shape the optimizer would know no shape at all.
-            handle_data_util.copy_handle_data(prototype.handle, arg)
-        values = dict(zip(self._feeds, args, strict=True))
-        if self._token:  # Only deprecated operations read it.
-            values[self._token] = tf.constant("")
-        part = graphs.sub_graph(
-            self._graph_def, {graphs.node_name(name) for name in fetches}
-        )
-        fed = {graphs.node_name(name) for name in values}
-        kept = [node for node in part.node if node.name not in fed]
-        for node in kept:  # An argument is there already: nothing has to wait for it.
-            inputs = [i for i in node.input if not (i[0] == "^" and i[1:] in fed)]
-            if len(inputs) < len(node.input):
-                node.input[:] = inputs
-        used = {name for node in kept for name in map(graphs.tensor_name, node.input)}
-        del part.node[:]
-        part.node.extend(kept)
-        names = list(dict.fromkeys(name for name in fetches if name not in values))
-        imported = tf.graph_util.import_graph_def(
-            part,
-            input_map={k: v for k, v in values.items() if k in used},
-            return_elements=names,
-            name="",
-        )
-        values.update(zip(names, imported, strict=True))
-        return [values[name] for name in fetches]
-
-
-class _Variable:
-    """A resource handle that destroys its variable when it goes."""
-
-    def __init__(self, handle: tf.Tensor):
-        self.handle = handle
-
-    def __del__(self):
-        # The garbage collector may call this in the middle of the tracing of a graph,
-        # which this operation must not become a part of. Or the interpreter ends, and
-        # modules are gone: `contextlib` would be, too.
-        try:
-            with eager_context.eager_mode(), tf.device(self.handle.device):
-                tf.raw_ops.DestroyResourceOp(
-                    resource=self.handle, ignore_lookup_error=True
-                )
-        except Exception:
-            pass
-
-
-def _new_variable(node: Any, device: str) -> _Variable:
-    device = gpus.variable_device(tf.as_dtype(node.attr["dtype"].type), device)
-    with eager_context.eager_mode(), tf.device(device):
-        return _Variable(
-            tf.raw_ops.VarHandleOp(
-                dtype=tf.as_dtype(node.attr["dtype"].type),
-                shape=tf.TensorShape(node.attr["shape"].shape),
-                shared_name=graphs.ANONYMOUS,
-            )
-        )
-
-
 def _spec_of(placeholder: Any) -> tf.TensorSpec:
     attributes = placeholder.attr
     shape = tf.TensorShape(attributes["shape"].shape if "shape" in attributes else None)
@@ -433,10 +286,6 @@ def _tensor_names(binding: Any) -> list[str]:
     if kind == "tensor":
         return [binding.tensor.tensor_name]
     if kind == "sequence":
-        if binding.sequence.WhichOneof("binding") != "variant_tensor_name":
-            raise NotImplementedError(
-                "The in-process runtime passes sequences as variant tensors only."
-            )
         return [binding.sequence.variant_tensor_name]
     if kind == "struct":
         return [n for part in binding.struct.element for n in _tensor_names(part)]

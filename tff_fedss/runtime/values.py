@@ -90,11 +90,7 @@ class Converter:
             )
         if isinstance(type_spec, tff.SequenceType):
             return _sequence_from_python(value, type_spec)
-        if isinstance(type_spec, tff.TensorType):
-            return self._tensor_from_python(value, type_spec)
-        raise TypeError(
-            f"A computation cannot take an argument of type {type_spec} here."
-        )
+        return self._tensor_from_python(value, type_spec)
 
     def _tensor_from_python(self, value: Any, type_spec: tff.TensorType) -> tf.Tensor:
         dtype = type_spec.dtype.type
@@ -252,8 +248,6 @@ def pack(
         container = collections.OrderedDict if named else tuple
     if hasattr(container, "_fields") or attrs.has(container):
         return container(**dict(elements))
-    if named and issubclass(container, list | tuple):
-        raise ValueError(f"A {container.__name__} has no names: {names}.")
     if issubclass(container, Mapping) or named:
         return container(elements)
     return container(element for _, element in elements)
