@@ -9,6 +9,8 @@ else is done from the paper. The command trains on points around 50 centres: aft
 rounds the class of 84 % of new points is found among the 50; chance is 2 %.
 """
 
+import itertools
+
 import numpy as np
 from scipy.special import logsumexp
 
@@ -67,12 +69,13 @@ def loss_and_gradients(
 
 
 def client_update(method, a, b, w, client, eta, batch_size, correct, scale):
-    """Lines 8-11: one epoch of SGD; returns theta_k - theta_0 and summed metrics."""
+    """Lines 8-11: epochs of SGD; returns theta_k - theta_0 and summed metrics."""
     theta = [a.copy(), b.copy(), w.copy()]
     positives = sorted(set(client["labels"]))
     loss_sum = correct_sum = 0.0
-    for start in range(0, len(client["order"]), batch_size):
-        batch = client["order"][start : start + batch_size]
+    starts = range(0, len(client["labels"]), batch_size)
+    for order, start in itertools.product(client["orders"], starts):  # By epochs.
+        batch = order[start : start + batch_size]
         loss, num_correct, gradients = loss_and_gradients(
             method,
             *theta,
@@ -143,7 +146,7 @@ def one_round(
     if spreadout_weight:  # FedAwS
         a, b, w = theta
         theta = [a, b, w - spreadout_weight * spreadout_gradient(w, spreadout_margin)]
-    return theta, velocity, metrics / total
+    return theta, velocity, metrics / (total * len(clients[0]["orders"]))
 
 
 def main():
@@ -155,7 +158,7 @@ def main():
     for _ in range(20):
         labels = rng.choice(rng.choice(n, 5, replace=False), 40)
         x = centres[labels] + 0.2 * rng.normal(size=[40, 16])
-        clients.append({"x": x, "labels": labels, "order": np.arange(40)})
+        clients.append({"x": x, "labels": labels, "orders": [np.arange(40)]})
     theta = [0.3 * rng.normal(size=s) for s in ([16, d], [d], [n, d])]
     velocity = [np.zeros_like(p) for p in theta]
     labels = rng.integers(n, size=1000)

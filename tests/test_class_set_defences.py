@@ -17,8 +17,8 @@ from tests.algorithms.toy import (
     make_cohort,
     weights_of,
 )
-from tff_fedss import class_set_defences, class_sets
-from tff_fedss.algorithms import client_update, fedss
+from tff_fedss import algorithms, class_set_defences, class_sets
+from tff_fedss.algorithms import client_update
 
 OPTIONS = {
     "memoised": {},
@@ -110,7 +110,7 @@ def twins_client(client, maker):
         "x": client["image"][kept].reshape(kept.sum(), -1) / 255.0,
         "labels": client["label"][kept],
         "negatives": s.keys.numpy()[is_negative],
-        "order": client_update.example_order(kept.sum(), client["seed"], 0).numpy(),
+        "orders": [client_update.example_order(kept.sum(), client["seed"], 0).numpy()],
     }
 
 
@@ -126,13 +126,11 @@ def argument(client):
 @pytest.mark.parametrize("name", OPTIONS)
 def test_rounds_equal_the_numpy_twin(name):
     maker = builder(name)
-    process = fedss.build_fedss(
+    process = algorithms.build_fedss(
         dense_features,
         NUM_CLASSES,
-        None,
-        class_set_builder=maker,
-        batch_size=BATCH_SIZE,
-        client_optimizer=tff.learning.optimizers.build_sgdm(ETA),
+        algorithms.ClassSets(builder=maker),
+        algorithms.ClientTraining(tff.learning.optimizers.build_sgdm(ETA), BATCH_SIZE),
     )
     state = process.initialize()
     theta = [np.array(p, np.float64) for p in weights_of(state)]

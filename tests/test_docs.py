@@ -36,7 +36,7 @@ def check_aggregations(names):
         ).astype(np.float64) - np.concatenate([np.ravel(p) for p in initial])
 
     process = names["algorithms"].build_fedss(
-        names["tiny_phi"], 6, 6, num_negatives=0, method="pos_only"
+        names["tiny_phi"], 6, names["algorithms"].ClassSets(6), method="pos_only"
     )
     state = process.initialize()
     initial = [*state.feature_extractor, state.classifier]

@@ -60,6 +60,16 @@ class RandomizedResponse(class_sets.ClassSetBuilder):
     one class (Warner, 1965; for |P_k| classes at once, |P_k| epsilon). Examples whose
     class was not asked for do not train. The logits of negatives are raised by
     log(1 / q), the inverse of the chance of being in the softmax.
+
+    Args:
+        num_classes: n.
+        num_negatives: m = q n, what a client without a class asks for on average.
+        max_positives: The largest |P_k| of any client.
+        logit_correction: "inclusion" or "none".
+        epsilon: Of each class, positive.
+
+    Raises:
+        ValueError: If an argument is out of range.
     """
 
     is_permanent = True
@@ -73,18 +83,6 @@ class RandomizedResponse(class_sets.ClassSetBuilder):
         logit_correction: str,
         epsilon: float,
     ):
-        """Creates the builder.
-
-        Args:
-            num_classes: n.
-            num_negatives: m = q n, what a client without a class asks for on average.
-            max_positives: The largest |P_k| of any client.
-            logit_correction: "inclusion" or "none".
-            epsilon: Of each class, positive.
-
-        Raises:
-            ValueError: If an argument is out of range.
-        """
         class_sets.check_sizes(num_classes, num_negatives, max_positives)
         if not epsilon > 0:
             raise ValueError(f"epsilon must be positive, found {epsilon}.")
@@ -142,6 +140,16 @@ class DecoyPool(class_sets.ClassSetBuilder):
 
     A negative is in the softmax with chance m / (n - |P_k|), as a fresh one is, and its
     logit corrected by that.
+
+    Args:
+        num_classes: n.
+        num_negatives: m.
+        max_positives: The largest |P_k| of any client.
+        logit_correction: "inclusion" or "none".
+        pool_size: M, from m to n less the largest |P_k|.
+
+    Raises:
+        ValueError: If an argument is out of range.
     """
 
     is_permanent = True
@@ -154,18 +162,6 @@ class DecoyPool(class_sets.ClassSetBuilder):
         logit_correction: str,
         pool_size: int,
     ):
-        """Creates the builder.
-
-        Args:
-            num_classes: n.
-            num_negatives: m.
-            max_positives: The largest |P_k| of any client.
-            logit_correction: "inclusion" or "none".
-            pool_size: M, from m to n less the largest |P_k|.
-
-        Raises:
-            ValueError: If an argument is out of range.
-        """
         class_sets.check_sizes(num_classes, num_negatives, max_positives)
         most = num_classes - max_positives
         if not num_negatives <= pool_size <= most:

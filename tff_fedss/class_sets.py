@@ -93,6 +93,15 @@ class SampledClasses(ClassSetBuilder):
 
     A client with fewer than m other classes takes all of them, m_k = min(m, n - |P_k|):
     its S_k is [n].
+
+    Args:
+        num_classes: n.
+        num_negatives: m, of each client and round, at most n.
+        max_positives: The largest |P_k| of any client: it fixes the padded length.
+        logit_correction: "inclusion" or "none".
+
+    Raises:
+        ValueError: If an argument is out of range.
     """
 
     def __init__(
@@ -102,18 +111,6 @@ class SampledClasses(ClassSetBuilder):
         max_positives: int,
         logit_correction: str = "inclusion",
     ):
-        """Creates the builder.
-
-        Args:
-            num_classes: n, the number of classes.
-            num_negatives: m, the number of negatives of each client and round, at most
-                n.
-            max_positives: The largest |P_k| of any client: it fixes the padded length.
-            logit_correction: "inclusion" or "none".
-
-        Raises:
-            ValueError: If an argument is out of range.
-        """
         check_sizes(num_classes, num_negatives, max_positives)
         if logit_correction not in LOGIT_CORRECTIONS:
             raise ValueError(
@@ -281,7 +278,6 @@ class AllClasses(ClassSetBuilder):
     """S_k = [n] for every client: FullSoftmax (Eq. 2)."""
 
     def __init__(self, num_classes: int):
-        """Creates the builder for n = `num_classes` classes."""
         if num_classes < 1:
             raise ValueError(f"num_classes must be positive, found {num_classes}.")
         super().__init__(num_classes, num_classes, True)

@@ -19,6 +19,7 @@ class Stream(enum.IntEnum):
     CROP = 2
     RESPONSES = 3
     NUM_NEGATIVES = 4
+    DROPOUT = 5
 
 
 def fold_in(seed: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:

@@ -39,8 +39,8 @@ import tensorflow_federated as tff
 from experiments.benchmarks import peak_memory
 from experiments.common import config, output_files, plots, program
 from experiments.common.table import as_markdown
-from tff_fedss import class_set_defences, metrics, models, runtime
-from tff_fedss.algorithms import aggregation, exchange, fedss, user_level_dp
+from tff_fedss import algorithms, class_set_defences, metrics, models, runtime
+from tff_fedss.algorithms import aggregation, exchange, user_level_dp
 
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_IMAGES, _BATCH_SIZE = 96, 32
@@ -100,13 +100,13 @@ def _private(**kwargs: Any) -> dict[str, Any]:
     }
 
 
-# Arguments of `class_set_defences.builder`, or of `build_fedss`.
+# Arguments of `class_set_defences.builder`, of `ClassSets` or of `ServerUpdate`.
 _DEFENCES = {
     "memoised": {},
     # With m / n so small, less would ask for hardly any class: p is 0.93 here.
     "randomized_response": {"epsilon": 12.0},
     "pool": {"pool_size": 3 * _NUM_NEGATIVES},
-    "secure": {"rows_aggregator": aggregation.ThresholdRowsFactory(2)},
+    "secure": {"rows_aggregator": aggregation.SparseRowsFactory(2)},
     "union": {"requests": "union"},
     "all": {"requests": "all"},
     "dp_gaussian": _private(),
@@ -271,25 +271,27 @@ def _serve(case: Case, pipe: connection.Connection) -> None:
 
 
 def _process(case: Case) -> tff.learning.templates.LearningProcess:
-    options: dict[str, Any] = {"num_negatives": 0}
+    options = _DEFENCES.get(case.defence, {})
+    num_negatives = _NUM_NEGATIVES if case.method == "fedss" else 0
+    class_sets = algorithms.ClassSets(_NUM_POSITIVES, num_negatives)
+    server = algorithms.ServerUpdate()
     if case.defence in class_set_defences.NEGATIVES:
-        options["class_set_builder"] = class_set_defences.builder(
-            case.defence,
-            case.num_classes,
-            _NUM_NEGATIVES,
-            _NUM_POSITIVES,
-            **_DEFENCES[case.defence],
-        )
-    elif case.method == "fedss":
-        options = {"num_negatives": _NUM_NEGATIVES, **_DEFENCES.get(case.defence, {})}
-    return fedss.build_fedss(
+        sizes = (case.num_classes, _NUM_NEGATIVES, _NUM_POSITIVES)
+        builder = class_set_defences.builder(case.defence, *sizes, **options)
+        class_sets = algorithms.ClassSets(builder=builder)
+    elif "requests" in options:
+        class_sets = dataclasses.replace(class_sets, **options)
+    else:
+        server = algorithms.ServerUpdate(**options)
+    return algorithms.build_fedss(
         functools.partial(models.small_cnn, _IMAGE_SHAPE, case.embedding_dim),
         case.num_classes,
-        _NUM_POSITIVES,
+        class_sets,
+        algorithms.ClientTraining(
+            tff.learning.optimizers.build_sgdm(0.01), _BATCH_SIZE
+        ),
+        server,
         method=case.method,
-        **options,
-        client_optimizer=tff.learning.optimizers.build_sgdm(0.01),
-        batch_size=_BATCH_SIZE,
     )
 
 

@@ -39,27 +39,20 @@ def process(method: str) -> tff.learning.templates.LearningProcess:
     Args:
         method: Which.
     """
-    common = dict(
-        client_optimizer=tff.learning.optimizers.build_sgdm(0.05),
-        batch_size=_BATCH_SIZE,
+    sgd = tff.learning.optimizers.build_sgdm(0.05)
+    arguments = (
+        _phi,
+        _NUM_CLASSES,
+        algorithms.ClassSets(
+            _NUM_POSITIVES, 10 if method in ("fedss", "neg_only") else 0
+        ),
+        algorithms.ClientTraining(sgd, _BATCH_SIZE),
     )
     if method == "fedaws":
         return algorithms.build_fedaws(
-            _phi,
-            _NUM_CLASSES,
-            _NUM_POSITIVES,
-            spreadout_weight=0.1,
-            spreadout_margin=1.0,
-            **common,
+            *arguments, spreadout_weight=0.1, spreadout_margin=1.0
         )
-    return algorithms.build_fedss(
-        _phi,
-        _NUM_CLASSES,
-        _NUM_POSITIVES,
-        method=method,
-        num_negatives=10 if method in ("fedss", "neg_only") else 0,
-        **common,
-    )
+    return algorithms.build_fedss(*arguments, method=method)
 
 
 def federated(method: str, context: Any, rounds: int = ROUNDS) -> Rounds:

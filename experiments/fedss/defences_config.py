@@ -202,12 +202,11 @@ def columns(config: DefencesConfig) -> tuple[str, ...]:
     return ("w/dropped_rows",) if config.secure_threshold else ()
 
 
-def process_options(protocol: metrics.Protocol) -> dict[str, Any]:
-    """Returns the arguments of `algorithms.build_fedss` that a protocol wants."""
-    rows = None
-    if protocol.threshold > 1:
-        rows = aggregation.ThresholdRowsFactory(protocol.threshold)
-    return {"requests": protocol.requests, "rows_aggregator": rows}
+def server_options(protocol: metrics.Protocol) -> dict[str, Any]:
+    """Returns the arguments of `algorithms.ServerUpdate` that a protocol wants."""
+    if protocol.threshold == 1:
+        return {}
+    return {"rows_aggregator": aggregation.SparseRowsFactory(protocol.threshold)}
 
 
 def _unless(value: Any, default: Any) -> Any:

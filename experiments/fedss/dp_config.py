@@ -160,10 +160,10 @@ def check(
         ) from error
 
 
-def process_options(
+def server_options(
     config: Any, method: str, dataset: FederatedDataset
 ) -> dict[str, Any]:
-    """Returns the arguments of `algorithms.build_fedss` that the flags want.
+    """Returns the arguments of `algorithms.ServerUpdate` that the flags want.
 
     Args:
         config: From `with_defaults`, checked; also with `seed` and `clients_per_round`.

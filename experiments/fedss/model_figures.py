@@ -363,23 +363,27 @@ def figure9(
         raise NothingToDraw(
             f"every |N_k| of {list(num_negatives)} is above n - |P_k| = {most}"
         )
-    build = functools.partial(
-        algorithms.build_fedss,
-        task.feature_extractor_fn,
-        dataset.num_classes,
-        max_positives,
-        client_optimizer=tff.learning.optimizers.build_sgdm(client_learning_rate),
-        server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
-        seed=seed,
-        initial_norm=initial_norm,
-    )
-    full = build(method="full_softmax")
+
+    def build(method, num_negatives=0):
+        sgd = tff.learning.optimizers.build_sgdm
+        return algorithms.build_fedss(
+            task.feature_extractor_fn,
+            dataset.num_classes,
+            algorithms.ClassSets(max_positives, num_negatives, logit_correction),
+            algorithms.ClientTraining(sgd(client_learning_rate)),
+            algorithms.ServerUpdate(sgd(1.0)),
+            method=method,
+            seed=seed,
+            initial_norm=initial_norm,
+        )
+
+    full = build("full_softmax")
     if weights is None:
         weights = full.get_model_weights(full.initialize())
     noises = {
         m: metrics.gradient_noise(
             full,
-            build(method="fedss", num_negatives=m, logit_correction=logit_correction),
+            build("fedss", m),
             weights,
             [tf.data.Dataset.from_tensor_slices(dict(batch)) for batch in batches],
             cohort_size,

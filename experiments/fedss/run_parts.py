@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from experiments.common import memory_needs
 from experiments.fedss import defences_config, dp_config
 from experiments.fedss.run_config import RunConfig
-from tff_fedss import algorithms, memory, models, runtime, tasks, training
+from tff_fedss import algorithms, memory, metrics, models, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
@@ -186,46 +186,7 @@ def build_run(
             initial_norm=initial_norm,
         )
     protocol = defences_config.protocol(config, method)
-    build = functools.partial(
-        algorithms.build_fedaws if method == "fedaws" else algorithms.build_fedss,
-        task.feature_extractor_fn,
-        task.dataset.num_classes,
-        task.dataset.max_positives,
-        client_optimizer=algorithms.over_one_vector(
-            tff.learning.optimizers.build_sgdm(config.client_learning_rate)
-        ),
-        server_optimizer=algorithms.build_sparse_sgdm(
-            config.server_learning_rate, config.server_momentum
-        ),
-        batch_size=config.batch_size,
-        use_xla=bool(config.xla),
-        with_positives=True,
-        seed=config.seed,
-        **defences_config.process_options(protocol),
-        **dp_config.process_options(config, method, task.dataset),
-        initial_norm=initial_norm,
-    )
-    if method == "fedaws":
-        process = build(
-            spreadout_weight=config.spreadout_weight,
-            spreadout_margin=config.spreadout_margin,
-            spreadout_neighbors=config.spreadout_neighbors,
-        )
-    else:
-        class_set_builder = defences_config.class_set_builder(
-            config,
-            method,
-            task.dataset,
-            num_negatives=config.num_negatives,
-            logit_correction=config.logit_correction,
-        )
-        draws = _draws_negatives(method) and class_set_builder is None
-        process = build(
-            method=method,
-            num_negatives=config.num_negatives if draws else 0,
-            logit_correction=config.logit_correction,
-            class_set_builder=class_set_builder,
-        )
+    process = _build_process(config, method, task, protocol, initial_norm)
     sampling = dp_config.sampling(config)
     cohort_size = config.clients_per_round
     cohort_fn = training.cohort_fn(task, cohort_size, config.seed, sampling)
@@ -239,6 +200,60 @@ def build_run(
         client_fn=client_fn,
         sampling=sampling,
         accountant=dp_config.accountant(config, task.dataset, cohort_size, cohort_fn),
+    )
+
+
+def _build_process(
+    config: RunConfig,
+    method: str,
+    task: tasks.Task,
+    protocol: metrics.Protocol,
+    initial_norm: float,
+) -> tff.learning.templates.LearningProcess:
+    builder = defences_config.class_set_builder(
+        config,
+        method,
+        task.dataset,
+        num_negatives=config.num_negatives,
+        logit_correction=config.logit_correction,
+    )
+    draws = _draws_negatives(method) and builder is None
+    own = {"method": method}
+    if method == "fedaws":
+        own = {
+            "spreadout_weight": config.spreadout_weight,
+            "spreadout_margin": config.spreadout_margin,
+            "spreadout_neighbors": config.spreadout_neighbors,
+        }
+    build = algorithms.build_fedaws if method == "fedaws" else algorithms.build_fedss
+    return build(
+        task.feature_extractor_fn,
+        task.dataset.num_classes,
+        algorithms.ClassSets(
+            task.dataset.max_positives,
+            config.num_negatives if draws else 0,
+            config.logit_correction,
+            builder,
+            protocol.requests,
+            with_positives=True,
+        ),
+        algorithms.ClientTraining(
+            algorithms.over_one_vector(
+                tff.learning.optimizers.build_sgdm(config.client_learning_rate)
+            ),
+            config.batch_size,
+            use_xla=bool(config.xla),
+        ),
+        algorithms.ServerUpdate(
+            algorithms.build_sparse_sgdm(
+                config.server_learning_rate, config.server_momentum
+            ),
+            **defences_config.server_options(protocol),
+            **dp_config.server_options(config, method, task.dataset),
+        ),
+        seed=config.seed,
+        initial_norm=initial_norm,
+        **own,
     )
 
 

@@ -1,7 +1,6 @@
 """How clients' updates become one: the default, TFF's own factories, and weights."""
 
-import collections
-import functools
+import dataclasses
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from tests.algorithms.toy import (
     EMBEDDING_DIM,
     ETA,
     NUM_CLASSES,
+    TRAINING,
     build,
     dense_features,
     make_cohort,
@@ -22,8 +22,8 @@ from tests.algorithms.toy import (
     to_twin,
     weights_of,
 )
-from tff_fedss import class_sets, models
-from tff_fedss.algorithms import aggregation, fedss
+from tff_fedss import algorithms, class_sets
+from tff_fedss.algorithms import aggregation
 
 
 def one_round(cohort=None, **kwargs):
@@ -43,7 +43,7 @@ def mean_delta(after, cohort=None):
 def test_the_order_of_the_keys_changes_nothing():
     """The sparse mean is that of dense matrices, whatever the keys' order."""
     rows_type = aggregation.sparse_rows_type(EMBEDDING_DIM, 4)
-    process = aggregation.GrowingRowsFactory().create(
+    process = aggregation.SparseRowsFactory().create(
         rows_type, tff.TensorType(np.float32)
     )
 
@@ -153,14 +153,11 @@ def test_a_loss_and_class_sets_of_ones_own():
         return tf.reduce_logsumexp(everything, 1) - own[:, 0]
 
     builder = class_sets.SampledClasses(NUM_CLASSES, 4, 5)
-    process = fedss.build_fedss(
+    process = algorithms.build_fedss(
         dense_features,
         NUM_CLASSES,
-        None,
-        loss_fn=loss,
-        class_set_builder=builder,
-        batch_size=BATCH_SIZE,
-        client_optimizer=tff.learning.optimizers.build_sgdm(ETA),
+        algorithms.ClassSets(builder=builder),
+        dataclasses.replace(TRAINING, loss_fn=loss),
     )
     state, metrics = process.next(process.initialize(), to_tff(make_cohort()))
     theta, _, (twins_loss, _) = fedss_numpy.one_round(
@@ -174,62 +171,3 @@ def test_a_loss_and_class_sets_of_ones_own():
     assert metrics["loss"] == pytest.approx(twins_loss, rel=1e-4)
     for ours, twins in zip(weights_of(state), theta, strict=True):
         np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
-
-
-def scalar_loss(logits, targets, class_set):
-    return tf.reduce_mean(logits)
-
-
-@pytest.mark.parametrize(
-    "argument, value, error, message",
-    [
-        ("feature_extractor_fn", dense_features(), TypeError, "functools.partial"),
-        ("client_optimizer", tf.keras.optimizers.SGD(), TypeError, "build_sgdm"),
-        (
-            "server_optimizer",
-            tf.keras.optimizers.legacy.SGD(),
-            TypeError,
-            "server_optimizer is a SGD of Keras",
-        ),
-        ("loss_fn", tf.keras.losses.MeanSquaredError(), TypeError, "class_set"),
-        ("loss_fn", scalar_loss, ValueError, r"one number for each example"),
-        (
-            "phi_aggregator",
-            tff.aggregators.MeanFactory,
-            TypeError,
-            r"Call it: MeanFactory\(...\)",
-        ),
-        ("rows_aggregator", "mean", TypeError, "a factory of tff.aggregators"),
-        (
-            "phi_aggregator",
-            tff.aggregators.SumFactory(),
-            ValueError,
-            'client_weighting="uniform"',
-        ),
-        ("client_weighting", "examples", ValueError, "num_examples"),
-        (
-            "class_set_builder",
-            class_sets.SampledClasses(5, 1, 2),
-            ValueError,
-            "is for 5 classes",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused_with_what_would(argument, value, error, message):
-    arguments = collections.OrderedDict(
-        feature_extractor_fn=dense_features, num_classes=13, max_positives=5
-    )
-    arguments[argument] = value
-    with pytest.raises(error, match=message):
-        fedss.build_fedss(**arguments)
-
-
-def test_a_builder_of_ones_own_draws_its_negatives_itself():
-    builder = class_sets.SampledClasses(NUM_CLASSES, 4, 5)
-    phi = functools.partial(models.small_cnn, (8, 8, 1), 4)
-    with pytest.raises(ValueError, match="num_negatives=4 has no meaning"):
-        fedss.build_fedss(
-            phi, NUM_CLASSES, None, num_negatives=4, class_set_builder=builder
-        )
-    with pytest.raises(ValueError, match="pos_only needs max_positives"):
-        fedss.build_fedss(phi, NUM_CLASSES, None, method="pos_only")

@@ -2,23 +2,21 @@ import itertools
 
 import numpy as np
 import pytest
-import tensorflow_federated as tff
 
 from examples import fedss_numpy
 from tests.algorithms import toy
-from tff_fedss.algorithms import fedaws
+from tff_fedss import algorithms
 
 WEIGHT, MARGIN = 0.02, 1.2
 
 
 def build(**kwargs):
-    return fedaws.build_fedaws(
+    return algorithms.build_fedaws(
         toy.dense_features,
         toy.NUM_CLASSES,
-        toy.MAX_POSITIVES,
+        algorithms.ClassSets(toy.MAX_POSITIVES),
+        toy.TRAINING,
         spreadout_margin=MARGIN,
-        batch_size=toy.BATCH_SIZE,
-        client_optimizer=tff.learning.optimizers.build_sgdm(toy.ETA),
         **kwargs,
     )
 

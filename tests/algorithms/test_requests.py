@@ -36,7 +36,7 @@ def two_rounds(process):
 def test_what_else_a_client_gets_changes_no_byte(requests):
     """Nor does a threshold that one contributor reaches."""
     expected, of_sampled = two_rounds(build("fedss", M))
-    factory = aggregation.ThresholdRowsFactory(1)
+    factory = aggregation.SparseRowsFactory(1)
     process = build("fedss", M, requests=requests, rows_aggregator=factory)
     found, metrics = two_rounds(process)
     same_bytes(weights_of(expected), weights_of(found))
@@ -53,13 +53,6 @@ def test_what_else_a_client_gets_changes_no_byte(requests):
     assert requests == "all" or len(union) < NUM_CLASSES
 
 
-def test_requests_that_cannot_be():
-    with pytest.raises(ValueError, match="requests must be one of .*'some'"):
-        build("fedss", M, requests="some")
-    with pytest.raises(ValueError, match="'union' has no meaning where a client asks"):
-        build("full_softmax", requests="union")
-
-
 # A small scale: no row's gradient is lost in float32, so that who moves a row is clear.
 @pytest.mark.parametrize(
     "threshold, requests",
@@ -71,7 +64,7 @@ def test_rare_rows_are_dropped_as_in_the_twin(threshold, requests):
         M,
         logit_scale=3.0,
         requests=requests,
-        rows_aggregator=aggregation.ThresholdRowsFactory(threshold),
+        rows_aggregator=aggregation.SparseRowsFactory(threshold),
     )
     state = process.initialize()
     theta = [np.array(p, np.float64) for p in weights_of(state)]
@@ -102,11 +95,6 @@ def test_rare_rows_are_dropped_as_in_the_twin(threshold, requests):
             np.testing.assert_array_equal(
                 (theta[-1] != before).any(1), counts >= threshold
             )
-
-
-def test_a_threshold_is_positive():
-    with pytest.raises(ValueError, match="threshold must be positive, found 0"):
-        aggregation.ThresholdRowsFactory(0)
 
 
 def test_padding_is_no_contributor():

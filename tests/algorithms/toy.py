@@ -1,17 +1,22 @@
 """A problem so small that a round takes a fraction of a second, for several tests."""
 
+import dataclasses
 import functools
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import class_sets
-from tff_fedss.algorithms import client_update, fedss
+from tff_fedss import algorithms
+from tff_fedss import class_sets as class_sets_lib
+from tff_fedss.algorithms import client_update
 
 NUM_CLASSES, MAX_POSITIVES, EMBEDDING_DIM, BATCH_SIZE = 13, 5, 3, 4
 IMAGE_SHAPE = (2, 2, 1)
 ETA = 0.05
+TRAINING = algorithms.ClientTraining(
+    tff.learning.optimizers.build_sgdm(ETA), BATCH_SIZE
+)
 
 
 def dense_features():
@@ -25,16 +30,33 @@ def dense_features():
 
 # Building a TFF computation takes seconds: one of each kind serves all tests here.
 @functools.cache
-def build(method="fedss", m=4, **kwargs):
-    kwargs.setdefault("client_optimizer", tff.learning.optimizers.build_sgdm(ETA))
-    return fedss.build_fedss(
+def build(
+    method="fedss", m=4, client_optimizer=None, server_optimizer=None, **settings
+):
+    """Builds a process; `settings` are fields of any of the three groups."""
+
+    def chosen(group):
+        names = {field.name for field in dataclasses.fields(group)}
+        return {name: settings.pop(name) for name in names & settings.keys()}
+
+    training = dataclasses.replace(TRAINING, **chosen(TRAINING))
+    if client_optimizer is not None:
+        training = dataclasses.replace(training, optimizer=client_optimizer)
+    server = algorithms.ServerUpdate(**chosen(algorithms.ServerUpdate))
+    if server_optimizer is not None:
+        server = dataclasses.replace(server, optimizer=server_optimizer)
+    num_negatives = m if method in ("fedss", "neg_only") else 0
+    class_sets = algorithms.ClassSets(
+        MAX_POSITIVES, num_negatives, **chosen(algorithms.ClassSets)
+    )
+    assert not settings
+    return algorithms.build_fedss(
         dense_features,
         NUM_CLASSES,
-        MAX_POSITIVES,
+        class_sets,
+        training,
+        server,
         method=method,
-        num_negatives=m if method in ("fedss", "neg_only") else 0,
-        batch_size=BATCH_SIZE,
-        **kwargs,
     )
 
 
@@ -72,11 +94,11 @@ def to_tff(cohort):
     ]
 
 
-def to_twin(cohort, method, m):
+def to_twin(cohort, method, m, num_epochs=1):
     """The same clients for the twin, with the draws that their seeds stand for."""
 
     def twin(c):
-        builder = class_sets.SampledClasses(NUM_CLASSES, m, MAX_POSITIVES)
+        builder = class_sets_lib.SampledClasses(NUM_CLASSES, m, MAX_POSITIVES)
         s = builder.build(
             tf.constant(c["label"]), client_update.negatives_seed(c["seed"])
         )
@@ -87,9 +109,10 @@ def to_twin(cohort, method, m):
             "negatives": s.keys.numpy()[is_negative]
             if method in ("fedss", "neg_only")
             else [],
-            "order": client_update.example_order(
-                len(c["label"]), c["seed"], epoch=0
-            ).numpy(),
+            "orders": [
+                client_update.example_order(len(c["label"]), c["seed"], epoch).numpy()
+                for epoch in range(num_epochs)
+            ],
         }
 
     return [twin(c) for c in cohort]

@@ -10,7 +10,7 @@ from tests.algorithms.toy import (
     NUM_CLASSES,
     dense_features,
 )
-from tff_fedss.algorithms import fedss
+from tff_fedss import algorithms
 from tff_fedss.metrics.gradient_noise import _client_seed, gradient_noise
 
 NUM_POSITIVES = 5
@@ -21,15 +21,15 @@ ALL_NEGATIVES = NUM_CLASSES - NUM_POSITIVES
 @functools.cache
 def build(m=None, momentum=0.0, seed=0):
     """FedSS with m negatives; FullSoftmax for m = None."""
-    return fedss.build_fedss(
+    return algorithms.build_fedss(
         dense_features,
         NUM_CLASSES,
-        NUM_POSITIVES,
+        algorithms.ClassSets(NUM_POSITIVES, m or 0),
+        algorithms.ClientTraining(
+            tff.learning.optimizers.build_sgdm(0.1), logit_scale=5.0
+        ),
+        algorithms.ServerUpdate(tff.learning.optimizers.build_sgdm(1.0, momentum)),
         method="full_softmax" if m is None else "fedss",
-        num_negatives=m or 0,
-        logit_scale=5.0,
-        client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
-        server_optimizer=tff.learning.optimizers.build_sgdm(1.0, momentum),
         seed=seed,
     )
 
@@ -122,7 +122,7 @@ def test_the_seed_decides():
 def test_rejected_clients_are_an_error():
     weights = initial_weights()
     broken = tff.learning.models.ModelWeights(
-        [np.full_like(w, np.nan) for w in weights.trainable], []
+        [np.full_like(w, 1e30) for w in weights.trainable], []
     )
     with pytest.raises(ValueError, match="2 of 2 updates were not finite"):
         gradient_noise(build(), build(3), broken, make_batches(1), 2, 0)

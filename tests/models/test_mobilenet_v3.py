@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import models
-from tff_fedss.algorithms import fedss
+from tff_fedss import algorithms, models
 
 SOP_CLASSES, LANDMARKS_CLASSES = 11_318, 2_028
 
@@ -201,7 +200,12 @@ def test_trains_in_fedss():
     model_fn = functools.partial(
         models.mobilenet_v3, (32, 32, 3), 8, size="small", alpha=0.25
     )
-    process = fedss.build_fedss(model_fn, 6, 2, num_negatives=2, batch_size=4)
+    process = algorithms.build_fedss(
+        model_fn,
+        6,
+        algorithms.ClassSets(2, num_negatives=2),
+        algorithms.ClientTraining(batch_size=4),
+    )
     state = process.initialize()
     before = process.get_model_weights(state).trainable
     for value, variable in zip(before[:-1], tiny().trainable_variables, strict=True):

@@ -11,8 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms import toy
-from tff_fedss import runtime
-from tff_fedss.algorithms import fedaws
+from tff_fedss import algorithms, runtime
 
 SCALARS = tff.FederatedType(np.float32, tff.CLIENTS)
 AT_SERVER = tff.FederatedType(np.float32, tff.SERVER)
@@ -498,14 +497,13 @@ def slow(*names):
 def method_process(method):
     if method != "fedaws":
         return toy.build(method)
-    return fedaws.build_fedaws(
+    return algorithms.build_fedaws(
         toy.dense_features,
         toy.NUM_CLASSES,
-        toy.MAX_POSITIVES,
+        algorithms.ClassSets(toy.MAX_POSITIVES),
+        toy.TRAINING,
         spreadout_weight=0.1,
         spreadout_margin=1.0,
-        batch_size=toy.BATCH_SIZE,
-        client_optimizer=tff.learning.optimizers.build_sgdm(toy.ETA),
     )
 
 

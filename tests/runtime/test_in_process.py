@@ -106,6 +106,19 @@ def test_a_failing_client_is_named(installed):
     assert roots([np.float32(9)] * 12) == [3.0] * 12
 
 
+def test_a_value_out_of_a_secure_sums_range_names_its_client_and_the_bound(installed):
+    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+    def secure_sum(values):
+        return tff.federated_secure_sum(values, 10)
+
+    assert secure_sum([3, 10, 4]) == 17
+    with pytest.raises(
+        runtime.ClientError, match=r"Client 9 of 12 failed: .*\[11\].*\[10\]"
+    ) as e:
+        secure_sum([1] * 9 + [11, 1, 1])
+    assert e.value.client == 9
+
+
 def test_threads_are_used_again_and_end_with_the_context():
     before = own_threads()
     context = runtime.InProcessContext(clients_per_device=3)

@@ -14,9 +14,9 @@ ROUNDS, CLASSES, DIM, CLIENTS, IMAGES = 300, 5000, 16, 8, 32
 
 def feature_extractor():
     images = tf.keras.Input([8, 8, 1])
-    return tf.keras.Model(
-        images, tf.keras.layers.Dense(DIM)(tf.keras.layers.Flatten()(images))
-    )
+    kernel = tf.keras.initializers.GlorotUniform(seed=0)
+    dense = tf.keras.layers.Dense(DIM, kernel_initializer=kernel)
+    return tf.keras.Model(images, dense(tf.keras.layers.Flatten()(images)))
 
 
 def client(generator):
@@ -40,10 +40,8 @@ def test_a_round_leaves_no_state_behind():
     process = algorithms.build_fedss(
         feature_extractor,
         CLASSES,
-        10,
-        num_negatives=20,
-        client_optimizer=tff.learning.optimizers.build_sgdm(0.01),
-        batch_size=16,
+        algorithms.ClassSets(max_positives=10, num_negatives=20),
+        algorithms.ClientTraining(tff.learning.optimizers.build_sgdm(0.01), 16),
     )
     generator = np.random.default_rng(0)
     state = process.initialize()

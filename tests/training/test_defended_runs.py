@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.algorithms import toy
-from tff_fedss import class_set_defences, tasks, training
-from tff_fedss.algorithms import aggregation, fedss
+from tff_fedss import algorithms, class_set_defences, tasks, training
+from tff_fedss.algorithms import aggregation
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 M = 4
@@ -37,19 +37,18 @@ def task():
 
 
 def process(negatives=None, requests="sampled", threshold=1):
-    own = {"num_negatives": M}
+    own = {"max_positives": toy.MAX_POSITIVES, "num_negatives": M}
     if negatives is not None:
         name, options = negatives
         sizes = (toy.NUM_CLASSES, M, toy.MAX_POSITIVES)
-        own = {"class_set_builder": class_set_defences.builder(name, *sizes, **options)}
-    return fedss.build_fedss(
+        own = {"builder": class_set_defences.builder(name, *sizes, **options)}
+    return algorithms.build_fedss(
         toy.dense_features,
         toy.NUM_CLASSES,
-        toy.MAX_POSITIVES,
-        requests=requests,
-        rows_aggregator=aggregation.ThresholdRowsFactory(threshold),
-        with_positives=True,
-        **own,
+        algorithms.ClassSets(requests=requests, with_positives=True, **own),
+        server_update=algorithms.ServerUpdate(
+            rows_aggregator=aggregation.SparseRowsFactory(threshold)
+        ),
     )
 
 

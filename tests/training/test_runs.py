@@ -36,9 +36,8 @@ def process(task):
     return algorithms.build_fedss(
         task.feature_extractor_fn,
         task.dataset.num_classes,
-        task.dataset.max_positives,
-        num_negatives=5,
-        client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
+        algorithms.ClassSets(task.dataset.max_positives, num_negatives=5),
+        algorithms.ClientTraining(tff.learning.optimizers.build_sgdm(0.1)),
     )
 
 
@@ -77,6 +76,27 @@ def test_a_federated_run_trains_the_cohorts_of_its_seed(task, process):
     assert run.round_num == 2
 
 
+def test_a_run_whose_weights_are_not_finite_stops(task, process):
+    run = federated(task, process)
+    *weights, _ = run.weights.trainable
+    run.set_feature_extractor([np.full_like(w, np.nan) for w in weights])
+    with pytest.raises(runtime.ServerError, match="phi is not finite after the server"):
+        run.run_round()
+    assert run.round_num == 0
+
+
+def test_a_process_for_another_phi_or_n_is_refused(task, process):
+    dataset = synthetic.glyphs(41, mean_classes_per_client=6, mean_examples_per_class=3)
+    other = tasks.Classification(dataset, phi)
+    with pytest.raises(ValueError, match="process is for n = 40 classes, task for 41"):
+        federated(other, process)
+    other = tasks.Classification(
+        task.dataset, lambda: models.small_cnn(task.dataset.image_shape, 16)
+    )
+    with pytest.raises(ValueError, match="process has another phi than task"):
+        federated(other, process)
+
+
 def test_a_centralized_run_has_as_many_updates_as_the_federated_one(task):
     run = centralized(task)
     counted = 0
@@ -111,8 +131,7 @@ def test_the_rows_of_w_begin_as_long_as_asked(task, process):
         algorithms.build_fedss,
         task.feature_extractor_fn,
         task.dataset.num_classes,
-        task.dataset.max_positives,
-        num_negatives=5,
+        algorithms.ClassSets(task.dataset.max_positives, num_negatives=5),
     )
     short, usual = (
         build(**options).initialize().classifier

@@ -1,9 +1,13 @@
-"""Learning processes, one file each."""
+"""Learning processes, one file each, which read like the papers' pseudo-code.
+
+Begin at fedss.py (Algorithm 1). settings.py has its arguments, exchange.py lines 6-7,
+client_update.py lines 8-11, server_update.py and aggregation.py lines 12-13.
+"""
 
 from tff_fedss.algorithms.centralized import Centralized, iid_batches
 from tff_fedss.algorithms.dp_noise import tree_covariance
 from tff_fedss.algorithms.fedaws import build_fedaws
-from tff_fedss.algorithms.fedss import METHODS, ServerState, build_fedss
+from tff_fedss.algorithms.fedss import METHODS, build_fedss
 from tff_fedss.algorithms.leap import SelfPacedStudent
 from tff_fedss.algorithms.magnet_embedding import (
     MagnetEmbedding,
@@ -14,6 +18,8 @@ from tff_fedss.algorithms.moco import MOCO_CLUSTERS, MoCo
 from tff_fedss.algorithms.one_vector import over_one_vector
 from tff_fedss.algorithms.partial_fc import PartialFC, ShardedState
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
+from tff_fedss.algorithms.server_update import ServerState
+from tff_fedss.algorithms.settings import ClassSets, ClientTraining, ServerUpdate
 from tff_fedss.algorithms.sgd_under_rate import CosineByEpoch, SGDUnderRate
 from tff_fedss.algorithms.sparse_sgdm import build_sparse_sgdm
 
@@ -21,6 +27,8 @@ __all__ = [
     "METHODS",
     "MOCO_CLUSTERS",
     "Centralized",
+    "ClassSets",
+    "ClientTraining",
     "CosineByEpoch",
     "Encoder",
     "MagnetEmbedding",
@@ -31,6 +39,7 @@ __all__ = [
     "SampledSoftmax",
     "SelfPacedStudent",
     "ServerState",
+    "ServerUpdate",
     "ShardedState",
     "build_fedaws",
     "build_fedss",

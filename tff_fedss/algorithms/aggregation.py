@@ -1,4 +1,4 @@
-"""How the clients' updates become one (FedSS, Algorithm 1, line 12).
+"""Aggregators of the clients' deltas (FedSS, Algorithm 1, line 12).
 
 In TFF's own terms: a factory of `tff.aggregators` makes the aggregation process of phi,
 and one over `SparseRows` that of W's rows. Their states live in the server's state,
@@ -6,6 +6,7 @@ their measurements among the metrics of a round.
 """
 
 import collections
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -61,15 +62,15 @@ def sparse_rows_type(embedding_dim: int, size: int | None = None) -> tff.Type:
     )
 
 
-def gradient_of(mean_delta: SparseRows, w_spec: tf.TensorSpec) -> tf.IndexedSlices:
+def gradient_of(mean_delta: SparseRows, shape: tf.TensorShape) -> tf.IndexedSlices:
     """Returns the gradient of W that a server optimizer takes: minus the mean delta.
 
     Args:
-        mean_delta: As a factory of rows gives it.
-        w_spec: That of W, [n, d].
+        mean_delta: From a factory of rows.
+        shape: Of W, [n, d].
     """
     return tf.IndexedSlices(
-        -mean_delta.rows, mean_delta.keys, tf.constant(w_spec.shape.as_list())
+        -mean_delta.rows, mean_delta.keys, tf.constant(shape.as_list())
     )
 
 
@@ -78,78 +79,59 @@ def mean_factory() -> tff.aggregators.WeightedAggregationFactory:
     return tff.aggregators.MeanFactory(no_nan_division=True)
 
 
-class GrowingRowsFactory(tff.aggregators.WeightedAggregationFactory):
+class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
     """Line 12 for sparse deltas: the weighted mean over ALL clients of the round.
 
     A client without a class counts as zero for it. The accumulator is a growing list of
     (keys, weighted rows), and so is the result: no tensor of shape [n, d] appears.
+
+    With a threshold t, rows with fewer than t contributors are dropped: what a secure
+    aggregation with a threshold lets the server see. A client contributes to a row if
+    it has moved it: what it asks for and leaves as it is does not count. A dropped row
+    is zero; the others are what they are without a threshold, also in their weight. (In
+    the protocol the counts are summed beside the rows, and rows opened by them; here
+    nothing is masked.) `dropped_rows` measures how many rows had a contributor, but
+    fewer than t.
+
+    Args:
+        threshold: t; None drops nothing and measures nothing.
+        denominator: What the weighted sum is divided by; None: the weights' sum.
+
+    Raises:
+        ValueError: If the threshold is below 1.
     """
 
-    def __init__(self, denominator: float | None = None):
-        """Creates it.
-
-        Args:
-            denominator: What the weighted sum is divided by; None: by the weights' sum.
-        """
+    def __init__(self, threshold: int | None = None, denominator: float | None = None):
+        if threshold is not None and threshold < 1:
+            raise ValueError(f"threshold must be positive, found {threshold}.")
+        self._threshold = threshold
         self._denominator = denominator
 
     def create(
         self, value_type: tff.Type, weight_type: tff.Type
     ) -> tff.templates.AggregationProcess:
-        """See TFF.
+        """Creates a process without a state, whose result is `SparseRows` of any size.
 
         Args:
-            value_type: `sparse_rows_type`, of a size.
+            value_type: `sparse_rows_type`, of a size; keys of a client repeat only with
+                rows of zeros.
             weight_type: float32[].
-
-        Returns:
-            A process without a state whose result is `SparseRows` of any number.
         """
-        _, embedding_dim = value_type.rows.shape
-        denominator = self._denominator
+        zero, accumulate, merge = _list_of_rows(value_type, weight_type)
+        threshold, denominator = self._threshold, self._denominator
 
-        class Accumulator(NamedTuple):
-            keys: Any
-            rows: Any
-            weight: Any
-
-        @tff.tensorflow.computation
-        def zero():
-            # A constant would fix the list's length at 0 in the accumulator's type.
-            length = tf.compat.v1.placeholder_with_default(0, [])
-            return Accumulator(
-                keys=tf.zeros([length], tf.int32),
-                rows=tf.zeros(tf.stack([length, embedding_dim])),
-                weight=tf.constant(0.0),
-            )
-
-        accumulator_type = zero.type_signature.result
-
-        @tff.tensorflow.computation(
-            accumulator_type,
-            collections.OrderedDict(
-                keys=value_type.keys, rows=value_type.rows, weight=weight_type
-            ),
-        )
-        def accumulate(total, update):
-            return Accumulator(
-                tf.concat([total.keys, update["keys"]], 0),
-                tf.concat([total.rows, update["weight"] * update["rows"]], 0),
-                total.weight + update["weight"],
-            )
-
-        @tff.tensorflow.computation(accumulator_type, accumulator_type)
-        def merge(a, b):
-            return Accumulator(
-                tf.concat([a.keys, b.keys], 0),
-                tf.concat([a.rows, b.rows], 0),
-                a.weight + b.weight,
-            )
-
-        @tff.tensorflow.computation(accumulator_type)
+        @tff.tensorflow.computation(zero.type_signature.result)
         def report(total):
             weight = total.weight if denominator is None else denominator
             return SparseRows(total.keys, tf.math.divide_no_nan(total.rows, weight))
+
+        @tff.tensorflow.computation(report.type_signature.result)
+        def open_rows(total):
+            if threshold is None:
+                return total, ()
+            rows, count = drop_rare_rows(total.keys, total.rows, threshold)
+            measured = collections.OrderedDict(dropped_rows=count)
+            return SparseRows(total.keys, rows), measured
 
         @tff.federated_computation
         def make_zero():
@@ -168,68 +150,57 @@ class GrowingRowsFactory(tff.aggregators.WeightedAggregationFactory):
             update = tff.federated_zip(
                 collections.OrderedDict(keys=value.keys, rows=value.rows, weight=weight)
             )
-            return tff.templates.MeasuredProcessOutput(
-                state,
-                tff.federated_aggregate(update, make_zero(), accumulate, merge, report),
-                tff.federated_value((), tff.SERVER),
+            total = tff.federated_aggregate(
+                update, make_zero(), accumulate, merge, report
             )
+            result, measured = tff.federated_map(open_rows, total)
+            return tff.templates.MeasuredProcessOutput(state, result, measured)
 
         return tff.templates.AggregationProcess(initialize, next_round)
 
 
-class ThresholdRowsFactory(tff.aggregators.WeightedAggregationFactory):
-    """`GrowingRowsFactory`, but rows with fewer than t contributors are dropped.
+def _list_of_rows(
+    value_type: tff.Type, weight_type: tff.Type
+) -> tuple[tff.Computation, tff.Computation, tff.Computation]:
+    """Returns the empty list of weighted rows, and how clients and lists are added."""
+    _, embedding_dim = value_type.rows.shape
 
-    What a secure aggregation with a threshold lets the server see. A client contributes
-    to a row if it has moved it: what it asks for and leaves as it is does not count. A
-    dropped row is zero; the others are what they are without a threshold, also in their
-    weight. (In the protocol the counts are summed beside the rows, and rows opened by
-    them; here nothing is masked.)
+    class Rows(NamedTuple):
+        keys: Any
+        rows: Any
+        weight: Any
 
-    Measures `dropped_rows`: how many rows had a contributor, but fewer than t.
-    """
-
-    def __init__(self, threshold: int):
-        """Creates it.
-
-        Args:
-            threshold: t; 1 drops nothing.
-
-        Raises:
-            ValueError: If it is below 1.
-        """
-        if threshold < 1:
-            raise ValueError(f"threshold must be positive, found {threshold}.")
-        self._threshold = threshold
-
-    def create(
-        self, value_type: tff.Type, weight_type: tff.Type
-    ) -> tff.templates.AggregationProcess:
-        """See `GrowingRowsFactory`; keys of a client repeat only with rows of zeros."""
-        inner = GrowingRowsFactory().create(value_type, weight_type)
-        sum_type = inner.next.type_signature.result.result.member
-        threshold = self._threshold
-
-        @tff.tensorflow.computation(sum_type)
-        def drop(total):
-            rows, count = drop_rare_rows(total.keys, total.rows, threshold)
-            return SparseRows(total.keys, rows), collections.OrderedDict(
-                dropped_rows=count
-            )
-
-        @tff.federated_computation(
-            inner.initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
+    @tff.tensorflow.computation
+    def zero():
+        # A constant would fix the list's length at 0 in the accumulator's type.
+        length = tf.compat.v1.placeholder_with_default(0, [])
+        return Rows(
+            keys=tf.zeros([length], tf.int32),
+            rows=tf.zeros(tf.stack([length, embedding_dim])),
+            weight=tf.constant(0.0),
         )
-        def next_round(state, value, weight):
-            output = inner.next(state, value, weight)
-            result, measurements = tff.federated_map(drop, output.result)
-            return tff.templates.MeasuredProcessOutput(
-                output.state, result, measurements
-            )
 
-        return tff.templates.AggregationProcess(inner.initialize, next_round)
+    def add(a, b):
+        return Rows(
+            tf.concat([a.keys, b.keys], 0),
+            tf.concat([a.rows, b.rows], 0),
+            a.weight + b.weight,
+        )
+
+    list_type = zero.type_signature.result
+
+    @tff.tensorflow.computation(
+        list_type,
+        collections.OrderedDict(
+            keys=value_type.keys, rows=value_type.rows, weight=weight_type
+        ),
+    )
+    def accumulate(total, update):
+        rows = update["weight"] * update["rows"]
+        return add(total, Rows(update["keys"], rows, update["weight"]))
+
+    merge = tff.tensorflow.computation(add, list_type, list_type)
+    return zero, accumulate, merge
 
 
 def drop_rare_rows(
@@ -258,26 +229,24 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
     For aggregations that have to see every row of every client, or must not tell which
     rows a client has: secure sums, noise, medians. Each client holds and sends [n, d].
+
+    Args:
+        inner: A factory over float32[n, d]. An unweighted one ignores the clients'
+            weights: use it with `client_weighting="uniform"`.
+        num_classes: n.
+
+    Raises:
+        TypeError: If `inner` is no factory.
     """
 
     def __init__(self, inner: Factory, num_classes: int):
-        """Creates it.
-
-        Args:
-            inner: A factory over float32[n, d]. An unweighted one does not heed the
-                clients' weights: use it with `client_weighting="uniform"`.
-            num_classes: n.
-
-        Raises:
-            TypeError: If `inner` is no factory.
-        """
         self._inner = check_factory("inner", inner)
         self._num_classes = num_classes
 
     def create(
         self, value_type: tff.Type, weight_type: tff.Type
     ) -> tff.templates.AggregationProcess:
-        """See TFF; the result is float32[n, d].
+        """Creates a process whose result is float32[n, d].
 
         Args:
             value_type: `sparse_rows_type`, of a size.
@@ -292,7 +261,9 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
                 value.keys[:, tf.newaxis], value.rows, [num_classes, embedding_dim]
             )
 
-        process = _Step(self._inner, scatter.type_signature.result, weight_type)
+        process = weighted(self._inner).create(
+            scatter.type_signature.result, weight_type
+        )
 
         @tff.federated_computation(
             process.initialize.type_signature.result,
@@ -305,151 +276,11 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
         return tff.templates.AggregationProcess(process.initialize, next_round)
 
 
-class _Step:
-    """The process of a factory; `next` takes weights, whether they are used or not."""
-
-    def __init__(self, factory: Factory, value_type: tff.Type, weight_type: tff.Type):
-        self._is_weighted = isinstance(
-            factory, tff.aggregators.WeightedAggregationFactory
-        )
-        self._process = (
-            factory.create(value_type, weight_type)
-            if self._is_weighted
-            else factory.create(value_type)
-        )
-        self.initialize = self._process.initialize
-
-    def next(self, state, value, weight):
-        """To be called inside of a `tff.federated_computation`."""
-        arguments = (state, value, weight) if self._is_weighted else (state, value)
-        return self._process.next(*arguments)
-
-
-class Aggregation:
-    """Line 12: from the clients' results of a round to the mean deltas of phi and W.
-
-    Attributes:
-        phi_result_type: Of the mean delta of phi.
-        w_result_type: Of that of W.
-        measurements_type: Of what the processes measure.
-    """
-
-    def __init__(
-        self,
-        phi_type: tff.Type,
-        w_type: tff.Type,
-        *,
-        phi_aggregator: Factory | None,
-        rows_aggregator: Factory | None,
-        joint_aggregator: Factory | None = None,
-        client_weighting: ClientWeighting,
-    ):
-        """Makes the processes.
-
-        Args:
-            phi_type: Of a client's delta of phi.
-            w_type: Of its delta of W: `sparse_rows_type`, or that of a dense one.
-            phi_aggregator: A factory of `tff.aggregators`; None: `mean_factory`.
-            rows_aggregator: Likewise, over `w_type`; None: `GrowingRowsFactory`, or
-                `mean_factory` for a dense W.
-            joint_aggregator: In the place of both: a factory over `ModelDelta`, whose
-                result is another.
-            client_weighting: "num_examples", "uniform", or a function from n_k,
-                float32[] and positive, to a weight, float32[].
-
-        Raises:
-            TypeError: If a factory is none.
-            ValueError: If there is no such weighting, an unweighted factory would have
-                to weigh, or a joint factory stands beside another.
-        """
-        is_sparse = isinstance(w_type, tff.StructType)
-        default = GrowingRowsFactory() if is_sparse else mean_factory()
-        if joint_aggregator is not None:
-            if phi_aggregator is not None or rows_aggregator is not None:
-                raise ValueError(
-                    "joint_aggregator aggregates phi and W: give no phi_aggregator and "
-                    "no rows_aggregator with it."
-                )
-            factories = collections.OrderedDict(joint_aggregator=joint_aggregator)
-        else:
-            factories = collections.OrderedDict(
-                phi_aggregator=phi_aggregator or mean_factory(),
-                rows_aggregator=rows_aggregator or default,
-            )
-        for name, factory in factories.items():
-            check_factory(name, factory)
-            if client_weighting != "uniform" and not isinstance(
-                factory, tff.aggregators.WeightedAggregationFactory
-            ):
-                raise ValueError(
-                    f"{name} is a {type(factory).__name__}, which knows no weights: "
-                    'give client_weighting="uniform", too.'
-                )
-        self._weigh = _weighting(client_weighting)
-        weight_type = tff.TensorType(np.float32)
-        types = (phi_type, w_type)
-        if joint_aggregator is not None:
-            types = (tff.to_type(ModelDelta(phi_type, w_type)),)
-        self._steps = [
-            _Step(factory, value_type, weight_type)
-            for factory, value_type in zip(factories.values(), types, strict=True)
-        ]
-
-        @tff.federated_computation(
-            tff.FederatedType(phi_type, tff.CLIENTS),
-            tff.FederatedType(w_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def once(phi_delta, w_delta, num_examples):
-            return self.next(self.initialize(), phi_delta, w_delta, num_examples)[1:]
-
-        self.phi_result_type, self.w_result_type, self.measurements_type = (
-            t.member for t in once.type_signature.result
-        )
-
-    def initialize(self) -> tff.Value:
-        """The state at the server, to be called in a `tff.federated_computation`."""
-        if self._is_joint:
-            return self._steps[0].initialize()
-        phi, w = self._steps
-        return tff.federated_zip(
-            collections.OrderedDict(phi=phi.initialize(), w=w.initialize())
-        )
-
-    @property
-    def _is_joint(self) -> bool:
-        return len(self._steps) == 1
-
-    def next(self, state: Any, phi_delta: Any, w_delta: Any, num_examples: Any) -> Any:
-        """Aggregates, inside of a `tff.federated_computation`.
-
-        Args:
-            state: From `initialize`, at the server.
-            phi_delta: At the clients.
-            w_delta: Likewise.
-            num_examples: n_k, float32[], likewise; 0 for a client whose update does not
-                count, and is zero.
-
-        Returns:
-            The next state, the mean deltas of phi and W, and measurements, a struct of
-            the processes': all at the server.
-        """
-        weight = num_examples
-        if self._weigh is not None:
-            weight = tff.federated_map(self._weigh, num_examples)
-        if self._is_joint:
-            delta = tff.federated_zip(ModelDelta(phi_delta, w_delta))
-            joint = self._steps[0].next(state, delta, weight)
-            mean = joint.result
-            return joint.state, mean.phi, mean.w, joint.measurements
-        phi, w = self._steps
-        phi = phi.next(state["phi"], phi_delta, weight)
-        w = w.next(state["w"], w_delta, weight)
-        state = tff.federated_zip(collections.OrderedDict(phi=phi.state, w=w.state))
-        measurements = tff.federated_zip(
-            collections.OrderedDict(phi=phi.measurements, w=w.measurements)
-        )
-        return state, phi.result, w.result, measurements
+def weighted(factory: Factory) -> tff.aggregators.WeightedAggregationFactory:
+    """Returns a factory that takes weights, whether they are used or not."""
+    if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
+        return tff.aggregators.as_weighted_aggregator(factory)
+    return factory
 
 
 def check_factory(name: str, factory: Any) -> Factory:
@@ -471,19 +302,28 @@ def check_factory(name: str, factory: Any) -> Factory:
     return factory
 
 
-def _weighting(client_weighting: ClientWeighting) -> tff.Computation | None:
-    """From n_k to a client's weight, zero where n_k is; None: n_k itself."""
-    if client_weighting == "num_examples":
-        return None
-    if client_weighting == "uniform":
-        function = tf.ones_like
-    elif callable(client_weighting):
-        function = client_weighting
-    else:
+def check_weighting(client_weighting: ClientWeighting) -> None:
+    """Raises a ValueError if there is no such weighting, or it gives no weights."""
+    if callable(client_weighting):
+        for num_examples in (1.0, 2.0, 32.0, 1000.0):
+            weight = client_weighting(tf.constant(num_examples))
+            if not 0 <= float(weight) < math.inf:
+                raise ValueError(
+                    "client_weighting must give finite weights of at least 0, found "
+                    f"{float(weight)} for n_k = {num_examples:g}."
+                )
+    elif client_weighting not in CLIENT_WEIGHTINGS:
         raise ValueError(
             f"client_weighting must be one of {CLIENT_WEIGHTINGS} or a function from "
             f"n_k, float32[], to a weight, found {client_weighting!r}."
         )
+
+
+def weighting(client_weighting: ClientWeighting) -> tff.Computation | None:
+    """From n_k to a client's weight, zero where n_k is; None: n_k itself."""
+    if client_weighting == "num_examples":
+        return None
+    function = tf.ones_like if client_weighting == "uniform" else client_weighting
 
     @tff.tensorflow.computation(np.float32)
     def weigh(num_examples):

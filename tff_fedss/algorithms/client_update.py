@@ -1,6 +1,7 @@
 """What a client does in a round (FedSS, Algorithm 1, lines 5 and 8-11)."""
 
 import collections
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import class_sets, models, seeds
+from tff_fedss.algorithms import aggregation, settings
 
 
 class ClientTask(NamedTuple):
@@ -30,22 +32,18 @@ class ClientResult(NamedTuple):
     """What a client sends back (lines 11-12).
 
     Attributes:
-        feature_extractor_delta: theta_k - theta_0 of phi, a tuple of tensors.
-        keys: int32[L], S_k, padded.
-        classifier_delta: float32[L, d], theta_k - theta_0 of W_{S_k}; zero in padding.
+        delta: theta_k - theta_0, of phi and of the rows W_{S_k}; zero in padding.
         weight: float32[], n_k, the number of examples; 0 if the update is rejected.
-        metrics: Sums to be added over the clients.
+        metrics: Numbers to be summed over the clients.
     """
 
-    feature_extractor_delta: tuple[Any, ...]
-    keys: Any
-    classifier_delta: Any
+    delta: aggregation.ModelDelta
     weight: Any
     metrics: Any
 
 
 def draw_class_set(
-    client: Any, class_set_builder: class_sets.ClassSetBuilder
+    client: Any, builder: class_sets.ClassSetBuilder
 ) -> class_sets.ClassSet:
     """Draws a client's class set (line 5).
 
@@ -53,7 +51,7 @@ def draw_class_set(
         client: {"data": a tf.data.Dataset of {"image", "label"}, "seed": int32[2]}, and
             perhaps "positives": int32[|P_k|]. Without those, the labels are read; the
             images are not kept. A permanent builder wants "permanent_seed": int32[2].
-        class_set_builder: How to arrive at S_k.
+        builder: How to arrive at S_k.
 
     Returns:
         The class set.
@@ -63,9 +61,9 @@ def draw_class_set(
     else:
         labels = _stack(client["data"].map(lambda example: example["label"]))
     permanent = {}
-    if class_set_builder.is_permanent:
+    if builder.is_permanent:
         permanent["permanent_seed"] = negatives_seed(client["permanent_seed"])
-    return class_set_builder.build(labels, negatives_seed(client["seed"]), **permanent)
+    return builder.build(labels, negatives_seed(client["seed"]), **permanent)
 
 
 def read(
@@ -129,13 +127,8 @@ def train(
     phi: tuple[tf.Tensor, ...],
     rows: tf.Tensor,
     task: ClientTask,
-    *,
+    training: settings.ClientTraining,
     loss_fn: Callable[..., tf.Tensor],
-    logit_scale: float,
-    optimizer: tff.learning.optimizers.Optimizer,
-    batch_size: int,
-    num_epochs: int,
-    use_xla: bool = False,
 ) -> ClientResult:
     """Local optimization (lines 8-11): mini-batches over stacked tensors.
 
@@ -144,32 +137,27 @@ def train(
         phi: Its initial weights.
         rows: float32[L, d], W_{S_k}.
         task: The client's class set and data.
-        loss_fn: (logits, targets, class set) -> float32[examples].
-        logit_scale: Of the cosine logits.
-        optimizer: The client optimizer.
-        batch_size: The size of a mini-batch.
-        num_epochs: Passes over the data.
-        use_xla: Whether XLA compiles the step. A last short batch is then a whole one
-            for it, of which only the examples that are there count.
+        training: How it trains.
+        loss_fn: See `settings.ClientTraining`.
 
     Returns:
         The client's deltas, weight and metrics.
     """
     variables = tuple(model.trainable_variables)
-    class_set = task.class_set
+    class_set, optimizer = task.class_set, training.optimizer
     targets = class_sets.positions(class_set, task.labels)
     num_examples = tf.size(targets)
-
-    step = build_step(
-        model, class_set, loss_fn=loss_fn, logit_scale=logit_scale, optimizer=optimizer
-    )
-    if use_xla:
+    step = build_step(model, class_set, training, loss_fn)
+    if training.use_xla:
         step = tf.function(step, jit_compile=True)
 
     @tf.function
     def run(phi, rows):
         for variable, value in zip(variables, phi, strict=True):
             variable.assign(value)
+        for index, layer in enumerate(models.counted_dropouts(model)):
+            stream = seeds.fold_in(task.seed, seeds.Stream.DROPOUT)
+            layer.start(seeds.fold_in(stream, index))
         w = rows
         optimizer_state = optimizer.initialize(
             tf.nest.map_structure(
@@ -177,22 +165,22 @@ def train(
             )
         )
         loss_sum, num_correct = tf.constant(0.0), tf.constant(0)
-        for epoch in tf.range(num_epochs):
+        for epoch in tf.range(training.num_epochs):
             order = example_order(num_examples, task.seed, epoch)
             # Once an epoch: bytes are gathered on the host, whatever the device, and a
             # GPU that wanted a batch of them would send it all images each time.
             epoch_images = tf.gather(task.images, order)
             epoch_targets = tf.gather(targets, order)
-            for start in tf.range(0, num_examples, batch_size):
-                if use_xla:
+            for start in tf.range(0, num_examples, training.batch_size):
+                if training.use_xla:
                     # Shapes that never change: what is too much repeats the last one.
-                    place = start + tf.range(batch_size)
+                    place = start + tf.range(training.batch_size)
                     counts = place < num_examples
                     batch = tf.minimum(place, num_examples - 1)
                     images = tf.gather(epoch_images, batch)
                     batch_targets = tf.gather(epoch_targets, batch)
                 else:
-                    batch, counts = slice(start, start + batch_size), None
+                    batch, counts = slice(start, start + training.batch_size), None
                     images, batch_targets = epoch_images[batch], epoch_targets[batch]
                 w, optimizer_state, losses, correct = step(
                     images, batch_targets, counts, w, optimizer_state
@@ -204,28 +192,44 @@ def train(
         w_delta = tf.where(class_set.is_member[:, tf.newaxis], w - rows, 0.0)
         return phi_delta, w_delta, loss_sum, num_correct
 
-    phi_delta, w_delta, loss_sum, num_correct = run(tuple(phi), rows)
-    is_finite = tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(t)) for t in (*phi_delta, w_delta, loss_sum)]
+    *deltas, loss_sum, num_correct = run(tuple(phi), rows)
+    return _result(
+        class_set, deltas, loss_sum, num_correct, num_examples, training.num_epochs
     )
-    # A rejected client counts as one that did not take part: zero deltas, zero weight.
-    phi_delta, w_delta, loss_sum = tf.nest.map_structure(
-        lambda t: tf.where(is_finite, t, tf.zeros_like(t)),
-        (phi_delta, w_delta, loss_sum),
-    )
-    count = tf.where(is_finite, num_examples, 0)
+
+
+def _result(
+    class_set: class_sets.ClassSet,
+    deltas: Any,
+    loss_sum: tf.Tensor,
+    num_correct: tf.Tensor,
+    num_examples: tf.Tensor,
+    num_epochs: int,
+) -> ClientResult:
+    """Returns what a client sends back, if it is finite.
+
+    A rejected client counts as one that did not take part: zero deltas, zero weight.
+    """
+    values = tf.nest.flatten((deltas, loss_sum))
+    is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
+
+    def accepted(value):
+        return tf.where(is_finite, value, tf.zeros_like(value))
+
+    phi_delta, w_delta = tf.nest.map_structure(accepted, deltas)
+    num_accepted = accepted(num_examples)
     return ClientResult(
-        feature_extractor_delta=phi_delta,
-        keys=class_set.keys,
-        classifier_delta=w_delta,
-        weight=tf.cast(count, tf.float32),
+        delta=aggregation.ModelDelta(
+            phi_delta, aggregation.SparseRows(class_set.keys, w_delta)
+        ),
+        weight=tf.cast(num_accepted, tf.float32),
         metrics=collections.OrderedDict(
-            loss_sum=loss_sum,
-            num_correct=tf.where(is_finite, num_correct, 0),
-            num_examples=count,
+            loss_sum=accepted(loss_sum),
+            num_correct=accepted(num_correct),
+            num_seen=num_epochs * num_accepted,
+            num_examples=num_accepted,
             num_clients=tf.constant(1),
             num_classes=_count(class_set.is_asked),
-            num_rows=_count(class_set.is_asked),
             num_positives=_count(class_set.is_positive),
             num_rejected=tf.where(is_finite, 0, 1),
         ),
@@ -235,19 +239,16 @@ def train(
 def build_step(
     model: tf.keras.Model,
     class_set: class_sets.ClassSet,
-    *,
+    training: settings.ClientTraining,
     loss_fn: Callable[..., tf.Tensor],
-    logit_scale: float,
-    optimizer: tff.learning.optimizers.Optimizer,
 ) -> Callable[..., tuple[tf.Tensor, Any, tf.Tensor, tf.Tensor]]:
-    """Builds one step of a client's SGD.
+    """Builds one step of a client's SGD (line 10).
 
     Args:
         model: phi's Keras model; a step moves its variables.
         class_set: The client's.
+        training: See `train`.
         loss_fn: See `train`.
-        logit_scale: See `train`.
-        optimizer: See `train`.
 
     Returns:
         (images [b, ...], targets int32[b], counts bool[b] or None, W_{S_k}, state of
@@ -255,12 +256,13 @@ def build_step(
         right). With `counts`, only those examples count.
     """
     variables = tuple(model.trainable_variables)
+    scale = training.logit_scale
 
     def step(images, targets, counts, w, optimizer_state):
         images = tf.cast(images, tf.float32)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((variables, w))
-            logits = models.cosine_logits(model(images, training=True), w, logit_scale)
+            logits = models.cosine_logits(model(images, training=True), w, scale)
             example_losses = _checked(loss_fn(logits, targets, class_set))
             if counts is None:
                 loss = tf.reduce_mean(example_losses)
@@ -270,7 +272,7 @@ def build_step(
                 loss = tf.reduce_sum(example_losses) / num_counted
         gradient = tape.gradient(loss, (variables, w))
         weights = tuple(v.read_value() for v in variables), w
-        optimizer_state, (updated, w) = optimizer.next(
+        optimizer_state, (updated, w) = training.optimizer.next(
             optimizer_state, weights, gradient
         )
         for variable, value in zip(variables, updated, strict=True):
@@ -281,6 +283,34 @@ def build_step(
         return w, optimizer_state, tf.reduce_sum(example_losses), _count(is_correct)
 
     return step
+
+
+# Operations whose draws no seed of ours decides, by their types in a graph.
+_DRAWS = re.compile("(Random|Rng|Multinomial|TruncatedNormal)|Stateful(?!Part)")
+
+
+def check_draws(training: tff.Computation) -> None:
+    """Checks that a client's training draws from its seed alone.
+
+    Args:
+        training: A TensorFlow computation around `train`. What is outside of functions
+            in its graph makes initial values.
+
+    Raises:
+        ValueError: If an operation draws from a generator that has a state.
+    """
+    graph = tf.compat.v1.GraphDef()
+    proto = tff.framework.ConcreteComputation.get_proto(training)
+    proto.tensorflow.graph_def.Unpack(graph)
+    for function in graph.library.function:
+        for node in function.node_def:
+            if _DRAWS.match(node.op):
+                raise ValueError(
+                    f"The client's training draws at random ({node.name}), and the "
+                    "client's seed does not decide what: two runs of one seed would "
+                    "differ. For dropout in phi take models.CountedDropout; augment "
+                    "images in the data set."
+                )
 
 
 def _checked(example_losses: tf.Tensor) -> tf.Tensor:

@@ -1,8 +1,8 @@
 """Gaussian noise for private means: new in each round, or that of a tree over rounds.
 
-Both draw from TensorFlow Privacy's generator, whose state is its seed, so that a run
-that goes on from a checkpoint draws what it would have drawn. All noise here is of unit
-variance in each number (of a node, in a tree).
+Both draw from TensorFlow Privacy's generator, whose state is its seed, so that a
+resumed run draws what an undisturbed one would. All noise here has unit variance in
+each number (of a node, in a tree).
 """
 
 from typing import Any, NamedTuple
@@ -13,15 +13,14 @@ from tensorflow_privacy import tree_aggregation
 
 
 class IndependentNoise:
-    """N(0, I) in each round."""
+    """N(0, I) in each round.
+
+    Args:
+        specs: A structure of `tf.TensorSpec`s, float32, of the noise.
+        seed: Below 2^63.
+    """
 
     def __init__(self, specs: Any, seed: int):
-        """Creates it.
-
-        Args:
-            specs: A structure of `tf.TensorSpec`s, float32: what the noise is like.
-            seed: Below 2^63.
-        """
         self._generator = tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
 
     def initialize(self) -> Any:
@@ -69,6 +68,12 @@ class TreeNoise:
     At a restart the noise of the old tree stays where it is, in the model, and a tree
     without any begins. The state has one shape in all rounds, as checkpoints want it;
     the library's own grows.
+
+    Args:
+        specs: A structure of `tf.TensorSpec`s, float32, of the noise.
+        seed: Below 2^63.
+        restart_every: The number of leaves of a tree.
+        generator: Of the nodes; by default of normal numbers.
     """
 
     def __init__(
@@ -78,14 +83,6 @@ class TreeNoise:
         restart_every: int,
         generator: tree_aggregation.ValueGenerator | None = None,
     ):
-        """Creates it.
-
-        Args:
-            specs: See `IndependentNoise`.
-            seed: Likewise.
-            restart_every: The number of leaves of a tree.
-            generator: Of the nodes; by default of normal numbers.
-        """
         self._specs = specs
         self._restart_every = restart_every
         self._num_nodes = (restart_every + 2).bit_length() - 1
@@ -94,7 +91,7 @@ class TreeNoise:
         self._aggregator = tree_aggregation.EfficientTreeAggregator(generator)
 
     def initialize(self) -> TreeState:
-        """See `IndependentNoise`."""
+        """Returns the state before the first round."""
         return self._padded(self._aggregator.init_state(), self._zeros())
 
     def next(self, state: TreeState, num_rounds: tf.Tensor) -> tuple[Any, TreeState]:

@@ -1,25 +1,37 @@
-"""How phi and W travel to the clients of a round.
+"""Exchange of W: how its rows travel from the server to the clients of a round.
 
-An exchange is a function (phi, W, clients) -> the clients' `client_update.ClientResult`
-to be called inside of a `tff.federated_computation`. It sends the clients what they ask
-for, or more, and lets them train (FedSS, Algorithm 1, lines 4-11). What a client trains
-does not depend on what else it got: the results of `select_rows`, `send_union` and
-`send_all` are the same.
+What a client trains does not depend on what else it got: the results of `select_rows`,
+`send_union` and `send_all` are the same (FedSS, Algorithm 1, lines 6-7).
 """
 
-import collections
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss.algorithms import client_update
+from tff_fedss import class_sets
 
 # What the clients of a round get of W: the rows that each asks for; those that any of
 # them asks for; all.
 REQUESTS = ("sampled", "union", "all")
+
+
+class Exchange(NamedTuple):
+    """One way to bring W_{S_k} to client k.
+
+    Attributes:
+        send: (W at the server, class sets at the clients) -> what each client gets,
+            inside of a `tff.federated_computation`.
+        receive: (what it got, its class set) -> W_{S_k}, float32[L, d], and how many
+            rows it got, int32[], in TensorFlow.
+        sent_type: The type of what a client gets.
+    """
+
+    send: Callable[[Any, Any], Any]
+    receive: Callable[[Any, class_sets.ClassSet], tuple[tf.Tensor, tf.Tensor]]
+    sent_type: tff.Type
 
 
 def type_of(specs: Any) -> tff.Type:
@@ -31,215 +43,126 @@ def type_of(specs: Any) -> tff.Type:
     )
 
 
-def select_rows(
-    draw_class_set: tff.Computation,
-    train_client: Callable[..., Any],
-    phi_spec: Any,
+def build(
+    builder: class_sets.ClassSetBuilder,
+    requests: str,
     w_spec: tf.TensorSpec,
-    size: int,
-) -> Callable[..., Any]:
-    """Builds the sparse exchange of Algorithm 1: clients get the rows they ask for.
+    class_set_type: tff.Type,
+) -> Exchange:
+    """Builds the exchange of a process.
 
     Args:
-        draw_class_set: A TFF computation from a client's argument to its
-            `class_sets.ClassSet`.
-        train_client: (phi, rows, class set, client's argument) ->
-            `client_update.ClientResult`, in TensorFlow. Images are read there, so that
-            those of the clients at work are in memory, and not those of the cohort.
-        phi_spec: The `tf.TensorSpec`s of phi.
+        builder: How clients arrive at their class sets.
+        requests: One of `REQUESTS`.
         w_spec: That of W, [n, d].
-        size: The static length of a class set.
+        class_set_type: Of a client's `ClassSet`.
+    """
+    if builder.is_everything:  # S_k = [n]: nothing is left to gather.
+        return send_all(w_spec)._replace(
+            receive=lambda w, class_set: (w, tf.size(class_set.keys))
+        )
+    if requests == "all":
+        return send_all(w_spec)
+    make = send_union if requests == "union" else select_rows
+    return make(w_spec, class_set_type)
 
-    Returns:
-        The exchange.
+
+def select_rows(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
+    """Builds the exchange of Algorithm 1: a client gets the rows it asks for.
+
+    Args:
+        w_spec: See `build`.
+        class_set_type: See `build`.
     """
     num_classes, embedding_dim = w_spec.shape
-    row_type = tff.TensorType(np.float32, [embedding_dim])
-    class_set_type = draw_class_set.type_signature.result
-    client_type = draw_class_set.type_signature.parameter
-
-    @tff.tensorflow.computation(class_set_type)
-    def keys_of(class_set):
-        return class_set.keys
+    (size,) = class_set_type.keys.shape
+    keys_of = _keys_of(class_set_type)
 
     @tff.tensorflow.computation(type_of(w_spec), np.int32)
     def row_of(w, key):
         return tf.gather(w, key)
 
-    @tff.tensorflow.computation(
-        type_of(phi_spec), tff.SequenceType(row_type), class_set_type, client_type
-    )
-    def train(phi, rows, class_set, client):
-        rows = rows.batch(size, drop_remainder=True).get_single_element()
-        return train_client(phi, rows, class_set, client)
-
-    def exchange(phi, w, clients):
-        sets = tff.federated_map(draw_class_set, clients)
-        # Lines 6-7: the clients ask, the server answers with a row per key.
-        rows = tff.federated_select(
+    def send(w, sets):
+        return tff.federated_select(
             tff.federated_map(keys_of, sets),
             tff.federated_value(num_classes - 1, tff.SERVER),
             w,
             row_of,
         )
-        return tff.federated_map(
-            train, (tff.federated_broadcast(phi), rows, sets, clients)
-        )
 
-    return exchange
+    def receive(rows, class_set):
+        rows = rows.batch(size, drop_remainder=True).get_single_element()
+        return rows, tf.math.count_nonzero(class_set.is_asked, dtype=tf.int32)
+
+    row_type = tff.TensorType(np.float32, [embedding_dim])
+    return Exchange(send, receive, tff.SequenceType(row_type))
 
 
-def send_union(
-    draw_class_set: tff.Computation,
-    train_client: Callable[..., Any],
-    phi_spec: Any,
-    w_spec: tf.TensorSpec,
-) -> Callable[..., Any]:
+def send_union(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
     """Builds the exchange in which all clients get the rows that any of them wants.
 
     Of the requests the server sees their union over the cohort, as a private set union
     gives it to the server (Niu et al., MobiCom 2020); its protocol is not run here.
 
     Args:
-        draw_class_set: See `select_rows`.
-        train_client: See `select_rows`.
-        phi_spec: See `select_rows`.
-        w_spec: See `select_rows`.
-
-    Returns:
-        The exchange.
+        w_spec: See `build`.
+        class_set_type: See `build`.
     """
     _, embedding_dim = w_spec.shape
-    class_set_type = draw_class_set.type_signature.result
-    keys_type = class_set_type.keys
+    keys_of = _keys_of(class_set_type)
     list_type = tff.TensorType(np.int32, [None])
-
-    @tff.tensorflow.computation(class_set_type)
-    def keys_of(class_set):
-        return class_set.keys
 
     @tff.tensorflow.computation
     def no_keys():
         # A constant would fix the list's length at 0.
         return tf.zeros([tf.compat.v1.placeholder_with_default(0, [])], tf.int32)
 
-    @tff.tensorflow.computation(list_type, keys_type)
-    def add(keys, of_client):
-        return tf.sort(tf.unique(tf.concat([keys, of_client], 0)).y)
-
-    @tff.tensorflow.computation(list_type, list_type)
-    def merge(a, b):
+    def union_of(a, b):
         return tf.sort(tf.unique(tf.concat([a, b], 0)).y)
 
-    @tff.tensorflow.computation(list_type)
-    def report(keys):
-        return keys
+    add = tff.tensorflow.computation(union_of, list_type, class_set_type.keys)
+    merge = tff.tensorflow.computation(union_of, list_type, list_type)
+    report = tff.tensorflow.computation(lambda keys: keys, list_type)
 
     @tff.tensorflow.computation(type_of(w_spec), list_type)
     def rows_of(w, keys):
-        return tf.ensure_shape(tf.gather(w, keys), [None, embedding_dim])
-
-    @tff.tensorflow.computation(
-        type_of(phi_spec),
-        list_type,
-        rows_of.type_signature.result,
-        class_set_type,
-        draw_class_set.type_signature.parameter,
-    )
-    def train(phi, union, union_rows, class_set, client):
-        rows = tf.gather(union_rows, tf.searchsorted(union, class_set.keys))
-        result = train_client(phi, rows, class_set, client)
-        return _with_num_rows(result, tf.size(union))
+        rows = tf.ensure_shape(tf.gather(w, keys), [None, embedding_dim])
+        return keys, rows
 
     @tff.federated_computation
     def make_no_keys():
         return no_keys()
 
-    def exchange(phi, w, clients):
-        sets = tff.federated_map(draw_class_set, clients)
+    def send(w, sets):
         union = tff.federated_aggregate(
             tff.federated_map(keys_of, sets), make_no_keys(), add, merge, report
         )
-        union_rows = tff.federated_map(rows_of, (w, union))
-        return tff.federated_map(
-            train,
-            (
-                tff.federated_broadcast(phi),
-                tff.federated_broadcast(union),
-                tff.federated_broadcast(union_rows),
-                sets,
-                clients,
-            ),
-        )
+        return tff.federated_broadcast(tff.federated_map(rows_of, (w, union)))
 
-    return exchange
+    def receive(sent, class_set):
+        union, rows = sent
+        place = tf.searchsorted(union, class_set.keys)
+        return tf.gather(rows, place), tf.size(union)
+
+    return Exchange(send, receive, rows_of.type_signature.result)
 
 
-def send_all(
-    draw_class_set: tff.Computation,
-    train_client: Callable[..., Any],
-    phi_spec: Any,
-    w_spec: tf.TensorSpec,
-) -> Callable[..., Any]:
+def send_all(w_spec: tf.TensorSpec) -> Exchange:
     """Builds the exchange in which W goes whole to clients that train a part of it.
 
     Args:
-        draw_class_set: See `select_rows`.
-        train_client: See `select_rows`.
-        phi_spec: See `select_rows`.
-        w_spec: See `select_rows`.
-
-    Returns:
-        The exchange.
+        w_spec: See `build`.
     """
 
-    def train_part(phi, w, class_set, client):
-        result = train_client(phi, tf.gather(w, class_set.keys), class_set, client)
-        return _with_num_rows(result, tf.constant(w_spec.shape[0]))
+    def send(w, sets):
+        del sets
+        return tff.federated_broadcast(w)
 
-    return broadcast_everything(draw_class_set, train_part, phi_spec, w_spec)
+    def receive(w, class_set):
+        return tf.gather(w, class_set.keys), tf.constant(w_spec.shape[0])
 
-
-def _with_num_rows(
-    result: client_update.ClientResult, num_rows: tf.Tensor
-) -> client_update.ClientResult:
-    """Returns a client's result that tells how many rows of W the client got."""
-    metrics = collections.OrderedDict(result.metrics, num_rows=num_rows)
-    return result._replace(metrics=metrics)
+    return Exchange(send, receive, type_of(w_spec))
 
 
-def broadcast_everything(
-    draw_class_set: tff.Computation,
-    train_client: Callable[..., Any],
-    phi_spec: Any,
-    w_spec: tf.TensorSpec,
-) -> Callable[..., Any]:
-    """Builds the dense exchange of FullSoftmax: all of W goes to all clients.
-
-    Args:
-        draw_class_set: See `select_rows`.
-        train_client: See `select_rows`.
-        phi_spec: See `select_rows`.
-        w_spec: See `select_rows`.
-
-    Returns:
-        The exchange.
-    """
-
-    @tff.tensorflow.computation(
-        type_of(phi_spec),
-        type_of(w_spec),
-        draw_class_set.type_signature.result,
-        draw_class_set.type_signature.parameter,
-    )
-    def train(phi, w, class_set, client):
-        return train_client(phi, w, class_set, client)
-
-    def exchange(phi, w, clients):
-        sets = tff.federated_map(draw_class_set, clients)
-        return tff.federated_map(
-            train,
-            (tff.federated_broadcast(phi), tff.federated_broadcast(w), sets, clients),
-        )
-
-    return exchange
+def _keys_of(class_set_type: tff.Type) -> tff.Computation:
+    return tff.tensorflow.computation(lambda class_set: class_set.keys, class_set_type)

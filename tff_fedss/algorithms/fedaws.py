@@ -11,39 +11,45 @@ with reg_sp of `losses.spreadout_loss`. Yu et al. write lambda * eta with the le
 rate eta; only the product counts, and here it is called lambda.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import losses
-from tff_fedss.algorithms import fedss
+from tff_fedss import losses, models
+from tff_fedss.algorithms import fedss, settings
 
 
 def build_fedaws(
     feature_extractor_fn: Callable[[], tf.keras.Model],
     num_classes: int,
-    max_positives: int,
+    class_sets: settings.ClassSets,
+    client_training: settings.ClientTraining | None = None,
+    server_update: settings.ServerUpdate | None = None,
     *,
     spreadout_weight: float,
     spreadout_margin: float,
     spreadout_neighbors: int | None = None,
-    **kwargs: Any,
+    seed: int = 0,
+    initial_norm: float = models.INITIAL_NORM,
 ) -> tff.learning.templates.LearningProcess:
     """Builds the learning process of FedAwS.
 
     Args:
         feature_extractor_fn: See `build_fedss`.
         num_classes: n.
-        max_positives: The largest |P_k| of any client.
+        class_sets: See `build_fedss`; without negatives.
+        client_training: See `build_fedss`.
+        server_update: See `build_fedss`; without `after_step`.
         spreadout_weight: lambda; at 0 this is PosOnly. The FedSS paper searches it and
             reports the best (A.2).
         spreadout_margin: nu, the distance of unit-norm rows, in (0, 2], below which two
             classes push each other.
         spreadout_neighbors: Only the k nearest classes of each class push it, for n so
             large that all pairs cost too much; None: all of them.
-        **kwargs: As `build_fedss` takes them, without `method` and what negatives need.
+        seed: See `build_fedss`.
+        initial_norm: See `build_fedss`.
 
     Returns:
         A process as `build_fedss` returns it, with the same state and metrics and
@@ -67,8 +73,12 @@ def build_fedaws(
     return fedss.build_fedss(
         feature_extractor_fn,
         num_classes,
-        max_positives,
+        class_sets,
+        client_training,
+        dataclasses.replace(
+            server_update or settings.ServerUpdate(), after_step=spread_out
+        ),
         method="pos_only",
-        after_server_step=spread_out,
-        **kwargs,
+        seed=seed,
+        initial_norm=initial_norm,
     )

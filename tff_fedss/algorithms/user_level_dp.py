@@ -92,7 +92,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     With independent noise this is DP-FedAvg, with that of a tree (`restart_every`)
     DP-FTRL.
 
-    A `joint_aggregator` of `build_fedss`, with `client_weighting="uniform"`:
+    A `joint_aggregator` of `ServerUpdate`, with `client_weighting="uniform"`:
 
         sum_k min(1, C / |delta_k|) delta_k / K + N(0, (z C / K)^2 I)
 
@@ -102,6 +102,24 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     Its measurements: dp/clip, the C of the round; dp/clipped_share, that of its clients
     whose update was longer. The latter is exact, so that it is not private, like
     the loss and all other metrics of a round.
+
+    Args:
+        num_classes: n.
+        clients_per_round: K: the fixed number of clients of a round or, where it is
+            random, its expectation. What sums are divided by, whoever came.
+        noise_multiplier: z, the standard deviation of the noise on the sum (in a tree:
+            on a node) by the clip; at least 0. It is that of all that a round releases,
+            which includes what an adaptive clip follows: the noise on the deltas is
+            then larger, z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2).
+        clip: C, or the first one, of the norm of (delta phi, delta W). Positive.
+        seed: Of the noise; a secret, if the noise is to protect anybody. Another one
+            for each run of which anything is published: equal noise can be subtracted.
+        adaptive_clip: How the clip changes; None: not at all.
+        restart_every: The noise is that of a tree over so many rounds, after which a
+            new one begins; None: independent in each round.
+
+    Raises:
+        ValueError: If an argument is out of range.
     """
 
     def __init__(
@@ -115,27 +133,6 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         adaptive_clip: AdaptiveClip | None = None,
         restart_every: int | None = None,
     ):
-        """Creates it.
-
-        Args:
-            num_classes: n.
-            clients_per_round: K: the fixed number of clients of a round or, where it is
-                random, its expectation. What sums are divided by, whoever came.
-            noise_multiplier: z, the standard deviation of the noise on the sum (in a
-                tree: on a node) by the clip; at least 0. Of all that a round tells,
-                that is, also of what an adaptive clip is led by: the noise on the
-                deltas is then larger, z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2).
-            clip: C, or the first one, of the norm of (delta phi, delta W). Positive.
-            seed: Of the noise; a secret, if the noise is to protect anybody. Another
-                one for each run of which anything is told: equal noise can be taken
-                off.
-            adaptive_clip: How the clip changes; None: not at all.
-            restart_every: The noise is that of a tree over so many rounds, after which
-                a new one begins; None: independent in each round.
-
-        Raises:
-            ValueError: If an argument is out of range.
-        """
         _check_range("noise_multiplier", noise_multiplier, 0)
         _check_range("clip", clip, 0, is_open=True)
         _check_range("clients_per_round", clients_per_round, 0, is_open=True)
@@ -153,7 +150,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         self._seed = int.from_bytes(digest.digest(), "little") % _LARGEST_SEED
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-        """See TFF.
+        """Creates the process.
 
         Args:
             value_type: `aggregation.ModelDelta`, whose rows at padded keys are zero.
@@ -163,27 +160,12 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
             `SparseRows` as in `value_type` if there is no noise.
         """
         is_sparse = isinstance(value_type.w, tff.StructType)
-        has_noise = self._delta_multiplier > 0
-        clients_per_round = self._clients_per_round
-        phi_specs = tuple(tf.TensorSpec(t.shape, t.dtype) for t in value_type.phi)
-        embedding_dim = (value_type.w.rows if is_sparse else value_type.w).shape[1]
-        noise = None
-        if has_noise:
-            specs = collections.OrderedDict(
-                phi=phi_specs, w=tf.TensorSpec([self._num_classes, embedding_dim])
-            )
-            if self._adaptive_clip is not None:
-                specs["count"] = tf.TensorSpec([])
-            noise = (
-                dp_noise.TreeNoise(specs, self._seed, self._restart_every)
-                if self._restart_every is not None
-                else dp_noise.IndependentNoise(specs, self._seed)
-            )
+        noise = self._noise(value_type)
         mean_of_rows = None
         if is_sparse:
-            mean_of_rows = aggregation.GrowingRowsFactory(clients_per_round).create(
-                value_type.w, tff.TensorType(np.float32)
-            )
+            mean_of_rows = aggregation.SparseRowsFactory(
+                denominator=self._clients_per_round
+            ).create(value_type.w, tff.TensorType(np.float32))
 
         @tff.tensorflow.computation
         def initial_state():
@@ -191,7 +173,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                 clip=tf.constant(self._clip, tf.float32),
                 estimate=tf.constant(self._clip, tf.float32),
                 num_rounds=tf.constant(0),
-                noise=noise.initialize() if has_noise else (),
+                noise=() if noise is None else noise.initialize(),
             )
 
         state_type = initial_state.type_signature.result
@@ -202,19 +184,11 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
         @tff.tensorflow.computation(bounds_of.type_signature.result, value_type)
         def record_of(bounds, delta):
-            clip, estimate = bounds
-            w = delta.w.rows if is_sparse else delta.w
-            norm = tf.linalg.global_norm([*delta.phi, w])
-            scale = clip / tf.maximum(norm, clip)
-            w = scale * w
-            return _Record(
-                phi=tuple(scale * t for t in delta.phi),
-                w=aggregation.SparseRows(delta.w.keys, w) if is_sparse else w,
-                is_below=tf.where(norm <= estimate, 0.5, -0.5),
-                is_clipped=tf.cast(norm > clip, tf.float32),
-            )
+            return _record(*bounds, delta)
 
-        @tff.tensorflow.computation(record_of.type_signature.result)
+        record_type = record_of.type_signature.result
+
+        @tff.tensorflow.computation(record_type)
         def weight_of(record):
             return tf.ones_like(record.is_below)
 
@@ -222,52 +196,13 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         def share(num_clipped, num_clients):
             return tf.math.divide_no_nan(num_clipped, num_clients)
 
-        def finish(state, phi_sum, w_mean, below_sum):
-            phi = tuple(t / clients_per_round for t in phi_sum)
-            if not is_sparse:
-                w_mean = w_mean / clients_per_round
-            count = below_sum
-            noise_state = state.noise
-            if has_noise:
-                unit, noise_state = noise.next(state.noise, state.num_rounds)
-                stddev = self._delta_multiplier * state.clip / clients_per_round
-                phi = tuple(
-                    t + stddev * u for t, u in zip(phi, unit["phi"], strict=True)
-                )
-                w_noise = stddev * unit["w"]
-                if is_sparse:
-                    w_mean = tf.tensor_scatter_nd_add(
-                        w_noise, w_mean.keys[:, tf.newaxis], w_mean.rows
-                    )
-                else:
-                    w_mean = w_mean + w_noise
-                if "count" in unit:
-                    count += self._count_stddev * unit["count"]
-            num_rounds = state.num_rounds + 1
-            clip = estimate = state.estimate
-            if self._adaptive_clip is not None:
-                below = tf.clip_by_value(count / clients_per_round + 0.5, 0.0, 1.0)
-                estimate *= tf.exp(
-                    -self._adaptive_clip.learning_rate
-                    * (below - self._adaptive_clip.quantile)
-                )
-                clip = estimate
-                if self._restart_every is not None:
-                    is_new = tf.equal(num_rounds % self._restart_every, 0)
-                    clip = tf.where(is_new, estimate, state.clip)
-            return (
-                State(clip, estimate, num_rounds, noise_state),
-                aggregation.ModelDelta(phi, w_mean),
-                state.clip,
-            )
-
-        record_type = record_of.type_signature.result
-        w_mean_type = record_type.w
+        w_sum_type = record_type.w
         if is_sparse:
-            w_mean_type = mean_of_rows.next.type_signature.result.result.member
-        finish = tff.tensorflow.computation(
-            finish, state_type, record_type.phi, w_mean_type, np.float32
-        )
+            w_sum_type = mean_of_rows.next.type_signature.result.result.member
+
+        @tff.tensorflow.computation(state_type, record_type.phi, w_sum_type, np.float32)
+        def finish(state, phi_sum, w_sum, below_sum):
+            return self._finish(noise, state, phi_sum, w_sum, below_sum)
 
         @tff.federated_computation
         def initialize():
@@ -280,41 +215,105 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         def next_round(state, value):
             bounds = tff.federated_broadcast(tff.federated_map(bounds_of, state))
             records = tff.federated_map(record_of, (bounds, value))
+            weights = tff.federated_map(weight_of, records)
             if is_sparse:
-                w_mean = mean_of_rows.next(
-                    mean_of_rows.initialize(),
-                    records.w,
-                    tff.federated_map(weight_of, records),
-                ).result
+                start = mean_of_rows.initialize()
+                w_sum = mean_of_rows.next(start, records.w, weights).result
             else:
-                w_mean = tff.federated_sum(records.w)  # `finish` divides it.
+                w_sum = tff.federated_sum(records.w)
+            phi_sum = tff.federated_sum(records.phi)
+            below_sum = tff.federated_sum(records.is_below)
             state, mean, clip = tff.federated_map(
-                finish,
-                (
-                    state,
-                    tff.federated_sum(records.phi),
-                    w_mean,
-                    tff.federated_sum(records.is_below),
-                ),
+                finish, (state, phi_sum, w_sum, below_sum)
             )
-            clipped = tff.federated_map(
-                share,
-                (
-                    tff.federated_sum(records.is_clipped),
-                    tff.federated_sum(tff.federated_map(weight_of, records)),
-                ),
+            counts = (tff.federated_sum(records.is_clipped), tff.federated_sum(weights))
+            measured = collections.OrderedDict(
+                clip=clip, clipped_share=tff.federated_map(share, counts)
             )
             return tff.templates.MeasuredProcessOutput(
-                state,
-                mean,
-                tff.federated_zip(
-                    collections.OrderedDict(
-                        dp=collections.OrderedDict(clip=clip, clipped_share=clipped)
-                    )
-                ),
+                state, mean, tff.federated_zip(collections.OrderedDict(dp=measured))
             )
 
         return tff.templates.AggregationProcess(initialize, next_round)
+
+    def _noise(self, value_type: tff.Type) -> Any:
+        """Makes the noise of phi, all of W and the count; None: there is none."""
+        if not self._delta_multiplier:
+            return None
+        w_type = value_type.w
+        embedding_dim = getattr(w_type, "rows", w_type).shape[1]
+        specs = collections.OrderedDict(
+            phi=tuple(tf.TensorSpec(t.shape, t.dtype) for t in value_type.phi),
+            w=tf.TensorSpec([self._num_classes, embedding_dim]),
+        )
+        if self._adaptive_clip is not None:
+            specs["count"] = tf.TensorSpec([])
+        if self._restart_every is None:
+            return dp_noise.IndependentNoise(specs, self._seed)
+        return dp_noise.TreeNoise(specs, self._seed, self._restart_every)
+
+    def _finish(
+        self, noise: Any, state: State, phi_sum: Any, w_sum: Any, count: tf.Tensor
+    ) -> tuple[State, aggregation.ModelDelta, tf.Tensor]:
+        """Does the server's part: from sums to the mean with noise, and the next clip.
+
+        Args:
+            noise: From `_noise`.
+            state: Of this round.
+            phi_sum: The sum of the clipped deltas of phi.
+            w_sum: That of W, or `SparseRows`, divided by K already.
+            count: The sum of 1/2 for each client below the estimate, -1/2 for others.
+
+        Returns:
+            The next state, the mean, and the clip of this round.
+        """
+        phi = tuple(t / self._clients_per_round for t in phi_sum)
+        w = w_sum / self._clients_per_round if tf.is_tensor(w_sum) else w_sum
+        noise_state = state.noise
+        if noise is not None:
+            unit, noise_state = noise.next(state.noise, state.num_rounds)
+            stddev = self._delta_multiplier * state.clip / self._clients_per_round
+            phi = tuple(t + stddev * u for t, u in zip(phi, unit["phi"], strict=True))
+            w_noise = stddev * unit["w"]
+            if tf.is_tensor(w):
+                w = w + w_noise
+            else:
+                w = tf.tensor_scatter_nd_add(w_noise, w.keys[:, tf.newaxis], w.rows)
+            if "count" in unit:
+                count += self._count_stddev * unit["count"]
+        num_rounds = state.num_rounds + 1
+        clip, estimate = self._next_clip(state, count, num_rounds)
+        next_state = State(clip, estimate, num_rounds, noise_state)
+        return next_state, aggregation.ModelDelta(phi, w), state.clip
+
+    def _next_clip(
+        self, state: State, count: tf.Tensor, num_rounds: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the clip and the estimate of the next round."""
+        adaptive, estimate = self._adaptive_clip, state.estimate
+        if adaptive is None:
+            return estimate, estimate
+        below = tf.clip_by_value(count / self._clients_per_round + 0.5, 0.0, 1.0)
+        estimate *= tf.exp(-adaptive.learning_rate * (below - adaptive.quantile))
+        if self._restart_every is None:
+            return estimate, estimate
+        is_new = tf.equal(num_rounds % self._restart_every, 0)
+        return tf.where(is_new, estimate, state.clip), estimate
+
+
+def _record(clip: tf.Tensor, estimate: tf.Tensor, delta: Any) -> _Record:
+    """Clips a client's delta, phi and rows as one vector."""
+    is_sparse = not tf.is_tensor(delta.w)
+    w = delta.w.rows if is_sparse else delta.w
+    norm = tf.linalg.global_norm([*delta.phi, w])
+    scale = clip / tf.maximum(norm, clip)
+    w = scale * w
+    return _Record(
+        phi=tuple(scale * t for t in delta.phi),
+        w=aggregation.SparseRows(delta.w.keys, w) if is_sparse else w,
+        is_below=tf.where(norm <= estimate, 0.5, -0.5),
+        is_clipped=tf.cast(norm > clip, tf.float32),
+    )
 
 
 def _split(

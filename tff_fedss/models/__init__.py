@@ -20,7 +20,7 @@ from tff_fedss.models.exported_encoder import (
 from tff_fedss.models.group_normalization import GroupNormalization
 from tff_fedss.models.image_input import ImageInput
 from tff_fedss.models.inference import inference
-from tff_fedss.models.layers import CountedDropout
+from tff_fedss.models.layers import CountedDropout, counted_dropouts
 from tff_fedss.models.lenet import lenet
 from tff_fedss.models.mlp import mlp
 from tff_fedss.models.mobilenet_v3 import (
@@ -100,6 +100,7 @@ __all__ = [
     "check_output",
     "communication_saving",
     "cosine_logits",
+    "counted_dropouts",
     "inference",
     "INITIAL_NORM",
     "initial_classifier",

@@ -22,7 +22,8 @@ class CountedDropout(tf.keras.layers.Layer):
 
     Keras' own draws from a generator that no checkpoint holds. Here the count is a
     weight that is not trained: a run that goes on from saved weights drops what it
-    would have dropped.
+    would have dropped. In a federated process each client's training begins at a count
+    of its own (`start`).
     """
 
     def __init__(self, rate: float, seed: int, **kwargs):
@@ -44,6 +45,10 @@ class CountedDropout(tf.keras.layers.Layer):
         )
         super().build(input_shape)
 
+    def start(self, seed: tf.Tensor) -> None:
+        """Sets the count to the 64 bits of a seed, int32[2]."""
+        self._count.assign(tf.bitcast(seed, tf.int64))
+
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Drops in training, and raises what is left by 1 / (1 - rate)."""
         if not training or not self._rate:
@@ -59,6 +64,11 @@ class CountedDropout(tf.keras.layers.Layer):
     def get_config(self):
         """See Keras."""
         return {**super().get_config(), "rate": self._rate, "seed": self._seed}
+
+
+def counted_dropouts(model: tf.keras.Model) -> list[CountedDropout]:
+    """Returns the layers of a model that are `CountedDropout`, in a fixed order."""
+    return [layer for layer in model.submodules if isinstance(layer, CountedDropout)]
 
 
 class LayerNames:

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 from tff_fedss.runtime import parts, values
+from tff_fedss.runtime.errors import ClientError
 from tff_fedss.runtime.tf_computation import (
     TRACING,
     VECTORIZING,
@@ -137,8 +138,12 @@ def _aggregate(argument, device):
     sums = parts.Sum(len(slices), lambda a, b: merge((a, b), device))
     for index, part in enumerate(slices):
         total = zero
-        for client_value in value[part]:
-            total = accumulate((total, client_value), device)
+        for k in range(part.start, part.stop):
+            try:
+                total = accumulate((total, value[k]), device)
+            except tf.errors.InvalidArgumentError as error:
+                # As of a secure sum, whose range the client's value is not in.
+                raise ClientError(k, len(value), error) from error
         sums.add(index, total)
     return report(sums.result(), device)
 

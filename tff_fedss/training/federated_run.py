@@ -119,8 +119,12 @@ class FederatedRun(Run):
             client_fn: See `client_selection_fn`.
             sampling: See `cohort_fn`.
             accountant: Gives rounds an `epsilon`, where it is finite.
+
+        Raises:
+            ValueError: If the process was built for another phi or n than the task's.
         """
         super().__init__(name, task)
+        _check_fits(process, task)
         self._process = process
         self.protocol = protocol or metrics.Protocol()
         names = tff.structure.name_list(process.next.type_signature.parameter[1].member)
@@ -194,7 +198,7 @@ class FederatedRun(Run):
         measured = Metrics(
             (key, np.asarray(value).item()) for key, value in round_metrics.items()
         )
-        if measured["rejected_clients"] == measured["num_clients"]:
+        if not measured["num_examples"]:
             # Means over no one: there are none.
             del measured["loss"], measured["accuracy"]
         *phi, classifier = self._parameter_shapes
@@ -218,3 +222,25 @@ class FederatedRun(Run):
     def _parameter_shapes(self) -> list[tuple[int, ...]]:
         """The shapes of [*phi, W]."""
         return [np.shape(value) for value in self.weights.trainable]
+
+
+def _check_fits(
+    process: tff.learning.templates.LearningProcess, task: FederatedTask
+) -> None:
+    weights_type = process.get_model_weights.type_signature.result.trainable
+    *phi, w = (tuple(t.shape) for t in weights_type)
+    num_classes = task.dataset.num_classes
+    if w[0] != num_classes:
+        raise ValueError(
+            f"process is for n = {w[0]} classes, task for {num_classes}: build both of "
+            "one data set."
+        )
+    # Of a model that is not kept: Keras may refuse to call an eager model once another
+    # has been built in a graph.
+    model = task.feature_extractor_fn()
+    of_task = [tuple(v.shape) for v in model.trainable_variables]
+    if phi != of_task:
+        raise ValueError(
+            f"process has another phi than task: weights of the shapes {phi}, and "
+            f"{of_task}. Build both with one feature_extractor_fn."
+        )

@@ -25,8 +25,9 @@ from experiments.benchmarks.workload import (
     NUM_NEGATIVES,
     Workload,
 )
+from tff_fedss import algorithms
 from tff_fedss import runtime as runtimes
-from tff_fedss.algorithms import client_update, fedss
+from tff_fedss.algorithms import client_update
 
 
 class Ours(protocol.Contender):
@@ -67,16 +68,17 @@ class Ours(protocol.Contender):
         """See base class."""
         workload = self._workload
         is_fedss = workload.algorithm == "fedss"
-        self._process = fedss.build_fedss(
+        self._process = algorithms.build_fedss(
             lambda: tf_model.feature_extractor(workload),
             workload.num_classes,
-            MAX_POSITIVES,
+            algorithms.ClassSets(MAX_POSITIVES, NUM_NEGATIVES if is_fedss else 0),
+            algorithms.ClientTraining(
+                tff.learning.optimizers.build_sgdm(LEARNING_RATE),
+                BATCH_SIZE,
+                logit_scale=LOGIT_SCALE,
+            ),
+            algorithms.ServerUpdate(tff.learning.optimizers.build_sgdm(1.0)),
             method="fedss" if is_fedss else "full_softmax",
-            num_negatives=NUM_NEGATIVES if is_fedss else 0,
-            logit_scale=LOGIT_SCALE,
-            client_optimizer=tff.learning.optimizers.build_sgdm(LEARNING_RATE),
-            server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
-            batch_size=BATCH_SIZE,
         )
         with self._here():
             self._state = self._process.set_model_weights(

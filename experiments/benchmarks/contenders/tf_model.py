@@ -10,18 +10,25 @@ from tff_fedss import models
 
 
 def feature_extractor(workload: Workload) -> tf.keras.Model:
-    """Builds phi, with Keras's initial weights."""
+    """Builds phi; its initial weights are replaced by the workload's."""
     if workload.model == "mobilenet_v3_small":
         return models.FEATURE_EXTRACTORS["mobilenet_v3_small"](
             workload.image_shape, workload.embedding_dim
         )
     images = tf.keras.Input(workload.image_shape)
     x = tf.keras.layers.Rescaling(1 / 255)(images)
-    x = tf.keras.layers.Conv2D(32, 3, activation="relu", name="conv1")(x)
-    x = tf.keras.layers.Conv2D(64, 3, activation="relu", name="conv2")(x)
+    seeded = tf.keras.initializers.GlorotUniform(seed=0)
+    x = tf.keras.layers.Conv2D(
+        32, 3, activation="relu", kernel_initializer=seeded, name="conv1"
+    )(x)
+    x = tf.keras.layers.Conv2D(
+        64, 3, activation="relu", kernel_initializer=seeded, name="conv2"
+    )(x)
     x = tf.keras.layers.MaxPooling2D()(x)
     x = tf.keras.layers.Flatten()(x)
-    x = tf.keras.layers.Dense(workload.embedding_dim, "relu", name="dense")(x)
+    x = tf.keras.layers.Dense(
+        workload.embedding_dim, "relu", kernel_initializer=seeded, name="dense"
+    )(x)
     return tf.keras.Model(images, x)
 
 

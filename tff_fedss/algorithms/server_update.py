@@ -1,0 +1,203 @@
+"""Server update: mean of the clients' deltas, and next state (lines 12-13)."""
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss.algorithms import aggregation, settings
+
+
+class ServerState(NamedTuple):
+    """The state of the process between rounds.
+
+    Attributes:
+        feature_extractor: phi, a tuple of float32 tensors in the order of the Keras
+            model's `trainable_variables`.
+        classifier: W, float32[n, d].
+        optimizer: The state of the server optimizer over (phi, W).
+        round_num: int32[], the number of rounds done.
+        aggregation: The states of the aggregators of phi and of W's rows.
+    """
+
+    feature_extractor: tuple[Any, ...]
+    classifier: Any
+    optimizer: Any
+    round_num: Any
+    aggregation: Any = ()
+
+
+class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
+    """Aggregates phi and W, each by a factory of its own.
+
+    Args:
+        phi: A factory for deltas of phi.
+        w: A factory for those of W.
+    """
+
+    def __init__(self, phi: aggregation.Factory, w: aggregation.Factory):
+        self._phi = aggregation.weighted(phi)
+        self._w = aggregation.weighted(w)
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Creates a process over `aggregation.ModelDelta`."""
+        phi = self._phi.create(value_type.phi, weight_type)
+        w = self._w.create(value_type.w, weight_type)
+
+        def both(of_phi, of_w):
+            return tff.federated_zip(collections.OrderedDict(phi=of_phi, w=of_w))
+
+        @tff.federated_computation
+        def initialize():
+            return both(phi.initialize(), w.initialize())
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_round(state, value, weight):
+            of_phi = phi.next(state["phi"], value.phi, weight)
+            of_w = w.next(state["w"], value.w, weight)
+            return tff.templates.MeasuredProcessOutput(
+                both(of_phi.state, of_w.state),
+                tff.federated_zip(aggregation.ModelDelta(of_phi.result, of_w.result)),
+                both(of_phi.measurements, of_w.measurements),
+            )
+
+        return tff.templates.AggregationProcess(initialize, next_round)
+
+
+def build_aggregation(
+    update: settings.ServerUpdate, delta_type: tff.Type
+) -> tff.templates.AggregationProcess:
+    """Builds line 12: from the clients' deltas to the mean one.
+
+    Args:
+        update: The aggregators and the clients' weights.
+        delta_type: `aggregation.ModelDelta`, a client's.
+
+    Returns:
+        A process whose weight is n_k, float32[]; 0 for a client whose update does not
+        count, and is zero.
+    """
+    factory = update.joint_aggregator
+    if factory is None:
+        mean = aggregation.mean_factory()
+        is_sparse = isinstance(delta_type.w, tff.StructType)
+        mean_of_rows = aggregation.SparseRowsFactory() if is_sparse else mean
+        factory = PhiAndRowsFactory(
+            update.phi_aggregator or mean, update.rows_aggregator or mean_of_rows
+        )
+    weight_type = tff.TensorType(np.float32)
+    process = aggregation.weighted(factory).create(delta_type, weight_type)
+    weigh = aggregation.weighting(update.client_weighting)
+    if weigh is None:
+        return process
+
+    @tff.federated_computation(
+        process.initialize.type_signature.result,
+        tff.FederatedType(delta_type, tff.CLIENTS),
+        tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    def next_round(state, value, weight):
+        return process.next(state, value, tff.federated_map(weigh, weight))
+
+    return tff.templates.AggregationProcess(process.initialize, next_round)
+
+
+def initialization(
+    initialize_model: tff.Computation, aggregate: tff.templates.AggregationProcess
+) -> tff.Computation:
+    """Returns the computation of the first state.
+
+    Args:
+        initialize_model: A TensorFlow computation of a `ServerState` without
+            aggregators (line 1).
+        aggregate: From `build_aggregation`.
+    """
+
+    @tff.federated_computation
+    def initialize():
+        state = tff.federated_eval(initialize_model, tff.SERVER)
+        return tff.federated_zip(
+            ServerState(
+                state.feature_extractor,
+                state.classifier,
+                state.optimizer,
+                state.round_num,
+                aggregate.initialize(),
+            )
+        )
+
+    return initialize
+
+
+def build_step(
+    update: settings.ServerUpdate, mean_type: tff.Type, state_type: tff.Type
+) -> tff.Computation:
+    """Builds line 13 with the sign that line 11 asks for: theta + alpha * mean delta.
+
+    To the server optimizer the negative of the mean delta is the gradient.
+
+    Args:
+        update: The optimizer, and what comes after it.
+        mean_type: `aggregation.ModelDelta`, the mean one.
+        state_type: Of `ServerState`.
+
+    Returns:
+        (state, mean delta, state of the aggregators) -> the next state, and what
+        `after_step` measures.
+    """
+
+    @tff.tensorflow.computation(state_type, mean_type, state_type.aggregation)
+    def step(state, mean, aggregation_state):
+        phi_gradient = tf.nest.map_structure(tf.negative, tuple(mean.phi))
+        if tf.is_tensor(mean.w):
+            w_gradient = -mean.w
+        else:
+            w_gradient = aggregation.gradient_of(mean.w, state.classifier.shape)
+        optimizer_state, (phi, w) = update.optimizer.next(
+            state.optimizer,
+            (tuple(state.feature_extractor), state.classifier),
+            (phi_gradient, w_gradient),
+        )
+        w, measured = (w, {}) if update.after_step is None else update.after_step(w)
+        new_state = ServerState(
+            _checked("phi", phi),
+            _checked("W", w),
+            _checked("the state of the server optimizer", optimizer_state),
+            state.round_num + 1,
+            aggregation_state,
+        )
+        return new_state, collections.OrderedDict(measured)
+
+    return step
+
+
+def _checked(name: str, values: Any) -> Any:
+    """Returns values of a server state; the round fails if one is not finite."""
+    message = (
+        f"{name} is not finite after the server step: try a smaller learning rate, or "
+        "an aggregator that clips."
+    )
+    checks = [
+        tf.debugging.Assert(_is_finite(t), [message])
+        for t in tf.nest.flatten(values)
+        if t.dtype.is_floating
+    ]
+    with tf.control_dependencies(checks):
+        return tf.nest.map_structure(tf.identity, values)
+
+
+def _is_finite(values: tf.Tensor) -> tf.Tensor:
+    # A sum needs no second [n, d]; it may overflow where no value is infinite.
+    return tf.cond(
+        tf.math.is_finite(tf.reduce_sum(values)),
+        lambda: True,
+        lambda: tf.reduce_all(tf.math.is_finite(values)),
+    )

@@ -1,0 +1,214 @@
+"""Settings of a federated process: class sets, client training, server update."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import class_sets
+from tff_fedss.algorithms import aggregation, exchange, one_vector, sparse_sgdm
+
+Optimizer = tff.learning.optimizers.Optimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassSets:
+    """What a client asks for, and what it gets (Algorithm 1, lines 5-7).
+
+    Attributes:
+        max_positives: The largest |P_k| of any client: class sets are padded to
+            max_positives + num_negatives. None for FullSoftmax and with a `builder`.
+        num_negatives: m = |N_k|; 0 for PosOnly and FullSoftmax, which draw none.
+        logit_correction: "inclusion" or "none", see `class_sets.SampledClasses`.
+        builder: How a client arrives at S_k, in place of the method's way. It replaces
+            max_positives, num_negatives and logit_correction.
+        requests: Which rows of W a client gets: "sampled", those of S_k; "union", those
+            that any client of the cohort asks for; "all". The model is the same.
+        with_positives: Whether a client's argument has "positives", int32[|P_k|], too:
+            its distinct labels. Its data are then read once, when it trains; else
+            twice, for the labels first. (TFF selects rows for all clients at once, and
+            all must have drawn by then.)
+    """
+
+    max_positives: int | None = None
+    num_negatives: int = 0
+    logit_correction: str = "inclusion"
+    builder: class_sets.ClassSetBuilder | None = None
+    requests: str = "sampled"
+    with_positives: bool = False
+
+    def __post_init__(self):
+        if self.requests not in exchange.REQUESTS:
+            raise ValueError(
+                f"requests must be one of {exchange.REQUESTS}, found {self.requests!r}."
+            )
+        if self.builder is not None and self.num_negatives:
+            raise ValueError(
+                f"num_negatives={self.num_negatives} has no meaning with a builder, "
+                "which draws them."
+            )
+
+    def builder_of(self, method: str, num_classes: int) -> class_sets.ClassSetBuilder:
+        """Returns how clients arrive at S_k.
+
+        Args:
+            method: One of `fedss.METHODS`.
+            num_classes: n.
+
+        Raises:
+            ValueError: If the settings do not suit the method or n.
+        """
+        if self.num_negatives and method in ("pos_only", "full_softmax"):
+            raise ValueError(
+                f"{method} draws no negatives: num_negatives must be 0, "
+                f"found {self.num_negatives}."
+            )
+        builder = self.builder
+        if builder is None:
+            builder = self._builder_of(method, num_classes)
+        if builder.num_classes != num_classes:
+            raise ValueError(
+                f"builder is for {builder.num_classes} classes, "
+                f"num_classes={num_classes}."
+            )
+        if builder.is_everything and self.requests != "sampled":
+            raise ValueError(
+                f"requests={self.requests!r} has no meaning where a client asks for "
+                "all classes."
+            )
+        return builder
+
+    def _builder_of(self, method: str, num_classes: int) -> class_sets.ClassSetBuilder:
+        if method == "full_softmax":
+            return class_sets.AllClasses(num_classes)
+        if self.max_positives is None:
+            raise ValueError(f"{method} needs max_positives, the largest |P_k|.")
+        if method == "neg_only" and not self.num_negatives:
+            raise ValueError("neg_only needs num_negatives of at least 1, found 0.")
+        return class_sets.SampledClasses(
+            num_classes, self.num_negatives, self.max_positives, self.logit_correction
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientTraining:
+    """How a client trains (Algorithm 1, lines 8-11).
+
+    Attributes:
+        optimizer: Of TFF; by default SGD with learning rate eta = 0.01 (A.2). Its state
+            starts anew in every round. On GPUs one by `over_one_vector` is faster.
+        batch_size: The mini-batch b (A.2: 32). A last short batch is a step too.
+        num_epochs: Passes over the local data (A.2: 1).
+        logit_scale: The fixed scale of the cosine logits (A.2: 20).
+        loss_fn: (logits float32[b, L], targets int32[b], `class_sets.ClassSet`) ->
+            float32[b], in place of the method's loss. Targets are positions in S_k; the
+            logits are not corrected yet.
+        use_xla: Whether XLA compiles a step. A last short batch is then padded, and the
+            padding does not count.
+        image_dtype: Of the images in the data; phi gets float32.
+    """
+
+    optimizer: Optimizer = dataclasses.field(
+        default_factory=lambda: one_vector.over_one_vector(
+            tff.learning.optimizers.build_sgdm(0.01)
+        )
+    )
+    batch_size: int = 32
+    num_epochs: int = 1
+    logit_scale: float = 20.0
+    loss_fn: Callable[..., tf.Tensor] | None = None
+    use_xla: bool = False
+    image_dtype: tf.DType = tf.uint8
+
+    def __post_init__(self):
+        _check_is_no_keras_optimizer("optimizer of ClientTraining", self.optimizer)
+        if isinstance(self.loss_fn, tf.keras.losses.Loss):
+            raise TypeError(
+                "loss_fn is a loss of Keras: give a function (logits, targets, "
+                "class_set) -> float32[examples]; see `losses`."
+            )
+        if self.batch_size < 1 or self.num_epochs < 1:
+            raise ValueError(
+                "batch_size and num_epochs must be positive, "
+                f"found {self.batch_size} and {self.num_epochs}."
+            )
+        check_positive("logit_scale", self.logit_scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerUpdate:
+    """How the clients' deltas become the next model (Algorithm 1, lines 12-13).
+
+    Attributes:
+        optimizer: Of TFF; by default `build_sparse_sgdm` with learning rate alpha = 1.0
+            and momentum 0.9 (A.2). It gets the gradient of W as `tf.IndexedSlices` (of
+            which TFF's optimizers make a dense one), that of FullSoftmax as a tensor.
+        phi_aggregator: A factory of `tff.aggregators` for the clients' deltas of phi,
+            a tuple of tensors: robust, secure, compressed, private; by default the mean
+            of line 12. An unweighted one needs `client_weighting="uniform"`.
+        rows_aggregator: The same for the deltas of W's rows: a factory over
+            `aggregation.SparseRows`, whose result is another one or a dense matrix;
+            by default `aggregation.SparseRowsFactory`. A factory of TFF's is wrapped in
+            `aggregation.ScatteredRowsFactory`. For FullSoftmax a factory of TFF's, over
+            float32[n, d].
+        joint_aggregator: In place of both, where they must be seen as one: a factory
+            over `aggregation.ModelDelta`, such as `user_level_dp.PrivateMeanFactory`.
+        client_weighting: The weight of a client in line 12: "num_examples" is n_k;
+            "uniform" 1; or a function from n_k, float32[] and positive, to a weight of
+            at least 0. A client without examples, or whose update is rejected, has
+            weight 0 (to an unweighted factory it gives zeros).
+        after_step: Maps W, float32[n, d], to the W that ends the round, and to scalars
+            by name for the metrics: a server regularization, as FedAwS has one.
+    """
+
+    optimizer: Optimizer = dataclasses.field(
+        default_factory=lambda: sparse_sgdm.build_sparse_sgdm(1.0, 0.9)
+    )
+    phi_aggregator: aggregation.Factory | None = None
+    rows_aggregator: aggregation.Factory | None = None
+    joint_aggregator: aggregation.Factory | None = None
+    client_weighting: aggregation.ClientWeighting = "num_examples"
+    after_step: (
+        Callable[[tf.Tensor], tuple[tf.Tensor, Mapping[str, tf.Tensor]]] | None
+    ) = None
+
+    def __post_init__(self):
+        _check_is_no_keras_optimizer("optimizer of ServerUpdate", self.optimizer)
+        aggregation.check_weighting(self.client_weighting)
+        factories = {
+            name: factory
+            for name in ("phi_aggregator", "rows_aggregator", "joint_aggregator")
+            if (factory := getattr(self, name)) is not None
+        }
+        if "joint_aggregator" in factories and len(factories) > 1:
+            raise ValueError(
+                "joint_aggregator aggregates phi and W: give no phi_aggregator and "
+                "no rows_aggregator with it."
+            )
+        for name, factory in factories.items():
+            aggregation.check_factory(name, factory)
+            if self.client_weighting != "uniform" and not isinstance(
+                factory, tff.aggregators.WeightedAggregationFactory
+            ):
+                raise ValueError(
+                    f"{name} is a {type(factory).__name__}, which knows no weights: "
+                    'give client_weighting="uniform", too.'
+                )
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raises a ValueError unless a number is positive and finite."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be positive and finite, found {value}.")
+
+
+def _check_is_no_keras_optimizer(name: str, optimizer: Any) -> None:
+    kinds = (tf.keras.optimizers.Optimizer, tf.keras.optimizers.legacy.Optimizer)
+    if isinstance(optimizer, kinds):
+        raise TypeError(
+            f"{name} is a {type(optimizer).__name__} of Keras, whose variables live in "
+            "one place: give one of tff.learning.optimizers, such as build_sgdm(0.1)."
+        )
