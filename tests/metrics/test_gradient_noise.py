@@ -19,14 +19,14 @@ ALL_NEGATIVES = NUM_CLASSES - NUM_POSITIVES
 
 # Building a TFF computation takes seconds: one of each kind serves all tests here.
 @functools.cache
-def build(m=None, momentum=0.0, seed=0):
+def build(m=None, momentum=0.0, seed=0, loss_fn=None):
     """FedSS with m negatives; FullSoftmax for m = None."""
     return algorithms.build_fedss(
         dense_features,
         NUM_CLASSES,
         algorithms.ClassSets(NUM_POSITIVES, m or 0),
         algorithms.ClientTraining(
-            tff.learning.optimizers.build_sgdm(0.1), logit_scale=5.0
+            tff.learning.optimizers.build_sgdm(0.1), logit_scale=5.0, loss_fn=loss_fn
         ),
         algorithms.ServerUpdate(tff.learning.optimizers.build_sgdm(1.0, momentum)),
         method="full_softmax" if m is None else "fedss",
@@ -119,10 +119,11 @@ def test_the_seed_decides():
     assert len(seeds) == 4
 
 
+def no_number(logits, targets, class_set):
+    return logits[:, 0] * np.nan
+
+
 def test_rejected_clients_are_an_error():
-    weights = initial_weights()
-    broken = tff.learning.models.ModelWeights(
-        [np.full_like(w, 1e30) for w in weights.trainable], []
-    )
+    broken = build(3, loss_fn=no_number)
     with pytest.raises(ValueError, match="2 of 2 updates were not finite"):
-        gradient_noise(build(), build(3), broken, make_batches(1), 2, 0)
+        gradient_noise(build(), broken, initial_weights(), make_batches(1), 2, 0)
