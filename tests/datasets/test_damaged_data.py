@@ -15,7 +15,6 @@ import pytest
 from tests import labelled_blobs, odd_files
 from tests.datasets.damaged import refused, write
 from tff_fedss.datasets import (
-    fingerprint,
     image_files,
     images,
     stanford_online_products,
@@ -356,7 +355,7 @@ def test_a_fingerprint_of_what_was_read_says_that_an_image_is_another(tmp_path):
     write(tmp_path / "p0" / "0.png", odd_files.encoded(colour=(1, 1, 1)))
     after = _load_faces(tmp_path)[0].fingerprint()
     assert before != after and isinstance(before, dict)
-    assert fingerprint.of_text(before) == fingerprint.of_text(after)
+    assert before.keys() == after.keys()
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])

@@ -1,4 +1,4 @@
-"""Fingerprints of data: by what a run that goes on knows its data again.
+"""Data fingerprints: by them a resumed run checks that its data have not changed.
 
 A fingerprint is a flat mapping from words to numbers and short digests, which can be
 kept as JSON. It says what was read, and neither where it lay nor when it was written:
@@ -10,9 +10,8 @@ spread evenly, so that a fingerprint costs a second or two at any size.
 """
 
 import hashlib
-import itertools
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,23 +19,49 @@ Fingerprint = dict[str, int | str]
 
 MAX_BYTES = 256 * 2**20
 _DIGEST_BYTES = 8
-_BLOCK_BYTES = 1 << 20  # of a file that is read whole
-_SAMPLE_BLOCKS = 256  # of files that are not, each of:
-_SAMPLE_BLOCK_BYTES = 1 << 16
+_SAMPLED = 256  # images of a data set that is larger
 _ROWS_AT_A_TIME = 4096
 
 
-def of_text(parts: Iterable[str]) -> str:
-    """Digests texts, such as names, in their order."""
-    digest = _new()
-    for part in parts:
-        _add_bytes(digest, part.encode(errors="surrogateescape"))
-    return digest.hexdigest()
+def of(parts: Mapping[str, Any]) -> Fingerprint:
+    """Makes the fingerprint of data from their parts.
+
+    Args:
+        parts: By name. Numbers and single texts are kept as they are, and a shape (a
+            tuple of numbers) as a text. Digested are: an array, or a list of arrays;
+            a list of texts, such as names; an iterator over batches, which are lists of
+            arrays, up to `MAX_BYTES`.
+    """
+    result = {}
+    for name, part in parts.items():
+        if isinstance(part, tuple) and isinstance(part[0], int):
+            part = " x ".join(map(str, part))
+        elif isinstance(part, Iterator):
+            part = _of_stream(part)
+        elif isinstance(part, np.ndarray):
+            part = of_arrays([part])
+        elif isinstance(part, Sequence) and not isinstance(part, str):
+            is_text = not part or isinstance(part[0], str)
+            part = _of_text(part) if is_text else of_arrays(part)
+        result[name] = part
+    return result
 
 
-def of_numbers(numbers: Iterable[int]) -> str:
-    """Digests whole numbers, such as counts, in their order."""
-    return of_arrays([np.fromiter(numbers, np.int64)])
+def sample(sizes: np.ndarray) -> np.ndarray:
+    """Returns the positions of the images whose contents are to be digested.
+
+    Args:
+        sizes: Of all images in bytes, int64[N].
+    """
+    if sizes.sum() <= MAX_BYTES:
+        return np.arange(len(sizes))
+    return np.array(evenly_spaced(len(sizes), _SAMPLED))
+
+
+def evenly_spaced(total: int, most: int) -> list[int]:
+    """Returns at most so many of the numbers 0..total-1, the same for a total."""
+    count = min(total, most)
+    return [i * total // count for i in range(count)]
 
 
 def of_arrays(arrays: Sequence[np.ndarray], max_bytes: int = MAX_BYTES) -> str:
@@ -64,12 +89,7 @@ def of_arrays(arrays: Sequence[np.ndarray], max_bytes: int = MAX_BYTES) -> str:
     return digest.hexdigest()
 
 
-def of_stream(batches: Iterable[Sequence[np.ndarray]]) -> str:
-    """Digests the start of a stream of arrays, up to `MAX_BYTES` and a batch.
-
-    Args:
-        batches: Some arrays at a time, as for `of_arrays`.
-    """
+def _of_stream(batches: Iterable[Sequence[np.ndarray]]) -> str:
     digest, num_bytes = _new(), 0
     for arrays in batches:
         _add_bytes(digest, of_arrays(arrays).encode())
@@ -79,56 +99,11 @@ def of_stream(batches: Iterable[Sequence[np.ndarray]]) -> str:
     return digest.hexdigest()
 
 
-def of_files(paths: Sequence[str | os.PathLike], what: str) -> Fingerprint:
-    """Digests files in their order: their names without folders, sizes and contents.
-
-    Args:
-        paths: The files.
-        what: What to call them in the keys, such as "record files".
-
-    Raises:
-        OSError: If one cannot be read.
-    """
-    sizes = [os.path.getsize(path) for path in paths]
-    names = [os.path.basename(path) for path in paths]
+def _of_text(texts: Iterable[str]) -> str:
     digest = _new()
-    for number, start, length in _blocks(sizes):
-        with open(paths[number], "rb") as file:
-            file.seek(start)
-            while length > 0 and (block := file.read(min(length, _BLOCK_BYTES))):
-                digest.update(block)
-                length -= len(block)
-    return {
-        what: len(paths),
-        f"bytes of {what}": sum(sizes),
-        f"names and sizes of {what}": of_text(
-            f"{name} {size}" for name, size in zip(names, sizes, strict=True)
-        ),
-        f"contents of {what}": digest.hexdigest(),
-    }
-
-
-def evenly_spaced(total: int, most: int) -> list[int]:
-    """Returns at most so many of the numbers 0..total-1, the same for a total."""
-    count = min(total, most)
-    return [i * total // count for i in range(count)]
-
-
-def shape_text(shape: Iterable[int]) -> str:
-    """Writes the shape of an example, such as "28 x 28 x 1"."""
-    return " x ".join(map(str, shape))
-
-
-def _blocks(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yields what to read: the number of a file, a position and a length in it."""
-    ends = list(itertools.accumulate(sizes))
-    total = ends[-1] if ends else 0
-    if total <= MAX_BYTES:
-        yield from ((number, 0, size) for number, size in enumerate(sizes))
-        return
-    for position in evenly_spaced(total, _SAMPLE_BLOCKS):
-        number = int(np.searchsorted(ends, position, "right"))
-        yield number, position - (ends[number] - sizes[number]), _SAMPLE_BLOCK_BYTES
+    for text in texts:
+        _add_bytes(digest, text.encode(errors="surrogateescape"))
+    return digest.hexdigest()
 
 
 def _new():

@@ -12,7 +12,6 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.federated import clients, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.errors import InvalidInputError
@@ -372,7 +371,7 @@ def hold_out_clients(
         note="; ".join(filter(None, notes)),
         contents=lambda: {
             **{f"{key} (all)": value for key, value in dataset.fingerprint().items()},
-            "names of validation clients": fingerprint.of_text(apart),
+            "names of validation clients": apart,
             "measured on": "validation clients" if on_validation else "the test",
         },
         **test,

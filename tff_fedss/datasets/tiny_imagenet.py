@@ -199,7 +199,7 @@ def load(
         ),
         note="test images are those of the validation set",
         contents=lambda: {
-            **client_data.fingerprint(),
+            **client_data.contents(),
             "contents of test images": fingerprint.of_arrays(
                 [test_images, test_labels]
             ),

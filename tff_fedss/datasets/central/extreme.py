@@ -78,19 +78,19 @@ class ExtremeDataset:
     num_labels: int
 
     def fingerprint(self) -> Fingerprint:
-        """By what a run knows these data again; see `fingerprint`."""
+        """Returns a fingerprint of the data (see `fingerprint`)."""
         result = {"features": self.num_features, "labels": self.num_labels}
         for part, rows in (("training", self.train), ("test", self.test)):
             result |= {
                 f"{part} rows": len(rows),
-                f"labels of {part} rows": fingerprint.of_arrays(
-                    [rows.label_ids, rows.label_ends]
-                ),
-                f"features of {part} rows": fingerprint.of_arrays(
-                    [rows.feature_ids, rows.feature_ends, rows.values]
-                ),
+                f"labels of {part} rows": [rows.label_ids, rows.label_ends],
+                f"features of {part} rows": [
+                    rows.feature_ids,
+                    rows.feature_ends,
+                    rows.values,
+                ],
             }
-        return result
+        return fingerprint.of(result)
 
 
 def load(data_dir: str | os.PathLike) -> ExtremeDataset:

@@ -6,6 +6,7 @@ at any number of identities, and `indexed_identities` makes them of people's ima
 
 import abc
 import hashlib
+from typing import Any
 
 import numpy as np
 
@@ -56,19 +57,19 @@ class Identities(abc.ABC):
         """Returns test examples first..end-1, as `batch` returns examples."""
 
     def fingerprint(self) -> Fingerprint:
-        """By what a run knows these data again; see `fingerprint`."""
-        return {
+        """Returns a fingerprint of the data (see `fingerprint`)."""
+        counts = {
             "data set": self.name,
             "classes": self.num_classes,
-            "example shape": fingerprint.shape_text(self.example_shape),
+            "example shape": self.example_shape,
             "test examples": len(self.test_labels),
-            "identities of test examples": fingerprint.of_arrays([self.test_labels]),
-            **self._contents(),
+            "identities of test examples": self.test_labels,
         }
+        return fingerprint.of({**counts, **self._contents()})
 
     @abc.abstractmethod
-    def _contents(self) -> Fingerprint:
-        """What the fingerprint says of the examples."""
+    def _contents(self) -> dict[str, Any]:
+        """Returns what the fingerprint says of the examples."""
 
 
 def epoch_positions(number: int, size: int, total: int, seed: int) -> np.ndarray:
@@ -137,14 +138,13 @@ class ArrayIdentities(Identities):
         """See the base class."""
         return self._test_examples[first:end]
 
-    def _contents(self) -> Fingerprint:
-        sizes = np.bincount(self._labels)
+    def _contents(self) -> dict[str, Any]:
         return {
             "training examples": len(self._labels),
-            "examples per class": fingerprint.of_numbers(sizes),
-            "labels of training examples": fingerprint.of_arrays([self._labels]),
-            "contents of training examples": fingerprint.of_arrays([self._examples]),
-            "contents of test examples": fingerprint.of_arrays([self._test_examples]),
+            "examples per class": np.bincount(self._labels),
+            "labels of training examples": self._labels,
+            "contents of training examples": self._examples,
+            "contents of test examples": self._test_examples,
         }
 
 
@@ -214,14 +214,14 @@ class GeneratedIdentities(Identities):
         ]
         return np.concatenate(rows)
 
-    def _contents(self) -> Fingerprint:
+    def _contents(self) -> dict[str, Any]:
         # Not of examples: their last bits differ between processors.
         labels = self._rng(0, 1).integers(0, self.num_classes, 1000)
         return {
             "seed of identities": self._seed,
             "noise": repr(float(self._noise)),
             "distraction": repr(float(self._distraction)),
-            "some random labels": fingerprint.of_arrays([labels]),
+            "some random labels": labels,
         }
 
     def centres(self, labels: np.ndarray) -> np.ndarray:

@@ -7,13 +7,13 @@ squares.
 
 import concurrent.futures
 import os
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from tff_fedss.datasets import fingerprint, splits
+from tff_fedss.datasets import splits
 from tff_fedss.datasets.central import identities
-from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.images import index, layout
 from tff_fedss.errors import InvalidInputError
 
@@ -163,14 +163,12 @@ class _IndexedIdentities(identities.Identities):
         """See the base class."""
         return self._read(self._test_rows[first:end])
 
-    def _contents(self) -> Fingerprint:
+    def _contents(self) -> dict[str, Any]:
         names = self._images.class_names
         rows = np.concatenate([self._rows, self._test_rows])
         return {
-            "names of identities": fingerprint.of_text(
-                names[k] for k in self._images.labels[rows]
-            ),
-            "images per identity": fingerprint.of_numbers(np.bincount(self._labels)),
+            "names of identities": [names[k] for k in self._images.labels[rows]],
+            "images per identity": np.bincount(self._labels),
             **self._images.fingerprint(rows),
         }
 

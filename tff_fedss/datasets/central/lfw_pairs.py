@@ -97,16 +97,16 @@ class LfwPairs:
         return np.stack([self._read(path) for path in self._paths[first:end]])
 
     def fingerprint(self) -> Fingerprint:
-        """By what a run knows these pairs again; see `fingerprint`."""
-        return {
-            "pairs": len(self.first),
-            "list of pairs": fingerprint.of_arrays(
-                [self.first, self.second, self.is_same]
-            ),
-            "images of pairs": fingerprint.of_text(
-                f"{path.name} {path.stat().st_size}" for path in self._paths
-            ),
-        }
+        """Returns a fingerprint of the data (see `fingerprint`)."""
+        return fingerprint.of(
+            {
+                "pairs": len(self.first),
+                "list of pairs": [self.first, self.second, self.is_same],
+                "images of pairs": [
+                    f"{path.name} {path.stat().st_size}" for path in self._paths
+                ],
+            }
+        )
 
     def _place(self, folder: pathlib.Path, name: str, number: str) -> int:
         key = name, number

@@ -35,17 +35,14 @@ class PennTreebank(NamedTuple):
     words: list[str]
 
     def fingerprint(self) -> Fingerprint:
-        """By what a run knows this text again; see `fingerprint`."""
-        result = {
-            "words": len(self.words),
-            "spelling of words": fingerprint.of_text(self.words),
-        }
+        """Returns a fingerprint of the text (see `fingerprint`)."""
+        result = {"words": len(self.words), "spelling of words": self.words}
         for part, tokens in zip(_TITLES, self[:3], strict=True):
             result |= {
                 f"{part} tokens": len(tokens),
-                f"contents of {part} text": fingerprint.of_arrays([tokens]),
+                f"contents of {part} text": tokens,
             }
-        return result
+        return fingerprint.of(result)
 
 
 def load(data_dir: str | os.PathLike) -> PennTreebank:

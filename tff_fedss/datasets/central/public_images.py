@@ -74,16 +74,18 @@ class PublicImages:
         return text
 
     def fingerprint(self) -> Fingerprint:
-        """By what a run knows these data again; see `fingerprint`."""
-        return {
-            "sources": fingerprint.of_text(self.sources),
-            "classes": self.num_classes,
-            "image shape": fingerprint.shape_text(self.image_shape),
-            "labels of training images": fingerprint.of_arrays([self.train_labels]),
-            "contents of training images": fingerprint.of_arrays([self.train_images]),
-            "labels of the probe": fingerprint.of_arrays([self.probe_labels]),
-            "contents of the probe": fingerprint.of_arrays([self.probe_images]),
-        }
+        """Returns a fingerprint of the data (see `fingerprint`)."""
+        return fingerprint.of(
+            {
+                "sources": self.sources,
+                "classes": self.num_classes,
+                "image shape": self.image_shape,
+                "labels of training images": self.train_labels,
+                "contents of training images": self.train_images,
+                "labels of the probe": self.probe_labels,
+                "contents of the probe": self.probe_images,
+            }
+        )
 
 
 def put_together(
@@ -109,8 +111,8 @@ def put_together(
         if source.images.shape[1:] != first.images.shape[1:]:
             raise InvalidInputError(
                 f"images of {source.name} are "
-                f"{fingerprint.shape_text(source.images.shape[1:])}, those of "
-                f"{first.name} {fingerprint.shape_text(first.images.shape[1:])}: "
+                f"{source.images.shape[1:]}, those of {first.name} "
+                f"{first.images.shape[1:]}: "
                 "expected the same size and channels."
             )
     if not 0 <= num_probe_classes <= first.num_classes - 2:

@@ -7,13 +7,11 @@ import abc
 import collections
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-
-from tff_fedss.datasets import fingerprint
-from tff_fedss.datasets.fingerprint import Fingerprint
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -303,15 +301,14 @@ class InMemoryClientData(ArrayClientData):
         _, labels = self.client_arrays(client_id)
         return labels
 
-    def fingerprint(self) -> Fingerprint:
-        """By what a run knows these clients' examples again; see `fingerprint`."""
-        images, labels = zip(*self._clients.values(), strict=True)
-        sizes = np.bincount(np.concatenate(labels))
+    def contents(self) -> dict[str, Any]:
+        """Returns what a fingerprint says of the examples, see `fingerprint.of`."""
+        images, labels = map(list, zip(*self._clients.values(), strict=True))
         return {
             "training images": sum(map(len, labels)),
-            "images per class": fingerprint.of_numbers(sizes),
-            "labels of training images": fingerprint.of_arrays(labels),
-            "contents of training images": fingerprint.of_arrays(images),
+            "images per class": np.bincount(np.concatenate(labels)),
+            "labels of training images": labels,
+            "contents of training images": images,
         }
 
     def _check(self, client_id: str) -> None:

@@ -71,9 +71,9 @@ class FederatedDataset:
             from 0 on, to retrieve among each other. None if there are none.
         class_names: What the n classes are called, by label; None if nothing says it.
         note: What else a person should know about the split, for `summary`.
-        contents: What `fingerprint` is to say of images and labels, beyond the counts
-            of clients. None: it goes through `train` (some clients of it, if it has no
-            `fingerprint` of its own), `test` and `public`.
+        contents: Returns what is in the fingerprint beyond the counts of clients, see
+            `fingerprint.of`. None: what is in memory, or some clients' examples, and
+            the held-out images.
     """
 
     name: str
@@ -88,7 +88,7 @@ class FederatedDataset:
     unseen: HeldOut | None = None
     class_names: Sequence[str] | None = None
     note: str = ""
-    contents: Callable[[], Mapping[str, int | str]] | None = None
+    contents: Callable[[], Mapping[str, Any]] | None = None
 
     @classmethod
     def from_arrays(
@@ -310,57 +310,44 @@ class FederatedDataset:
         return self.train.max_positives
 
     def fingerprint(self) -> Fingerprint:
-        """By what a run knows these data again; see `fingerprint`."""
+        """Returns a fingerprint of the data (see `fingerprint`)."""
         client_ids = self.train.client_ids
         counted = [
             client_ids[k]
             for k in fingerprint.evenly_spaced(len(client_ids), _COUNTED_CLIENTS)
         ]
-        result = {
+        counts = {
             "data set": self.name,
             "classes": self.num_classes,
-            "image shape": fingerprint.shape_text(self.image_shape),
+            "image shape": self.image_shape,
             "clients": len(client_ids),
-            "names of clients": fingerprint.of_text(client_ids),
-            "images per client": fingerprint.of_numbers(
-                map(self.num_examples, counted)
-            ),
-            "classes of clients": fingerprint.of_arrays(
-                [np.asarray(self.positives(client_id)) for client_id in counted]
-            ),
+            "names of clients": client_ids,
+            "images per client": np.array([*map(self.num_examples, counted)], np.int64),
+            "classes of clients": [np.asarray(self.positives(k)) for k in counted],
             "test images": self.test.num_examples,
             "public images": self.public.num_examples if self.public else 0,
             "public classes": self.public.num_classes if self.public else 0,
         }
-        contents = self._read_contents if self.contents is None else self.contents
-        return {**result, **contents()}
+        contents = self._contents if self.contents is None else self.contents
+        return fingerprint.of({**counts, **contents()})
 
-    def _read_contents(self) -> Fingerprint:
-        if hasattr(self.train, "fingerprint"):
-            result = self.train.fingerprint()
+    def _contents(self) -> dict[str, Any]:
+        ids = self.train.client_ids
+        if isinstance(self.train, clients_lib.InMemoryClientData):
+            result = self.train.contents()
         else:
-            ids = self.train.client_ids
-            sampled = fingerprint.evenly_spaced(len(ids), _SAMPLED_CLIENTS)
             result = {
-                "contents of some clients": fingerprint.of_stream(
+                "contents of some clients": (
                     arrays
-                    for k in sampled
+                    for k in fingerprint.evenly_spaced(len(ids), _SAMPLED_CLIENTS)
                     for arrays in _batches(
                         self.train.create_tf_dataset_for_client(ids[k])
                     )
                 )
             }
-        result["contents of test images"] = fingerprint.of_stream(
-            _batches(self.test.data)
-        )
-        if self.public is not None:
-            result["contents of public images"] = fingerprint.of_stream(
-                _batches(self.public.data)
-            )
-        if self.unseen is not None:
-            result["contents of unseen images"] = fingerprint.of_stream(
-                _batches(self.unseen.data)
-            )
+        for name in ("test", "public", "unseen"):
+            if (part := getattr(self, name)) is not None:
+                result[f"contents of {name} images"] = _batches(part.data)
         return result
 
     def summary(self) -> str:

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from tff_fedss import files, progress
 from tff_fedss.datasets import fingerprint, formats, sources
-from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 
 # A record of a TFRecord file: its length in 8 bytes, a checksum of these in 4, the
@@ -60,14 +59,17 @@ class RecordIndex:
             file.seek(self.records["offset"][row])
             return file.read(self.records["length"][row])
 
-    def fingerprint(self) -> Fingerprint:
-        """Returns a fingerprint of the files (see `fingerprint`)."""
-        labels, lengths = self.records["label"], self.records["length"]
+    def contents(self) -> dict[str, Any]:
+        """Returns what a fingerprint says of the records, see `fingerprint.of`."""
+        lengths = self.records["length"]
+        sample = fingerprint.sample(lengths)
+        records = np.empty(len(sample), object)
+        records[:] = [self.read(row) for row in sample]
         return {
-            **fingerprint.of_files(self.paths, "record files"),
             "records": len(self),
-            "labels of records": fingerprint.of_arrays([labels]),
-            "lengths of records": fingerprint.of_arrays([lengths]),
+            "labels of records": self.records["label"],
+            "lengths of records": lengths,
+            "contents of records": records,
         }
 
 

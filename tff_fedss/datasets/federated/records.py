@@ -6,18 +6,17 @@ and a record is read when its turn comes.
 
 import collections
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.federated import clients, preprocessing
 from tff_fedss.datasets.federated.record_index import (
     FOOTER_BYTES,
     HEADER_BYTES,
     RecordIndex,
 )
-from tff_fedss.datasets.fingerprint import Fingerprint
 
 # More references than this are not constants of a graph (28 bytes each) but are read
 # from the index, this many at a time.
@@ -220,15 +219,15 @@ class RecordClientData(clients.CountedClientData):
         """Returns P_k, int32[|P_k|]."""
         return np.unique(self._index.records["label"][self._rows(client_id)])
 
-    def fingerprint(self) -> Fingerprint:
-        """By what a run knows the clients' records again; see `fingerprint`."""
+    def contents(self) -> dict[str, Any]:
+        """Returns what a fingerprint says of the records, see `fingerprint.of`."""
         rows = [np.asarray(self._rows_of(k)) for k in range(len(self._client_ids))]
-        sizes = np.bincount(self._index.records["label"][np.concatenate(rows)])
+        labels = self._index.records["label"][np.concatenate(rows)]
         return {
-            **self._index.fingerprint(),
-            "training images": sum(map(len, rows)),
-            "images per class": fingerprint.of_numbers(sizes),
-            "records of clients": fingerprint.of_arrays(rows),
+            **self._index.contents(),
+            "training images": len(labels),
+            "images per class": np.bincount(labels),
+            "records of clients": rows,
         }
 
     def _rows(self, client_id: str) -> np.ndarray:

@@ -101,8 +101,8 @@ def load(
         pooled=lambda: records.references(train, partition.order),
         note=f"about {len(train) / partition.num_clients:.0f} images a client",
         contents=lambda: {
-            **client_data.fingerprint(),
-            **{f"test: {key}": value for key, value in test.fingerprint().items()},
+            **client_data.contents(),
+            **{f"test: {key}": value for key, value in test.contents().items()},
         },
     )
 

@@ -24,7 +24,6 @@ from tff_fedss.datasets.images import layout
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 _CHECKED_AT_A_TIME = 256
-_SAMPLED = 256  # images whose contents a fingerprint of very many digests
 
 _Image = TypeVar("_Image")
 
@@ -113,25 +112,21 @@ class ImageIndex:
         """Returns a fingerprint of some of the images (see `fingerprint`)."""
         numbers = self._files[rows]
         sizes = self._source.sizes[numbers]
-        sample = numbers
-        if sizes.sum() > fingerprint.MAX_BYTES:
-            sample = numbers[fingerprint.evenly_spaced(len(rows), _SAMPLED)]
-        return {
-            "images": len(rows),
-            "names of images": fingerprint.of_text(
-                self._source.names[k] for k in numbers
-            ),
-            "sizes of images": fingerprint.of_arrays([sizes]),
-            "labels of images": (
-                "none"
-                if self.labels is None
-                else fingerprint.of_arrays([self.labels[rows]])
-            ),
-            "contents of images": fingerprint.of_text(
-                hashlib.blake2b(self._source.read(int(k)), digest_size=8).hexdigest()
-                for k in sample
-            ),
-        }
+        labels = "none" if self.labels is None else self.labels[rows]
+        return fingerprint.of(
+            {
+                "images": len(rows),
+                "names of images": [self._source.names[k] for k in numbers],
+                "sizes of images": sizes,
+                "labels of images": labels,
+                "contents of images": [
+                    hashlib.blake2b(
+                        self._source.read(int(k)), digest_size=8
+                    ).hexdigest()
+                    for k in numbers[fingerprint.sample(sizes)]
+                ],
+            }
+        )
 
     def check_images(self, cache_dir: str | os.PathLike | None = None) -> None:
         """Decodes every image once, unless the same files have been checked before.

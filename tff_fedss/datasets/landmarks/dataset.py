@@ -114,7 +114,7 @@ def load(
         preprocessing=preprocessing,
         pooled=lambda: records.references(index, np.arange(num_train)),
         note=_note(num_train, len(clients), published),
-        contents=lambda: {"training images": num_train, **index.fingerprint()},
+        contents=lambda: {"training images": num_train, **index.contents()},
     )
 
 

@@ -123,7 +123,7 @@ def load(
         pooled=lambda: records.references(index, np.arange(num_train)),
         note=_note(train, num_test),
         # The index has the test images too.
-        contents=client_data.fingerprint,
+        contents=client_data.contents,
     )
 
 

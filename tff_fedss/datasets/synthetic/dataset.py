@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tff_fedss import errors, memory
-from tff_fedss.datasets import bijection, fingerprint
+from tff_fedss.datasets import bijection
 from tff_fedss.datasets.federated.clients import (
     ArrayClientData,
     Arrays,
@@ -160,7 +160,7 @@ def glyphs(
         contents=lambda: {
             "seed of glyphs": seed,
             "mean images per class of a client": mean_examples_per_class,
-            "classes of test images": fingerprint.of_arrays([test_classes]),
+            "classes of test images": test_classes,
             "hands of test images": num_test_hands,
             "images per public class": public_examples_per_class,
         },

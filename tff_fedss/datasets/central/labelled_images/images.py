@@ -97,21 +97,23 @@ class LabelledImages:
         return f"{text}; {self.note}" if self.note else text
 
     def fingerprint(self) -> Fingerprint:
-        """By what a run knows these data again; see `fingerprint`."""
+        """Returns a fingerprint of the data (see `fingerprint`)."""
         sizes = np.bincount(self.train_labels, minlength=self.num_classes)
-        return {
-            "data set": self.name,
-            "classes": self.num_classes,
-            "names of classes": fingerprint.of_text(self.class_names),
-            "image shape": fingerprint.shape_text(self.image_shape),
-            "training images": len(self.train_labels),
-            "test images": len(self.test_labels),
-            "images per class": fingerprint.of_numbers(sizes),
-            "labels of training images": fingerprint.of_arrays([self.train_labels]),
-            "labels of test images": fingerprint.of_arrays([self.test_labels]),
-            "contents of training images": fingerprint.of_arrays([self.train_images]),
-            "contents of test images": fingerprint.of_arrays([self.test_images]),
-        }
+        return fingerprint.of(
+            {
+                "data set": self.name,
+                "classes": self.num_classes,
+                "names of classes": self.class_names,
+                "image shape": self.image_shape,
+                "training images": len(self.train_labels),
+                "test images": len(self.test_labels),
+                "images per class": sizes,
+                "labels of training images": self.train_labels,
+                "labels of test images": self.test_labels,
+                "contents of training images": self.train_images,
+                "contents of test images": self.test_images,
+            }
+        )
 
     def subset(self, num_train: int, seed: int = 0) -> "LabelledImages":
         """Keeps as many training images of each class as of any other, if there are.
