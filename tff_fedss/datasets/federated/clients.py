@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-Arrays = tuple[np.ndarray, np.ndarray]
+Arrays = tuple[Any, np.ndarray]  # Images and labels int32[N].
 
 
 def to_element(image, label) -> collections.OrderedDict:
@@ -21,58 +21,55 @@ def to_element(image, label) -> collections.OrderedDict:
     return collections.OrderedDict(image=image, label=label)
 
 
-def dataset_from_arrays(images: np.ndarray, labels: np.ndarray) -> tf.data.Dataset:
+def dataset_from_arrays(images: Any, labels: np.ndarray) -> tf.data.Dataset:
     """Makes a dataset of unbatched examples from arrays held in memory.
 
     Args:
-        images: uint8[N, h, w, c], or object[N] of bytes.
+        images: uint8[N, h, w, c], or object[N] of bytes, or a mapping of arrays.
         labels: int32[N].
 
     Returns:
         A dataset of N elements `OrderedDict(image=uint8[h, w, c], label=int32[])`, or
-        with image=string[].
+        with image=string[] or a mapping.
     """
     return tf.data.Dataset.from_tensor_slices(to_element(images, labels))
 
 
 def dataset_from_chunks(
-    chunk: Callable[[int], Arrays],
-    num_chunks: int,
-    num_examples: int,
-    image_shape: tuple[int, int, int],
+    chunk: Callable[[int], Arrays], num_chunks: int, num_examples: int, image_spec: Any
 ) -> tf.data.Dataset:
     """Makes a dataset whose arrays are only asked for when they are reached.
 
     Args:
-        chunk: Maps a number in 0..num_chunks-1 to (uint8[N, h, w, c], int32[N]).
+        chunk: Maps a number in 0..num_chunks-1 to images and labels.
         num_chunks: Number of chunks.
         num_examples: The sum of N over all chunks.
-        image_shape: `(h, w, c)`.
+        image_spec: The `tf.TensorSpec`s of an image.
 
     Returns:
-        A dataset of num_examples elements
-        `OrderedDict(image=uint8[h, w, c], label=int32[])`, in the order of the chunks.
-        It calls back into this Python process, so it cannot be serialized.
+        A dataset of num_examples elements, as `dataset_from_arrays` makes them, in the
+        order of the chunks. It calls back into this Python process, so it cannot be
+        serialized.
     """
     dataset = tf.data.Dataset.range(num_chunks).flat_map(
-        lambda i: _dataset_in_graph(
-            lambda j: chunk(int(j)), i, tf.TensorSpec(image_shape, tf.uint8)
-        )
+        lambda i: _dataset_in_graph(lambda j: chunk(int(j)), i, image_spec)
     )
     return dataset.apply(tf.data.experimental.assert_cardinality(num_examples))
 
 
 def _dataset_in_graph(
-    arrays_fn: Callable[..., Arrays],
-    argument: tf.Tensor,
-    image_spec: tf.TensorSpec,
+    arrays_fn: Callable[..., Arrays], argument: tf.Tensor, image_spec: Any
 ) -> tf.data.Dataset:
-    images, labels = tf.numpy_function(
-        arrays_fn, [argument], [image_spec.dtype, tf.int32]
+    spec = to_element(image_spec, tf.TensorSpec([], tf.int32))
+    specs = tf.nest.flatten(spec)
+    arrays = tf.numpy_function(
+        lambda x: tf.nest.flatten(to_element(*arrays_fn(x))),
+        [argument],
+        [part.dtype for part in specs],
     )
-    images.set_shape([None, *image_spec.shape])
-    labels.set_shape([None])
-    return dataset_from_arrays(images, labels)
+    for array, part in zip(arrays, specs, strict=True):
+        array.set_shape([None, *part.shape])
+    return tf.data.Dataset.from_tensor_slices(tf.nest.pack_sequence_as(spec, arrays))
 
 
 class CountedClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMeta):
@@ -202,8 +199,7 @@ class ArrayClientData(CountedClientData):
             client_id: One of `client_ids`.
 
         Returns:
-            Images uint8[n_k, h, w, c], or object[n_k] of bytes, and labels
-            int32[n_k].
+            Images and labels, see `dataset_from_arrays`.
 
         Raises:
             ValueError: If client_id is not one of `client_ids`.
@@ -220,17 +216,7 @@ class ArrayClientData(CountedClientData):
         return to_element(self._image_spec, tf.TensorSpec([], tf.int32))
 
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
-        """Returns the examples of one client, unbatched, in a fixed order.
-
-        Args:
-            client_id: One of `client_ids`.
-
-        Returns:
-            A dataset that holds its examples as constants.
-
-        Raises:
-            ValueError: If client_id is not one of `client_ids`.
-        """
+        """Returns the examples of one client, unbatched, in a fixed order."""
         return dataset_from_arrays(*self.client_arrays(client_id))
 
     @property
@@ -239,7 +225,10 @@ class ArrayClientData(CountedClientData):
 
         def dataset_for_client(client_id):
             return _dataset_in_graph(
-                lambda name: self.client_arrays(name.decode()),
+                # Bytes in a graph, an array of them outside.
+                lambda name: self.client_arrays(
+                    np.asarray(name, object).item().decode()
+                ),
                 tf.convert_to_tensor(client_id),
                 self._image_spec,
             )
@@ -264,7 +253,7 @@ class InMemoryClientData(ArrayClientData):
     """Client data that is held in memory."""
 
     def __init__(self, clients: Mapping[str, Arrays]):
-        """Keeps the arrays, without a copy.
+        """Keeps the arrays, without copying them.
 
         Args:
             clients: For each client id, images uint8[n_k, h, w, c] or object[n_k] of
@@ -283,7 +272,7 @@ class InMemoryClientData(ArrayClientData):
         }
 
     def client_arrays(self, client_id: str) -> Arrays:
-        """Returns the examples of one client; see the base class."""
+        """Returns the arrays of a client."""
         self._check(client_id)
         return self._clients[client_id]
 

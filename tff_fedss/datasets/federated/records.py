@@ -18,23 +18,15 @@ from tff_fedss.datasets.federated.record_index import (
     RecordIndex,
 )
 
-# More references than this are not constants of a graph (28 bytes each) but are read
+# More references than this are not constants of a graph (a path each) but are read
 # from the index, this many at a time.
 _MAX_CONSTANTS = 1 << 16
 
 
-def _to_element(path, offset, length, label) -> collections.OrderedDict:
-    return collections.OrderedDict(
-        image=collections.OrderedDict(path=path, offset=offset, length=length),
-        label=label,
-    )
-
-
-ELEMENT_SPEC = _to_element(
-    tf.TensorSpec([], tf.string),
-    tf.TensorSpec([], tf.int64),
-    tf.TensorSpec([], tf.int64),
-    tf.TensorSpec([], tf.int32),
+_SPEC = collections.OrderedDict(
+    path=tf.TensorSpec([], tf.string),
+    offset=tf.TensorSpec([], tf.int64),
+    length=tf.TensorSpec([], tf.int64),
 )
 
 
@@ -54,50 +46,24 @@ def references(index: RecordIndex, rows: np.ndarray) -> tf.data.Dataset:
     """
     rows = np.asarray(rows, np.int64)
     if len(rows) <= _MAX_CONSTANTS:
-        return _constant_references(index, rows)
+        return clients.dataset_from_arrays(*_arrays(index, rows))
     num_chunks = -(-len(rows) // _MAX_CONSTANTS)
 
-    def chunk(number: np.ndarray) -> tuple[np.ndarray, ...]:
-        start = int(number) * _MAX_CONSTANTS
-        return _reference_arrays(index, rows[start : start + _MAX_CONSTANTS])
+    def chunk(number: int) -> clients.Arrays:
+        start = number * _MAX_CONSTANTS
+        return _arrays(index, rows[start : start + _MAX_CONSTANTS])
 
-    data = tf.data.Dataset.range(num_chunks).flat_map(
-        lambda number: _references_in_graph(chunk, number)
-    )
-    return data.apply(tf.data.experimental.assert_cardinality(len(rows)))
+    return clients.dataset_from_chunks(chunk, num_chunks, len(rows), _SPEC)
 
 
-def _constant_references(index: RecordIndex, rows: np.ndarray) -> tf.data.Dataset:
+def _arrays(index: RecordIndex, rows: np.ndarray) -> clients.Arrays:
     chosen = index.records[rows]
-    # Every path once, as it is much longer than a number.
-    files, which = np.unique(chosen["file"], return_inverse=True)
-    paths = tf.constant([index.paths[file] for file in files], tf.string)
-    arrays = which, chosen["offset"], chosen["length"], chosen["label"]
-
-    def named(which, *rest):
-        return tf.data.Dataset.from_tensor_slices(
-            _to_element(tf.gather(paths, which), *rest)
-        )
-
-    data = tf.data.Dataset.from_tensors(arrays).flat_map(named)
-    return data.apply(tf.data.experimental.assert_cardinality(len(rows)))
-
-
-def _reference_arrays(index: RecordIndex, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-    chosen = index.records[rows]
-    paths = np.array([index.paths[file].encode() for file in chosen["file"]], object)
-    return paths, chosen["offset"], chosen["length"], chosen["label"]
-
-
-def _references_in_graph(
-    arrays_fn: Callable[[np.ndarray], tuple[np.ndarray, ...]], argument: tf.Tensor
-) -> tf.data.Dataset:
-    arrays = tf.numpy_function(
-        arrays_fn, [argument], [tf.string, tf.int64, tf.int64, tf.int32]
+    images = collections.OrderedDict(
+        path=np.array([index.paths[file].encode() for file in chosen["file"]], object),
+        offset=chosen["offset"],
+        length=chosen["length"],
     )
-    for array in arrays:
-        array.set_shape([None])
-    return tf.data.Dataset.from_tensor_slices(_to_element(*arrays))
+    return images, chosen["label"]
 
 
 def read_image(feature: str) -> Callable[[Mapping[str, tf.Tensor]], tf.Tensor]:
@@ -131,14 +97,8 @@ def read_image(feature: str) -> Callable[[Mapping[str, tf.Tensor]], tf.Tensor]:
     return read
 
 
-class RecordClientData(clients.CountedClientData):
-    """`ClientData` whose examples are references to records.
-
-    `create_tf_dataset_for_client` is the way to a client's data and the cheap one: the
-    dataset holds its references as constants, so that TFF can send it to its worker.
-    `serializable_dataset_fn` calls back into this Python process, for
-    `create_tf_dataset_from_all_clients` and `preprocess`.
-    """
+class RecordClientData(clients.ArrayClientData):
+    """`ClientData` whose examples are references to records."""
 
     def __init__(
         self,
@@ -146,7 +106,7 @@ class RecordClientData(clients.CountedClientData):
         client_ids: Sequence[str],
         rows_of: Callable[[int], np.ndarray],
     ):
-        """Keeps the arguments.
+        """Says who has which record.
 
         Args:
             index: The records.
@@ -154,62 +114,15 @@ class RecordClientData(clients.CountedClientData):
             rows_of: Maps a client's position in client_ids to its examples, positions
                 in `index.records`, int64[n_k] with n_k >= 1; always the same.
         """
-        super().__init__()
+        super().__init__(client_ids, ())
+        self._image_spec = _SPEC
         self._index = index
-        self._client_ids = list(client_ids)
         self._position = {client_id: k for k, client_id in enumerate(client_ids)}
         self._rows_of = rows_of
 
-    @property
-    def client_ids(self) -> list[str]:
-        """The ids of all clients, always in the same order."""
-        return self._client_ids
-
-    @property
-    def element_type_structure(self) -> collections.OrderedDict:
-        """The `tf.TensorSpec`s of an example."""
-        return ELEMENT_SPEC
-
-    def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
-        """Returns references to the examples of one client, in a fixed order.
-
-        Args:
-            client_id: One of `client_ids`.
-
-        Returns:
-            n_k elements as `references` makes them, held as constants.
-
-        Raises:
-            ValueError: If client_id is not one of `client_ids`.
-        """
-        return _constant_references(self._index, self._rows(client_id))
-
-    @property
-    def serializable_dataset_fn(self) -> Callable[[str], tf.data.Dataset]:
-        """A function from client id to dataset, traceable inside this process only."""
-
-        def arrays(name: bytes) -> tuple[np.ndarray, ...]:
-            # Bytes in a graph, an array of them outside.
-            client_id = np.asarray(name, object).item().decode()
-            return _reference_arrays(self._index, self._rows(client_id))
-
-        def dataset_for_client(client_id):
-            return _references_in_graph(arrays, tf.convert_to_tensor(client_id))
-
-        return dataset_for_client
-
-    @property
-    def dataset_computation(self):
-        """Not available: a TFF worker cannot call back into this process.
-
-        Raises:
-            NotImplementedError: Always.
-        """
-        raise NotImplementedError(
-            "RecordClientData looks its records up in this Python process, which a TFF "
-            "worker cannot reach: pass create_tf_dataset_for_client(client_id) to the "
-            "computation instead of the client id."
-        )
+    def client_arrays(self, client_id: str) -> clients.Arrays:
+        """Returns references to the examples of a client, in a fixed order."""
+        return _arrays(self._index, self._rows(client_id))
 
     def num_examples(self, client_id: str) -> int:
         """Returns n_k."""

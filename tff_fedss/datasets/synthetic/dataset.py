@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
+import tensorflow as tf
 
 from tff_fedss import errors, memory
 from tff_fedss.datasets import bijection
@@ -273,7 +274,7 @@ class _GlyphClientData(ArrayClientData):
         return int(counts.sum())
 
     def client_arrays(self, client_id: str) -> Arrays:
-        """Returns the examples of one client; see the base class."""
+        """Returns the images and labels of a client."""
         client = self._index(client_id)
         return self._cache.get(("train", client), lambda: self._write(client))
 
@@ -347,7 +348,7 @@ class _HeldOutImages:
             ),
             -(-self._num_examples // _CHUNK_SIZE),
             self._num_examples,
-            (self._image_size, self._image_size, 1),
+            tf.TensorSpec([self._image_size, self._image_size, 1], tf.uint8),
         )
         return HeldOut(data, self._num_examples, len(self._classes))
 
