@@ -397,14 +397,14 @@ from experiments.common import program
 from tff_fedss.datasets.landmarks.image_sources import FolderOfImages
 
 _, stuck, *flags = sys.argv
-read = FolderOfImages.read
+read = FolderOfImages._read
 
 def held_up(self, image_id):
     if image_id == stuck:
         threading.Event().wait()
     return read(self, image_id)
 
-FolderOfImages.read = held_up
+FolderOfImages._read = held_up
 program.run(
     prepare_landmarks.main,
     prepare_landmarks.Config(),
@@ -483,8 +483,6 @@ def _replace(path, old, new):
         ("test.csv", "class", "label", ":1: expected the columns image_id,class"),
         ("federated_train.csv", ",3\n", ",2028\n", r":3: .* not in 0\.\.2027"),
         ("federated_train.csv", "\n7,", "\n,", ":2: the user_id ''"),
-        ("federated_train.csv", "\n7,", "\ntest,", "no client may be called 'test'"),
-        ("federated_train.csv", "\n7,", "\n7,../../x", "is no id of Google Landmarks"),
     ],
 )
 def test_bad_csv(prepare, miniature, tmp_path, name, old, new, message):

@@ -62,19 +62,12 @@ class ClassTar:
         ):
             for member in _members(tar):
                 name = member.name.rpartition("/")[2]
-                what = f"{self.label}: the member {member.name}"
                 if not member.isreg() or not pattern.fullmatch(name):
                     raise InvalidInputError(
-                        f"{what} is not an image of this class: expected a file "
-                        f"{self.wnid}_<number>.JPEG."
+                        f"{self.label}: the member {member.name} is not an image of "
+                        f"this class: expected a file {self.wnid}_<number>.JPEG."
                     )
-                if name in places:
-                    raise InvalidInputError(f"{what} is there twice.")
                 places[name] = member.offset_data, member.size
-        if not places:
-            raise InvalidInputError(
-                f"{self.label} holds no image; expected {self.wnid}_<number>.JPEG."
-            )
         return places
 
 
@@ -137,8 +130,8 @@ def open_archive(path: os.PathLike, wnids: list[str] | None = None) -> Archive:
             for their names; see `read_wnids`.
 
     Raises:
-        InvalidInputError: If it is none of these, is damaged, has a class twice, or
-            other classes than these.
+        InvalidInputError: If it is none of these, is damaged, or has other classes than
+            these.
     """
     path = pathlib.Path(path)
     if not path.exists():
@@ -194,7 +187,7 @@ def _tars_of_tar(path: pathlib.Path) -> list[ClassTar]:
     tars = {}
     with _readable(str(path)), open(path, "rb") as file, _tar_at(file, 0) as tar:
         for member in _members(tar):
-            wnid = _wnid_of(member, path, tars)
+            wnid = _wnid_of(member, path)
             label = f"{path}: {wnid}.tar"
             tars[wnid] = ClassTar(wnid, label, path, member.offset_data)
     return [tars[wnid] for wnid in sorted(tars)]
@@ -204,7 +197,6 @@ def _gzipped(
     path: pathlib.Path, what: str = "Reading"
 ) -> Iterator[tuple[str, IO[bytes]]]:
     """Decompresses an archive; yields wnids and the files of their tars."""
-    seen = set()
     with (
         _readable(str(path)),
         open(path, "rb") as packed,
@@ -216,9 +208,7 @@ def _gzipped(
             tar.members = []
             if member.isdir():
                 continue
-            wnid = _wnid_of(member, path, seen)
-            seen.add(wnid)
-            yield wnid, tar.extractfile(member)
+            yield _wnid_of(member, path), tar.extractfile(member)
             bar.update(packed.tell() - bar.n)
         while unpacked.read(_COPY_BYTES):  # A checksum is compared at the end.
             pass
@@ -230,12 +220,9 @@ def _chunks(content: IO[bytes], label: str) -> Iterator[bytes]:
             yield chunk
 
 
-def _wnid_of(member: tarfile.TarInfo, path: pathlib.Path, seen) -> str:
-    what = f"{path}: the member {member.name}"
-    wnid = _wnid(member.name.rpartition("/")[2] if member.isreg() else "", what)
-    if wnid in seen:
-        raise InvalidInputError(f"{what} is there twice.")
-    return wnid
+def _wnid_of(member: tarfile.TarInfo, path: pathlib.Path) -> str:
+    name = member.name.rpartition("/")[2] if member.isreg() else ""
+    return _wnid(name, f"{path}: the member {member.name}")
 
 
 def _wnid(file_name: str, what: str) -> str:

@@ -1,9 +1,9 @@
 """Where the images of Google Landmarks v2 come from: files, or the original tars."""
 
+import abc
 import concurrent.futures
 import pathlib
 from collections.abc import Collection
-from typing import Protocol
 
 from tff_fedss import files, progress
 from tff_fedss.datasets import formats, sources
@@ -11,7 +11,7 @@ from tff_fedss.errors import InvalidInputError
 
 
 class NoImageError(Exception):
-    """An image that is missing or that cannot be read; see its two arguments.
+    """An image that is missing or that cannot be read.
 
     Attributes:
         path: Where it should be.
@@ -24,25 +24,39 @@ class NoImageError(Exception):
         self.reason = reason
 
 
-class Images(Protocol):
-    """Where images come from."""
+class Images(abc.ABC):
+    """Images by their ids."""
 
-    def read(self, image_id: str) -> tuple[str, bytes]:
-        """Returns the path, for messages, and the content of one image.
+    def read(self, image_id: str) -> bytes:
+        """Returns the content of an image that can be decoded whole.
 
         Raises:
-            NoImageError: If it is not there.
+            NoImageError: If it is not there, or is damaged.
         """
+        path, encoded = self._read(image_id)
+        try:
+            formats.check(encoded)
+        except ValueError as e:
+            raise NoImageError(path, str(e)) from e
+        return encoded
+
+    @abc.abstractmethod
+    def _read(self, image_id: str) -> tuple[str, bytes]:
+        """Returns the path, for messages, and the content of an image."""
 
 
-class FolderOfImages:
+class FolderOfImages(Images):
     """Images in files, flat or in the tree of the original archives."""
 
     def __init__(self, folder: pathlib.Path):
+        if not folder.is_dir():
+            raise InvalidInputError(
+                f"image_dir={folder} is no folder; expected one with <id>.jpg or "
+                "a/b/c/<id>.jpg."
+            )
         self._folder = str(folder)
 
-    def read(self, image_id: str) -> tuple[str, bytes]:
-        """See `Images`."""
+    def _read(self, image_id: str) -> tuple[str, bytes]:
         flat = f"{self._folder}/{image_id}.jpg"
         tree = f"{self._folder}/{'/'.join(image_id[:3])}/{image_id}.jpg"
         for path in (flat, tree):
@@ -55,30 +69,32 @@ class FolderOfImages:
         raise NoImageError(flat, "is missing")
 
 
-class ShardsOfImages:
+class ShardsOfImages(Images):
     """Images in the original `images_NNN.tar`, read where they lie."""
 
-    def __init__(
-        self, folder: pathlib.Path, image_ids: Collection[str], cache_dir: pathlib.Path
-    ):
+    def __init__(self, folder: pathlib.Path, image_ids: Collection[str]):
         """Finds the images in the archives.
 
         Args:
             folder: Of the archives; there may be fewer than 500.
             image_ids: The images that will be asked for.
-            cache_dir: Remembers where the images are in each archive.
 
         Raises:
-            InvalidInputError: If an archive is damaged or cut off.
+            InvalidInputError: If there is no archive, or one is damaged or cut off.
         """
-        self._shards = _shards_in(folder)
         self._folder = folder
-        self._places = {}
+        self._shards = sorted(folder.glob("images_*.tar"))
+        if not self._shards:
+            raise InvalidInputError(
+                f"shard_dir={folder}: found no images_NNN.tar; expected those of "
+                "Google Landmarks v2, images_000.tar to images_499.tar."
+            )
+        self._found = {}
         image_ids = frozenset(image_ids)
 
         def listed(shard: pathlib.Path) -> sources.Tar:
             try:
-                return sources.Tar(shard, cache_dir)
+                return sources.Tar(shard)
             except sources.DAMAGED as e:
                 raise InvalidInputError(
                     f"{shard}: not a whole tar archive ({files.error_text(e)}); "
@@ -91,84 +107,28 @@ class ShardsOfImages:
                 "Looking into the shards",
                 len(self._shards),
                 "shards",
-                enumerate(pool.map(listed, self._shards)),
+                pool.map(listed, self._shards),
             ) as tars,
         ):
-            for number, tar in tars:
+            for tar in tars:
                 for row, name in enumerate(tar.names):
                     image_id = name.rpartition("/")[2].removesuffix(".jpg")
                     if image_id in image_ids:
-                        place = (number, tar.starts[row], tar.sizes[row])
-                        self._places.setdefault(image_id, place)
+                        self._found.setdefault(
+                            image_id, (tar.path, tar.starts[row], tar.sizes[row])
+                        )
 
-    def read(self, image_id: str) -> tuple[str, bytes]:
-        """See `Images`."""
-        if image_id not in self._places:
+    def _read(self, image_id: str) -> tuple[str, bytes]:
+        if image_id not in self._found:
             raise NoImageError(
                 f"{self._folder}/*/{image_id}.jpg",
                 f"is in none of the {len(self._shards)} shards",
             )
-        number, offset, size = self._places[image_id]
-        path = f"{self._shards[number]}:{image_id}.jpg"
+        shard, offset, size = self._found[image_id]
+        path = f"{shard}:{image_id}.jpg"
         try:
-            with open(self._shards[number], "rb") as file:
+            with open(shard, "rb") as file:
                 file.seek(offset)
                 return path, file.read(size)
         except OSError as e:
             raise NoImageError(path, f"cannot be read: {e.strerror}") from e
-
-
-def _shards_in(folder: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(folder.glob("images_*.tar"))
-
-
-def read_whole(images: Images, image_id: str) -> bytes:
-    """Returns the content of an image that can be decoded whole.
-
-    Raises:
-        NoImageError: If it is not there, or is damaged.
-    """
-    path, encoded = images.read(image_id)
-    try:
-        formats.check(encoded)
-    except ValueError as e:
-        raise NoImageError(path, str(e)) from e
-    return encoded
-
-
-def check_choice(image_dir: str | None, shard_dir: str | None) -> None:
-    """Checks that one of the two is given.
-
-    Raises:
-        InvalidInputError: If none is, or both are.
-    """
-    if (image_dir is None) == (shard_dir is None):
-        raise InvalidInputError(
-            "exactly one of `image_dir` (a folder of jpgs) and `shard_dir` (a folder "
-            "of images_NNN.tar) must be given."
-        )
-
-
-def check(image_dir: str | None, shard_dir: str | None) -> None:
-    """Checks that images may come from there, before anything is written.
-
-    Args:
-        image_dir: A folder of images.
-        shard_dir: Instead: the folder of the original archives.
-
-    Raises:
-        InvalidInputError: If there is no such folder, or nothing in it to read.
-    """
-    if image_dir is not None:
-        if not pathlib.Path(image_dir).is_dir():
-            raise InvalidInputError(
-                f"image_dir={image_dir} is no folder; expected one with "
-                "<id>.jpg or a/b/c/<id>.jpg."
-            )
-        return
-    shards = _shards_in(pathlib.Path(shard_dir))
-    if not shards:
-        raise InvalidInputError(
-            f"shard_dir={shard_dir}: found no images_NNN.tar; expected those "
-            "of Google Landmarks v2, images_000.tar to images_499.tar."
-        )

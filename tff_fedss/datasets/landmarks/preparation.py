@@ -7,7 +7,6 @@ import collections
 import contextlib
 import dataclasses
 import pathlib
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -25,8 +24,6 @@ from tff_fedss.datasets.landmarks.layout import (
     to_record,
 )
 from tff_fedss.errors import InvalidInputError, RunStoppedError
-
-_SHARD_INDEX = ".shards"  # Is gone when everything is done.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +81,11 @@ def prepare(options: Options) -> None:
         raise InvalidInputError(
             f"`output_dir` must say where to write {published.folder}."
         )
-    image_sources.check_choice(options.image_dir, options.shard_dir)
+    if (options.image_dir is None) == (options.shard_dir is None):
+        raise InvalidInputError(
+            "exactly one of `image_dir` (a folder of jpgs) and `shard_dir` (a folder "
+            "of images_NNN.tar) must be given."
+        )
     split = splits.read_split(
         published,
         split_dir=options.split_dir,
@@ -92,7 +93,13 @@ def prepare(options: Options) -> None:
         test_csv=options.test_csv,
         allow_other_split=options.allow_other_split,
     )
-    image_sources.check(options.image_dir, options.shard_dir)
+    if options.image_dir is not None:
+        images = image_sources.FolderOfImages(pathlib.Path(options.image_dir))
+    else:
+        images = image_sources.ShardsOfImages(
+            pathlib.Path(options.shard_dir),
+            [*split.train.image_ids, *split.test.image_ids],
+        )
     # So that it is known later, too, what the data should be.
     run = {published.train_csv: split.train_csv, published.test_csv: split.test_csv}
     name = f"output_dir={options.output_dir}"
@@ -101,7 +108,7 @@ def prepare(options: Options) -> None:
         files.writing(name),
         record_writer.open_folder(options.folder, run, name),
     ):
-        rejected = _write(options, split, units)
+        rejected = _write(options, images, units)
     _report(options, split, units, rejected)
 
 
@@ -156,7 +163,7 @@ def _units(split: splits.SplitFiles) -> list[_Unit]:
 
 
 def _write(
-    options: Options, split: splits.SplitFiles, units: Sequence[_Unit]
+    options: Options, images: image_sources.Images, units: Sequence[_Unit]
 ) -> list[_Rejected]:
     """Writes every file that is not there, or that was written without some images.
 
@@ -175,7 +182,6 @@ def _write(
     ]
     rejected = {}
     if to_do:
-        images = _open_images(options, split)
         if not listing.exists():
             files.write_text(listing, record_writer.csv_text([REJECTED_COLUMNS]))
         appended = files.AppendedFile(listing)
@@ -199,7 +205,6 @@ def _write(
         files.write_text(listing, text)
     else:
         listing.unlink(missing_ok=True)
-        shutil.rmtree(folder / _SHARD_INDEX, ignore_errors=True)
     return in_order
 
 
@@ -215,7 +220,7 @@ def _write_unit(
     def payloads() -> Iterator[bytes]:
         for image_id, label in zip(unit.image_ids, unit.classes, strict=True):
             try:
-                encoded = image_sources.read_whole(images, image_id)
+                encoded = images.read(image_id)
             except image_sources.NoImageError as e:
                 rejected.append(_Rejected(image_id, unit.owner, e.reason, e.path))
                 continue
@@ -244,16 +249,6 @@ def _check_strays(folder: pathlib.Path, expected: set[str]) -> None:
             f"{train / strays[0]} is of no client of this split; remove it, or "
             "give another `output_dir`."
         )
-
-
-def _open_images(options: Options, split: splits.SplitFiles) -> image_sources.Images:
-    if options.image_dir is not None:
-        return image_sources.FolderOfImages(pathlib.Path(options.image_dir))
-    return image_sources.ShardsOfImages(
-        pathlib.Path(options.shard_dir),
-        [*split.train.image_ids, *split.test.image_ids],
-        options.folder / _SHARD_INDEX,
-    )
 
 
 def _report(
