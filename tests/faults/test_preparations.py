@@ -44,11 +44,6 @@ def pipe(name):
     return lambda place: os.mkfifo(place.root / name)
 
 
-def make_pipe(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
 def change(name, edit):
     """Changes a file."""
 
@@ -91,13 +86,6 @@ LANDMARKS = [
     for label, flags, more, code, says in (
         ("no_images", ["--image_dir=/no/such"], [], 2, "--image_dir=/no/such"),
         ("a_file_for_images", [f"--image_dir={_TEST_CSV}"], [], 2, "--image_dir="),
-        (
-            "a_pipe_for_images",
-            ["--image_dir=pipe"],
-            [pipe("pipe")],
-            2,
-            "--image_dir=pipe",
-        ),
         ("no_split", ["--split_dir=/no/such"], [], 2, "/no/such"),
         (
             "both_images_and_shards",
@@ -134,13 +122,6 @@ LANDMARKS = [
             "a_split_not_utf8",
             [],
             [change(_TRAIN_CSV, lambda c: c + b"\xff\xfe,1,2\n")],
-            2,
-            "federated_train.csv",
-        ),
-        (
-            "a_split_with_a_pipe",
-            [],
-            [swap(_TRAIN_CSV, os.mkfifo)],
             2,
             "federated_train.csv",
         ),
@@ -198,10 +179,6 @@ LANDMARKS_IMAGES = [
     for label, arrange in (
         ("an_image_lost", lambda place: an_image(place).unlink()),
         ("an_image_of_text", lambda place: an_image(place).write_text("no image")),
-        (
-            "an_image_a_pipe",
-            lambda place: make_pipe(an_image(place)),
-        ),
     )
 ]
 
@@ -273,8 +250,6 @@ IMAGENET = [
         ("no_workers", ["--workers=0"], [], 2, "workers", ()),
         ("workers_-1", ["--workers=-1"], [], 2, "workers", ()),
         ("an_archive_of_text", ["--archive=x"], [write("x", "Dear")], 2, "x", ()),
-        ("an_archive_a_pipe", ["--archive=p.tar"], [pipe("p.tar")], 2, "p.tar", ()),
-        ("a_pipe_of_wnids", ["--wnids=pipe"], [pipe("pipe")], 2, "pipe", ()),
         ("no_wnids", ["--wnids=/no/such"], [], 2, "/no/such", ()),
         (
             "wnids_not_utf8",

@@ -49,9 +49,9 @@ class Rows:
     """Rows of an index by their use; no row has two.
 
     Attributes:
-        train: Ascending, int64.
-        test: Likewise.
-        public: Likewise; all images of the public classes.
+        train: Of training, ascending, int64.
+        test: Of the test, ascending, int64.
+        public: All images of the public classes, ascending, int64.
         test_is_unseen: Whether no class of the test is one of the training.
         note: What was decided, for a person.
     """
@@ -153,7 +153,7 @@ def hold_out(
 
 
 def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers the classes of some rows anew, from 0 on.
+    """Numbers the classes of some rows from 0 on.
 
     Args:
         labels: Of all rows, int[N].
@@ -193,12 +193,12 @@ def _images(
     shuffled = rng.permutation(len(rows))
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
     sizes = np.bincount(labels)
-    place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    position = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     wanted = np.minimum(
         np.round(sizes * share).astype(np.int64), np.maximum(sizes - 1, 0)
     )
     chosen = np.zeros(len(rows), bool)
-    chosen[order] = place < np.repeat(wanted, sizes)
+    chosen[order] = position < np.repeat(wanted, sizes)
     return chosen
 
 
@@ -298,7 +298,7 @@ def choose_validation(
 
 def note_chosen(count: int) -> str:
     """Says for a person how many validation clients there are."""
-    return f"{count:,} validation clients apart"
+    return f"{count:,} clients held out for validation"
 
 
 def note_left_out(count: int) -> str:
@@ -317,7 +317,7 @@ def hold_out_clients(
     Args:
         dataset: With all clients.
         validation_share: Of the clients; 0: the data set stays what it is.
-        on_validation: Whether the images of these clients take the place of the test,
+        on_validation: Whether the images of these clients replace the test,
             which nothing looks at then. Images of classes that no other client has are
             left out, since nobody can learn to classify them. Where the test is of
             unseen classes (retrieval, Section 4.3 of the FedSS paper) they count, too:

@@ -50,7 +50,7 @@ def test_validation_clients_train_nothing_and_leave_the_test():
     dataset = make()
     apart = splits.hold_out_clients(dataset, 0.4)
     assert apart.num_clients == 3
-    assert "by nobody; 2 validation clients apart" in apart.summary()
+    assert "by nobody; 2 clients held out for validation" in apart.summary()
     # Those that are left have what they had, in the same order.
     names = [k for k in dataset.train.client_ids if k in apart.train.client_ids]
     assert apart.train.client_ids == names

@@ -76,7 +76,10 @@ def test_validation_clients_of_sop(train_on, tmp_path, method):
         "--on_validation",
     )
     # Retrieval among their images, of classes that are trained.
-    assert "2 clients of at most" in output and "1 validation clients apart" in output
+    assert (
+        "2 clients of at most" in output
+        and "1 clients held out for validation" in output
+    )
     assert "test images of other classes" not in output
     assert all(0 <= float(rows[i]["map_at_10"]) <= 1 for i in (0, 2))
 

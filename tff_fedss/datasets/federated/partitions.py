@@ -205,8 +205,8 @@ def dirichlet(
 
     As in Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
     Networks" (arXiv:1905.12022), Section 4: class c has p_c ~ Dir_K(alpha), and client
-    k gets the share p_ck of its images. Drawn anew until every client has min_size
-    images.
+    k gets the share p_ck of its images. It is drawn again until every client has
+    min_size images.
 
     Args:
         labels: The class of every image, int[N].
@@ -292,7 +292,7 @@ def grouped_shares(
 ) -> Partition:
     """Deals every class into shares, and the classes of a share to clients in groups.
 
-    Each share groups the classes anew, so that two clients have few in common. The
+    Each share groups the classes again, so that two clients have few in common. The
     clients have the proportions of the paper's ImageNet-21k clients (Appendix A.4)
     at any number of classes and images.
 
@@ -360,7 +360,7 @@ def check(labels: np.ndarray, **arguments: int) -> None:
 
 
 def ranges(lengths: np.ndarray) -> np.ndarray:
-    """Counts from 0 anew for each of the lengths: [2, 3] gives [0, 1, 0, 1, 2]."""
+    """Counts from 0 for each of the lengths: [2, 3] gives [0, 1, 0, 1, 2]."""
     starts = np.cumsum(lengths) - lengths
     return np.arange(lengths.sum()) - np.repeat(starts, lengths)
 

@@ -15,7 +15,7 @@ class TracedOnce:
     """
 
     def __init__(self, transform: Callable[..., tf.data.Dataset]):
-        """Traces nothing yet.
+        """Takes what is to be traced.
 
         Args:
             transform: (data set, tensors...) -> data set. What it depends on besides

@@ -1,4 +1,8 @@
-"""ImageNet-21k (FedSS, Appendix A.4): from its tars to clients."""
+"""ImageNet-21k (FedSS, Appendix A.4).
+
+`load` makes clients of its TFRecord shards (`shards`). `preparation` makes these, of
+the tars in which the data set is distributed (`class_tars`).
+"""
 
 from tff_fedss.datasets.imagenet21k.dataset import (
     client_partition,

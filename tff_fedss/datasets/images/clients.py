@@ -50,7 +50,7 @@ def split(
         labels: The class of every image, int[N].
         clients: Whose every image is, int[N], positions in client_names; None: nothing
             says it.
-        client_names: Likewise.
+        client_names: Of the numbers in clients; None: nothing says them.
         options: How.
         rng: Where the draws come from.
 

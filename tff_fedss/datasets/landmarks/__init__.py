@@ -1,14 +1,13 @@
 """Landmarks-User-160k: photographs of landmarks, grouped by who took them.
 
-`preparation` makes its files, of the published CSV files and the images of Google
-Landmarks v2; `load` reads them.
+`load` reads its files. `preparation` makes them, of the published CSV files (`splits`)
+and the images of Google Landmarks v2 (`image_sources`).
 """
 
 from tff_fedss.datasets.landmarks.dataset import load
 from tff_fedss.datasets.landmarks.layout import (
     TEST_FILE,
     TRAIN_FOLDER,
-    read_rejected,
     to_record,
 )
 from tff_fedss.datasets.landmarks.splits import SPLITS, Published
@@ -19,6 +18,5 @@ __all__ = [
     "TRAIN_FOLDER",
     "Published",
     "load",
-    "read_rejected",
     "to_record",
 ]

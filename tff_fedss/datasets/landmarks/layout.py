@@ -10,7 +10,7 @@ TRAIN_FOLDER = "train"
 TEST_FILE = "test.tfRecord"
 REJECTED_FILE = "rejected.csv"
 REJECTED_COLUMNS = ("image_id", "user_id", "reason", "path")
-TEST_OWNER = "test"  # in the place of a user_id, for a rejected test image
+TEST_OWNER = "test"  # stands for a user_id of a rejected test image
 
 IMAGE_FEATURE = "image/encoded_jpeg"
 CLASS_FEATURE = "class"
