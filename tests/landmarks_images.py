@@ -95,14 +95,12 @@ def prepare(miniature: Miniature, output_dir: pathlib.Path, *flags: str) -> int:
     return run_prepare(*preparation_flags(miniature, output_dir), *flags)
 
 
-def run_prepare(*arguments: str) -> int:
+def run_prepare(*arguments: str, module=prepare_landmarks) -> int:
+    """Runs a program of data/ in this process and returns its exit code."""
     handler = signal.getsignal(signal.SIGTERM)
+    name = module.__name__.rpartition(".")[2]
     try:
-        program.run(
-            prepare_landmarks.main,
-            prepare_landmarks.Config(),
-            ["prepare_landmarks", *arguments],
-        )
+        program.run(module.main, module.Config(), [name, *arguments])
     except SystemExit as end:
         return end.code or 0
     finally:

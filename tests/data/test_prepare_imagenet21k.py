@@ -16,7 +16,8 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from tests import imagenet21k_archive
+from data import prepare_imagenet21k
+from tests import imagenet21k_archive, landmarks_images
 from tff_fedss import errors
 from tff_fedss.datasets import formats
 from tff_fedss.datasets.imagenet21k import class_tars, preparation, shards
@@ -413,11 +414,10 @@ preparation.prepare(sys.argv[1], sys.argv[2], workers=2)
 """
 
 
-@pytest.mark.parametrize("image", [20, 40])
-def test_a_killed_program_resumes_to_the_same_bytes(prepared, classes, tmp_path, image):
+def test_a_killed_program_resumes_to_the_same_bytes(prepared, classes, tmp_path):
     archive = imagenet21k_archive.write_winter21(tmp_path, _shuffled(classes))
     out = tmp_path / "out"
-    arguments = [sys.executable, "-c", _KILLED, str(archive), str(out), str(image)]
+    arguments = [sys.executable, "-c", _KILLED, str(archive), str(out), "30"]
     killed = subprocess.run(arguments, cwd=ROOT, capture_output=True, timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     progress = out / "imagenet21k" / "1.0.0" / "progress"
@@ -475,20 +475,19 @@ def test_verify_finds_flipped_bits(folder_archive, tmp_path):
         shards.verify(folder)
 
 
-def test_the_command_line(with_bad_images, tmp_path):
+def test_the_command_line(with_bad_images, tmp_path, capsys):
     images, _ = with_bad_images
     archive = imagenet21k_archive.write_fall11(tmp_path, images)
-    result = subprocess.run(
-        [
-            *(sys.executable, "-m", "data.prepare_imagenet21k", "--seed=7"),
-            *(f"--archive={archive}", f"--output_dir={tmp_path / 'out'}"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 1, result.stderr
-    assert result.stderr.splitlines()[-1].startswith("error: 4 of 77 images")
-    folder = _prepare(archive, tmp_path / "out", seed=7, allow_undecodable=True)
-    assert len(list(_records(folder, "test"))) == 15
+
+    def run(*flags):
+        flags = (f"--archive={archive}", f"--output_dir={tmp_path / 'out'}", *flags)
+        code = landmarks_images.run_prepare(*flags, module=prepare_imagenet21k)
+        return (code, *capsys.readouterr())
+
+    code, _, error = run("--seed=7")
+    assert code == 1
+    assert error.splitlines()[-1].startswith("error: 4 of 77 images")
+    code, out, _ = run("--seed=7", "--allow_undecodable", "--verify")
+    assert code == 0 and "58 training and 15 test images of 7 classes" in out
+    assert len(list(_records(tmp_path / "out/imagenet21k/1.0.0", "test"))) == 15
+    assert run("--archive=")[0] == run("--seed=-1")[0] == 2
