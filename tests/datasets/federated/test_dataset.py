@@ -142,9 +142,9 @@ def test_clients_without_examples_are_left_out():
     [
         ({}, TEST, {}, "needs a client or more"),
         ({"a": (np.zeros((2, 4, 5, 3)), [0, 1])}, TEST, {}, "has images float64"),
-        ({"a": (TEST[0], TEST[1] / 1)}, TEST, {}, "has labels float64"),
-        ({"a": (TEST[0], [0, 1, 2])}, TEST, {}, r"expected whole numbers \[4\]"),
-        ({"a": (TEST[0], [0, 1, 2, -1])}, TEST, {}, "or a label below 0"),
+        ({"a": (TEST[0], TEST[1] / 1)}, TEST, {}, "and labels float64"),
+        ({"a": (TEST[0], [0, 1, 2])}, TEST, {}, r"and labels int64\[3\]"),
+        ({"a": (TEST[0], [0, 1, 2, -1])}, TEST, {}, "whole numbers from 0 on"),
         (CLIENTS, (TEST[0][:, :3], TEST[1]), {}, r"\[h, w, c\] = \[4, 5, 3\]"),
         (CLIENTS, TEST, {"num_classes": 2}, "num_classes=2, but a client has the lab"),
         (CLIENTS, (TEST[0], TEST[1] + 1), {}, "expected those of the 3 classes"),

@@ -400,29 +400,28 @@ def _checked_arrays(
     arrays: clients_lib.Arrays, shape: tuple[int, ...], whose: str
 ) -> clients_lib.Arrays:
     images, labels = map(np.asarray, arrays)
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != shape:
+    if (
+        images.dtype != np.uint8
+        or (images.ndim, images.shape[1:]) != (4, shape)
+        or labels.dtype.kind not in "iu"
+        or labels.shape != images.shape[:1]
+        or not len(labels)
+        or labels.min() < 0
+    ):
         raise InvalidInputError(
-            f"{whose} has images {images.dtype}{list(images.shape)}; expected "
-            f"uint8[N, h, w, c], all with [h, w, c] = {list(shape)}."
+            f"{whose} has images {images.dtype}{list(images.shape)} and labels "
+            f"{labels.dtype}{list(labels.shape)}; expected uint8[N, h, w, c] with "
+            f"[h, w, c] = {list(shape)}, and N whole numbers from 0 on."
         )
-    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
-        raise InvalidInputError(
-            f"{whose} has labels {labels.dtype}{list(labels.shape)}; expected whole "
-            f"numbers [{len(images)}]."
-        )
-    if not len(labels) or labels.min() < 0:
-        raise InvalidInputError(f"{whose} has no image, or a label below 0.")
     return images, labels.astype(np.int32)
 
 
 def _checked_num_classes(num_classes: int | None, largest: int) -> int:
-    if num_classes is None:
-        return largest + 1
-    if num_classes <= largest:
+    if num_classes is not None and num_classes <= largest:
         raise InvalidInputError(
             f"num_classes={num_classes}, but a client has the label {largest}."
         )
-    return num_classes
+    return largest + 1 if num_classes is None else num_classes
 
 
 def _check_test_labels(labels: np.ndarray, num_classes: int, is_unseen: bool) -> None:
