@@ -51,7 +51,7 @@ class Config(config.Config):
     )
     seed: int = config.flag(0, "Which random 80-20 split.", low=0)
     workers: int | None = config.flag(
-        None, "How many classes to work on at a time; default: one per core."
+        None, "How many classes to work on at a time; default: one per core.", low=1
     )
     wnids: str | None = config.flag(
         None,
