@@ -99,8 +99,8 @@ USABLE_IMAGES = {
 # And files that are no image, or no whole one.
 UNUSABLE_IMAGES = {
     "empty": (b"", "is empty"),
-    "text": (b"<html>404", "is neither a JPEG nor a PNG"),
-    "GIF": (encoded(mode="P", file_format="GIF"), "is neither a JPEG nor a PNG"),
+    "text": (b"<html>404", "is no whole JPEG"),
+    "GIF": (encoded(mode="P", file_format="GIF"), "is no whole JPEG"),
     "cut JPEG": (encoded(file_format="JPEG")[:400], "is cut off or damaged"),
     "cut PNG": (encoded()[:60], "is cut off or damaged"),
     "PNG with another end": (

@@ -33,6 +33,7 @@ from experiments.common import (
     memory_needs,
     program,
 )
+from experiments.leap import corruptions
 from experiments.leap import figures as leap_figures
 from tff_fedss import algorithms, memory, models, tasks, training
 from tff_fedss.datasets.central import augmentation, labelled_images
@@ -304,13 +305,15 @@ def _load_data(config: Config) -> labelled_images.LabelledImages:
     if config.num_train is not None:
         data = data.subset(config.num_train)
     if config.merge_classes is not None:
-        data = data.with_subclasses(
-            config.merge_classes, config.imbalance or 1.0, config.seed
+        data = corruptions.with_subclasses(
+            data, config.merge_classes, config.imbalance or 1.0, config.seed
         )
     if config.near_duplicates:
-        data = data.with_near_duplicates(config.near_duplicates, config.seed)
+        data = corruptions.with_near_duplicates(
+            data, config.near_duplicates, config.seed
+        )
     if config.label_noise:
-        data = data.with_label_noise(config.label_noise, config.seed)
+        data = corruptions.with_label_noise(data, config.label_noise, config.seed)
     return data
 
 

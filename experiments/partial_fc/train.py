@@ -46,7 +46,7 @@ from tff_fedss import (
     training,
 )
 from tff_fedss.datasets import omniglot
-from tff_fedss.datasets.central import identities, indexed_identities
+from tff_fedss.datasets.central import identities
 from tff_fedss.datasets.central.lfw_pairs import LfwPairs
 from tff_fedss.errors import InvalidInputError
 
@@ -314,7 +314,7 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
             **_DRAWERS[config.evaluate_on],
         )
     else:
-        data = indexed_identities.load(
+        data = identities.of_images(
             images_config.open_index(
                 config, _READ_AS.get(config.dataset, config.dataset)
             ),

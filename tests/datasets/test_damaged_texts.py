@@ -47,7 +47,7 @@ def test_two_copies_of_a_text_in_a_zip(tmp_path):
         for folder in "ab":
             for part in ("train", "valid", "test"):
                 zipped.writestr(f"{folder}/ptb.{part}.txt", "a b\n")
-    refused(penn_treebank.load, tmp_path, "has ptb.train.txt twice")
+    refused(penn_treebank.load, tmp_path, "twice; expected one copy")
 
 
 # Sparse rows.

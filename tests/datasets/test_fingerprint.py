@@ -16,7 +16,6 @@ from tff_fedss.datasets import fingerprint, images, landmarks, synthetic
 from tff_fedss.datasets.central import (
     extreme,
     identities,
-    indexed_identities,
     labelled_images,
     penn_treebank,
     two_views,
@@ -264,7 +263,7 @@ def _example(encoded, label):
 def test_folders_of_identities(tmp_path):
     def fingerprinted(folder):
         index = images.load_index(folder)
-        return indexed_identities.load(index, image_size=8).fingerprint()
+        return identities.of_images(index, image_size=8).fingerprint()
 
     def written(folder, shade):
         for person in range(6):

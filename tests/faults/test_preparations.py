@@ -348,8 +348,6 @@ SOP_CLIENTS = [
         ],
         arrange=all_of(sop, write("clients.csv", content)),
         says=["clients.csv"],
-        # What TFDS makes of the archive once.
-        writes=["source/stanford_online_products*"],
         without_usual=True,
     )
     for label, content in (

@@ -1,13 +1,7 @@
 """Data of clients and data without clients, read from where users have them.
 
-    federated/   what a federated data set is made of: `FederatedDataset`, client data,
-                 TFRecord files and how they are written, partitions, preprocessing
-    central/     data without clients, for the methods that have none
-
-A source of federated data has a module here, or a folder if it takes several files;
-its `load` returns a `FederatedDataset`: `synthetic` (its function is `glyphs`),
-`omniglot`, `tiny_imagenet`, `landmarks`, `stanford_online_products`, `imagenet21k`.
-What is beside them serves them all: `archives`, `image_files`, `fingerprint`,
-`bijection`, and `tfds_download` for what comes from TFDS. `images` makes an index of
-other people's images, from which both rooms have data.
+Each data set is a module or folder whose `load` returns a `FederatedDataset`; begin
+with `tiny_imagenet`. `federated` has what they are made of, `central` the data without
+clients. `images` makes an index of anybody's images; `sources` reads files from where
+they lie, `formats` says whether one is a whole image.
 """

@@ -14,6 +14,7 @@ import hashlib
 import lzma
 import os
 import pathlib
+import stat
 import tarfile
 import zipfile
 import zlib
@@ -52,7 +53,7 @@ DAMAGED = (
 
 def is_archive(path: pathlib.Path) -> bool:
     """Whether the name of a file is that of an archive."""
-    return path.name.endswith(SUFFIXES)
+    return path.name.lower().endswith(SUFFIXES)
 
 
 class Source(abc.ABC):
@@ -134,28 +135,27 @@ def open_source(
     """
     path = pathlib.Path(data_dir)
     label = label or f"data_dir={os.fspath(data_dir)}"
-    if not path.exists():
-        raise InvalidInputError(f"{label} does not exist.")
-    if not path.is_dir() and not is_archive(path):
-        raise InvalidInputError(
-            f"{label} is a file; expected a folder or an archive "
-            f"({', '.join(SUFFIXES)})."
-        )
     try:
+        if not path.exists():
+            raise InvalidInputError(f"{label} does not exist.")
         if path.is_dir():
             path = _only_archive(path) or path
+        elif not is_archive(path):
+            raise InvalidInputError(
+                f"{label} is a file; expected a folder or an archive "
+                f"({', '.join(SUFFIXES)})."
+            )
         if path.is_dir():
             source = Folder(path)
-        elif path.suffix == ".zip":
+        elif path.suffix.lower() == ".zip":
             source = Zip(path)
         else:
             source = Tar(path, cache_dir)
     except DAMAGED as error:
         reason = files.error_text(error)
         raise InvalidInputError(
-            f"{label}: {getattr(error, 'filename', None) or path} cannot be read: "
-            f"{reason}."
-            if path.is_dir()
+            f"{label}: {error.filename or path} cannot be read: {reason}."
+            if isinstance(error, OSError) and error.errno
             else f"{label}: the archive {path.name} is unreadable or damaged: {reason}."
         ) from error
     source.label = label
@@ -218,6 +218,8 @@ def _walk(
                 yield from _walk(entry.path, f"{name}/", above | {here}, folders)
             else:
                 status = os.stat(entry.path)  # Fails for a link that leads nowhere.
+                if not stat.S_ISREG(status.st_mode):
+                    raise OSError(errno.EINVAL, "it is no regular file", entry.path)
                 yield name, status.st_size, status.st_mtime_ns
 
 
@@ -281,7 +283,7 @@ class Tar(Source):
             One of `DAMAGED`: If it is no whole tar.
         """
         self.path = path
-        is_plain = path.name.endswith(".tar")
+        is_plain = path.suffix.lower() == ".tar"
         self._plain = path if is_plain else _unpacked(path, cache_dir)
         found = kept(
             "tar",
@@ -354,7 +356,7 @@ def _unpacked(path: pathlib.Path, cache_dir: str | os.PathLike | None) -> pathli
         files.replacing(target, unique=True) as temporary,
         open(path, "rb") as packed,
         progress.bar(f"Unpacking {path.name}", path.stat().st_size, "B") as bar,
-        _decompressing(path.name, packed) as tar,
+        _decompressing(path.name.lower(), packed) as tar,
         open(temporary, "wb") as result,
     ):
         while block := _unpacked_block(tar, path):

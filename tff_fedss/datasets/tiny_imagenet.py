@@ -5,52 +5,30 @@ images of each class for training, 50 for validation, and 10,000 without labels,
 are not used here.
 """
 
-import errno
 import os
-import pathlib
 import re
 from collections.abc import Iterator
 
 import numpy as np
-import tqdm
 
-from tff_fedss import errors, files
-from tff_fedss.datasets import archives, fingerprint, image_files
+from tff_fedss import files
+from tff_fedss.datasets import sources
 from tff_fedss.datasets.federated import partitions
-from tff_fedss.datasets.federated.clients import (
-    Arrays,
-    InMemoryClientData,
-    dataset_from_arrays,
-)
-from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
-from tff_fedss.datasets.federated.preprocessing import Preprocessing
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.images import ImageIndex, image_clients, layout
+from tff_fedss.errors import InvalidInputError
 
 PARTITIONS = ("mixed", "dirichlet")
 
 # Keeps the draws of this data set apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"tiny-img", "big")
 
-_ROOT = "tiny-imagenet-200"
 _LAYOUT = (
     "train/<wnid>/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt, in a "
-    f"folder {_ROOT} or an archive of it ({', '.join(archives.SUFFIXES)})"
+    f"folder tiny-imagenet-200 or an archive of it ({', '.join(sources.SUFFIXES)})"
 )
 _ANNOTATIONS = "val/val_annotations.txt"
 _CLASSES = "wnids.txt"
-# Every file in a folder `images` counts as an image, whatever its name, except hidden
-# ones. What is here but not named, such as bounding boxes, is not used.
-_USED = re.compile(
-    r"(?P<root>(?:[^/]+/)*?)"
-    r"(?P<path>"
-    r"train/(?P<wnid>[^/.][^/]*)/(?:images/|[^/]+_boxes\.txt)?"
-    r"|train/(?P<train_wnid>[^/.][^/]*)/images/[^/.][^/]*"
-    r"|val/images/(?P<val>[^/.][^/]*)"
-    rf"|{re.escape(_ANNOTATIONS)}"
-    rf"|{re.escape(_CLASSES)}"
-    r")"
-)
-_IMAGE = re.compile(r"(?:train/[^/.][^/]*|val)/images/[^/.][^/]*")
-# Folders of other systems' own files, at any depth.
 
 
 def load(
@@ -69,8 +47,8 @@ def load(
 ) -> FederatedDataset:
     """Loads Tiny-ImageNet, or a part of it in the same layout.
 
-    Every image is read and decoded once, to see that it is whole; then its encoded
-    bytes are kept in memory (about 2 KB an image), and the input pipeline decodes them.
+    Every image is read and decoded once, to see that it is whole; later it is read when
+    it is asked for.
 
     Args:
         data_dir: The folder tiny-imagenet-200, a folder with it or with an archive of
@@ -104,353 +82,155 @@ def load(
         validation set, of the classes that clients have.
 
     Raises:
-        errors.InvalidInputError: If an argument is out of range, or if data_dir does
+        InvalidInputError: If an argument is out of range, or if data_dir does
             not hold the data set, whole and with one label to an image.
     """
     if partition not in PARTITIONS:
-        raise errors.InvalidInputError(
+        raise InvalidInputError(
             f"partition={partition!r} must be one of {', '.join(PARTITIONS)}."
         )
     partitions.check_seed(seed)
-    for name, value in (
-        ("classes_per_client", classes_per_client),
-        ("images_per_class", images_per_class),
-        ("num_clients", num_clients),
-    ):
-        if value is not None and value < 1:
-            raise errors.InvalidInputError(f"{name}={value} must be at least 1.")
     if num_clients is not None and partition != "dirichlet":
-        raise errors.InvalidInputError(
+        raise InvalidInputError(
             f"num_clients={num_clients} goes with partition='dirichlet' only."
         )
-    preprocessing = Preprocessing(image_size, resize_size)
-    if data_dir is None:
-        raise errors.InvalidInputError(
-            f"Tiny-ImageNet needs `data_dir`; expected there: {_LAYOUT}."
-        )
-    source = Files(data_dir)
-    most = len(source.wnids) - 2
-    if not 0 <= num_public_classes <= most:
-        raise errors.InvalidInputError(
-            f"num_public_classes={num_public_classes} must leave two or more of the "
-            f"{len(source.wnids)} classes to the clients."
-        )
-    if num_unseen_classes == 1 or not (
-        0 <= num_unseen_classes <= most - num_public_classes
+    images = open_index(data_dir)
+    is_train = images.splits == layout.TRAIN
+    most = len(images.class_names) - 2
+    if (
+        min(num_public_classes, num_unseen_classes) < 0
+        or num_unseen_classes == 1
+        or (num_public_classes + num_unseen_classes > most)
     ):
-        raise errors.InvalidInputError(
-            f"num_unseen_classes={num_unseen_classes} must be two or more, or 0, and, "
-            f"with num_public_classes={num_public_classes}, leave two or more of the "
-            f"{len(source.wnids)} classes to the clients."
+        raise InvalidInputError(
+            f"num_public_classes={num_public_classes} and num_unseen_classes="
+            f"{num_unseen_classes}, which is 0 or at least 2, must leave two or more "
+            f"of the {most + 2} classes to the clients."
         )
     rng = partitions.generator(seed, _PHILOX_STREAM)
-    # Without public classes nothing is drawn: partitions stay what they were.
-    is_public = np.zeros(len(source.wnids), bool)
+    # 0: clients' classes, 1: public ones, 2: unseen ones. Without public classes
+    # nothing is drawn: partitions stay what they were.
+    use = np.zeros(most + 2, int)
     if num_public_classes:
-        is_public[rng.choice(len(is_public), num_public_classes, replace=False)] = True
-    is_unseen = np.zeros_like(is_public)
+        use[rng.choice(len(use), num_public_classes, replace=False)] = 1
     if num_unseen_classes:
-        others = np.flatnonzero(~is_public)
-        is_unseen[rng.choice(others, num_unseen_classes, replace=False)] = True
-    train, test = source.train(), source.test()
-    is_clients = ~(is_public | is_unseen)
-    public_images, public_labels = _of_classes(train, is_public)
-    images, labels = _of_classes(train, is_clients)
-    test_images, test_labels = _of_classes(test, is_clients)
-    unseen_images, unseen_labels = (
-        np.concatenate(parts)
-        for parts in zip(
-            _of_classes(train, is_unseen), _of_classes(test, is_unseen), strict=True
-        )
-    )
+        others = np.flatnonzero(use == 0)
+        use[rng.choice(others, num_unseen_classes, replace=False)] = 2
+    # Classes are numbered from 0 on within each use.
+    number = np.array([np.sum(use[:label] == use[label]) for label in range(len(use))])
+    labels, use_of_row = number[images.labels].astype(np.int32), use[images.labels]
 
+    rows = np.flatnonzero(is_train & (use_of_row == 0))
     if partition == "mixed":
         split = partitions.grouped_shares(
-            labels, classes_per_client, images_per_class, rng
+            labels[rows], classes_per_client, images_per_class, rng
         )
     else:
         if num_clients is None:
             mean_size = classes_per_client * images_per_class
-            num_clients = max(1, round(len(labels) / mean_size))
-        split = partitions.dirichlet(labels, num_clients, alpha, 1, rng)
-    client_data = InMemoryClientData(
-        {
-            client_id: (images[examples], labels[examples])
-            for client_id, examples in split.items()
-        }
-    )
-    return FederatedDataset(
+            num_clients = max(1, round(len(rows) / mean_size))
+        split = partitions.dirichlet(labels[rows], num_clients, alpha, 1, rng)
+    return image_clients.federated_dataset(
+        images,
+        labels,
+        split._replace(order=rows[split.order]),
+        test=np.flatnonzero(~is_train & (use_of_row == 0)),
+        public=np.flatnonzero(is_train & (use_of_row == 1)),
+        unseen=np.flatnonzero(use_of_row == 2),
+        num_classes=int(np.sum(use == 0)),
+        image_size=image_size,
+        resize_size=resize_size,
+        is_pooled_in_order=True,
         name="tiny_imagenet",
-        num_classes=int(is_clients.sum()),
-        image_shape=(image_size, image_size, 3),
-        train=client_data,
-        test=HeldOut.from_arrays(test_images, test_labels),
-        preprocessing=preprocessing,
-        pooled=lambda: dataset_from_arrays(images, labels),
-        public=(
-            HeldOut.from_arrays(public_images, public_labels)
-            if num_public_classes
-            else None
-        ),
-        unseen=(
-            HeldOut.from_arrays(unseen_images, unseen_labels)
-            if num_unseen_classes
-            else None
-        ),
         note="test images are those of the validation set",
-        contents=lambda: {
-            **client_data.contents(),
-            "contents of test images": fingerprint.of_arrays(
-                [test_images, test_labels]
-            ),
-            "contents of public images": fingerprint.of_arrays(
-                [public_images, public_labels]
-            ),
-            **(
-                {
-                    "contents of unseen images": fingerprint.of_arrays(
-                        [unseen_images, unseen_labels]
-                    )
-                }
-                if num_unseen_classes
-                else {}
-            ),
-        },
     )
 
 
-def _of_classes(arrays: Arrays, is_wanted: np.ndarray) -> Arrays:
-    """The images of some classes, which are numbered anew, in the same order."""
-    images, labels = arrays
-    chosen = is_wanted[labels]
-    new_labels = np.cumsum(is_wanted, dtype=np.int32) - 1
-    return images[chosen], new_labels[labels[chosen]]
+def open_index(data_dir: str | os.PathLike | None) -> ImageIndex:
+    """Indexes the images: training images by class, then those of validation.
 
+    Args:
+        data_dir: See `load`.
 
-class Files:
-    """The files of Tiny-ImageNet, checked.
+    Returns:
+        The index, with the splits `layout.TRAIN` and `VALIDATION`. A label is the
+        position of a wnid among all, sorted.
 
-    Attributes:
-        wnids: The names of the classes, sorted; a label is a position here.
+    Raises:
+        InvalidInputError: If something is missing or damaged.
     """
-
-    def __init__(self, data_dir: os.PathLike):
-        """Reads them.
-
-        Args:
-            data_dir: See `load`.
-
-        Raises:
-            errors.InvalidInputError: If something is missing or damaged.
-        """
-        self._source = f"data_dir={os.fspath(data_dir)}"
-        # By path below the root, images only.
-        self._train: dict[str, bytes] = {}
-        self._val: dict[str, bytes] = {}
-        self._texts: dict[str, str] = {}
-        # By wnid, the paths of its images.
-        self._of_class: dict[str, list[str]] = {}
-        self._root: str | None = None
-        for name, content in _progress(_files(pathlib.Path(data_dir), self._source)):
-            self._add(name, content)
-        if not self._of_class:
-            self._fail(f"found no class with training images; expected {_LAYOUT}.")
-        self._check_classes()
-        if len(self._of_class) == 1:
-            self._fail(f"found one class, {min(self._of_class)}; expected two or more.")
-        self.wnids = sorted(self._of_class)
-
-    def train(self) -> Arrays:
-        """The training images, object[N] of bytes, and labels int32[N], by class."""
-        paths = [path for wnid in self.wnids for path in sorted(self._of_class[wnid])]
-        sizes = [len(self._of_class[wnid]) for wnid in self.wnids]
-        labels = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-        return _objects([self._train[path] for path in paths]), labels
-
-    def test(self) -> Arrays:
-        """The validation images and labels, likewise, by the name of the file."""
-        labels = self._annotations()
-        names = sorted(self._val)
-        return (
-            _objects([self._val[name] for name in names]),
-            np.array([labels[name] for name in names], np.int32),
+    if data_dir is None:
+        raise InvalidInputError(
+            f"Tiny-ImageNet needs `data_dir`; expected there: {_LAYOUT}."
         )
+    source = sources.open_source(data_dir)
+    found = [n for n in source.names if f"/{n}".endswith(f"/{_ANNOTATIONS}")]
+    if len(found) != 1:
+        raise InvalidInputError(
+            f"{source.label}: found {len(found)} files {_ANNOTATIONS}; expected "
+            f"{_LAYOUT}."
+        )
+    root = found[0].removesuffix(_ANNOTATIONS)
+    texts = dict(source.read_all({found[0], root + _CLASSES}.__contains__))
+    train = list(_train_rows(source, root))
+    wnids = {row.label for row in train}
+    validation = _validation_rows(source, root, texts[found[0]], wnids)
+    if not train or not validation:
+        raise InvalidInputError(
+            f"{source.label}: found {len(train):,} training and {len(validation):,} "
+            f"validation images; expected {_LAYOUT}."
+        )
+    if content := texts.get(root + _CLASSES):
+        _check_classes(f"{source.label}: {root}{_CLASSES}", content, wnids)
+    what = layout.from_rows(train + validation, source.names)
+    images = ImageIndex(source, what, "tiny_imagenet")
+    images.check_images()
+    return images
 
-    def _add(self, name: str, content: bytes) -> None:
-        found = _USED.fullmatch(name)
-        root, path = found["root"], found["path"]
-        if self._root not in (None, root):
-            self._fail(
-                f"found {self._root or './'}train and {root or './'}train; expected "
-                "one copy of the data set."
+
+def _train_rows(source: sources.Source, root: str) -> Iterator[layout.Row]:
+    """Yields the training images, by class and then by path."""
+    # Every file in a folder `images` counts as an image, whatever its name.
+    pattern = re.compile(rf"{re.escape(root)}train/([^/]+)/images/[^/]+")
+    # A folder in the place of an image is no file, which `from_rows` says.
+    found = filter(None, map(pattern.fullmatch, [*source.names, *source.folders]))
+    for path, wnid in sorted((m[0], m[1]) for m in found):
+        yield layout.Row(f"{source.label}: {path}", path, wnid)
+
+
+def _validation_rows(
+    source: sources.Source, root: str, content: bytes, wnids: set[str]
+) -> list[layout.Row]:
+    """Returns the validation images, by path, with the classes of the annotations."""
+    name = f"{source.label}: {root}{_ANNOTATIONS}"
+    folder = f"{root}val/images/"
+    missing = {n for n in source.names if n.startswith(folder)}
+    rows = []
+    for where, fields in files.csv_rows(content, name, "\t"):
+        if len(fields) < 2:
+            raise InvalidInputError(
+                f"{where}: found {fields[0]!r}; expected a file name and a class, "
+                "separated by tabs."
             )
-        self._root = root
-        if found["wnid"]:
-            self._of_class.setdefault(found["wnid"], [])
-            return
-        if path in (_ANNOTATIONS, _CLASSES):
-            self._once(self._texts, path, name, self._decoded(name, content))
-            return
-        try:
-            image_files.check(content)
-        except ValueError as e:
-            self._fail(f"{name} {e}.")
-        if found["val"]:
-            self._once(self._val, found["val"], name, content)
-        else:
-            self._once(self._train, path, name, content)
-            self._of_class.setdefault(found["train_wnid"], []).append(path)
-
-    def _once(self, known: dict, key: str, name: str, content) -> None:
-        if key in known:
-            self._fail(f"{name} is there twice.")
-        known[key] = content
-
-    def _decoded(self, name: str, content: bytes) -> str:
-        try:
-            return content.decode("utf-8-sig")  # Some editors write such a mark.
-        except UnicodeDecodeError as e:
-            self._fail(f"{name} is not a text in UTF-8: {e}.")
-
-    def _lines(self, path: str) -> Iterator[tuple[str, str]]:
-        """Yields `<path>:<number>` and the line, for lines that are not blank."""
-        for number, line in enumerate(self._texts[path].split("\n"), start=1):
-            if line.strip():
-                yield f"{self._root}{path}:{number}", line.strip()
-
-    def _check_classes(self) -> None:
-        """Checks that classes have images and are those of wnids.txt, if there."""
-        for wnid, paths in sorted(self._of_class.items()):
-            if not paths:
-                self._fail(
-                    f"the class folder {self._root}train/{wnid} holds no image; "
-                    f"expected {self._root}train/{wnid}/images/*.JPEG."
-                )
-        if _CLASSES not in self._texts:
-            return
-        listed = {}
-        for where, wnid in self._lines(_CLASSES):
-            if wnid in listed:
-                self._fail(f"{where}: the class {wnid} is already in {listed[wnid]}.")
-            listed[wnid] = where
-            if wnid not in self._of_class:
-                self._fail(
-                    f"{where}: the class {wnid} has no folder "
-                    f"{self._root}train/{wnid}/images."
-                )
-        for wnid in sorted(self._of_class):
-            if wnid not in listed:
-                self._fail(
-                    f"the class folder {self._root}train/{wnid} is not one of the "
-                    f"{len(listed):,} classes in {self._root}{_CLASSES}."
-                )
-
-    def _annotations(self) -> dict[str, int]:
-        """The label of every validation image, by the name of its file."""
-        if _ANNOTATIONS not in self._texts:
-            self._fail(
-                f"{self._root}{_ANNOTATIONS} is missing, which has the labels of the "
-                f"{len(self._val):,} validation images."
+        image, wnid = fields[:2]
+        if wnid not in wnids:
+            raise InvalidInputError(
+                f"{where}: {image} has the class {wnid!r}, which is none of the "
+                f"{len(wnids):,} classes in {root}train."
             )
-        label_of = {wnid: label for label, wnid in enumerate(self.wnids)}
-        labels, lines = {}, {}
-        for where, line in self._lines(_ANNOTATIONS):
-            columns = line.split("\t")
-            if len(columns) < 2:
-                self._fail(
-                    f"{where}: found {line!r}; expected a file name and a class, "
-                    "separated by tabs."
-                )
-            name, wnid = columns[:2]
-            if name in lines:
-                self._fail(f"{where}: {name} already has a class in {lines[name]}.")
-            if wnid not in label_of:
-                self._fail(
-                    f"{where}: {name} has the class {wnid!r}, which is none of the "
-                    f"{len(label_of):,} classes in {self._root}train."
-                )
-            if name not in self._val:
-                self._fail(f"{where}: there is no {self._root}val/images/{name}.")
-            labels[name], lines[name] = label_of[wnid], where
-        for name in sorted(self._val):
-            if name not in labels:
-                self._fail(
-                    f"{self._root}val/images/{name} has no line in "
-                    f"{self._root}{_ANNOTATIONS}."
-                )
-        if not labels:
-            self._fail(
-                f"{self._root}{_ANNOTATIONS} is empty: there are no test images."
-            )
-        return labels
-
-    def _fail(self, message: str) -> None:
-        raise errors.InvalidInputError(f"{self._source}: {message}")
+        missing.discard(folder + image)
+        rows.append(layout.Row(where, folder + image, wnid, None, layout.VALIDATION))
+    if missing:
+        raise InvalidInputError(f"{name}: {min(missing)} has no line.")
+    return sorted(rows, key=lambda row: row.path)
 
 
-def _objects(contents: list[bytes]) -> np.ndarray:
-    """An array of bytes objects, object[N]; NumPy's own bytes lose zeros at the end."""
-    array = np.empty(len(contents), object)
-    array[:] = contents
-    return array
-
-
-def _progress(contents: Iterator) -> Iterator:
-    """Shows a bar on a terminal if going through the files takes over 2 seconds."""
-    return tqdm.tqdm(
-        contents, desc="Reading Tiny-ImageNet", unit=" files", delay=2, disable=None
-    )
-
-
-def _is_used(name: str) -> bool:
-    return not name.startswith(archives.FOREIGN) and _USED.fullmatch(name) is not None
-
-
-def _files(path: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
-    """Yields the name and content of every file to use; b"" for a class folder."""
-    if not path.exists():
-        raise errors.InvalidInputError(f"{source} does not exist.")
-    if not path.is_dir():
-        if not archives.is_archive(path):
-            raise errors.InvalidInputError(
-                f"{source}: found the file {path.name}; expected {_LAYOUT}."
-            )
-        yield from archives.members(path, source, _is_used)
-        return
-    for root in (path, path / _ROOT):
-        if (root / "train").is_dir():
-            yield from _files_below(root, source)
-            return
-    entries = sorted(path.iterdir())
-    found = [file for file in entries if archives.is_archive(file)]
-    if len(found) == 1:
-        yield from archives.members(found[0], source, _is_used)
-        return
-    if found:
-        names = ", ".join(file.name for file in found[:3])
-        what = f"{len(found)} archives ({names}{', ...' * (len(found) > 3)})"
-    else:
-        what = f"{len(entries)} other entries" if entries else "an empty folder"
-    raise errors.InvalidInputError(f"{source}: found {what}; expected {_LAYOUT}.")
-
-
-def _files_below(root: pathlib.Path, source: str) -> Iterator[tuple[str, bytes]]:
-    try:
-        for top in ("train", "val"):
-            if (root / top).is_dir():
-                below = [f"{top}/{name}" for name in archives.names_below(root / top)]
-                for name in below:
-                    # Not that of a class, but one with the name of an image.
-                    if name.endswith("/") and _IMAGE.fullmatch(name[:-1]):
-                        raise IsADirectoryError(
-                            errno.EISDIR, os.strerror(errno.EISDIR), str(root / name)
-                        )
-                for name in filter(_is_used, below):
-                    content = b"" if name.endswith("/") else files.read(root / name)
-                    yield name, content
-        if os.path.lexists(root / _CLASSES):
-            yield _CLASSES, files.read(root / _CLASSES)
-    except OSError as e:
-        raise errors.InvalidInputError(
-            f"{source}: {e.filename} cannot be read: {e.strerror or e}."
-        ) from e
+def _check_classes(name: str, content: bytes, wnids: set[str]) -> None:
+    """Checks that the classes with training images are those that are listed."""
+    listed = set(files.decoded_lines(content, name)) - {""}
+    for wnid in sorted(listed ^ wnids)[:1]:
+        raise InvalidInputError(
+            f"{name}: the class {wnid} is listed, but there is no image of it in train."
+            if wnid in listed
+            else f"{name}: the class {wnid}, of which there are images, is not listed."
+        )

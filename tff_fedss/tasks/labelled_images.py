@@ -54,7 +54,7 @@ class LabelledClassification(Task):
 
         Returns:
             top1, a share, and test_loss, the mean cross-entropy; and rare_top1, of the
-            images of rare subclasses, if the data have such (`with_subclasses`).
+            images of rare subclasses, if the data have such.
         """
         if self._measured is None:
             self._measured = self.classifier_fn()

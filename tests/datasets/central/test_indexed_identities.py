@@ -6,12 +6,12 @@ from PIL import Image
 
 from tests.datasets.images import own_images
 from tff_fedss.datasets import images
-from tff_fedss.datasets.central import indexed_identities
+from tff_fedss.datasets.central import identities
 from tff_fedss.errors import InvalidInputError
 
 
 def load(folder, **options):
-    return indexed_identities.load(images.load_index(folder), image_size=16, **options)
+    return identities.of_images(images.load_index(folder), image_size=16, **options)
 
 
 @pytest.fixture

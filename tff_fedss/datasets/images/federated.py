@@ -1,18 +1,13 @@
 """Labelled images of any origin as a federated data set."""
 
-import concurrent.futures
 import dataclasses
-import os
 
 import numpy as np
-import tensorflow as tf
 
-from tff_fedss.datasets import fingerprint, splits
-from tff_fedss.datasets.federated import clients as client_data
-from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
+from tff_fedss.datasets import splits
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.federated.partitions import Partition
-from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
-from tff_fedss.datasets.images import clients, index
+from tff_fedss.datasets.images import clients, image_clients, index
 from tff_fedss.errors import InvalidInputError
 
 # Keep these draws apart from others of the same seed.
@@ -75,16 +70,6 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         raise InvalidInputError(f"seed={options.seed} must be in 0..2^63-1.")
     splits.check_validation(options.validation_share, options.on_validation)
 
-    def read(stored: tf.Tensor) -> tf.Tensor:
-        if stored.dtype == tf.string:
-            return decode_image(stored)
-        content = tf.numpy_function(
-            lambda row: images.encoded(int(row)), [stored], tf.string
-        )
-        content.set_shape([])
-        return decode_image(content)
-
-    preprocessing = Preprocessing(options.image_size, options.resize_size, read)
     rng = np.random.Generator(np.random.Philox(key=[options.seed, _PHILOX_STREAM]))
     chosen = splits.hold_out(
         images,
@@ -95,7 +80,6 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         rng=rng,
     )
     labels, present = splits.numbered(images.labels, chosen.train)
-    num_classes = len(present)
     partition = clients.split(
         labels[chosen.train],
         None if images.clients is None else images.clients[chosen.train],
@@ -109,121 +93,43 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
     )
     if options.validation_share:
         notes.append(splits.note_chosen(int(is_validation.sum())))
-    train = _ImageClients(images, labels, chosen.train, partition, ~is_validation)
+    # From positions among the training images to rows.
+    rows = [chosen.train[partition.examples(k)] for k in range(partition.num_clients)]
+    apart = np.flatnonzero(is_validation)
+    kept = np.flatnonzero(~is_validation)
+    partition = Partition(
+        [partition.client_ids[k] for k in kept],
+        np.concatenate([rows[k] for k in kept]),
+        np.append(0, np.cumsum(partition.sizes[kept])),
+    )
     unseen = chosen.test_is_unseen
     if options.on_validation:
-        test = np.sort(
-            np.concatenate(
-                [
-                    chosen.train[partition.examples(k)]
-                    for k in np.flatnonzero(is_validation)
-                ]
-            )
-        )
+        test = np.sort(np.concatenate([rows[k] for k in apart]))
         # Of the classes that are trained, unless it is for retrieval.
-        seen = np.full(num_classes, unseen)
+        seen = np.full(len(present), unseen)
         unseen = False
-        seen[labels[train.rows]] = True
+        seen[labels[partition.order]] = True
         known = seen[labels[test]]
         if not known.all():
             notes.append(splits.note_left_out(int(np.sum(~known))))
         test = test[known]
         if not len(test):
             raise InvalidInputError(splits.NO_KNOWN_CLASS)
-    if unseen:
-        test_labels, _ = splits.numbered(images.labels, test)
-    else:
-        test_labels = labels
-    of_train = images.labels[chosen.train]
-    public_labels, public = splits.numbered(images.labels, chosen.public)
-
-    def rows_dataset(rows: np.ndarray, numbers: np.ndarray) -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices(
-            client_data.to_element(
-                rows.astype(np.int64), numbers[rows].astype(np.int32)
-            )
-        )
-
-    def rows_held_out(rows: np.ndarray, numbers: np.ndarray) -> HeldOut:
-        data = rows_dataset(rows, numbers)
-        return HeldOut(data, len(rows), len(np.unique(numbers[rows])))
-
-    return FederatedDataset(
-        name=images.name,
-        num_classes=num_classes,
-        image_shape=(options.image_size, options.image_size, 3),
-        train=train,
-        test=rows_held_out(test, test_labels),
+    elif unseen:
+        labels[test] = splits.numbered(images.labels, test)[0][test]
+    public = chosen.public
+    if len(public):
+        labels[public] = splits.numbered(images.labels, public)[0][public]
+    return image_clients.federated_dataset(
+        images,
+        labels,
+        partition,
+        test=test,
+        public=public,
+        num_classes=len(present),
+        image_size=options.image_size,
+        resize_size=options.resize_size,
         test_is_unseen=unseen,
-        preprocessing=preprocessing,
-        pooled=lambda: rows_dataset(train.rows, labels),
-        public=rows_held_out(chosen.public, public_labels) if len(public) else None,
-        class_names=[images.class_names[c] for c in np.unique(of_train)],
+        class_names=[images.class_names[c] for c in present],
         note="; ".join(filter(None, notes)),
-        contents=lambda: {
-            **images.fingerprint(np.sort(train.rows)),
-            "test rows": fingerprint.of_arrays([test, test_labels[test]]),
-            "public rows": fingerprint.of_arrays([chosen.public]),
-        },
     )
-
-
-class _ImageClients(client_data.ArrayClientData):
-    """Clients whose images are read when asked for."""
-
-    def __init__(
-        self,
-        images: index.ImageIndex,
-        labels: np.ndarray,
-        rows: np.ndarray,
-        partition: Partition,
-        is_training: np.ndarray,
-    ):
-        """Takes the training clients of a partition.
-
-        Args:
-            images: All images.
-            labels: Of all rows of images, int32[N].
-            rows: Those that partition splits.
-            partition: Of rows.
-            is_training: Whether a client of it trains, bool[K].
-        """
-        kept = np.flatnonzero(is_training)
-        super().__init__([partition.client_ids[k] for k in kept], (), tf.string)
-        self._images, self._labels = images, labels
-        sizes = partition.sizes[kept]
-        self._starts = np.append(0, np.cumsum(sizes))
-        self.rows = rows[np.concatenate([partition.examples(k) for k in kept])]
-        self._place = {client: k for k, client in enumerate(self.client_ids)}
-        self._pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
-        owner = np.repeat(np.arange(len(kept)), sizes)
-        pairs = np.unique(owner * (int(labels.max()) + 1) + labels[self.rows])
-        owner, present = np.divmod(pairs, int(labels.max()) + 1)
-        self._positives = present.astype(np.int32)
-        self._positives_ends = np.searchsorted(owner, np.arange(len(kept) + 1))
-        self.max_positives = int(np.diff(self._positives_ends).max())
-
-    def client_arrays(self, client_id: str) -> client_data.Arrays:
-        """See the base class."""
-        rows = self._rows_of(client_id)
-        contents = np.empty(len(rows), object)
-        contents[:] = list(self._pool.map(self._images.encoded, rows.tolist()))
-        return contents, self._labels[rows]
-
-    def num_examples(self, client_id: str) -> int:
-        """n_k of a client; reads no image."""
-        return len(self._rows_of(client_id))
-
-    def positives(self, client_id: str) -> np.ndarray:
-        """P_k of a client, int32[|P_k|], ascending; reads no image."""
-        k = self._number(client_id)
-        return self._positives[self._positives_ends[k] : self._positives_ends[k + 1]]
-
-    def _rows_of(self, client_id: str) -> np.ndarray:
-        k = self._number(client_id)
-        return self.rows[self._starts[k] : self._starts[k + 1]]
-
-    def _number(self, client_id: str) -> int:
-        if client_id not in self._place:
-            raise ValueError(f"{client_id!r} is not a client of this data set.")
-        return self._place[client_id]

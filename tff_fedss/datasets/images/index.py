@@ -245,48 +245,6 @@ def load(
     return index
 
 
-def open_index(
-    dataset: str,
-    data_dir: str | os.PathLike | None,
-    *,
-    folders: str | None = None,
-    needs_clients: bool = False,
-    tfds_name: str | None = None,
-    **keys: str | None,
-) -> ImageIndex:
-    """Indexes images of either origin, by its name.
-
-    Args:
-        dataset: "images" (see `load`) or "tfds" (see `tfds_index.load`).
-        data_dir: See there; images need it.
-        folders: For images; None: "auto".
-        needs_clients: Whether folders that could be a client's or a part of a class
-            ("auto") are the client's, as they must be to serve.
-        tfds_name: For tfds, which needs it.
-        **keys: For tfds: image_key, label_key and client_key.
-
-    Raises:
-        InvalidInputError: If an argument is missing, or the data are not there,
-            ambiguous or damaged.
-    """
-    if dataset == "images":
-        if data_dir is None:
-            raise InvalidInputError(
-                "dataset=images needs `data_dir`: a folder or an archive of images, or "
-                "an images.csv."
-            )
-        folders = folders or "auto"
-        if folders == "auto" and needs_clients:
-            folders = "client/class"
-        return load(data_dir, folders=folders)
-    if tfds_name is None:
-        raise InvalidInputError("dataset=tfds needs `tfds_name`, a data set of TFDS.")
-    # TFDS takes seconds to import.
-    from tff_fedss.datasets.images import tfds_index
-
-    return tfds_index.load(tfds_name, data_dir, **keys)
-
-
 def _without_images(source: sources.Source) -> list[str]:
     """The folders in which no image lies, but for those in other such folders."""
     holding = {""}

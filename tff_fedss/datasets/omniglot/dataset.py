@@ -2,19 +2,17 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from tff_fedss import errors
 from tff_fedss.datasets import synthetic
 from tff_fedss.datasets.central import identities
 from tff_fedss.datasets.federated import partitions
-from tff_fedss.datasets.federated.clients import (
-    Arrays,
-    InMemoryClientData,
-)
+from tff_fedss.datasets.federated.clients import InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.omniglot import drawing_files
+from tff_fedss.errors import InvalidInputError
 
 PARTITIONS = ("mixed", "drawer", "chunks")
 CHARACTERS = ("evaluation", "all")
@@ -73,13 +71,13 @@ def load(
         characters: minus 1).
 
     Raises:
-        errors.InvalidInputError: If an argument is out of range; if the download fails;
+        InvalidInputError: If an argument is out of range; if the download fails;
             or if data_dir does not hold every drawing, whole.
     """
     _check_drawers(test_drawers)
     _check(partition, seed, image_size, classes_per_client, drawings_per_class)
     if characters not in CHARACTERS:
-        raise errors.InvalidInputError(
+        raise InvalidInputError(
             f"characters={characters!r} must be one of {', '.join(CHARACTERS)}."
         )
     drawings = _read(data_dir, image_size)
@@ -96,24 +94,15 @@ def load(
     else:
         warm_start = _glyphs(image_size)
 
-    client_data = _client_data(
-        drawings, labels, train, partition, seed, classes_per_client, drawings_per_class
-    )
-    held_out = ", ".join(str(drawer) for drawer in sorted(set(test_drawers)))
-    return FederatedDataset(
-        name="omniglot",
-        num_classes=int(labels[train].max()) + 1,
-        image_shape=drawings.images.shape[1:],
-        train=client_data,
-        test=HeldOut.from_arrays(drawings.images[test], labels[test]),
+    note = f"test images by drawers {_listed(test_drawers)}"
+    return _dataset(
+        drawings,
+        labels,
+        train,
+        test,
+        (partition, seed, classes_per_client, drawings_per_class),
         public=warm_start,
-        note=f"test images by drawers {held_out}"
-        + (", public images are glyphs" if characters == "all" else ""),
-        contents=lambda: {
-            **client_data.contents(),
-            "drawings": len(drawings.images),
-            "contents of drawings": drawings.images,
-        },
+        note=note + (", public images are glyphs" if characters == "all" else ""),
     )
 
 
@@ -149,35 +138,21 @@ def load_unseen(
         minus 1, for test images too (964..1622).
 
     Raises:
-        errors.InvalidInputError: As for `load`.
+        InvalidInputError: As for `load`.
     """
     _check(partition, seed, image_size, classes_per_client, drawings_per_class)
     drawings = _read(data_dir, image_size)
     labels = drawings.characters - 1
     is_train = labels < drawing_files.NUM_BACKGROUND_CHARACTERS
-    client_data = _client_data(
+    return _dataset(
         drawings,
         labels,
         np.flatnonzero(is_train),
-        partition,
-        seed,
-        classes_per_client,
-        drawings_per_class,
-    )
-    return FederatedDataset(
-        name="omniglot",
-        num_classes=drawing_files.NUM_BACKGROUND_CHARACTERS,
-        image_shape=drawings.images.shape[1:],
-        train=client_data,
-        test=HeldOut.from_arrays(drawings.images[~is_train], labels[~is_train]),
+        ~is_train,
+        (partition, seed, classes_per_client, drawings_per_class),
         test_is_unseen=True,
         public=_glyphs(image_size),
         note="public images are glyphs",
-        contents=lambda: {
-            **client_data.contents(),
-            "drawings": len(drawings.images),
-            "contents of drawings": drawings.images,
-        },
     )
 
 
@@ -203,7 +178,7 @@ def load_identities(
         minus 1.
 
     Raises:
-        errors.InvalidInputError: As for `load`.
+        InvalidInputError: As for `load`.
     """
     _check_drawers((*test_drawers, *unused_drawers))
     _check("mixed", 0, image_size, 1, 1)
@@ -214,10 +189,12 @@ def load_identities(
         (drawings.images[part], drawings.characters[part] - 1)
         for part in (~is_test & ~is_unused, is_test)
     )
-    held_out = ", ".join(str(drawer) for drawer in sorted(set(test_drawers)))
-    return identities.ArrayIdentities(
-        "omniglot", train, test, f"test images by drawers {held_out}"
-    )
+    note = f"test images by drawers {_listed(test_drawers)}"
+    return identities.ArrayIdentities("omniglot", train, test, note)
+
+
+def _listed(drawers: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(set(drawers))))
 
 
 def _glyphs(image_size: int) -> HeldOut:
@@ -227,16 +204,25 @@ def _glyphs(image_size: int) -> HeldOut:
     ).public
 
 
-def _client_data(
+def _dataset(
     drawings: drawing_files.Drawings,
     labels: np.ndarray,
     train: np.ndarray,
-    partition: str,
-    seed: int,
-    classes_per_client: int,
-    drawings_per_class: int,
-) -> InMemoryClientData:
-    """Splits the training drawings, int64[N] indices, over clients."""
+    test: np.ndarray,
+    split: tuple[str, int, int, int],
+    **rest: Any,
+) -> FederatedDataset:
+    """Splits the training drawings over clients.
+
+    Args:
+        drawings: All of them, N.
+        labels: int32[N].
+        train: Which ones train, int64, ascending.
+        test: Which ones are the test, bool[N].
+        split: Of `load`, partition, seed, classes_per_client, drawings_per_class.
+        **rest: Attributes of the `FederatedDataset`.
+    """
+    partition, seed, classes_per_client, drawings_per_class = split
     rng = partitions.generator(seed, _PHILOX_STREAM)
     if partition == "mixed":
         clients = partitions.grouped_shares(
@@ -253,18 +239,30 @@ def _client_data(
                 drawings.alphabets[train], drawings.drawers[train]
             )
         )
-    return InMemoryClientData(
-        {
-            client_id: _take(drawings.images, labels, train[examples])
-            for client_id, examples in clients
-        }
+    arrays = {}
+    for client_id, examples in clients:
+        rows = train[examples]
+        arrays[client_id] = (drawings.images[rows], labels[rows])
+    client_data = InMemoryClientData(arrays)
+    return FederatedDataset(
+        name="omniglot",
+        num_classes=int(labels[train].max()) + 1,
+        image_shape=drawings.images.shape[1:],
+        train=client_data,
+        test=HeldOut.from_arrays(drawings.images[test], labels[test]),
+        contents=lambda: {
+            **client_data.contents(),
+            "drawings": len(drawings.images),
+            "contents of drawings": drawings.images,
+        },
+        **rest,
     )
 
 
 def _check_drawers(test_drawers: Sequence[int]) -> None:
     drawers = set(range(1, drawing_files.NUM_DRAWERS + 1))
     if not test_drawers or not set(test_drawers) < drawers:
-        raise errors.InvalidInputError(
+        raise InvalidInputError(
             f"test_drawers={tuple(test_drawers)} must be some, but not all, of the "
             f"drawers 1 to {len(drawers)}."
         )
@@ -278,7 +276,7 @@ def _check(
     drawings_per_class: int,
 ) -> None:
     if partition not in PARTITIONS:
-        raise errors.InvalidInputError(
+        raise InvalidInputError(
             f"partition={partition!r} must be one of {', '.join(PARTITIONS)}."
         )
     partitions.check_seed(seed)
@@ -288,7 +286,7 @@ def _check(
         ("drawings_per_class", drawings_per_class),
     ):
         if value < 1:
-            raise errors.InvalidInputError(f"{name}={value} must be at least 1.")
+            raise InvalidInputError(f"{name}={value} must be at least 1.")
 
 
 def _read(data_dir: os.PathLike | None, image_size: int) -> drawing_files.Drawings:
@@ -298,10 +296,6 @@ def _read(data_dir: os.PathLike | None, image_size: int) -> drawing_files.Drawin
     from tff_fedss.datasets.omniglot import tfds_builder
 
     return tfds_builder.read(image_size)
-
-
-def _take(images: np.ndarray, labels: np.ndarray, indices: np.ndarray) -> Arrays:
-    return images[indices], labels[indices]
 
 
 def _drawer_clients(

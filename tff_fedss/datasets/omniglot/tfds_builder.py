@@ -73,20 +73,17 @@ def read(
         or tfds.download.DownloadConfig(force_checksums_validation=True),
     )
     alphabet_names = builder.info.features["alphabet"].int2str
-    collector = drawing_files.Collector("TFDS", image_size)
-    examples = builder.as_dataset(["train", "test"])
-    for example in drawing_files.progress(_numpy_examples(examples)):
-        character, drawer = int(example["label"]) + 1, int(example["drawer"])
-        collector.add(
-            f"{character:04}_{drawer:02}.png",
-            alphabet_names(example["alphabet"]),
-            character,
-            drawer,
-            Image.fromarray(example["image"]),
-        )
-    return collector.drawings()
 
+    def drawings() -> Iterator[drawing_files.Drawing]:
+        for split in builder.as_dataset(["train", "test"]):
+            for example in split.as_numpy_iterator():
+                character, drawer = int(example["label"]) + 1, int(example["drawer"])
+                yield drawing_files.Drawing(
+                    f"{character:04}_{drawer:02}.png",
+                    alphabet_names(example["alphabet"]),
+                    character,
+                    drawer,
+                    Image.fromarray(example["image"]),
+                )
 
-def _numpy_examples(datasets) -> Iterator[dict]:
-    for dataset in datasets:
-        yield from dataset.as_numpy_iterator()
+    return drawing_files.collect(drawings(), "TFDS", image_size)

@@ -5,7 +5,6 @@ import math
 import os
 import pathlib
 import zlib
-from collections.abc import Iterable
 
 import numpy as np
 from PIL import Image
@@ -50,29 +49,24 @@ def load(
         InvalidInputError: If a file is missing or damaged, or the images do not fit
             into memory.
     """
-    parts, note = {}, ""
+    parts = {}
     for part, names in _IDX.items():
         found = [_one_of(path, file_name) for file_name in names]
         if not any(found):
             continue
-        for file_name, file in zip(names, found, strict=True):
-            if file is None:
-                raise InvalidInputError(f"{flag}: {file_name}[.gz] is missing.")
-        images, labels = (
-            _read_idx(file, flag, dimensions)
-            for file, dimensions in zip(found, (3, 1), strict=True)
-        )
+        if None in found:
+            missing = names[found.index(None)]
+            raise InvalidInputError(f"{flag}: {missing}[.gz] is missing.")
+        images, labels = _read_idx(found[0], flag, 3), _read_idx(found[1], flag, 1)
         if len(images) != len(labels) or len(images) < 2:
             raise InvalidInputError(
                 f"{flag}: {names[0]} has {len(images):,} images, {names[1]} "
                 f"{len(labels):,} labels; expected as many, and two or more."
             )
         if labels.max() >= source.num_classes:
-            place = int(np.argmax(labels >= source.num_classes))
             raise InvalidInputError(
-                f"{flag}: {found[1].name} has the label {labels[place]} at offset "
-                f"{_idx_header_bytes(1) + place:,}; {name} has the labels 0 to "
-                f"{source.num_classes - 1}."
+                f"{flag}: {found[1].name} has the label {labels.max()}; {name} has the "
+                f"labels 0 to {source.num_classes - 1}."
             )
         parts[part] = images, labels.astype(np.int32)
     if not parts:
@@ -84,6 +78,7 @@ def load(
         part: (_converted(images, source.channels, image_size), labels)
         for part, (images, labels) in parts.items()
     }
+    note = ""
     if len(parts) == 1:
         ((part, (images, labels)),) = parts.items()
         is_test = np.arange(len(labels)) % _HELD_OUT_OF == 0
@@ -94,27 +89,21 @@ def load(
         note = (
             f"of the {part} files alone: every {_HELD_OUT_OF}th image is a test image"
         )
-    shapes = {part: images.shape[1:] for part, (images, _) in parts.items()}
-    if shapes["train"] != shapes["test"] or not all(shapes["train"]):
+    train, test = parts["train"], parts["test"]
+    if train[0].shape[1:] != test[0].shape[1:]:
         raise InvalidInputError(
-            f"{flag}: training images are of shape {shapes['train']}, test images of "
-            f"{shapes['test']}."
+            f"{flag}: training images are of shape {train[0].shape[1:]}, test images "
+            f"of {test[0].shape[1:]}."
         )
-    num_classes = 1 + max(int(labels.max()) for _, labels in parts.values())
-    missing = np.setdiff1d(np.arange(num_classes), parts["train"][1])
-    if len(missing):
+    num_classes = 1 + int(max(train[1].max(), test[1].max()))
+    for missing in np.setdiff1d(np.arange(num_classes), train[1])[:1]:
         raise InvalidInputError(
-            f"{flag}: no training image has the label {missing[0]}; expected some of "
+            f"{flag}: no training image has the label {missing}; expected some of "
             f"each of 0 to {num_classes - 1}."
         )
     check_num_classes(num_classes, flag)
-    return LabelledImages(
-        name,
-        tuple(map(str, range(num_classes))),
-        *parts["train"],
-        *parts["test"],
-        note=note,
-    )
+    class_names = tuple(map(str, range(num_classes)))
+    return LabelledImages(name, class_names, *train, *test, note=note)
 
 
 def _one_of(path: pathlib.Path, file_name: str) -> pathlib.Path | None:
@@ -125,36 +114,26 @@ def _one_of(path: pathlib.Path, file_name: str) -> pathlib.Path | None:
 def _read_idx(file: pathlib.Path, flag: str, dimensions: int) -> np.ndarray:
     """Reads uint8 values: two zeros, the type 8, the dimensions, big-endian sizes."""
     try:
-        content = files.read(file)
-        if file.suffix == ".gz":
-            content = gzip.decompress(content)
+        with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as stream:
+            content = stream.read()
     except (OSError, EOFError, zlib.error) as error:
-        reason = files.error_text(error)
         raise InvalidInputError(
-            f"{flag}: {file.name} is unreadable or damaged: {reason}."
+            f"{flag}: {file.name} is unreadable or damaged: {files.error_text(error)}."
         ) from error
-    start = _idx_header_bytes(dimensions)
-    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) < start:
-        raise InvalidInputError(
-            f"{flag}: {file.name} is no IDX file of bytes in {dimensions} dimensions."
-        )
+    start = 4 + 4 * dimensions
     # Python's own numbers: the product of what a damaged header says may be any.
-    shape = np.frombuffer(content[4:start], ">u4").tolist()
-    if len(content) != start + math.prod(shape):
+    shape = np.frombuffer(content[4:start].ljust(4 * dimensions), ">u4").tolist()
+    if content[:4] != bytes([0, 0, 8, dimensions]) or (
+        len(content) != start + math.prod(shape)
+    ):
         raise InvalidInputError(
-            f"{flag}: {file.name} has {len(content):,} bytes; its header says "
-            f"{start + math.prod(shape):,}."
+            f"{flag}: {file.name} has {len(content):,} bytes; expected an IDX file of "
+            f"bytes in {dimensions} dimensions, here {shape}."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-def _idx_header_bytes(dimensions: int) -> int:
-    return 4 + 4 * dimensions
-
-
-def _converted(
-    images: Iterable[np.ndarray], channels: int, image_size: int | None
-) -> np.ndarray:
+def _converted(images: np.ndarray, channels: int, image_size: int | None) -> np.ndarray:
     return np.stack(
         [as_array(fitted(Image.fromarray(i), image_size), channels) for i in images]
     )

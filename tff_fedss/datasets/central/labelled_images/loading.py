@@ -11,15 +11,12 @@ import pathlib
 
 import numpy as np
 
-from tff_fedss.datasets import archives, image_files
+from tff_fedss.datasets import sources
 from tff_fedss.datasets.central.labelled_images import idx_files, indexed
 from tff_fedss.datasets.central.labelled_images.images import (
     EXPECTED,
     LabelledImages,
     Source,
-    as_array,
-    check_memory,
-    fitted,
 )
 from tff_fedss.datasets.images import index, layout
 from tff_fedss.errors import InvalidInputError
@@ -85,7 +82,7 @@ def load(
     path, flag = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
     if not path.exists():
         raise InvalidInputError(f"{flag} does not exist; expected {EXPECTED}.")
-    if not path.is_dir() and not archives.is_archive(path):
+    if not path.is_dir() and not sources.is_archive(path):
         raise InvalidInputError(
             f"{flag}: found the file {path.name}; expected {EXPECTED}."
         )
@@ -130,16 +127,8 @@ def _load_folders(
 def _load_tiny_imagenet(
     name: str, data_dir: str | os.PathLike, image_size: int | None
 ) -> LabelledImages:
-    # It imports TFF, which takes seconds.
     from tff_fedss.datasets import tiny_imagenet
 
-    files = tiny_imagenet.Files(data_dir)
-    parts, found = [], (files.train(), files.test())
-    size = image_size or SOURCES[name].image_size
-    check_memory(*(len(labels) for _, labels in found), (size, size, 3))
-    for contents, labels in found:
-        # `Files` has checked that they can be decoded.
-        whole = map(image_files.decode, contents)
-        arrays = [as_array(fitted(image, image_size), 3) for image in whole]
-        parts += [np.stack(arrays), labels]
-    return LabelledImages(name, tuple(files.wnids), *parts)
+    images = tiny_imagenet.open_index(data_dir)
+    data = indexed.load(images, image_size=image_size, test="given")
+    return dataclasses.replace(data, name=name, note="")

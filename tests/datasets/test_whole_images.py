@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tff_fedss.datasets import image_files
+from tff_fedss.datasets import formats
 
 
 def _photo(height=60, width=80):
@@ -58,7 +58,7 @@ def _tensorflow_decodes(encoded):
 
 def _passes(encoded):
     try:
-        image_files.check(encoded)
+        formats.check(encoded)
     except ValueError:
         return False
     return True
@@ -66,7 +66,7 @@ def _passes(encoded):
 
 @pytest.mark.parametrize("kind", _WHOLE)
 def test_whole_images_of_every_kind_pass_and_tensorflow_decodes_them(kind):
-    image_files.check(_WHOLE[kind])
+    formats.check(_WHOLE[kind])
     decoded = tf.io.decode_image(_WHOLE[kind], channels=3, expand_animations=False)
     assert decoded.dtype == tf.uint8
     width, height = Image.open(io.BytesIO(_WHOLE[kind])).size
@@ -121,17 +121,17 @@ def test_agrees_with_tensorflow_on_changed_bytes_of_a_whole_file():
     ("content", "reason"),
     [
         (b"", "is empty"),
-        (b"<html>Not found</html>", "neither a JPEG nor a PNG .it has 22 bytes"),
-        (_encode(_photo(), "GIF"), "neither a JPEG nor a PNG"),
-        (_encode(_photo(), "BMP"), "neither a JPEG nor a PNG"),
-        (_WHOLE["jpeg"][:3], "cut off or damaged .3 bytes; its header cannot be read"),
+        (b"<html>Not found</html>", "is no whole JPEG or PNG .22 bytes"),
+        (_encode(_photo(), "GIF"), "is no whole JPEG or PNG"),
+        (_encode(_photo(), "BMP"), "is no whole JPEG or PNG"),
+        (_WHOLE["jpeg"][:3], "is no whole JPEG or PNG .3 bytes"),
         (_WHOLE["jpeg"][:-40], "cut off or damaged .*truncated"),
         (_WHOLE["png"][:-4], "cut off or damaged .*its end is missing"),
     ],
 )
 def test_says_what_is_wrong(content, reason):
     with pytest.raises(ValueError, match=reason) as raised:
-        image_files.check(content)
+        formats.check(content)
     assert "\n" not in str(raised.value)
     assert "object at 0x" not in str(raised.value)
 

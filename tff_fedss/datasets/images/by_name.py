@@ -1,0 +1,59 @@
+"""Opens an index of images by the name of their origin, as programs offer it."""
+
+import os
+
+from tff_fedss.datasets.images import index
+from tff_fedss.errors import InvalidInputError
+
+
+def open_index(
+    dataset: str,
+    data_dir: str | os.PathLike | None,
+    *,
+    folders: str | None = None,
+    needs_clients: bool = False,
+    tfds_name: str | None = None,
+    image_key: str | None = None,
+    label_key: str | None = None,
+    client_key: str | None = None,
+) -> index.ImageIndex:
+    """Indexes images of either origin.
+
+    Args:
+        dataset: "images" (see `index.load`) or "tfds" (see `tfds_index.load`).
+        data_dir: See there; images need it.
+        folders: For images; None: "auto".
+        needs_clients: Whether folders that could be a client's or a part of a class
+            ("auto") are the client's, as they must be to serve.
+        tfds_name: For tfds, which needs it.
+        image_key: For tfds.
+        label_key: For tfds.
+        client_key: For tfds.
+
+    Raises:
+        InvalidInputError: If an argument is missing, or the data are not there,
+            ambiguous or damaged.
+    """
+    if dataset == "images":
+        if data_dir is None:
+            raise InvalidInputError(
+                "dataset=images needs `data_dir`: a folder or an archive of images, or "
+                "an images.csv."
+            )
+        if needs_clients and folders in (None, "auto"):
+            folders = "client/class"
+        return index.load(data_dir, folders=folders or "auto")
+    if dataset != "tfds":
+        raise InvalidInputError(f"dataset={dataset!r} must be images or tfds.")
+    if tfds_name is None:
+        raise InvalidInputError("dataset=tfds needs `tfds_name`, a data set of TFDS.")
+    # TFDS takes seconds to import.
+    from tff_fedss.datasets.images import tfds_index
+
+    return tfds_index.load(
+        tfds_name,
+        data_dir,
+        image_key=image_key,
+        label_key=label_key,
+        client_key=client_key,
+    )

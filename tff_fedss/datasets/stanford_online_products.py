@@ -1,0 +1,270 @@
+"""Stanford Online Products: photographs of 22,634 products (Song et al., CVPR 2016).
+
+FedSS (Section 4.3, Appendix A.5) splits its 59,551 training images of 11,318 products
+over 596 clients of 100 images and about 20 products each, and retrieves images of the
+11,316 other products. The original is `Stanford_Online_Products.zip`:
+
+    Stanford_Online_Products/Ebay_train.txt      a line per training image:
+                                                 image_id class_id super_class_id path
+    Stanford_Online_Products/Ebay_test.txt       the same of the test images
+    Stanford_Online_Products/<...>_final/*.JPG   the images
+"""
+
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_fedss import files
+from tff_fedss.datasets import sources
+from tff_fedss.datasets.federated import partitions, split_csv
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.images import ImageIndex, image_clients, layout
+from tff_fedss.errors import InvalidInputError
+
+TITLE = "Stanford Online Products"
+ARCHIVE = "Stanford_Online_Products.zip"
+IMAGES_PER_CLIENT = 100
+_TRAIN, _TEST = "Ebay_train.txt", "Ebay_test.txt"
+_COLUMNS = ("image_id", "class_id", "super_class_id", "path")
+_LAYOUT = f"{ARCHIVE}, or a folder that holds it or what it unpacks to"
+# Of the original: training images and classes, and test images.
+_ORIGINAL = (59_551, 11_318, 60_502)
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+
+# Keeps the draws of this data set apart from others of the same seed.
+_PHILOX_STREAM = int.from_bytes(b"products", "big")
+
+
+class Listing(NamedTuple):
+    """The rows of Ebay_train.txt or Ebay_test.txt, in their order.
+
+    Attributes:
+        image_ids: str[N], all different.
+        labels: `class_id` - 1, int32[N]. In the original, 0..11317 in training and
+            11318..22633 in the test.
+        paths: The images' files, as the source has them.
+        lines: Where the rows are, as "file:line" for messages.
+    """
+
+    image_ids: list[str]
+    labels: np.ndarray
+    paths: list[str]
+    lines: list[str]
+
+
+def load(
+    data_dir: str | os.PathLike | None,
+    *,
+    image_size: int = 224,
+    resize_size: int | None = None,
+    images_per_client: int = IMAGES_PER_CLIENT,
+    seed: int = 0,
+    clients_csv: str | os.PathLike | None = None,
+) -> FederatedDataset:
+    """Loads the clients' images and the test images; no image stays in memory.
+
+    The first call reads every image and checks that it decodes. Images are read where
+    they lie, and shown as they are stored: TFDS and the field do not turn them either.
+
+    Args:
+        data_dir: `Stanford_Online_Products.zip`, or a folder that holds it or what it
+            unpacks to.
+        image_size: Height and width of what the model sees, in pixels.
+        resize_size: Height and width that images are brought to before the crop, in
+            pixels; None: in the paper's ratio. See `Preprocessing`.
+        images_per_client: How many images a client has; the last one may have fewer.
+        seed: Which partition; 0 <= seed < 2^63. The paper's is not published.
+        clients_csv: A partition as `data/partition_sop.py` writes it; None: the one
+            that it writes for the same images_per_client and seed.
+
+    Returns:
+        The data set. Labels are 0..n-1 in training (`class_id` - 1), from n on in the
+        test.
+
+    Raises:
+        InvalidInputError: If an argument is out of range, the data is not there or
+            damaged, or clients_csv does not fit it. The message names file and line.
+    """
+    source = _open(data_dir)
+    train, test = _read_train(source), _read(source, _TEST)
+    if clients_csv is None:
+        partition = make_partition(train, images_per_client, seed)
+    else:
+        partition = read_partition(clients_csv, train)
+    for row in np.flatnonzero(np.isin(test.labels, train.labels))[:1]:
+        raise InvalidInputError(
+            f"{test.lines[row]}: class_id {test.labels[row] + 1} is a training class, "
+            "too; test classes must be others."
+        )
+    rows = [*_rows(train, layout.TRAIN), *_rows(test, layout.TEST)]
+    what = layout.from_rows(rows, source.names)
+    images = ImageIndex(source, what, TITLE, normalize=bytes)
+    images.check_images()
+    num_train, num_classes = len(train.labels), int(train.labels.max()) + 1
+    found = (num_train, num_classes, len(test.labels))
+    note = f"{num_train:,} training images"
+    if found != _ORIGINAL:
+        note += (
+            "; not the original, which has {:,} of {:,} classes and {:,} test images"
+        ).format(*_ORIGINAL)
+    return image_clients.federated_dataset(
+        images,
+        images.labels,
+        partition,
+        test=np.arange(num_train, len(rows)),
+        num_classes=num_classes,
+        image_size=image_size,
+        resize_size=resize_size,
+        test_is_unseen=True,
+        is_pooled_in_order=True,
+        note=note,
+    )
+
+
+def make_partition(
+    train: Listing, images_per_client: int = IMAGES_PER_CLIENT, seed: int = 0
+) -> partitions.Partition:
+    """Splits the training images over clients; see `partitions.chunks`.
+
+    Args:
+        train: The listing of the training images.
+        images_per_client: How many images a client has; the last one may have fewer.
+        seed: Which partition; 0 <= seed < 2^63.
+
+    Returns:
+        The clients, with examples as rows of the listing. The original has 596 for
+        images_per_client=100.
+
+    Raises:
+        InvalidInputError: If an argument is out of range.
+    """
+    rng = partitions.generator(seed, _PHILOX_STREAM)
+    return partitions.chunks(train.labels, images_per_client, rng)
+
+
+def to_split(train: Listing, partition: partitions.Partition) -> split_csv.Split:
+    """Names the images of a partition, client after client, for `split_csv.write`."""
+    return split_csv.Split(
+        [train.image_ids[row] for row in partition.order],
+        train.labels[partition.order],
+        [
+            client_id
+            for client_id, size in zip(
+                partition.client_ids, partition.sizes, strict=True
+            )
+            for _ in range(size)
+        ],
+    )
+
+
+def read_partition(path: str | os.PathLike, train: Listing) -> partitions.Partition:
+    """Reads a partition of the training images, and checks that it is one.
+
+    Args:
+        path: A CSV file with the columns user_id, image_id and class.
+        train: The listing of the training images.
+
+    Returns:
+        The clients in the order in which they come up, each one's images likewise.
+
+    Raises:
+        InvalidInputError: If the file cannot be read, names an image that the listing
+            does not have, has a wrong class for one, or lacks one.
+    """
+    split = split_csv.read(path, int(train.labels.max()) + 1)
+    row_of = {image_id: row for row, image_id in enumerate(train.image_ids)}
+    rows = np.array([row_of.get(image_id, -1) for image_id in split.image_ids])
+    wrong = (rows < 0) | (split.classes != train.labels[rows])
+    for i in np.flatnonzero(wrong)[:1]:
+        lines = [where for where, _ in files.csv_rows(files.read_bytes(path), path)]
+        row, name = rows[i], split.image_ids[i]
+        raise InvalidInputError(
+            f"{lines[i + 1]}: there is no image_id {name!r} in {_TRAIN}."
+            if row < 0
+            else f"{lines[i + 1]}: image_id {name!r} has the class {split.classes[i]}; "
+            f"expected {train.labels[row]}, the class_id in {train.lines[row]}, less 1."
+        )
+    for row in np.setdiff1d(np.arange(len(train.labels)), rows)[:1]:
+        raise InvalidInputError(
+            f"{os.fspath(path)}: the training image {train.image_ids[row]!r} "
+            f"({train.lines[row]}) is with no client."
+        )
+    client_ids = list(dict.fromkeys(split.clients))
+    position = {client_id: k for k, client_id in enumerate(client_ids)}
+    client_of = np.array([position[client_id] for client_id in split.clients])
+    by_client = np.argsort(client_of, kind="stable")
+    starts = np.append(0, np.cumsum(np.bincount(client_of)))
+    return partitions.Partition(client_ids, rows[by_client], starts)
+
+
+def read_train_listing(data_dir: str | os.PathLike) -> Listing:
+    """Reads and checks Ebay_train.txt alone; needs no image.
+
+    Args:
+        data_dir: As for `load`; Ebay_train.txt of the unpacked folder is enough.
+
+    Raises:
+        InvalidInputError: If it is not there or damaged; it names the line.
+    """
+    return _read_train(_open(data_dir))
+
+
+def _open(data_dir: str | os.PathLike | None) -> sources.Source:
+    if data_dir is None:
+        raise InvalidInputError(f"{TITLE} needs `data_dir`; expected there: {_LAYOUT}.")
+    path, label = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
+    # Beside the zip there may be something else.
+    archive = path / ARCHIVE
+    return sources.open_source(archive if archive.is_file() else path, label)
+
+
+def _read_train(source: sources.Source) -> Listing:
+    train = _read(source, _TRAIN)
+    present = np.unique(train.labels)
+    for gap in np.flatnonzero(present != np.arange(len(present)))[:1]:
+        raise InvalidInputError(
+            f"{source.label}: no row of {_TRAIN} has the class_id {gap + 1}, but one "
+            f"has {present[gap] + 1}; expected classes from 1 on without gaps."
+        )
+    return train
+
+
+def _read(source: sources.Source, name: str) -> Listing:
+    found = dict(source.read_all(lambda path: path.rpartition("/")[2] == name))
+    if len(found) != 1:
+        raise InvalidInputError(
+            f"{source.label}: found {len(found)} files {name}; expected {_LAYOUT}."
+        )
+    ((path, content),) = found.items()
+    folder = path.removesuffix(name)
+    line_of, labels, paths = {}, [], []
+    rows = files.csv_table(content, f"{source.label}: {path}", _COLUMNS, " ")
+    for where, row in rows:
+        class_id, image_id = row["class_id"], row["image_id"]
+        if not _NUMBER.fullmatch(class_id):
+            raise InvalidInputError(
+                f"{where}: the class_id {class_id!r} is no whole number from 1 on."
+            )
+        if line_of.setdefault(image_id, where) != where:
+            raise InvalidInputError(
+                f"{where}: the image_id {image_id!r} is already in {line_of[image_id]}."
+            )
+        labels.append(int(class_id) - 1)
+        paths.append(folder + row["path"])
+    if not labels:
+        raise InvalidInputError(f"{source.label}: {path} has no row.")
+    lines = list(line_of.values())
+    return Listing(list(line_of), np.array(labels, np.int32), paths, lines)
+
+
+def _rows(listing: Listing, split: int) -> Iterator[layout.Row]:
+    for label, path, line in zip(
+        listing.labels, listing.paths, listing.lines, strict=True
+    ):
+        # With leading zeros, so that the order of the names is that of the numbers.
+        yield layout.Row(line, path, f"{label + 1:09}", None, split)
