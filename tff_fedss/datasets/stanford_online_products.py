@@ -170,7 +170,7 @@ def read_partition(path: str | os.PathLike, train: Listing) -> partitions.Partit
         train: The listing of the training images.
 
     Returns:
-        The clients in the order in which they come up, each one's images likewise.
+        The clients, and the images of each, in the order of the file.
 
     Raises:
         InvalidInputError: If the file cannot be read, names an image that the listing

@@ -122,7 +122,7 @@ class ArrayIdentities(Identities):
         Args:
             name: What to call the data.
             train: Examples [N, ...] and their identities int[N], 0..n-1.
-            test: Likewise; identities of n or more are unseen ones.
+            test: Examples and identities; those of n or more are unseen ones.
             note: What else to say in the summary.
         """
         self.name = name
@@ -345,7 +345,7 @@ class GeneratedIdentities(Identities):
                 of identities is 1.
             distraction: The standard deviation of the other half.
             num_test_identities: Of the test examples.
-            examples_per_test_identity: Likewise.
+            examples_per_test_identity: How many of each there are.
             seed: Of the rotation, the identities and the test examples.
         """
         self.name = "generated"

@@ -226,7 +226,7 @@ def _scan_file(
         number: Its position among the files.
         path: The file.
         parse: As for `build_index`.
-        columns: Likewise.
+        columns: As for `build_index`.
         advance: Called with the number of bytes that are done, now and then.
         stop: Set when the outcome is of no use any more.
 

@@ -24,8 +24,8 @@ class ImageOptions:
             paper's ratio (Appendix A.2).
         retrieval: Whether the test is of classes that no client has.
         test: See `splits.hold_out`; None: by what the data have.
-        test_share: Likewise.
-        num_public_classes: Likewise, for a warm start.
+        test_share: The share to hold out, see `splits.hold_out`.
+        num_public_classes: How many classes are kept for a warm start.
         split: How the training images are split over clients.
         validation_share: The share of clients that are kept apart as validation
             clients, in [0, 1).

@@ -44,7 +44,7 @@ def federated_dataset(
         partition: The clients; its examples are rows.
         test: The test's rows.
         public: The rows of public classes; none: there are no such classes.
-        unseen: Likewise of classes that nobody has.
+        unseen: The rows of classes that nobody has.
         num_classes: n.
         image_size: Height and width in pixels of what the model sees: a crop.
         resize_size: Height and width that images are brought to first; None: the

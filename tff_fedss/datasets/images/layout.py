@@ -253,7 +253,7 @@ def from_rows(rows: Iterable[Row], names: Sequence[str], note: str = "") -> Layo
     """Makes a layout of the rows of a table, in their order.
 
     Args:
-        rows: All with a label or all without; likewise of clients.
+        rows: All with a label or all without; all with a client or all without.
         names: All files, sorted.
         note: For the layout.
 

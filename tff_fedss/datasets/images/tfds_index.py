@@ -118,7 +118,7 @@ def _prepared(label: str, tfds_name: str, data_dir) -> tfds.core.DatasetBuilder:
         ) from e
     try:
         builder.download_and_prepare()
-    # By what downloads and parsers raise, which is anything.
+    # Downloads and parsers raise anything.
     except Exception as e:
         raise InvalidInputError(f"{label} cannot be prepared: {_first_line(e)}.") from e
     return builder

@@ -40,7 +40,7 @@ def load(
         channels: 1 or 3.
         test: What is for the test, see `splits.hold_out`; not "classes". None: by
             what the data have.
-        test_share: Likewise.
+        test_share: The share to hold out, see `splits.hold_out`.
         seed: Of the choice of the test images.
 
     Returns:
