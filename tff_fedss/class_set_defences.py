@@ -39,17 +39,12 @@ class MemoisedClasses(class_sets.SampledClasses):
 
     is_permanent = True
 
-    def build(
-        self,
-        labels: tf.Tensor,
-        seed: tf.Tensor,
-        permanent_seed: tf.Tensor | None = None,
-    ) -> class_sets.ClassSet:
+    def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:
         """See the base class."""
-        return super().build(labels, permanent_seed)
+        return super().draw(positives, others, permanent_seed)
 
 
-class RandomizedResponse(class_sets.ClassSetBuilder):
+class RandomizedResponse(class_sets.SampledClasses):
     """Each class of P_k is asked for with chance p, each other one with chance q.
 
     Drawn once for the run. With q = m / n and
@@ -83,7 +78,7 @@ class RandomizedResponse(class_sets.ClassSetBuilder):
         logit_correction: str,
         epsilon: float,
     ):
-        class_sets.check_sizes(num_classes, num_negatives, max_positives)
+        super().__init__(num_classes, num_negatives, max_positives, logit_correction)
         if not epsilon > 0:
             raise ValueError(f"epsilon must be positive, found {epsilon}.")
         if not 1 <= num_negatives < num_classes:
@@ -99,22 +94,10 @@ class RandomizedResponse(class_sets.ClassSetBuilder):
         self._most = min(
             num_classes, math.ceil(num_negatives + 10 * math.sqrt(num_negatives)) + 10
         )
-        super().__init__(
-            num_classes, min(num_classes, max_positives + self._most), False
-        )
-        self._max_positives = max_positives
-        self._correct = logit_correction == "inclusion"
+        self.size = min(num_classes, max_positives + self._most)
 
-    def build(
-        self,
-        labels: tf.Tensor,
-        seed: tf.Tensor,
-        permanent_seed: tf.Tensor | None = None,
-    ) -> class_sets.ClassSet:
+    def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:
         """See the base class."""
-        positives, others = class_sets.split(
-            labels, self.num_classes, self._max_positives
-        )
         uniform = tf.random.stateless_uniform(
             [tf.size(positives)],
             seeds.fold_in(permanent_seed, seeds.Stream.RESPONSES),
@@ -135,7 +118,7 @@ class RandomizedResponse(class_sets.ClassSetBuilder):
         return class_sets.assemble(self.size, asked, negatives, correction)
 
 
-class DecoyPool(class_sets.ClassSetBuilder):
+class DecoyPool(class_sets.SampledClasses):
     """P_k and the same M decoys are asked for; m of the decoys, drawn anew, train.
 
     A negative is in the softmax with chance m / (n - |P_k|), as a fresh one is, and its
@@ -162,29 +145,18 @@ class DecoyPool(class_sets.ClassSetBuilder):
         logit_correction: str,
         pool_size: int,
     ):
-        class_sets.check_sizes(num_classes, num_negatives, max_positives)
+        super().__init__(num_classes, num_negatives, max_positives, logit_correction)
         most = num_classes - max_positives
         if not num_negatives <= pool_size <= most:
             raise ValueError(
                 f"pool_size must be in [m, n - max |P_k|] = [{num_negatives}, {most}], "
                 f"found {pool_size}."
             )
-        super().__init__(num_classes, max_positives + pool_size, False)
-        self._max_positives = max_positives
-        self._num_negatives = num_negatives
+        self.size = max_positives + pool_size
         self._pool_size = pool_size
-        self._correct = logit_correction == "inclusion" and num_negatives > 0
 
-    def build(
-        self,
-        labels: tf.Tensor,
-        seed: tf.Tensor,
-        permanent_seed: tf.Tensor | None = None,
-    ) -> class_sets.ClassSet:
+    def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:
         """See the base class."""
-        positives, others = class_sets.split(
-            labels, self.num_classes, self._max_positives
-        )
         pool = class_sets.draw_others(
             positives, others, self._pool_size, permanent_seed
         )

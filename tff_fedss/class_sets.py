@@ -121,7 +121,7 @@ class SampledClasses(ClassSetBuilder):
         super().__init__(num_classes, size, False)
         self._num_negatives = num_negatives
         self._max_positives = max_positives
-        self._correct = logit_correction == "inclusion"
+        self._correct = logit_correction == "inclusion" and num_negatives > 0
 
     def build(
         self,
@@ -131,6 +131,27 @@ class SampledClasses(ClassSetBuilder):
     ) -> ClassSet:
         """See the base class; raises InvalidArgumentError where P_k does not fit."""
         positives, others = split(labels, self.num_classes, self._max_positives)
+        return self.draw(positives, others, seed, permanent_seed)
+
+    def draw(
+        self,
+        positives: tf.Tensor,
+        others: tf.Tensor,
+        seed: tf.Tensor,
+        permanent_seed: tf.Tensor | None = None,
+    ) -> ClassSet:
+        """Draws the negatives.
+
+        Args:
+            positives: int32[|P_k|], ascending.
+            others: int32[], n - |P_k|.
+            seed: See `build`.
+            permanent_seed: See `build`.
+
+        Returns:
+            The client's `ClassSet`.
+        """
+        del permanent_seed
         negatives = draw_others(
             positives,
             others,
@@ -139,7 +160,7 @@ class SampledClasses(ClassSetBuilder):
             always_fit=self._num_negatives <= self.num_classes - self._max_positives,
         )
         correction = None
-        if self._correct and self._num_negatives:
+        if self._correct:
             correction = inclusion_correction(others, tf.size(negatives))
         return assemble(self.size, positives, negatives, correction)
 
