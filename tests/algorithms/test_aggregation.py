@@ -7,19 +7,16 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from examples import fedss_numpy
 from tests.algorithms.toy import (
-    BATCH_SIZE,
     EMBEDDING_DIM,
-    ETA,
     NUM_CLASSES,
     TRAINING,
     build,
     dense_features,
     make_cohort,
+    rounds_like_the_twin,
     same_bytes,
     to_tff,
-    to_twin,
     weights_of,
 )
 from tff_fedss import algorithms, class_sets
@@ -159,15 +156,4 @@ def test_a_loss_and_class_sets_of_ones_own():
         algorithms.ClassSets(builder=builder),
         dataclasses.replace(TRAINING, loss_fn=loss),
     )
-    state, metrics = process.next(process.initialize(), to_tff(make_cohort()))
-    theta, _, (twins_loss, _) = fedss_numpy.one_round(
-        "neg_only",
-        [np.array(p, np.float64) for p in weights_of(process.initialize())],
-        [np.zeros_like(p) for p in weights_of(process.initialize())],
-        to_twin(make_cohort(), "neg_only", 4),
-        eta=ETA,
-        batch_size=BATCH_SIZE,
-    )
-    assert metrics["loss"] == pytest.approx(twins_loss, rel=1e-4)
-    for ours, twins in zip(weights_of(state), theta, strict=True):
-        np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
+    rounds_like_the_twin(process, "neg_only", num_rounds=1)

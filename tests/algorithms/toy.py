@@ -4,9 +4,11 @@ import dataclasses
 import functools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from examples import fedss_numpy
 from tff_fedss import algorithms
 from tff_fedss import class_sets as class_sets_lib
 from tff_fedss.algorithms import client_update
@@ -120,6 +122,35 @@ def to_twin(cohort, method, m, num_epochs=1):
 
 def weights_of(state):
     return [*state.feature_extractor, state.classifier]
+
+
+def rounds_like_the_twin(process, method, m=4, num_rounds=3, num_epochs=1, **options):
+    """Does rounds of `make_cohort`, each compared with the NumPy page.
+
+    Returns:
+        The state and the metrics after the last one.
+    """
+    state = process.initialize()
+    theta = [np.array(p, np.float64) for p in weights_of(state)]
+    velocity = [np.zeros_like(p) for p in theta]
+    for r in range(num_rounds):
+        cohort = make_cohort(seed=r)
+        state, metrics = process.next(state, to_tff(cohort))
+        theta, velocity, (loss, accuracy) = fedss_numpy.one_round(
+            method,
+            theta,
+            velocity,
+            to_twin(cohort, method, m, num_epochs),
+            eta=ETA,
+            batch_size=BATCH_SIZE,
+            **options,
+        )
+        for ours, twins in zip(weights_of(state), theta, strict=True):
+            np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
+        assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
+        assert metrics["accuracy"] == pytest.approx(accuracy)
+        assert metrics["num_examples"] == 22
+    return state, metrics
 
 
 def same_bytes(a, b):
