@@ -194,7 +194,7 @@ def test_a_killed_run_goes_on(run, images, tmp_path, is_in_turn):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--data_dir=/no/such"], "--data_dir=/no/such does not exist; expected"),
+        (["--data_dir=/no/such"], "--data_dir=/no/such does not exist"),
         (["--dataset=tiny_imagenet"], "--dataset=tiny_imagenet needs --data_dir"),
         (["--dataset=images"], "--dataset=images needs --data_dir=DIR"),
         (["--dataset=tfds"], "--dataset=tfds needs --tfds_name=NAME"),

@@ -11,7 +11,6 @@ import pathlib
 
 import numpy as np
 
-from tff_fedss.datasets import sources
 from tff_fedss.datasets.central.labelled_images import idx_files, indexed
 from tff_fedss.datasets.central.labelled_images.images import (
     EXPECTED,
@@ -80,12 +79,6 @@ def load(
     if name == "tiny_imagenet":
         return _load_tiny_imagenet(name, data_dir, image_size)
     path, flag = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
-    if not path.exists():
-        raise InvalidInputError(f"{flag} does not exist; expected {EXPECTED}.")
-    if not path.is_dir() and not sources.is_archive(path):
-        raise InvalidInputError(
-            f"{flag}: found the file {path.name}; expected {EXPECTED}."
-        )
     if path.is_dir() and any(path.glob("*-idx[13]-ubyte*")):
         if name not in _IDX_DATASETS:
             raise InvalidInputError(
