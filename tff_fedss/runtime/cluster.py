@@ -256,15 +256,7 @@ def _struct(*parts: Any) -> tff.structure.Struct:
 
 
 def set_cluster_context(address: str = "local", **kwargs: Any) -> ClusterContext:
-    """Makes a `ClusterContext` the default context of the calling thread.
-
-    Args:
-        address: See `ClusterContext`.
-        **kwargs: Other arguments of `ClusterContext`.
-
-    Returns:
-        The context.
-    """
+    """Makes a `ClusterContext` of these arguments the thread's default context."""
     context = ClusterContext(address, **kwargs)
     tff.framework.set_default_context(context)
     return context

@@ -55,6 +55,9 @@ def connect(address: str) -> None:
             "include_dashboard": False,
             "_node_ip_address": "127.0.0.1",
         }
+    elif _is_here(where.rpartition(":")[0]):
+        # Of several nodes on this machine Ray would take any, which may go.
+        options = {"_node_ip_address": where.rpartition(":")[0]}
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     here = os.getcwd()
@@ -107,6 +110,17 @@ def _find(address: str) -> str:
         except OSError as error:
             raise _unreachable(address, where, error_text(error)) from error
     return where
+
+
+def _is_here(host: str) -> bool:
+    """Whether an IPv4 address, not a name or 127.0.0.1, is this machine's."""
+    try:
+        socket.inet_aton(host)
+        with socket.socket() as listener:
+            listener.bind((host, 0))
+    except OSError:
+        return False
+    return host != "127.0.0.1"
 
 
 def _unreachable(address: str, where: str, why: str) -> InvalidInputError:

@@ -1,8 +1,11 @@
 """A pool of actors on the machines of a Ray cluster."""
 
 import collections
+import contextlib
 import dataclasses
+import os
 import pickle
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 from absl import logging
 
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.runtime import cluster_actor, cluster_machines
+from tff_fedss.runtime import cluster_actor, cluster_connection, cluster_machines
 from tff_fedss.runtime.errors import WorkerError
 
 # So often may the actors of a machine fail to start, one after another.
@@ -190,13 +193,8 @@ class Pool:
 
     def drop(self, member: Member) -> None:
         """Does without an actor from now on."""
-        import ray
-
         self.members.remove(member)
-        ray.kill(member.handle)
-        if _seconds_asked(member) > _STALLED_SECONDS:
-            # A process that is stopped does not see that Ray wants it to end.
-            cluster_machines.kill_process(member.node, member.pid)
+        self._kill(member)
 
     def close(self) -> None:
         """Ends all actors."""
@@ -206,7 +204,19 @@ class Pool:
         self.members, self._starting = [], {}
         if ray.is_initialized():
             for member in gone:
-                ray.kill(member.handle)
+                self._kill(member)
+
+    def _kill(self, member: Member) -> None:
+        import ray
+
+        ray.kill(member.handle)
+        if _seconds_asked(member) > _STALLED_SECONDS:
+            # A process that is stopped does not see that Ray wants it to end.
+            if self._address == cluster_connection.LOCAL:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(member.pid, signal.SIGKILL)
+            else:
+                cluster_machines.kill_process(member.node, member.pid)
 
     def _usable(self) -> dict[str, Any]:
         """The machines that may have actors now."""
@@ -251,9 +261,7 @@ class Pool:
         self._tried.add(node)
 
     def _failed(self, member: Member, why: str) -> None:
-        import ray
-
-        ray.kill(member.handle)
+        self._kill(member)
         self._failures[member.node] += 1
         self._why[member.node] = (
             f"{member.host} of the cluster {self._address} starts no actor: {why}. It "

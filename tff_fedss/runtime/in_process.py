@@ -428,15 +428,7 @@ def _full_name(device: str) -> str:
 
 
 def set_in_process_context(*args: Any, **kwargs: Any) -> InProcessContext:
-    """Makes an `InProcessContext` the default context of the calling thread.
-
-    Args:
-        *args: Those of `InProcessContext`.
-        **kwargs: Those of `InProcessContext`.
-
-    Returns:
-        The context.
-    """
+    """Makes an `InProcessContext` of these arguments the thread's default context."""
     context = InProcessContext(*args, **kwargs)
     tff.framework.set_default_context(context)
     return context

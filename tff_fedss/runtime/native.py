@@ -222,15 +222,7 @@ class NativeContext(tff.framework.SyncContext):
 
 
 def set_native_context(*args: Any, **kwargs: Any) -> NativeContext:
-    """Makes a `NativeContext` the default context of the calling thread.
-
-    Args:
-        *args: Those of `NativeContext`.
-        **kwargs: Those of `NativeContext`.
-
-    Returns:
-        The context.
-    """
+    """Makes a `NativeContext` of these arguments the thread's default context."""
     context = NativeContext(*args, **kwargs)
     tff.framework.set_default_context(context)
     return context
