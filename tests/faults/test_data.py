@@ -345,12 +345,6 @@ FOLDERS = [
         says=["data", "test"],
     ),
     Case(
-        "a_class_twice",
-        "train_photographs",
-        says=["wnids.txt"],
-        **harm("data/tiny-imagenet-200/wnids.txt", lambda c: c + c.split()[0] + b"\n"),
-    ),
-    Case(
         "a_class_that_is_none",
         "train_photographs",
         says=["wnids.txt"],
