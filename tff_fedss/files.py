@@ -11,6 +11,7 @@ import pathlib
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
 
 import numpy as np
 
@@ -316,7 +317,7 @@ def csv_table(
         yield where, dict(zip(header, row, strict=True))
 
 
-def write_npz(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None:
+def write_npz(path: str | os.PathLike, arrays: Mapping[str, Any]) -> None:
     """Writes arrays by name into an .npz file with the bytes of `np.savez`.
 
     That leaves an archive behind if the disk is full, which complains once more, with a
@@ -324,7 +325,8 @@ def write_npz(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None
 
     Args:
         path: The file.
-        arrays: By name, without Python objects in them.
+        arrays: By name, without Python objects in them. Of a `models.ShardedMatrix`
+            one block of rows at a time is in memory.
 
     Raises:
         OSError: If it cannot be written.
@@ -333,9 +335,23 @@ def write_npz(path: str | os.PathLike, arrays: Mapping[str, np.ndarray]) -> None
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(
-                    file, np.asanyarray(array), allow_pickle=False
-                )
+                if hasattr(array, "row_blocks"):
+                    _write_matrix(file, array)
+                else:
+                    np.lib.format.write_array(
+                        file, np.asanyarray(array), allow_pickle=False
+                    )
+
+
+def _write_matrix(file: IO[bytes], matrix: Any) -> None:
+    header = {
+        "descr": np.dtype(np.float32).str,
+        "fortran_order": False,
+        "shape": matrix.shape,
+    }
+    np.lib.format.write_array_header_1_0(file, header)
+    for block in matrix.row_blocks():
+        file.write(np.ascontiguousarray(block).data)
 
 
 class AppendedFile:

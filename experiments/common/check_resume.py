@@ -66,7 +66,7 @@ class Config(config.Config):
 
 _AT_ANY_TIME = 0.2  # The share of kills that may come before the first round.
 # What a checkpoint is called that is being written.
-_UNFINISHED = "checkpoints/*/round_*_temp*"
+_UNFINISHED = "checkpoints/*/.round_*.tmp"
 
 
 def main(config: Config, run_flags: list[str]) -> None:

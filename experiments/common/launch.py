@@ -89,7 +89,6 @@ def train(
     rounds_per_evaluation: int,
     rounds_per_checkpoint: int,
     plot: Callable[[], None],
-    checkpoints: type[training.Checkpoints] = training.Checkpoints,
     unit: str = "round",
     examples: str = "images",
     inputs: Mapping[str, Mapping[str, Any]] | None = None,
@@ -104,7 +103,6 @@ def train(
         rounds_per_evaluation: How often to measure.
         rounds_per_checkpoint: How often to save.
         plot: Draws what has been measured, also if training is stopped.
-        checkpoints: The kind that suits the run.
         unit: What a round is called.
         examples: What a mini-batch consists of.
         inputs: Fingerprints of what the run reads beside its data.
@@ -118,7 +116,7 @@ def train(
 
     folder.open({"data": run.task.fingerprint(), **(inputs or {})})
     try:
-        places = folder.resume([run], checkpoints, unit)
+        places = folder.resume([run], unit)
         with output_files.drawing_afterwards(plot):
             training.train(
                 [run],

@@ -234,7 +234,6 @@ def main(config: Config) -> None:
         rounds_per_evaluation=config.rounds_per_evaluation,
         rounds_per_checkpoint=config.rounds_per_checkpoint,
         plot=lambda: report.plot({run.name: [folder.rows]}, folder.path / "curves.png"),
-        checkpoints=training.ShardedCheckpoints,
         examples="examples",
     )
     folder.write_weights(f"{run.name}.npz", run.weights)

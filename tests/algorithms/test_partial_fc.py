@@ -49,7 +49,8 @@ def batch(step, examples=EXAMPLES, num_classes=N):
 
 
 def matrices(algorithm):
-    return {k: m.read(0, m.shape[0]) for k, m in algorithm.state.matrices.items()}
+    *_, w, momentum = algorithm.state
+    return {"W": w.read(0, N), "momentum": momentum.read(0, N)}
 
 
 def twin_of(algorithm, margin, decay=0.0):
@@ -117,7 +118,7 @@ def test_only_sampled_rows_and_their_momentum_are_touched():
     algorithm.update(*batch(0))
     before = matrices(algorithm)
     samples = algorithm.draw_sample(batch(1)[1])
-    bounds = algorithm.state.matrices["W"].bounds
+    bounds = algorithm.state[-2].bounds
     drawn = np.concatenate(
         [
             first + np.concatenate([sample.positives, sample.negatives])
@@ -137,7 +138,7 @@ def test_a_sampled_step_is_the_dense_step_on_the_sample():
     algorithm = build(2, margin, sample_rate=0.3)
     inputs, labels = batch(0)
     samples = algorithm.draw_sample(labels)
-    bounds = algorithm.state.matrices["W"].bounds
+    bounds = algorithm.state[-2].bounds
     drawn = np.sort(
         np.concatenate(
             [

@@ -39,7 +39,7 @@ def kill_after_a_checkpoint(module, name, flags, folder, seconds, rounds="?"):
         rounds: A pattern of the round's number; by default one of the first ten.
     """
     command = [sys.executable, "-m", module, *flags, f"--results_dir={folder}"]
-    pattern = f"checkpoints/{name}/round_{rounds}"
+    pattern = f"checkpoints/{name}/round_{rounds}.npz"
     process = subprocess.Popen(command)
     kill_when(process, lambda: list(folder.glob(pattern)), seconds)
     assert not (folder / "done.json").exists()

@@ -109,7 +109,7 @@ def test_a_run_that_diverges_stops_with_a_line(case, place):
     harness.try_case(case, place)
     assert not (place.out / "done.json").exists()
     expect_no_wrong_number(place)
-    for path in place.out.glob("checkpoints/*/round_*/*.npz"):
+    for path in place.out.glob("checkpoints/*/round_*.npz"):
         with np.load(path) as saved:
             assert all(
                 np.isfinite(v).all() for v in saved.values() if v.dtype.kind == "f"

@@ -152,7 +152,7 @@ LEFTOVERS = of_each(
         p,
         start="stopped",
         arrange=write(
-            f"run/checkpoints/{programs.PROGRAMS[p].name}/round_3_temp1234/x", "?"
+            f"run/checkpoints/{programs.PROGRAMS[p].name}/.round_3.npz.tmp", "?"
         ),
         code=0,
         says=["goes on after"],

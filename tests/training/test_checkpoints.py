@@ -1,14 +1,13 @@
-import asyncio
 import collections
 import errno
 import io
 import os
-import pathlib
 import signal
 
 import numpy as np
 import pytest
 
+from tff_fedss import models, runtime
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import Checkpoints, Run, checkpoints, train
 
@@ -32,7 +31,7 @@ def assert_same(a, b):
 
 @pytest.fixture
 def saved(tmp_path):
-    """A folder with the states after rounds 1, 2 and 3."""
+    """A folder with the states after rounds 2 and 3."""
     folder = Checkpoints(tmp_path / "checkpoints")
     for round_num in (1, 2, 3):
         folder.save(state_after(round_num), round_num)
@@ -46,16 +45,8 @@ def test_the_newest_state_comes_back(saved):
 
 
 def test_only_the_newest_are_kept(saved):
-    folder = Checkpoints(saved, keep=2)
-    folder.save(state_after(4), 4)
-    assert sorted(path.name for path in saved.iterdir()) == ["round_3", "round_4"]
-
-
-def test_the_event_loop_of_the_thread_stays(saved):
-    # `tff.simulation.run_training_process`, for one, asks for it.
-    loop = asyncio.get_event_loop_policy().get_event_loop()
-    Checkpoints(saved).save(state_after(4), 4)
-    assert asyncio.get_event_loop_policy().get_event_loop() is loop
+    Checkpoints(saved, keep=2).save(state_after(10), 10)
+    assert {path.name for path in saved.iterdir()} == {"round_3.npz", "round_10.npz"}
 
 
 def test_nothing_to_restore(tmp_path):
@@ -64,80 +55,70 @@ def test_nothing_to_restore(tmp_path):
     assert Checkpoints(tmp_path / "empty").restore(state_after(0)) is None
 
 
-def flip_a_byte(checkpoint: pathlib.Path):
-    path = checkpoint / "arrays.npz"
-    content = bytearray(path.read_bytes())
-    # In the values of the first array.
-    at = content.index(state_after(3)[0][0].tobytes()) + 5
-    content[at] ^= 1
-    path.write_bytes(content)
+def flipped(content, at):
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-def cut_values(checkpoint: pathlib.Path):
-    path = checkpoint / "arrays.npz"
-    path.write_bytes(path.read_bytes()[:20])
+# In the values of the first array, and what is left of a file.
+DAMAGES = {
+    "one_bit": lambda c: flipped(c, c.index(state_after(3)[0][0].tobytes()) + 5),
+    "start": lambda c: c[:20],
+    "almost_all": lambda c: c[:-1],
+    "nothing": lambda c: b"",
+    "zeros": lambda c: bytes(len(c)),
+}
 
 
-def remove_values(checkpoint: pathlib.Path):
-    (checkpoint / "arrays.npz").unlink()
+def damage(path, change):
+    path.write_bytes(change(path.read_bytes()))
 
 
-def cut_manifest(checkpoint: pathlib.Path):
-    path = checkpoint / "manifest.json"
-    path.write_bytes(path.read_bytes()[:100])
-
-
-def change_manifest(checkpoint: pathlib.Path):
-    path = checkpoint / "manifest.json"
-    path.write_text(path.read_text().replace("arrays.npz", "arrays.npy"))
-
-
-def remove_manifest(checkpoint: pathlib.Path):
-    (checkpoint / "manifest.json").unlink()
-
-
-DAMAGES = (
-    flip_a_byte,
-    cut_values,
-    remove_values,
-    cut_manifest,
-    change_manifest,
-    remove_manifest,
-)
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_one_is_named_and_the_one_before_taken(saved, capsys, damage):
-    damage(saved / "round_3")
+@pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_one_is_named_and_the_one_before_taken(saved, capsys, change):
+    damage(saved / "round_3.npz", change)
     folder = Checkpoints(saved)
     state, round_num = folder.restore(state_after(0))
     assert round_num == 2
     assert_same(state, state_after(2))
     said = capsys.readouterr().err
-    assert f"Checkpoint {saved / 'round_3'} is damaged" in said
+    assert f"Checkpoint {saved / 'round_3.npz'} is damaged" in said
     # The round is done again, and saved again.
     folder.save(state_after(3), 3)
     assert_same(Checkpoints(saved).restore(state_after(0))[0], state_after(3))
 
 
+def test_no_flipped_bit_gives_a_wrong_state(saved):
+    path = saved / "round_3.npz"
+    whole = path.read_bytes()
+    num_damaged = 0
+    for at in range(len(whole)):
+        path.write_bytes(flipped(whole, at))
+        state, round_num = Checkpoints(saved).restore(state_after(0))
+        assert_same(state, state_after(round_num))
+        num_damaged += round_num == 2
+        for aside in saved.glob("damaged_*"):
+            aside.unlink()
+    assert num_damaged > len(whole) / 2  # The others are times and versions.
+
+
 def test_what_was_put_aside_is_never_deleted(saved):
     for _ in range(2):
-        cut_values(saved / "round_3")
+        damage(saved / "round_3.npz", DAMAGES["start"])
         folder = Checkpoints(saved)
         folder.restore(state_after(0))
         folder.save(state_after(3), 3)
     folder.clear()
     names = sorted(path.name for path in saved.iterdir())
-    assert names == ["damaged_round_3", "damaged_round_3_2"]
+    assert names == ["damaged_2_round_3.npz", "damaged_round_3.npz"]
 
 
 def test_only_damaged_ones_are_no_reason_to_begin_anew(saved, capsys):
     for checkpoint in list(saved.iterdir()):
-        cut_values(checkpoint)
+        damage(checkpoint, DAMAGES["start"])
     for _ in range(2):  # Also when they have been put aside.
         with pytest.raises(InvalidInputError, match="all checkpoints are damaged"):
             Checkpoints(saved).restore(state_after(0))
-    assert len(list(saved.glob("damaged_*"))) == 3
+    assert len(list(saved.glob("damaged_*"))) == 2
 
 
 def listing(folder):
@@ -156,16 +137,13 @@ def test_one_of_another_model_stops_the_run_and_stays(saved):
     assert listing(saved) == before
 
 
-@pytest.mark.parametrize("name", ["arrays.npz", "manifest.json"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
-def test_one_that_cannot_be_read_stops_the_run_and_stays(
-    saved, monkeypatch, name, number
-):
+def test_one_that_cannot_be_read_stops_the_run_and_stays(saved, monkeypatch, number):
     before = listing(saved)
     opened = io.open
 
     def open_most(path, *args, **kwargs):
-        if os.fspath(path).endswith(f"round_3/{name}"):
+        if os.fspath(path).endswith("round_3.npz"):
             raise OSError(number, os.strerror(number), os.fspath(path))
         return opened(path, *args, **kwargs)
 
@@ -178,15 +156,6 @@ def test_one_that_cannot_be_read_stops_the_run_and_stays(
     assert Checkpoints(saved).restore(state_after(0))[1] == 3
 
 
-@pytest.mark.parametrize("file", ["saved_model.pb", "manifest.json"])
-def test_one_of_an_earlier_version_is_named(tmp_path, file):
-    (tmp_path / "round_3").mkdir()
-    (tmp_path / "round_3" / file).write_text('{"matrices": {}, "sha256": {}}')
-    with pytest.raises(InvalidInputError, match="earlier state of version 0.1.0"):
-        Checkpoints(tmp_path).restore(state_after(0))
-    assert (tmp_path / "round_3" / file).exists()
-
-
 def test_a_save_that_fails_leaves_what_is_there(saved, monkeypatch):
     before = listing(saved)
 
@@ -197,7 +166,7 @@ def test_a_save_that_fails_leaves_what_is_there(saved, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints.files, "write_npz", fail)
         with pytest.raises(
-            RunStoppedError, match="round_4 cannot be written: No space"
+            RunStoppedError, match="round_4.npz cannot be written: No space"
         ):
             folder.save(state_after(4), 4)
     assert listing(saved) == before
@@ -206,9 +175,10 @@ def test_a_save_that_fails_leaves_what_is_there(saved, monkeypatch):
 
 
 def test_what_a_kill_left_half_written_is_cleared_away(saved):
-    (saved / "round_4_temp4711").mkdir()
+    half = saved / ".round_4.npz.tmp"
+    half.write_bytes(b"PK")
     _, round_num = Checkpoints(saved).restore(state_after(0))
-    assert round_num == 3 and not (saved / "round_4_temp4711").exists()
+    assert round_num == 3 and not half.exists()
 
 
 class CountingRun(Run):
@@ -248,9 +218,9 @@ class CopyingRun(CountingRun):
 
 def saved_rounds(folder):
     """The rounds that are saved; each with its own state."""
-    rounds = sorted(int(path.name.rpartition("_")[2]) for path in folder.iterdir())
+    rounds = sorted(int(path.stem.rpartition("_")[2]) for path in folder.iterdir())
     for round_num in rounds:
-        with np.load(folder / f"round_{round_num}/arrays.npz") as saved:
+        with np.load(folder / f"round_{round_num}.npz") as saved:
             assert saved["00000"] == round_num
     return rounds
 
@@ -300,8 +270,55 @@ def test_a_round_that_was_not_released_is_not_saved(tmp_path, kind, saved):
     assert saved_rounds(tmp_path) == saved
 
 
-def test_a_state_with_a_float_that_is_not_finite_is_told():
-    good = [np.float32(1e30) * np.ones(9, np.float32), np.arange(3), np.float64(np.inf)]
-    assert checkpoints.is_finite(good)  # Though the sum of their squares is not.
-    for bad in (np.nan, np.inf, -np.inf):
-        assert not checkpoints.is_finite([*good, np.array([0.0, bad])])
+# --- Matrices in shards -----------------------------------------------------------
+
+N, D = 150_001, 3  # Several blocks of rows, and shards that cut them.
+
+
+def matrix(num_shards, seed=None, rows=N):
+    bounds = runtime.balanced_bounds(rows, num_shards)
+    built = models.ShardedMatrix(["/CPU:0"] * num_shards, bounds, D)
+    if seed is not None:
+        built.draw_normal(1.0, seed)
+    return built
+
+
+def whole(matrix):
+    return matrix.read(0, matrix.shape[0])
+
+
+def test_rows_do_not_depend_on_the_shards():
+    one = whole(matrix(1, seed=1))
+    assert one.std() == pytest.approx(1.0, abs=0.01)
+    assert len(np.unique(one)) > 0.99 * one.size
+    for num_shards in (3, 8):
+        np.testing.assert_array_equal(whole(matrix(num_shards, seed=1)), one)
+    assert (whole(matrix(1, seed=2)) != one).all(1).any()
+    part = matrix(3, seed=1).read(49_990, 120_007)
+    np.testing.assert_array_equal(part, one[49_990:120_007])
+    assert matrix(2).read(5, 5).shape == (0, D)
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 4, 8])
+def test_what_four_shards_have_saved_goes_to_any_number_of_shards(tmp_path, num_shards):
+    state = [np.asarray(7), np.full([2, 2], 5.0), matrix(4, seed=1), matrix(4, seed=9)]
+    Checkpoints(tmp_path).save(state, 3)
+    with np.load(tmp_path / "round_3.npz") as saved:
+        np.testing.assert_array_equal(saved["00002"], whole(state[2]))
+
+    fresh = [np.asarray(0), np.zeros([2, 2]), matrix(num_shards), matrix(num_shards)]
+    restored, round_num = Checkpoints(tmp_path).restore(fresh)
+    assert round_num == 3
+    for mine, theirs in zip(restored[:2], state[:2]):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(restored[2].read(7, 9), state[2].read(7, 9))
+    for ours, mine, theirs in zip(fresh[2:], restored[2:], state[2:]):
+        ours.copy_from(mine)
+        np.testing.assert_array_equal(whole(ours), whole(theirs))
+
+
+def test_a_matrix_of_another_shape_is_refused(tmp_path):
+    Checkpoints(tmp_path).save([matrix(2, 1, rows=50)], 1)
+    with pytest.raises(InvalidInputError, match=r"\(50, 3\), not \(51, 3\)"):
+        Checkpoints(tmp_path).restore([matrix(2, rows=51)])
+    assert (tmp_path / "round_1.npz").exists()

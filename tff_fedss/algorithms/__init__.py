@@ -16,7 +16,7 @@ from tff_fedss.algorithms.magnet_embedding import (
 )
 from tff_fedss.algorithms.moco import MOCO_CLUSTERS, MoCo
 from tff_fedss.algorithms.one_vector import over_one_vector
-from tff_fedss.algorithms.partial_fc import PartialFC, ShardedState
+from tff_fedss.algorithms.partial_fc import PartialFC
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
 from tff_fedss.algorithms.server_update import ServerState
 from tff_fedss.algorithms.settings import ClassSets, ClientTraining, ServerUpdate
@@ -40,7 +40,6 @@ __all__ = [
     "SelfPacedStudent",
     "ServerState",
     "ServerUpdate",
-    "ShardedState",
     "build_fedaws",
     "build_fedss",
     "build_sparse_sgdm",

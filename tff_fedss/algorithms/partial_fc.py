@@ -22,7 +22,6 @@ over the others. The article does not say what it did; this does all-random samp
 harm beyond what it is.
 """
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,22 +39,6 @@ from tff_fedss.samplers import ShardSample, ShardSampler
 
 # W ~ N(0, 0.01), as its authors' code has it: the standard deviation.
 _INITIAL_STDDEV = 0.01
-
-
-@dataclasses.dataclass(frozen=True)
-class ShardedState:
-    """The state of training: small arrays, and matrices that stay where they are.
-
-    The next step of a `PartialFC` changes the matrices: such a state is for saving at
-    once.
-
-    Attributes:
-        arrays: The encoder, its optimizer and the number of steps.
-        matrices: "W" and "momentum", each with a `shape` and a `read(first, end)`.
-    """
-
-    arrays: Sequence[np.ndarray]
-    matrices: Mapping[str, models.ShardedMatrix]
 
 
 class PartialFC(InPlace):
@@ -287,21 +270,24 @@ class PartialFC(InPlace):
         )
 
     @property
-    def state(self) -> ShardedState:
-        """Everything that the next steps depend on."""
-        arrays = [np.asarray(self._num_steps), *super().state]
-        return ShardedState(arrays, self._matrices)
+    def state(self) -> list[np.ndarray | models.ShardedMatrix]:
+        """Everything that the next steps depend on.
 
-    def set_state(self, state: ShardedState) -> None:
+        W and its momentum come last, and stay where they are: the next step changes
+        them, so that such a state is to be saved at once.
+        """
+        return [np.asarray(self._num_steps), *super().state, *self._matrices.values()]
+
+    def set_state(self, state: Sequence[np.ndarray | models.ShardedMatrix]) -> None:
         """Goes back to a state.
 
         Args:
             state: Of an algorithm with the same strata, on any mesh.
         """
-        num_steps, *arrays = state.arrays
+        num_steps, *arrays, classifier, momentum = state
         super().set_state(arrays)
-        for name, matrix in self._matrices.items():
-            matrix.copy_from(state.matrices[name])
+        self._matrices["W"].copy_from(classifier)
+        self._matrices["momentum"].copy_from(momentum)
         self._num_steps = int(num_steps)
 
     @property

@@ -27,7 +27,6 @@ from tff_fedss.training.provenance import processor
 from tff_fedss.training.results_folder import ResultsFolder, federated_columns
 from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.run_files import read_arrays
-from tff_fedss.training.sharded_checkpoints import ShardedCheckpoints
 from tff_fedss.training.step_run import SampledSoftmaxRun, StepRun
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
 
@@ -46,7 +45,6 @@ __all__ = [
     "ResultsFolder",
     "Run",
     "SampledSoftmaxRun",
-    "ShardedCheckpoints",
     "StepRun",
     "WarmStartCache",
     "client_seed",

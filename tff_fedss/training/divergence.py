@@ -1,18 +1,20 @@
-"""Training that learns nothing any more must not look like training that does."""
+"""Divergence guard: stops a run that learns nothing any more."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from tff_fedss.errors import RunStoppedError
-from tff_fedss.training.checkpoints import is_finite
 
 # So many rounds in a row without an accepted client are no accident.
 _MAX_LOST_ROUNDS = 3
 _CURE = "Try a smaller learning rate. Checkpoints of earlier {unit}s stay as they are."
 
 
-class Guard:
+class DivergenceGuard:
     """Watches one run, and stops it when it has diverged."""
 
     def __init__(self, name: str, num_rounds: int, unit: str = "round"):
@@ -62,13 +64,14 @@ class Guard:
 
         Args:
             round_num: The number of rounds done.
-            weights: Any structure of arrays, or a `ShardedState`, of which W is left
-                out.
+            weights: Any structure of arrays. A `models.ShardedMatrix` in it is left
+                out, and so are scalars, which are no weights, and may be infinite, as
+                the easiness is of what has no pace.
 
         Raises:
             RunStoppedError: If one is not finite.
         """
-        if not is_finite(getattr(weights, "arrays", weights)):
+        if not all(map(_is_finite, tf.nest.flatten(weights))):
             self._stop(round_num, "a weight is not finite")
 
     def check_metrics(self, round_num: int, metrics: Mapping[str, Any]) -> None:
@@ -95,3 +98,13 @@ class Guard:
             f"{self._name} has diverged in {self._unit} {round_num}: {why}. "
             + _CURE.format(unit=self._unit)
         )
+
+
+def _is_finite(value: Any) -> bool:
+    array = np.asarray(value)
+    if array.dtype.kind != "f" or not array.ndim:
+        return True
+    flat = array.reshape(-1)
+    # Faster than a look at each, and right unless the sum of finite squares overflows.
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat)) or np.isfinite(flat).all())

@@ -6,7 +6,7 @@ from typing import Any
 
 from tff_fedss import stopping
 from tff_fedss.training.checkpoints import Checkpoints
-from tff_fedss.training.divergence import Guard
+from tff_fedss.training.divergence import DivergenceGuard
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.run import Metrics, Run
 
@@ -48,12 +48,12 @@ def train(
         unit: What a round is, for the progress.
 
     Raises:
-        RunStoppedError: If a run has diverged, see `Guard`; or from `release` and
-            `checkpoints`.
+        RunStoppedError: If a run has diverged, see `DivergenceGuard`; or from
+            `release` and `checkpoints`.
     """
     task = runs[0].task
     checkpoints = checkpoints or {}
-    guards = {run.name: Guard(run.name, num_rounds, unit) for run in runs}
+    guards = {run.name: DivergenceGuard(run.name, num_rounds, unit) for run in runs}
     # Of each run, its last released round that was worth keeping, if it is not saved.
     unsaved: dict[str, tuple[Callable[[], Any], int]] = {}
 

@@ -1,11 +1,11 @@
 """The folder that a run leaves behind, and that explains it years later."""
 
+import asyncio
 import contextlib
 import json
 import os
 import pathlib
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,8 @@ import tensorflow_federated as tff
 from tff_fedss import files, models
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import provenance, run_files
-from tff_fedss.training.checkpoints import Checkpoints, wait_for
+from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.run import Metrics, Run
-from tff_fedss.training.sharded_checkpoints import write_npy
 
 _CHECKPOINTS = "checkpoints"
 _LOCK = ".lock"
@@ -268,17 +267,12 @@ class ResultsFolder:
             }
         return described
 
-    def checkpoints(
-        self, method: str, kind: type[Checkpoints] = Checkpoints
-    ) -> Checkpoints:
-        """Returns the place for a method's checkpoints in this folder."""
-        return kind(self.path / _CHECKPOINTS / method)
+    def checkpoints(self, method: str) -> Checkpoints:
+        """Returns a method's checkpoints in this folder."""
+        return Checkpoints(self.path / _CHECKPOINTS / method)
 
     def resume(
-        self,
-        runs: Sequence[Run],
-        kind: type[Checkpoints] = Checkpoints,
-        unit: str = "round",
+        self, runs: Sequence[Run], unit: str = "round"
     ) -> dict[str, Checkpoints]:
         """Brings runs to where a previous process has left them, and says so.
 
@@ -286,7 +280,6 @@ class ResultsFolder:
 
         Args:
             runs: New ones; those that have a checkpoint here go on from it.
-            kind: Of checkpoint that suits their states.
             unit: What a round is called.
 
         Returns:
@@ -297,7 +290,7 @@ class ResultsFolder:
                 `Checkpoints.restore`.
             RunStoppedError: If it cannot be read.
         """
-        places = {run.name: self.checkpoints(run.name, kind) for run in runs}
+        places = {run.name: self.checkpoints(run.name) for run in runs}
         for run in runs:
             restored = places[run.name].restore(run.state)
             if restored is not None:
@@ -381,7 +374,7 @@ class ResultsFolder:
         try:
             if method not in self._boards:
                 self._boards[method] = tff.program.TensorBoardReleaseManager(place)
-            wait_for(self._boards[method].release(scalars, round_num))
+            _wait_for(self._boards[method].release(scalars, round_num))
         except (OSError, tf.errors.OpError) as error:
             raise RunStoppedError(
                 f"{place} cannot be written: {' '.join(str(error).split())[:300]}"
@@ -447,20 +440,22 @@ class ResultsFolder:
         Raises:
             RunStoppedError: If it cannot be written.
         """
-        sharded = {
-            key: value
-            for key, value in arrays.items()
-            if isinstance(value, models.ShardedMatrix)
-        }
         with files.replacing(self.path / name) as temporary:
-            files.write_npz(
-                temporary, {k: v for k, v in arrays.items() if k not in sharded}
-            )
-            with zipfile.ZipFile(temporary, "a") as archive:
-                for key, matrix in sharded.items():
-                    entry = zipfile.ZipInfo(f"{key}.npy")
-                    with archive.open(entry, "w", force_zip64=True) as file:
-                        write_npy(file, matrix)
+            files.write_npz(temporary, arrays)
+
+
+def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Runs one of TFF's coroutines to its end.
+
+    `asyncio.run` would leave the thread without an event loop, and TFF's synchronous
+    functions ask for the one of the thread.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(coroutine)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
 
 
 def _shown(value: Any) -> str:

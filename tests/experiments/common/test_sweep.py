@@ -119,7 +119,7 @@ def test_a_killed_table_leaves_runs_that_go_on(flagfiles, tmp_path, number):
     with subprocess.Popen(
         command(long, results_dir), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        checkpoints = "long/seed0/checkpoints/fedss/round_?"
+        checkpoints = "long/seed0/checkpoints/fedss/round_?.npz"
         waiting.wait_until(lambda: list(results_dir.glob(checkpoints)), process)
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 2  # The run and TFF's worker.

@@ -110,7 +110,7 @@ def test_ctrl_c_ends_a_run_and_its_actors(tmp_path, monkeypatch):
     checkpoints = tmp_path / "checkpoints" / "fedss"
     code, errors, everything = interrupt_when(
         [sys.executable, "-P", "-m", "experiments.fedss.train", *flags],
-        lambda: list(checkpoints.glob("round_*")),
+        lambda: list(checkpoints.glob("round_*.npz")),
     )
     assert len(everything) > 2  # Ray's and the actor.
     assert code == 130, errors

@@ -100,7 +100,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, method, run
     # What a kill in the middle of a write leaves.
     with (folder / "metrics.csv").open("a") as metrics:
         metrics.write(f"{method},99,0.1")
-    (folder / "checkpoints" / method / "round_98_temp1234").mkdir()
+    (folder / "checkpoints" / method / ".round_98.npz.tmp").write_bytes(b"PK")
 
     code, output, errors = run_train(*flags, f"--results_dir={folder}")
     assert code == 0, errors

@@ -207,7 +207,7 @@ def test_a_killed_search_goes_on_to_the_same_choice(tmp_path):
     with subprocess.Popen(command(killed)) as process:
         killing.kill_when(
             process,
-            lambda: list(killed.glob("rate_0.1/seed0/checkpoints/fedss/round_?")),
+            lambda: list(killed.glob("rate_0.1/seed0/checkpoints/fedss/round_?.npz")),
             waiting.LIMIT,
         )
     assert not (killed / "tuned.flags").exists()

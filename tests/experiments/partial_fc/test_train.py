@@ -102,22 +102,20 @@ def test_killed_runs_go_on_with_half_and_with_twice_the_devices(tmp_path):
     output, _ = start(whole, 2, *flags).communicate()
     assert "Written to" in output
     places = killed / "checkpoints" / "pprn_0.5"
-    # First in the midst of a checkpoint, whose files are in a folder of another name;
-    # then during a step, between two of them.
+    # First in the midst of a checkpoint, which has another name until it is whole; then
+    # during a step, between two of them.
     for _ in range(5):  # It may just have been finished when the signal comes.
         process = start(killed, 2, *flags)
-        killing.kill_when(
-            process, lambda: list(places.glob("round_*_temp/W*")), _SECONDS
-        )
-        if list(places.glob("round_*_temp")):
+        killing.kill_when(process, lambda: list(places.glob(".round_*.tmp")), _SECONDS)
+        if list(places.glob(".round_*.tmp")):
             break
     else:
         pytest.fail("no kill came during a checkpoint")
-    first = {path.name for path in places.glob("round_?")}
+    first = {path.name for path in places.glob("round_?.npz")}
 
     def a_step_after_a_new_checkpoint():
         there = {path.name for path in places.iterdir()}
-        return there - first and not any(name.endswith("_temp") for name in there)
+        return there - first and not any(name.endswith(".tmp") for name in there)
 
     killing.kill_when(start(killed, 1, *flags), a_step_after_a_new_checkpoint, _SECONDS)
     assert not (killed / "done.json").exists()
@@ -140,7 +138,7 @@ def test_on_as_many_devices_a_killed_run_ends_with_the_same_bytes(tmp_path):
     start(whole, 2, *flags).communicate()
     places = killed / "checkpoints" / "pprn_0.5"
     killing.kill_when(
-        start(killed, 2, *flags), lambda: list(places.glob("round_?")), _SECONDS
+        start(killed, 2, *flags), lambda: list(places.glob("round_?.npz")), _SECONDS
     )
     start(killed, 2, *flags).communicate()
     for name in ("metrics.csv", "pprn_0.5.npz"):
