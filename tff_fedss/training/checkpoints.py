@@ -18,6 +18,7 @@ from tff_fedss.errors import InvalidInputError
 _NAME = re.compile(r"round_(\d+)\.npz")
 _HALF_WRITTEN = ".round_*.tmp"
 _DAMAGED = "damaged_"
+_COUNT_FROM_END = -12  # Of the arrays in a zip file without a comment.
 
 
 class Checkpoints:
@@ -62,7 +63,7 @@ class Checkpoints:
         """
         if round_num == self._newest:
             return
-        arrays = {f"{i:05d}": v for i, v in enumerate(tf.nest.flatten(state))}
+        arrays = {_key(i): v for i, v in enumerate(tf.nest.flatten(state))}
         files.make_folder(self._folder)
         with files.replacing(self._path(round_num)) as temporary:
             files.write_npz(temporary, arrays)
@@ -151,6 +152,10 @@ class Checkpoints:
         )
 
 
+def _key(number: int) -> str:
+    return f"{number:05d}"
+
+
 def _damage(path: pathlib.Path) -> str | None:
     """Says what is wrong with a file, all of which is read; None: nothing.
 
@@ -158,8 +163,13 @@ def _damage(path: pathlib.Path) -> str | None:
         OSError: If it cannot be read.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             name = archive.testzip()
+            # The index has no CRC-32; its names, and their number at the end, tell.
+            file.seek(_COUNT_FROM_END, os.SEEK_END)
+            count = int.from_bytes(file.read(2), "little")
+        if archive.namelist() != [f"{_key(i)}.npy" for i in range(count)]:
+            return "the index of its arrays is wrong"
         return name and f"{name} does not match its CRC-32"
     except OSError as error:
         if error.errno not in (None, errno.EINVAL):
@@ -178,7 +188,7 @@ def _read(path: pathlib.Path, structure: Any) -> Any:
     """
     expected = tf.nest.flatten(structure)
     archive = zipfile.ZipFile(path)
-    names = sorted(archive.namelist())
+    names = archive.namelist()
     if len(names) != len(expected):
         raise ValueError(f"{len(names)} arrays, not {len(expected)}")
     values = []
