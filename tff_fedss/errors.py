@@ -12,10 +12,10 @@ class InvalidInputError(ValueError):
 
 
 class RunStoppedError(RuntimeError):
-    """A run that cannot go on although its input is good.
+    """A run that has to stop although its input is good.
 
     The disk is full, a folder may not be written, training has diverged. The message is
     one line that names the file or the cause, and what to do. What was saved before
-    stays as it is, so that the run goes on from there once the cause is gone. The
-    binaries under `experiments/` print the message and exit with code 1.
+    stays as it is, so that the run can be resumed once the cause is gone. The binaries
+    under `experiments/` print the message and exit with code 1.
     """

@@ -1,4 +1,4 @@
-"""Refuses what cannot fit into the machine's memory, before any of it is allocated."""
+"""Memory of this machine, and checks that a run fits before anything is allocated."""
 
 import pathlib
 import re
@@ -63,9 +63,9 @@ def check(
     Args:
         needs: Bytes, by what they are for. Count only what must be there at the same
             time, and do not guess: a run is refused for it.
-        device_needs: Likewise, of what lies on GPUs where TensorFlow uses any; it is
-            not counted then.
-        memory: Of how many bytes there are; by default `available_bytes()`.
+        device_needs: Bytes of what lies on GPUs where TensorFlow uses any; they are
+            counted only if it uses none.
+        memory: How many bytes there are; by default `available_bytes()`.
 
     Raises:
         InvalidInputError: If it does not fit. The message has every part and the sum.

@@ -56,7 +56,7 @@ def info_nce_loss(
 
     Args:
         positive_logits: float32[queries], q.k+ over the temperature.
-        queue_logits: float32[queries, K], q.k_i likewise.
+        queue_logits: float32[queries, K], q.k_i over the temperature.
         gamma: Of the focal loss, at least 0; 0 is cross-entropy (Eq. 1, 5 and 6).
         form: One of `INFO_NCE_FORMS`.
         is_same_cluster: bool[queries, K], the keys k_m of Eq. 5 and 6. The plain form
@@ -67,20 +67,10 @@ def info_nce_loss(
         its gradient are zero.
 
     Raises:
-        ValueError: If the form is unknown, does not go with `is_same_cluster`, or gamma
-            is negative.
+        ValueError: If the form is unknown, or gamma is negative.
     """
-    if form not in INFO_NCE_FORMS:
-        raise ValueError(
-            f"form must be one of {', '.join(INFO_NCE_FORMS)}, found {form!r}."
-        )
-    if (form == "plain") != (is_same_cluster is None):
-        raise ValueError(
-            f"form={form!r} {'takes no' if form == 'plain' else 'needs'} "
-            "is_same_cluster."
-        )
-    if gamma < 0:
-        raise ValueError(f"gamma must be at least 0, found {gamma}.")
+    if form not in INFO_NCE_FORMS or gamma < 0:
+        raise ValueError(f"found form={form!r} and gamma={gamma}.")
     log_a, pushing = positive_logits, queue_logits
     if form != "plain":
         pushing = tf.where(is_same_cluster, LEFT_OUT, queue_logits)

@@ -6,7 +6,7 @@ the logit of its target; all other logits are scale * cos.
 - none: scale * cos(theta) (NormFace, Wang et al., 2017).
 - arcface: scale * cos(theta + margin) (Deng et al., CVPR 2019), as its authors' code
   (InsightFace) had it until 2022: with its true slope, and continued beyond pi.
-- arcface_straight: likewise, as that code has it since: the slope of the logit by
+- arcface_straight: ArcFace as that code has it since: the slope of the logit by
   cos(theta) is scale (the gradient goes straight through the margin), and nothing is
   done beyond pi.
 - cosface: scale * (cos(theta) - margin) (Wang et al., CVPR 2018).

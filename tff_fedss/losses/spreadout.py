@@ -65,8 +65,8 @@ def spreadout_loss_and_gradient(
     The gradient is that of the loss in W, not in its rows at length 1: it is tangent to
     the sphere, and a row turns the faster the shorter it is. It is finite everywhere.
     Where it does not exist it has these values: two equal rows do not push each other,
-    for want of a direction, and a zero row is not moved. (In the loss a zero row stays
-    zero, at distance 1 from all other rows.)
+    as no direction leads apart, and a zero row is not moved. (In the loss a zero row
+    stays zero, at distance 1 from all other rows.)
 
     The choice of the k nearest is exact up to float32 rounding of the cosines.
 
@@ -82,25 +82,16 @@ def spreadout_loss_and_gradient(
         The loss, a scalar, and its gradient, [n, d], in the dtype of W.
 
     Raises:
-        ValueError: If margin or block_size is not positive, num_neighbors is not in
-            [1, n - 1], or the shape of W is not [n, d] and known.
+        ValueError: If margin is not positive, or num_neighbors not in [1, n - 1].
     """
     classifier = tf.convert_to_tensor(classifier)
-    if classifier.shape.rank != 2 or not classifier.shape.is_fully_defined():
-        raise ValueError(
-            f"classifier must have a known shape [n, d], found {classifier.shape}."
-        )
     num_classes = classifier.shape[0]
-    if not margin > 0 or block_size < 1:
-        raise ValueError(
-            "margin and block_size must be positive, "
-            f"found {margin} and {block_size}."
-        )
+    if not margin > 0:
+        raise ValueError(f"margin must be positive, found {margin}.")
     if num_neighbors is not None and not 1 <= num_neighbors < num_classes:
         raise ValueError(
-            f"num_neighbors must be in [1, {num_classes - 1}], found {num_neighbors}."
+            f"num_neighbors={num_neighbors} must be in [1, {num_classes})."
         )
-
     loss, gradient = _loss_and_gradient(
         classifier, float(margin), num_neighbors, block_size
     )

@@ -1,4 +1,4 @@
-"""Whether features still tell one image from another."""
+"""Mean cosine of features, which shows whether they have collapsed."""
 
 import numpy as np
 

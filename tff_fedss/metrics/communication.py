@@ -1,4 +1,4 @@
-"""What a client's share of the classifier costs on the wire, per round (FedSS, Fig. 5).
+"""Traffic of the classifier per client and round (FedSS, Fig. 5).
 
 Counted are the distinct classes that a client asks for. Padding is a need of the
 simulation, not of the method, and costs nothing here.

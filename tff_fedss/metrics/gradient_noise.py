@@ -1,4 +1,4 @@
-"""The noise that sampled negatives bring into a round (FedSS, A.3 and Fig. 9)."""
+"""Gradient noise of sampled negatives in a round (FedSS, A.3 and Fig. 9)."""
 
 import dataclasses
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""How well a linear classifier does on frozen features."""
+"""Accuracy of a linear classifier on frozen features."""
 
 import warnings
 
@@ -48,7 +48,7 @@ def linear_accuracy(
     classifier = linear_model.LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS)
     # One thread, so that sums do not depend on how many there are.
     with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
-        # If the classes can be told apart, the optimum is far and the labels settled.
+        # If the classes are separable, the optimum is far and the labels settled.
         warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
         classifier.fit(standardized(train_features), train_labels)
         predictions = classifier.predict(standardized(test_features))

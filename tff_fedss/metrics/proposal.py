@@ -1,4 +1,4 @@
-"""How well a proposal q serves to estimate a softmax's partition sum (RF-softmax)."""
+"""Quality of a proposal q for estimates of a softmax's partition sum (RF-softmax)."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Verification: are two images of the same identity? Measured on lists of pairs.
+"""Verification on lists of pairs: are two images of the same identity?
 
 As for Labeled Faces in the Wild (Huang et al., 2007) and IJB (Whitelam et al., 2017):
 a pair is accepted if the cosine between its features is at least a threshold.

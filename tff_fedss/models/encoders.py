@@ -15,7 +15,7 @@ class LstmEncoder:
     """A word embedding, an LSTM and a projection: h after each token of a text.
 
     Inputs are `{"tokens": int32[batch, T], "keep": float32[]}`: where keep is 0, the
-    state begins anew. The examples of a batch are its tokens, row by row.
+    state is reset to 0. The examples of a batch are its tokens, row by row.
     """
 
     def __init__(

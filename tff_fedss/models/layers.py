@@ -1,4 +1,4 @@
-"""What the convolutional networks for small images are put together from."""
+"""Layers of the convolutional networks, with fixed names and seeds."""
 
 import collections
 import functools
@@ -21,7 +21,7 @@ class CountedDropout(tf.keras.layers.Layer):
     """Dropout whose masks follow from a seed and from how often it has been used.
 
     Keras' own draws from a generator that no checkpoint holds. Here the count is a
-    weight that is not trained: a run that goes on from saved weights drops what it
+    weight that is not trained: a run that is resumed from saved weights drops what it
     would have dropped. In a federated process each client's training begins at a count
     of its own (`start`).
     """
@@ -80,7 +80,6 @@ class LayerNames:
     """
 
     def __init__(self):
-        """Begins to count."""
         self._counts: collections.Counter[str] = collections.Counter()
 
     def __call__(self, kind: str) -> str:
@@ -102,7 +101,7 @@ class Layers:
             ..., tf.keras.initializers.Initializer
         ] = tf.keras.initializers.HeNormal,
     ):
-        """Begins with the first layer.
+        """Sets the seed and the kinds of layers.
 
         Args:
             seed: Of all of them.

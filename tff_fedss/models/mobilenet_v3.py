@@ -257,7 +257,7 @@ def _with_fixed_names(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_own_layers(config: dict[str, Any]) -> dict[str, Any]:
-    """Puts this project's layers in the place of those of Keras that are slower.
+    """Replaces layers of Keras by this project's faster ones.
 
     Layers with weights keep their names. Keras pads an image before a convolution that
     halves it, just as TensorFlow's "SAME" would: the padding can go.

@@ -1,4 +1,4 @@
-"""How large a model would be, without making it."""
+"""Size of a model in memory, without building it."""
 
 import contextlib
 import logging
@@ -43,7 +43,7 @@ def model_size(model_fn: Callable[[], tf.keras.Model]) -> ModelSize:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keras' BatchNorm is told in graphs that something in it is deprecated."""
+    """Hides TensorFlow's warning of what Keras's BatchNorm uses in graphs."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel(logging.ERROR)

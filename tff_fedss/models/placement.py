@@ -1,4 +1,4 @@
-"""Whether a graph is written for GPUs or for CPUs.
+"""Choice of what a graph is written for: GPUs or CPUs.
 
 What is fast on a CPU, many passes over little memory, is slow on a GPU, where each
 operation costs the launch of a kernel; and the other way round. So some things are

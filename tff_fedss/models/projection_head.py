@@ -1,4 +1,4 @@
-"""The MLP head of contrastive learning, which is thrown away afterwards."""
+"""MLP head of contrastive learning, which is dropped after training."""
 
 import tensorflow as tf
 

@@ -48,10 +48,10 @@ class Accountant(abc.ABC):
     relation: str
 
     def __init__(self, noise_multiplier: float, delta: float):
-        """Creates it.
+        """Sets the noise and delta.
 
         Args:
-            noise_multiplier: z, at least 0; of all that a round tells, as
+            noise_multiplier: z, at least 0; of all that a round reveals, as
                 `user_level_dp.PrivateMeanFactory` takes it.
             delta: In (0, 1).
 
@@ -93,11 +93,11 @@ class _SampledGaussian(Accountant):
         num_clients: int,
         clients_per_round: int,
     ):
-        """Creates it.
+        """Sets the sampling.
 
         Args:
             noise_multiplier: See `Accountant`.
-            delta: Likewise.
+            delta: See `Accountant`.
             num_clients: N.
             clients_per_round: K, or its expectation.
 
@@ -180,11 +180,11 @@ class TreeAggregation(Accountant):
         cohort_fn: Callable[[int], Sequence[str]],
         restart_every: int | None = None,
     ):
-        """Creates it.
+        """Sets the participation.
 
         Args:
             noise_multiplier: See `Accountant`; of a node.
-            delta: Likewise.
+            delta: See `Accountant`.
             cohort_fn: From a round, counted from 1, to the ids of its clients.
             restart_every: The number of rounds of a tree; None: any.
 
@@ -207,7 +207,7 @@ class TreeAggregation(Accountant):
         """Returns how far a client can move all nodes, as one vector, in clips.
 
         Args:
-            num_rounds: T. Only nodes whose rounds are all done have told something.
+            num_rounds: T. Only nodes whose rounds are all done have been released.
 
         Returns:
             sqrt(max_k sum_nodes c_k^2).

@@ -1,9 +1,10 @@
-"""The intersection attack: what a client's requests tell, from one round to another.
+"""The intersection attack: what a client's requests reveal, round after round.
 
-P_k stays. Whatever else stands in a request and is drawn anew in the next one drops out
-of the intersection. How much a request tells of a class follows from the probabilities
-with which a class of P_k and another class get into it, so that one likelihood ratio is
-the best attack on every way of asking (Neyman and Pearson): `RequestModel` has them.
+P_k stays. Whatever else stands in a request and is drawn again in the next one drops
+out of the intersection. How much a request tells of a class follows from the
+probabilities with which a class of P_k and another class get into it, so that one
+likelihood ratio is the best attack on every way of asking (Neyman and Pearson):
+`RequestModel` has them.
 """
 
 import math
@@ -20,7 +21,7 @@ class RequestModel(NamedTuple):
         positive: p, of a class of P_k.
         other: q, of another class.
         is_permanent: Whether this is drawn once for each client and class, for all
-            rounds; else anew in each.
+            rounds; else drawn again in each.
     """
 
     positive: float
@@ -29,7 +30,7 @@ class RequestModel(NamedTuple):
 
 
 def fresh(num_classes: int, num_positives: int, num_negatives: int) -> RequestModel:
-    """The paper's: all of P_k, and m of the others, anew in each round.
+    """The paper's: all of P_k, and m of the others, drawn again in each round.
 
     Args:
         num_classes: n.
@@ -58,7 +59,7 @@ def randomized_response(positive: float, other: float) -> RequestModel:
 def among_others(model: RequestModel, share: float) -> RequestModel:
     """Where the server sees the union of a client's request with other clients'.
 
-    Taken as drawn anew each time: the others change with the cohort.
+    Taken as drawn again each time: the others change with the cohort.
 
     Args:
         model: How the client asks.
@@ -245,7 +246,7 @@ def expected_of_unions(
     Args:
         num_classes: n.
         num_positives: |P_k|, of all clients.
-        num_negatives: m, drawn anew each time.
+        num_negatives: m, drawn again each time.
         cohort_size: K.
         participations: t, at least 1; who takes part is known.
     """

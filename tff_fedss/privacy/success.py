@@ -139,11 +139,6 @@ def two_groups(scores: np.ndarray) -> np.ndarray:
 
 def _checked(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scores, truth = np.asarray(scores, np.float64), np.asarray(truth, bool)
-    if scores.shape != truth.shape or scores.ndim != 1:
-        raise ValueError(
-            f"scores and truth must be vectors of the same length, found shapes "
-            f"{scores.shape} and {truth.shape}."
-        )
     if np.isnan(scores).any():
         raise ValueError("A score is NaN.")
     if truth.all() or not truth.any():

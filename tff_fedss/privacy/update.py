@@ -55,8 +55,8 @@ def push(rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray) -> np.nd
 
     Args:
         rows: See `against_push`.
-        classifier: Likewise.
-        feature: Likewise.
+        classifier: See `against_push`.
+        feature: See `against_push`.
 
     Returns:
         float64[L].

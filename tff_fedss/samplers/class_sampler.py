@@ -6,7 +6,7 @@ whole batch from a q over all of [n]. It says log q of each, for the correction
 o' = o - log(m q) (see `losses.sampled_softmax_loss`).
 
 Samplers are NumPy programs with state: those that adapt hold what they need of the
-class embeddings, and are told when these change.
+class embeddings, and are updated when these change.
 """
 
 import abc

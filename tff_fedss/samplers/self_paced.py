@@ -99,7 +99,7 @@ class ThresholdPace:
 
     Attributes:
         easiness: The first lambda, in units of the loss.
-        diversity: The first gamma, likewise.
+        diversity: The first gamma, of the same length.
         easiness_growth: beta_1.
         diversity_growth: beta_2.
     """

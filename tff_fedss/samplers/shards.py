@@ -46,8 +46,9 @@ class ShardSampler:
     the authors' code: from one positive to the next, (|w_i| - |w_i^p|) r negatives are
     none. At r = 1, every class takes part.
 
-    all_random: round(r |w_i|) of all classes of the stratum, likewise; a positive is
-    among them by luck. This is the second experiment of the article's section 2.2.1.
+    all_random: round(r |w_i|) of all classes of the stratum, drawn in the same way; a
+    positive is among them by luck. This is the second experiment of the article's
+    section 2.2.1.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class ShardSampler:
         Args:
             stratum_bounds: int64[strata + 1]: stratum i has the classes
                 stratum_bounds[i]..stratum_bounds[i + 1]-1.
-            shard_bounds: int64[shards + 1], likewise; some of the bounds of strata.
+            shard_bounds: int64[shards + 1], some of the bounds of strata.
             sample_rate: r, 0 < r <= 1.
             sampling: One of `SAMPLINGS`.
             positives_cutoff: Of pprn, see above.

@@ -47,6 +47,11 @@ def test_xmc(tmp_path):
     assert rows.values.dtype == np.float32 and rows.label_ids.dtype == np.int32
 
 
+def test_a_byte_order_mark_and_other_line_ends(tmp_path):
+    (tmp_path / "x.txt").write_text("\ufeff" + XMC.replace("\n", "\r\n"))
+    assert extreme.read(tmp_path / "x.txt")[1:] == (5, 4)
+
+
 def test_arff_without_a_list_of_labels(tmp_path):
     (tmp_path / "x.arff").write_text(ARFF)
     rows, num_features, num_labels = extreme.read(tmp_path / "x.arff")
@@ -65,34 +70,42 @@ def test_arff_with_a_list_of_labels(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("", "line 1: expected 'rows features labels', found ''"),
-        ("3 5\n", "line 1: expected 'rows features labels', found '3 5'"),
-        ("1 5 4\n1,3 0:1.5 5:1\n", "line 2: feature 5 is not in 0..4"),
-        ("1 5 4\n4 0:1.5\n", "line 2: label 4 is not in 0..3"),
-        ("1 5 4\n1,1 0:1.5\n", "line 2: a label is there twice"),
-        ("1 5 4\n1 0:x\n", "line 2: expected 'label,label feature:value"),
-        ("1 5 4\n1 0\n", "line 2: expected 'label,label feature:value"),
-        ("1 5 4\n1 0:nan\n", "line 2: a value is not a finite number"),
+        ("", "x.txt:1: expected 'rows features labels', found ''"),
+        ("3 5\n", "x.txt:1: expected 'rows features labels', found '3 5'"),
+        ("1 5 4\n1,3 0:1.5 5:1\n", "x.txt:2: a feature is not in 0..4"),
+        ("1 5 4\n4 0:1.5\n", "x.txt:2: a label is not in 0..3"),
+        ("1 5 4\n1,1 0:1.5\n", "x.txt:2: a label is there twice"),
+        ("1 5 4\n\n1 0:x\n", "x.txt:3: expected 'label,label feature:value"),
+        ("1 5 4\n1 0\n", "x.txt:2: expected 'label,label feature:value"),
+        ("1 5 4\n1 0:nan\n", "x.txt:2: a value is not a finite number"),
         ("2 5 4\n1 0:1\n", "has 1 rows, but its first line says 2"),
-        ("0 5 4\n", "has no rows"),
+        ("1 5 4\n-1 0:1\n", "x.txt:2: a label is not in 0..3"),
+        ("1 5 4\n1, 0:1\n", "x.txt:2: expected 'label,label"),
+        ("1 5 4\n1 0:1 0:2\n", "x.txt:2: a feature is there twice"),
+        ("1 5 4\n1 0:1e39\n", "x.txt:2: a value is not a finite number"),
+        (f"1 5 4\n{'9' * 20} 0:1\n", "x.txt:2: expected 'label,label"),
+        (f"1 5 4\n1 {'9' * 5000}:1\n", "x.txt:2: expected 'label,label"),
     ],
 )
 def test_what_cannot_be_used_in_xmc_is_named(tmp_path, text, message):
     (tmp_path / "x.txt").write_text(text)
     with pytest.raises(InvalidInputError) as error:
         extreme.read(tmp_path / "x.txt")
-    assert message in str(error.value) and "x.txt" in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("@data", "", "has no @data line"),
-        ("{3 1}", "3 1", "line 10: expected a sparse row, found '3 1'"),
-        ("{3 1}", "{3}", "line 10: expected '{index value, ...}'"),
-        ("{3 1}", "{4 1}", "line 10: an index is not in 0..3"),
-        ("TAG_c", "c", "has 1 label; expected two or more"),
-        ("@attribute word {0,1}", "@attribute word", "line 3: a broken attribute"),
+        ("{3 1}", "3 1", "x.arff:10: expected {index value, ...} with indices in 0..3"),
+        ("{3 1}", "{3}", "x.arff:10: expected {index value, ...}"),
+        ("{3 1}", "{4 1}", "x.arff:10: expected {index value, ...}"),
+        ("{3 1}", "{-1 1}", "x.arff:10: expected {index value, ...}"),
+        ("{3 1}", "{3 0.5}", "x.arff:10: expected {index value, ...}"),
+        ("{3 1}", "{3 1", "x.arff:10: expected {index value, ...}"),
+        ("{3 1}", "{3 1, 3 1}", "x.arff:10: a label is there twice"),
+        ("2 2.5}", "2 nan}", "x.arff:9: a value is not a finite number"),
+        ("@attribute word {0,1}", "@attribute word", "x.arff:3: a broken attribute"),
     ],
 )
 def test_what_cannot_be_used_in_arff_is_named(tmp_path, old, new, message):
@@ -106,17 +119,12 @@ def test_labels_that_are_nowhere_are_named(tmp_path):
     (tmp_path / "x.arff").write_text(ARFF.replace("TAG_", ""))
     with pytest.raises(InvalidInputError, match="an XML file beside it must list"):
         extreme.read(tmp_path / "x.arff")
-    (tmp_path / "x.xml").write_text(XML)
-    with pytest.raises(InvalidInputError, match="lists the label 'TAG_c', which is no"):
-        extreme.read(tmp_path / "x.arff")
     (tmp_path / "x.xml").write_text("<labels>")
-    with pytest.raises(InvalidInputError, match="x.xml is unreadable or damaged"):
+    with pytest.raises(InvalidInputError, match="x.xml is damaged"):
         extreme.read(tmp_path / "x.arff")
 
 
 def test_a_folder_needs_one_file_for_each_part(tmp_path):
-    with pytest.raises(InvalidInputError, match="is not a folder"):
-        extreme.load(tmp_path / "nowhere")
     with pytest.raises(InvalidInputError, match="'train' in its name .* found none"):
         extreme.load(tmp_path)
     (tmp_path / "a_train.txt").write_text(XMC)

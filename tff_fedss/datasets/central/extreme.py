@@ -1,6 +1,6 @@
 """Extreme classification: rows with sparse features and several labels each.
 
-Reads two text formats, told apart by the name of the file:
+Reads two text formats; the name of the file says which:
 
 - XMC (the Extreme Classification Repository's, libsvm with labels): a first line
   `rows features labels`, then `label,label feature:value feature:value` for each row;
@@ -8,10 +8,9 @@ Reads two text formats, told apart by the name of the file:
   row. The labels are the attributes whose names an XML file lists, or whose names
   begin with `TAG_` if there is no such file.
 
-XMC is read here and not by scikit-learn's `load_svmlight_file`: its errors ("need more
-than 1 value to unpack") do not name the line, it takes XMC's first line for a broken
-row, and it lets `nan` and `1_0` pass as values. SciPy's ARFF reader reads no sparse
-rows.
+XMC is read here and not by scikit-learn's `load_svmlight_file`, whose errors ("need
+more than 1 value to unpack") do not name the line, and which takes XMC's first line for
+a broken row. SciPy's ARFF reader reads no sparse rows.
 """
 
 import array
@@ -20,7 +19,7 @@ import os
 import pathlib
 import re
 import xml.etree.ElementTree
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -30,9 +29,9 @@ from tff_fedss.datasets.fingerprint import Fingerprint
 
 _SUFFIXES = (".txt", ".svm", ".libsvm", ".arff")
 _ARFF_LABEL = "TAG_"
-_MAX_COUNT = 2**31 - 1
-# An encoding that Python does not know is one of the last two.
-_XML_ERRORS = (OSError, xml.etree.ElementTree.ParseError, LookupError, ValueError)
+
+# A row of a file: feature ids, their values, label ids.
+_Row = tuple[list[int], list[float], list[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +42,8 @@ class SparseRows:
         feature_ids: int32[k], those of all rows, one row after another.
         values: float32[k], of the features.
         feature_ends: int64[rows + 1], where each row's features end; 0 first.
-        label_ids: int32[l], likewise.
-        label_ends: int64[rows + 1], likewise.
+        label_ids: int32[l], those of all rows, one row after another.
+        label_ends: int64[rows + 1], where each row's labels end; 0 first.
     """
 
     feature_ids: np.ndarray
@@ -106,34 +105,26 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
             cannot be used, with its line; or if the two do not go together.
     """
     folder = pathlib.Path(data_dir)
-    source = f"data_dir={data_dir}"
-    if not folder.is_dir():
-        raise errors.InvalidInputError(f"{source} is not a folder.")
-    paths, parts, sizes = [], [], []
+    parts, sizes = [], []
     for part in ("train", "test"):
         found = sorted(
             path
-            for path in folder.iterdir()
+            for path in folder.glob("*")
             if part in path.name.lower() and path.suffix.lower() in _SUFFIXES
         )
         if len(found) != 1:
             names = ", ".join(path.name for path in found) or "none"
             raise errors.InvalidInputError(
-                f"{source} must hold one file with '{part}' in its name that ends in "
-                f"{', '.join(_SUFFIXES)}; found {names}."
+                f"data_dir={data_dir} must hold one file with '{part}' in its name "
+                f"that ends in {', '.join(_SUFFIXES)}; found {names}."
             )
-        if found[0] in paths:
-            raise errors.InvalidInputError(
-                f"{source}: {found[0].name} has both 'train' and 'test' in its name."
-            )
-        paths.append(found[0])
         rows, *size = read(found[0])
         parts.append(rows)
         sizes.append(tuple(size))
     if sizes[0] != sizes[1]:
         raise errors.InvalidInputError(
-            f"{source}: the training file has {sizes[0][0]} features and {sizes[0][1]} "
-            f"labels, the test file {sizes[1][0]} and {sizes[1][1]}."
+            f"data_dir={data_dir}: the training file has {sizes[0][0]} features and "
+            f"{sizes[0][1]} labels, the test file {sizes[1][0]} and {sizes[1][1]}."
         )
     return ExtremeDataset(*parts, *sizes[0])
 
@@ -154,95 +145,72 @@ def read(path: os.PathLike) -> tuple[SparseRows, int, int]:
     path = pathlib.Path(path)
     reader = _read_arff if path.suffix.lower() == ".arff" else _read_xmc
     try:
-        files.check_regular(path)
-        # Some editors write a byte order mark.
         with path.open(encoding="utf-8-sig", errors="replace") as lines:
-            rows, num_features, num_labels = reader(path, enumerate(lines, 1))
+            return reader(path, enumerate(lines, 1))
     except OSError as error:
-        raise errors.InvalidInputError(
-            f"{path} cannot be read: {error.strerror or error}."
-        ) from error
-    if num_labels < 2:
-        raise errors.InvalidInputError(
-            f"{path} has {num_labels} label; expected two or more to choose from."
-        )
-    if not len(rows.label_ids):
-        raise errors.InvalidInputError(f"{path}: no row has a label.")
-    return rows, num_features, num_labels
+        raise files.io_error(error, path, "cannot be read") from error
 
 
-class _Rows:
-    """Rows while they are read. They are checked all together in the end."""
+def _collect(
+    path: pathlib.Path,
+    lines: Iterable[tuple[int, str]],
+    parse: Callable[[str], _Row],
+    expected: str,
+    num_features: int,
+    num_labels: int,
+) -> SparseRows:
+    """Reads rows, and checks them all together in the end.
 
-    def __init__(self, path: pathlib.Path, num_features: int, num_labels: int):
-        self._path = path
-        self._limits = {"feature": num_features, "label": num_labels}
-        self._ids = {kind: array.array("q") for kind in self._limits}
-        self._ends = {kind: array.array("q", [0]) for kind in self._limits}
-        self._values = array.array("f")
-        self._line_numbers = array.array("q")
-
-    def add(
-        self,
-        number: int,
-        features: Iterable[int],
-        values: Iterable[float],
-        labels: Iterable[int],
-    ) -> None:
-        self._line_numbers.append(number)
-        self._values.extend(values)
-        for kind, ids in (("feature", features), ("label", labels)):
-            self._ids[kind].extend(ids)
-            self._ends[kind].append(len(self._ids[kind]))
-
-    def __len__(self) -> int:
-        return len(self._line_numbers)
-
-    def finish(self) -> SparseRows:
-        if not self._line_numbers:
-            raise errors.InvalidInputError(f"{self._path} has no rows.")
-        values = np.array(self._values, np.float32)
-        ids = {kind: np.array(i, np.int64) for kind, i in self._ids.items()}
-        ends = {kind: np.array(e, np.int64) for kind, e in self._ends.items()}
-        for kind, limit in self._limits.items():
-            is_outside = (ids[kind] < 0) | (ids[kind] >= limit)
-            if is_outside.any():
-                place = int(is_outside.argmax())
-                reason = f"{kind} {ids[kind][place]} is not in 0..{limit - 1}"
-                raise self._error_at(ends[kind], place, reason)
-            row_of = np.repeat(np.arange(len(self)), np.diff(ends[kind]))
-            order = np.lexsort((ids[kind], row_of))
-            is_same = (np.diff(ids[kind][order]) == 0) & (np.diff(row_of[order]) == 0)
-            if is_same.any():
-                place = int(order[is_same.argmax()])
-                raise self._error_at(ends[kind], place, f"a {kind} is there twice")
-        is_bad = ~np.isfinite(values)
+    Args:
+        path: The file, for messages.
+        lines: The lines of the rows and their numbers; blank ones are left out.
+        parse: Reads a line; a ValueError if it is no row.
+        expected: What a row looks like, for messages.
+        num_features: v.
+        num_labels: n.
+    """
+    limits = {"feature": num_features, "label": num_labels}
+    ids = {kind: array.array("q") for kind in limits}
+    ends = {kind: array.array("q", [0]) for kind in limits}
+    values, line_numbers = array.array("f"), []
+    for number, line in lines:
+        if not line.strip():
+            continue
+        try:
+            ids_of_row, values_of_row, labels_of_row = parse(line)
+            ids["feature"].extend(ids_of_row)
+            values.extend(values_of_row)
+            ids["label"].extend(labels_of_row)
+        except (ValueError, OverflowError) as error:
+            what = f"expected {expected}, found {line.strip()[:60]!r}"
+            raise errors.InvalidInputError(f"{path}:{number}: {what}.") from error
+        for kind in limits:
+            ends[kind].append(len(ids[kind]))
+        line_numbers.append(number)
+    ids = {kind: np.array(i, np.int64) for kind, i in ids.items()}
+    ends = {kind: np.array(e, np.int64) for kind, e in ends.items()}
+    values = np.array(values, np.float32)
+    problems = []
+    for kind, limit in limits.items():
+        is_outside = (ids[kind] < 0) | (ids[kind] >= limit)
+        problems.append((is_outside, kind, f"a {kind} is not in 0..{limit - 1}"))
+        row_of = np.repeat(np.arange(len(line_numbers)), np.diff(ends[kind]))
+        order = np.lexsort((ids[kind], row_of))
+        is_same = (np.diff(ids[kind][order]) == 0) & (np.diff(row_of[order]) == 0)
+        is_twice = np.isin(np.arange(len(order)), order[1:][is_same])
+        problems.append((is_twice, kind, f"a {kind} is there twice"))
+    problems.append((~np.isfinite(values), "feature", "a value is not a finite number"))
+    for is_bad, kind, what in problems:
         if is_bad.any():
-            reason = "a value is not a finite number"
-            raise self._error_at(ends["feature"], int(is_bad.argmax()), reason)
-        return SparseRows(
-            ids["feature"].astype(np.int32),
-            values,
-            ends["feature"],
-            ids["label"].astype(np.int32),
-            ends["label"],
-        )
-
-    def _error_at(
-        self, ends: np.ndarray, place: int, reason: str
-    ) -> errors.InvalidInputError:
-        row = int(np.searchsorted(ends, place, "right")) - 1
-        return _error(self._path, self._line_numbers[row], reason)
-
-
-def _check_digits(line: str) -> None:
-    """Refuses what Python takes for a number, and the formats do not: 1_000, or ٣."""
-    if "_" in line or not line.isascii():
-        raise ValueError(line)
-
-
-def _error(path: pathlib.Path, number: int, reason: str) -> errors.InvalidInputError:
-    return errors.InvalidInputError(f"{path}, line {number}: {reason}.")
+            row = np.searchsorted(ends[kind], is_bad.argmax(), "right") - 1
+            raise errors.InvalidInputError(f"{path}:{line_numbers[row]}: {what}.")
+    return SparseRows(
+        ids["feature"].astype(np.int32),
+        values,
+        ends["feature"],
+        ids["label"].astype(np.int32),
+        ends["label"],
+    )
 
 
 # --- XMC --------------------------------------------------------------------------
@@ -251,46 +219,30 @@ def _error(path: pathlib.Path, number: int, reason: str) -> errors.InvalidInputE
 def _read_xmc(
     path: pathlib.Path, lines: Iterator[tuple[int, str]]
 ) -> tuple[SparseRows, int, int]:
-    number, header = next(lines, (1, ""))
+    _, header = next(lines, (1, ""))
     try:
-        _check_digits(header)
         num_rows, num_features, num_labels = map(int, header.split())
-    except ValueError:
-        num_rows = -1
-    if num_rows < 0 or not all(
-        0 < count <= _MAX_COUNT for count in (num_features, num_labels)
-    ):
-        raise _error(
-            path, number, f"expected 'rows features labels', found {header.strip()!r}"
-        )
-    rows = _Rows(path, num_features, num_labels)
-    for number, line in lines:
-        # A row without labels begins with a space.
-        labels, _, features = line.rstrip("\n").partition(" ")
-        if not line.strip():
-            continue
-        pairs = [pair.partition(":") for pair in features.split()]
-        try:
-            _check_digits(line)
-            rows.add(
-                number,
-                [int(feature) for feature, _, _ in pairs],
-                [float(value) for _, _, value in pairs],
-                # Nothing between two commas is not a label.
-                [int(label) for label in labels.split(",")] if labels else [],
-            )
-        except (ValueError, OverflowError) as error:
-            raise _error(
-                path,
-                number,
-                "expected 'label,label feature:value feature:value', found "
-                f"{line.strip()[:60]!r}",
-            ) from error
+    except ValueError as error:
+        what = f"expected 'rows features labels', found {header.strip()!r}"
+        raise errors.InvalidInputError(f"{path}:1: {what}.") from error
+    expected = "'label,label feature:value feature:value'"
+    rows = _collect(path, lines, _xmc_row, expected, num_features, num_labels)
     if len(rows) != num_rows:
         raise errors.InvalidInputError(
             f"{path} has {len(rows)} rows, but its first line says {num_rows}."
         )
-    return rows.finish(), num_features, num_labels
+    return rows, num_features, num_labels
+
+
+def _xmc_row(line: str) -> _Row:
+    # A row without labels begins with a space.
+    labels, _, features = line.rstrip("\n").partition(" ")
+    pairs = [pair.partition(":") for pair in features.split()]
+    return (
+        [int(feature) for feature, _, _ in pairs],
+        [float(value) for _, _, value in pairs],
+        [int(label) for label in labels.split(",")] if labels else [],
+    )
 
 
 # --- Sparse ARFF ------------------------------------------------------------------
@@ -303,58 +255,45 @@ _ATTRIBUTE = re.compile(
 def _read_arff(
     path: pathlib.Path, lines: Iterator[tuple[int, str]]
 ) -> tuple[SparseRows, int, int]:
-    names, names_seen = [], set()
+    names = []
     for number, line in lines:
-        line = line.strip()
         if line.lower().startswith("@data"):
             break
         if line.lower().startswith("@attribute"):
             match = _ATTRIBUTE.match(line)
             if match is None:
-                raise _error(path, number, f"a broken attribute: {line[:60]!r}")
-            name = match[1].strip("'\"")
-            if name in names_seen:
-                raise _error(path, number, f"the attribute {name!r} is there twice")
-            names_seen.add(name)
-            names.append(name)
-    else:
-        raise errors.InvalidInputError(f"{path} has no @data line.")
+                raise errors.InvalidInputError(f"{path}:{number}: a broken attribute.")
+            names.append(match[1].strip("'\""))
     is_label = _which_are_labels(path, names)
     # From the number of an attribute to that of the feature or label.
     place = np.where(is_label, np.cumsum(is_label), np.cumsum(~is_label)) - 1
     num_labels = int(is_label.sum())
+    num_features = len(names) - num_labels
     place, is_label = place.tolist(), is_label.tolist()  # faster one by one
-    rows = _Rows(path, len(names) - num_labels, num_labels)
-    for number, line in lines:
+
+    def parse(line: str) -> _Row:
         line = line.strip()
-        if not line or line.startswith("%"):
-            continue
-        if not (line.startswith("{") and line.endswith("}")):
-            raise _error(path, number, f"expected a sparse row, found {line[:60]!r}")
         cells = [cell.split() for cell in line[1:-1].split(",") if cell.strip()]
-        try:
-            _check_digits(line)
-            ids = [int(index) for index, _ in cells]
-            values = [float(value) for _, value in cells]
-        except ValueError as error:
-            raise _error(
-                path, number, f"expected '{{index value, ...}}', found {line[:60]!r}"
-            ) from error
-        if ids and not 0 <= min(ids) <= max(ids) < len(names):
-            raise _error(path, number, f"an index is not in 0..{len(names) - 1}")
-        if len(set(ids)) < len(ids):
-            raise _error(path, number, "an index is there twice")
-        cells = [(i, value) for i, value in zip(ids, values, strict=True) if value]
+        cells = [(int(index), float(value)) for index, value in cells]
+        if line[0] + line[-1] != "{}" or any(i not in attributes for i, _ in cells):
+            raise ValueError(line)
+        cells = [(i, value) for i, value in cells if value]
         if any(is_label[i] and value != 1 for i, value in cells):
-            raise _error(path, number, "a label's value is neither 0 nor 1")
+            raise ValueError(line)
         features = [(place[i], value) for i, value in cells if not is_label[i]]
-        rows.add(
-            number,
+        return (
             [i for i, _ in features],
             [value for _, value in features],
             [place[i] for i, _ in cells if is_label[i]],
         )
-    return rows.finish(), len(names) - num_labels, num_labels
+
+    attributes = range(len(names))
+    expected = (
+        f"{{index value, ...}} with indices in 0..{len(names) - 1}, labels 0 or 1"
+    )
+    lines = (line for line in lines if not line[1].startswith("%"))
+    rows = _collect(path, lines, parse, expected, num_features, num_labels)
+    return rows, num_features, num_labels
 
 
 def _which_are_labels(path: pathlib.Path, names: list[str]) -> np.ndarray:
@@ -362,24 +301,12 @@ def _which_are_labels(path: pathlib.Path, names: list[str]) -> np.ndarray:
     lists = sorted(path.parent.glob("*.xml"))
     if lists:
         try:
-            root = xml.etree.ElementTree.fromstring(files.read(lists[0]))
-        except _XML_ERRORS as error:
-            reason = files.error_text(error)
+            root = xml.etree.ElementTree.fromstring(files.read_bytes(lists[0]))
+        except xml.etree.ElementTree.ParseError as error:
             raise errors.InvalidInputError(
-                f"{lists[0]} is unreadable or damaged: {reason}."
+                f"{lists[0]} is damaged: {error}."
             ) from error
         labels = {e.get("name") for e in root.iter() if e.tag.endswith("label")}
-        if not labels or None in labels:
-            raise errors.InvalidInputError(
-                f"{lists[0]} must list the labels as <label name=...>; found "
-                f"{'one without a name' if labels else 'none'}."
-            )
-        missing = labels - set(names)
-        if missing:
-            raise errors.InvalidInputError(
-                f"{lists[0]} lists the label {min(missing)!r}, which is no attribute "
-                f"of {path.name}."
-            )
         is_label = np.array([name in labels for name in names], bool)
     else:
         is_label = np.array([name.startswith(_ARFF_LABEL) for name in names], bool)

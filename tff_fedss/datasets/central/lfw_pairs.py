@@ -11,7 +11,6 @@ with tabs between. Image 4 of NAME is NAME/NAME_0004 with an ending, below a fol
 
 import os
 import pathlib
-import re
 
 import numpy as np
 from PIL import Image
@@ -22,7 +21,6 @@ from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 
 _ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
-_NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 
 
 class LfwPairs:
@@ -30,7 +28,7 @@ class LfwPairs:
 
     Attributes:
         first: int64[pairs], in the order of the list, indices of images.
-        second: int64[pairs], likewise.
+        second: int64[pairs], indices of images.
         is_same: bool[pairs], whether both are of one person.
         num_folds: Consecutive parts of the list, each with as many pairs.
         num_images: How many different images there are.
@@ -51,35 +49,32 @@ class LfwPairs:
         """
         self._size = image_size
         self._label = str(pairs_file)
-        try:
-            text = files.read(pairs_file).decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInputError(f"{pairs_file} cannot be read: {error}.") from error
-        lines = text.splitlines()
-        self.num_folds, per_kind = _header(pairs_file, lines[0] if lines else "")
-        expected = 2 * self.num_folds * per_kind
-        rows = [line.split("\t") for line in lines[1:] if line.strip()]
-        if len(rows) != expected:
+        header, *lines = files.read_lines(pairs_file) or [""]
+        numbers = [int(n) for n in header.split() if n.isdecimal()]
+        rows = [line.split("\t") for line in lines if line.strip()]
+        if len(numbers) != 2 or len(rows) != 2 * numbers[0] * numbers[1]:
             raise InvalidInputError(
-                f"{pairs_file} has {len(rows):,} pairs; expected {expected:,}: "
-                f"{self.num_folds} folds of {per_kind} pairs of one person and as many "
-                "of two."
+                f"{pairs_file} has {len(rows):,} pairs; expected a first line with the "
+                "number of folds and that of pairs of either kind in each, and as many "
+                f"pairs, found {header!r}."
             )
+        self.num_folds = numbers[0]
         self._paths: list[pathlib.Path] = []
         self._place_of: dict[tuple[str, str], int] = {}
         first, second, is_same = [], [], []
         for number, row in enumerate(rows, 2):
-            named = _images(row)
-            if named is None:
+            text = " ".join(row)
+            is_same.append(len(row) == 3)
+            if is_same[-1]:
+                row = [row[0], row[1], row[0], row[2]]
+            if len(row) != 4 or not (row[1] + row[3]).isdecimal():
                 raise InvalidInputError(
-                    f"{pairs_file}:{number}: {' '.join(row)!r} is no pair; expected "
+                    f"{pairs_file}:{number}: {text!r} is no pair; expected "
                     "NAME, a number and a number, or NAME, a number, NAME and a "
                     "number, with tabs between."
                 )
-            a, b = (self._place(pathlib.Path(folder), *image) for image in named)
-            first.append(a)
-            second.append(b)
-            is_same.append(len(row) == 3)
+            first.append(self._place(pathlib.Path(folder), row[0], row[1]))
+            second.append(self._place(pathlib.Path(folder), row[2], row[3]))
         self.first, self.second = np.array(first), np.array(second)
         self.is_same = np.array(is_same)
 
@@ -133,29 +128,3 @@ class LfwPairs:
                 )
         except OSError as error:
             raise InvalidInputError(f"{path} cannot be read: {error}.") from error
-
-
-def _header(path: str | os.PathLike, line: str) -> tuple[int, int]:
-    """The number of folds, and of pairs of either kind in each."""
-    parts = line.split()
-    numbers = [int(part) for part in parts if _NUMBER.fullmatch(part)]
-    if not len(parts) == len(numbers) == 2 or min(numbers) < 1:
-        raise InvalidInputError(
-            f"{path}:1: {line!r} does not say how many folds there are and how many "
-            "pairs of either kind in each; LFW's pairs.txt begins with 10 and 300."
-        )
-    folds, per_kind = numbers
-    if folds < 2:
-        raise InvalidInputError(f"{path}:1: {folds} folds; expected 2 or more.")
-    return folds, per_kind
-
-
-def _images(row: list[str]) -> list[tuple[str, str]] | None:
-    """Name and number of both images of a line; None if it has not that form."""
-    if len(row) == 3:
-        row = [row[0], row[1], row[0], row[2]]
-    if len(row) != 4 or not all(_NUMBER.fullmatch(number) for number in row[1::2]):
-        return None
-    if any(not name or "/" in name or name.startswith(".") for name in row[::2]):
-        return None
-    return [(row[0], row[1]), (row[2], row[3])]

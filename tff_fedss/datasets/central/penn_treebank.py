@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedss import errors
+from tff_fedss import errors, files
 from tff_fedss.datasets import fingerprint, sources
 from tff_fedss.datasets.fingerprint import Fingerprint
 
@@ -24,8 +24,8 @@ class PennTreebank(NamedTuple):
 
     Attributes:
         train: int32[tokens], every line with an end-of-sentence token after it.
-        valid: int32[tokens], likewise.
-        test: int32[tokens], likewise.
+        valid: int32[tokens], in the same form.
+        test: int32[tokens], in the same form.
         words: The n words, by their numbers.
     """
 
@@ -52,12 +52,23 @@ def load(data_dir: str | os.PathLike) -> PennTreebank:
         data_dir: A folder with the files, or an archive of them or a folder with that.
 
     Raises:
-        errors.InvalidInputError: If a file is missing, empty or not text, the archive
-            is damaged, or a later file has a word that the training text has not.
+        errors.InvalidInputError: If a file is missing or not text, the archive is
+            damaged, or a later file has a word that the training text has not.
     """
     source = f"data_dir={data_dir}"
-    texts = _read(data_dir, source)
-    tokens = {part: _tokens(texts, part, source) for part in _FILES}
+    contents = {
+        path.rpartition("/")[2]: content
+        for path, content in sources.open_source(data_dir, source).read_all(
+            lambda path: path.rpartition("/")[2] in _FILES.values()
+        )
+    }
+    missing = ", ".join(sorted(set(_FILES.values()) - set(contents)))
+    if missing:
+        raise errors.InvalidInputError(f"{source} has no {missing}.")
+    tokens = {
+        part: _tokens(contents[name], f"{source}: {name}")
+        for part, name in _FILES.items()
+    }
     counts = collections.Counter(tokens["train"])
     # Ties by the alphabet: the numbers must not depend on the order of a dictionary.
     words = sorted(counts, key=lambda word: (-counts[word], word))
@@ -75,43 +86,6 @@ def load(data_dir: str | os.PathLike) -> PennTreebank:
     return PennTreebank(*map(numbers, _FILES), words)
 
 
-def _tokens(texts: dict[str, bytes], part: str, source: str) -> list[str]:
-    name = _FILES[part]
-    if name not in texts:
-        raise errors.InvalidInputError(f"{source} has no {name}.")
-    try:
-        text = texts[name].decode("utf-8-sig")  # Some editors write such a mark.
-    except UnicodeDecodeError as error:
-        raise errors.InvalidInputError(
-            f"{source}: {name} is not UTF-8 text: {error.reason} at byte {error.start}."
-        ) from error
-    if "\0" in text:
-        raise errors.InvalidInputError(
-            f"{source}: {name} is not UTF-8 text: a zero byte at character "
-            f"{text.index(chr(0)):,}."
-        )
-    lines = [line.split() for line in text.splitlines()]
-    if any(_END in line for line in lines):
-        raise errors.InvalidInputError(
-            f"{source}: {name} has the word {_END}, which is put after every line "
-            "here; expected the text without it."
-        )
-    tokens = [word for line in lines if line for word in (*line, _END)]
-    if not tokens:
-        raise errors.InvalidInputError(f"{source}: {name} is empty.")
-    return tokens
-
-
-def _read(data_dir: str | os.PathLike, source: str) -> dict[str, bytes]:
-    found = sources.open_source(data_dir, source)
-    texts = {}
-    for path, content in found.read_all(
-        lambda path: path.rpartition("/")[2] in _FILES.values()
-    ):
-        name = path.rpartition("/")[2]
-        if name in texts:
-            raise errors.InvalidInputError(
-                f"{source}: {found.path.name} has {name} twice; expected one copy."
-            )
-        texts[name] = content
-    return texts
+def _tokens(content: bytes, name: str) -> list[str]:
+    lines = [line.split() for line in files.decoded_lines(content, name)]
+    return [word for line in lines if line for word in (*line, _END)]

@@ -1,4 +1,4 @@
-"""Images that are nobody's secret, of one or several sources, to start a network with.
+"""Public images of one or several sources, to pretrain a network on.
 
 The paper starts phi from ImageNet-1k (FedSS, A.2): photographs of classes that are not
 those of the task. Where that cannot be had, images of other classes and of other data
@@ -150,7 +150,7 @@ def put_together(
 
 
 def _numbered(source: Source, is_wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The images of some classes, which are numbered anew."""
+    """The images of some classes, numbered from 0 on."""
     rows = is_wanted[source.labels]
     numbers = np.cumsum(is_wanted, dtype=np.int32) - 1
     return source.images[rows], numbers[source.labels[rows]]

@@ -141,7 +141,7 @@ def random_box(height: tf.Tensor, width: tf.Tensor, seed: tf.Tensor) -> tf.Tenso
 
     Args:
         height: int32[], of the image in pixels.
-        width: Likewise.
+        width: int32[], of the image in pixels.
         seed: int32[2].
 
     Returns:
@@ -208,8 +208,8 @@ def jitter(
     Args:
         images: float32[N, h, w, 3] in 0..1.
         brightness: float32[N, 1, 1, 1], the factor of all values.
-        contrast: Likewise, of their distance from the image's mean grey.
-        saturation: Likewise, of their distance from the pixel's grey.
+        contrast: float32[N, 1, 1, 1], the factor of distances from the mean grey.
+        saturation: float32[N, 1, 1, 1], the factor of distances from a pixel's grey.
         hue: float32[N, 1, 1, 1], what is added to the hue, of which 1 is a full circle.
 
     Returns:
