@@ -1,4 +1,7 @@
-"""Losses, one per public function, each with its equation."""
+"""Losses, one per public function, each with its equation.
+
+Those of FedSS are in `softmax`; they import nothing of the project.
+"""
 
 from tff_fedss.losses.info_nce import INFO_NCE_FORMS, info_nce_floor, info_nce_loss
 from tff_fedss.losses.magnet import magnet_loss
@@ -18,7 +21,6 @@ __all__ = [
     "INFO_NCE_FORMS",
     "MARGINS",
     "Margin",
-    "fedss_loss",
     "fedss_loss",
     "info_nce_floor",
     "info_nce_loss",

@@ -1,4 +1,9 @@
-"""Feature extractors phi and the cosine classifier W."""
+"""Feature extractors phi and the cosine classifier W.
+
+Phi is MobileNetV3 in the paper (`mobilenet_v3`) and `small_cnn` for small images;
+`cosine_classifier` has the logits. `pretrained` reads weights, `exported_encoder`
+writes and loads a trained phi; the tables below name all networks.
+"""
 
 import functools
 

@@ -70,7 +70,7 @@ class LstmEncoder:
     def __call__(
         self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
     ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-        """See the protocol."""
+        """Returns h and the next carry."""
         del training
         tokens = inputs["tokens"]
         embedded = tf.unstack(tf.gather(self._words, tokens), axis=1)
@@ -114,7 +114,7 @@ class SparseEncoder:
     def __call__(
         self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
     ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-        """See the protocol."""
+        """Returns h and the next carry."""
         del training
         terms = inputs["values"][:, tf.newaxis] * tf.gather(
             self._weights, inputs["ids"]
@@ -142,5 +142,5 @@ class ImageEncoder:
     def __call__(
         self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
     ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-        """See the protocol."""
+        """Returns h and the next carry."""
         return self._model(tf.cast(inputs, tf.float32), training=training), carry

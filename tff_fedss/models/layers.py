@@ -39,7 +39,7 @@ class CountedDropout(tf.keras.layers.Layer):
         self._seed = seed
 
     def build(self, input_shape):
-        """See Keras."""
+        """Creates the counter of uses."""
         self._count = self.add_weight(
             "count", shape=(), dtype=tf.int64, initializer="zeros", trainable=False
         )
@@ -62,7 +62,7 @@ class CountedDropout(tf.keras.layers.Layer):
         return dropped
 
     def get_config(self):
-        """See Keras."""
+        """Returns what the layer is built from."""
         return {**super().get_config(), "rate": self._rate, "seed": self._seed}
 
 

@@ -1,11 +1,8 @@
-"""What an honest-but-curious server learns of the classes that a client holds.
+"""Attacks of an honest-but-curious server on P_k (FedSS, 3.3), and privacy accounting.
 
-The server of FedSS keeps to the protocol and looks at what passes through its hands:
-requests, updates, sums. Section 3.3 means the sampled negatives to hide the positives
-P_k among them. An attack here is a function of NumPy from what the server sees to a
-score for each class, the higher the more it takes the class for one of P_k; `success`
-says how often it is right. docs/privacy.md has what they find. `accounting` is the
-other side: what differential privacy leaves to any attack.
+An attack is a function of NumPy from what the server sees (requests, updates, sums) to
+a score for each class, high for classes of P_k. `success` measures it; `accounting` has
+what differential privacy leaves to any attack. docs/privacy.md has the results.
 """
 
 from tff_fedss.privacy import accounting, aggregate, intersection, phi, success, update

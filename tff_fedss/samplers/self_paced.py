@@ -112,7 +112,7 @@ class ThresholdPace:
     def at(
         self, epoch: int, losses: np.ndarray, clusters: np.ndarray
     ) -> tuple[float, float]:
-        """See the protocol."""
+        """Returns lambda and gamma of an epoch."""
         del losses, clusters
         with np.errstate(over="ignore"):
             return (
@@ -146,7 +146,7 @@ class SharePace:
     def at(
         self, epoch: int, losses: np.ndarray, clusters: np.ndarray
     ) -> tuple[float, float]:
-        """See the protocol."""
+        """Returns lambda and gamma of an epoch."""
         # Ten steps of 0.1 do not add up to 1 in floating point.
         share = min(round(self.share + epoch * self.share_growth, 9), self.cap)
         with np.errstate(over="ignore"):

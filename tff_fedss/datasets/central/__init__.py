@@ -1,1 +1,5 @@
-"""Data without clients: labelled images, identities, sparse rows, text."""
+"""Data without clients, for the companions of FedSS.
+
+`labelled_images` and `two_views` (LEAP, MoCo), `identities` and `lfw_pairs` (Partial
+FC), `extreme` and `penn_treebank` (RF-softmax), `public_images` to pretrain on.
+"""
