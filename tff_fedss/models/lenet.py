@@ -16,12 +16,11 @@ def lenet(
     Args:
         image_shape: (height, width, channels), at least 16x16. Images of 28x28 are
             brought to the 32x32 of the original by a border of zeros.
-        num_outputs: Of the last layer: n as a classifier, d as an embedding network.
-        seed: Of the initial weights: same seed, same weights.
+        num_outputs: See `resnet18`.
+        seed: See `resnet18`.
 
     Returns:
-        A Keras model from images [examples, height, width, channels] with values in
-        0..255 to float32[examples, num_outputs].
+        See `resnet18`.
     """
     layers = Layers(seed)
     images = tf.keras.Input(image_shape, name="images")

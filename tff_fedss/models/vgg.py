@@ -19,12 +19,11 @@ def vgg16(
 
     Args:
         image_shape: (height, width, channels); pooling ends at one pixel.
-        num_outputs: Of the last layer: n as a classifier, d as an embedding network.
-        seed: Of the initial weights: same seed, same weights.
+        num_outputs: See `resnet18`.
+        seed: See `resnet18`.
 
     Returns:
-        A Keras model from images [examples, height, width, channels] with values in
-        0..255 to float32[examples, num_outputs].
+        See `resnet18`.
     """
     layers = Layers(seed)
     images = tf.keras.Input(image_shape, name="images")
