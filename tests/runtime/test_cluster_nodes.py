@@ -60,6 +60,7 @@ def kill(node):
     os.kill(process.process.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_lost_and_one_that_joins(machines, tmp_path, monkeypatch):
     found = machines()
     context = runtime.ClusterContext(found.address, num_actors=2)
