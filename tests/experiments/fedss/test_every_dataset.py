@@ -43,9 +43,8 @@ def test_landmarks(train_on, tmp_path):
     "method", ["fedss", pytest.param("centralized", marks=pytest.mark.slow)]
 )
 def test_sop(train_on, tmp_path, method):
-    train, test = sop_archive.listings(
-        sop_archive.made_up_products([5] * 60), sop_archive.made_up_products([4] * 5)
-    )
+    products = sop_archive.made_up_products([5] * 60 + [4] * 5)
+    train, test = sop_archive.listings(products[:60], products[60:])
     path = tmp_path / "Stanford_Online_Products.zip"
     sop_archive.write_zip(path, sop_archive.files(train, test))
     output, rows = train_on(
@@ -62,9 +61,8 @@ def test_sop(train_on, tmp_path, method):
 
 @pytest.mark.parametrize("method", ["fedss", "centralized"])
 def test_validation_clients_of_sop(train_on, tmp_path, method):
-    train, test = sop_archive.listings(
-        sop_archive.made_up_products([5] * 60), sop_archive.made_up_products([4] * 5)
-    )
+    products = sop_archive.made_up_products([5] * 60 + [4] * 5)
+    train, test = sop_archive.listings(products[:60], products[60:])
     path = tmp_path / "Stanford_Online_Products.zip"
     sop_archive.write_zip(path, sop_archive.files(train, test))
     output, rows = train_on(

@@ -194,7 +194,7 @@ def test_own_images_are_trained_on(run, tmp_path):
         (["--task=sop"], "--task=sop: value should be one of <ptb|extreme|glyphs"),
         (["--sampler=best"], "--sampler=best: value should be one of <full|uniform"),
         (["--data_dir=/no/such"], "--data_dir=/no/such does not exist"),
-        (["--task=extreme", "--data_dir=/no/such"], "--data_dir=/no/such must hold one"),
+        (["--task=extreme", "--data_dir=/no/such"], "--data_dir=/no/such must hold"),
         (["--task=glyphs", "--data_dir=."], "--task=glyphs takes no --data_dir"),
         (
             ["--task=images"],
