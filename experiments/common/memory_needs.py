@@ -6,6 +6,7 @@ same time is counted, once: a run that fits by these numbers may still be too la
 
 import itertools
 from collections.abc import Callable, Collection
+from typing import Any
 
 import tensorflow as tf
 
@@ -66,20 +67,20 @@ def network(
     }
 
 
-def classifiers(methods: Collection[str], num_classes: int, embedding_dim: int) -> dict:
+def classifiers(methods: Collection[Any], num_classes: int, embedding_dim: int) -> dict:
     """Counts the W of methods that run side by side, and their momentums.
 
     Args:
-        methods: Of `run_config.METHODS`.
+        methods: Of `fedss.methods.METHODS`, the values.
         num_classes: n.
         embedding_dim: d.
     """
-    copies = sum(1 if method == "centralized" else 2 for method in methods)
+    copies = sum(2 if method.has_clients else 1 for method in methods)
     return matrix("W and its momentum", num_classes, embedding_dim, copies)
 
 
 def round_of_clients(
-    methods: Collection[str],
+    methods: Collection[Any],
     dataset: FederatedDataset,
     model_fn: Callable[[], tf.keras.Model],
     *,
@@ -91,7 +92,7 @@ def round_of_clients(
     """Counts what a round needs beside W: the rows of its clients, and phi.
 
     Args:
-        methods: Of `run_config.METHODS`, run one after another.
+        methods: Of `fedss.methods.METHODS`, the values, run one after another.
         dataset: The data.
         model_fn: Builds phi.
         embedding_dim: d.
@@ -101,10 +102,11 @@ def round_of_clients(
     """
     needs = {}
     num_classes = dataset.num_classes
-    if "full_softmax" in methods:
+    federated = [method for method in methods if method.has_clients]
+    if not all(method.asks_for_rows for method in federated):
         needs |= matrix("a client's W and its change", num_classes, embedding_dim, 2)
-    if set(methods) - {"full_softmax", "centralized"}:
-        draws = {"fedss", "neg_only"} & set(methods)
+    if any(method.asks_for_rows for method in federated):
+        draws = any(method.draws_negatives for method in methods)
         num_rows = dataset.max_positives + (num_negatives if draws else 0)
         num_rows = min(num_rows, num_classes)
         needs |= matrix(
@@ -113,7 +115,7 @@ def round_of_clients(
             embedding_dim,
         )
     count = batch_size
-    if set(methods) == {"centralized"}:
+    if not federated:
         if count > dataset.num_clients:
             every = map(dataset.num_examples, dataset.train.client_ids)
             count = min(count, sum(every))

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.common.cells import Cell, table
+from experiments.fedss.methods import METHODS
 
 _PROGRAM = "experiments.fedss.train"
 # A.2: what all data sets share.
@@ -89,14 +90,6 @@ _TINY_IMAGENET = dict(
     rounds_per_evaluation=40,
     runtime="in_process",
 )
-_TITLES = {
-    "fedss": "FedSS",
-    "neg_only": "NegOnly",
-    "pos_only": "PosOnly",
-    "fedaws": "FedAwS",
-    "full_softmax": "FullSoftmax",
-    "centralized": "Centralized",
-}
 
 
 def _drawing(
@@ -104,7 +97,7 @@ def _drawing(
 ) -> Cell:
     """A cell of a method that draws m negatives."""
     own = dict(method=method, num_negatives=m)
-    name, title = f"{prefix}_{method}_m{m}", f"{_TITLES[method]}, m = {m}"
+    name, title = f"{prefix}_{method}_m{m}", f"{METHODS[method].title}, m = {m}"
     if not corrected:
         own["logit_correction"] = "none"
         name, title = f"{name}_uncorrected", f"{title}, no logit correction"
@@ -115,7 +108,7 @@ def _other(prefix: str, common: Mapping[str, Any], method: str) -> Cell:
     own = dict(method=method)
     if method == "fedaws":
         own["spreadout_weight"] = 1.0
-    return Cell(f"{prefix}_{method}", {**common, **own}, _TITLES[method])
+    return Cell(f"{prefix}_{method}", {**common, **own}, METHODS[method].title)
 
 
 def _others(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
@@ -361,7 +354,7 @@ TABLES = {
                     method=method,
                     **({"num_negatives": 40} if method == "fedss" else {}),
                 ),
-                f"{_TITLES[method]}, n = {n:,}, norm {norm:g}",
+                f"{METHODS[method].title}, n = {n:,}, norm {norm:g}",
             )
             for n in (500, 2000, 20000)
             for method in ("full_softmax", "fedss")

@@ -11,6 +11,7 @@ import pathlib
 
 from experiments.common import config, program
 from experiments.fedss import run_config, run_methods
+from experiments.fedss.methods import METHODS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +19,10 @@ class Config(run_config.RunConfig):
     """What a user asks for."""
 
     methods: tuple[str, ...] = config.flag(
-        run_config.METHODS,
-        f"What to train with, side by side: of {', '.join(run_config.METHODS)}.",
+        tuple(METHODS),
+        f"What to train with, side by side: of {', '.join(METHODS)}.",
         group="The run",
-        choices=run_config.METHODS,
+        choices=METHODS,
     )
 
 

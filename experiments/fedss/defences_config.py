@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from experiments.common import config
+from experiments.fedss.methods import METHODS
 from tff_fedss import class_set_defences, class_sets, metrics
 from tff_fedss.algorithms import aggregation, exchange
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 _FRESH, _SAMPLED, _PLAIN = "fresh", "sampled", "plain"
-# The methods whose clients draw negatives, and those whose clients ask for rows.
-_DRAWING = frozenset({"fedss", "neg_only"})
-_ASKING = _DRAWING | {"pos_only", "fedaws"}
 # By the value of --negatives, the flag that it cannot do without.
 OPTIONS = {"randomized_response": "epsilon", "pool": "pool_size"}
 
@@ -114,7 +112,7 @@ def check(
 
     Args:
         config: From `with_defaults`.
-        methods: Of `run_config.METHODS`.
+        methods: Of `METHODS`.
         dataset: The data.
         num_negatives: m.
         cohort_size: K.
@@ -123,16 +121,18 @@ def check(
         InvalidInputError: If one has no effect on any of the methods, or is out of
             range for these data.
     """
-    for name, heeding, what in (
-        ("negatives", _DRAWING, "draws no negatives"),
-        ("requests", _ASKING, "asks for no rows"),
-        ("aggregation", _ASKING, "has no rows of W that come from a part of a cohort"),
+    drawing = {name for name, method in METHODS.items() if method.draws_negatives}
+    asking = {name for name, method in METHODS.items() if method.asks_for_rows}
+    for name, concerned, what in (
+        ("negatives", drawing, "draws no negatives"),
+        ("requests", asking, "asks for no rows"),
+        ("aggregation", asking, "has no rows of W that come from a part of a cohort"),
     ):
         value = getattr(config, name)
-        if value is not None and not heeding & {*methods}:
+        if value is not None and not concerned & {*methods}:
             raise InvalidInputError(
                 f"--{name}={value} has no effect on {' and '.join(methods)}, which "
-                f"{what}: it is for {', '.join(sorted(heeding))}."
+                f"{what}: it is for {', '.join(sorted(concerned))}."
             )
     n, most = dataset.num_classes, dataset.num_classes - dataset.max_positives
     if config.pool_size is not None and not num_negatives <= config.pool_size <= most:
@@ -166,12 +166,12 @@ def class_set_builder(
 
     Args:
         config: From `with_defaults`, checked.
-        method: Of `run_config.METHODS`.
+        method: Of `METHODS`.
         dataset: The data.
         num_negatives: m.
         logit_correction: "inclusion" or "none".
     """
-    if config.negatives is None or method not in _DRAWING:
+    if config.negatives is None or not METHODS[method].draws_negatives:
         return None
     options = {}
     if (option := OPTIONS.get(config.negatives)) is not None:
@@ -188,7 +188,7 @@ def class_set_builder(
 
 def protocol(config: DefencesConfig, method: str) -> metrics.Protocol:
     """Returns how requests and updates of a method travel."""
-    if method not in _ASKING:
+    if not METHODS[method].asks_for_rows:
         return metrics.Protocol(asks_by_id=False)
     return metrics.Protocol(
         requests=config.requests or _SAMPLED,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from experiments.common import paired, table
 from experiments.common import results as results_lib
 from experiments.fedss import table_results
+from experiments.fedss.methods import METHODS
 from experiments.fedss.table_results import Cell, Setting
 
 # What a reader of the paper asks: each method beside FedSS, and each with its twin.
@@ -104,8 +105,10 @@ def _pair_rows(
     results: table_results.Results, sizes: Sequence[int], metric: str
 ) -> list[list[str]]:
     rows = []
-    for pair in _PAIRS:
-        draws = any(side.method in table_results.DRAW_NEGATIVES for side in pair)
+    known = {side.method for pair in _PAIRS for side in pair}
+    others = [(Setting("fedss"), Setting(x)) for x in METHODS if x not in known]
+    for pair in (*_PAIRS, *others):
+        draws = any(METHODS[side.method].draws_negatives for side in pair)
         row = []
         for m in (*sizes, None):
             first, second = (results.cells.get(_at(side, m)) for side in pair)
@@ -136,7 +139,7 @@ def _growth_rows(
 
 def _at(setting: Setting, m: int | None) -> Setting:
     """With m, if the method draws negatives."""
-    if setting.method in table_results.DRAW_NEGATIVES:
+    if METHODS[setting.method].draws_negatives:
         return dataclasses.replace(setting, num_negatives=m)
     return setting
 
@@ -145,7 +148,7 @@ def _late_rows(
     results: table_results.Results, sizes: Sequence[int], metric: str
 ) -> list[list[str]]:
     rows = []
-    for method in table_results.METHOD_TITLES:
+    for method in METHODS:
         for corrected in (True, False):
             settings = [Setting(method, m, corrected) for m in (*sizes, None)]
             cells = map(results.cells.get, settings)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from experiments.common import config
+from experiments.fedss.methods import METHODS
 from tff_fedss import training
 from tff_fedss.algorithms import user_level_dp
 from tff_fedss.datasets.federated.dataset import FederatedDataset
@@ -132,7 +133,7 @@ def check(
 
     Args:
         config: From `with_defaults`; also with `secure_threshold`.
-        methods: Of `run_config.METHODS`.
+        methods: Of `METHODS`.
         dataset: The data.
         cohort_size: K.
 
@@ -141,7 +142,7 @@ def check(
     """
     if config.dp is None:
         return
-    if not {*methods} - {"centralized"}:
+    if not any(METHODS[method].has_clients for method in methods):
         raise InvalidInputError(
             f"--dp={config.dp} has no effect on centralized, which has no clients: it "
             "is for the federated methods."
@@ -167,7 +168,7 @@ def server_options(
 
     Args:
         config: From `with_defaults`, checked; also with `seed` and `clients_per_round`.
-        method: Of `run_config.METHODS`. Each has noise of its own: equal noise of two
+        method: Of `METHODS`. Each has noise of its own: equal noise of two
             published models could be taken off.
         dataset: The data.
     """

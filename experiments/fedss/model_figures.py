@@ -15,9 +15,10 @@ import tqdm
 
 from experiments.common import plots
 from experiments.fedss import paper_values
+from experiments.fedss.methods import METHODS
 from experiments.fedss.result_figures import NothingToDraw
 from experiments.fedss.run_config import RunConfig
-from experiments.fedss.table_results import METHOD_TITLES, Results, Run, Setting
+from experiments.fedss.table_results import Results, Run, Setting
 from tff_fedss import algorithms, metrics, models, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
@@ -136,7 +137,7 @@ def figure7(
         )
         of_clients = [
             predict(one)
-            for one in tqdm.tqdm(counted, desc=METHOD_TITLES[method], unit="clients")
+            for one in tqdm.tqdm(counted, desc=METHODS[method].title, unit="clients")
         ]
         right = np.mean([np.mean(true == found) for true, found in of_clients])
         num_found = np.mean([len(np.unique(found)) for _, found in of_clients])
@@ -155,7 +156,7 @@ def figure7(
             axes.set(
                 xlabel="predicted class (place in P_k)",
                 ylabel="true class (place in P_k)",
-                title=f"{METHOD_TITLES[method]}: {right:.0f} % right\n"
+                title=f"{METHODS[method].title}: {right:.0f} % right\n"
                 f"mean of {len(counted)} clients: {means[method]}",
             )
             axes.title.set_fontsize("small")

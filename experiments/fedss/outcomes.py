@@ -8,18 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.common import plots, table
-from experiments.fedss.table_results import METHOD_TITLES
+from experiments.fedss.methods import METHODS
 from tff_fedss import metrics, tasks, training
-
-# The style of each method in all figures; a line to compare with is black.
-METHOD_STYLES = {
-    "fedss": plots.style(0),
-    "neg_only": plots.style(1),
-    "pos_only": plots.style(2),
-    "fedaws": plots.Style("#CC79A7", "--", "D"),
-    "full_softmax": plots.REFERENCE,
-    "centralized": plots.Style("#E69F00", "-.", "*"),
-}
 
 
 class Outcome(NamedTuple):
@@ -63,7 +53,7 @@ def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
         rows: What `training.train` released, of this run and of others.
     """
     own = [row for row in rows if row["method"] == run.name]
-    title, percent = METHOD_TITLES[run.name], 100 * own[-1][run.task.metric]
+    title, percent = METHODS[run.name].title, 100 * own[-1][run.task.metric]
     sizes = [row["classes_per_client"] for row in own if "classes_per_client" in row]
     if not sizes:
         return Outcome(title, percent, None, None, None, None)
@@ -154,8 +144,8 @@ def plot(
     methods = dict.fromkeys(row["method"] for row in rows)
     series = [
         plots.Series(
-            METHOD_TITLES[method],
-            METHOD_STYLES[method],
+            METHODS[method].title,
+            METHODS[method].style,
             [[row for row in rows if row["method"] == method]],
         )
         for method in methods

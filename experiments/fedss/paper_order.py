@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from experiments.common import paired
 from experiments.fedss import paper_values, table_results
+from experiments.fedss.methods import METHODS, drawing
 from experiments.fedss.table_lines import Line
-from experiments.fedss.table_results import METHOD_TITLES, Setting
+from experiments.fedss.table_results import Setting
 
 _EITHER = "either"  # PosOnly or FedAwS: whichever has the number of the paper.
 
@@ -53,7 +54,8 @@ def of_paper(paper: paper_values.Table) -> list[tuple[str, str]]:
 
 def _chain(paper: paper_values.Table, pairs: Sequence[tuple[str, str]]) -> str:
     """Writes the order that follows from numbers as A > B > C."""
-    titles = {**METHOD_TITLES, _EITHER: "PosOnly or FedAwS"}
+    titles = {name: method.title for name, method in METHODS.items()}
+    titles[_EITHER] = "PosOnly or FedAwS"
     known = {
         method
         for (method, _), value in paper.values[paper.metrics[-1]].items()
@@ -128,7 +130,7 @@ def _verdict(
     def candidates(method: str, m: int) -> list[Line | None]:
         if method == _EITHER:
             return [by_setting.get(Setting(one)) for one in ("pos_only", "fedaws")]
-        if method not in table_results.DRAW_NEGATIVES:
+        if not METHODS[method].draws_negatives:
             return [by_setting.get(Setting(method))]
         # NegOnly need not have been run in both readings.
         line = by_setting.get(Setting(method, m, corrected))
@@ -139,7 +141,7 @@ def _verdict(
     agree, open_, against, is_early = 0, 0, [], False
     told = []
     for better, worse in pairs:
-        draws = {better, worse} & {*table_results.DRAW_NEGATIVES}
+        draws = {better, worse} & {*drawing()}
         for m in sizes if draws else sizes[:1]:
             sides = [candidates(better, m), candidates(worse, m)]
             if any(x is None or x.ours is None for side in sides for x in side):

@@ -10,8 +10,9 @@ from experiments.fedss import (
     table_lines,
     table_results,
 )
-from experiments.fedss.table_lines import BEST_OF_SEEDS, Line, Statistics
-from experiments.fedss.table_results import METHOD_TITLES, Setting
+from experiments.fedss.methods import METHODS, drawing
+from experiments.fedss.table_lines import Line, Statistics
+from experiments.fedss.table_results import Setting
 from tff_fedss import metrics, models, tasks
 
 
@@ -183,11 +184,11 @@ def _table_by_size(
             ]
         )
     values = paper.values[paper.metrics[-1]]
-    for method, method_title in METHOD_TITLES.items():
+    for name, method in METHODS.items():
         for corrected in (True, False):
-            settings = [Setting(method, m, corrected) for m in columns]
+            settings = [Setting(name, m, corrected) for m in columns]
             if corrected or any(s in by_setting for s in settings):
-                best = " (best)" if method in BEST_OF_SEEDS else ""
+                best = " (best)" * method.is_best_of_seeds
                 rows.append(
                     [
                         settings[0].title + best,
@@ -200,8 +201,8 @@ def _table_by_size(
         if with_paper:
             rows.append(
                 [
-                    f"{method_title}, {title}",
-                    *(str(values.get((method, m)) or "") for m in columns),
+                    f"{method.title}, {title}",
+                    *(str(values.get((name, m)) or "") for m in columns),
                 ]
             )
     return table.as_markdown(rows[0], rows[1:])
@@ -209,13 +210,13 @@ def _table_by_size(
 
 def _blank(setting: Setting) -> str:
     """What stands where there is no cell: nothing, unless there could be one."""
-    draws = setting.method in table_results.DRAW_NEGATIVES
+    draws = METHODS[setting.method].draws_negatives
     return "-" if draws == (setting.num_negatives is not None) else ""
 
 
 def _columns(paper: paper_values.Table, lines: Sequence[Line]) -> list[int]:
     """The values of m with a column: those of FedSS; more NegOnly is for figure 6."""
-    for method in table_results.DRAW_NEGATIVES:
+    for method in drawing():
         sizes = {
             s.num_negatives for s in (x.setting for x in lines) if s.method == method
         }
@@ -241,7 +242,7 @@ def _two_metric_table(
         of_cell = lines[i : i + len(paper.metrics)]
         setting, size = of_cell[0].setting, of_cell[0].class_set_size
         name = setting.title
-        if setting.method in BEST_OF_SEEDS:
+        if METHODS[setting.method].is_best_of_seeds:
             name += " (best)"
         elif size is not None:
             name += f", |S_k| = {size:,}"
@@ -299,7 +300,7 @@ def _notes(
             )
     notes.append("A blank of the paper is unknown: its text lost that cell.")
     if paper.either_value is not None:
-        either = " or ".join(METHOD_TITLES[m] for m in paper.either)
+        either = " or ".join(METHODS[m].title for m in paper.either)
         notes.append(
             f"{paper.either_value} of the paper's {paper.either_value.source} belongs "
             f"to {either}; the text does not say to which."

@@ -9,10 +9,8 @@ import pathlib
 import numpy as np
 
 from experiments.common import plots
-from experiments.fedss.outcomes import METHOD_STYLES
+from experiments.fedss.methods import METHODS
 from experiments.fedss.table_results import (
-    DRAW_NEGATIVES,
-    METHOD_TITLES,
     Cell,
     Results,
     Setting,
@@ -25,7 +23,7 @@ class NothingToDraw(Exception):
 
 
 def _style(setting: Setting) -> plots.Style:
-    look = METHOD_STYLES[setting.method]
+    look = METHODS[setting.method].style
     if setting.is_corrected:
         return look
     return look._replace(linestyle=":", marker="v")
@@ -67,10 +65,10 @@ def figure3(results: Results, path: pathlib.Path) -> None:
     middle = sizes[len(sizes) // 2] if sizes else None
     settings = [
         setting
-        for method in METHOD_TITLES
+        for method in METHODS
         for setting in (
             [Setting(method, middle, corrected) for corrected in (True, False)]
-            if method in DRAW_NEGATIVES
+            if METHODS[method].draws_negatives
             else [Setting(method)]
         )
         if setting in results.cells
@@ -176,7 +174,7 @@ def figure5(results: Results, path: pathlib.Path) -> None:
     if not by_line:
         raise NothingToDraw("no run of a method with clients is finished")
     with plots.figure(path, figsize=(6, 4.4)) as (figure, axes):
-        for method in METHOD_TITLES:
+        for method in METHODS:
             for corrected in (True, False):
                 if (method, corrected) in by_line:
                     setting = Setting(method, None, corrected)
@@ -189,8 +187,8 @@ def figure5(results: Results, path: pathlib.Path) -> None:
             drawn.append(central)
             axes.axhline(
                 final[0],
-                color=METHOD_STYLES["centralized"].color,
-                linestyle=METHOD_STYLES["centralized"].linestyle,
+                color=METHODS["centralized"].style.color,
+                linestyle=METHODS["centralized"].style.linestyle,
                 label="Centralized (nothing is transmitted)",
             )
         plots.log_axis(axes, "x")
@@ -258,7 +256,7 @@ def figure6(results: Results, path: pathlib.Path) -> None:
             "finished"
         )
     size = (max(6, 0.9 * len(pairs)), 4.4)
-    colors = {method: look.color for method, look in METHOD_STYLES.items()}
+    colors = {name: method.style.color for name, method in METHODS.items()}
     colors["neg_only"] = "#F2C29D"  # Vermillion, lighter: also in a grey print.
     with plots.figure(path, figsize=size) as (figure, axes):
         for i, pair in enumerate(pairs):

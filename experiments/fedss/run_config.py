@@ -9,17 +9,6 @@ from tff_fedss import models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.errors import InvalidInputError
 
-# In the order of the paper's tables.
-METHODS = (
-    "fedss",
-    "neg_only",
-    "pos_only",
-    "fedaws",
-    "full_softmax",
-    "centralized",
-)
-
-
 # Marks what a warm start depends on.
 _WARM_START = ("warm_start",)
 

@@ -16,6 +16,7 @@ from experiments.fedss import (
     starting_point,
 )
 from experiments.fedss import outcomes as outcomes_lib
+from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
 
@@ -31,7 +32,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
 
     Args:
         config: What the user asks for.
-        methods: Of `run_config.METHODS`.
+        methods: Of `METHODS`.
 
     Returns:
         The table of what came of each method, for the terminal.
@@ -100,7 +101,7 @@ def _train_in(
 
     def release(metrics: training.Metrics, speed: training.Metrics) -> None:
         method = metrics["method"]
-        if metrics["round"] and method != "centralized":
+        if metrics["round"] and METHODS[method].has_clients:
             check_placement()
         folder.release(metrics, speed)
         if _has_collapsed(task, metrics):

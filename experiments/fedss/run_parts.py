@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from experiments.common import memory_needs
 from experiments.fedss import defences_config, dp_config
+from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, metrics, models, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
@@ -83,10 +84,11 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
         InvalidInputError: If the data are not there, or damaged, or do not go with the
             other flags.
     """
+    asked = [METHODS[method] for method in methods]
     memory.check(
         memory_needs.images(1, config.image_size),
         device_needs=memory_needs.classifiers(
-            methods, config.num_classes or 2, config.embedding_dim
+            asked, config.num_classes or 2, config.embedding_dim
         ),
     )
     dataset = load_dataset(config)
@@ -96,7 +98,7 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
             f"{dataset.num_clients} clients of {dataset.name}."
         )
     num_classes = dataset.num_classes
-    if any(map(_draws_negatives, methods)) and config.num_negatives > num_classes:
+    if any(m.draws_negatives for m in asked) and config.num_negatives > num_classes:
         raise InvalidInputError(
             f"--num_negatives={config.num_negatives} is more than the n = "
             f"{num_classes} classes of {dataset.name}: take fewer."
@@ -144,10 +146,10 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
     memory.check(
         {},
         device_needs=memory_needs.classifiers(
-            methods, dataset.num_classes, config.embedding_dim
+            asked, dataset.num_classes, config.embedding_dim
         )
         | memory_needs.round_of_clients(
-            methods,
+            asked,
             dataset,
             model_fn,
             embedding_dim=config.embedding_dim,
@@ -174,7 +176,7 @@ def build_run(
         client_fn: See `client_fn`; None: clients' arguments are made here.
     """
     initial_norm = config.initial_norm or models.INITIAL_NORM
-    if method == "centralized":
+    if not METHODS[method].has_clients:
         return training.CentralizedRun(
             method,
             task,
@@ -217,16 +219,9 @@ def _build_process(
         num_negatives=config.num_negatives,
         logit_correction=config.logit_correction,
     )
-    draws = _draws_negatives(method) and builder is None
-    own = {"method": method}
-    if method == "fedaws":
-        own = {
-            "spreadout_weight": config.spreadout_weight,
-            "spreadout_margin": config.spreadout_margin,
-            "spreadout_neighbors": config.spreadout_neighbors,
-        }
-    build = algorithms.build_fedaws if method == "fedaws" else algorithms.build_fedss
-    return build(
+    draws = METHODS[method].draws_negatives and builder is None
+    return METHODS[method].build(
+        config,
         task.feature_extractor_fn,
         task.dataset.num_classes,
         algorithms.ClassSets(
@@ -253,9 +248,4 @@ def _build_process(
         ),
         seed=config.seed,
         initial_norm=initial_norm,
-        **own,
     )
-
-
-def _draws_negatives(method: str) -> bool:
-    return method in ("fedss", "neg_only")

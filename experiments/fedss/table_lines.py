@@ -5,12 +5,10 @@ import statistics
 from collections.abc import Collection, Iterable, Sequence
 
 from experiments.fedss import paper_values, table_results
-from experiments.fedss.table_results import METHOD_TITLES, Setting
+from experiments.fedss.methods import METHODS, best_of_seeds
+from experiments.fedss.table_results import Setting
 from tff_fedss import tasks
 from tff_fedss.errors import InvalidInputError
-
-# Of these the paper reports the best of the three runs (4.1).
-BEST_OF_SEEDS = ("full_softmax", "centralized")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Line:
         """The number that stands in the paper's table."""
         if self.ours is None:
             return None
-        if self.setting.method in BEST_OF_SEEDS:
+        if METHODS[self.setting.method].is_best_of_seeds:
             return self.ours.best
         return self.ours.mean
 
@@ -73,7 +71,8 @@ class Line:
         if self.ours is None:
             return "-"
         text = f"{self.headline:.1f}"
-        if self.setting.method not in BEST_OF_SEEDS and self.ours.std is not None:
+        is_best = METHODS[self.setting.method].is_best_of_seeds
+        if not is_best and self.ours.std is not None:
             text += f" ± {self.ours.std:.{1 if self.ours.std >= 0.1 else 2}f}"
         if self.ours.num_seeds < self.expected_seeds:
             text += f" ({self.ours.num_seeds}/{self.expected_seeds})"
@@ -118,7 +117,7 @@ def cells_of_table(
     largest = max(results.num_negatives("fedss"), default=None)
     wanted = expected or [
         Setting("fedss", largest),
-        *(Setting(method) for method in BEST_OF_SEEDS),
+        *(Setting(method) for method in best_of_seeds()),
     ]
     cells = {s: cell for s, cell in results.cells.items() if s in wanted}
     if not cells:
@@ -156,7 +155,7 @@ def lines_of(
             f"{results.runs[0].path} measures {results.task.metric}."
         )
     names = {**expected, **{s: cell.name for s, cell in results.cells.items()}}
-    order = list(METHOD_TITLES)
+    order = list(METHODS)
     settings = sorted(
         names,
         key=lambda s: (

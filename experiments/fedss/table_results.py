@@ -13,26 +13,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from experiments.common import results as results_lib
 from experiments.fedss import defences_config
+from experiments.fedss.methods import METHODS
 from tff_fedss import models, tasks
 from tff_fedss.errors import InvalidInputError
 
-# How the paper writes the methods, in the order of its tables.
-METHOD_TITLES = {
-    "fedss": "FedSS",
-    "neg_only": "NegOnly",
-    "pos_only": "PosOnly",
-    "fedaws": "FedAwS",
-    "full_softmax": "FullSoftmax",
-    "centralized": "Centralized",
-}
-
-DRAW_NEGATIVES = ("fedss", "neg_only")
 _DEFENCES = tuple(defences_config.DefencesConfig.flags())
-
-_CELL_NAME = re.compile(
-    rf".+?_(?P<method>{'|'.join(METHOD_TITLES)})"
-    r"(?:_m(?P<m>\d+))?(?P<uncorrected>_uncorrected)?"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +41,7 @@ class Setting:
     @property
     def title(self) -> str:
         """Returns the method as tables call it."""
-        title = METHOD_TITLES[self.method]
+        title = METHODS[self.method].title
         parts = [title, *([] if self.is_corrected else ["no correction"])]
         return ", ".join([*parts, *self.defences])
 
@@ -71,11 +56,15 @@ def setting_of_name(cell: str) -> Setting | None:
     Args:
         cell: The name: of a flagfile, without `.flags`, or of a folder.
     """
-    match = _CELL_NAME.fullmatch(cell)
+    match = re.fullmatch(
+        rf".+?_(?P<method>{'|'.join(METHODS)})"
+        r"(?:_m(?P<m>\d+))?(?P<uncorrected>_uncorrected)?",
+        cell,
+    )
     if match is None:
         return None
     m = match["m"]
-    if (m is not None) != (match["method"] in DRAW_NEGATIVES):
+    if (m is not None) != METHODS[match["method"]].draws_negatives:
         return None
     return Setting(match["method"], m and int(m), match["uncorrected"] is None)
 
@@ -95,7 +84,7 @@ class Run(results_lib.Run):
         defences = tuple(
             f"{name} {self.flags[name]}" for name in _DEFENCES if name in self.flags
         )
-        if method not in DRAW_NEGATIVES:
+        if not METHODS[method].draws_negatives:
             return Setting(method, defences=defences)
         return Setting(
             method,
@@ -329,7 +318,7 @@ KIND = results_lib.RunKind(
     program="train",
     run_name=lambda flags: flags["method"],
     choices={
-        "method": METHOD_TITLES,
+        "method": METHODS,
         "dataset": tasks.FAMILIES,
         "task": tasks.KINDS,
         "model": models.FEATURE_EXTRACTORS,

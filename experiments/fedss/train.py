@@ -15,7 +15,7 @@ import dataclasses
 import pathlib
 
 from experiments.common import config, program
-from experiments.fedss import run_config, run_methods
+from experiments.fedss import methods, run_config, run_methods
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Config(run_config.RunConfig):
     """What a user asks for."""
 
     method: str = config.flag(
-        "fedss", "What to train with.", group="The run", choices=run_config.METHODS
+        "fedss", "What to train with.", group="The run", choices=methods.METHODS
     )
 
 

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 
 from experiments.common import cells, config, jobs, program
-from experiments.fedss import run_config, table_results, train, tuning_report
+from experiments.fedss import methods, run_config, train, tuning_report
 from tff_fedss import training
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
@@ -48,9 +48,7 @@ class Config(run_config.RunConfig):
         None,
         "The values of m to try, each with each rate. Default: --num_negatives alone.",
     )
-    method: str = config.flag(
-        "fedss", "What to train with.", choices=run_config.METHODS
-    )
+    method: str = config.flag("fedss", "What to train with.", choices=methods.METHODS)
     rounds: int | None = config.flag(
         None,
         "How many rounds each run has. Default: a quarter of those that `train` has.",
@@ -127,7 +125,7 @@ def _jobs(config: Config, folder: pathlib.Path) -> list[jobs.Job]:
     rates = _numbers("client_learning_rates", config.client_learning_rates, float)
     sizes: list[int | None] = [config.num_negatives]
     if config.num_negatives_grid is not None:
-        if config.method not in table_results.DRAW_NEGATIVES:
+        if config.method not in methods.drawing():
             raise InvalidInputError(
                 f"--num_negatives_grid: --method={config.method} draws no negatives."
             )

@@ -6,6 +6,7 @@ Here those of train; tests/faults has the other programs.
 import pytest
 
 from experiments.common import memory_needs
+from experiments.fedss.methods import METHODS
 from tff_fedss import models
 
 # 100 TiB and more: beyond any machine that runs these tests.
@@ -58,7 +59,7 @@ def test_numbers_are_counted_in_bytes():
     assert list(memory_needs.matrix("W", 3, 5, copies=2).values()) == [2 * 3 * 5 * 4]
     assert list(memory_needs.images(2, 10, 3).values()) == [2 * 10 * 10 * 3]
     # Two federated methods have two W and two momentums; Centralized has one W.
-    methods = ["fedss", "centralized", "full_softmax"]
+    methods = [METHODS[x] for x in ("fedss", "centralized", "full_softmax")]
     assert list(memory_needs.classifiers(methods, 10, 4).values()) == [5 * 10 * 4 * 4]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.common import plots
 from experiments.fedss import figures, result_figures, table_results
-from experiments.fedss.outcomes import METHOD_STYLES
+from experiments.fedss.methods import METHODS
 from experiments.fedss.table_results import Setting
 from tests.experiments import run_folders
 
@@ -47,7 +47,7 @@ def test_learning_curves_show_mean_and_spread(results, tmp_path, drawn):
     finals = run_folders.PERCENTS["omniglot_pos_only"]
     half = statistics.mean(finals) / 2
     np.testing.assert_allclose(mean, [0, half, 2 * half])
-    assert lines["PosOnly"].get_color() == METHOD_STYLES["pos_only"].color
+    assert lines["PosOnly"].get_color() == METHODS["pos_only"].style.color
     top = axes.collections[2].get_paths()[0].vertices[:, 1].max()
     assert top == pytest.approx(2 * half + statistics.stdev(finals))
     assert axes.get_xlabel() == "round"
