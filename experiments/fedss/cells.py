@@ -21,10 +21,11 @@ What to expect: docs/results/table1_mini and table2_mini; the paper's numbers ar
 `paper_values`. --scale=paper has not been run: no such GPUs.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.common.cells import Cell, table
+from experiments.common.cells import Cell, Table, table
 from experiments.fedss.methods import METHODS
 
 _PROGRAM = "experiments.fedss.train"
@@ -33,55 +34,56 @@ _COMMON = dict(
     batch_size=32, server_learning_rate=1.0, server_momentum=0.9, embedding_dim=64
 )
 # 4.2 and A.2: photographs at 224 pixels, from ImageNet-1k.
-_PHOTOGRAPHS = dict(**_COMMON, image_size=224, resize_size=256, warm_start_epochs=0)
-_PAPER = {
-    1: dict(
-        dataset="landmarks",
-        rounds=5000,
-        clients_per_round=64,
-        client_learning_rate=0.01,
-        model="mobilenet_v3_large",
-        rounds_per_evaluation=100,
-        **_PHOTOGRAPHS,
-    ),
-    2: dict(
-        dataset="sop",
-        rounds=2000,
-        clients_per_round=32,
-        client_learning_rate=0.01,
-        model="mobilenet_v3_large",
-        rounds_per_evaluation=100,
-        **_PHOTOGRAPHS,
-    ),
-    3: dict(
-        dataset="imagenet21k",
-        rounds=25000,
-        clients_per_round=64,
-        client_learning_rate=0.001,
-        model="mobilenet_v3_paper",
-        rounds_per_evaluation=500,
-        **_PHOTOGRAPHS,
-    ),
-}
+_PAPER = dict(
+    _COMMON,
+    image_size=224,
+    resize_size=256,
+    warm_start_epochs=0,
+    clients_per_round=64,
+    client_learning_rate=0.01,
+    model="mobilenet_v3_large",
+    rounds_per_evaluation=100,
+)
+_LANDMARKS = dict(_PAPER, dataset="landmarks", rounds=5000)
+_SOP = dict(_PAPER, dataset="sop", rounds=2000, clients_per_round=32)
+_IMAGENET21K = dict(
+    _PAPER,
+    dataset="imagenet21k",
+    rounds=25000,
+    client_learning_rate=0.001,
+    model="mobilenet_v3_paper",
+    rounds_per_evaluation=500,
+)
+
 _MINI = dict(
     dataset="omniglot",
     clients_per_round=16,
     warm_start_epochs=4,
     rounds_per_evaluation=10,
 )
-_MINI_TABLE = dict(
-    **_MINI, **_COMMON, rounds=200, model="small_cnn", runtime="in_process"
-)
 # Rates: docs/results/mini_learning_rate.md.
-_MINI_1 = dict(_MINI_TABLE, task="classification", client_learning_rate=0.03)
-_MINI_2 = dict(_MINI_TABLE, task="retrieval", client_learning_rate=0.03)
+_MINI_TABLE = dict(
+    **_MINI,
+    **_COMMON,
+    rounds=200,
+    model="small_cnn",
+    runtime="in_process",
+    client_learning_rate=0.03,
+)
+_MINI_1 = dict(_MINI_TABLE, task="classification")
+_MINI_2 = dict(_MINI_TABLE, task="retrieval")
+_CHUNKS = dict(_MINI_2, partition="chunks")
+_LONG = dict(_MINI_1, rounds=1000, rounds_per_evaluation=50)
+_ALL_CHARACTERS = dict(_MINI_1, characters="all")
+_NORMS = dict(_MINI_TABLE, dataset="glyphs", rounds=100, rounds_per_evaluation=25)
 # Of 200 classes of photographs, clients have 100. Nobody has 20, to be retrieved.
 _TINY_IMAGENET = dict(
-    **_COMMON,
+    _COMMON,
     dataset="tiny_imagenet",
     task="classification",
     rounds=400,
     clients_per_round=16,
+    client_learning_rate=0.01,
     image_size=32,
     num_public_classes=80,
     num_unseen_classes=20,
@@ -90,102 +92,104 @@ _TINY_IMAGENET = dict(
     rounds_per_evaluation=40,
     runtime="in_process",
 )
+_TINY_SEARCH = dict(_TINY_IMAGENET, rounds=100, rounds_per_evaluation=20)
+# A tenth of the clients is kept apart, and measured on: nothing looks at the test.
+_VALIDATION = dict(validation_share=0.1, on_validation=True)
+
+_SIZES = (5, 10, 20, 40, 80)
 
 
 def _drawing(
-    prefix: str, common: Mapping[str, Any], method: str, m: int, corrected: bool = True
-) -> Cell:
-    """A cell of a method that draws m negatives."""
-    own = dict(method=method, num_negatives=m)
-    name, title = f"{prefix}_{method}_m{m}", f"{METHODS[method].title}, m = {m}"
-    if not corrected:
-        own["logit_correction"] = "none"
-        name, title = f"{name}_uncorrected", f"{title}, no logit correction"
-    return Cell(name, {**common, **own}, title)
+    prefix: str,
+    common: Mapping[str, Any],
+    methods: Sequence[str],
+    sizes: Sequence[int],
+    corrections: Sequence[bool] = (True,),
+) -> list[Cell]:
+    """Methods that draw m negatives.
+
+    Args:
+        prefix: Of the cells' names.
+        common: The settings that they share.
+        methods: Their names.
+        sizes: The values of m.
+        corrections: With Eq. 3's correction of the logits, or without.
+    """
+    cells = []
+    for method, is_corrected, m in itertools.product(methods, corrections, sizes):
+        settings = {**common, "method": method, "num_negatives": m}
+        name, title = f"{prefix}_{method}_m{m}", f"{METHODS[method].title}, m = {m}"
+        if not is_corrected:
+            settings["logit_correction"] = "none"
+            name, title = f"{name}_uncorrected", f"{title}, no logit correction"
+        cells.append(Cell(name, settings, title))
+    return cells
 
 
-def _other(prefix: str, common: Mapping[str, Any], method: str) -> Cell:
-    own = dict(method=method)
-    if method == "fedaws":
-        own["spreadout_weight"] = 1.0
-    return Cell(f"{prefix}_{method}", {**common, **own}, METHODS[method].title)
-
-
-def _others(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
-    """The methods that draw no negatives."""
+def _others(
+    prefix: str,
+    common: Mapping[str, Any],
+    methods: Sequence[str] = ("pos_only", "fedaws", "full_softmax", "centralized"),
+) -> list[Cell]:
+    """Methods that draw no negatives."""
+    own = {"fedaws": dict(spreadout_weight=1.0)}
     return [
-        _other(prefix, common, method)
-        for method in ("pos_only", "fedaws", "full_softmax", "centralized")
+        Cell(
+            f"{prefix}_{method}",
+            {**common, "method": method, **own.get(method, {})},
+            METHODS[method].title,
+        )
+        for method in methods
     ]
 
 
 def _six_methods(
-    prefix: str,
-    common: Mapping[str, Any],
-    sizes: Sequence[int] = (5, 10, 20, 40, 80),
-    also_table_4: Sequence[str] = (),
+    prefix: str, common: Mapping[str, Any], sizes: Sequence[int] = _SIZES
 ) -> list[Cell]:
     """The rows of Tables 1 to 3; FedSS and NegOnly with and without Eq. 3's correction.
 
-    Args:
-        prefix: Of the cells' names.
-        common: What they share.
-        sizes: The values of m.
-        also_table_4: Cells that measure the training images, too.
+    See `_drawing`.
     """
-    cells = [
-        *(_drawing(prefix, common, "fedss", m) for m in sizes),
-        *(_drawing(prefix, common, "fedss", m, corrected=False) for m in sizes),
-        *(_drawing(prefix, common, "neg_only", m) for m in sizes),
-        *(_drawing(prefix, common, "neg_only", m, corrected=False) for m in sizes),
+    drawing = ("fedss", "neg_only")
+    return [
+        *_drawing(prefix, common, drawing, sizes, (True, False)),
         *_others(prefix, common),
     ]
-    return [
-        _with_train_top1(cell) if cell.name in also_table_4 else cell for cell in cells
-    ]
-
-
-def _with_train_top1(cell: Cell) -> Cell:
-    return Cell(cell.name, {**cell.settings, "train_top1": True}, cell.title)
 
 
 def _table_4(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
-    cells = [
-        _drawing(prefix, common, "fedss", 80),
-        _other(prefix, common, "full_softmax"),
-        _other(prefix, common, "centralized"),
+    """Cells of Table 2 that measure the training images, too."""
+    return [
+        *_drawing(prefix, {**common, "train_top1": True}, ["fedss"], [80]),
+        *_others(
+            prefix, {**common, "train_top1": True}, ["full_softmax", "centralized"]
+        ),
     ]
-    return [_with_train_top1(cell) for cell in cells]
 
 
-def _names(cells: Sequence[Cell]) -> list[str]:
-    return [cell.name for cell in cells]
+def _table_2(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
+    """The six methods, with the cells of Table 4 in their places."""
+    of_table_4 = {cell.name: cell for cell in _table_4(prefix, common)}
+    return [of_table_4.get(cell.name, cell) for cell in _six_methods(prefix, common)]
 
 
 def _figure_6(prefix: str, common: Mapping[str, Any], positives: int) -> list[Cell]:
     """NegOnly with as many pushing classes as FedSS with m: m + |P_k| - 1."""
-    sizes = [m + positives - 1 for m in (5, 10, 20, 40, 80)]
+    sizes = [m + positives - 1 for m in _SIZES]
+    return _drawing(prefix, common, ["neg_only"], sizes, (True, False))
+
+
+def _one_of_each(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
+    """The six methods, those that draw negatives with m = 20."""
     return [
-        _drawing(prefix, common, "neg_only", m, corrected)
-        for corrected in (True, False)
-        for m in sizes
+        *_drawing(prefix, common, ["fedss", "neg_only"], [20]),
+        *_others(prefix, common),
     ]
 
 
-def _rates(
-    prefix: str, common: Mapping[str, Any], rates: Sequence[float]
+def _on_validation(
+    cells: Sequence[Cell], name: str, values: Sequence[float]
 ) -> list[Cell]:
-    return [
-        Cell(
-            f"{prefix}_{rate:g}",
-            {**common, "method": "full_softmax", "client_learning_rate": rate},
-            f"FullSoftmax, rate {rate:g}",
-        )
-        for rate in rates
-    ]
-
-
-def _on_validation(cells: Sequence[Cell], name: str, values: Sequence[Any]):
     """Each cell with each value of a flag, measured on validation clients."""
     return [
         Cell(
@@ -198,136 +202,97 @@ def _on_validation(cells: Sequence[Cell], name: str, values: Sequence[Any]):
     ]
 
 
-def _one_of_each(prefix: str, common: Mapping[str, Any], m: int = 20) -> list[Cell]:
-    """The six methods, those that draw negatives with one m."""
-    return [
-        *(_drawing(prefix, common, method, m) for method in ("fedss", "neg_only")),
-        *_others(prefix, common),
-    ]
+def _spreadout(margin: float, weights: Sequence[float]) -> list[Cell]:
+    settings = dict(_MINI_1, method="fedaws", spreadout_margin=margin)
+    cell = Cell(f"omniglot_margin{margin:g}", settings, f"FedAwS, margin {margin:g}")
+    return _on_validation([cell], "spreadout_weight", weights)
 
 
-# A tenth of the clients is kept apart, and measured on: nothing looks at the test.
-_VALIDATION = dict(validation_share=0.1, on_validation=True)
-_LONG = dict(_MINI_1, rounds=1000, rounds_per_evaluation=50)
-_ALL_CHARACTERS = dict(_MINI_1, characters="all")
-_NORMS = dict(
-    _MINI_TABLE,
-    dataset="glyphs",
-    rounds=100,
-    rounds_per_evaluation=25,
-    client_learning_rate=0.03,
-)
-_PHOTOGRAPHS_1 = dict(_TINY_IMAGENET, client_learning_rate=0.01)
-_PHOTOGRAPHS_SEARCH = dict(_TINY_IMAGENET, rounds=100, rounds_per_evaluation=20)
-_CHUNKS = dict(_MINI_2, partition="chunks")
-_TABLE_4_PAPER = _table_4("sop", _PAPER[2])
-_TABLE_4_MINI = _table_4("omniglot", _MINI_2)
-_SEARCH = dict(_MINI, rounds=100)
+def _table(
+    title: str, cells: list[Cell], results: str, seeds: tuple[int, ...] = (0, 1, 2)
+) -> Table:
+    return table(title, _PROGRAM, cells, results, seeds)
+
 
 TABLES = {
-    ("1", "paper"): table(
+    ("1", "paper"): _table(
         "Table 1, Landmarks-User-160k",
-        _PROGRAM,
-        _six_methods("landmarks", _PAPER[1]),
+        _six_methods("landmarks", _LANDMARKS),
         "table1_paper",
     ),
-    ("1", "mini"): table(
+    ("1", "mini"): _table(
         "Table 1 at a size for 2 cores, Omniglot",
-        _PROGRAM,
         _six_methods("omniglot", _MINI_1),
         "table1_mini",
     ),
-    ("1", "tiny_imagenet"): table(
+    ("1", "tiny_imagenet"): _table(
         "Table 1 with photographs, Tiny-ImageNet",
-        _PROGRAM,
         [
-            *(
-                _drawing("tiny_imagenet", _PHOTOGRAPHS_1, "fedss", m)
-                for m in (5, 20, 80)
-            ),
-            *(
-                _drawing("tiny_imagenet", _PHOTOGRAPHS_1, "neg_only", m)
-                for m in (20, 80)
-            ),
-            *_others("tiny_imagenet", _PHOTOGRAPHS_1),
+            *_drawing("tiny_imagenet", _TINY_IMAGENET, ["fedss"], (5, 20, 80)),
+            *_drawing("tiny_imagenet", _TINY_IMAGENET, ["neg_only"], (20, 80)),
+            *_others("tiny_imagenet", _TINY_IMAGENET),
         ],
         "table1_tiny_imagenet",
     ),
-    ("2", "paper"): table(
-        "Table 2, Stanford Online Products",
-        _PROGRAM,
-        _six_methods("sop", _PAPER[2], also_table_4=_names(_TABLE_4_PAPER)),
-        "table2_paper",
+    ("2", "paper"): _table(
+        "Table 2, Stanford Online Products", _table_2("sop", _SOP), "table2_paper"
     ),
-    ("2", "mini"): table(
+    ("2", "mini"): _table(
         "Table 2 at a size for 2 cores, unseen characters of Omniglot",
-        _PROGRAM,
-        _six_methods("omniglot", _MINI_2, also_table_4=_names(_TABLE_4_MINI)),
+        _table_2("omniglot", _MINI_2),
         "table2_mini",
     ),
-    ("3", "paper"): table(
+    ("3", "paper"): _table(
         "Table 3, ImageNet-21k",
-        _PROGRAM,
-        _six_methods("imagenet21k", _PAPER[3], (50, 100, 200, 400, 800)),
+        _six_methods("imagenet21k", _IMAGENET21K, (50, 100, 200, 400, 800)),
         "table3_paper",
     ),
     # The same runs as those of Table 2.
-    ("4", "paper"): table(
-        "Table 4, Stanford Online Products", _PROGRAM, _TABLE_4_PAPER, "table2_paper"
+    ("4", "paper"): _table(
+        "Table 4, Stanford Online Products", _table_4("sop", _SOP), "table2_paper"
     ),
-    ("4", "mini"): table(
+    ("4", "mini"): _table(
         "Table 4 at a size for 2 cores, unseen characters of Omniglot",
-        _PROGRAM,
-        _TABLE_4_MINI,
+        _table_4("omniglot", _MINI_2),
         "table2_mini",
     ),
     # Beside those of Table 1.
-    ("figure6", "paper"): table(
+    ("figure6", "paper"): _table(
         "Figure 6, Landmarks-User-160k",
-        _PROGRAM,
-        _figure_6("landmarks", _PAPER[1], 90),
+        _figure_6("landmarks", _LANDMARKS, positives=90),
         "table1_paper",
     ),
-    ("figure6", "mini"): table(
+    ("figure6", "mini"): _table(
         "Figure 6 at a size for 2 cores, Omniglot",
-        _PROGRAM,
-        _figure_6("omniglot", _MINI_1, 20),
+        _figure_6("omniglot", _MINI_1, positives=20),
         "table1_mini",
     ),
-    ("2", "chunks"): table(
+    ("2", "chunks"): _table(
         "Table 2 at a size for 2 cores, a character on one or two clients",
-        _PROGRAM,
         _six_methods("omniglot", _CHUNKS),
         "table2_chunks",
     ),
-    ("long", "mini"): table(
+    ("long", "mini"): _table(
         "Table 1 at a size for 2 cores, after 1,000 rounds",
-        _PROGRAM,
         [
-            *(_drawing("omniglot", _LONG, "neg_only", m) for m in (10, 20, 80)),
-            *(_drawing("omniglot", _LONG, "fedss", m) for m in (10, 20, 80)),
-            _other("omniglot", _LONG, "pos_only"),
-            _other("omniglot", _LONG, "full_softmax"),
+            *_drawing("omniglot", _LONG, ["neg_only", "fedss"], (10, 20, 80)),
+            *_others("omniglot", _LONG, ["pos_only", "full_softmax"]),
         ],
         "long_mini",
     ),
     # m of n: 0.6 to 3.7 %; Landmarks has 0.2 to 3.9 %.
-    ("characters", "mini"): table(
+    ("characters", "mini"): _table(
         "Table 1 with all 1,623 characters, Omniglot",
-        _PROGRAM,
         [
-            *(
-                _drawing("omniglot", _ALL_CHARACTERS, method, m)
-                for method in ("fedss", "neg_only")
-                for m in (10, 20, 40, 60)
+            *_drawing(
+                "omniglot", _ALL_CHARACTERS, ["fedss", "neg_only"], (10, 20, 40, 60)
             ),
             *_others("omniglot", _ALL_CHARACTERS),
         ],
         "characters_mini",
     ),
-    ("centralized", "mini"): table(
+    ("centralized", "mini"): _table(
         "What an update of Centralized is, Table 1 at a size for 2 cores",
-        _PROGRAM,
         [
             Cell(
                 f"omniglot_centralized_{updates}",
@@ -341,31 +306,23 @@ TABLES = {
         ],
         "centralized_mini",
     ),
-    ("norms", "mini"): table(
+    ("norms", "mini"): _table(
         "The norm of W's initial rows, glyphs",
-        _PROGRAM,
         [
             Cell(
                 f"glyphs_n{n}/{method}_{norm:g}",
-                dict(
-                    _NORMS,
-                    num_classes=n,
-                    initial_norm=norm,
-                    method=method,
-                    **({"num_negatives": 40} if method == "fedss" else {}),
-                ),
+                dict(_NORMS, num_classes=n, initial_norm=norm, method=method, **own),
                 f"{METHODS[method].title}, n = {n:,}, norm {norm:g}",
             )
             for n in (500, 2000, 20000)
-            for method in ("full_softmax", "fedss")
+            for method, own in (("full_softmax", {}), ("fedss", {"num_negatives": 40}))
             for norm in (0.1, 0.3, 1.0)
         ],
         "norms_mini",
         seeds=(0,),
     ),
-    ("rates", "mini"): table(
+    ("rates", "mini"): _table(
         "The client learning rate of each method, Table 1 at a size for 2 cores",
-        _PROGRAM,
         _on_validation(
             _one_of_each("omniglot", _MINI_1),
             "client_learning_rate",
@@ -374,9 +331,8 @@ TABLES = {
         "rates_mini",
         seeds=(0,),
     ),
-    ("retrieval_rates", "mini"): table(
+    ("retrieval_rates", "mini"): _table(
         "The client learning rate of each method, Table 2 at a size for 2 cores",
-        _PROGRAM,
         _on_validation(
             _one_of_each("omniglot", _MINI_2),
             "client_learning_rate",
@@ -386,51 +342,42 @@ TABLES = {
         seeds=(0,),
     ),
     # A.2: the weight was searched; the margin is not stated.
-    ("spreadout", "mini"): table(
+    ("spreadout", "mini"): _table(
         "FedAwS's weight and margin, Table 1 at a size for 2 cores",
-        _PROGRAM,
         [
-            cell
-            for margin, weights in (
-                (0.5, (0.1, 1.0, 10.0, 100.0)),
-                (1.0, (0.1, 1.0, 10.0, 100.0)),
-                (1.2, (0.001, 0.01, 0.1)),
-                (1.4, (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)),
-            )
-            for cell in _on_validation(
-                [
-                    Cell(
-                        f"omniglot_margin{margin:g}",
-                        dict(_MINI_1, method="fedaws", spreadout_margin=margin),
-                        f"FedAwS, margin {margin:g}",
-                    )
-                ],
-                "spreadout_weight",
-                weights,
-            )
+            *_spreadout(0.5, (0.1, 1.0, 10.0, 100.0)),
+            *_spreadout(1.0, (0.1, 1.0, 10.0, 100.0)),
+            *_spreadout(1.2, (0.001, 0.01, 0.1)),
+            *_spreadout(1.4, (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)),
         ],
         "spreadout_mini",
         seeds=(0,),
     ),
-    ("learning_rate", "mini"): table(
+    ("learning_rate", "mini"): _table(
         "The client learning rate of the mini runs",
-        _PROGRAM,
         [
-            cell
-            for task in ("classification", "retrieval")
-            for cell in _rates(
-                f"omniglot_{task}", dict(_SEARCH, task=task), (0.01, 0.03, 0.1, 0.3, 1)
+            Cell(
+                f"omniglot_{task}_{rate:g}",
+                dict(
+                    _MINI,
+                    rounds=100,
+                    task=task,
+                    method="full_softmax",
+                    client_learning_rate=rate,
+                ),
+                f"FullSoftmax, rate {rate:g}",
             )
+            for task in ("classification", "retrieval")
+            for rate in (0.01, 0.03, 0.1, 0.3, 1)
         ],
         "learning_rate_mini",
     ),
-    ("rates", "tiny_imagenet"): table(
+    ("rates", "tiny_imagenet"): _table(
         "The client learning rate of Table 1 with photographs, Tiny-ImageNet",
-        _PROGRAM,
         _on_validation(
             [
-                _drawing("tiny_imagenet", _PHOTOGRAPHS_SEARCH, "fedss", 20),
-                _other("tiny_imagenet", _PHOTOGRAPHS_SEARCH, "full_softmax"),
+                *_drawing("tiny_imagenet", _TINY_SEARCH, ["fedss"], [20]),
+                *_others("tiny_imagenet", _TINY_SEARCH, ["full_softmax"]),
             ],
             "client_learning_rate",
             (0.003, 0.01, 0.03),
