@@ -38,7 +38,6 @@ defence_table       experiments.privacy.defence_table  attacks on each defence o
 benchmark           experiments.benchmarks.benchmark  rounds and steps beside TensorFlow, TFF and the peers
 gpu_check           experiments.benchmarks.gpu_check  what works on this machine's GPUs, and how fast
 gradient_noise      experiments.fedss.gradient_noise  the noise of sampled gradients
-check_resume        experiments.common.check_resume   kill a run twenty times and compare bytes
 pack                experiments.common.pack           runs into a published file
 unpack              experiments.common.unpack         published runs into a folder
 prepare_landmarks   data.prepare_landmarks            Landmarks-User-160k as TFF's files, from the images

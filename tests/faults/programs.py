@@ -268,7 +268,6 @@ PROGRAMS = {
     **{
         name: Program(f"experiments.{module}")
         for name, module in {
-            "check_resume": "common.check_resume",
             "demo": "fedss.demo",
             "describe": "fedss.describe",
             "leap_report": "leap.report",

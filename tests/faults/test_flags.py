@@ -42,7 +42,7 @@ ANY = [
         ),
         *(
             []
-            if program in ("check_resume", "run_table")  # They take arguments.
+            if program == "run_table"  # It takes arguments.
             else [Case("a_stray_word", program, ["stray"], says=["'stray'"])]
         ),
     )
@@ -103,7 +103,6 @@ INTEGERS = {
         "epochs_per_evaluation",
         "epochs_per_checkpoint",
     ),
-    "check_resume": ("kills", "seed"),
     "sampler_quality": ("num_draws",),
 }
 
@@ -174,8 +173,6 @@ TOGETHER = [
         ("moco", "a_small_queue", ["--queue_size=7"], ["--queue_size=7"]),
         ("moco", "more_clusters", ["--num_clusters=21"], ["--num_clusters=21"]),
         ("moco", "a_large_network", ["--backbone=resnet50"], ["--image_size"]),
-        ("check_resume", "no_folder", [], ["--results_dir"]),
-        ("check_resume", "of_a_report", ["--program=report"], ["--program=report"]),
         ("sampler_quality", "no_output", [], ["--output_dir"]),
         ("describe", "no_png", ["--output=x.txt"], ["--output=x.txt"]),
     )

@@ -49,7 +49,6 @@ FLOATS = {
         "temperature": 0,
         "weight_decay": -1,
     },
-    "check_resume": {"in_checkpoint": 0.9, "max_seconds": -1},
 }
 # The same flags again, through another program.
 FLOATS |= {name: FLOATS["train"] for name in ("compare", "demo", "describe")}
