@@ -38,8 +38,6 @@ defence_table       experiments.privacy.defence_table  attacks on each defence o
 benchmark           experiments.benchmarks.benchmark  rounds and steps beside TensorFlow, TFF and the peers
 gpu_check           experiments.benchmarks.gpu_check  what works on this machine's GPUs, and how fast
 gradient_noise      experiments.fedss.gradient_noise  the noise of sampled gradients
-pack                experiments.common.pack           runs into a published file
-unpack              experiments.common.unpack         published runs into a folder
 prepare_landmarks   data.prepare_landmarks            Landmarks-User-160k as TFF's files, from the images
 prepare_imagenet21k data.prepare_imagenet21k          ImageNet-21k as TFRecord files
 partition_sop       data.partition_sop                which client has which image of SOP

@@ -1,8 +1,8 @@
 """Reads what runs have left: the one reader of all reports.
 
 A run leaves flags.txt, metrics.csv, speed.csv, run.json, data.json and, once it is
-done, done.json (see `training.ResultsFolder`), in a folder of its own, or packed with
-the other runs of a table (see `archive`). All of them are checked as they are read, and
+done, done.json (see `training.ResultsFolder`), in a folder of its own, on the disk or
+in the archive of a table (see `archive`). All of them are checked as they are read, and
 errors name the file and the line: a number from a damaged file, or of another run, must
 not get into a table.
 
@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from experiments.common import archive
-from tff_fedss import training
+from tff_fedss import files, training
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import Metrics, run_files
 
@@ -72,35 +72,45 @@ class RunKind:
 
 
 class RunFolder:
-    """A run in a folder of its own; `archive.PackedRun` is one in an archive.
+    """The folder of a run, on the disk or in an archive.
 
     Attributes:
-        path: The folder.
+        path: The folder; in an archive, ARCHIVE/CELL/seedK.
     """
 
-    def __init__(self, path: pathlib.Path):
-        """Reads nothing yet."""
+    def __init__(self, path: pathlib.Path, contents: Mapping[str, bytes] | None = None):
+        """Reads nothing yet.
+
+        Args:
+            path: The folder.
+            contents: The content of each file by its name, if it lies in an archive.
+        """
         self.path = path
+        self._contents = contents
 
     def at(self, name: str, line: int | None = None) -> str:
         """Says for a message where a file of the run, or a line of it, stands."""
         return f"{self.path / name}" + (f":{line}" if line else "")
 
     def read_flags(self) -> dict[str, str]:
-        """Reads flags.txt, see `run_files.read_flags`."""
-        return run_files.read_flags(self.path / run_files.FLAGS)
+        """Reads flags.txt, see `run_files.parse_flags`."""
+        return run_files.parse_flags(self._text(run_files.FLAGS), self.at("flags.txt"))
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Reads a JSON file, see `run_files.read_json`."""
-        return run_files.read_json(self.path / name)
+        """Reads a JSON file, see `run_files.parse_json`; None if it is not there."""
+        text = self._text(name)
+        return None if text is None else run_files.parse_json(text, self.at(name))
 
     def read_rows(self, name: str, run_name: str, is_done: bool) -> list[Metrics]:
-        """Reads a CSV file, see `run_files.read_table` and `run_files.parse_rows`."""
-        table = run_files.read_table(self.path / name, is_done)
+        """Reads a CSV file, see `run_files.whole_table` and `run_files.parse_rows`."""
+        table = run_files.whole_table(self._text(name), self.at(name), is_done)
         return run_files.parse_rows(table, run_name)
 
-
-Source = RunFolder | archive.PackedRun
+    def _text(self, name: str) -> str | None:
+        if self._contents is None:
+            return files.read_text(self.path / name)
+        content = self._contents.get(name)
+        return None if content is None else files.decoded(content, self.path / name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +129,7 @@ class Run:
         origin: data.json: what was read; None if it is not there.
     """
 
-    source: Source
+    source: RunFolder
     kind: RunKind
     flags: Flags
     rows: Sequence[training.Metrics]
@@ -130,7 +140,7 @@ class Run:
 
     @property
     def path(self) -> pathlib.Path:
-        """Its folder; that of a packed run is where it would be, and is not there."""
+        """Its folder."""
         return self.source.path
 
     @property
@@ -250,7 +260,7 @@ def has_begun(path: pathlib.Path) -> bool:
     return False
 
 
-def seed_of(path: pathlib.Path) -> int | None:
+def seed_of(path: pathlib.PurePath) -> int | None:
     """Returns K of a folder seedK; None if it has another name."""
     match = _SEED_FOLDER.fullmatch(path.name)
     return match and int(match[1])
@@ -290,11 +300,11 @@ def folders_of_cells(
 
 def find_cells(
     results_dir: pathlib.Path, depth: int = 1, *, loose: bool = False
-) -> dict[str, list[Source]]:
+) -> dict[str, list[RunFolder]]:
     """Finds the runs of a table, by the name of the cell.
 
     Args:
-        results_dir: Holds CELL/seedK/, or an archive of them.
+        results_dir: Holds CELL/seedK/, or an archive of them; or the archive.
         depth: See `folders_of_cells`.
         loose: See `folders_of_cells`.
 
@@ -303,30 +313,52 @@ def find_cells(
             or nothing.
         RunStoppedError: If it cannot be read.
     """
-    folders = folders_of_cells(results_dir, depth, loose=loose)
-    if archive.is_in(results_dir):
-        if folders:
+    path = results_dir
+    if results_dir.is_dir():
+        folders = folders_of_cells(results_dir, depth, loose=loose)
+        path = results_dir / archive.NAME
+        if folders and path.exists():
             raise InvalidInputError(
-                f"--results_dir={results_dir} holds {archive.JSON}, which has runs, "
-                f"and the folder {next(iter(folders))} with runs too: nobody can tell "
-                "which of them count. Take away one of them."
+                f"--results_dir={results_dir} holds {archive.NAME} and the folder "
+                f"{next(iter(folders))}, both with runs: take away one of them."
             )
-        return dict(archive.read(results_dir))
-    if not folders:
-        layout = "PART/" * (depth - 1) + "CELL/" + "[seedK/]" * loose
-        raise InvalidInputError(
-            f"--results_dir={results_dir} holds no run: expected folders "
-            f"{layout}{'' if loose else 'seedK/'} with a flags.txt, as ./run.sh table "
-            f"leaves them, or {archive.CSV} and {archive.JSON}."
+        if folders:
+            return {cell: [*map(RunFolder, paths)] for cell, paths in folders.items()}
+    if path.is_file():
+        return _archived_cells(path)
+    if not results_dir.is_dir():
+        raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
+    layout = "PART/" * (depth - 1) + "CELL/" + "[seedK/]" * loose
+    raise InvalidInputError(
+        f"--results_dir={results_dir} holds no run: expected folders "
+        f"{layout}{'' if loose else 'seedK/'} with a flags.txt, as ./run.sh table "
+        f"leaves them, or {archive.NAME}."
+    )
+
+
+def _archived_cells(path: pathlib.Path) -> dict[str, list[RunFolder]]:
+    """Returns the runs in an archive by the name of the cell, by increasing seed."""
+    runs: dict[pathlib.PurePosixPath, dict[str, bytes]] = {}
+    for name, content in archive.read(path).items():
+        parts = pathlib.PurePosixPath(name)
+        runs.setdefault(parts.parent, {})[parts.name] = content
+    cells: dict[str, list[RunFolder]] = {}
+    for folder in sorted(runs, key=lambda x: (str(x.parent), seed_of(x) or 0)):
+        if seed_of(folder) is None:
+            raise InvalidInputError(
+                f"{path}: found {folder}, expected files CELL/seedK/NAME."
+            )
+        cells.setdefault(str(folder.parent), []).append(
+            RunFolder(path / folder, runs[folder])
         )
-    return {cell: [*map(RunFolder, paths)] for cell, paths in folders.items()}
+    return cells
 
 
 # --- One run ----------------------------------------------------------------------
 
 
 def read_run(
-    source: Source | pathlib.Path, kind: RunKind, run_class: type[AnyRun] = Run
+    source: RunFolder | pathlib.Path, kind: RunKind, run_class: type[AnyRun] = Run
 ) -> AnyRun:
     """Reads a run.
 
@@ -373,7 +405,7 @@ def read_run(
     return run
 
 
-def _check_flags(source: Source, flags: Flags, kind: RunKind) -> None:
+def _check_flags(source: RunFolder, flags: Flags, kind: RunKind) -> None:
     where = source.at(run_files.FLAGS)
     for name, known in kind.choices.items():
         if flags.get(name) not in known:
@@ -400,7 +432,7 @@ def _check_flags(source: Source, flags: Flags, kind: RunKind) -> None:
         )
 
 
-def _read_description(source: Source) -> dict[str, Any] | None:
+def _read_description(source: RunFolder) -> dict[str, Any] | None:
     value = source.read_json(run_files.RUN) or {}
     where = source.at(run_files.RUN)
     for name, kind in (("command", list), ("versions", dict), ("machine", dict)):
@@ -414,7 +446,7 @@ def _read_description(source: Source) -> dict[str, Any] | None:
     return value or None
 
 
-def _read_origin(source: Source) -> dict[str, Any] | None:
+def _read_origin(source: RunFolder) -> dict[str, Any] | None:
     value = source.read_json(run_files.DATA)
     for name in ("data", "pretrained"):
         part = (value or {}).get(name)

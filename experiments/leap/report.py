@@ -186,7 +186,7 @@ def _read(results_dir: pathlib.Path) -> Settings:
     return settings
 
 
-def _read_cell(method: str, sources: Sequence[results.Source]) -> list[results.Run]:
+def _read_cell(method: str, sources: Sequence[results.RunFolder]) -> list[results.Run]:
     """Reads the runs of a method that have been measured."""
     runs = [results.read_run(source, KIND) for source in sources]
     for run in runs:

@@ -228,7 +228,7 @@ def _csv_row(row: _Row) -> dict[str, Any]:
     }
 
 
-def _read_cell(cell: str, sources: Sequence[results.Source]) -> list[results.Run]:
+def _read_cell(cell: str, sources: Sequence[results.RunFolder]) -> list[results.Run]:
     """Reads the finished runs of a cell, and checks that they are of this cell."""
     runs = [results.read_run(source, KIND) for source in sources]
     experiment, _, gamma = cell.partition("_gamma")

@@ -187,7 +187,7 @@ def _read(
     if not results_dir.is_dir():
         raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
     cells: dict[str, list[results.Run]] = {}
-    if archive.is_in(results_dir):
+    if (results_dir / archive.NAME).exists():
         found = results.find_cells(results_dir).values()
         sources = [source for of_cell in found for source in of_cell]
     else:

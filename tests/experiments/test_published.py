@@ -10,8 +10,8 @@ import types
 
 import pytest
 
+from experiments.common import archive, plots, results, table
 from experiments.common import cells as cells_lib
-from experiments.common import plots, results, table
 from experiments.privacy import defence_table, measured
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -61,8 +61,7 @@ def undrawn(monkeypatch):
 def test_a_page_has_the_numbers_of_its_runs(tmp_path, page):
     paper, name, scale, folder, file = page
     published = RESULTS / folder
-    for part in ("runs.csv.gz", "runs.json"):
-        shutil.copy(published / part, tmp_path)
+    shutil.copy(published / archive.NAME, tmp_path)
     text = (published / f"{file}.md").read_text()
     command = shlex.split(re.search("- Command: `(.*)`", text)[1])
     of_cells = cells_lib.tables_of(paper)[name, scale]
@@ -78,9 +77,14 @@ def test_a_page_has_the_numbers_of_its_runs(tmp_path, page):
 def test_every_packed_table_has_its_page_here():
     packed = {
         path.parent.relative_to(RESULTS).as_posix()
-        for path in RESULTS.rglob("runs.json")
+        for path in RESULTS.rglob(archive.NAME)
     }
-    of_readmes = {"figure6_mini", "photographs/rates_bn", "photographs/rates_bn_gn"}
+    of_readmes = {
+        "figure6_mini",
+        "photographs/rates_bn",
+        "photographs/rates_bn_gn",
+        "privacy/omniglot_defences",
+    }
     assert packed - of_readmes == {page[3] for page in PAGES}
 
 
@@ -126,10 +130,10 @@ def test_the_readme_has_the_numbers_of_table_1_mini():
 def test_the_table_of_defences_has_the_numbers_of_its_trainings():
     folder = RESULTS / "privacy" / "omniglot_defences"
     found = {}
-    for path in sorted(folder.glob("m*/*/seed*/done.json")):
-        done = json.loads(path.read_text())
+    for path, content in archive.read(folder / archive.NAME).items():
+        done = json.loads(content)
         one = measured.Measured(**done["measured"], attacks=tuple(done["attacks"]))
-        found.setdefault((path.parts[-4], path.parts[-3]), []).append(one)
+        found.setdefault(tuple(path.split("/")[:2]), []).append(one)
     task = types.SimpleNamespace(
         dataset=types.SimpleNamespace(num_classes=659, num_clients=99)
     )

@@ -344,8 +344,9 @@ class ResultsFolder:
         self.rows = kept[run_files.METRICS]
 
     def _read_rows(self, name: str) -> list[Metrics]:
+        path = self.path / name
         return run_files.parse_rows(
-            run_files.read_table(self.path / name, is_done=False)
+            run_files.whole_table(files.read_text(path), path, is_done=False)
         )
 
     def release(self, metrics: Metrics, speed: Metrics) -> None:

@@ -90,16 +90,20 @@ def check_for_flagfile(name: str, value: str) -> None:
         ) from error
 
 
-def parse_flags(text: str, path: str | os.PathLike) -> dict[str, str]:
+def parse_flags(text: str | None, path: str | os.PathLike) -> dict[str, str]:
     """Returns the flags, name to value, that a flags.txt holds.
 
     Args:
-        text: Its text.
+        text: Its text; None if it is not there.
         path: The file, for messages.
 
     Raises:
-        InvalidInputError: If it is damaged; it names the line.
+        InvalidInputError: If it is not there or damaged; it names the line.
     """
+    if text is None:
+        raise InvalidInputError(
+            f"{path} is missing, so that nobody can tell which run this folder is of."
+        )
     flags: dict[str, str] = {}
     *lines, rest = re.split(r"\r?\n", text)
     if rest or not lines:
@@ -127,15 +131,9 @@ def read_flags(path: str | os.PathLike) -> dict[str, str]:
     """Reads a flags.txt, see `parse_flags`.
 
     Raises:
-        InvalidInputError: If it is not there or damaged; it names the line.
         RunStoppedError: If it cannot be read.
     """
-    text = files.read_text(path)
-    if text is None:
-        raise InvalidInputError(
-            f"{path} is missing, so that nobody can tell which run this folder is of."
-        )
-    return parse_flags(text, path)
+    return parse_flags(files.read_text(path), path)
 
 
 # --- JSON -------------------------------------------------------------------------
@@ -216,11 +214,14 @@ def parse_table(text: str, path: str | os.PathLike) -> Table:
     return Table(path, header, rows)
 
 
-def read_table(path: str | os.PathLike, is_done: bool) -> Table | None:
-    """Reads a CSV file with a row for each round, see `parse_table`.
+def whole_table(
+    text: str | None, path: str | os.PathLike, is_done: bool
+) -> Table | None:
+    """Takes the text of a CSV file of a run apart, see `parse_table`.
 
     Args:
-        path: The file.
+        text: The text; None if there is no such file.
+        path: The file, for messages.
         is_done: Whether the run is; if not, the file may be missing or empty, or end
             with half a row, which does not count: a killed program leaves it.
 
@@ -229,9 +230,7 @@ def read_table(path: str | os.PathLike, is_done: bool) -> Table | None:
 
     Raises:
         InvalidInputError: If the file is damaged; it names the line.
-        RunStoppedError: If it cannot be read.
     """
-    text = files.read_text(path)
     if text is None:
         if is_done:
             raise InvalidInputError(f"{path} is missing, though the run is done.")

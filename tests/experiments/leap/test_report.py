@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.common import pack
+from experiments.common import archive
 from experiments.leap import figures as leap_figures
 from experiments.leap import report as leap_report
 from tests.experiments import run_folders
@@ -168,7 +168,8 @@ def test_hard_data_differ_from_seed_to_seed(tmp_path):
 def test_packed_runs_make_the_same_table(tmp_path):
     for method, accuracies in {"leap": [0.3, 0.6], "random": [0.2, 0.5]}.items():
         write_run(tmp_path / f"runs/mini/{method}/seed0", accuracies)
-    pack.pack(tmp_path / "runs", tmp_path / "packed")
+    (tmp_path / "packed").mkdir()
+    archive.write_runs(tmp_path / "packed" / archive.NAME, tmp_path / "runs")
     texts = [leap_report.write(tmp_path / x, tmp_path / x) for x in ("runs", "packed")]
     assert texts[0] == texts[1] and "- Commit: c0ffee\n" in texts[0]
     assert "| mini | LEAP | 20 | 1 | 60.00 | 20 |" in "".join(

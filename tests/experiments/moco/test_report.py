@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments.common import cells, pack
+from experiments.common import archive, cells
 from experiments.moco import report as moco_report
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -82,7 +82,8 @@ def test_packed_runs_make_the_same_tables(tmp_path):
     for seed, accuracy in enumerate((0.5, 0.52)):
         write_run(tmp_path / "runs", "d_gamma1", seed, accuracy)
     write_run(tmp_path / "runs", "a_gamma0", 0, 0.5, some_losses())
-    pack.pack(tmp_path / "runs", tmp_path / "packed")
+    (tmp_path / "packed").mkdir()
+    archive.write_runs(tmp_path / "packed" / archive.NAME, tmp_path / "runs")
     ours, packed = (
         moco_report.write(tmp_path / x, tmp_path / f"{x}_out")
         for x in ("runs", "packed")

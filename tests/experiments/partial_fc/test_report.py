@@ -2,7 +2,7 @@ import csv
 
 import pytest
 
-from experiments.common import pack
+from experiments.common import archive
 from experiments.partial_fc import report as partial_fc_report
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -97,7 +97,8 @@ def test_packed_runs_make_the_same_table(tmp_path):
         run.rename(tmp_path / "new" / f"seed{seed}")
     (tmp_path / "runs").mkdir()
     (tmp_path / "new").rename(tmp_path / "runs" / "pprn")
-    pack.pack(tmp_path / "runs", tmp_path / "packed")
+    (tmp_path / "packed").mkdir()
+    archive.write_runs(tmp_path / "packed" / archive.NAME, tmp_path / "runs")
     texts = [
         partial_fc_report.write(tmp_path / x, tmp_path / "out", x)
         for x in ("runs", "packed")

@@ -2,7 +2,7 @@ import csv
 
 import pytest
 
-from experiments.common import pack
+from experiments.common import archive
 from experiments.rf_softmax import report as rf_softmax_report
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -76,7 +76,8 @@ def test_packed_runs_make_the_same_table(tmp_path):
         run = write_run(tmp_path, "exp", rows, {"seed": seed})
         (tmp_path / "runs/exp").mkdir(parents=True, exist_ok=True)
         run.rename(tmp_path / f"runs/exp/seed{seed}")
-    pack.pack(tmp_path / "runs", tmp_path / "packed")
+    (tmp_path / "packed").mkdir()
+    archive.write_runs(tmp_path / "packed" / archive.NAME, tmp_path / "runs")
     texts = [
         rf_softmax_report.write(tmp_path / x, tmp_path / "out", x)
         for x in ("runs", "packed")
