@@ -1,4 +1,4 @@
-"""Measures this project beside TensorFlow's limit and its peers, in one table.
+"""Speed and memory of this project beside TensorFlow and its peers, in one table.
 
     ./run.sh benchmark --setup_peers
     ./run.sh benchmark
@@ -18,16 +18,15 @@ hyperparameters) in every contender:
     flower             Flower's simulation engine with PyTorch
 
 Each is a process of its own and may use all cores as it likes best; the settings are in
-the table, and `--contenders=fedjax:backend=pmap` tries others (the options are in
-experiments/benchmarks/contenders/*.py; `ours_in_process:checkout=DIR` is that of
-another version of this project). They take turns, a round each, so that other
+the table. `--contenders=NAME:option=value` gives a contender an option of its module in
+experiments/benchmarks/contenders; `ours_in_process:checkout=DIR` is that of another
+version of this project. They take turns, a round each, so that other
 load meets all alike. After the first round and after the last, each must hold the same
 weights as plain_tensorflow and give the same loss on the same data; a contender that
 does not is reported as WRONG. Rounding grows from step to step, in MobileNetV3 quickly:
 plain_tensorflow:nudged=1 is the plain loop from a start one float32 step away, and ten
-times the most that it differed by is allowed to everybody. A contender whose first
-round takes over two minutes does one that counts. One that fails is reported with its
-reason; its output is in OUTPUT_DIR/logs.
+times the most that it differed by is allowed to everybody. One that fails is reported
+with its reason; its output is in OUTPUT_DIR/logs.
 
 Writes benchmark.csv, benchmark_rounds.csv (every round's time), benchmark.md and
 benchmark.png, after each workload anew. All of it takes an hour on 2 cores, and all
@@ -112,7 +111,7 @@ def main(config: Config) -> None:
     log_dir = output_dir / "logs"
     shutil.rmtree(log_dir, ignore_errors=True)
     results, begun = [], time.monotonic()
-    machine = table.Machine.here()
+    machine = table.this_machine()
     for workload in workloads:
         print(
             f"{workload.name}, {workload.num_clients} clients "

@@ -251,7 +251,6 @@ def run(
     *,
     repeats: int,
     seconds: float = 0.0,
-    slow_seconds: float = 120.0,
     weights_tolerance: float,
     loss_tolerance: float,
     timeout: float,
@@ -269,9 +268,8 @@ def run(
         repeats: Rounds that count, of each, at least.
         seconds: Short rounds are repeated for so long, all contenders' together, but
             no more than `MOST_REPEATS` times.
-        slow_seconds: A contender whose first round takes longer does one that counts.
         weights_tolerance: The largest `Result.weights_difference` that is not wrong.
-        loss_tolerance: Likewise of `loss_difference`.
+        loss_tolerance: The largest `Result.loss_difference` that is not wrong.
         timeout: Seconds that one answer may take.
         log_dir: Where the contenders' own output goes.
         nudged: Which of the names, the second, computes what the reference does from a
@@ -297,15 +295,6 @@ def run(
             say(f"  {name}: failed: {error}")
             if name in processes:
                 processes.pop(name).kill()
-
-    def finish(some: Sequence[str]) -> None:
-        """Checks contenders that have done as many rounds as the reference."""
-        for name in some:
-            with reporting(name):
-                check(results[name], processes[name])
-                results[name].peak_mib = processes[name].peak_mib()
-                if results[name].status != "ok":
-                    say(f"  {name}: {_checked(results[name])}")
 
     try:
         for name in names:
@@ -334,19 +323,12 @@ def run(
                         processes[name].ask("round")["seconds"]
                     )
             say(f"  round {i + 1} done by all")
-            yardsticks = [name for name in (names[0], nudged) if name in processes]
-            slow = [
-                name
-                for name in processes
-                if name not in yardsticks and results[name].first_seconds > slow_seconds
-            ]
-            if slow:
-                finish([*yardsticks, *slow])
-                for name in slow:
-                    say(f"  {name}: too slow for more rounds")
-                    if name in processes:
-                        processes.pop(name).quit()
-        finish(list(processes))
+        for name in list(processes):
+            with reporting(name):
+                check(results[name], processes[name])
+                results[name].peak_mib = processes[name].peak_mib()
+                if results[name].status != "ok":
+                    say(f"  {name}: {_checked(results[name])}")
         while processes:
             processes.popitem()[1].quit()
     finally:  # There are some left after an exception only, such as Ctrl-C.

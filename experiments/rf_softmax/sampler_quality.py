@@ -1,6 +1,7 @@
-"""How well the samplers stand for the softmax: the bias of the gradient, and e^o.
+r"""The quality of the samplers: the bias of the gradient, and the error of e^o.
 
-    ./run.sh sampler_quality --output_dir=DIR [--images=t10k-images-idx3-ubyte.gz]
+    ./run.sh python -m experiments.rf_softmax.sampler_quality --output_dir=DIR \
+        [--images=t10k-images-idx3-ubyte.gz]
 
 Writes into DIR:
 
@@ -22,16 +23,16 @@ import gzip
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy.special
 import tensorflow as tf
 import tqdm
 
 from experiments.common import config, output_files, plots, program
-from experiments.common.table import as_markdown
 from tff_fedss import files, samplers
 from tff_fedss.errors import InvalidInputError
 
@@ -64,6 +65,7 @@ _POSTER = {
     ("random Fourier", 1000): 2.7e-4,
     ("random Fourier", _LARGEST): 5.5e-6,
     ("random Maclaurin", _LARGEST): 8.8e-2,
+    ("random Maclaurin, by the formula", _LARGEST): None,
 }
 
 
@@ -93,8 +95,29 @@ def main(config: Config) -> None:
             _unit(2 * digits - 1), tau=4.3, is_shifted=True, alpha=100.0
         )
     folder = output_files.create_folder(config.output_dir)
-    _bias(folder, config.num_draws)
-    _table1(folder, settings)
+    bias = _bias(config.num_draws)
+    _plot(bias, folder / "bias.png")
+    bias["cell"] = [f"{b:.4f} ({n:.4f})" for b, n in bias[["bias", "noise"]].values]
+    _write(
+        folder / "bias",
+        bias,
+        bias.pivot_table("cell", "sampler", "num_negatives", "first", sort=False),
+        f"n = {_CLASSES}, d = {_DIM}, tau = {_SCALE:g}; by m, the mean over "
+        f"{_EXAMPLES} examples of |mean of {config.num_draws:,} sampled gradients - "
+        "full gradient|_1, in the logits. In brackets: what of it the noise of the "
+        "measurement alone would give.",
+    )
+    mse = pd.concat([_mse(name, setting) for name, setting in settings.items()])
+    _write(
+        folder / "mse",
+        mse,
+        mse.pivot_table(
+            "mse", ["method", "D", "poster"], "vectors", sort=False, dropna=False
+        ),
+        f"Mean squared error of estimates of e^o, d = {_TABLE_DIM}, {_PAIRS:,} pairs, "
+        "tau = 1 and the best alpha where nothing else is said. The poster says "
+        "neither its vectors nor its tau; the last setting was searched for.",
+    )
     print(f"Written to {folder}/")
 
 
@@ -102,10 +125,12 @@ def _generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
 
 
-def _write(folder: pathlib.Path, name: str, rows: Sequence[dict], text: str) -> None:
-    output_files.write_csv(folder / f"{name}.csv", rows)
-    output_files.write_text(folder / f"{name}.md", text)
-    print(text)
+def _write(path: pathlib.Path, rows: pd.DataFrame, page: pd.DataFrame, text: str):
+    """Writes rows as .csv, and the text and a table of them as .md."""
+    output_files.write_text(path.with_suffix(".csv"), rows.to_csv(index=False))
+    table = page.reset_index().to_markdown(index=False, floatfmt=".1e", missingval="")
+    output_files.write_text(path.with_suffix(".md"), f"{text}\n\n{table}\n")
+    print(f"{text}\n\n{table}")
 
 
 # --- Bias -------------------------------------------------------------------------
@@ -125,7 +150,8 @@ def _samplers_to_compare() -> Iterator[tuple[str, samplers.ClassSampler]]:
     yield "exp", samplers.SAMPLERS["exp"](options)
 
 
-def _bias(folder: pathlib.Path, num_draws: int) -> None:
+def _bias(num_draws: int) -> pd.DataFrame:
+    """Measures the bias of every sampler, by m."""
     generator = _generator(0)
     classes = _unit(generator.standard_normal((_CLASSES, _DIM)))
     targets = np.arange(_EXAMPLES)
@@ -137,55 +163,26 @@ def _bias(folder: pathlib.Path, num_draws: int) -> None:
     for name, sampler in tqdm.tqdm(list(_samplers_to_compare()), desc="bias"):
         sampler.rebuild(classes)
         for m in _NUM_NEGATIVES:
-            bias, noise = zip(
-                *(
-                    _bias_of(
-                        sampler, classes, queries[i], targets[i], m, num_draws // 2
-                    )
-                    for i in range(_EXAMPLES)
-                ),
-                strict=True,
-            )
-            rows.append(
-                {
-                    "sampler": name,
-                    "num_negatives": m,
-                    "bias": np.mean(bias),
-                    "noise": np.mean(noise),
-                    "clipped_share": sampler.num_clipped
-                    / max(sampler.num_estimates, 1),
-                }
-            )
-    _plot(rows, folder / "bias.png")
-    table_rows = []
-    for name, own in _by_sampler(rows).items():
-        cells = [f"{row['bias']:.4f} ({row['noise']:.4f})" for row in own]
-        table_rows.append([name, *cells, f"{own[-1]['clipped_share']:.1%}"])
-    header = ["sampler", *(f"m = {m}" for m in _NUM_NEGATIVES), "clipped"]
-    text = (
-        f"n = {_CLASSES}, d = {_DIM}, tau = {_SCALE:g}; the mean over "
-        f"{_EXAMPLES} examples of |mean of {num_draws:,} sampled gradients - "
-        "full gradient|_1, in the logits. In brackets: what of it the noise of the "
-        f"measurement alone would give.\n\n{as_markdown(header, table_rows)}\n"
-    )
-    _write(folder, "bias", rows, text)
+            measured = [
+                _bias_of(sampler, classes, query, target, m, num_draws // 2)
+                for query, target in zip(queries, targets, strict=True)
+            ]
+            bias, noise = np.mean(measured, 0)
+            clipped = sampler.num_clipped / max(sampler.num_estimates, 1)
+            rows.append((name, m, bias, noise, clipped))
+    columns = ["sampler", "num_negatives", "bias", "noise", "clipped_share"]
+    return pd.DataFrame(rows, columns=columns)
 
 
-def _by_sampler(rows: Sequence[dict]) -> dict[str, list[dict]]:
-    names = dict.fromkeys(row["sampler"] for row in rows)
-    return {name: [row for row in rows if row["sampler"] == name] for name in names}
-
-
-def _plot(rows: Sequence[dict], path: pathlib.Path) -> None:
-    """Draws the bias by m, and the noise below which it cannot be told."""
-    by_sampler = _by_sampler(rows)
+def _plot(bias: pd.DataFrame, path: pathlib.Path) -> None:
+    """Draws the bias by m, and the noise of its measurement."""
     curves = [
-        plots.Curve(name, _NUM_NEGATIVES, [r["bias"] for r in own], plots.style(i))
-        for i, (name, own) in enumerate(by_sampler.items())
+        plots.Curve(name, own.num_negatives, own.bias, plots.style(i))
+        for i, (name, own) in enumerate(bias.groupby("sampler", sort=False))
     ]
-    noise = [row["noise"] for row in by_sampler["exp"]]
+    own = bias[bias.sampler == "exp"]
     look = plots.REFERENCE._replace(linestyle=":")
-    curves.append(plots.Curve("noise (exp)", _NUM_NEGATIVES, noise, look))
+    curves.append(plots.Curve("noise (exp)", own.num_negatives, own.noise, look))
     panel = plots.Panel(curves, "m", "bias of the gradient, $L_1$", log="xy")
     plots.write_curves(path, [panel])
 
@@ -221,62 +218,32 @@ def _bias_of(
 # --- Table 1 ----------------------------------------------------------------------
 
 
-def _table1(folder: pathlib.Path, settings: Mapping[str, _Setting]) -> None:
-    rows = []
-    for name, setting in settings.items():
-        h, c = setting.vectors[:_PAIRS], setting.vectors[_PAIRS:]
-        cosines = np.sum(np.float64(h) * c, 1)
-        shift = setting.tau if setting.is_shifted else 0.0
-        exact = np.exp(setting.tau * cosines - shift)
-        factor = math.exp(-shift)
-        errors, measured = _errors(setting, h, c), {}
-        for (method, features), values in errors.items():
-            measured[method, features] = np.mean(values) * factor**2
-        # The best factor of alpha (h.c)^2 + 1; of any alpha, if none is given.
-        parts = cosines**2, np.ones_like(cosines)
-        design = np.stack(
-            parts if setting.alpha is None else [setting.alpha * parts[0] + 1], 1
-        )
-        fit, *_ = np.linalg.lstsq(design, exact, rcond=None)
-        measured["quadratic", _LARGEST] = np.mean((design @ fit - exact) ** 2)
-        predicted = maclaurin_variance(setting.tau, cosines, _LARGEST) * factor**2
-        for method, features in _POSTER:
-            rows.append(
-                {
-                    "vectors": name,
-                    "method": method,
-                    "D": features,
-                    "mse": measured[method, features],
-                    "poster": _POSTER[method, features],
-                    "mean_cosine": np.mean(cosines),
-                    "predicted": (
-                        np.mean(predicted) if method == "random Maclaurin" else ""
-                    ),
-                }
-            )
-    cosines = {row["vectors"]: row["mean_cosine"] for row in rows}
-    header = ["method", "D", "poster"]
-    header += [f"{name} (mean cosine {cosine:.2f})" for name, cosine in cosines.items()]
-    table_rows = [
-        [method, f"{features:,}", f"{poster:.1e}"]
-        + [
-            f"{row['mse']:.1e}"
-            for row in rows
-            if (row["method"], row["D"]) == (method, features)
-        ]
-        for (method, features), poster in _POSTER.items()
-    ]
-    table_rows.append(
-        ["random Maclaurin, by the formula", f"{_LARGEST:,}", ""]
-        + [f"{row['predicted']:.1e}" for row in rows if row["predicted"] != ""]
+def _mse(name: str, setting: _Setting) -> pd.DataFrame:
+    """Measures the errors of all methods on one kind of vectors."""
+    h, c = setting.vectors[:_PAIRS], setting.vectors[_PAIRS:]
+    cosines = np.sum(np.float64(h) * c, 1)
+    shift = setting.tau if setting.is_shifted else 0.0
+    errors = {
+        key: np.mean(values) * math.exp(-shift) ** 2
+        for key, values in _errors(setting, h, c).items()
+    }
+    # The best factor of alpha (h.c)^2 + 1; of any alpha, if none is given.
+    exact = np.exp(setting.tau * cosines - shift)
+    parts = cosines**2, np.ones_like(cosines)
+    design = np.stack(
+        parts if setting.alpha is None else [setting.alpha * parts[0] + 1], 1
     )
-    text = (
-        f"Mean squared error of estimates of e^o, d = {_TABLE_DIM}, {_PAIRS:,} pairs, "
-        "tau = 1 and the best alpha where nothing else is said. The poster says "
-        "neither its vectors nor its tau; the last setting was searched for.\n\n"
-        f"{as_markdown(header, table_rows)}\n"
+    fit, *_ = np.linalg.lstsq(design, exact, rcond=None)
+    errors["quadratic", _LARGEST] = np.mean((design @ fit - exact) ** 2)
+    predicted = maclaurin_variance(setting.tau, cosines, _LARGEST)
+    errors["random Maclaurin, by the formula", _LARGEST] = (
+        np.mean(predicted) * math.exp(-shift) ** 2
     )
-    _write(folder, "mse", rows, text)
+    columns = ["vectors", "mean_cosine", "method", "D", "poster", "mse"]
+    return pd.DataFrame(
+        [(name, np.mean(cosines), *key, _POSTER[key], errors[key]) for key in _POSTER],
+        columns=columns,
+    )
 
 
 def _errors(

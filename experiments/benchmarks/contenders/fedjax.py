@@ -1,17 +1,4 @@
-"""FedJAX, `fedjax.algorithms.fed_avg`.
-
-Options:
-    backend: Of `fedjax.set_for_each_client_backend`: "jit" (one client at a time) or
-        "pmap" (as many clients at once as there are cores, each a device of XLA).
-"""
-
-import os
-import sys
-
-if '"pmap"' in " ".join(sys.argv):  # XLA reads this once, when JAX is imported.
-    os.environ["XLA_FLAGS"] = (
-        f"--xla_force_host_platform_device_count={len(os.sched_getaffinity(0))}"
-    )
+"""FedJAX, `fedjax.algorithms.fed_avg`: one client at a time, compiled."""
 
 import functools
 
@@ -28,17 +15,16 @@ from experiments.benchmarks.workload import BATCH_SIZE, LEARNING_RATE, Workload
 class FedJax(protocol.Contender):
     """FedJAX's federated averaging."""
 
-    def __init__(self, workload: Workload, backend: str = "jit"):
-        if workload.algorithm != "fedavg":
-            raise ValueError(f"FedJAX has no {workload.algorithm}.")
+    settings = "backend jit"
+
+    def __init__(self, workload: Workload):
         if workload.num_examples % BATCH_SIZE:
             raise ValueError(
                 "FedJAX fills a short last batch with examples from the front: "
                 f"{workload.num_examples} images do not make whole batches of "
                 f"{BATCH_SIZE}."
             )
-        fedjax.set_for_each_client_backend(backend)
-        self.settings = f"backend {backend}, {jax.local_device_count()} XLA devices"
+        fedjax.set_for_each_client_backend("jit")
         self._workload = workload
         self._data = workload.clients()
         self._clients = [
@@ -51,8 +37,6 @@ class FedJax(protocol.Contender):
         ]
 
     def build(self) -> None:
-        """See base class."""
-
         def loss(params, batch):
             return jax_model.mean_loss(self._workload, params, batch["x"], batch["y"])
 
@@ -72,16 +56,13 @@ class FedJax(protocol.Contender):
         self._state = self._algorithm.init(weights)
 
     def one_round(self) -> None:
-        """See base class."""
         self._state, diagnostics = self._algorithm.apply(self._state, self._clients)
         jax.block_until_ready((self._state.params, diagnostics))
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See base class."""
         return {name: np.asarray(v) for name, v in self._state.params.items()}
 
     def loss(self) -> float:
-        """See base class."""
         mean_loss = jax.jit(functools.partial(jax_model.mean_loss, self._workload))
         params = self._state.params
         return float(

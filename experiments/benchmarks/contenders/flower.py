@@ -1,9 +1,4 @@
-"""Flower's simulation engine (Ray), with clients in PyTorch.
-
-Options:
-    clients: Clients at once, each a Ray actor with its share of the cores as PyTorch
-        threads; by default one for each core.
-"""
+"""Flower's simulation engine (Ray), with clients in PyTorch: an actor on each core."""
 
 import os
 
@@ -40,7 +35,7 @@ def _data(workload: Workload, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch_model.images(client.images), torch_model.labels(client.labels)
 
 
-def _client_app(workload: Workload, threads: int) -> ClientApp:
+def _client_app(workload: Workload) -> ClientApp:
     app = ClientApp()
 
     @app.train()
@@ -49,17 +44,15 @@ def _client_app(workload: Workload, threads: int) -> ClientApp:
         # is __main__ in this process only.
         from experiments.benchmarks.contenders import flower
 
-        return flower.train_client(workload, threads, message, context)
+        return flower.train_client(workload, message, context)
 
     return app
 
 
-def train_client(
-    workload: Workload, threads: int, message: Message, context: Context
-) -> Message:
+def train_client(workload: Workload, message: Message, context: Context) -> Message:
     """What a client does with the server's message."""
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
     model = _model(workload)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     images, labels = _data(workload, int(context.node_config["partition-id"]))
@@ -79,14 +72,13 @@ def train_client(
 
 
 class _FedAvg(FedAvg):
-    """Remembers why clients failed; Flower goes on without them."""
+    """Remembers why clients failed; Flower continues without them."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.failures: list[str] = []
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]):
-        """See base class."""
         replies = list(replies)
         self.failures += [r.error.reason for r in replies if r.has_error()]
         return super().aggregate_train(server_round, replies)
@@ -95,21 +87,15 @@ class _FedAvg(FedAvg):
 class Flower(protocol.Contender):
     """Flower's FedAvg strategy over its simulation engine."""
 
-    def __init__(self, workload: Workload, clients: str | None = None):
-        if workload.algorithm != "fedavg":
-            raise ValueError(f"Flower has no {workload.algorithm}.")
+    def __init__(self, workload: Workload):
         cores = len(os.sched_getaffinity(0))
-        at_once = int(clients or cores)
-        self._threads = max(1, cores // at_once)
-        self._resources = {"num_cpus": cores / at_once, "num_gpus": 0.0}
-        self.settings = f"{at_once} Ray actors with {self._threads} threads each"
+        self.settings = f"{cores} Ray actors with one thread each"
         self._workload = workload
         self._cores = cores
         self._strategy = _FedAvg(fraction_evaluate=0.0)
         self._turns = protocol.Turns(self._run)
 
     def build(self) -> None:
-        """See base class."""
         self._model = torch_model.Model(self._workload)
         self._turns.start()
 
@@ -129,10 +115,10 @@ class Flower(protocol.Contender):
 
         run_simulation(
             server_app,
-            _client_app(self._workload, self._threads),
+            _client_app(self._workload),
             num_supernodes=self._workload.num_clients,
             backend_config={
-                "client_resources": self._resources,
+                "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
                 "init_args": {"num_cpus": self._cores, "include_dashboard": False},
             },
         )
@@ -143,17 +129,14 @@ class Flower(protocol.Contender):
         self._turns.pause()
 
     def one_round(self) -> None:
-        """See base class."""
         self._turns.one_round()
         if failures := self._strategy.failures:
             raise RuntimeError(f"{len(failures)} clients failed: {failures[0]}")
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See base class."""
         return self._model.arrays()
 
     def loss(self) -> float:
-        """See base class."""
         return torch_model.evaluate(self._model, self._workload)
 
 

@@ -4,9 +4,7 @@ FedAvg is `build_fedss(method="full_softmax")` without server momentum: every cl
 gets the whole model and gives its delta back.
 
 Options:
-    runtime: "in_process" or "native".
-    clients: Clients at once, of the in-process runtime; by default one for each core.
-    intra_op_threads: Of TensorFlow in this process (the native worker keeps its own).
+    runtime: "in_process", with a client on each core, or "native".
 """
 
 import os
@@ -33,23 +31,14 @@ from tff_fedss.algorithms import client_update
 class Ours(protocol.Contender):
     """The learning process of this project."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        runtime: str = "in_process",
-        clients: str | None = None,
-        intra_op_threads: str | None = None,
-    ):
-        threads = tf_model.set_threads(intra_op_threads)
+    def __init__(self, workload: Workload, runtime: str = "in_process"):
         if runtime == "in_process":
-            at_once = int(clients or len(os.sched_getaffinity(0)))
+            at_once = len(os.sched_getaffinity(0))
             self._context = runtimes.InProcessContext(None, at_once)
-            self.settings = f"in-process runtime, {at_once} clients at once, {threads}"
-        elif runtime == "native" and clients is None:
+            self.settings = f"in-process runtime, {at_once} clients at once"
+        else:
             self._context = runtimes.NativeContext()
             self.settings = "TFF's C++ runtime, all clients at once"
-        else:
-            raise ValueError(f"No such runtime: {runtime!r}, {clients=}.")
         self._workload = workload
         self._clients = workload.clients()
         self._data = [
@@ -65,7 +54,6 @@ class Ours(protocol.Contender):
         self._model = tf_model.feature_extractor(workload)
 
     def build(self) -> None:
-        """See base class."""
         workload = self._workload
         is_fedss = workload.algorithm == "fedss"
         self._process = algorithms.build_fedss(
@@ -89,16 +77,13 @@ class Ours(protocol.Contender):
             )
 
     def one_round(self) -> None:
-        """See base class."""
         with self._here():
             self._state, _ = self._process.next(self._state, self._data)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See base class."""
         return tf_model.named(self._model, self._trainable())
 
     def loss(self) -> float:
-        """See base class."""
         return tf_model.mean_loss(self._workload, self._trainable(), self._clients)
 
     def _trainable(self):
@@ -109,7 +94,6 @@ class Ours(protocol.Contender):
         return tff.framework.get_context_stack().install(self._context)
 
     def close(self) -> None:
-        """See base class."""
         self._context.close()
 
 

@@ -1,9 +1,6 @@
 """pfl-research (Apple), its simulated backend with PyTorch.
 
 One process, as its backend does one client after the other in each.
-
-Options:
-    threads: Of PyTorch; by default its own choice, the number of cores.
 """
 
 import asyncio
@@ -36,7 +33,7 @@ class _Module(torch_model.Model):
         return self.mean_loss(images, labels)
 
     def metrics(self, images, labels):
-        return {}  # pfl asks for some in the first round, whatever it is told.
+        return {}  # pfl asks for some in the first round, whatever its settings.
 
 
 class _Pause(TrainingProcessCallback):
@@ -55,11 +52,7 @@ class _Pause(TrainingProcessCallback):
 class PflResearch(protocol.Contender):
     """pfl's FederatedAveraging."""
 
-    def __init__(self, workload: Workload, threads: str | None = None):
-        if workload.algorithm != "fedavg":
-            raise ValueError(f"pfl-research has no {workload.algorithm}.")
-        if threads is not None:
-            torch.set_num_threads(int(threads))
+    def __init__(self, workload: Workload):
         self.settings = f"one process, {torch.get_num_threads()} threads"
         self._workload = workload
         self._data = [
@@ -69,7 +62,6 @@ class PflResearch(protocol.Contender):
         self._turns = protocol.Turns(self._run)
 
     def build(self) -> None:
-        """See base class."""
         self._module = _Module(self._workload)
         self._turns.start()
 
@@ -102,15 +94,12 @@ class PflResearch(protocol.Contender):
         )
 
     def one_round(self) -> None:
-        """See base class."""
         self._turns.one_round()
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See base class."""
         return self._module.arrays()
 
     def loss(self) -> float:
-        """See base class."""
         return torch_model.evaluate(self._module, self._workload)
 
 

@@ -1,8 +1,4 @@
-"""FedAvg in plain PyTorch: a loop over clients and batches, all cores to an operation.
-
-Options:
-    threads: Of PyTorch; by default its own choice, the number of cores.
-"""
+"""FedAvg in plain PyTorch: a loop over clients and batches, all cores to each step."""
 
 import numpy as np
 import torch
@@ -15,11 +11,7 @@ from experiments.benchmarks.workload import BATCH_SIZE, LEARNING_RATE, Workload
 class PlainPyTorch(protocol.Contender):
     """The counterpart of `plain_tensorflow`."""
 
-    def __init__(self, workload: Workload, threads: str | None = None):
-        if workload.algorithm != "fedavg":
-            raise ValueError(f"Not implemented: {workload.algorithm}.")
-        if threads is not None:
-            torch.set_num_threads(int(threads))
+    def __init__(self, workload: Workload):
         self.settings = f"one client at a time, {torch.get_num_threads()} threads"
         self._workload = workload
         self._clients = [
@@ -28,12 +20,10 @@ class PlainPyTorch(protocol.Contender):
         ]
 
     def build(self) -> None:
-        """See base class."""
         self._model = torch_model.Model(self._workload)
         self._server = [p.detach().clone() for p in self._model.parameters()]
 
     def one_round(self) -> None:
-        """See base class."""
         parameters = list(self._model.parameters())
         sums, total = [torch.zeros_like(p) for p in self._server], 0
         for images, labels in self._clients:
@@ -52,12 +42,10 @@ class PlainPyTorch(protocol.Contender):
             value.add_(s, alpha=1 / total)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See base class."""
         self._load_server()
         return self._model.arrays()
 
     def loss(self) -> float:
-        """See base class."""
         self._load_server()
         return torch_model.evaluate(self._model, self._workload)
 

@@ -4,7 +4,6 @@ One tf.function step per batch, called from Python, one client after the other; 
 operation may use all cores. All contenders are checked against this one.
 
 Options:
-    intra_op_threads: Of TensorFlow.
     nudged: A seed. Every initial weight is moved to one of the two float32 values next
         to it, so that what comes of it shows how far rounding alone leads.
 """
@@ -29,14 +28,8 @@ from tff_fedss.algorithms import client_update
 class PlainTensorFlow(protocol.Contender):
     """A loop over clients and batches."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        intra_op_threads: str | None = None,
-        nudged: str | None = None,
-    ):
-        threads = tf_model.set_threads(intra_op_threads)
-        self.settings = f"one client at a time, {threads}"
+    def __init__(self, workload: Workload, nudged: str | None = None):
+        self.settings = "one client at a time"
         if nudged:
             self.settings += ", initial weights moved by one float32 step"
         self._nudged = nudged
@@ -45,7 +38,6 @@ class PlainTensorFlow(protocol.Contender):
         self._model = tf_model.feature_extractor(workload)
 
     def build(self) -> None:
-        """See base class."""
         model, workload = self._model, self._workload
         if workload.algorithm == "fedss":
             sets = class_sets.SampledClasses(
@@ -110,7 +102,6 @@ class PlainTensorFlow(protocol.Contender):
         self._functions = begin, step, end, update
 
     def one_round(self) -> None:
-        """See base class."""
         begin, step, end, update = self._functions
         sums, total = tuple(tf.zeros_like(v) for v in self._server), 0.0
         for client in self._clients:
@@ -125,11 +116,9 @@ class PlainTensorFlow(protocol.Contender):
         self._server[-1].numpy()  # Waits until it is done.
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See base class."""
         return tf_model.named(self._model, [v.numpy() for v in self._server])
 
     def loss(self) -> float:
-        """See base class."""
         weights = [v.numpy() for v in self._server]
         return tf_model.mean_loss(self._workload, weights, self._clients)
 

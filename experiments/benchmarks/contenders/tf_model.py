@@ -68,11 +68,3 @@ def mean_loss(
         total += float(tf.reduce_sum(losses))
         count += len(client.labels)
     return total / count
-
-
-def set_threads(intra_op_threads: str | None) -> str:
-    """Sets the threads of one TensorFlow operation; returns words for the report."""
-    if intra_op_threads is None:
-        return "TensorFlow's threads"
-    tf.config.threading.set_intra_op_parallelism_threads(int(intra_op_threads))
-    return f"{intra_op_threads} intra-op threads"

@@ -38,8 +38,6 @@ class TffFedAvg(protocol.Contender):
     settings = "TFF's C++ runtime, all clients at once"
 
     def __init__(self, workload: Workload):
-        if workload.algorithm != "fedavg":
-            raise ValueError(f"TFF has no {workload.algorithm}.")
         tff.framework.get_context_stack().set_default_context(runtime.NativeContext())
         self._workload = workload
         self._clients = workload.clients()
@@ -50,7 +48,6 @@ class TffFedAvg(protocol.Contender):
         self._phi = tf_model.feature_extractor(workload)
 
     def build(self) -> None:
-        """See base class."""
         workload, input_spec = self._workload, self._data[0].element_spec
 
         def model_fn():
@@ -75,15 +72,12 @@ class TffFedAvg(protocol.Contender):
         )
 
     def one_round(self) -> None:
-        """See base class."""
         self._state, _ = self._process.next(self._state, self._data)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """See base class."""
         return tf_model.named(self._phi, self._trainable())
 
     def loss(self) -> float:
-        """See base class."""
         return tf_model.mean_loss(self._workload, self._trainable(), self._clients)
 
     def _trainable(self):

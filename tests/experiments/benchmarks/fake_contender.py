@@ -30,8 +30,6 @@ class Fake(protocol.Contender):
         if self._how == "dies" and self._num_rounds == 2:
             print("out of cheese", file=sys.stderr, flush=True)
             os._exit(3)
-        if self._how == "slow":
-            time.sleep(0.5)
         if self._how == "raises":
             raise ValueError("no cheese")
         if self._how == "hangs" and self._num_rounds == 2:

@@ -70,15 +70,6 @@ def test_short_rounds_are_repeated_for_a_while(tmp_path):
     assert len(results["fake"].seconds) == contest.MOST_REPEATS + 1
 
 
-def test_a_slow_contender_does_one_round_that_counts(tmp_path):
-    results, lines = _run(tmp_path, ["fake:how=slow", "fake"], slow_seconds=0.4)
-    slow = results["fake:how=slow"]
-    assert (slow.status, len(slow.seconds)) == ("ok", 1) and slow.peak_mib > 1
-    assert slow.weights_difference == 0  # After as many rounds of the reference.
-    assert any("too slow" in line for line in lines)
-    assert results["fake"].status == "ok" and len(results["fake"].seconds) == 3
-
-
 @pytest.mark.parametrize("how", ["lies", "stops", "nan", "other model", "other loss"])
 def test_a_contender_that_computes_something_else_is_wrong(tmp_path, how):
     results, lines = _run(tmp_path, [f"fake:how={how}", "fake"])
@@ -220,7 +211,7 @@ def test_the_tables(tmp_path):
         _result("fedjax", [0.1, 0.1, 0.1], status="WRONG"),
         _result("flower", [], status="failed", note="a | b"),
     ]
-    table.write(tmp_path, results, table.Machine("a processor", 2, 0.1, "now"), "equal")
+    table.write(tmp_path, results, "a processor", "equal")
     with open(tmp_path / "benchmark.csv") as file:
         rows = {row["contender"]: row for row in csv.DictReader(file)}
     # 80 images in the median round of 1 s; 1 / 0.5, 1 / 1 and 2 / 1 turn by turn.
@@ -231,7 +222,10 @@ def test_the_tables(tmp_path):
         rounds = [r for r in csv.DictReader(file) if r["contender"] == "tff_fed_avg"]
     assert [r["round"] for r in rounds] == ["build", "first", "1", "2", "3"]
     text = (tmp_path / "benchmark.md").read_text()
-    assert "fedjax **WRONG**" in text and "failed: a \\| b" in text
+    cells = [[c.strip() for c in line.split("|")] for line in text.splitlines()]
+    statuses = {line[1]: line[2] for line in cells if len(line) > 2}
+    assert statuses["fedjax"] == "WRONG" and statuses["flower"] == "failed"
+    assert "a / b" in text
     # A wrong contender is no peer to be measured against.
     assert "2.00 of the best peer (tff_fed_avg)" in text
     assert "first round 3.0 of the median" in text

@@ -1,54 +1,31 @@
-"""The benchmark of growth: its tables, and one look at what it measures."""
+"""The benchmark of growth: its ratios, and one look at what it measures."""
 
 import csv
-import dataclasses
 
+import pandas as pd
 import pytest
 
 from experiments.benchmarks import growth
 
 
-def _row(**values):
-    return {
-        "series": "n_d64",
-        **dataclasses.asdict(growth.Case()),
-        "classifier_mib": 1.0,
-        "seconds": 1.0,
-        "seconds_min": 1.0,
-        "seconds_max": 1.0,
-        "images_per_second": 6144.0,
-        "build_seconds": 2.0,
-        "first_seconds": 4.0,
-        "peak_mib": 700.0,
-        "bytes_down": 43520.0,
-        "bytes_up": 44200.0,
-        **values,
-    }
-
-
-def test_ratios_are_to_the_first_row_of_a_series(tmp_path):
+def test_ratios_are_to_the_first_row_of_a_series():
+    columns = ["series", "seconds", "first_seconds", "classifier_mib", "peak_mib"]
     rows = [
-        _row(),
-        _row(num_classes=10**6, classifier_mib=245.0, seconds=1.2, peak_mib=1310.0),
-        _row(series="cohort", seconds=0.5),
+        ("n_d64", 1.0, 4.0, 1.0, 700.0),
+        ("n_d64", 1.2, 4.0, 245.0, 1310.0),
+        ("cohort", 0.5, 1.0, 1.0, 700.0),
     ]
-    text = growth._as_markdown(rows, repeats=5)
-    lines = [line for line in text.splitlines() if line.startswith("| fedss")]
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    assert cells[1][:6] == ["fedss", "1,000,000", "64", "64", "1.20", "1.20"]
-    assert cells[1][8] == "3.3"  # The first round over the median.
-    assert cells[1][11] == "2.50"  # (1310 - 700) / (245 - 1).
-    assert cells[0][5] == cells[2][5] == "1.00" and cells[0][11] == ""
-    growth._plot(rows, tmp_path / "growth.png")
-    assert (tmp_path / "growth.png").stat().st_size > 1000
+    table = growth.with_ratios(pd.DataFrame(rows, columns=columns))
+    assert table.of_first.tolist() == [1, 1.2, 1]
+    assert table.first_round[1] == pytest.approx(4 / 1.2)
+    assert table.memory_over_w[1] == pytest.approx(2.5)  # (1310 - 700) / (245 - 1).
+    assert table.memory_over_w[[0, 2]].isna().all()
 
 
 @pytest.mark.slow
-def test_measures_cases_in_processes_of_their_own(tmp_path, monkeypatch, capsys):
+def test_measures_cases_in_processes_of_their_own(tmp_path):
     cases = [growth.Case(num_classes=n, cohort_size=2) for n in (200, 400)]
-    monkeypatch.setitem(growth._CASES, "n_d64", cases)
-    growth.measure(["n_d64"], repeats=1, folder=tmp_path)
-    assert "fedss n=400 d=64 K=2" in capsys.readouterr().out
+    growth.measure({"n_d64": cases}, repeats=1, folder=tmp_path)
     first, second = csv.DictReader((tmp_path / "growth.csv").open())
     assert float(first["seconds"]) > 0 and float(first["peak_mib"]) > 100
     # 90 positives and 80 negatives, a row of 64 floats each.

@@ -1,7 +1,7 @@
-"""Measures what it takes to draw negatives, and to keep up with changing classes.
+"""The cost of drawing negatives, and of keeping up with changing classes.
 
     OPENBLAS_NUM_THREADS=1 \
-        ./run.sh python -m experiments.benchmarks.class_samplers --output_dir=DIR
+        ./run.sh python -m experiments.rf_softmax.wall_time --output_dir=DIR
 
 The setting of the RF-softmax poster's wall-time table: a batch of 10, m = 10 and
 d = 64, for n = 10,000 and 500,000 classes, and one n between them, to see how the cost
@@ -22,10 +22,10 @@ import statistics
 import time
 
 import numpy as np
+import pandas as pd
 import tqdm
 
 from experiments.common import config, output_files, program
-from experiments.common.table import as_markdown
 from tff_fedss import samplers
 
 
@@ -63,28 +63,25 @@ _POSTER = {
     (500_000, "rff", 50): 1.6,
     (500_000, "rff", 200): 1.7,
 }
-_COLUMNS = (
-    "classes",
-    "sampler",
-    "frequencies",
-    "draw_ms",
-    "fastest_draw_ms",
-    "draw_cpu_ms",
-    "update_cpu_ms",
-    "build_s",
-    "leaf_size",
-    "poster_ms",
-)
 
 
 def main(config: Config) -> None:
     """Measures and prints."""
     output_dir = output_files.create_folder(config.output_dir)
-    rows = [
+    rows = pd.DataFrame(
         row for n in map(int, config.classes) for row in _measure(n, config.repeats)
-    ]
-    output_files.write_csv(output_dir / "wall_time.csv", rows, _COLUMNS)
-    text = _as_markdown(rows, config.repeats)
+    )
+    # How often as long exp takes, here and on the poster.
+    exp = rows[rows.sampler == "exp"].set_index("classes")
+    for ratio, column in (("exp_ratio", "draw_cpu_ms"), ("poster_ratio", "poster_ms")):
+        rows[ratio] = rows.classes.map(exp[column]) / rows[column]
+    output_files.write_text(output_dir / "wall_time.csv", rows.to_csv(index=False))
+    text = (
+        f"Batch of {_BATCH_SIZE}, m = {_NUM_NEGATIVES}, d = {_DIM}; medians of "
+        f"{config.repeats} calls, in turns. cpu: processor time, one thread. Ratios: "
+        "exp over this, here in processor time.\n\n"
+        f"{rows.round(3).to_markdown(index=False, missingval='')}\n"
+    )
     output_files.write_text(output_dir / "wall_time.md", text)
     print(text)
 
@@ -115,7 +112,7 @@ def _measure(num_classes: int, repeats: int) -> list[dict]:
                 "frequencies": frequencies or "",
                 "build_s": time.perf_counter() - start,
                 "leaf_size": getattr(sampler, "leaf_size", ""),
-                "poster_ms": _POSTER.get((num_classes, name, frequencies), ""),
+                "poster_ms": _POSTER.get((num_classes, name, frequencies)),
             }
         )
     draws, cpu_draws, updates = ([[] for _ in built] for _ in range(3))
@@ -142,39 +139,6 @@ def _measure(num_classes: int, repeats: int) -> list[dict]:
     built.clear()
     gc.collect()
     return rows
-
-
-def _as_markdown(rows: list[dict], repeats: int) -> str:
-    exp = {row["classes"]: row for row in rows if row["sampler"] == "exp"}
-    cells = []
-    for row in rows:
-        own_exp = exp[row["classes"]]
-        name = row["sampler"]
-        if row["frequencies"]:
-            name += f", D = {row['frequencies']:,}"
-        poster = row["poster_ms"]
-        cells.append(
-            (
-                f"{row['classes']:,}",
-                name,
-                f"{row['draw_cpu_ms']:.2f}",
-                f"{own_exp['draw_cpu_ms'] / row['draw_cpu_ms']:.1f}",
-                f"{row['draw_ms']:.2f}",
-                f"{row['fastest_draw_ms']:.2f}",
-                poster,
-                f"{own_exp['poster_ms'] / poster:.3}" if poster else "",
-                f"{row['update_cpu_ms']:.2f}",
-                f"{row['build_s']:.1f}",
-                row["leaf_size"],
-            )
-        )
-    header = "n|sampler|draw, CPU ms|exp / this|draw, ms|fastest, ms|poster, ms"
-    header += "|poster, exp / this|update, CPU ms|build, s|bucket"
-    return (
-        f"Batch of {_BATCH_SIZE}, m = {_NUM_NEGATIVES}, d = {_DIM}; medians of "
-        f"{repeats} calls, in turns. CPU: processor time, one thread.\n\n"
-        f"{as_markdown(header.split('|'), cells, left=(1,))}\n"
-    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,197 @@
+"""The steps of Partial FC by the number of classes n and the rate r.
+
+    ./run.sh python -m experiments.partial_fc.scale
+
+trains the small CNN on 28x28 images with W in shards on 8 logical devices of the CPU,
+d = 64, mini-batches of 64, for n from 1e4 to 1e7 and r of 1 (the model-parallel full
+softmax), 0.3, 0.1 and 0.01: steps, memory at the peak, and the share of a step that
+the sampling takes. Images are noise and classes are uniform: neither matters to the
+speed. Every case is a process of its own, one after the other. `--cases=1e7:0.1,1e7:1`
+measures some only.
+
+Prints a table and writes partial_fc.csv, .md and .png. About 10 minutes on 2 quiet
+cores; ten million classes need 8 GiB of memory.
+"""
+
+import collections
+import concurrent.futures
+import dataclasses
+import multiprocessing
+import os
+import pathlib
+import re
+import statistics
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from experiments.benchmarks.peak_memory import peak_bytes
+from experiments.common import config, output_files, plots, program
+from tff_fedss import algorithms, losses, models, runtime
+from tff_fedss.errors import InvalidInputError
+
+_IMAGE_SHAPE = (28, 28, 1)
+_CASES = ("1e4", "1e5", "1e6", "1e7"), ("1", "0.3", "0.1", "0.01")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is measured in one process.
+
+    Attributes:
+        num_classes: n.
+        sample_rate: r.
+        num_devices: Of the mesh.
+        batch_size: Of all devices together.
+        embedding_dim: d.
+    """
+
+    num_classes: int
+    sample_rate: float
+    num_devices: int = 8
+    batch_size: int = 64
+    embedding_dim: int = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    output_dir: str = config.flag("results/benchmarks", "Where the files go.")
+    repeats: int = config.flag(
+        5, "Steps of each case that count, after the first.", low=1
+    )
+    cases: tuple[str, ...] = config.flag(
+        tuple(f"{n}:{r}" for n in _CASES[0] for r in _CASES[1]), "n:r of each case."
+    )
+
+
+def main(config: Config) -> None:
+    """Runs the program as the flags say."""
+    cases = []
+    for text in config.cases:
+        if not re.fullmatch(r"[1-9][\d.e+]*:(1|0?\.\d+)", text):
+            raise InvalidInputError(f"--cases={text}: expected n:r, such as 1e6:0.1.")
+        n, _, r = text.partition(":")
+        cases.append(Case(int(float(n)), float(r)))
+    measure(cases, config.repeats, config.output_dir)
+
+
+def measure(cases: Sequence[Case], repeats: int, folder: str) -> None:
+    """Measures, prints and writes.
+
+    Args:
+        cases: What to measure, one after the other.
+        repeats: Steps of each that count.
+        folder: Where the files go.
+    """
+    output_dir = output_files.create_folder(folder)
+    # Not forked: TensorFlow's threads would not be there.
+    context = multiprocessing.get_context("spawn")
+    rows = []
+    for case in cases:
+        # In a process of its own, whose peak is then its own.
+        with concurrent.futures.ProcessPoolExecutor(1, context) as worker:
+            rows.append(worker.submit(_measure, case, repeats).result())
+        print(f"{case}: {rows[-1]['seconds']:.3f} s a step", flush=True)
+        table = with_ratios(pd.DataFrame(rows))
+        path = output_dir / "partial_fc.csv"
+        output_files.write_text(path, table.to_csv(index=False))
+        output_files.write_text(path.with_suffix(".md"), _as_markdown(table))
+        _plot(table, path.with_suffix(".png"))
+    print(path.with_suffix(".md").read_text())
+    print(f"Written to {output_dir}/partial_fc.csv, .md and .png")
+
+
+def _measure(case: Case, repeats: int) -> dict[str, float]:
+    """Trains, in the process of a case."""
+    mesh = runtime.local_mesh(case.num_devices)
+    begin = time.perf_counter()
+    algorithm = algorithms.PartialFC(
+        models.ImageEncoder(models.small_cnn(_IMAGE_SHAPE, case.embedding_dim)),
+        case.num_classes,
+        case.embedding_dim,
+        mesh,
+        margin=losses.Margin("none", 30.0),
+        sample_rate=case.sample_rate,
+        num_strata=case.num_devices,
+    )
+    build_seconds = time.perf_counter() - begin
+    rng = np.random.default_rng(0)
+    seconds, sums = [], collections.Counter()
+    for step in range(repeats + 1):
+        images = rng.integers(0, 256, (case.batch_size, *_IMAGE_SHAPE), np.uint8)
+        labels = rng.integers(0, case.num_classes, case.batch_size, np.int32)
+        start = time.perf_counter()
+        sums.update(algorithm.update(images, labels))
+        seconds.append(time.perf_counter() - start)
+        if not np.isfinite(sums["loss"]):
+            raise RuntimeError(f"the loss of step {step} is not finite")
+    start = time.perf_counter()
+    algorithm.draw_sample(labels)
+    sampling_seconds = time.perf_counter() - start
+    first, *counted = seconds
+    median = statistics.median(counted)
+    return {
+        **dataclasses.asdict(case),
+        "seconds": median,
+        "seconds_min": min(counted),
+        "seconds_max": max(counted),
+        "examples_per_second": case.batch_size / median,
+        "classes_per_step": algorithm.round_metrics(sums)["classes_per_step"],
+        "sampling_seconds": sampling_seconds,
+        "build_seconds": build_seconds,
+        "first_seconds": first,
+        "w_and_momentum_mib": 8 * case.num_classes * case.embedding_dim / 2**20,
+        "peak_mib": peak_bytes() / 2**20,
+    }
+
+
+def with_ratios(rows: pd.DataFrame) -> pd.DataFrame:
+    """Adds how often as long r = 1 takes (of_full), and the peak over W and momentum.
+
+    Args:
+        rows: As `_measure` returns them.
+    """
+    full = rows[rows.sample_rate == 1].set_index("num_classes").seconds
+    return rows.assign(
+        of_full=rows.num_classes.map(full) / rows.seconds,
+        peak_over_w_and_momentum=rows.peak_mib / rows.w_and_momentum_mib,
+    )
+
+
+def _as_markdown(table: pd.DataFrame) -> str:
+    return (
+        "# Steps of Partial FC\n\n"
+        f"The small CNN at 28x28, logical devices on {os.cpu_count()} CPU cores, SGD "
+        "with momentum; medians. of_full: the seconds of r = 1 over those of the row. "
+        "Peak: of the process, TensorFlow included.\n\n"
+        f"{table.round(3).to_markdown(index=False, missingval='')}\n"
+    )
+
+
+def _plot(table: pd.DataFrame, path: pathlib.Path) -> None:
+    """Draws examples a second and peak memory by n, a line for each rate."""
+    panels = []
+    for column, title in (
+        ("examples_per_second", "examples a second"),
+        ("peak_mib", "peak, MiB"),
+    ):
+        by_rate = table.groupby("sample_rate", sort=False)
+        curves = [
+            plots.Curve(f"r = {r:g}", rows.num_classes, rows[column], plots.style(i))
+            for i, (r, rows) in enumerate(by_rate)
+        ]
+        panels.append(plots.Panel(curves, "classes n", title, log="xy"))
+    least = table.drop_duplicates("num_classes")
+    look = plots.REFERENCE._replace(linestyle=":")
+    panels[1].curves.append(
+        plots.Curve("W and momentum", least.num_classes, least.w_and_momentum_mib, look)
+    )
+    plots.write_curves(path, panels)
+
+
+if __name__ == "__main__":
+    program.run(main, Config())
