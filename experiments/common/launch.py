@@ -1,16 +1,18 @@
-"""What the programs have in common that train one thing, centrally.
+"""A central run: flags, data, task, algorithm, rounds, result.
 
-These are rf_softmax, partial_fc, leap and moco: where a run is kept, its seed, and its
-way from there to a finished folder.
+What the programs share that train one thing without clients: rf_softmax, partial_fc,
+leap, moco and `fedss.pretrain`.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from experiments.common import config, output_files
+from experiments.common import config, output_files, plots
 from tff_fedss import training
 
 _TOPIC = "The run"
+_ConfigT = TypeVar("_ConfigT", bound=config.Config)
 
 
 def results_dir() -> Any:
@@ -18,7 +20,7 @@ def results_dir() -> Any:
     return config.flag(
         None,
         "The folder for what the run leaves behind. A run that was stopped or killed "
-        "goes on when it is given the same folder and flags again.",
+        "is resumed when it is given the same folder and flags again.",
         group=_TOPIC,
         decides=False,
         needed="DIR is needed, for what the run leaves.",
@@ -42,110 +44,124 @@ def seed(high: int = 2**31 - 2, marks: tuple[str, ...] = ()) -> Any:
     )
 
 
-def open_folder(
-    config: config.Config,
-    columns: Sequence[str],
-    examples: str = "images",
-) -> training.ResultsFolder | None:
-    """Opens the folder of --results_dir.
+def checkpoints(default: int) -> Any:
+    """Declares --rounds_per_checkpoint or --epochs_per_checkpoint."""
+    return config.flag(
+        default,
+        "How often to save what a killed run is resumed from.",
+        low=1,
+        decides=False,
+    )
+
+
+def by_dataset(settings: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    """Writes the defaults of a flag for its help.
 
     Args:
-        config: What the user asks for, --results_dir included. A folder with other
-            values of the flags that decide results is refused.
-        columns: Of metrics.csv, after `method` and `round`.
-        examples: What a mini-batch consists of.
+        settings: Defaults by flag, by what they are for.
+        name: The flag.
+    """
+    values = [f"{key} {own[name]}" for key, own in settings.items() if name in own]
+    return f" Default: {', '.join(values)}."
 
-    Returns:
-        The folder; None if its run is done, which is then printed.
+
+def filled(asked: _ConfigT, settings: Mapping[str, Any]) -> _ConfigT:
+    """Returns the flags with defaults, by flag, where they were left open."""
+    is_open = {k: v for k, v in settings.items() if getattr(asked, k) is None}
+    return dataclasses.replace(asked, **is_open)
+
+
+def run(
+    asked: config.Config,
+    columns: Sequence[str],
+    build: Callable[[], training.Run],
+    finish: Callable[
+        [training.Run, training.ResultsFolder], tuple[str, Mapping[str, float]]
+    ],
+    *,
+    unit: str = "round",
+    examples: str = "images",
+    curves: Sequence[str] = ("loss",),
+    inputs: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
+    watch: Callable[[training.Metrics], None] | None = None,
+) -> None:
+    """Trains to the end, from where an earlier process has stopped, or from the start.
+
+    Args:
+        asked: The flags: results_dir, and of a round rounds, rounds_per_evaluation
+            (None: at the start and the end only) and rounds_per_checkpoint. A folder
+            with other values of the flags that decide results is refused.
+        columns: Of metrics.csv, after `method` and `round`.
+        build: Loads the data and builds the run, unless it is done.
+        finish: Writes what was learned; returns the result in a line and by metric.
+        unit: What a round is called, in the flags, too.
+        examples: What a mini-batch consists of.
+        curves: The columns that curves.png shows beside the metric.
+        inputs: Fingerprints of what the run reads beside its data.
+        watch: Called with what each round has measured, once that is written.
 
     Raises:
         InvalidInputError: If the folder belongs to another run.
     """
+    speed = f"round_seconds {examples}_per_second evaluation_seconds".split()
     folder = training.ResultsFolder(
-        config.results_dir,
-        config.deciding(),
+        asked.results_dir,
+        asked.deciding(),
         {
             "metrics.csv": ("method", "round", *columns),
-            "speed.csv": (
-                "method",
-                "round",
-                "round_seconds",
-                f"{examples}_per_second",
-                "evaluation_seconds",
-            ),
+            "speed.csv": ("method", "round", *speed),
         },
     )
-    if (told := folder.told("text")) is not None:
-        print(told)
-        return None
-    return folder
-
-
-def train(
-    run: training.Run,
-    folder: training.ResultsFolder,
-    *,
-    rounds: int,
-    rounds_per_evaluation: int,
-    rounds_per_checkpoint: int,
-    plot: Callable[[], None],
-    unit: str = "round",
-    examples: str = "images",
-    inputs: Mapping[str, Mapping[str, Any]] | None = None,
-    watch: Callable[[training.Metrics], None] | None = None,
-) -> None:
-    """Trains from where an earlier process has left off, or from the start.
-
-    Args:
-        run: What to train.
-        folder: Not opened yet.
-        rounds: How many rounds in all.
-        rounds_per_evaluation: How often to measure.
-        rounds_per_checkpoint: How often to save.
-        plot: Draws what has been measured, also if training is stopped.
-        unit: What a round is called.
-        examples: What a mini-batch consists of.
-        inputs: Fingerprints of what the run reads beside its data.
-        watch: Called with what each round has measured, once that is written.
-    """
+    if (done := folder.told("text")) is not None:
+        print(done)
+        return
+    trained = build()
+    rounds, every, saved_every = (
+        getattr(asked, f"{unit}s{what}")
+        for what in ("", "_per_evaluation", "_per_checkpoint")
+    )
 
     def release(metrics: training.Metrics, speed: training.Metrics) -> None:
         folder.release(metrics, speed)
         if watch is not None:
             watch(metrics)
 
-    folder.open({"data": run.task.fingerprint(), **(inputs or {})})
+    folder.open({"data": trained.task.fingerprint(), **inputs()})
     try:
-        places = folder.resume([run], unit)
-        with output_files.drawing_afterwards(plot):
+        starts = folder.resume([trained], unit)
+        with output_files.drawing_afterwards(lambda: _plot(folder, trained, curves)):
             training.train(
-                [run],
+                [trained],
                 rounds,
-                rounds_per_evaluation,
+                every or max(rounds, 1),
                 release,
-                places,
-                rounds_per_checkpoint,
+                starts,
+                saved_every,
                 unit=unit,
                 examples=examples,
             )
     except BaseException:
         folder.close()
         raise
-
-
-def finish(
-    folder: training.ResultsFolder,
-    metric: str,
-    text: str,
-    values: Mapping[str, float],
-) -> None:
-    """Records the result and prints it.
-
-    Args:
-        folder: Of the run.
-        metric: The one by which runs are compared.
-        text: The result in a line.
-        values: By metric.
-    """
-    folder.finish({"text": text, "metric": metric, **values})
+    text, values = finish(trained, folder)
+    text = f"{trained.name}: {text}"
+    folder.finish({"text": text, "metric": trained.task.metric, **values})
     print(f"{text}\nWritten to {folder.path}/")
+
+
+def _plot(
+    folder: training.ResultsFolder, trained: training.Run, curves: Sequence[str]
+) -> None:
+    """Draws the metric and other columns by step, if there are two points."""
+    if len(folder.rows) < 2:
+        return
+    series = [plots.Series("", plots.style(0), [folder.rows])]
+    titles = {trained.task.metric: trained.task.metric_title}
+    titles |= {column: column.replace("_", " ") for column in curves}
+    plots.write_curves(
+        folder.path / "curves.png",
+        [
+            plots.panel(series, "steps", column, "steps", title)
+            for column, title in titles.items()
+        ],
+    )

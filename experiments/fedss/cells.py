@@ -5,7 +5,7 @@
     ./run.sh table figure6 --scale=mini --data_dir=OMNIGLOT
     ./run.sh table 2 --scale=chunks --data_dir=OMNIGLOT    # clients as SOP's
     ./run.sh table rates --data_dir=OMNIGLOT     # of each method, on validation clients
-    ./run.sh table spreadout --data_dir=OMNIGLOT # FedAwS's weight and margin, likewise
+    ./run.sh table spreadout --data_dir=OMNIGLOT # FedAwS's weight and margin, too
     ./run.sh table long --data_dir=OMNIGLOT      # 1,000 rounds
     ./run.sh table characters --data_dir=OMNIGLOT     # all 1,623: m / n as Landmarks
     ./run.sh table centralized --data_dir=OMNIGLOT    # both readings of its updates

@@ -18,12 +18,13 @@ can be chosen without a look at the clients' images.
 
 The results folder has metrics.csv (a row per epoch), pretrain.h5 (Keras's own format:
 phi's weights by the names of the layers), curves.png and .pdf, flags.txt and run.json.
-A run that was stopped or killed goes on when it is given the same flags again, and ends
-with the same weights.
+A run that was stopped or killed is resumed when it is given the same flags again, and
+ends with the same weights.
 """
 
 import dataclasses
 import functools
+import pathlib
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +35,6 @@ from experiments.common import (
     images_config,
     launch,
     memory_needs,
-    plots,
     program,
 )
 from tff_fedss import algorithms, files, memory, models, tasks, training
@@ -124,9 +124,7 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     epochs_per_evaluation: int = config.flag(
         1, "How often to probe.", group="Evaluation and checkpoints", low=1
     )
-    epochs_per_checkpoint: int = config.flag(
-        1, "How often to save what a killed run goes on from.", low=1, decides=False
-    )
+    epochs_per_checkpoint: int = launch.checkpoints(1)
 
 
 _COLUMNS = ("steps", "loss", "accuracy", tasks.Pretraining.metric, "num_examples")
@@ -135,48 +133,39 @@ _COLUMNS = ("steps", "loss", "accuracy", tasks.Pretraining.metric, "num_examples
 def main(config: Config) -> None:
     """Trains, writes the weights and prints the result."""
     config = _with_defaults(config)
-    folder = launch.open_folder(config, _COLUMNS)
-    if folder is None:
-        return
-    task = _load_task(config)
-    print(task.dataset.summary(), flush=True)
-    model = task.model_fn()
-    inputs = _start(config, model)
-    algorithm = _build_algorithm(config, task, model)
-    run = training.StepRun(NAME, task, algorithm, task.steps_per_epoch)
-    launch.train(
-        run,
-        folder,
-        rounds=config.epochs,
-        rounds_per_evaluation=config.epochs_per_evaluation,
-        rounds_per_checkpoint=config.epochs_per_checkpoint,
-        plot=lambda: _plot(folder),
+    launch.run(
+        config,
+        _COLUMNS,
+        functools.partial(_build_run, config),
+        functools.partial(_finish, config),
         unit="epoch",
-        inputs=inputs,
+        curves=("loss", "accuracy"),
+        inputs=functools.partial(_pretrained_fingerprint, config),
     )
-    path = folder.path / WEIGHTS
-    with files.replacing(path) as temporary:
-        model.save_weights(temporary, save_format="h5")
-    last = folder.rows[-1]
-    values = {name: last[name] for name in ("accuracy", task.metric) if name in last}
-    text = f"{NAME}: {_as_text(task, values)} after {config.epochs} epochs"
-    launch.finish(folder, task.metric, text, values)
+    path = pathlib.Path(config.results_dir) / WEIGHTS
     print(f"Start federated runs from it: --pretrained={path}")
 
 
-def _as_text(task: tasks.Pretraining, values: dict[str, float]) -> str:
+def _finish(
+    config: Config, run: training.StepRun, folder: training.ResultsFolder
+) -> tuple[str, dict[str, float]]:
+    """Writes phi; returns the result."""
+    task, model, weights = run.task, run.task.model_fn(), run.weights
+    *phi, _ = weights.trainable
+    models.assign(model.trainable_variables, phi)
+    models.assign(model.non_trainable_variables, weights.non_trainable)
+    with files.replacing(folder.path / WEIGHTS) as temporary:
+        model.save_weights(temporary, save_format="h5")
+    last = folder.rows[-1]
+    values = {name: last[name] for name in (task.metric, "accuracy") if name in last}
     text = f"{task.format_metric(values['accuracy'])} of the training images"
     if task.metric in values:
         text = f"{task.metric_title} {task.format_metric(values[task.metric])}, {text}"
-    return text
+    return f"{text} after {config.epochs} epochs", values
 
 
 def _with_defaults(config: Config) -> Config:
-    """Gives what was left open its value, and checks what can be checked at once.
-
-    Raises:
-        InvalidInputError: If flags do not go together.
-    """
+    """Gives what was left open its value, and checks that flags go together."""
     images_config.check_heeded(config, config.dataset)
     family = tasks.FAMILIES[config.dataset]
     for name in ("num_public_classes", "resize_size"):
@@ -200,11 +189,6 @@ def _with_defaults(config: Config) -> Config:
 
 
 def _load_task(config: Config) -> tasks.Pretraining:
-    """Loads the images.
-
-    Raises:
-        InvalidInputError: If they are not there, damaged, or do not go together.
-    """
     first = _public_classes(config)
     sources = [first, *(_source(config, given) for given in config.also)]
     num_probe = config.probe_classes
@@ -241,11 +225,7 @@ def _load_task(config: Config) -> tasks.Pretraining:
 
 
 def _public_classes(config: Config) -> public_images.Source:
-    """Loads the public classes of --dataset.
-
-    Raises:
-        InvalidInputError: If it has none.
-    """
+    """Loads the public classes of --dataset."""
     family = tasks.FAMILIES[config.dataset]
     given = {
         name: value
@@ -282,11 +262,7 @@ def _public_classes(config: Config) -> public_images.Source:
 
 
 def _source(config: Config, given: str) -> public_images.Source:
-    """Loads one data set of --also.
-
-    Raises:
-        InvalidInputError: If it is not known, not there or damaged.
-    """
+    """Loads one data set of --also."""
     name, _, data_dir = given.partition(":")
     known = (*labelled_images.SOURCES, "images")
     if name not in known or (name == "images" and not data_dir):
@@ -312,54 +288,33 @@ class _Folder(images_config.ImagesConfig):
     data_dir: str | None = config.flag(None, "The folder.")
 
 
-def _start(config: Config, model: tf.keras.Model) -> dict[str, dict[str, str]]:
-    """Loads --pretrained; returns its fingerprint.
-
-    Raises:
-        InvalidInputError: If it is not there, damaged, or of another model.
-    """
+def _pretrained_fingerprint(config: Config) -> dict[str, dict[str, str]]:
     if not config.pretrained:
         return {}
-    try:
-        print(models.load_pretrained(model, config.pretrained), flush=True)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"--pretrained: {error}") from error
     digest = models.pretrained_digest(config.pretrained)
     return {"pretrained": {"--pretrained": digest}}
 
 
-def _build_algorithm(
-    config: Config, task: tasks.Pretraining, model: tf.keras.Model
-) -> algorithms.Centralized:
+def _build_run(config: Config) -> training.StepRun:
+    task = _load_task(config)
+    print(task.summary, flush=True)
+    model = task.model_fn()
+    if config.pretrained:
+        try:
+            print(models.load_pretrained(model, config.pretrained), flush=True)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"--pretrained: {error}") from error
     learning_rate = tf.keras.optimizers.schedules.CosineDecay(
         config.learning_rate, config.epochs * task.steps_per_epoch
     )
-    return algorithms.Centralized(
+    algorithm = algorithms.Centralized(
         model,
         task.dataset.num_classes,
         tf.keras.optimizers.AdamW(learning_rate, weight_decay=config.weight_decay),
         image_dtype=tf.float32,
         seed=config.seed,
     )
-
-
-def _plot(folder: training.ResultsFolder) -> None:
-    """Draws the loss and the accuracies by epoch."""
-    if len(folder.rows) < 2:
-        return
-    columns = {
-        "loss": ("training loss", 1),
-        "accuracy": ("training images (%)", 100),
-        tasks.Pretraining.metric: ("linear probe of other classes (%)", 100),
-    }
-    series = [plots.Series("", plots.style(0), [folder.rows])]
-    plots.write_curves(
-        folder.path / "curves.png",
-        [
-            plots.panel(series, "round", column, "epochs", title, scale=scale)
-            for column, (title, scale) in columns.items()
-        ],
-    )
+    return training.StepRun(NAME, task, algorithm, task.steps_per_epoch)
 
 
 if __name__ == "__main__":

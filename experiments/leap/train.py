@@ -12,7 +12,7 @@ docs/results/leap says what came of them, and how long it took.
 
 The results folder has metrics.csv (a row per round of --steps_per_round mini-batches),
 curves.png and .pdf, the weights, the representations that figures are drawn of,
-flags.txt and run.json. A run that was stopped or killed goes on when it is given the
+flags.txt and run.json. A run that was stopped or killed is resumed when it is given the
 same flags again. It ends with the same bytes, except LEAP without --in_turn: there the
 embedding network is trained in a process of its own, as fast as the machine can.
 """
@@ -20,7 +20,7 @@ embedding network is trained in a process of its own, as fast as the machine can
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -34,13 +34,10 @@ from experiments.common import (
     program,
 )
 from experiments.leap import corruptions
-from experiments.leap import figures as leap_figures
 from tff_fedss import algorithms, memory, models, tasks, training
 from tff_fedss.datasets.central import augmentation, labelled_images
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.samplers import self_paced
-
-METHODS = tuple(leap_figures.METHODS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +46,11 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
 
     method: str = config.flag(
         "leap",
-        "How examples are selected. `leap`: easy ones, spread over the clusters of an "
-        "embedding network. `spld`: easy ones, spread over clusters of pixels. `spl`: "
-        "easy ones, wherever they are. `random`: all of them.",
+        "What is selected: `leap`, easy examples, spread over the clusters of an "
+        "embedding network; `spld`, over clusters of pixels; `spl`, over none; "
+        "`random`, all examples.",
         group="The run",
-        choices=METHODS,
+        choices=("leap", "spld", "spl", "random"),
     )
     dataset: str = config.flag(
         "cifar10",
@@ -67,13 +64,11 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     data_dir: str | None = config.flag(
         None,
         "A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE, or a "
-        "folder with MNIST's IDX files. Default: TFDS, which downloads what it does "
-        "not have. " + images_config.DATA_DIR,
+        "folder with MNIST's IDX files. Default: TFDS. " + images_config.DATA_DIR,
     )
     image_size: int | None = config.flag(
         None,
-        "Height and width that images are brought to, in pixels. Default: they stay as "
-        "they are, and must be alike.",
+        "Height and width that images are resized to. Default: as they are.",
         low=8,
     )
     num_train: int | None = config.flag(
@@ -83,30 +78,26 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     label_noise: float = config.flag(
         0.0,
-        "So large a share of the training labels is wrong, any other class with equal "
-        "probability; those of the test are right.",
+        "The share of the training labels that is wrong.",
         low=0.0,
         high=0.99,
     )
     merge_classes: int | None = config.flag(
         None,
-        "Merge the classes into so many: class i of the data becomes a subclass of "
-        "class i mod that. With 2, digits are even or odd. The test also says "
-        "`rare_top1`, of the rarer subclasses.",
+        "Merge the classes into so many: class i becomes a subclass of class i mod "
+        "that; with 2, digits are even or odd. Also measures `rare_top1`.",
         low=2,
     )
     imbalance: float | None = config.flag(
         None,
-        "With --merge_classes: the largest subclass of a class has so many times as "
-        "many training images as its smallest, and the others are between, "
-        "exponentially. The test stays balanced. Default: 1, all alike.",
+        "With --merge_classes: how many times as many training images the largest "
+        "subclass of a class has as its smallest. Default: 1.",
         low=1.0,
         high=1e6,
     )
     near_duplicates: float = config.flag(
         0.0,
-        "So large a share of the training images is replaced by near copies of a few "
-        "others, 20 of each, moved by up to a pixel and with a little noise.",
+        "The share of the training images that near copies of others replace.",
         low=0.0,
         high=0.95,
     )
@@ -122,7 +113,7 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     in_turn: bool = config.flag(
         False,
         "Train the embedding network in the same process, an update for each of the "
-        "student's: slower on many cores, and the same bytes each time.",
+        "student's: the same bytes each time.",
     )
     embedding_warmup: int = config.flag(
         0,
@@ -132,33 +123,21 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     pace: str = config.flag(
         "share",
-        "What lambda is. `share`: what takes a share of --pace_start of the examples "
-        "the first time, gamma included, and --pace_growth more in each epoch after, "
-        "up to --pace_cap. With 0.1 and 0.1 everything is taken after about 6.5 N "
-        "examples. `threshold`: --pace_start itself, times 1 + --pace_growth after "
-        "each epoch (Algorithm 2, line 24).",
+        "What lambda is. `share`: what selects a share of --pace_start of the "
+        "examples, and --pace_growth more in each epoch, up to --pace_cap. "
+        "`threshold`: --pace_start, times 1 + --pace_growth after each epoch "
+        "(Algorithm 2, line 24).",
         group="Pace (leap, spld, spl)",
         choices=("share", "threshold"),
     )
     pace_start: float = config.flag(0.1, "See --pace.", low=1e-6, high=1e6)
     pace_growth: float = config.flag(0.1, "See --pace.", low=1e-6, high=1e6)
     pace_cap: float = config.flag(
-        1.0,
-        "The share does not grow beyond it, with --pace=share. Where labels are wrong, "
-        "less than the share of the right ones.",
-        low=1e-6,
-        high=1.0,
-    )
-    epochs_on_all: int = config.flag(
-        1,
-        "So many epochs train on everything before anything is selected: 1 in "
-        "Algorithm 2. With 0 the untrained student selects first.",
-        low=0,
+        1.0, "The share does not grow beyond it.", low=1e-6, high=1.0
     )
     diversity: float | None = config.flag(
         None,
-        "gamma of the first selection, in units of the loss. Default: 0.5, and 0 for "
-        "spl, which has no other.",
+        "gamma of the first selection, in units of the loss. Default: 0.5; spl: 0.",
         low=0.0,
     )
     diversity_growth: float | None = config.flag(
@@ -166,12 +145,6 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "gamma grows by this share of itself in each epoch. Default: --pace_growth.",
         low=0.0,
         high=1e6,
-    )
-    pixel_clusters: str = config.flag(
-        "data",
-        "What spld clusters: `data`, all images into n K clusters, as in the paper's "
-        "text; `classes`, each class into K.",
-        choices=("data", "classes"),
     )
     clusters_per_class: int = config.flag(
         8, "K.", group="Clusters (leap, spld) and the Magnet loss (leap)", low=1
@@ -211,16 +184,14 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     augmentation: str = config.flag(
         "none",
-        "What is done to training images: mirroring and crops of the image with 4 "
-        "pixels around it; or also upside down, and rotations up to 15 degrees.",
+        "Of training images: mirrored and moved by up to 4 pixels; or also upside "
+        "down and rotated by up to 15 degrees.",
         choices=augmentation.AUGMENTATIONS,
     )
     rounds_per_evaluation: int = config.flag(
         1, "How often to measure.", group="Evaluation and checkpoints", low=1
     )
-    rounds_per_checkpoint: int = config.flag(
-        1, "How often to save what a killed run goes on from.", low=1, decides=False
-    )
+    rounds_per_checkpoint: int = launch.checkpoints(1)
 
 
 _COLUMNS = (
@@ -247,17 +218,49 @@ _NUM_REPRESENTATIONS = 2000
 
 def main(config: Config) -> None:
     """Trains and prints the result."""
-    drops = _learning_rate_drops(config)
-    _check_pace(config)
+    _check(config)
+    with contextlib.ExitStack() as stack:
+        launch.run(
+            config,
+            _COLUMNS,
+            functools.partial(_build_run, config, stack),
+            _finish,
+            curves=("test_loss", "loss"),
+        )
+
+
+def _check(config: Config) -> None:
+    """Refuses flags that would do nothing."""
+    images_config.check(config, config.dataset)
     if config.imbalance is not None and config.merge_classes is None:
         raise InvalidInputError(
             f"--imbalance={config.imbalance:g} goes with --merge_classes: it is among "
             "the subclasses of a class."
         )
-    images_config.check(config, config.dataset)
-    folder = launch.open_folder(config, _COLUMNS)
-    if folder is None:
-        return
+    if config.pace == "threshold" and config.pace_cap < 1:
+        raise InvalidInputError(
+            f"--pace_cap={config.pace_cap:g} is a share, and goes with --pace=share."
+        )
+    if config.method == "spl" and config.diversity:
+        raise InvalidInputError(
+            f"--diversity={config.diversity:g} goes with --method=leap and spld; spl "
+            "has no clusters."
+        )
+    if config.embedding_warmup and not (config.in_turn and config.method == "leap"):
+        raise InvalidInputError(
+            f"--embedding_warmup={config.embedding_warmup} goes with --method=leap "
+            "--in_turn."
+        )
+
+
+def _build_run(config: Config, stack: contextlib.ExitStack) -> training.LeapRun:
+    """Builds the student and, for leap, the embedding.
+
+    Args:
+        config: The flags.
+        stack: Ends the embedding's process, if it has one.
+    """
+    optimizer = _optimizer(config)
     data = _load_data(config)
     _check_memory(config, data)
     print(data.summary(), flush=True)
@@ -271,27 +274,31 @@ def main(config: Config) -> None:
         ),
         augmentation.AUGMENTATIONS[config.augmentation],
     )
-    with _embedding(config, data) as embedding:
-        run = training.LeapRun(
-            config.method,
-            task,
-            _student(config, task, embedding, drops),
-            embedding,
-            config.steps_per_round,
+    embedding = None
+    if config.method == "leap":
+        arguments = _magnet_settings(config, data), data.train_images, data.train_labels
+        embedding = stack.enter_context(
+            contextlib.closing(
+                training.InTurnEmbedding(*arguments, config.embedding_warmup)
+                if config.in_turn
+                else training.EmbeddingProcess(*arguments)
+            )
         )
-        launch.train(
-            run,
-            folder,
-            rounds=config.rounds,
-            rounds_per_evaluation=config.rounds_per_evaluation,
-            rounds_per_checkpoint=config.rounds_per_checkpoint,
-            plot=lambda: leap_figures.plot_curves(
-                {run.name: [folder.rows]}, folder.path / "curves.png"
-            ),
-        )
-        if embedding is not None:
-            _write_representations(folder, embedding, data)
-    _finish(run, folder)
+    student = algorithms.SelfPacedStudent(
+        task.classifier_fn(),
+        data.train_images,
+        data.train_labels,
+        optimizer,
+        _pace(config),
+        _clusters_fn(config, data, embedding),
+        batch_size=config.batch_size,
+        weight_decay=config.weight_decay,
+        augmentation=task.augmentation,
+        seed=config.seed,
+    )
+    return training.LeapRun(
+        config.method, task, student, embedding, config.steps_per_round
+    )
 
 
 def _load_data(config: Config) -> labelled_images.LabelledImages:
@@ -317,23 +324,26 @@ def _load_data(config: Config) -> labelled_images.LabelledImages:
     return data
 
 
-def _finish(run: training.LeapRun, folder: training.ResultsFolder) -> None:
-    weights = run.weights
+def _finish(
+    run: training.LeapRun, folder: training.ResultsFolder
+) -> tuple[str, dict[str, float]]:
+    """Writes the weights and what figures are drawn of; returns the result."""
     folder.write_arrays(
         f"{run.name}.npz",
         {
             f"{kind}_{i:03d}": value
-            for kind, values in weights._asdict().items()
+            for kind, values in run.weights._asdict().items()
             for i, value in enumerate(values)
         },
     )
+    if run.embedding is not None:
+        _write_representations(folder, run.embedding, run.task.dataset)
     last = folder.rows[-1]
     text = (
-        f"{run.name}: top-1 {run.task.format_metric(last['top1'])} after "
-        f"{last['steps']:,} mini-batches"
+        f"top-1 {run.task.format_metric(last['top1'])} after {last['steps']:,} "
+        "mini-batches"
     )
-    values = {name: last[name] for name in ("steps", "top1", "test_loss")}
-    launch.finish(folder, run.task.metric, text, values)
+    return text, {name: last[name] for name in ("steps", "top1", "test_loss")}
 
 
 def _check_memory(config: Config, data: labelled_images.LabelledImages) -> None:
@@ -369,7 +379,8 @@ def _check_memory(config: Config, data: labelled_images.LabelledImages) -> None:
     memory.check({}, device_needs=needs)
 
 
-def _learning_rate_drops(config: Config) -> list[int]:
+def _optimizer(config: Config) -> tf.keras.optimizers.Optimizer:
+    """SGD, whose rate falls to a tenth at each drop."""
     texts = config.learning_rate_drops
     drops = [int(text) if text.isdecimal() else 0 for text in texts]
     if drops != sorted(set(drops)) or 0 in drops:
@@ -377,10 +388,6 @@ def _learning_rate_drops(config: Config) -> list[int]:
             f"--learning_rate_drops={','.join(texts)} must be numbers of mini-batches "
             "in increasing order, such as 23400,46800,62400."
         )
-    return drops
-
-
-def _optimizer(config: Config, drops: list[int]) -> tf.keras.optimizers.Optimizer:
     rate = config.learning_rate
     if drops:
         # The last mini-batch with the old rate is the one with the boundary's number.
@@ -389,28 +396,6 @@ def _optimizer(config: Config, drops: list[int]) -> tf.keras.optimizers.Optimize
             [rate / 10**i for i in range(len(drops) + 1)],
         )
     return tf.keras.optimizers.SGD(rate, config.momentum, config.nesterov)
-
-
-def _check_pace(config: Config) -> None:
-    """Refuses flags that would do nothing.
-
-    Raises:
-        InvalidInputError: If there are any.
-    """
-    if config.pace == "threshold" and config.pace_cap < 1:
-        raise InvalidInputError(
-            f"--pace_cap={config.pace_cap:g} is a share, and goes with --pace=share."
-        )
-    if config.method == "spl" and config.diversity:
-        raise InvalidInputError(
-            f"--diversity={config.diversity:g} goes with --method=leap and spld; spl "
-            "has no clusters."
-        )
-    if config.embedding_warmup and not (config.in_turn and config.method == "leap"):
-        raise InvalidInputError(
-            f"--embedding_warmup={config.embedding_warmup} goes with --method=leap "
-            "--in_turn."
-        )
 
 
 def _pace(config: Config) -> self_paced.Pace | None:
@@ -434,24 +419,6 @@ def _pace(config: Config) -> self_paced.Pace | None:
         diversity_growth,
         config.pace_cap,
     )
-
-
-@contextlib.contextmanager
-def _embedding(
-    config: Config,
-    data: labelled_images.LabelledImages,
-) -> Iterator[training.InTurnEmbedding | training.EmbeddingProcess | None]:
-    """Makes the embedding network, and ends its process afterwards if it has one."""
-    if config.method != "leap":
-        yield None
-        return
-    arguments = _magnet_settings(config, data), data.train_images, data.train_labels
-    with contextlib.closing(
-        training.InTurnEmbedding(*arguments, config.embedding_warmup)
-        if config.in_turn
-        else training.EmbeddingProcess(*arguments)
-    ) as embedding:
-        yield embedding
 
 
 def _magnet_settings(
@@ -484,50 +451,33 @@ def _magnet_settings(
     )
 
 
-def _student(
+def _clusters_fn(
     config: Config,
-    task: tasks.LabelledClassification,
-    embedding: training.InTurnEmbedding | training.EmbeddingProcess | None,
-    drops: list[int],
-) -> algorithms.SelfPacedStudent:
-    data = task.dataset
-
-    @functools.cache
-    def pixel_clusters() -> np.ndarray:
-        return algorithms.pixel_clusters(
+    data: labelled_images.LabelledImages,
+    embedding: training.Embedding | None,
+) -> Callable[[], np.ndarray] | None:
+    """Returns what gives the cluster of each example; None where none is asked for."""
+    if config.method == "random":
+        return None
+    if config.method == "leap":
+        return lambda: embedding.clusters
+    if config.method == "spl":  # Without diversity they do not matter.
+        return lambda: np.zeros(len(data.train_labels), np.int32)
+    return functools.cache(
+        functools.partial(
+            algorithms.pixel_clusters,
             data.train_images,
             data.train_labels,
             data.num_classes,
             config.clusters_per_class,
             config.seed,
-            within_classes=config.pixel_clusters == "classes",
         )
-
-    clusters_fn = {
-        "leap": lambda: embedding.clusters,
-        "spld": pixel_clusters,
-        # Without diversity they do not matter.
-        "spl": lambda: np.zeros(len(data.train_labels), np.int32),
-        "random": None,
-    }[config.method]
-    return algorithms.SelfPacedStudent(
-        task.classifier_fn(),
-        data.train_images,
-        data.train_labels,
-        _optimizer(config, drops),
-        _pace(config),
-        clusters_fn,
-        batch_size=config.batch_size,
-        weight_decay=config.weight_decay,
-        augmentation=task.augmentation,
-        seed=config.seed,
-        epochs_on_all=config.epochs_on_all,
     )
 
 
 def _write_representations(
     folder: training.ResultsFolder,
-    embedding: training.InTurnEmbedding | training.EmbeddingProcess,
+    embedding: training.Embedding,
     data: labelled_images.LabelledImages,
 ) -> None:
     """Keeps some training images' places in the learned space, for t-SNE."""

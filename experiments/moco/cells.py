@@ -7,7 +7,7 @@
     ./run.sh table moco/fair --data_dir=CIFAR10
     ./run.sh table moco/1 --scale=paper
 
-B, C and D go on from what A has learned with gamma = 0 and the same seed, so their
+B, C and D start from what A has learned with gamma = 0 and the same seed, so their
 tables run that first; all four share their runs, and a random encoder beside them.
 
 Minutes on one core at --scale=mini: 9 a run. What to expect: docs/results/moco; a
@@ -81,7 +81,7 @@ def _table(scale: str, number: int, experiment: str) -> Table:
 
 
 _FAIR = dict(_SCALES["mini"], queue_size=512, temperature=0.1)
-# What goes on from A, and how.
+# What starts from A, and how.
 _FAIR_EXPERIMENTS = {
     "b": ("Experiment B, post-training", dict(loss="plain")),
     "c": ("Experiment C, clustered by k-means", dict(loss="clustered")),

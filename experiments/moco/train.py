@@ -18,8 +18,8 @@ time of 3 of its 30 epochs); docs/results/moco has what came out.
 The results folder has metrics.csv (a row per epoch, linear accuracy where it was
 measured), losses.npz (the loss of each example in the three forms, for figures 3 to 5),
 moco.npz (both encoders and the queue, for --pretrained), curves.png and .pdf, flags.txt
-and run.json. A run that was stopped or killed goes on when it is given the same flags
-again, and ends with the same bytes.
+and run.json. A run that was stopped or killed is resumed when it is given the same
+flags again, and ends with the same bytes.
 """
 
 import dataclasses
@@ -37,7 +37,6 @@ from experiments.common import (
     images_config,
     launch,
     memory_needs,
-    plots,
     program,
 )
 from tff_fedss import algorithms, files, losses, memory, models, tasks, training
@@ -50,45 +49,44 @@ WEIGHTS = f"{NAME}.npz"
 LOSSES = "losses.npz"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Settings:
-    """What a flag is by default; the attributes have the flags' names.
-
-    The defaults are those of MoCo v2 and the paper, but for the queue: "its suggested
-    hyper-parameters" are 65,536 keys, which the paper's cells have. 4,096 is less than
-    half of Imagenette, so that the queue never holds a key of the image itself from the
-    epoch before.
-    """
-
-    image_size: int
-    backbone: str = "resnet50"
-    blur: bool = True
-    queue_size: int = 4096
-    key_momentum: float = 0.999
-    temperature: float = 0.2
-    epochs: int = 1250
-    batch_size: int = 256
-    learning_rate: float = 0.03
-    weight_decay: float = 1e-4
-
-
-# Small images: a short training of a small network, where the keys must follow faster.
-_SMALL = _Settings(
-    32, "small_cnn", False, 4096, 0.99, 0.1, epochs=30, learning_rate=0.06
-)
+# The defaults are MoCo v2's and the paper's, but for the queue: "its suggested
+# hyper-parameters" are 65,536 keys, which the paper's cells have. 4,096 is less than
+# half of Imagenette, so that the queue never holds a key of the image itself from the
+# epoch before. Small images: a short training of a small network, where the keys must
+# follow faster.
 _SETTINGS = {
-    "imagenette": _Settings(224),
-    "cifar10": _SMALL,
-    "cifar100": _SMALL,
-    "svhn_cropped": _SMALL,
-    "tiny_imagenet": dataclasses.replace(_SMALL, image_size=64),
-    **dict.fromkeys(images_config.DATASETS, dataclasses.replace(_SMALL, image_size=56)),
+    "imagenette": dict(
+        backbone="resnet50",
+        blur=True,
+        queue_size=4096,
+        key_momentum=0.999,
+        temperature=0.2,
+        epochs=1250,
+        batch_size=256,
+        learning_rate=0.03,
+        weight_decay=1e-4,
+    ),
+    "small images": dict(
+        backbone="small_cnn",
+        blur=False,
+        queue_size=4096,
+        key_momentum=0.99,
+        temperature=0.1,
+        epochs=30,
+        batch_size=256,
+        learning_rate=0.06,
+        weight_decay=1e-4,
+    ),
 }
-
-
-def _by_dataset(name: str) -> str:
-    small, large = getattr(_SMALL, name), getattr(_SETTINGS["imagenette"], name)
-    return f" Default: {large} for imagenette, {small} for small images."
+_IMAGE_SIZES = {
+    "imagenette": 224,
+    "cifar10": 32,
+    "cifar100": 32,
+    "svhn_cropped": 32,
+    "tiny_imagenet": 64,
+    **dict.fromkeys(images_config.DATASETS, 56),
+}
+_by_dataset = functools.partial(launch.by_dataset, _SETTINGS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +98,7 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "The images, and the defaults below. `images` are your own, `tfds` is any "
         "image data set of TFDS.",
         group="The run",
-        choices=_SETTINGS,
+        choices=_IMAGE_SIZES,
     )
     data_dir: str | None = config.flag(
         None,
@@ -128,8 +126,8 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     clusters: str | None = config.flag(
         None,
-        "What is the query's cluster: the `k_means` of the queue, as in the paper, or, "
-        "to see what perfect ones would bring, the images' `labels`. Default: k_means.",
+        "The query's cluster: by the `k_means` of the queue, as in the paper, or the "
+        "images' `labels`. Default: k_means.",
         choices=algorithms.MOCO_CLUSTERS,
     )
     num_clusters: int = config.flag(10, "Of the queue, found before each epoch.", low=1)
@@ -138,8 +136,7 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     epochs: int | None = config.flag(
         None,
-        "How long to train; the learning rate falls towards 0 by then."
-        + _by_dataset("epochs"),
+        "How long to train." + _by_dataset("epochs"),
         group="Training",
         low=0,
     )
@@ -153,12 +150,12 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     learning_rate: float | None = config.flag(
         None,
-        "In the first epoch, of SGD with momentum 0.9; it falls from epoch to epoch by "
-        "a half cosine, as MoCo's." + _by_dataset("learning_rate"),
+        "Of SGD, in the first epoch; it falls by a half cosine."
+        + _by_dataset("learning_rate"),
         low=0.0,
     )
     weight_decay: float | None = config.flag(
-        None, "Of all weights. Default: 0.0001.", low=0.0
+        None, "Of all weights." + _by_dataset("weight_decay"), low=0.0
     )
     queue_size: int | None = config.flag(
         None, "K, the keys that are kept." + _by_dataset("queue_size"), low=1
@@ -182,10 +179,9 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     backbone: str | None = config.flag(
         None,
-        "What gives the features. `resnet50_split` has the BatchNorm of 8 equal parts "
-        "of a mini-batch, and shuffles the keys' images between them, as MoCo does on "
-        "8 GPUs. With `resnet50` the statistics of the whole mini-batch tell which key "
-        "is whose. `resnet50_group` has GroupNorm." + _by_dataset("backbone"),
+        "The network of the features. `resnet50_split` has the BatchNorm of 8 parts of "
+        "a mini-batch, as MoCo on 8 GPUs; `resnet50` that of all of it; "
+        "`resnet50_group` has GroupNorm." + _by_dataset("backbone"),
         choices=models.BACKBONES,
     )
     epochs_per_evaluation: int | None = config.flag(
@@ -194,9 +190,7 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         group="Evaluation and checkpoints",
         low=1,
     )
-    epochs_per_checkpoint: int = config.flag(
-        1, "How often to save what a killed run goes on from.", low=1, decides=False
-    )
+    epochs_per_checkpoint: int = launch.checkpoints(1)
 
 
 _COLUMNS = (
@@ -216,55 +210,35 @@ _SPLIT = "resnet50_split"
 def main(config: Config) -> None:
     """Trains and prints the result."""
     config = _with_defaults(config)
-    folder = launch.open_folder(config, _COLUMNS)
-    if folder is None:
-        return
-    start = _load_pretrained(config)
-    task = _load_task(config)
-    print(task.summary, flush=True)
-    floor = losses.info_nce_floor(config.queue_size, config.temperature)
-    print(
-        f"With {config.queue_size:,} keys at temperature {config.temperature:g} the "
-        f"mean InfoNCE (plain, gamma = 0) is never below {floor:.2f}, where 1 - p is "
-        f"{-math.expm1(-floor):.3f}.",
-        flush=True,
-    )
-    algorithm = _build_algorithm(config, task)
-    if start is not None:
-        try:
-            algorithm.start_from(start)
-        except ValueError as error:
-            raise InvalidInputError(
-                f"--pretrained={config.pretrained} {error}: give the flags of the "
-                "model that it was trained with."
-            ) from error
-    clusters = config.loss != "plain"
-    run = training.MocoRun(NAME, task, algorithm, clusters)
-    launch.train(
-        run,
-        folder,
-        rounds=config.epochs,
-        rounds_per_evaluation=config.epochs_per_evaluation or max(config.epochs, 1),
-        rounds_per_checkpoint=config.epochs_per_checkpoint,
-        plot=lambda: _plot(folder),
+    launch.run(
+        config,
+        _COLUMNS,
+        functools.partial(_build_run, config),
+        _finish,
         unit="epoch",
-        inputs=_pretrained_fingerprint(config),
+        curves=("loss", "accuracy"),
+        inputs=functools.partial(_pretrained_fingerprint, config),
     )
-    folder.write_arrays(WEIGHTS, algorithm.arrays())
+
+
+def _finish(
+    run: training.MocoRun, folder: training.ResultsFolder
+) -> tuple[str, dict[str, float]]:
+    """Writes the weights and the losses; returns the result."""
+    folder.write_arrays(WEIGHTS, run.arrays())
     folder.write_arrays(LOSSES, run.measure_losses())
+    task = run.task
     accuracy = folder.rows[-1][task.metric]
-    text = f"{run.name}: {task.metric_title} {task.format_metric(accuracy)}"
-    launch.finish(folder, task.metric, text, {task.metric: accuracy})
+    text = f"{task.metric_title} {task.format_metric(accuracy)}"
+    return text, {task.metric: accuracy}
 
 
 def _with_defaults(config: Config) -> Config:
-    """Gives the flags that were left open their values, and checks them.
-
-    Raises:
-        InvalidInputError: If they do not go together.
-    """
+    """Gives the flags that were left open their values, and checks them."""
     images_config.check(config, config.dataset)
-    config = config.filled(_SETTINGS[config.dataset])
+    settings = _SETTINGS.get(config.dataset, _SETTINGS["small images"])
+    image_size = _IMAGE_SIZES[config.dataset]
+    config = launch.filled(config, dict(settings, image_size=image_size))
     if config.clusters is not None and config.loss == "plain":
         raise InvalidInputError(
             f"--clusters={config.clusters} has no effect on --loss=plain, which knows "
@@ -290,11 +264,7 @@ def _with_defaults(config: Config) -> Config:
 
 
 def _load_pretrained(config: Config) -> dict[str, np.ndarray] | None:
-    """Reads what --pretrained names.
-
-    Raises:
-        InvalidInputError: If it is not there or damaged.
-    """
+    """Reads what --pretrained names."""
     if not config.pretrained:
         return None
     path = _pretrained_path(config)
@@ -321,11 +291,6 @@ def _pretrained_fingerprint(config: Config) -> dict[str, dict[str, str]]:
 
 
 def _load_task(config: Config) -> tasks.Contrastive:
-    """Loads the data.
-
-    Raises:
-        InvalidInputError: If they are not there, damaged, or do not go with the flags.
-    """
     size = config.image_size
     backbone_fn = functools.partial(
         models.BACKBONES[config.backbone], (size, size, 3), seed=config.seed
@@ -375,11 +340,21 @@ def _check_memory(config: Config, backbone_fn: Callable[[], tf.keras.Model]) -> 
     )
 
 
-def _build_algorithm(config: Config, task: tasks.Contrastive) -> algorithms.MoCo:
+def _build_run(config: Config) -> training.MocoRun:
+    start = _load_pretrained(config)
+    task = _load_task(config)
+    print(task.summary, flush=True)
+    floor = losses.info_nce_floor(config.queue_size, config.temperature)
+    print(
+        f"With {config.queue_size:,} keys at temperature {config.temperature:g} the "
+        f"mean InfoNCE (plain, gamma = 0) is never below {floor:.2f}, where 1 - p is "
+        f"{-math.expm1(-floor):.3f}.",
+        flush=True,
+    )
     learning_rate = algorithms.CosineByEpoch(
         config.learning_rate, max(config.epochs, 1), task.steps_per_epoch
     )
-    return algorithms.MoCo(
+    algorithm = algorithms.MoCo(
         task.backbone_fn,
         algorithms.SGDUnderRate(learning_rate, momentum=_MOMENTUM),
         queue_size=config.queue_size,
@@ -394,25 +369,15 @@ def _build_algorithm(config: Config, task: tasks.Contrastive) -> algorithms.MoCo
         shuffle_keys=config.backbone == _SPLIT,
         seed=config.seed,
     )
-
-
-def _plot(folder: training.ResultsFolder) -> None:
-    """Draws the loss and the accuracies by epochs."""
-    if len(folder.rows) < 2:
-        return
-    columns = {
-        "loss": "training loss",
-        "accuracy": "share of queries whose own key is the nearest",
-        tasks.Contrastive.metric: "linear top-1",
-    }
-    series = [plots.Series("", plots.style(0), [folder.rows])]
-    plots.write_curves(
-        folder.path / "curves.png",
-        [
-            plots.panel(series, "round", column, "epochs", title)
-            for column, title in columns.items()
-        ],
-    )
+    if start is not None:
+        try:
+            algorithm.start_from(start)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"--pretrained={config.pretrained} {error}: give the flags of the "
+                "model that it was trained with."
+            ) from error
+    return training.MocoRun(NAME, task, algorithm, config.loss != "plain")
 
 
 if __name__ == "__main__":

@@ -18,13 +18,14 @@ takes 0.2 seconds of it (mini-batches of 64, the small model of generated identi
 
 The results folder has metrics.csv (a row per round of --steps_per_round steps),
 curves.png and .pdf, the weights, flags.txt and run.json. A run that was stopped or
-killed goes on when it is given the same flags again: on as many devices with the same
-bytes, and on more or fewer (--num_devices) with the same losses but for rounding.
+killed is resumed when it is given the same flags again: on as many devices with the
+same bytes, and on more or fewer (--num_devices) with the same losses but for rounding.
 """
 
 import dataclasses
 import functools
 import math
+from typing import Any
 
 from experiments.common import (
     config,
@@ -34,7 +35,6 @@ from experiments.common import (
     memory_needs,
     program,
 )
-from experiments.partial_fc import report
 from tff_fedss import (
     algorithms,
     losses,
@@ -50,29 +50,18 @@ from tff_fedss.datasets.central import identities
 from tff_fedss.datasets.central.lfw_pairs import LfwPairs
 from tff_fedss.errors import InvalidInputError
 
-
-@dataclasses.dataclass(frozen=True)
-class _Settings:
-    """What a flag is by default; the attributes have the flags' names."""
-
-    model: str
-    image_size: int | None = None
-    num_classes: int | None = None
-
-
-_SETTINGS = {
-    "generated": _Settings("mlp", num_classes=100_000),
-    "omniglot": _Settings("small_cnn", 28),
-    "faces": _Settings("mobilenet_v3_large", 112),
-    **dict.fromkeys(images_config.DATASETS, _Settings("small_cnn", 56)),
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "generated": dict(model="mlp", num_classes=100_000),
+    "omniglot": dict(model="small_cnn", image_size=28),
+    "faces": dict(model="mobilenet_v3_large", image_size=112),
+    "images": dict(model="small_cnn", image_size=56),
+    "tfds": dict(model="small_cnn", image_size=56),
 }
 # Of Omniglot's twenty, who is held out and who is left out.
 _DRAWERS = {
     "test": {},
     "validation": dict(test_drawers=(13, 14, 15, 16), unused_drawers=(17, 18, 19, 20)),
 }
-# Read as images are, with defaults of their own.
-_READ_AS = {"faces": "images"}
 _MODELS = {"mlp": models.mlp, **models.FEATURE_EXTRACTORS}
 
 
@@ -117,31 +106,27 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     positives_cutoff: bool = config.flag(
         False,
-        "With pprn, take no negatives of a stratum whose positives alone are more than "
-        "r of its classes, as the authors' code does. The article's formula takes a "
-        "share r of the others in any case.",
+        "With pprn, no negatives of a stratum whose positives alone are more than r of "
+        "its classes, as in the authors' code.",
     )
     num_devices: int | None = config.flag(
         None,
-        "Over how many devices W and the mini-batch are split: GPUs, or else logical "
-        "devices of the CPU. Default: all GPUs, or 1. It may differ when a run goes "
-        "on.",
+        "Over how many devices W and the mini-batch are split: GPUs, or logical "
+        "devices of the CPU. Default: all GPUs, or 1.",
         low=1,
         decides=False,
     )
     num_strata: int = config.flag(
         16,
-        "Into how many equal parts the classes are cut for the sampling, each drawn "
-        "from alone. A device holds some of them whole, so that it is also the largest "
-        "number of devices; it decides the draws, and the number of devices does not.",
+        "Into how many equal parts the classes are cut, each of which is drawn from "
+        "alone: the largest number of devices.",
         low=1,
     )
     margin: str = config.flag(
         "none",
-        "What targets must be nearer by: `arcface` s cos(theta + m), as its authors' "
-        "code had it until 2022, continued beyond pi; `arcface_straight`, as it has it "
-        "since, with the gradient straight through the margin; `cosface` s (cos(theta) "
-        "- m).",
+        "What targets must be nearer by: `arcface` s cos(theta + m), as in its "
+        "authors' code until 2022; `arcface_straight`, as in it since, with the "
+        "gradient straight through the margin; `cosface` s (cos(theta) - m).",
         group="Loss",
         choices=losses.MARGINS,
     )
@@ -151,23 +136,22 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     logit_scale: float = config.flag(30.0, "s: logits are s cos(theta).", low=1e-6)
     model: str | None = config.flag(
         None,
-        "phi. Default: generated mlp, faces mobilenet_v3_large, the others small_cnn.",
+        "phi." + launch.by_dataset(_SETTINGS, "model"),
         group="Model",
         choices=_MODELS,
     )
     embedding_dim: int = config.flag(64, "d, of features and classes.", low=1)
     image_size: int | None = config.flag(
-        None, "Pixels a side. Default: omniglot 28, faces 112, the others 56.", low=8
+        None, "Pixels a side." + launch.by_dataset(_SETTINGS, "image_size"), low=8
     )
     rounds: int = config.flag(40, "How many rounds.", group="Optimization", low=1)
     steps_per_round: int = config.flag(100, "How many updates make a round.", low=1)
     batch_size: int = config.flag(64, "The mini-batch, of all devices together.", low=1)
     learning_rate: float = config.flag(0.01, "Of SGD, for phi and W.", low=0.0)
-    momentum: float = config.flag(0.9, "Of SGD, likewise.", low=0.0, high=0.9999)
+    momentum: float = config.flag(0.9, "Of SGD, for phi and W.", low=0.0, high=0.9999)
     weight_decay: float = config.flag(
         0.0,
-        "Times a weight, added to its gradient: of phi, and of the rows of W in a "
-        "step. 0.0005 in the authors' code.",
+        "Of phi, and of the rows of W in a step. 0.0005 in the authors' code.",
         low=0.0,
     )
     flip: bool = config.flag(
@@ -175,16 +159,14 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     evaluate_on: str = config.flag(
         "test",
-        "With omniglot, what is held out and measured: `test`, drawers 17 to 20; or "
-        "`validation`, drawers 13 to 16, with 17 to 20 left out altogether: to choose "
-        "rates by, without the test.",
+        "With omniglot, what is held out and measured: `test`, drawers 17 to 20, or "
+        "`validation`, drawers 13 to 16, with 17 to 20 left out.",
         group="Evaluation and checkpoints",
         choices=("test", "validation"),
     )
     lfw_pairs: str | None = config.flag(
         None,
-        "A list of pairs like LFW's pairs.txt, to be measured, too: mean and standard "
-        "deviation over its folds.",
+        "A list of pairs like LFW's pairs.txt, to be measured, too.",
     )
     lfw_dir: str | None = config.flag(
         None, "The images of --lfw_pairs, as NAME/NAME_0001.jpg."
@@ -192,7 +174,7 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     rounds_per_evaluation: int = config.flag(5, "How often to measure.", low=1)
     rounds_per_checkpoint: int = config.flag(
         5,
-        "How often to save what a killed run goes on from: 8 n d bytes, twice over.",
+        "How often to save what a killed run is resumed from: 8 n d bytes, twice over.",
         low=1,
         decides=False,
     )
@@ -220,50 +202,46 @@ _COLUMNS = (
 def main(config: Config) -> None:
     """Trains and prints the result."""
     config = _with_defaults(config)
-    folder = launch.open_folder(config, _COLUMNS, "examples")
-    if folder is None:
-        return
-    mesh = runtime.local_mesh(config.num_devices)
-    task = _load_task(config)
-    print(task.summary, flush=True)
-    run = _build_run(config, task, mesh)
-    launch.train(
-        run,
-        folder,
-        rounds=config.rounds,
-        rounds_per_evaluation=config.rounds_per_evaluation,
-        rounds_per_checkpoint=config.rounds_per_checkpoint,
-        plot=lambda: report.plot({run.name: [folder.rows]}, folder.path / "curves.png"),
+    launch.run(
+        config,
+        _COLUMNS,
+        functools.partial(_build_run, config),
+        _finish,
         examples="examples",
+        curves=("ca_pcc", "loss"),
     )
+
+
+def _finish(
+    run: training.Run, folder: training.ResultsFolder
+) -> tuple[str, dict[str, float]]:
+    """Writes the weights; returns the result."""
     folder.write_weights(f"{run.name}.npz", run.weights)
     last = folder.rows[-1]
     values = {name: last[name] for name in (*_METRICS, "ca_pcc") if name in last}
-    text = f"{run.name}: " + ", ".join(f"{k} {v:.4f}" for k, v in values.items())
-    launch.finish(folder, task.metric, text, values)
+    return ", ".join(f"{name} {value:.4f}" for name, value in values.items()), values
 
 
 def _with_defaults(config: Config) -> Config:
-    """Gives flags the values of the data, and checks that they go together.
-
-    Raises:
-        InvalidInputError: If they do not.
-    """
+    """Gives flags the values of the data, and checks that they go together."""
     dataset = config.dataset
+    is_generated = dataset == "generated"
     if dataset == "faces" and not config.data_dir:
         raise InvalidInputError("--dataset=faces needs --data_dir=DIR.")
-    images_config.check(config, _READ_AS.get(dataset, dataset))
-    if dataset == "generated":
-        for name in ("data_dir", "image_size"):
-            if getattr(config, name) is not None:
-                raise InvalidInputError(f"--dataset=generated takes no --{name}.")
-    elif config.num_classes is not None:
-        raise InvalidInputError(
-            "--num_classes goes with --dataset=generated only; "
-            f"--dataset={dataset} has its own."
-        )
-    config = config.filled(_SETTINGS[dataset])
-    if (config.model == "mlp") != (dataset == "generated"):
+    images_config.check(config, _read_as(dataset))
+    for name, fits, those in (
+        ("data_dir", not is_generated, "images"),
+        ("image_size", not is_generated, "images"),
+        ("flip", not is_generated, "images"),
+        ("lfw_pairs", not is_generated, "images"),
+        ("num_classes", is_generated, "--dataset=generated"),
+    ):
+        if getattr(config, name) and not fits:
+            raise InvalidInputError(
+                f"--{name} goes with {those}, found --dataset={dataset}."
+            )
+    config = launch.filled(config, _SETTINGS[dataset])
+    if (config.model == "mlp") != is_generated:
         raise InvalidInputError(
             f"--model={config.model} does not go with --dataset={dataset}: mlp is for "
             "vectors (generated), the others are for images."
@@ -277,33 +255,31 @@ def _with_defaults(config: Config) -> Config:
         raise InvalidInputError(
             "--lfw_pairs=FILE and --lfw_dir=DIR go together: the list, and its images."
         )
-    if dataset == "generated" and (config.flip or config.lfw_pairs):
-        name = "flip" if config.flip else "lfw_pairs"
-        raise InvalidInputError(
-            f"--{name} goes with images; --dataset=generated has vectors."
-        )
     if config.evaluate_on != "test" and dataset != "omniglot":
         raise InvalidInputError(
             f"--evaluate_on={config.evaluate_on} goes with --dataset=omniglot."
         )
     if config.positives_cutoff and config.sampling != "pprn":
         raise InvalidInputError("--positives_cutoff goes with --sampling=pprn.")
-    for name in ("num_strata", "batch_size"):
-        limit = getattr(config, name)
-        if (config.num_devices or 1) > limit:
-            raise InvalidInputError(
-                f"--num_devices={config.num_devices} is more than --{name}={limit}."
-            )
+    _check_devices(config, config.num_devices or 1)
     memory.check(memory_needs.images(1, config.image_size or 1))
     return config
 
 
-def _load_task(config: Config) -> tasks.IdentityVerification:
-    """Loads the data.
+def _check_devices(config: Config, count: int) -> None:
+    for name in ("num_strata", "batch_size"):
+        if count > getattr(config, name):
+            raise InvalidInputError(
+                f"--num_devices={count} is more than --{name}={getattr(config, name)}."
+            )
 
-    Raises:
-        InvalidInputError: If they are not there, or damaged.
-    """
+
+def _read_as(dataset: str) -> str:
+    """Faces are images, with defaults of their own."""
+    return "images" if dataset == "faces" else dataset
+
+
+def _load_task(config: Config) -> tasks.IdentityVerification:
     if config.dataset == "generated":
         data = identities.GeneratedIdentities(config.num_classes, seed=config.seed)
     elif config.dataset == "omniglot":
@@ -314,9 +290,7 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
         )
     else:
         data = identities.of_images(
-            images_config.open_index(
-                config, _READ_AS.get(config.dataset, config.dataset)
-            ),
+            images_config.open_index(config, _read_as(config.dataset)),
             image_size=config.image_size,
             **images_config.held_out(config),
         )
@@ -336,6 +310,9 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
         )
         | memory_needs.network("phi", model_fn, config.batch_size, copies=3),
     )
+    lfw = None
+    if config.lfw_pairs is not None:
+        lfw = LfwPairs(config.lfw_pairs, config.lfw_dir, data.example_shape[0])
     return tasks.IdentityVerification(
         data,
         model_fn,
@@ -343,28 +320,20 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
         batch_size=config.batch_size,
         seed=config.seed,
         flip=config.flip,
-        lfw=None
-        if config.lfw_pairs is None
-        else LfwPairs(config.lfw_pairs, config.lfw_dir, data.example_shape[0]),
+        lfw=lfw,
     )
 
 
-def _build_run(
-    config: Config, task: tasks.IdentityVerification, mesh: runtime.DeviceMesh
-) -> training.StepRun:
-    """Puts the classes on the devices.
-
-    Raises:
-        InvalidInputError: If there are more devices than strata or examples, or more
-            strata than classes.
-    """
-    for count, name, limit, of in (
-        (len(mesh), "num_devices", config.num_strata, "--num_strata"),
-        (len(mesh), "num_devices", config.batch_size, "--batch_size"),
-        (config.num_strata, "num_strata", task.num_classes, "n"),
-    ):
-        if count > limit:
-            raise InvalidInputError(f"--{name}={count} is more than {of}={limit}.")
+def _build_run(config: Config) -> training.StepRun:
+    """Puts the classes on the devices."""
+    mesh = runtime.local_mesh(config.num_devices)
+    task = _load_task(config)
+    print(task.summary, flush=True)
+    _check_devices(config, len(mesh))
+    if config.num_strata > task.num_classes:
+        raise InvalidInputError(
+            f"--num_strata={config.num_strata} is more than n={task.num_classes}."
+        )
     algorithm = algorithms.PartialFC(
         task.encoder(),
         task.num_classes,

@@ -11,7 +11,7 @@ baseline; see README.md about the patent that is said to cover it.
 
 The results folder has metrics.csv (a row per round of --steps_per_round steps),
 curves.png and .pdf, the weights, flags.txt and run.json. A run that was stopped or
-killed goes on when it is given the same flags again, and ends with the same bytes.
+killed is resumed when it is given the same flags again, and ends with the same bytes.
 """
 
 import dataclasses
@@ -30,7 +30,6 @@ from experiments.common import (
     memory_needs,
     program,
 )
-from experiments.rf_softmax import report
 from tff_fedss import algorithms, memory, models, samplers, tasks, training
 from tff_fedss.datasets.central import extreme, penn_treebank
 from tff_fedss.errors import InvalidInputError
@@ -41,30 +40,33 @@ _IMAGES = tuple(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Settings:
-    """What a flag is by default; the attributes have the flags' names."""
-
-    num_negatives: int
-    logit_scale: float
-    batch_size: int
-    rounds: int
-    learning_rate: float
-    optimizer: str = "adagrad"
-
-
 _SETTINGS = {
-    "ptb": _Settings(100, 12.0, 20, 40, 0.05),
-    "extreme": _Settings(10, 12.0, 32, 40, 0.05),
-    **dict.fromkeys(_IMAGES, _Settings(20, 20.0, 32, 40, 0.1, "sgd")),
+    "ptb": dict(
+        num_negatives=100,
+        logit_scale=12.0,
+        batch_size=20,
+        rounds=40,
+        optimizer="adagrad",
+        learning_rate=0.05,
+    ),
+    "extreme": dict(
+        num_negatives=10,
+        logit_scale=12.0,
+        batch_size=32,
+        rounds=40,
+        optimizer="adagrad",
+        learning_rate=0.05,
+    ),
+    "images": dict(
+        num_negatives=20,
+        logit_scale=20.0,
+        batch_size=32,
+        rounds=40,
+        optimizer="sgd",
+        learning_rate=0.1,
+    ),
 }
-
-
-def _by_task(name: str) -> str:
-    values = {key: getattr(_SETTINGS[key], name) for key in ("ptb", "extreme")}
-    values["images"] = getattr(_SETTINGS[_IMAGES[0]], name)
-    texts = [f"{key} {value}" for key, value in values.items()]
-    return f" Default: {', '.join(texts)}."
+_by_task = functools.partial(launch.by_dataset, _SETTINGS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,13 +79,13 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "rows with sparse features; or a data set of images, with the model that "
         "`./run.sh train` has for it.",
         group="The run",
-        choices=_SETTINGS,
+        choices=("ptb", "extreme", *_IMAGES),
     )
     sampler: str = config.flag(
         "rff",
-        "Where negatives come from. `full`: no sampling, the full softmax. `exp`: the "
-        "softmax distribution itself. `quadratic`: alpha (h.c)^2 + 1. `rff`: random "
-        "Fourier features. `log_uniform`: Zipf's law, for text.",
+        "What negatives are drawn from. `exp`: the softmax itself. `quadratic`: alpha "
+        "(h.c)^2 + 1. `rff`: random Fourier features. `log_uniform`: Zipf's law, for "
+        "text. `full`: none are drawn.",
         choices=[FULL, *samplers.SAMPLERS],
     )
     data_dir: str | None = config.flag(
@@ -103,8 +105,7 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     share_negatives: bool = config.flag(
         False,
-        "Draw m negatives for the mini-batch, not for each example: cheaper, and "
-        "noisier. An example leaves those out that are its target.",
+        "Draw m negatives for the mini-batch, not for each example.",
     )
     logit_scale: float | None = config.flag(
         None,
@@ -113,18 +114,13 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     mask_positives: bool = config.flag(
         False,
-        "Leave a row's other labels out of its softmax, for `extreme`: they are drawn, "
-        "but do not push.",
+        "Leave a row's other labels out of its softmax, for `extreme`.",
     )
     nu: float = config.flag(
         4.0,
         "Of rff's Gaussian kernel exp(-nu |h - c|^2 / 2); the poster's T is 1 / "
-        "sqrt(nu). nu = tau is the softmax's kernel, but only for endless D: between "
-        "unrelated classes it is e^-nu, and its estimate is off by 1 / sqrt(2 D). "
-        "Below the noise, estimates are clipped, and likely classes are hardly ever "
-        "drawn. With D = 256, 4 learns Penn Treebank best of 0.5 to 12 (tau = 12); at "
-        "12, over a third of the partition sum is in clipped classes. Runs measure "
-        "what comes of it (`effective m`, `clipped mass`), and warn.",
+        "sqrt(nu). nu = tau is the softmax's kernel, but with few features its small "
+        "values are noise and are clipped (README.md): runs measure it, and warn.",
         low=1e-6,
     )
     num_frequencies: int = config.flag(
@@ -133,9 +129,8 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     alpha: float = config.flag(100.0, "Of the quadratic kernel.", low=0.0)
     leaf_size: int | None = config.flag(
         None,
-        "How many classes make a bucket at the bottom of the tree of rff or quadratic: "
-        "more take less memory and more time. Default: d / 2 for quadratic; for rff 1, "
-        "or as few as fit in 1 GiB.",
+        "Classes in a bucket at the bottom of the tree of rff or quadratic. Default: "
+        "d / 2 for quadratic; for rff 1, or as few as fit in 1 GiB.",
         low=1,
     )
     embedding_dim: int = config.flag(
@@ -173,13 +168,11 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     validation_words: int | None = config.flag(
         None,
-        "Measure perplexity on so many words from the start of the validation text, "
-        "for ptb. Default: on all of them.",
+        "Measure perplexity on the first words of the validation text, for ptb. "
+        "Default: on all of them.",
         low=1000,
     )
-    rounds_per_checkpoint: int = config.flag(
-        5, "How often to save what a killed run goes on from.", low=1, decides=False
-    )
+    rounds_per_checkpoint: int = launch.checkpoints(5)
 
 
 _METRICS = ("perplexity", "precision_at_1", "precision_at_3", "precision_at_5", "top1")
@@ -212,8 +205,8 @@ _OPTIMIZERS = {
 def main(config: Config) -> None:
     """Trains and prints the result."""
     images_config.check(config, config.task, flag="task")
-    config = config.filled(_SETTINGS[config.task])
-    if config.mixed_precision and config.task in ("ptb", "extreme"):
+    config = launch.filled(config, _SETTINGS.get(config.task, _SETTINGS["images"]))
+    if config.mixed_precision and config.task not in _IMAGES:
         raise InvalidInputError(
             f"--mixed_precision goes with images; --task={config.task} has none."
         )
@@ -222,36 +215,26 @@ def main(config: Config) -> None:
             "--mask_positives goes with --task=extreme; an example of "
             f"--task={config.task} has one label."
         )
-    folder = launch.open_folder(config, _COLUMNS, "examples")
-    if folder is None:
-        return
-    task = _load_task(config)
-    print(task.summary, flush=True)
-    run = _build_run(config, task)
-    launch.train(
-        run,
-        folder,
-        rounds=config.rounds,
-        rounds_per_evaluation=config.rounds_per_evaluation,
-        rounds_per_checkpoint=config.rounds_per_checkpoint,
-        plot=lambda: report.plot(
-            {run.name: [folder.rows]},
-            task.metric,
-            task.metric_title,
-            folder.path / "curves.png",
-        ),
+    launch.run(
+        config,
+        _COLUMNS,
+        functools.partial(_build_run, config),
+        functools.partial(_finish, config),
         examples="examples",
         watch=_Watch(config),
     )
+
+
+def _finish(
+    config: Config, run: training.Run, folder: training.ResultsFolder
+) -> tuple[str, dict[str, float]]:
+    """Writes the weights; returns the result."""
     folder.write_weights(f"{run.name}.npz", run.weights)
     last = folder.rows[-1]
     values = {name: last[name] for name in _METRICS if name in last}
-    text = f"{run.name}: " + ", ".join(
-        f"{name} {task.format_metric(value)}" for name, value in values.items()
-    )
-    if told := _quality(config, folder.rows):
-        text += f"; {told}"
-    launch.finish(folder, task.metric, text, values)
+    texts = [f"{name} {run.task.format_metric(v)}" for name, v in values.items()]
+    text = "; ".join(filter(None, [", ".join(texts), _quality(config, folder.rows)]))
+    return text, values
 
 
 def _quality(config: Config, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -290,11 +273,6 @@ class _Watch:
 
 
 def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
-    """Loads the data.
-
-    Raises:
-        InvalidInputError: If they are not there, damaged, or do not go with the flags.
-    """
     if config.task in ("ptb", "extreme") and not config.data_dir:
         raise InvalidInputError(f"--task={config.task} needs --data_dir=DIR.")
     common = dict(
@@ -327,40 +305,28 @@ def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
             **common,
         )
     if config.task == "extreme":
-        try:
-            data = extreme.load(config.data_dir)
-            _check_memory(
-                config,
-                data.num_labels,
-                memory_needs.matrix(
-                    "features", data.num_features, config.embedding_dim
-                ),
-            )
-            return tasks.ExtremeClassification(
-                data, mask_positives=config.mask_positives, **common
-            )
-        except InvalidInputError:
-            raise
-        except ValueError as error:
-            raise InvalidInputError(
-                f"--data_dir={config.data_dir}: {error}."
-            ) from error
+        data = extreme.load(config.data_dir)
+        _check_memory(
+            config,
+            data.num_labels,
+            memory_needs.matrix("features", data.num_features, config.embedding_dim),
+        )
+        return tasks.ExtremeClassification(
+            data, mask_positives=config.mask_positives, **common
+        )
     return _image_task(config)
 
 
 def _check_memory(
     config: Config, num_classes: int, encoder: dict[str, int], num_examples: int = 1
 ) -> None:
-    """Refuses what cannot fit into memory, and buckets larger than all classes.
+    """Checks that the run fits into memory, and that buckets are not beyond n.
 
     Args:
         config: The flags.
         num_classes: n.
-        encoder: What the encoder needs.
-        num_examples: At least so many make a mini-batch.
-
-    Raises:
-        InvalidInputError: If so.
+        encoder: What the encoder needs, see `memory_needs`.
+        num_examples: The least that a mini-batch has.
     """
     if config.leaf_size is not None and config.leaf_size > num_classes:
         raise InvalidInputError(
@@ -414,8 +380,10 @@ def _image_task(config: Config) -> tasks.PooledImages:
 
 
 def _build_run(
-    config: Config, task: tasks.SampledSoftmaxTask
+    config: Config,
 ) -> training.SampledSoftmaxRun:
+    task = _load_task(config)
+    print(task.summary, flush=True)
     sampler = None
     if config.sampler != FULL:
         sampler = samplers.SAMPLERS[config.sampler](

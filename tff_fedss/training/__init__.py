@@ -19,7 +19,7 @@ from tff_fedss.training.federated_run import (
     client_selection_fn,
     cohort_fn,
 )
-from tff_fedss.training.leap_run import InTurnEmbedding, LeapRun
+from tff_fedss.training.leap_run import Embedding, InTurnEmbedding, LeapRun
 from tff_fedss.training.loop import train
 from tff_fedss.training.moco_run import MocoRun
 from tff_fedss.training.progress import Progress
@@ -35,6 +35,7 @@ __all__ = [
     "SAMPLINGS",
     "CentralizedRun",
     "Checkpoints",
+    "Embedding",
     "EmbeddingProcess",
     "FederatedRun",
     "InTurnEmbedding",

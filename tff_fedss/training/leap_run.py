@@ -106,20 +106,20 @@ class LeapRun(StepRun):
             steps_per_round: How many updates make a round.
         """
         super().__init__(name, task, student, steps_per_round)
-        self._embedding = embedding
+        self.embedding = embedding
 
     @property
     def state(self) -> list[list[np.ndarray]]:
         """That of the student, and that of the embedding ([] without one)."""
-        embedding = [] if self._embedding is None else self._embedding.state
+        embedding = [] if self.embedding is None else self.embedding.state
         return [self._algorithm.state, embedding]
 
     def set_state(self, state: list[list[np.ndarray]]) -> None:
         """See `Run`."""
         student, embedding = state
         self._algorithm.set_state(student)
-        if self._embedding is not None:
-            self._embedding.set_state(embedding)
+        if self.embedding is not None:
+            self.embedding.set_state(embedding)
 
     def _train_round(self, round_num: int) -> Metrics:
         """See `Run`.
@@ -134,9 +134,9 @@ class LeapRun(StepRun):
             `embedding_loss`, the mean Magnet loss.
         """
         student, measured = self._algorithm, Metrics()
-        if self._embedding is not None:
+        if self.embedding is not None:
             # First, so that there are clusters when the student asks for them.
-            embedding_loss = self._embedding.advance(self._steps_per_round)
+            embedding_loss = self.embedding.advance(self._steps_per_round)
             if np.isfinite(embedding_loss):
                 measured["embedding_loss"] = embedding_loss
         measured.update(super()._train_round(round_num))

@@ -31,6 +31,10 @@ class MocoRun(StepRun):
             self._algorithm.fit_clusters(round_num)
         return super()._train_round(round_num)
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the encoders and the queue, see `MoCo.arrays`."""
+        return self._algorithm.arrays()
+
     def measure_losses(self) -> dict[str, np.ndarray]:
         """Goes through the next epoch's views without training (figures 3 to 5).
 

@@ -1,11 +1,9 @@
 """`./run.sh pretrain`: from public images to a start of federated runs."""
 
-import csv
-
 import pytest
 
 from tests.datasets.images import own_images
-from tests.experiments import program_server
+from tests.experiments import central_runs, program_server
 
 SMALL = ("--image_size=16", "--epochs=2", "--batch_size=8", "--embedding_dim=8")
 
@@ -47,7 +45,7 @@ def pretrained(run, folders, tmp_path_factory):
 
 def test_a_run_leaves_weights_and_says_what_they_are_worth(run, pretrained):
     flags, folder = pretrained
-    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    rows = central_runs.rows_of(folder)
     assert [row["round"] for row in rows] == ["0", "1", "2"]
     assert all(0 <= float(row["probe_top1"]) <= 1 for row in rows)
     assert (folder / "curves.png").exists()
@@ -87,7 +85,4 @@ def test_a_federated_run_starts_from_it(run_train, pretrained, folders, tmp_path
 def test_what_cannot_be_is_refused_in_a_line(run, folders, tmp_path, flags, message):
     if flags == ("--dataset=images",):
         flags = (*flags, f"--data_dir={folders[0]}", "--image_size=16")
-    code, output, errors = run(*flags, f"--results_dir={tmp_path / 'run'}")
-    assert code == 2 and output == "", errors
-    assert message in errors and errors.count("\n") == 1
-    assert not (tmp_path / "run").exists()
+    central_runs.assert_refused(run, flags, message, tmp_path / "run")

@@ -1,12 +1,10 @@
-import csv
-import json
-
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.datasets.images import own_images
-from tests.experiments import killing, program_server
+from tests.experiments import central_runs, program_server
+from tests.experiments.central_runs import rows_of
 
 SMALL = (
     "--dataset=cifar10",
@@ -52,19 +50,12 @@ def pretrained(run, folders, tmp_path_factory):
     return flags, folder
 
 
-def rows_of(folder):
-    return list(csv.DictReader((folder / "metrics.csv").open()))
-
-
-def test_a_run_leaves_a_folder_that_explains_it(run, pretrained, tmp_path):
+def test_a_run_leaves_a_folder_that_explains_it(run, pretrained):
     flags, folder = pretrained
-    names = {path.name for path in folder.iterdir()}
-    assert {"metrics.csv", "speed.csv", "curves.png", "moco.npz", "run.json"} <= names
     rows = rows_of(folder)
     assert [row["steps"] for row in rows] == ["", "3", "6"]
     assert [bool(row["linear_accuracy"]) for row in rows] == [True, False, True]
-    done = json.loads((folder / "done.json").read_text())
-    assert done["linear_accuracy"] == float(rows[-1]["linear_accuracy"]) == 1.0
+    assert float(rows[-1]["linear_accuracy"]) == 1.0
     with np.load(folder / "losses.npz") as losses:
         assert {form: losses[form].shape for form in losses} == dict.fromkeys(
             ("plain", "clustered", "filtered"), (24,)
@@ -72,18 +63,8 @@ def test_a_run_leaves_a_folder_that_explains_it(run, pretrained, tmp_path):
         # Fewer keys that push, and then more that pull: Eq. 1, 6 and 5.
         assert (losses["plain"] >= losses["filtered"]).all()
         assert (losses["filtered"] >= losses["clustered"]).all()
-
-    again = tmp_path / "again"
-    code, _, errors = run(
-        f"--flagfile={folder / 'flags.txt'}", f"--results_dir={again}"
-    )
-    assert code == 0, errors
-    for name in ("metrics.csv", "moco.npz", "losses.npz"):
-        assert (again / name).read_bytes() == (folder / name).read_bytes(), name
-    code, output, _ = run(*flags, f"--results_dir={folder}")
-    assert code == 0 and "Done before, nothing to run." in output
-    code, _, errors = run(*flags, "--gamma=1", f"--results_dir={folder}")
-    assert code == 2 and "--gamma=0.0 there, --gamma=1.0 here" in errors
+    learned = ["moco.npz", "losses.npz"]
+    central_runs.assert_explained(run, flags, folder, learned, "linear_accuracy")
 
 
 def test_own_images_are_loaded_larger_than_their_views(run, tmp_path):
@@ -143,26 +124,20 @@ def test_post_training_starts_from_a_run(run, pretrained, tmp_path):
 def test_a_killed_run_goes_on_to_the_same_bytes(run, folders, tmp_path, loss):
     flags = (*SMALL, f"--data_dir={folders}", f"--loss={loss}", "--gamma=1")
     flags = (*flags, "--epochs=40")
-    code, _, errors = run(*flags, f"--results_dir={tmp_path / 'whole'}")
-    assert code == 0, errors
-    folder = tmp_path / "killed"
-    killing.kill_after_a_checkpoint(
-        "experiments.moco.train", "moco", flags, folder, seconds=400, rounds="[3-9]"
+    central_runs.assert_resumed(
+        run,
+        "experiments.moco.train",
+        "moco",
+        flags,
+        tmp_path,
+        ["moco.npz", "losses.npz"],
+        rounds="[3-9]",
     )
-    code, output, errors = run(*flags, f"--results_dir={folder}")
-    assert code == 0, errors
-    assert "moco: goes on after epoch" in output
-    for name in ("metrics.csv", "moco.npz", "losses.npz"):
-        whole = (tmp_path / "whole" / name).read_bytes()
-        assert (folder / name).read_bytes() == whole, name
 
 
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--loss=best"], "--loss=best: value should be one of <plain|clustered|filt"),
-        (["--gamma=-1"], "--gamma=-1"),
-        (["--data_dir=/no/such"], "--data_dir=/no/such does not exist"),
         (["--pretrained=/no/such"], "there is no /no/such; expected the results fold"),
         (["--batch_size=21"], "--batch_size=21 is more than the --queue_size=20 keys"),
         (["--num_clusters=21"], "--num_clusters=21 is more than the --queue_size=20"),
@@ -177,17 +152,11 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run, folders, tmp_path, loss):
             ["--folders=class"],
             "--folders goes with --dataset=images only, found --data",
         ),
-        (["--dataset=mnist"], "--dataset=mnist: value should be one of <imagenette"),
     ],
 )
 def test_bad_input_is_one_clear_line(run, folders, tmp_path, flags, message):
-    code, output, errors = run(
-        *SMALL, f"--data_dir={folders}", *flags, f"--results_dir={tmp_path / 'run'}"
-    )
-    assert code == 2, errors
-    assert output == "" and errors.count("\n") == 1
-    assert message in errors
-    assert not (tmp_path / "run").exists()
+    flags = (*SMALL, f"--data_dir={folders}", *flags)
+    central_runs.assert_refused(run, flags, message, tmp_path / "run")
 
 
 def test_a_bad_start_is_named(run, pretrained, tmp_path):
@@ -201,10 +170,3 @@ def test_a_bad_start_is_named(run, pretrained, tmp_path):
     assert code == 2 and "query_012 has the shape (64, 256), not" in errors
     assert "give the flags of the model that it was trained with" in errors
     assert not (tmp_path / "run").exists()
-
-
-def test_help_shows_the_flags_by_topic(run):
-    code, output, _ = run("--help")
-    assert code == 0
-    for text in ("./run.sh moco", "\nLoss:\n", "--gamma", "--pretrained"):
-        assert text in output

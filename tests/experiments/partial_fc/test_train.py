@@ -1,5 +1,3 @@
-import csv
-import json
 import subprocess
 import sys
 
@@ -7,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.datasets.images import own_images
-from tests.experiments import killing, program_server
+from tests.experiments import central_runs, killing, program_server
 
 SMALL = (
     "--num_strata=4",
@@ -33,7 +31,7 @@ def run():
 
 
 def read(folder, *columns):
-    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    rows = central_runs.rows_of(folder)
     return np.array([[float(row[c]) for c in columns] for row in rows[1:]])
 
 
@@ -49,28 +47,18 @@ def test_a_run_leaves_a_folder_that_explains_it(run, tmp_path):
     code, output, errors = run(*flags, f"--results_dir={folder}")
     assert code == 0, errors
     assert "n=90 identities" in output and "pprn_0.5: tar_at_far" in output
-    names = {path.name for path in folder.iterdir()}
-    assert {"metrics.csv", "speed.csv", "curves.png", "run.json"} <= names
-    assert not (folder / "checkpoints").exists()
     with np.load(folder / "pprn_0.5.npz") as weights:
         assert weights["W"].shape == (90, 6) and weights["phi_000"].shape == (64, 256)
-    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    rows = central_runs.rows_of(folder)
     assert [row["steps"] for row in rows] == ["", "2", "4", "6"]
     assert [bool(row["tar_at_far"]) for row in rows] == [True, False, False, True]
-    done = json.loads((folder / "done.json").read_text())
-    assert done["tar_at_far"] == float(rows[-1]["tar_at_far"])
-
-    again = tmp_path / "again"
-    code, _, errors = run(
-        f"--flagfile={folder / 'flags.txt'}",
-        "--num_devices=2",
-        f"--results_dir={again}",
+    central_runs.assert_explained(
+        lambda *other: run("--num_devices=2", *other),
+        flags,
+        folder,
+        ["pprn_0.5.npz"],
+        "tar_at_far",
     )
-    assert code == 0, errors
-    for name in ("metrics.csv", "pprn_0.5.npz"):
-        assert (again / name).read_bytes() == (folder / name).read_bytes()
-    code, output, _ = run(*flags, f"--results_dir={folder}")
-    assert code == 0 and "Done before, nothing to run." in output
 
 
 def start(folder, num_devices, *flags):
@@ -141,8 +129,7 @@ def test_on_as_many_devices_a_killed_run_ends_with_the_same_bytes(tmp_path):
         start(killed, 2, *flags), lambda: list(places.glob("round_?.npz")), _SECONDS
     )
     start(killed, 2, *flags).communicate()
-    for name in ("metrics.csv", "pprn_0.5.npz"):
-        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+    central_runs.assert_same_bytes(whole, killed, ["pprn_0.5.npz"])
 
 
 @pytest.mark.parametrize("test", [[], ["--test=images", "--test_share=0.4"]])
@@ -185,7 +172,6 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--results_dir="], "--results_dir=DIR is needed"),
         (["--dataset=faces"], "--dataset=faces needs --data_dir=DIR"),
         (
             ["--dataset=faces", "--data_dir=/no/such"],
@@ -194,16 +180,13 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
         (["--dataset=images"], "--dataset=images needs --data_dir=DIR"),
         (["--dataset=tfds"], "--dataset=tfds needs --tfds_name=NAME"),
         (["--test_share=0.5"], "--test_share goes with --dataset=images or tfds only"),
-        (["--data_dir=/tmp"], "--dataset=generated takes no --data_dir"),
+        (["--data_dir=/tmp"], "--data_dir goes with images, found --"),
         (["--dataset=omniglot", "--num_classes=5"], "--num_classes goes with"),
         (
             ["--model=small_cnn"],
             "small_cnn does not go with --dataset=generated",
         ),
-        (["--sample_rate=0"], "--sample_rate=0"),
-        (["--sample_rate=1.5"], "--sample_rate=1.5"),
-        (["--margin=best"], "value should be one of <none|arcface|arcface_s"),
-        (["--flip"], "--flip goes with images; --dataset=generated has vectors"),
+        (["--flip"], "--flip goes with images, found --dataset=generated"),
         (["--lfw_dir=/tmp"], "--lfw_pairs=FILE and --lfw_dir=DIR go together"),
         (
             ["--evaluate_on=validation"],
@@ -223,15 +206,5 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
     ],
 )
 def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
-    run_flags = ("--num_devices=2", f"--results_dir={tmp_path / 'run'}", *flags)
-    code, _, errors = run(*run_flags)
-    assert code == 2, errors
-    assert errors.count("\n") == 1 and message in errors
-    assert not (tmp_path / "run").exists()
-
-
-def test_help_shows_the_flags_by_topic(run):
-    code, output, _ = run("--help")
-    assert code == 0
-    for text in ("./run.sh partial_fc", "\nClasses and devices:\n", "--num_strata"):
-        assert text in output
+    flags = ("--num_devices=2", *flags)
+    central_runs.assert_refused(run, flags, message, tmp_path / "run")
