@@ -168,7 +168,7 @@ def _as_markdown(table: pd.DataFrame) -> str:
         f"The small CNN at 28x28, logical devices on {os.cpu_count()} CPU cores, SGD "
         "with momentum; medians. of_full: the seconds of r = 1 over those of the row. "
         "Peak: of the process, TensorFlow included.\n\n"
-        f"{table.round(3).to_markdown(index=False, missingval='')}\n"
+        f"{table.round(3).astype(object).fillna('').to_markdown(index=False)}\n"
     )
 
 

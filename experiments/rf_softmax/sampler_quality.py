@@ -97,22 +97,25 @@ def main(config: Config) -> None:
     folder = output_files.create_folder(config.output_dir)
     bias = _bias(config.num_draws)
     _plot(bias, folder / "bias.png")
-    bias["cell"] = [f"{b:.4f} ({n:.4f})" for b, n in bias[["bias", "noise"]].values]
+    cells = [f"{b:.4f} ({n:.4f})" for b, n in bias[["bias", "noise"]].values]
     _write(
         folder / "bias",
         bias,
-        bias.pivot_table("cell", "sampler", "num_negatives", "first", sort=False),
+        bias.assign(cell=cells).pivot_table(
+            "cell", "sampler", "num_negatives", "first", sort=False
+        ),
         f"n = {_CLASSES}, d = {_DIM}, tau = {_SCALE:g}; by m, the mean over "
         f"{_EXAMPLES} examples of |mean of {config.num_draws:,} sampled gradients - "
         "full gradient|_1, in the logits. In brackets: what of it the noise of the "
         "measurement alone would give.",
     )
     mse = pd.concat([_mse(name, setting) for name, setting in settings.items()])
+    poster = [f"{p:.1e}" if p else "" for p in mse.poster.fillna(0)]
     _write(
         folder / "mse",
         mse,
-        mse.pivot_table(
-            "mse", ["method", "D", "poster"], "vectors", sort=False, dropna=False
+        mse.assign(poster=poster).pivot_table(
+            "mse", ["method", "D", "poster"], "vectors", sort=False
         ),
         f"Mean squared error of estimates of e^o, d = {_TABLE_DIM}, {_PAIRS:,} pairs, "
         "tau = 1 and the best alpha where nothing else is said. The poster says "
@@ -128,7 +131,7 @@ def _generator(*key: int) -> np.random.Generator:
 def _write(path: pathlib.Path, rows: pd.DataFrame, page: pd.DataFrame, text: str):
     """Writes rows as .csv, and the text and a table of them as .md."""
     output_files.write_text(path.with_suffix(".csv"), rows.to_csv(index=False))
-    table = page.reset_index().to_markdown(index=False, floatfmt=".1e", missingval="")
+    table = page.reset_index().to_markdown(index=False, floatfmt=".1e")
     output_files.write_text(path.with_suffix(".md"), f"{text}\n\n{table}\n")
     print(f"{text}\n\n{table}")
 

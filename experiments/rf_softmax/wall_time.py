@@ -80,7 +80,7 @@ def main(config: Config) -> None:
         f"Batch of {_BATCH_SIZE}, m = {_NUM_NEGATIVES}, d = {_DIM}; medians of "
         f"{config.repeats} calls, in turns. cpu: processor time, one thread. Ratios: "
         "exp over this, here in processor time.\n\n"
-        f"{rows.round(3).to_markdown(index=False, missingval='')}\n"
+        f"{rows.round(3).astype(object).fillna('').to_markdown(index=False)}\n"
     )
     output_files.write_text(output_dir / "wall_time.md", text)
     print(text)
