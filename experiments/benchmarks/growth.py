@@ -260,7 +260,8 @@ def _as_markdown(table: pd.DataFrame, repeats: int) -> str:
         "the first row, in bytes of W. Bytes are those of the classifier, per client "
         "and round."
     )
-    return f"{text}\n\n{table.round(3).astype(object).fillna('').to_markdown(index=False)}\n"
+    rounded = table.round(3).astype(object).fillna("")
+    return f"{text}\n\n{rounded.to_markdown(index=False)}\n"
 
 
 def _plot(table: pd.DataFrame, path: pathlib.Path) -> None:
