@@ -48,6 +48,7 @@ PAGES = (
     ),
     ("rf_softmax", "frequencies", "mini", "rf_softmax/frequencies", "frequencies_mini"),
     ("rf_softmax", "nu", "mini", "rf_softmax/nu", "nu_mini"),
+    ("rf_softmax", "ptb", "mini", "rf_softmax/ptb", "ptb_mini"),
 )
 
 
