@@ -1,22 +1,28 @@
-"""The rows of a paper's tables as data: which runs there are to be.
+"""The rows of a paper's tables as data: the runs that each of them needs.
 
-Each paper has `experiments/PAPER/cells.py` with a mapping TABLES: by (name, scale), a
-`Table`. `./run.sh table PAPER/NAME --scale=SCALE` runs all cells of one, and
-`./run.sh PROGRAM --cell=NAME/SCALE/CELL` a single one, with one seed.
+Each paper has `experiments/PAPER/cells.py` with a mapping TABLES from (name, scale) to
+a `Table`. `./run.sh table PAPER/NAME --scale=SCALE` runs all cells of a table, and
+`./run.sh PROGRAM --cell=NAME/SCALE/CELL` a single cell with one seed.
 """
 
 import dataclasses
 import importlib
 import pathlib
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from experiments.common import flagfiles
+import experiments
 from tff_fedss.errors import InvalidInputError
 
-# The papers, by the names of their folders.
-PAPERS = ("fedss", "rf_softmax", "partial_fc", "leap", "moco")
+# The folders of experiments/ that have cells, but for this one.
+PAPERS = tuple(
+    sorted(
+        path.parent.name
+        for root in experiments.__path__
+        for path in pathlib.Path(root).glob("*/cells.py")
+        if path != pathlib.Path(__file__)
+    )
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,20 +30,18 @@ class Cell:
     """A run, to be done with several seeds.
 
     Attributes:
-        name: Of its folder in the results of the table; it may have parts, as
+        name: The name of its folder in the results of the table; it may have parts, as
             `cifar10_mini/leap`.
-        settings: What differs from the defaults of the program, by flag.
+        settings: The flags that differ from the defaults of the program.
         title: What it is, in a line.
         start: The name of the cell from whose result, of the same seed, it starts
             (--pretrained); None if it starts by itself.
-        flagfile: From which a person wants it read; None if it is a published one.
     """
 
     name: str
     settings: Mapping[str, Any]
     title: str
     start: str | None = None
-    flagfile: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +74,11 @@ class Table:
         return importlib.import_module(self.program).Config
 
     def differing_settings(self) -> Iterator[str]:
-        """Yields the flags that are not the same in all cells: they are meant so."""
-        texts = [as_texts(cell.settings) for cell in self.cells.values()]
-        return flagfiles.differing_flags(texts)
+        """Yields the flags that are not the same in all cells."""
+        cells = [as_texts(cell.settings) for cell in self.cells.values()]
+        for name in sorted({name for cell in cells for name in cell}):
+            if len({cell.get(name) for cell in cells}) > 1:
+                yield name
 
 
 def table(
@@ -132,34 +138,6 @@ def example(paper: str) -> str:
         (key, table) for key, table in tables_of(paper).items() if key[1] == "mini"
     )
     return f"{number}/{scale}/{next(iter(table.cells))}"
-
-
-def of_flagfiles(table: Table, folder: pathlib.Path) -> Table:
-    """Makes a table like another one, with cells that a person has written.
-
-    Args:
-        table: For the program and the report.
-        folder: Holds a flagfile for each cell, CELL.flags.
-
-    Raises:
-        InvalidInputError: If there is none, or one is damaged.
-    """
-    paths = sorted(folder.glob("*.flags"), key=lambda path: by_number(path.stem))
-    if not paths:
-        raise InvalidInputError(f"there are no flagfiles of cells in {folder}.")
-    cells = [
-        Cell(path.stem, flagfiles.read(path), str(path), flagfile=str(path))
-        for path in paths
-    ]
-    return dataclasses.replace(table, cells={cell.name: cell for cell in cells})
-
-
-def by_number(name: str) -> list[tuple[bool, int | str]]:
-    """Sorts m5 before m10."""
-    return [
-        (part.isdecimal(), int(part) if part.isdecimal() else part)
-        for part in re.split(r"(\d+)", name)
-    ]
 
 
 def as_texts(settings: Mapping[str, Any]) -> dict[str, str]:

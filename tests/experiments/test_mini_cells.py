@@ -45,7 +45,8 @@ def test_a_cell_of_each_paper(test_data, tmp_path, table, cells, data, rounds, h
     assert done.exists()
     before = done.stat().st_mtime_ns
     # What is done is done.
-    status = subprocess.run([*command, "--status"], capture_output=True, text=True)
-    assert status.returncode == 0, status.stderr
-    assert f"{cells} seed 0: done" in status.stdout
+    assert f"{cells} seed 0: done" in outcome.stdout
+    page = subprocess.run([*command, "--report"], capture_output=True, text=True)
+    assert page.returncode == 0, page.stderr
+    assert heading in page.stdout
     assert done.stat().st_mtime_ns == before

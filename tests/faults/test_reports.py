@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 
 from tests.experiments import run_folders
-from tests.faults import harness, programs
+from tests.faults import harness
 from tests.faults.arrangements import all_of, cut_off, make_folder, put, write
 from tests.faults.harness import EITHER, Case
 
@@ -256,14 +256,6 @@ def table(place, **changes):
     run_folders.write_table(place.root / "runs", **changes)
 
 
-def a_cell(place):
-    """A table of one cell with one finished run."""
-    copy_run(place, "train", "runs/cell/seed0")
-    flags = [f for f in programs.PROGRAMS["train"].flags if "results_dir" not in f]
-    (place.root / "cells").mkdir()
-    (place.root / "cells/cell.flags").write_text("\n".join(flags) + "\n")
-
-
 def again(cell, seed, percent, **changes):
     """One of its runs, another one now."""
 
@@ -372,34 +364,6 @@ TABLE += [
     Case("a_seed_twice", "run_table", ["1", "--seeds=0,0"], says=["--seeds=0,0"]),
     Case("seed_1e12", "run_table", ["1", f"--seeds={10**12}"], says=["--seeds="]),
     Case("no_workers", "run_table", ["1", "--workers=0"], says=["--workers=0"]),
-    Case("no_flagfiles", "run_table", ["1", "--flagfiles=/no/such"], says=["/no/such"]),
-    *(
-        Case(
-            f"status_of_done_{label}",
-            "run_table",
-            [
-                *("1", "--status", "--results_dir=runs"),
-                *("--flagfiles=cells", "--seeds=0"),
-            ],
-            arrange=all_of(a_cell, write("runs/cell/seed0/done.json", content)),
-            says=["runs/cell/seed0/done.json"],
-        )
-        for label, content in (("empty", ""), ("cut_off", "{"), ("a_list", "[]"))
-    ),
-    Case(
-        "status_of_a_run_of_another_cell",
-        "run_table",
-        ["1", "--status", "--results_dir=runs", "--flagfiles=cells", "--seeds=0"],
-        arrange=all_of(
-            a_cell,
-            lambda place: (place.root / "runs/cell/seed0/flags.txt").write_text(
-                (place.root / "runs/cell/seed0/flags.txt")
-                .read_text()
-                .replace("--rounds=5", "--rounds=3")
-            ),
-        ),
-        says=["runs/cell/seed0", "--rounds=3"],
-    ),
 ]
 
 

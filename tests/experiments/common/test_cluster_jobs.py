@@ -1,178 +1,94 @@
-"""Cells of a table on a cluster: what runs leave there comes here, whole."""
+"""Cells of a table on a Ray cluster: the files of their runs come here, whole."""
 
 import os
-import shutil
+import pathlib
 import signal
 import subprocess
 import sys
 import tempfile
-import zipfile
 
 import psutil
 import pytest
 
-from experiments.common import cluster_jobs, remote_run
+from experiments.common import cluster_jobs
 from tests import waiting
 from tests.experiments.killing import interrupt_when
 from tests.runtime.test_cluster import RAY_FOLDER, is_alive
 
-
-@pytest.fixture
-def scratch(tmp_path, monkeypatch):
-    """The folder for temporary files of runs."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    (tmp_path / "scratch").mkdir()
-    return tmp_path / "scratch"
-
-
-def runner(tmp_path, *contents):
-    """Runs a program that writes some files: it unpacks an archive of them."""
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        for name, content in contents:
-            archive.writestr(name, content)
-    files = {
-        "all.zip": (tmp_path / "all.zip").read_bytes(),
-        "run/metrics.csv": b"old",
-        "run/checkpoints/fedss/round_1/state": b"1",
-    }
-    arguments = ["-e", "{place}/all.zip", "{place}/run"]
-    return remote_run.Runner("cell", "zipfile", arguments, files, 0, 1)
-
-
-def look_at_the_end(made):
-    made._process.wait()
-    return made.look()
-
-
-def test_a_run_has_what_it_had_and_tells_what_it_leaves(scratch, tmp_path):
-    made = runner(tmp_path, ("metrics.csv", "new"), ("done.json", "{}"))
-    look = look_at_the_end(made)
-    assert look.exit_code == 0 and look.log == b""
-    assert look.changed["metrics.csv"] == b"new"
-    assert look.changed["checkpoints/fedss/round_1/state"] == b"1"
-    # Checkpoints are read before the rows that they need.
-    assert next(iter(look.changed)).startswith("checkpoints/")
-    assert not list(scratch.glob("*/cell"))
-
-
-def test_only_news_are_told(scratch, tmp_path):
-    made = runner(tmp_path, ("metrics.csv", "new"))
-    made._process.wait()
-    made._process.poll = lambda: None  # As if it were at work still.
-    assert set(made.look().changed) == {
-        "metrics.csv",
-        "checkpoints/fedss/round_1/state",
-    }
-    folder = made._folder / "run"
-    (folder / "metrics.csv").write_bytes(b"newer")
-    shutil.rmtree(folder / "checkpoints")
-    look = made.look()
-    assert look.changed == {"metrics.csv": b"newer"} and look.exit_code is None
-    assert look.there == {"metrics.csv"}
-
-
-def test_what_a_program_says_is_told(scratch):
-    made = remote_run.Runner("cell", "zipfile", ["-l", "{place}/no.zip"], {}, 0, 1)
-    look = look_at_the_end(made)
-    assert look.exit_code == 1 and b"No such file" in look.log
-
-
-def test_the_folder_here_is_like_the_one_there(tmp_path, monkeypatch):
-    process = object.__new__(cluster_jobs.RemoteProcess)
-    process._folder = tmp_path / "run"
-    first = {
-        "done.json": b"{}",
-        "checkpoints/fedss/round_1/state": b"1",
-        "metrics.csv": b"1",
-    }
-    written = []
-    write = cluster_jobs.files.write
-    monkeypatch.setattr(
-        cluster_jobs.files,
-        "write",
-        lambda path, content: (written.append(path.name), write(path, content)),
-    )
-    process._bring(remote_run.Look(None, first, frozenset(first), b""))
-    # What a checkpoint needs before it, and that all is done at last.
-    assert written == ["metrics.csv", "state", "done.json"]
-    second = {"checkpoints/fedss/round_2/state": b"2", "metrics.csv": b"12"}
-    there = frozenset({*second, "done.json"})
-    process._bring(remote_run.Look(None, second, there, b""))
-    assert cluster_jobs._tree(process._folder, "") == {"done.json": b"{}", **second}
-    assert not (process._folder / "checkpoints/fedss/round_1").exists()
-
-
-FLAGS = """# {name}
---dataset=glyphs
---num_classes=40
---clients_per_round=2
---warm_start_epochs=0
---rounds_per_evaluation=2
---rounds_per_checkpoint=1
---method=fedss
---num_negatives=5
---rounds=40
+TOYS = pathlib.Path(__file__).parents[1] / "toys"
+COPIES = """import pathlib, shutil, sys
+run = pathlib.Path(sys.argv[1])
+(run / "done.json").write_text((run / "metrics.csv").read_text() + "more")
+print("said")
+sys.exit(3)
 """
 
 
-@pytest.mark.slow
-def test_ctrl_c_ends_a_table_and_its_runs(tmp_path, monkeypatch):
+def test_a_task_returns_the_files_of_its_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sent = {"run/metrics.csv": b"old", "run/checkpoints/1.npz": b"1"}
+    result = cluster_jobs._run("x", ["-c", COPIES, "{folder}/run"], sent)
+    exit_code, found, log = result
+    assert exit_code == 3 and log == b"said\n"
+    assert found == {**sent, "run/done.json": b"oldmore"}
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """Returns the command of a cell of the toy paper's long table."""
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_TMPDIR", RAY_FOLDER)
-    (tmp_path / "cells").mkdir()
-    flags = FLAGS.format(name="one").replace("--rounds=40", "--rounds=100000")
-    (tmp_path / "cells" / "one.flags").write_text(flags)
-    folder = tmp_path / "there" / "one" / "seed0"
-    code, errors, everything = interrupt_when(
-        [
-            *(sys.executable, "-P", "-m", "experiments.common.sweep", "1", "--seeds=0"),
-            f"--flagfiles={tmp_path / 'cells'}",
-            f"--results_dir={tmp_path / 'there'}",
-            "--cluster=local",
-        ],
-        lambda: list(folder.glob("checkpoints/fedss/*")),
-    )
-    assert code == 130, errors
-    assert "Traceback" not in errors and "is lost" not in errors, errors
-    waiting.wait_until(lambda: not any(map(is_alive, everything)))
-    assert not (folder / "done.json").exists()
+    paths = [str(TOYS), *filter(None, sys.path)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
 
-
-@pytest.mark.slow
-def test_a_run_that_is_lost_goes_on_and_ends_as_if_nothing_had_been(
-    tmp_path, monkeypatch
-):
-    pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_TMPDIR", RAY_FOLDER)
-    (tmp_path / "cells").mkdir()
-    (tmp_path / "cells" / "one.flags").write_text(FLAGS.format(name="one"))
-
-    def command(name, *flags):
+    def command(cell, folder, *flags):
         return [
-            *(sys.executable, "-P", "-m", "experiments.common.sweep", "1", "--seeds=0"),
-            f"--flagfiles={tmp_path / 'cells'}",
-            f"--results_dir={tmp_path / name}",
-            *flags,
+            *(sys.executable, "-P", "-m", "experiments.common.sweep", "toy/long"),
+            *(f"--cells={cell}", f"--results_dir={tmp_path / folder}", *flags),
         ]
 
-    subprocess.run(command("here"), check=True, capture_output=True)
-    lost = tmp_path / "there" / "one" / "seed0"
+    return command
+
+
+def runs(process):
+    """The processes of runs that a process has started."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if "experiments.toy.train" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_table_and_its_runs(table):
+    code, errors, everything = interrupt_when(
+        table("long", "there", "--cluster=local"),
+        lambda: runs(psutil.Process()),
+    )
+    assert code == 130, errors
+    assert "Traceback" not in errors, errors
+    waiting.wait_until(lambda: not any(map(is_alive, everything)))
+
+
+@pytest.mark.slow
+def test_a_lost_run_is_done_again_and_ends_as_if_nothing_had_been(table, tmp_path):
+    subprocess.run(table("forty", "here"), check=True, capture_output=True)
     with subprocess.Popen(
-        command("there", "--cluster=local"),
+        table("forty", "there", "--cluster=local"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        waiting.wait_until(lambda: list(lost.glob("checkpoints/fedss/*")), process)
-        (actor,) = (
-            child
-            for child in psutil.Process(process.pid).children(recursive=True)
-            if "ray::Runner" in " ".join(child.cmdline())
-        )
-        os.kill(actor.pid, signal.SIGKILL)
+        waiting.wait_until(lambda: runs(process), process)
+        os.kill(runs(process)[0].ppid(), signal.SIGKILL)  # The task.
         _, errors = process.communicate(timeout=waiting.LIMIT)
     assert process.returncode == 0, errors
-    assert f"{lost} is lost" in errors
     for name in ("metrics.csv", "fedss.npz", "table.csv"):
-        expected = (tmp_path / "here" / "one" / "seed0" / name).read_bytes()
-        assert (lost / name).read_bytes() == expected, name
+        here, there = (
+            tmp_path / folder / "forty" / "seed0" / name for folder in ("here", "there")
+        )
+        assert there.read_bytes() == here.read_bytes(), name

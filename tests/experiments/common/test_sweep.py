@@ -1,8 +1,10 @@
-"""Runs a small table of glyphs in processes of its own, as a user would."""
+"""Tables of a toy paper run in processes, as a user runs them; the published cells."""
 
 import dataclasses
 import json
 import os
+import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,51 +12,26 @@ import sys
 import psutil
 import pytest
 
-from experiments.common import cells, jobs
-from experiments.common import sweep as run_table
-from experiments.fedss import run_config
+from experiments.common import cells, jobs, sweep
 from tests import waiting
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
 
-COMMON = """--dataset=glyphs
---num_classes=40
---clients_per_round=2
---warm_start_epochs=0
---rounds_per_evaluation=2
---rounds_per_checkpoint=1
-"""
+TOYS = pathlib.Path(__file__).parents[1] / "toys"
 
 
-KEY = "1", "mini"
-TABLE = cells.tables_of("fedss")[KEY]
+@pytest.fixture(autouse=True, scope="module")
+def with_toys():
+    """The toy paper is there for all processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        paths = [str(TOYS), *sys.path]
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        yield
 
 
-def jobs_of(folder, seed, results_dir):
-    return run_table._jobs(
-        KEY, cells.of_flagfiles(TABLE, folder), None, [seed], results_dir
-    )
-
-
-@pytest.fixture(scope="module")
-def flagfiles(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("flagfiles")
-    for name, own in {
-        "glyphs_fedss_m10": "--method=fedss\n--num_negatives=10\n--rounds=3\n",
-        "glyphs_fedss_m5": "--method=fedss\n--num_negatives=5\n--rounds=3\n",
-        # n is less than that.
-        "glyphs_neg_only_m41": "--method=neg_only\n--num_negatives=41\n--rounds=3\n",
-    }.items():
-        (folder / f"{name}.flags").write_text(f"# {name}\n{COMMON}{own}")
-    return folder
-
-
-def command(flagfiles, results_dir, *flags):
-    return [
-        *(sys.executable, "-P", "-m", "experiments.common.sweep", "1"),
-        *(f"--flagfiles={flagfiles}", f"--results_dir={results_dir}", "--seeds=0"),
-        *flags,
-    ]
+def command(table, results_dir, *flags):
+    module = [sys.executable, "-P", "-m", "experiments.common.sweep", table]
+    return [*module, f"--results_dir={results_dir}", *flags]
 
 
 def run(*arguments):
@@ -68,13 +45,13 @@ def run(*arguments):
 
 
 @pytest.fixture(scope="module")
-def finished(flagfiles, tmp_path_factory):
-    """The outcome of the command, and its results folder."""
+def finished(tmp_path_factory):
+    """The outcome of the command for three cells, and its results folder."""
     results_dir = tmp_path_factory.mktemp("results")
-    return run(flagfiles, results_dir, "--workers=2"), results_dir
+    return run("toy/1", results_dir, "--workers=2"), results_dir
 
 
-def test_a_failed_cell_is_reported_and_stops_no_other(finished):
+def test_a_paper_is_a_folder_and_a_failed_cell_stops_no_other(finished):
     outcome, results_dir = finished
     assert outcome.returncode == 1
     assert "FAILED: glyphs_neg_only_m41 seed 0" in outcome.stderr
@@ -84,51 +61,64 @@ def test_a_failed_cell_is_reported_and_stops_no_other(finished):
         done = json.loads((results_dir / cell / "seed0" / "done.json").read_text())
         assert done["metric"] == "top1"
         assert f"{cell} seed 0: done" in outcome.stdout
-    # m5 before m10.
-    assert outcome.stdout.index("m5 seed") < outcome.stdout.index("m10 seed")
-    assert (results_dir / "table1.md").exists()
+    assert "# Three cells" in outcome.stdout
+    assert (results_dir / "toy.md").exists()
 
 
-def test_what_is_done_is_not_run_again(finished, flagfiles):
+def test_what_is_done_is_not_run_again(finished):
     _, results_dir = finished
     paths = [*results_dir.glob("*/seed0/metrics.csv")]
     before = {path: path.stat().st_mtime_ns for path in paths}
     assert len(before) == 2
-    outcome = run(flagfiles, results_dir, "--cells=*fedss*")
+    outcome = run("toy/1", results_dir, "--cells=*fedss*")
     assert outcome.returncode == 0, outcome.stderr
     assert "2 of 2 runs are done." in outcome.stdout
+    # Another program may have had the runs; the page is written without any.
+    (results_dir / "toy.md").unlink()
+    outcome = run("toy/1", results_dir, "--report")
+    assert outcome.returncode == 0 and "# Three cells" in outcome.stdout
+    assert (results_dir / "toy.md").exists()
     assert {path: path.stat().st_mtime_ns for path in paths} == before
 
 
-def test_status_runs_nothing(flagfiles, tmp_path):
-    outcome = run(flagfiles, tmp_path / "results", "--status")
-    assert outcome.returncode == 0
-    assert outcome.stdout.strip() == "0 of 3 runs are done."
-    assert not (tmp_path / "results").exists()
+def test_a_list_has_a_command_for_each_run_that_is_missing(finished):
+    _, results_dir = finished
+    outcome = run("toy/1", results_dir, "--list")
+    assert outcome.returncode == 0, outcome.stderr
+    (line,) = outcome.stdout.splitlines()
+    script, python, *arguments = shlex.split(line)
+    assert pathlib.Path(script).name == "run.sh" and python == "python"
+    again = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 2 and "--num_negatives=41 is more" in again.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_table_leaves_runs_that_go_on(flagfiles, tmp_path, number):
-    long = tmp_path / "flagfiles"
-    long.mkdir()
-    text = (flagfiles / "glyphs_fedss_m5.flags").read_text()
-    text = text.replace("--rounds=3", "--rounds=100000")
-    (long / "long.flags").write_text(text + "\n--runtime=native\n")
-    results_dir = tmp_path / "results"
+def test_a_killed_table_leaves_runs_that_resume(tmp_path, number):
+    arguments = command("toy/long", tmp_path, "--cells=long")
     with subprocess.Popen(
-        command(long, results_dir), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        checkpoints = "long/seed0/checkpoints/fedss/round_?.npz"
-        waiting.wait_until(lambda: list(results_dir.glob(checkpoints)), process)
+        folder = tmp_path / "long/seed0/checkpoints/fedss"
+        waiting.wait_until(lambda: list(folder.glob("round_?.npz")), process)
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 2  # The run and TFF's worker.
         os.kill(process.pid, number)
         process.wait(timeout=waiting.LIMIT)
     _, alive = psutil.wait_procs(children, timeout=waiting.LIMIT)
     assert not alive
-    status = run(long, results_dir, "--status").stdout
-    assert status.startswith("0 of 1 runs are done.\n  long seed 0: round ")
+    assert list(folder.glob("round_*.npz"))
+    listed = run("toy/long", tmp_path, "--cells=long", "--list").stdout
+    assert len(listed.splitlines()) == 1
+
+
+def test_a_foreign_run_is_refused_by_its_program(tmp_path):
+    run_folders.write_run(tmp_path, "glyphs_fedss_m5", 0, 50.0, rounds_done=1)
+    outcome = run("toy/1", tmp_path, "--cells=glyphs_fedss_m5")
+    assert outcome.returncode == 1
+    assert "--dataset=omniglot there, --dataset=glyphs here" in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -137,200 +127,72 @@ def test_a_killed_table_leaves_runs_that_go_on(flagfiles, tmp_path, number):
         (["5"], "of fedss, one of 1, 2, 3, 4, figure6, long, .*; found 5"),
         ([], "one of 1, 2, 3, 4, figure6, .*learning_rate; found none"),
         (["1", "2"], "found 1 2"),
-        (["leap/2"], "of leap, one of 1, noise, diversity; found leap/2"),
-        (["glove/1"], "a PAPER of fedss, rf_softmax, partial_fc, leap, moco; found gl"),
+        (["leap/2"], "of leap, one of 1, noise, .*; found leap/2"),
+        (["glove/1"], "a PAPER of fedss, leap, moco, .*rf_softmax; found gl"),
     ],
 )
 def test_which_table_must_be_said(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
-        run_table._table(run_table.Config(), arguments)
+        sweep._table(sweep.Config(), arguments)
+
+
+MOCO = ("4", "mini"), cells.tables_of("moco")["4", "mini"]
+
+
+def jobs_of(key, table, seeds, folder, **flags):
+    return sweep._jobs(key, table, sweep.Config(**flags), seeds, folder)
+
+
+def test_cells_that_are_not_there(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"nothing\* matches none of a_gamma0,"):
+        jobs_of(*MOCO, [0], tmp_path, cells=("nothing*",))
 
 
 @pytest.mark.parametrize(
-    "patterns, seeds, message",
+    "seeds, message",
     [
-        (["nothing*"], ["0"], "nothing\\* matches none of glyphs_fedss_m5, glyphs_fe"),
-        (None, ["0", "a"], "--seeds=0,a must be whole numbers"),
-        (None, [], "--seeds= must be"),
-        (None, ["0", "1" + 12 * "0"], "--seeds=0,1000000000000 must be at most 2147"),
-        (None, ["1", "01"], "--seeds=1,01 has a seed twice"),
+        (["0", "a"], "--seeds=0,a must be whole numbers"),
+        ([], "--seeds= must be"),
+        (["0", "1" + 12 * "0"], "--seeds=0,1000000000000 must be at most 2147"),
+        (["1", "01"], "--seeds=1,01 has a seed twice"),
     ],
 )
-def test_bad_cells_and_seeds(flagfiles, tmp_path, patterns, seeds, message):
-    table = cells.of_flagfiles(TABLE, flagfiles)
+def test_bad_seeds(seeds, message):
     with pytest.raises(InvalidInputError, match=message):
-        run_table._jobs(KEY, table, patterns, run_table._seeds(seeds, table), tmp_path)
+        sweep._seeds(seeds, MOCO[1])
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("--rounds=ten\n", "x.flags: --rounds=ten is no whole number"),
-        ("--dataset=cats\n", "x.flags: there is no --dataset=cats with --task=None"),
-        ("--task=retrieval\n", "no --dataset=glyphs with --task=retrieval"),
-        ("rounds 3\n", "x.flags:1: found 'rounds 3', expected --name=value"),
-        ("# A cell.\n\n--rounds==\n--2 3\n", "x.flags:4: found '--2 3'"),
-    ],
-)
-def test_bad_flagfiles(tmp_path, text, message):
-    (tmp_path / "x.flags").write_text(text)
-    with pytest.raises(InvalidInputError, match=message):
-        jobs_of(tmp_path, 0, tmp_path)
+def test_a_cell_waits_for_the_one_that_it_starts_from(tmp_path):
+    options = dict(cells=("d_gamma1",), rounds=2, pretrained="a.h5")
+    found = jobs_of(*MOCO, [0, 1], tmp_path, **options)
+    names = ["a_gamma0 seed 0", "d_gamma1 seed 0", "a_gamma0 seed 1", "d_gamma1 seed 1"]
+    assert [job.name for job in found] == names
+    first, second, *_ = found
+    assert second.start == first.folder == tmp_path / "a_gamma0" / "seed0"
+    assert jobs.next_job(found, found) is first
+    assert jobs.next_job(found[1:], found) is found[2]
+    assert jobs.next_job([second], found) is None
+    assert jobs.next_job(found[1:], found[1:]) is second
+    assert second.command[3:] == [
+        *("--cell=4/mini/d_gamma1", "--seed=0", "--epochs=2"),
+        f"--results_dir={tmp_path / 'd_gamma1/seed0'}",
+        f"--pretrained={tmp_path / 'a_gamma0/seed0'}",
+    ]
+    assert "--pretrained=a.h5" in first.command
 
 
-def test_rounds_follow_from_the_data_set(tmp_path):
-    (tmp_path / "x.flags").write_text("--dataset=landmarks\n")
-    (job,) = jobs_of(tmp_path, 7, tmp_path)
-    assert job.num_rounds == 5000 and job.folder == tmp_path / "x/seed7"
+def test_cells_in_parts_start_from_the_folder_of_the_table(tmp_path):
+    settings = {"rounds": 1}
+    parts = [
+        cells.Cell("a/b", settings, ""),
+        cells.Cell("c/d", settings, "", start="a/b"),
+    ]
+    table = cells.table("x", "experiments.leap.train", parts, "x")
+    _, job = jobs_of(("1", "mini"), table, [3], tmp_path)
+    assert job.start == tmp_path / "a/b/seed3"
 
 
-# --- Whose the folders are --------------------------------------------------------
-
-CELL = """# PosOnly.
---dataset=omniglot
---method=pos_only
---rounds=4
---client_learning_rate=0.10
---train_top1
---rounds_per_checkpoint=3
-"""
-
-
-@pytest.fixture
-def job(tmp_path):
-    """A finished run of a cell of two seeds: seed 1."""
-    folder = tmp_path / "cells"
-    folder.mkdir()
-    (folder / "omniglot_pos_only.flags").write_text(CELL)
-    run_folders.write_run(
-        tmp_path / "runs",
-        "omniglot_pos_only",
-        1,
-        40.0,
-        flags={"train_top1": "true", "data_dir": "anywhere", "batch_size": 32},
-    )
-    (job,) = jobs_of(folder, 1, tmp_path / "runs")
-    return job
-
-
-def change(path, old, new):
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
-
-
-def test_a_run_of_its_cell(job):
-    run_table._check_folder(job, None)
-    with (job.folder / "flags.txt").open("a") as file:
-        file.write("--pretrained=a.h5\n")
-    run_table._check_folder(job, "elsewhere/a.h5")
-    settings = {**job.cell.settings, "pretrained": "b.h5"}
-    job.cell = dataclasses.replace(job.cell, settings=settings)
-    run_table._check_folder(job, None)
-
-
-def test_a_run_that_has_not_begun(job):
-    for path in job.folder.iterdir():
-        path.unlink()
-    run_table._check_folder(job, None)
-    (job.folder / ".flags.txt.tmp").write_text("--see")
-    run_table._check_folder(job, "a.h5")
-
-
-@pytest.mark.parametrize(
-    "file, old, new, message",
-    [
-        ("flags.txt", "rounds=4", "rounds=3", "--rounds=3 instead of 4. Take it away"),
-        (
-            "flags.txt",
-            "rate=0.1",
-            "rate=0.2",
-            "client_learning_rate=0.2 instead of 0.10",
-        ),
-        ("flags.txt", "=true", "=false", "--train_top1=false instead of true"),
-        ("flags.txt", "seed=1", "seed=0", "with seed 1: it has --seed=0 instead of 1"),
-        (
-            "flags.txt",
-            "--method=pos_only\n",
-            "",
-            "--method=(unset) instead of pos_only",
-        ),
-        (
-            "flags.txt",
-            "--seed",
-            "--pretrained=a\n--seed",
-            "--pretrained=a instead of (uns",
-        ),
-        ("flags.txt", "--", "", "flags.txt:1: found 'method=pos_only'"),
-        ("done.json", "40.0", "41.0", "done.json says 41 %"),
-        (
-            "metrics.csv",
-            ",100,",
-            ",nan,",
-            "metrics.csv:3: num_examples is nan: this run",
-        ),
-    ],
-)
-def test_a_folder_that_is_not_of_its_cell(job, file, old, new, message):
-    change(job.folder / file, old, new)
-    with pytest.raises(InvalidInputError) as error:
-        run_table._check_folder(job, None)
-    assert str(job.folder) in str(error.value) and message in str(error.value)
-
-
-def test_unfinished_runs_are_checked_too(job):
-    (job.folder / "done.json").unlink()
-    (job.folder / "metrics.csv").write_text("half")  # That is for the run to mend.
-    run_table._check_folder(job, None)
-    with pytest.raises(InvalidInputError, match="pretrained=.unset. instead of a.h5"):
-        run_table._check_folder(job, "a.h5")
-
-
-def test_done_without_flags(job):
-    (job.folder / "flags.txt").unlink()
-    with pytest.raises(InvalidInputError, match="flags.txt is missing"):
-        run_table._check_folder(job, None)
-
-
-@pytest.mark.parametrize("depth", [0, 1, 2])
-def test_a_file_where_a_folder_should_be(tmp_path, job, depth):
-    path = [tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/c"][depth]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("")
-    job.folder = tmp_path / "a/b/c"
-    with pytest.raises(InvalidInputError, match=f"{path} is a file, expected a fold"):
-        run_table._check_folder(job, None)
-
-
-def test_a_foreign_run_stops_the_command_at_once(flagfiles, tmp_path):
-    run_folders.write_run(tmp_path, "glyphs_fedss_m5", 0, 50.0)
-    outcome = run(flagfiles, tmp_path, "--status")
-    assert outcome.returncode == 2 and not outcome.stdout
-    assert outcome.stderr.startswith(
-        f"error: {tmp_path}/glyphs_fedss_m5/seed0 is not a"
-    )
-    assert "--dataset=omniglot instead of glyphs" in outcome.stderr
-    assert outcome.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("name", run_config.RunConfig.flags())
-def test_what_a_run_does_not_keep_may_differ(job, name):
-    """The flags that _check_folder passes over are those that a run does not record."""
-    if name in {"rounds", "seed", "runtime", "pretrained"}:
-        return  # The job has these of its own.
-    settings = {**job.cell.settings, name: "7"}
-    job.cell = dataclasses.replace(job.cell, settings=settings)
-    is_kept = run_config.RunConfig.flags()[name].decides
-    if is_kept and name not in {"data_dir", "clients_csv"}:
-        with pytest.raises(InvalidInputError, match=f"--{name}=.* instead of 7"):
-            run_table._check_folder(job, None)
-    else:
-        run_table._check_folder(job, None)
-
-
-def test_a_folder_without_cells(tmp_path):
-    with pytest.raises(InvalidInputError, match=f"no flagfiles of cells in {tmp_path}"):
-        jobs_of(tmp_path, 0, tmp_path)
+# --- The published cells ----------------------------------------------------------
 
 
 def test_every_cell_of_the_paper_is_there():
@@ -395,72 +257,6 @@ def test_the_cells_of_a_table_may_stand_in_one(paper):
             if "rate" in table.results:
                 free |= {"client_learning_rate", "learning_rate", "task"}
             assert {*alike.differing_settings()} <= free
-
-
-def test_a_cell_waits_for_the_one_that_it_starts_from(tmp_path):
-    key = "4", "mini"
-    table = cells.tables_of("moco")[key]
-    found = run_table._jobs(key, table, ["d_gamma1"], [0, 1], tmp_path, rounds=2)
-    names = [f"{job.cell.name} {job.seed}" for job in found]
-    assert names == ["a_gamma0 0", "d_gamma1 0", "a_gamma0 1", "d_gamma1 1"]
-    first, second, *_ = found
-    assert second.start == first.folder == tmp_path / "a_gamma0" / "seed0"
-    assert jobs._next(found, found) is first
-    assert jobs._next(found[1:], found) is found[2]
-    assert jobs._next([second], found) is None
-    first.exit_code = 1
-    assert jobs._next(found[1:], found) is second
-    assert [job.num_rounds for job in found] == [2] * 4
-    assert second.cell.settings["epochs"] == 2
-    assert second.arguments == ["--cell=4/mini/d_gamma1", "--epochs=2"]
-
-
-@pytest.mark.parametrize("is_cold", [True, False])
-def test_kernels_are_compiled_by_one_process(tmp_path, monkeypatch, flagfiles, is_cold):
-    """Else each of several would take half an hour for the same."""
-    cache = tmp_path / "cuda"
-    cache.mkdir()
-    if not is_cold:
-        (cache / "index").touch()
-    monkeypatch.setenv("CUDA_CACHE_PATH", str(cache))
-    found, together = jobs_of(flagfiles, 0, tmp_path), []
-
-    class Process:
-        def __init__(self, job):
-            self.job, self.polls, self.returncode = job, 0, 0
-
-        def poll(self):
-            self.polls += 1
-            if self.polls == 2:
-                self.job.folder.mkdir(parents=True)
-                (self.job.folder / "metrics.csv").write_text("method,round\nfedss,1\n")
-            return 0 if self.polls > 4 else None
-
-    def start(job, *_):
-        job.process = Process(job)
-        at_work = [j for j in found if j.process and j.process.polls < 5]
-        together.append([j.rounds_done() for j in at_work])
-
-    monkeypatch.setattr(jobs, "_start", start)
-    monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
-    jobs.run_all(found, num_workers=3, gpus=["0", "1", "2"], more_settings={})
-    assert together == (
-        [[0], [1, 0], [1, 0, 0]] if is_cold else [[0], [0, 0], [0, 0, 0]]
-    )
-
-
-def test_cells_in_parts_start_from_the_folder_of_the_table(tmp_path):
-    table = cells.table(
-        "x",
-        "experiments.leap.train",
-        [
-            cells.Cell("a/b", {"rounds": 1}, ""),
-            cells.Cell("c/d", {"rounds": 1}, "", start="a/b"),
-        ],
-        "x",
-    )
-    _, job = run_table._jobs(KEY, table, None, [3], tmp_path)
-    assert job.start == tmp_path / "a/b/seed3"
 
 
 @pytest.mark.parametrize(

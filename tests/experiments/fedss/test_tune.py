@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from experiments.common import config, flagfiles, jobs, program
+from experiments.common import config, jobs, program
 from experiments.fedss import run_config, train, tune
 from tests import waiting
 from tests.experiments import killing, run_folders
+from tff_fedss.training import run_files
 
 SMALL = (
     "--num_classes=40",
@@ -44,21 +45,21 @@ def made_up(monkeypatch):
     """Lets runs end at once: percent by rate, or the last line of the log."""
     begun = []
 
-    def run_all(some, **_):
+    def run_all(some, *_):
         for job in some:
             if job.is_done:
                 continue
             begun.append(job.name)
-            flags = flagfiles_of(job)
+            flags = flags_of(job)
             end = ends[float(flags["client_learning_rate"])]
             folder = run_folders.write_run(
                 job.folder.parents[1],
-                job.cell.name,
-                job.seed,
+                job.folder.parent.name,
+                int(flags["seed"]),
                 end if isinstance(end, float) else 1.0,
                 method="fedss",
                 m=int(flags["num_negatives"]),
-                rounds=job.num_rounds,
+                rounds=int(flags["rounds"]),
                 rounds_done=None if isinstance(end, float) else 1,
                 flags=flags,
             )
@@ -71,14 +72,9 @@ def made_up(monkeypatch):
     return ends, begun
 
 
-def flagfiles_of(job):
+def flags_of(job):
     """All flags with which a job begins."""
-    given = config.parse(
-        train.Config(),
-        *job.arguments,
-        f"--seed={job.seed}",
-        f"--results_dir={job.folder}",
-    )
+    given = config.parse(train.Config(), *job.command[3:])
     return run_config.with_defaults(given).deciding()
 
 
@@ -99,7 +95,7 @@ def test_each_rate_and_m_has_an_ordinary_run(run_tune, made_up, tmp_path):
     names = [f"m{m}_rate_{rate}" for m in (5, 10) for rate in (0.1, 0.3)]
     assert begun == [f"{name} seed 7" for name in names]
     for name in names:
-        flags = flagfiles.read(tmp_path / name / "seed7" / "flags.txt")
+        flags = run_files.read_flags(tmp_path / name / "seed7" / "flags.txt")
         assert name == f"m{flags['num_negatives']}_rate_{flags['client_learning_rate']}"
         assert flags["on_validation"] == "true" and flags["validation_share"] == "0.1"
         # A quarter of those of glyphs.
@@ -116,9 +112,9 @@ def test_a_diverged_run_counts_and_is_not_begun_again(run_tune, made_up, tmp_pat
     for _ in range(2):
         code, output, errors = run_tune(*flags)
         assert code == 0, errors
-        assert re.search(r"\| +1 \| +diverged \| +\| +1 \|", output)
+        row = r"\| +1.0 \| +5 \| +\| +\| +400 \| +1 \| +diverged \| +False \|"
+        assert re.search(row, output)
         assert "Taken: --client_learning_rate=0.3" in output
-        assert "At the edge" not in output
         assert len(begun) == 3
 
 
@@ -130,7 +126,7 @@ def test_all_diverged_is_an_error(run_tune, made_up, tmp_path):
     )
     assert code == 1
     assert "all runs have diverged: give smaller --client_learning_rates" in errors
-    assert re.search(r"\| +0.1 \| +diverged \|", output)
+    assert output.startswith("0 of 2 runs are done.")
     assert not (tmp_path / "tuned.flags").exists()
 
 
@@ -142,7 +138,6 @@ def test_another_failure_is_no_divergence(run_tune, made_up, tmp_path):
     assert code == 1
     assert "FAILED: rate_0.3 seed 0" in errors and "No space left" in errors
     assert "1 of 2 runs have failed, and not by diverging" in errors
-    assert "Nothing is chosen yet. Runs still to be done: 1." in output
     assert not (tmp_path / "tuned.flags").exists()
     # The same command tries it again, and only that.
     shutil.rmtree(tmp_path / "rate_0.3")
@@ -153,16 +148,42 @@ def test_another_failure_is_no_divergence(run_tune, made_up, tmp_path):
     assert "Taken: --client_learning_rate=0.3" in output
 
 
-def test_a_folder_of_other_runs_is_refused(run_tune, made_up, tmp_path):
-    ends, begun = made_up
-    ends |= {0.1: 50.0, 0.3: 60.0}
-    flags = ("--client_learning_rates=0.1,0.3", f"--results_dir={tmp_path}")
-    assert run_tune(*SMALL, "--batch_size=16", *flags)[0] == 0
-    # Also by a flag that is not given now.
-    code, _, errors = run_tune(*SMALL, *flags)
-    assert code == 2
-    assert "--batch_size=16 there, --batch_size=32 here" in errors
-    assert len(begun) == 2
+def rows_of(tmp_path):
+    return list(csv.DictReader((tmp_path / "tuning.csv").open()))
+
+
+def test_the_highest_metric_is_taken(run_tune, made_up, tmp_path):
+    ends, _ = made_up
+    ends |= {0.01: 40.0, 0.03: 61.0, 0.1: 50.0}
+    flags = (*SMALL, "--client_learning_rates=0.1,0.01,0.03")
+    code, output, errors = run_tune(*flags, f"--results_dir={tmp_path}")
+    assert code == 0, errors
+    assert (
+        "Taken: --client_learning_rate=0.03, the highest top1 on validation" in output
+    )
+    flags = run_files.read_flags(tmp_path / "tuned.flags")
+    assert flags == {"client_learning_rate": "0.03"}
+    rows = rows_of(tmp_path)
+    percents = [float(row["top1_percent"]) for row in rows]
+    assert percents == pytest.approx([40.0, 61.0, 50.0], abs=1e-9)
+    # sqrt(0.61 * 0.39 / 400)
+    error = pytest.approx(2.4387, abs=1e-4)
+    assert float(rows[1]["standard_error_percent"]) == error
+    assert [row["is_taken"] for row in rows] == ["False", "True", "False"]
+    assert (tmp_path / "tuning.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_of_equal_ones_the_first_is_taken(run_tune, made_up, tmp_path):
+    ends, _ = made_up
+    ends |= {0.01: 50.0, 0.1: 50.0}
+    grids = ("--client_learning_rates=0.1,0.01", "--num_negatives_grid=10,5")
+    small = [flag for flag in SMALL if "negatives" not in flag]
+    code, _, errors = run_tune(*small, *grids, f"--results_dir={tmp_path}")
+    assert code == 0, errors
+    assert run_files.read_flags(tmp_path / "tuned.flags") == {
+        "client_learning_rate": "0.01",
+        "num_negatives": "5",
+    }
 
 
 @pytest.mark.parametrize(
@@ -215,11 +236,7 @@ def test_a_killed_search_goes_on_to_the_same_choice(tmp_path):
     for name in ("tuned.flags", "tuning.csv", "rate_0.1/seed0/metrics.csv"):
         assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
     rows = list(csv.DictReader((killed / "tuning.csv").open()))
-    assert [row["outcome"][:20] for row in rows] == [
-        "done",
-        "done",
-        "fedss has diverged i",
-    ]
+    assert [row["outcome"] for row in rows] == ["done", "done", "diverged"]
     taken = next(row for row in rows if row["is_taken"] == "True")
     outcome = subprocess.run(
         [
@@ -234,7 +251,7 @@ def test_a_killed_search_goes_on_to_the_same_choice(tmp_path):
         text=True,
     )
     assert outcome.returncode == 0, outcome.stderr
-    flags = flagfiles.read(tmp_path / "run" / "flags.txt")
+    flags = run_files.read_flags(tmp_path / "run" / "flags.txt")
     assert flags["client_learning_rate"] == taken["client_learning_rate"]
     # On the test now, and the validation clients stay apart as they were asked to.
     data = json.loads((tmp_path / "run" / "data.json").read_text())["data"]

@@ -1,0 +1,1 @@
+"""A paper that consists of this folder."""
