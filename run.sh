@@ -5,9 +5,7 @@
 set -euo pipefail
 
 root=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
-readonly root venv="$root/.venv"
-readonly python_version=3.11  # the only one that TFF 0.87 and the lock suit
-readonly lock_date=2024-10-01 # for `./run.sh lock`
+readonly root venv="$root/.venv" python_version=3.11 # the one of TFF 0.87 and the lock
 
 # The programs: name, module, what it does.
 programs() {
@@ -19,25 +17,16 @@ table               experiments.common.sweep          all runs of a table (N of 
 tune                experiments.fedss.tune            the clients' learning rate for your data, on validation clients
 pretrain            experiments.fedss.pretrain        a start for phi, from public images: for --pretrained
 describe            experiments.fedss.describe        a data set's clients and classes, and what a round costs
-report              experiments.fedss.report          the page of a FedSS table, from its runs
 rf_softmax          experiments.rf_softmax.train      RF-softmax: negatives from kernels, centrally
-rf_softmax_report   experiments.rf_softmax.report     its page
-sampler_quality     experiments.rf_softmax.sampler_quality  bias of its samplers
 partial_fc          experiments.partial_fc.train      very many classes over several devices, centrally (Partial FC)
-partial_fc_report   experiments.partial_fc.report     its page
 leap                experiments.leap.train            LEAP, SPLD or random mini-batches, centrally
-leap_report         experiments.leap.report           its page
 moco                experiments.moco.train            contrastive features without labels (MoCo v2, focal loss)
-moco_report         experiments.moco.report           its page
 export              experiments.encoders.export       the encoder of a finished run: .keras, SavedModel or TFLite
 embed               experiments.encoders.embed        vectors of your images by an encoder: .parquet or .npz
 evaluate            experiments.encoders.evaluate     an encoder on labelled images: MAP@10, R-precision, top-1
 neighbours          experiments.encoders.neighbours   a page of each image's nearest images
 privacy             experiments.privacy.privacy       what the server learns of the classes of a client, by attacks
-defence_table       experiments.privacy.defence_table  attacks on each defence of the class set
 benchmark           experiments.benchmarks.benchmark  rounds and steps beside TensorFlow, TFF and the peers
-gpu_check           experiments.benchmarks.gpu_check  what works on this machine's GPUs, and how fast
-gradient_noise      experiments.fedss.gradient_noise  the noise of sampled gradients
 prepare_landmarks   data.prepare_landmarks            Landmarks-User-160k as TFF's files, from the images
 prepare_imagenet21k data.prepare_imagenet21k          ImageNet-21k as TFRecord files
 partition_sop       data.partition_sop                which client has which image of SOP
@@ -50,12 +39,13 @@ Usage: ./run.sh COMMAND [FLAGS]      (each command has --help)
 
 $(programs | sed -E 's/^(\S+)( *)\S+ +/  \1\2/')
 
-  test [PYTEST ARGS]  the fast tests; --slow adds the slow ones
-  ray start|stop      Ray's own: this machine as part of a cluster, for --cluster
   setup [--gpu]       only make .venv; --gpu adds the CUDA libraries (for good)
-  lock                write the *.lock files again (maintainers)
+  test [PYTEST ARGS]  the fast tests; --slow adds the slow ones, -m gpu takes those of GPUs
+  ray start|stop      Ray's own: this machine as part of a cluster, for --cluster
+  lock                write the *.lock files again, by .ci/lock (maintainers)
   ANYTHING ELSE       runs inside .venv: ./run.sh python x.py, ./run.sh ruff check .
 
+eval "\$(./run.sh completion)" completes commands, flags, data sets and cells in bash.
 The first command makes .venv: 1-5 minutes, 3 GB. PYTHON=/path/to/python3.11 picks
 the Python that it is made with. To start afresh, delete .venv.
 END
@@ -68,9 +58,8 @@ die() {
 }
 
 # --- Set-up -----------------------------------------------------------------------
-# uv installs the hash-checked locks. A stamp with the key of all that went in is written
-# last, so a set-up that was killed is made again from the start (half a minute with uv's
-# cache). The key holds the path of the checkout because environments cannot be moved.
+# uv installs the hash-checked locks. A stamp with the key of all that went in, and of the
+# path, since environments cannot be moved, is written last: a killed set-up begins again.
 
 key() { # key: of what .venv is made of
   {
@@ -151,18 +140,15 @@ ensure_environment() {
 enter_environment() {
   ensure_environment
   export VIRTUAL_ENV=$venv PATH="$venv/bin:$PATH"
-  # TensorFlow 2.15 logs three "errors" at every start, about CUDA plugins registering
-  # twice. Real errors reach Python as exceptions.
+  # TensorFlow 2.15 logs three "errors" at every start; real ones reach Python.
   export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
-  # Ray tells nobody how it is used, and its first machine keeps nothing of each task: 3 kB
-  # of a part of a round, which nobody looks at.
+  # Ray sends no usage statistics, and keeps nothing of each task (3 kB).
   export RAY_USAGE_STATS_ENABLED=${RAY_USAGE_STATS_ENABLED:-0}
   export RAY_worker_niceness=${RAY_worker_niceness:-0} # else actors give way to all else
   export RAY_task_events_report_interval_ms=${RAY_task_events_report_interval_ms:-0}
   unset PYTHONHOME
   if [[ -e $venv/.gpu ]]; then
-    # TensorFlow compiles its kernels for GPUs that are newer than itself: half an hour,
-    # in each process again unless they are kept. CUDA's own limit is less than they take.
+    # Kernels for GPUs newer than TensorFlow take half an hour to compile: they are kept.
     local cache=${TFF_FEDSS_CACHE:-${XDG_CACHE_HOME:-${HOME:-$root}/.cache}/tff_fedss}
     export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$cache/cuda}
     export CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
@@ -171,8 +157,7 @@ enter_environment() {
 }
 
 # --- Commands ---------------------------------------------------------------------
-# `-P` keeps the caller's directory off sys.path: a folder called `experiments` or a
-# file called `random.py` there must not stand in for ours.
+# `-P` keeps the caller's directory, which may have a random.py, off sys.path.
 
 setup() {
   [[ $# == 0 || $* == --gpu ]] || die "setup has one flag, --gpu; given: $*"
@@ -186,14 +171,12 @@ setup() {
     "$(grep -oE '^tensorflow(-federated)?==[^ ]+' "$root/requirements.lock" | paste -sd ' ')"
   if (($#)); then
     say "a look at the GPUs; the first one on a new GPU may take half an hour"
-    python -P -m experiments.benchmarks.gpu_check --parts=machine,operations \
-      --output="$venv/gpu_check.json"
+    python -P -m pytest -m gpu -k "driver or operation" "$root/tests/gpu"
   fi
 }
 
 run_tests() {
-  # All tests go over a process per core, the files whole: what a file's tests share is
-  # built once. Each process may take 3 GB.
+  # A process per core, of up to 3 GB; a file's tests, which share things, stay together.
   local arg cores where=("$root/tests")
   enter_environment
   cores=$(nproc)
@@ -204,6 +187,20 @@ run_tests() {
   exec python -P -m pytest "${where[@]}" "$@"
 }
 
+# The words change with the programs, which are asked for them once.
+print_completion() {
+  local words=$venv/completion.bash
+  enter_environment
+  if [[ ! -e $words || -n $(find "$0" "$root"/{experiments,tff_fedss/tasks} -name '*.py' \
+    -newer "$words" -print -quit) ]]; then
+    # shellcheck disable=SC2046  # Neither names nor modules have spaces.
+    python -P -m experiments.common.completion \
+      $(programs | awk '{ print $1 "=" $2 }') > "$words.new"
+    mv "$words.new" "$words"
+  fi
+  cat "$words"
+}
+
 run_bazel() { # Bazel finds Python on PATH; a short fixed one keeps its caches valid.
   command -v bazel > /dev/null || die "no bazel here: apt-get install bazel-bootstrap"
   enter_environment
@@ -211,44 +208,16 @@ run_bazel() { # Bazel finds Python on PATH; a short fixed one keeps its caches v
   PATH="$venv/bin:/usr/local/bin:/usr/bin:/bin" exec bazel "$@"
 }
 
-# Resolves the *.in files again, as of lock_date. All files are written or none.
-relock() {
-  local work
-  enter_environment
-  cd "$root"
-  work=$(mktemp -d)
-  # shellcheck disable=SC2064  # $work is known now and local
-  trap "rm -rf '$work'" EXIT
-  compile() { # compile OUTPUT ARGS
-    uv pip compile --quiet --upgrade --python-version "$python_version" \
-      --python-platform x86_64-manylinux_2_31 --generate-hashes --no-annotate \
-      --custom-compile-command "./run.sh lock" --output-file "$work/$1" "${@:2}"
-  }
-  compile build.lock build.in # pinned, and without dependencies
-  compile requirements.lock requirements.in test.in --exclude-newer "$lock_date" \
-    --override overrides.txt --constraint build.in
-  # The same packages with TensorFlow's CUDA extra, of which gpu.lock keeps the
-  # additions. The extra must stand in the override: an override replaces the whole
-  # requirement, extras included.
-  sed 's/^tensorflow==/tensorflow[and-cuda]==/' overrides.txt > "$work/overrides.txt"
-  compile all.lock requirements.in --exclude-newer "$lock_date" \
-    --override "$work/overrides.txt" --constraint "$work/requirements.lock"
-  {
-    echo "# Written by ./run.sh lock: the NVIDIA libraries that tensorflow[and-cuda] adds to"
-    echo "# requirements.lock, for \`./run.sh setup --gpu\`. Resolved, NOT yet run on a GPU."
-    awk '/^[^ #]/ { keep = /^nvidia-/ } keep' "$work/all.lock"
-  } > "$work/gpu.lock"
-  grep -q '^nvidia-' "$work/gpu.lock" || die "tensorflow[and-cuda] brought no nvidia wheel"
-  cp "$work"/{build,requirements,gpu}.lock "$root/"
-  say "wrote build.lock, requirements.lock and gpu.lock; the next command installs them"
-}
-
 command=${1:-help}
 shift || true
 case $command in
   help | -h | --help) usage ;;
+  completion) print_completion ;;
   setup) setup "$@" ;;
-  lock) relock ;;
+  lock)
+    enter_environment
+    exec "$root/.ci/lock"
+    ;;
   test) run_tests "$@" ;;
   bazel) run_bazel "$@" ;;
   *)

@@ -15,6 +15,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes minutes; runs with --slow only")
+    config.addinivalue_line("markers", "gpu: needs a GPU: ./run.sh test -m gpu")
     # TFF's own default context complains when a process ends without having used it,
     # as the one does that only hands out the tests to others.
     runtime.set_in_process_context()
@@ -25,6 +26,10 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="slow: needs --slow"))
+    on_gpus = [item for item in items if "gpu" in item.keywords]
+    if on_gpus and not tf.config.list_physical_devices("GPU"):
+        for item in on_gpus:
+            item.add_marker(pytest.mark.skip(reason="gpu: TensorFlow sees none"))
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,6 @@
-"""Three rounds of every algorithm of the project, so small that they take seconds.
+"""Rounds of every algorithm of the project, so small that they take seconds.
 
-Each is a function of a place: of a TFF context for those of FedSS, of the name of a
-device for the central ones. Data, seeds and initial weights are always the same, so
-that what two places compute can be compared.
+Data, seeds and initial weights are always the same: two devices can be compared.
 """
 
 import functools
@@ -18,7 +16,6 @@ from tff_fedss.algorithms import fedss
 from tff_fedss.datasets.central.augmentation import AUGMENTATIONS
 from tff_fedss.samplers import self_paced
 
-ROUNDS = 3
 _IMAGE_SHAPE = (16, 16, 1)
 _NUM_CLASSES, _NUM_POSITIVES, _DIM = 50, 5, 16
 _NUM_CLIENTS, _NUM_IMAGES, _BATCH_SIZE = 4, 40, 16
@@ -34,11 +31,7 @@ def _phi() -> tf.keras.Model:
 
 @functools.cache
 def process(method: str) -> tff.learning.templates.LearningProcess:
-    """Builds the learning process of a method of `FEDERATED`.
-
-    Args:
-        method: Which.
-    """
+    """Builds the learning process of a method of `FEDERATED`."""
     sgd = tff.learning.optimizers.build_sgdm(0.05)
     arguments = (
         _phi,
@@ -55,24 +48,30 @@ def process(method: str) -> tff.learning.templates.LearningProcess:
     return algorithms.build_fedss(*arguments, method=method)
 
 
-def federated(method: str, context: Any, rounds: int = ROUNDS) -> Rounds:
-    """Does rounds of a method.
+def train(name: str, device: str, rounds: int) -> Rounds:
+    """Trains with an algorithm on a device.
 
     Args:
-        method: Of `FEDERATED`.
-        context: A TFF context.
-        rounds: How many.
+        name: One of `FEDERATED` or `CENTRAL`.
+        device: Such as "GPU:0".
+        rounds: The number of rounds, or of steps.
 
     Returns:
-        The weights.
+        The weights after each round, the initial ones first.
     """
+    return (_central if name in CENTRAL else _federated)(name, device, rounds)
+
+
+def _federated(method: str, device: str, rounds: int) -> Rounds:
     learning = process(method)
+    context = runtime.InProcessContext([device], clients_per_device=1)
     with tff.framework.get_context_stack().install(context):
         state = learning.initialize()
         result = [_weights(learning, state)]
         for _ in range(rounds):
             state, _ = learning.next(state, _clients())
             result.append(_weights(learning, state))
+    context.close()
     return result
 
 
@@ -101,20 +100,11 @@ def _clients() -> list[dict[str, Any]]:
     return clients
 
 
-def central(name: str, device: str) -> Rounds:
-    """Does steps of a central algorithm.
-
-    Args:
-        name: Of `CENTRAL`.
-        device: Such as "GPU:0".
-
-    Returns:
-        The weights.
-    """
+def _central(name: str, device: str, rounds: int) -> Rounds:
     with tf.device(f"/{device}"):
         algorithm, update = CENTRAL[name](f"/{device}")
         result = [_copies(algorithm)]
-        for step in range(ROUNDS):
+        for step in range(rounds):
             update(step)
             result.append(_copies(algorithm))
     return result
@@ -153,7 +143,7 @@ def _partial_fc(device: str):
         models.ImageEncoder(_phi()),
         _NUM_CLASSES,
         _DIM,
-        # Its shards on one device: tests have several.
+        # Both shards on one device.
         runtime.DeviceMesh([device] * 2),
         margin=losses.Margin("arcface", 16.0, 0.35),
         sample_rate=0.5,
@@ -197,7 +187,7 @@ def _leap(device: str):
 
 
 class _Magnet:
-    """LEAP's embedding; it has a state, and no weights by that name."""
+    """LEAP's embedding, with its state as weights."""
 
     def __init__(self):
         settings = algorithms.MagnetSettings(
@@ -214,7 +204,7 @@ class _Magnet:
 
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
-        """What it learns."""
+        """The arrays that it learns."""
         arrays = [a for a in self.algorithm.state[4:] if a.dtype == np.float32]
         return tff.learning.models.ModelWeights(arrays, [])
 
@@ -237,11 +227,9 @@ def _moco(device: str):
     )
 
     algorithm.fit_clusters(1)
-
-    def update(step: int) -> None:
-        algorithm.update(_batch(step)[0], _batch(step + ROUNDS)[0])
-
-    return algorithm, update
+    return algorithm, lambda step: algorithm.update(
+        _batch(step)[0], _batch(step + 100)[0]
+    )
 
 
 CENTRAL: dict[str, Callable[[str], tuple[Any, Callable[[int], Any]]]] = {
