@@ -54,7 +54,7 @@ def main(config: Config) -> None:
         raise InvalidInputError(f"--output={config.output} lies in no folder.")
     encoder = config.load_encoder()
     images = config.load_images()
-    features = vectors.of(encoder, images, config.vectors)
+    features = config.load_vectors(encoder, images)
     measured = {}
     for name, rows in _groups(images, encoder.metadata.get("class_names")).items():
         labels = images.labels[rows]
@@ -81,13 +81,7 @@ def main(config: Config) -> None:
 def measure(
     features: np.ndarray, labels: np.ndarray, far: float, num_pairs: int
 ) -> dict[str, Any]:
-    """Measures vectors.
-
-    Args:
-        features: [images, d].
-        labels: int[images].
-        far: Of TAR@FAR.
-        num_pairs: To draw for it.
+    """Measures vectors, [images, d], with labels, int[images].
 
     Returns:
         The numbers of images and classes, and shares by name.

@@ -63,8 +63,7 @@ def main(config: Config) -> None:
 
 def _bytes(path: str) -> int:
     top = pathlib.Path(path)
-    found = [top] if top.is_file() else top.rglob("*")
-    return sum(p.stat().st_size for p in found if p.is_file())
+    return sum(p.stat().st_size for p in (top, *top.rglob("*")) if p.is_file())
 
 
 if __name__ == "__main__":

@@ -1,53 +1,26 @@
-"""The feature extractor that a finished run has left, of whatever program."""
+"""The feature extractor that a finished run of any program has left."""
 
 import dataclasses
-import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from tff_fedss import files, models, tasks
-from tff_fedss.datasets.federated.preprocessing import Preprocessing
+from experiments.common import run_encoder
+from tff_fedss import files, models
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.models import ImageInput
 from tff_fedss.training import run_files
 
-# Drawings are stored at their size, in grey, ink bright on dark. Omniglot's files, for
-# which a reader of drawings makes that, are of dark ink on paper.
-_DRAWINGS = {"omniglot": True, "glyphs": False}
-# A flag that only this program's runs have.
-_SIGNS = {
-    "clients_per_round": "train",
-    "sample_rate": "partial_fc",
-    "sampler": "rf_softmax",
-    "key_momentum": "moco",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Trained:
-    """What a program trains.
-
-    Attributes:
-        model: The name of phi.
-        build: Makes phi, with any weights.
-        image_input: How its images become ready.
-    """
-
-    model: str
-    build: Callable[[], tf.keras.Model]
-    image_input: ImageInput
-
 
 @dataclasses.dataclass(frozen=True)
 class FinishedRun:
-    """A feature extractor, and where it comes from.
+    """A feature extractor and its origin.
 
     Attributes:
         phi: With the weights that the run has ended with.
-        image_input: How its images become ready.
+        image_input: The preprocessing of its images.
         facts: For the metadata of the encoder, for JSON.
     """
 
@@ -61,8 +34,7 @@ def read(results_dir: str, method: str | None = None) -> FinishedRun:
 
     Args:
         results_dir: The run's folder.
-        method: Which of its methods, as the weights METHOD.npz are called. None: the
-            only one.
+        method: The name of its weights, METHOD.npz. None: the only ones.
 
     Raises:
         InvalidInputError: If it is not the folder of a finished run of images, the
@@ -78,137 +50,33 @@ def read(results_dir: str, method: str | None = None) -> FinishedRun:
         raise InvalidInputError(
             f"{where}: its run is not finished: give its command again first."
         )
-    program = next((name for sign, name in _SIGNS.items() if sign in flags), None)
-    if program is None:
-        raise InvalidInputError(
-            f"{where} is of a program that leaves no encoder: expected a run of train, "
-            "compare, partial_fc, rf_softmax or moco."
-        )
-    try:
-        trained = _TRAINED[program](flags, where)
-    except (KeyError, ValueError) as error:
-        if isinstance(error, InvalidInputError):
-            raise
-        raise InvalidInputError(
-            f"{folder / run_files.FLAGS} is damaged, or of another version: "
-            f"{files.error_text(error)}."
-        ) from error
+    model, phi, image_input = run_encoder.read(folder)
     weights = _weights_file(folder, where, method)
-    phi = trained.build()
     models.load_pretrained(phi, weights)
     description = run_files.read_json(folder / run_files.RUN) or {}
     facts = {
         "method": weights.stem,
-        "program": program,
-        "model": trained.model,
+        "model": model,
         "class_names": done.get("class_names"),
         "weights_sha256": files.sha256(weights),
         "flags": flags,
-        "run": {
-            key: description[key]
-            for key in ("started", "versions")
-            if key in description
-        },
+        "run": {k: v for k, v in description.items() if k in ("started", "versions")},
     }
-    return FinishedRun(phi, trained.image_input, facts)
+    return FinishedRun(phi, image_input, facts)
 
 
 def _weights_file(folder: pathlib.Path, where: str, method: str | None) -> pathlib.Path:
     found = sorted(p for p in folder.glob("*.npz") if p.name != "losses.npz")
-    names = [path.stem for path in found]
-    if method is None:
-        if len(found) == 1:
-            return found[0]
-        problem = f"has the weights of {', '.join(names)}: say which by --method."
+    names = ", ".join(path.stem for path in found)
+    if not found:
+        raise InvalidInputError(f"{where} has no METHOD.npz, the weights.")
+    if method is None and len(found) > 1:
         raise InvalidInputError(
-            f"{where} {problem if found else 'has no METHOD.npz, the weights.'}"
+            f"{where} has the weights of {names}: say which by --method."
         )
-    if method not in names:
+    chosen = [path for path in found if method in (None, path.stem)]
+    if not chosen:
         raise InvalidInputError(
-            f"--method={method}: there is no {folder / method}.npz, but "
-            f"{', '.join(names) or 'none'}."
+            f"--method={method}: there is no {folder / method}.npz, but {names}."
         )
-    return folder / f"{method}.npz"
-
-
-def _feature_extractor(
-    flags: Mapping[str, str], image_input: ImageInput, name: str
-) -> _Trained:
-    size, channels = image_input.image_size, image_input.channels
-    build = functools.partial(
-        models.FEATURE_EXTRACTORS[name],
-        (size, size, channels),
-        int(flags["embedding_dim"]),
-    )
-    return _Trained(name, build, image_input)
-
-
-def _image_input(
-    dataset: str, image_size: int, resize_size: int | None = None
-) -> ImageInput:
-    """How the reader of a federated data set, or of one pooled, makes images ready."""
-    if dataset in _DRAWINGS:
-        inverted = _DRAWINGS[dataset]
-        return ImageInput(image_size, 1, resizing="box", inverted=inverted)
-    sizes = Preprocessing(image_size, resize_size)
-    return ImageInput(image_size, resize_size=sizes.resize_size)
-
-
-def _of_train(flags: Mapping[str, str], where: str) -> _Trained:
-    del where
-    resize_size = flags.get("resize_size")
-    image_input = _image_input(
-        flags["dataset"],
-        int(flags["image_size"]),
-        None if resize_size is None else int(resize_size),
-    )
-    return _feature_extractor(flags, image_input, flags["model"])
-
-
-def _of_partial_fc(flags: Mapping[str, str], where: str) -> _Trained:
-    if flags["dataset"] == "generated":
-        raise InvalidInputError(
-            f"{where} has learnt from generated vectors: it has no encoder of images."
-        )
-    size = int(flags["image_size"])
-    image_input = (
-        _image_input("omniglot", size)
-        if flags["dataset"] == "omniglot"
-        else ImageInput(size, resizing="bilinear")
-    )
-    return _feature_extractor(flags, image_input, flags["model"])
-
-
-def _of_rf_softmax(flags: Mapping[str, str], where: str) -> _Trained:
-    family = tasks.FAMILIES.get(flags["task"])
-    if family is None:
-        raise InvalidInputError(
-            f"{where} has learnt from --task={flags['task']}: it has no encoder of "
-            "images."
-        )
-    settings = family.settings["classification"]
-    image_input = _image_input(flags["task"], settings.image_size)
-    return _feature_extractor(flags, image_input, settings.model)
-
-
-def _of_moco(flags: Mapping[str, str], where: str) -> _Trained:
-    del where
-    size, name = int(flags["image_size"]), flags["backbone"]
-    # Photographs are loaded larger and cut, see the program.
-    is_photograph = flags["dataset"] == "imagenette"
-    image_input = ImageInput(
-        size,
-        resize_size=round(size * 256 / 224) if is_photograph else size,
-        resizing="bilinear",
-        cut_square=True,
-    )
-    build = functools.partial(models.BACKBONES[name], (size, size, 3))
-    return _Trained(name, build, image_input)
-
-
-_TRAINED: Mapping[str, Callable[[Mapping[str, str], str], _Trained]] = {
-    "train": _of_train,
-    "partial_fc": _of_partial_fc,
-    "rf_softmax": _of_rf_softmax,
-    "moco": _of_moco,
-}
+    return chosen[0]

@@ -12,7 +12,7 @@ import pathlib
 import numpy as np
 
 from experiments.common import config, output_files, program
-from experiments.encoders import page, sources, vectors
+from experiments.encoders import page, sources
 from tff_fedss import files, metrics
 from tff_fedss.datasets import fingerprint
 from tff_fedss.errors import InvalidInputError
@@ -51,7 +51,7 @@ def main(config: Config) -> None:
             f"--images={config.images}: {len(images)} images have fewer than "
             f"--num_neighbours={config.num_neighbours} others."
         )
-    features = vectors.of(encoder, images, config.vectors)
+    features = config.load_vectors(encoder, images)
     found = find(
         features,
         images.labels,
@@ -98,14 +98,13 @@ def find(
         features: float32[images, d], of length 1.
         labels: int[images].
         num_neighbours: For each query.
-        num_queries: How many queries at most. Images that are alone in their class are
-            none.
+        num_queries: At most. An image that is alone in its class is no query.
         only_worst: Whether to take those of all images for which least is right, and
             not some that are spread evenly.
 
     Returns:
-        Queries, from the least share of what could be right on; of equal ones first the
-        one whose nearest wrong image is nearest.
+        Queries, sorted by the share of what could be right, then by the distance of the
+        nearest wrong image.
     """
     _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     most = np.minimum(sizes[class_of] - 1, num_neighbours)

@@ -1,11 +1,14 @@
-"""The flags that say which encoder and which images, and what they stand for."""
+"""The flags that name an encoder, images and their vectors; what they stand for."""
 
 import dataclasses
+import pathlib
+
+import numpy as np
 
 from experiments.common import config, device_config
+from experiments.encoders import vectors
 from tff_fedss import models
-from tff_fedss.datasets import images as images_of_people
-from tff_fedss.datasets.images import FOLDERS, ImageIndex
+from tff_fedss.datasets import images as own_images
 from tff_fedss.errors import InvalidInputError
 
 
@@ -30,7 +33,7 @@ class SourcesConfig(device_config.GpuConfig):
         "auto",
         "What the folders above an image are: its `class`, `client/class`, or `none` "
         "of these.",
-        choices=FOLDERS,
+        choices=own_images.FOLDERS,
     )
 
     def load_encoder(self) -> models.ExportedEncoder:
@@ -44,17 +47,15 @@ class SourcesConfig(device_config.GpuConfig):
         except InvalidInputError as error:
             raise InvalidInputError(f"--model: {error}") from error
 
-    def load_images(self, needs_labels: bool = True) -> ImageIndex:
+    def load_images(self, needs_labels: bool = True) -> own_images.ImageIndex:
         """Lists the images and checks that they can be decoded.
 
-        Args:
-            needs_labels: Whether images without classes are refused.
-
         Raises:
-            InvalidInputError: If there are none, or one is damaged.
+            InvalidInputError: If there are none, one is damaged, or they have no
+                classes, where they need them.
         """
         try:
-            return images_of_people.load_index(
+            return own_images.load_index(
                 self.images, folders=self.folders, needs_labels=needs_labels
             )
         except InvalidInputError as error:
@@ -70,6 +71,27 @@ class VectorsConfig(SourcesConfig):
     vectors: str | None = config.flag(
         None,
         "What `./run.sh embed` wrote for this encoder and these images. Default: they "
-        "are embedded anew.",
+        "are embedded again.",
         group="Encoder and images",
     )
+
+    def load_vectors(
+        self, encoder: models.ExportedEncoder, images: own_images.ImageIndex
+    ) -> np.ndarray:
+        """Returns the vectors of all images, float32[N, d]: of the file, or new ones.
+
+        Raises:
+            InvalidInputError: If the file is of other images or another encoder.
+            RunStoppedError: If an image can no longer be read.
+        """
+        if self.vectors is None:
+            return vectors.compute(encoder, images).vectors
+        kept = vectors.read(pathlib.Path(self.vectors))
+        ours = vectors.origin(encoder, images)
+        if kept.origin != ours:
+            same_encoder = kept.origin.get("encoder") == ours["encoder"]
+            what = "other images" if same_encoder else "another encoder"
+            raise InvalidInputError(
+                f"--vectors={self.vectors} is of {what} than --model and --images."
+            )
+        return kept.vectors

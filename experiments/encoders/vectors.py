@@ -1,7 +1,7 @@
-"""Vectors of images: computed in batches, kept as a file.
+"""Vectors of images: computed in batches, kept as a .parquet or .npz file.
 
-A file of vectors (.parquet or .npz) says which images and which encoder it is of, so
-that a later program can check that it is the one that it needs.
+A file of vectors has fingerprints of its images and of its encoder, so that a later
+program can check that they are the ones that it was given.
 """
 
 import concurrent.futures
@@ -37,7 +37,7 @@ class Vectors:
         paths: Of the images, below their folder or archive.
         labels: The names of their classes; None if the images have none.
         vectors: float32[N, d], of length 1.
-        origin: The encoder and the images, see `origin`.
+        origin: The fingerprints, see `origin`.
     """
 
     paths: Sequence[str]
@@ -57,37 +57,30 @@ def origin(encoder: models.ExportedEncoder, images: ImageIndex) -> dict[str, Any
 
 
 def compute(encoder: models.ExportedEncoder, images: ImageIndex) -> Vectors:
-    """Embeds all images, with a progress bar.
-
-    Args:
-        encoder: The encoder.
-        images: The images. They are decoded as in training.
+    """Embeds all images, decoded as in training, with a progress bar.
 
     Raises:
-        RunStoppedError: If an image cannot be read any more.
+        RunStoppedError: If an image can no longer be read.
     """
     result = np.empty([len(images), encoder.embedding_dim], np.float32)
-    batches = [
-        range(start, min(start + _BATCH, len(images)))
-        for start in range(0, len(images), _BATCH)
-    ]
     with (
-        progress.bar("Embedding", total=len(images), unit="images") as bar,
+        progress.bar("Embedding", total=len(images)) as bar,
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
 
-        def decode(batch: range) -> list[concurrent.futures.Future]:
+        def decoded(start: int) -> list[concurrent.futures.Future]:
+            rows = range(start, min(start + _BATCH, len(images)))
             return [
                 pool.submit(lambda k: decode_image(images.encoded(k)).numpy(), k)
-                for k in batch
+                for k in rows
             ]
 
-        following = decode(batches[0]) if batches else []
-        for number, batch in enumerate(batches):
+        following = decoded(0)
+        for start in range(0, len(images), _BATCH):
             pixels = [future.result() for future in following]
-            following = decode(batches[number + 1]) if batch is not batches[-1] else []
-            result[batch.start : batch.stop] = encoder.embed(pixels)
-            bar.update(len(batch))
+            following = decoded(start + _BATCH)
+            result[start : start + len(pixels)] = encoder.embed(pixels)
+            bar.update(len(pixels))
     labels = images.labels
     return Vectors(
         [_as_text(images.image_name(k)) for k in range(len(images))],
@@ -115,8 +108,8 @@ def check_output(path: pathlib.Path) -> None:
 def write(path: pathlib.Path, vectors: Vectors) -> None:
     """Writes vectors, whole or not at all; always the same bytes for the same.
 
-    A .parquet file has the columns path, label (null if nothing says it) and vector, a
-    list of d floats. An .npz file has arrays of these names; label may be missing.
+    A .parquet file has the columns path, label (null without classes) and vector, a
+    list of d floats. An .npz file has arrays of these names, label only with classes.
 
     Args:
         path: The file; its suffix says the format.
@@ -176,32 +169,6 @@ def read(path: pathlib.Path) -> Vectors:
         raise InvalidInputError(
             f"{path} is damaged, or no file of embed: {files.error_text(error)}."
         ) from error
-
-
-def of(
-    encoder: models.ExportedEncoder, images: ImageIndex, path: str | None
-) -> np.ndarray:
-    """Returns the vectors of all images: those of a file, or new ones.
-
-    Args:
-        encoder: The encoder.
-        images: The images.
-        path: A file that `embed` has written; None: they are computed.
-
-    Raises:
-        InvalidInputError: If the file is of other images or another encoder.
-        RunStoppedError: See `compute`.
-    """
-    if path is None:
-        return compute(encoder, images).vectors
-    kept, ours = read(pathlib.Path(path)), origin(encoder, images)
-    if kept.origin != ours:
-        same_encoder = kept.origin.get("encoder") == ours["encoder"]
-        what = "other images" if same_encoder else "another encoder"
-        raise InvalidInputError(
-            f"--vectors={path} is of {what} than --model and --images."
-        )
-    return kept.vectors
 
 
 def _as_text(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tqdm
 
-from experiments.common import output_files, runtime_config
+from experiments.common import output_files, run_encoder, runtime_config
 from experiments.fedss import (
     defences_config,
     dp_config,
@@ -125,6 +125,11 @@ def _train_in(
         )
     for run in runs:
         folder.write_weights(f"{run.name}.npz", run.weights)
+    image_input = run_encoder.federated_input(
+        config.dataset, config.image_size, config.resize_size
+    )
+    encoder = run_encoder.Encoder(config.model, config.embedding_dim, image_input)
+    run_encoder.write(folder, encoder)
     outcomes = [outcomes_lib.outcome(run, folder.rows) for run in runs]
     folder.write_text("table.csv", outcomes_lib.as_csv(outcomes, task.metric))
     table = outcomes_lib.as_text(

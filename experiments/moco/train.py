@@ -38,6 +38,7 @@ from experiments.common import (
     launch,
     memory_needs,
     program,
+    run_encoder,
 )
 from tff_fedss import algorithms, files, losses, memory, models, tasks, training
 from tff_fedss.datasets.central import labelled_images
@@ -214,7 +215,7 @@ def main(config: Config) -> None:
         config,
         _COLUMNS,
         functools.partial(_build_run, config),
-        _finish,
+        functools.partial(_finish, config),
         unit="epoch",
         curves=("loss", "accuracy"),
         inputs=functools.partial(_pretrained_fingerprint, config),
@@ -222,11 +223,18 @@ def main(config: Config) -> None:
 
 
 def _finish(
-    run: training.MocoRun, folder: training.ResultsFolder
+    config: Config, run: training.MocoRun, folder: training.ResultsFolder
 ) -> tuple[str, dict[str, float]]:
     """Writes the weights and the losses; returns the result."""
     folder.write_arrays(WEIGHTS, run.arrays())
     folder.write_arrays(LOSSES, run.measure_losses())
+    image_input = models.ImageInput(
+        config.image_size,
+        resize_size=_loaded_size(config),
+        resizing="bilinear",
+        cut_square=True,
+    )
+    run_encoder.write(folder, run_encoder.Encoder(config.backbone, None, image_input))
     task = run.task
     accuracy = folder.rows[-1][task.metric]
     text = f"{task.metric_title} {task.format_metric(accuracy)}"
@@ -296,12 +304,7 @@ def _load_task(config: Config) -> tasks.Contrastive:
         models.BACKBONES[config.backbone], (size, size, 3), seed=config.seed
     )
     _check_memory(config, backbone_fn)
-    # Photographs are loaded larger, for crops, by the ratio of 256 to 224.
-    known = labelled_images.SOURCES.get(config.dataset)
-    is_photograph = known is None or known.image_size is None
-    data = images_config.load_labelled(
-        config, config.dataset, round(size * 256 / 224) if is_photograph else size
-    )
+    data = images_config.load_labelled(config, config.dataset, _loaded_size(config))
     if config.num_train is not None:
         data = data.subset(config.num_train)
     if data.num_classes < 2:
@@ -321,6 +324,13 @@ def _load_task(config: Config) -> tasks.Contrastive:
         batch_size=config.batch_size,
         seed=config.seed,
     )
+
+
+def _loaded_size(config: Config) -> int:
+    """Photographs are loaded larger, for crops, by the ratio of 256 to 224."""
+    known = labelled_images.SOURCES.get(config.dataset)
+    is_photograph = known is None or known.image_size is None
+    return round(config.image_size * 256 / 224) if is_photograph else config.image_size
 
 
 def _check_memory(config: Config, backbone_fn: Callable[[], tf.keras.Model]) -> None:

@@ -34,6 +34,7 @@ from experiments.common import (
     launch,
     memory_needs,
     program,
+    run_encoder,
 )
 from tff_fedss import (
     algorithms,
@@ -206,20 +207,31 @@ def main(config: Config) -> None:
         config,
         _COLUMNS,
         functools.partial(_build_run, config),
-        _finish,
+        functools.partial(_finish, config),
         examples="examples",
         curves=("ca_pcc", "loss"),
     )
 
 
 def _finish(
-    run: training.Run, folder: training.ResultsFolder
+    config: Config, run: training.Run, folder: training.ResultsFolder
 ) -> tuple[str, dict[str, float]]:
     """Writes the weights; returns the result."""
     folder.write_weights(f"{run.name}.npz", run.weights)
+    if config.dataset != "generated":
+        run_encoder.write(folder, _encoder(config))
     last = folder.rows[-1]
     values = {name: last[name] for name in (*_METRICS, "ca_pcc") if name in last}
     return ", ".join(f"{name} {value:.4f}" for name, value in values.items()), values
+
+
+def _encoder(config: Config) -> run_encoder.Encoder:
+    image_input = (
+        run_encoder.federated_input("omniglot", config.image_size)
+        if config.dataset == "omniglot"
+        else models.ImageInput(config.image_size, resizing="bilinear")
+    )
+    return run_encoder.Encoder(config.model, config.embedding_dim, image_input)
 
 
 def _with_defaults(config: Config) -> Config:

@@ -29,6 +29,7 @@ from experiments.common import (
     launch,
     memory_needs,
     program,
+    run_encoder,
 )
 from tff_fedss import algorithms, memory, models, samplers, tasks, training
 from tff_fedss.datasets.central import extreme, penn_treebank
@@ -230,6 +231,13 @@ def _finish(
 ) -> tuple[str, dict[str, float]]:
     """Writes the weights; returns the result."""
     folder.write_weights(f"{run.name}.npz", run.weights)
+    if config.task in _IMAGES:
+        settings = tasks.FAMILIES[config.task].settings["classification"]
+        image_input = run_encoder.federated_input(config.task, settings.image_size)
+        run_encoder.write(
+            folder,
+            run_encoder.Encoder(settings.model, config.embedding_dim, image_input),
+        )
     last = folder.rows[-1]
     values = {name: last[name] for name in _METRICS if name in last}
     texts = [f"{name} {run.task.format_metric(v)}" for name, v in values.items()]

@@ -1,31 +1,31 @@
 """A finished run, its encoder, and images to use it on, shared by all tests here."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
+from experiments.common import run_encoder
 from experiments.encoders import export
 from tests.datasets.images import own_images
 from tests.models.test_exported_encoder import trained
 from tff_fedss import models
 from tff_fedss.training import run_files
 
-FLAGS = {
-    "method": "fedss",
-    "dataset": "omniglot",
-    "image_size": "28",
-    "clients_per_round": "3",
-    "model": "small_cnn",
-    "embedding_dim": "16",
-}
+FLAGS = {"method": "fedss", "dataset": "omniglot"}
+ENCODER = run_encoder.Encoder(
+    "small_cnn", 16, run_encoder.federated_input("omniglot", 28)
+)
 CLASSES, EACH = ("a b", "b<i>", "c"), 15
 
 
-def write_run(folder, phi, *names, flags=FLAGS, **done):
+def write_run(folder, phi, *names, encoder=ENCODER, **done):
     """Writes what export reads of the folder of a finished run."""
     folder.mkdir()
-    (folder / run_files.FLAGS).write_text(run_files.as_flagfile(flags))
+    (folder / run_files.FLAGS).write_text(run_files.as_flagfile(FLAGS))
+    content = json.dumps(dataclasses.asdict(encoder))
+    (folder / run_encoder.NAME).write_text(content)
     (folder / run_files.DONE).write_text(json.dumps(done))
     (folder / run_files.METRICS).write_text("method,round\n")
     arrays = {f"phi_{i:03d}": w for i, w in enumerate(phi.get_weights())}

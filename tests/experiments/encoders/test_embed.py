@@ -9,6 +9,7 @@ from tests.datasets.images import own_images
 from tests.experiments.encoders.conftest import CLASSES, EACH
 from tff_fedss import models
 from tff_fedss.datasets import formats
+from tff_fedss.errors import InvalidInputError
 
 
 def flags_of(encoder_file, pictures, output):
@@ -76,31 +77,14 @@ def test_other_images_or_another_encoder_are_refused(
     assert code == 2 and "is there already, of another encoder or other" in errors
 
 
-def empty(path):
-    path.mkdir()
-
-
-def damaged(path):
-    own_images.write(path, own_images.images("a/1.png", "b/2.png"))
-    (path / "b" / "2.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
-
-
-@pytest.mark.parametrize(
-    "write, message",
-    [
-        (lambda path: None, "does not exist"),
-        (empty, "found no image"),
-        (lambda path: path.write_text("x"), "is a file"),
-        (damaged, "2.png is no whole JPEG"),
-    ],
-)
-def test_images_that_cannot_be_read_are_refused(
-    write, message, run, encoder_file, tmp_path
+def test_a_damaged_image_is_named_before_anything_is_written(
+    run, encoder_file, tmp_path
 ):
     folder, path = tmp_path / "images", tmp_path / "v.npz"
-    write(folder)
+    own_images.write(folder, own_images.images("a/1.png", "b/2.png"))
+    (folder / "b" / "2.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
     code, output, errors = run(embed, *flags_of(encoder_file, folder, path))
-    assert (code, output) == (2, "") and message in errors
+    assert (code, output) == (2, "") and "2.png is no whole JPEG" in errors
     assert errors.startswith(f"error: --images={folder}")
     assert errors.count("\n") == 1 and not path.exists()
 
@@ -121,14 +105,11 @@ def test_outputs_that_cannot_be_written_are_refused(name, message, run, tmp_path
 
 @pytest.mark.parametrize("suffix", vectors.SUFFIXES)
 @pytest.mark.parametrize("content", [b"", b"no file of vectors", b"PK\3\4", b"PAR1"])
-def test_a_damaged_file_is_not_taken_for_vectors(
-    suffix, content, run, encoder_file, pictures, tmp_path
-):
+def test_a_damaged_file_is_not_taken_for_vectors(suffix, content, tmp_path):
     path = tmp_path / f"v{suffix}"
     path.write_bytes(content)
-    code, _, errors = run(embed, *flags_of(encoder_file, pictures, path))
-    assert code == 2 and f"{path} is damaged, or no file of embed" in errors
-    assert path.read_bytes() == content
+    with pytest.raises(InvalidInputError, match=f"{path} is damaged, or no file of em"):
+        vectors.read(path)
 
 
 def test_a_model_that_is_none_is_refused(run, pictures, tmp_path):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments.common import run_encoder
 from experiments.encoders import export, finished_runs
 from tests.experiments.encoders.conftest import FLAGS, write_run
 from tff_fedss import models, tasks
@@ -45,7 +46,7 @@ def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path):
 
 def test_the_encoder_says_where_it_comes_from(encoder_file, finished):
     metadata = models.ExportedEncoder(encoder_file).metadata
-    assert metadata["flags"] == FLAGS and metadata["program"] == "train"
+    assert metadata["flags"] == FLAGS
     assert metadata["method"] == "fedss" and metadata["model"] == "small_cnn"
     assert metadata["class_names"] == ["a b", "z"]
     assert metadata["image_input"]["inverted"] is True
@@ -63,51 +64,20 @@ def test_one_of_several_methods(run, phi, tmp_path):
     assert code == 0 and "of full_softmax" in output
 
 
-PHOTOGRAPHS = {**FLAGS, "dataset": "tiny_imagenet", "image_size": "32"}
-
-
 @pytest.mark.parametrize(
-    "flags, expected",
+    "data, expected",
     [
-        (PHOTOGRAPHS, models.ImageInput(32, resize_size=37)),
-        (
-            {**PHOTOGRAPHS, "resize_size": "40"},
-            models.ImageInput(32, resize_size=40),
-        ),
-        (
-            {**FLAGS, "dataset": "glyphs"},
-            models.ImageInput(28, 1, resizing="box"),
-        ),
-        (
-            {
-                "dataset": "omniglot",
-                "sample_rate": "0.1",
-                "image_size": "28",
-                "model": "small_cnn",
-                "embedding_dim": "16",
-            },
-            models.ImageInput(28, 1, resizing="box", inverted=True),
-        ),
-        (
-            {
-                "dataset": "faces",
-                "sample_rate": "0.1",
-                "image_size": "32",
-                "model": "small_cnn",
-                "embedding_dim": "16",
-            },
-            models.ImageInput(32, resizing="bilinear"),
-        ),
-        (
-            {"task": "glyphs", "sampler": "rff", "embedding_dim": "16"},
-            models.ImageInput(28, 1, resizing="box"),
-        ),
+        (("tiny_imagenet", 32), models.ImageInput(32, resize_size=37)),
+        (("tiny_imagenet", 32, 40), models.ImageInput(32, resize_size=40)),
+        (("glyphs", 28), models.ImageInput(28, 1, resizing="box")),
+        (("omniglot", 28), models.ImageInput(28, 1, resizing="box", inverted=True)),
     ],
 )
-def test_images_are_made_ready_as_the_run_has(flags, expected, tmp_path):
-    shape = (expected.image_size,) * 2 + (expected.channels,)
-    phi = models.small_cnn(shape, 16, seed=3)
-    folder = write_run(tmp_path / "run", phi, "name", flags=flags)
+def test_images_are_made_ready_as_the_run_has(data, expected, tmp_path):
+    assert run_encoder.federated_input(*data) == expected
+    encoder = run_encoder.Encoder("small_cnn", 16, expected)
+    phi = models.small_cnn((expected.image_size,) * 2 + (expected.channels,), 16, 3)
+    folder = write_run(tmp_path / "run", phi, "name", encoder=encoder)
     finished = finished_runs.read(str(folder))
     assert finished.image_input == expected and finished.facts["method"] == "name"
     for ours, theirs in zip(finished.phi.get_weights(), phi.get_weights(), strict=True):
@@ -121,13 +91,9 @@ def test_a_backbone_of_moco_has_its_moving_averages(run, tmp_path):
     for variable in backbone.variables:
         variable.assign(variable * 0.9 + 0.01 * rng.uniform(size=variable.shape))
     full = models.with_projection_head(backbone, 128)
-    flags = {
-        "dataset": "cifar10",
-        "key_momentum": "0.99",
-        "image_size": "32",
-        "backbone": "resnet50",
-    }
-    folder = write_run(tmp_path / "run", backbone, flags=flags)
+    image_input = models.ImageInput(32, resizing="bilinear", cut_square=True)
+    encoder = run_encoder.Encoder("resnet50", None, image_input)
+    folder = write_run(tmp_path / "run", backbone, encoder=encoder)
     arrays = {f"query_{i:03d}": v.numpy() for i, v in enumerate(full.variables)}
     np.savez(folder / "moco.npz", **arrays)
     np.savez(folder / "losses.npz", plain=np.zeros(3))
@@ -144,13 +110,12 @@ def remove(name):
     return lambda folder: (folder / name).unlink()
 
 
-def change_flags(**changes):
-    def change(folder):
-        flags = {k: v for k, v in {**FLAGS, **changes}.items() if v is not None}
-        text = "".join(f"--{name}={value}\n" for name, value in flags.items())
-        (folder / "flags.txt").write_text(text)
+def change(**changes):
+    def change_encoder(folder):
+        path = folder / "encoder.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
-    return change
+    return change_encoder
 
 
 @pytest.mark.parametrize(
@@ -159,11 +124,10 @@ def change_flags(**changes):
         (remove("flags.txt"), "flags.txt is missing"),
         (remove("done.json"), "is not finished"),
         (remove("fedss.npz"), "has no METHOD.npz"),
-        (change_flags(clients_per_round=None), "leaves no encoder"),
-        (change_flags(model=None), "flags.txt is damaged"),
-        (change_flags(model="other"), "flags.txt is damaged"),
-        (change_flags(image_size="big"), "flags.txt is damaged"),
-        (change_flags(embedding_dim="17"), "fedss.npz does not fit small_cnn"),
+        (remove("encoder.json"), "encoder.json is missing: the run has left no enc"),
+        (change(model="other"), "encoder.json is damaged"),
+        (change(image_input={}), "encoder.json is damaged"),
+        (change(embedding_dim=17), "fedss.npz does not fit small_cnn"),
         (
             lambda folder: (folder / "fedss.npz").write_bytes(b"PK\3\4no"),
             "fedss.npz cannot be read",

@@ -134,13 +134,6 @@ def test_nothing_to_show_is_said(flags, names, message, run, encoder_file, tmp_p
     assert errors.count("\n") == 1
 
 
-def test_an_output_that_is_a_file_is_refused(run, tmp_path):
-    path = tmp_path / "page"
-    path.write_text("mine")
-    code, _, errors = run(neighbours, "--model=x", "--images=y", f"--output={path}")
-    assert code == 2 and "is a file; expected a folder" in errors
-
-
 def test_pictures_of_all_kinds_become_thumbnails():
     for kind, size, expected in (
         ("PNG", (28, 28), "png"),

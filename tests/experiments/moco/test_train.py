@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from experiments.common import run_encoder
 from tests.datasets.images import own_images
 from tests.experiments import central_runs, program_server
 from tests.experiments.central_runs import rows_of
@@ -80,6 +81,8 @@ def test_own_images_are_loaded_larger_than_their_views(run, tmp_path):
     assert code == 0, errors
     assert "own: n=2 classes, 16 training and 4 test images, 16x16x3" in output
     assert "moco: linear top-1" in output
+    _, _, image_input = run_encoder.read(tmp_path / "run")
+    assert (image_input.image_size, image_input.resize_size) == (14, 16)
 
 
 def test_post_training_starts_from_a_run(run, pretrained, tmp_path):

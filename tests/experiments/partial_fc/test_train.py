@@ -4,8 +4,10 @@ import sys
 import numpy as np
 import pytest
 
+from experiments.common import run_encoder
 from tests.datasets.images import own_images
 from tests.experiments import central_runs, killing, program_server
+from tff_fedss import models
 
 SMALL = (
     "--num_strata=4",
@@ -151,6 +153,8 @@ def test_own_images_are_identities(run, tmp_path, test):
         expected = "n=6 identities with 30 images for training, 2 others with 10 for"
     assert expected in output and "pprn_0.5: tar_at_far" in output
     assert ("top1" in output) == bool(test)
+    _, phi, image_input = run_encoder.read(tmp_path / "run")
+    assert image_input == models.ImageInput(phi.input_shape[1], resizing="bilinear")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from experiments.common import run_encoder
 from tests.datasets.images import own_images
 from tests.experiments import central_runs, program_server
 
@@ -148,6 +149,8 @@ def test_own_images_are_trained_on(run, tmp_path):
     )
     assert code == 0, errors
     assert "n=8 classes" in output and "uniform: top1" in output
+    _, phi, image_input = run_encoder.read(tmp_path / "run")
+    assert image_input == run_encoder.federated_input("images", phi.input_shape[1])
     assert "test: 40% of the images" in output
 
 
