@@ -1,4 +1,4 @@
-"""The attacks on what is seen: each keeps a record for every client that it judges.
+"""Attacks on what the server sees; each keeps a record for every client.
 
 Every attack is made three times: on the client, on what it does not hold (the same
 scores, judged by as many random other classes: were an attack above chance there, it
@@ -15,6 +15,9 @@ from tff_fedss import seeds
 from tff_fedss.privacy import aggregate, intersection, phi, success, update
 
 CONTROLS = ("", "random classes", "guessed")
+# The attacks on sums of rows; the second where differential privacy adds noise.
+TRACED = ("traced, no request", "traced through the noise, no request")
+ON_SUMS = (*TRACED, "traced by phi alone, no request")
 
 
 class Record(NamedTuple):
@@ -36,21 +39,19 @@ class Record(NamedTuple):
 
 
 class Attack:
-    """Keeps records.
+    """The records of an attack.
 
     Attributes:
         unit: What x counts.
         records: By now.
+
+    Args:
+        seed: Of the controls.
     """
 
     unit = "round"
 
     def __init__(self, seed: int):
-        """Begins without a record.
-
-        Args:
-            seed: Of the controls.
-        """
         self._rng = seeds.generator(seed, 0)
         self.records: list[Record] = []
 
@@ -62,14 +63,14 @@ class Attack:
         claimed: np.ndarray,
         truth: np.ndarray,
     ) -> None:
-        """Records an attack and its controls; nothing where there is nothing to tell.
+        """Records an attack and its controls, unless P_k is all classes or none.
 
         Args:
             name: Of the attack.
             x: See `Record`.
             scores: float[classes], of the classes in question.
-            claimed: bool[classes].
-            truth: bool[classes].
+            claimed: bool[classes], those that the attack claims.
+            truth: bool[classes], those of P_k.
         """
         if truth.all() or not truth.any():
             return
@@ -84,7 +85,7 @@ class Attack:
 
 
 class Intersection(Attack):
-    """What requests tell, by the number of participations."""
+    """The attack on requests, by the number of participations."""
 
     unit = "participations"
 
@@ -96,22 +97,14 @@ class Intersection(Attack):
         model: intersection.RequestModel,
         participations: Iterable[int],
     ) -> None:
-        """Attacks a client.
-
-        Args:
-            name: Of the attack.
-            asked: bool[most participations, n].
-            truth: bool[n].
-            model: How the client asks.
-            participations: After which to judge.
-        """
+        """Attacks a client by its requests, bool[most participations, n]."""
         for t in participations:
             scores = intersection.log_likelihood_ratio(asked[:t], model)
             self.judge(name, t, scores, scores > 0, truth)
 
 
 class Update(Attack):
-    """What one update of one client's rows tells."""
+    """The attack on one update of one client's rows."""
 
     def on_client(
         self,
@@ -133,8 +126,8 @@ class Update(Attack):
             classifier: float[n, d], W.
             feature: float[d], a mean of features.
             truth: bool[n].
-            num_negatives: m, or how many else it has asked for.
-            names_size: Whether the rest of the request is |P_k|.
+            num_negatives: How many classes it has asked for beside P_k.
+            names_size: Whether the size of the request tells |P_k|.
         """
         truth, rows = truth[asked], delta[asked]
         for name, scores in row_scores(
@@ -182,7 +175,7 @@ _ROW_ATTACKS = ("length", "median row", "public features", "bundle and features"
 
 
 class Phi(Attack):
-    """What one client's update of phi tells, without any row of W."""
+    """The attack on one client's update of phi, without any row of W."""
 
     def on_client(
         self,
@@ -192,7 +185,6 @@ class Phi(Attack):
         inputs: np.ndarray,
         labels: np.ndarray,
         truth: np.ndarray,
-        num_positives: int,
     ) -> None:
         """Attacks a client.
 
@@ -201,9 +193,8 @@ class Phi(Attack):
             delta: Of phi; the last two are the kernel and the bias of its last layer.
             classifier: float[n, d], W.
             inputs: float[images, inputs], of public images.
-            labels: int[images], theirs.
+            labels: int[images], of the public images.
             truth: bool[n].
-            num_positives: |P_k|, where the server knows it.
         """
         *_, kernel, bias = delta
         for name, scores in {
@@ -211,7 +202,7 @@ class Phi(Attack):
             "kernel": phi.by_kernel(kernel, classifier),
             "kernel, public images": phi.by_inputs(kernel, classifier, inputs, labels),
         }.items():
-            claimed = success.top(scores, num_positives)
+            claimed = success.top(scores, np.count_nonzero(truth))
             self.judge(name, round_num, scores, claimed, truth)
 
 
@@ -228,7 +219,17 @@ class Cohort(NamedTuple):
 
 
 class Aggregate(Attack):
-    """What the sums of rounds tell."""
+    """The attacks on the sums of rounds.
+
+    Args:
+        seed: Of the controls.
+        positives: bool[clients, n], P_k of all, by which to judge.
+        num_decoys: How many classes a client asks for beside its own.
+        drops_rows: Whether rows with few contributors may be missing from a sum: then a
+            client's classes need not be in all of its sums.
+        noise_covariance: float[rounds, rounds], of the noise that the server adds to a
+            number of the sums, up to a factor; None: it adds none.
+    """
 
     def __init__(
         self,
@@ -238,18 +239,6 @@ class Aggregate(Attack):
         drops_rows: bool = False,
         noise_covariance: np.ndarray | None = None,
     ):
-        """Has seen nothing yet.
-
-        Args:
-            seed: Of the controls.
-            positives: bool[clients, n], P_k of all, by which to judge.
-            num_decoys: How many classes a client asks for beside its own.
-            drops_rows: Whether rows may be missing from a sum that clients have
-                contributed to, below a threshold: then a client's classes need not be
-                in all of its sums.
-            noise_covariance: float[rounds, rounds], of the noise that the server adds
-                to a number of the sums, up to a factor; None: it adds none.
-        """
         super().__init__(seed)
         self._positives = positives
         self._noise_covariance = noise_covariance
@@ -273,7 +262,7 @@ class Aggregate(Attack):
         cohort: Cohort,
         judged: bool,
     ) -> None:
-        """Looks at a round's sum.
+        """Keeps a round's sum, and attacks its cohort.
 
         Args:
             round_num: The round.
@@ -282,7 +271,7 @@ class Aggregate(Attack):
             classifier: float[n, d], W that the clients got.
             feature: float[d], a mean of features.
             cohort: Who has contributed.
-            judged: Whether to judge now what this sum tells by itself.
+            judged: Whether to attack by this sum alone.
         """
         lengths = update.lengths(mean_delta)
         # Rounding leaves a little in rows that nobody has touched.
@@ -303,23 +292,24 @@ class Aggregate(Attack):
         self._phi_scores.append(phi_scores)
         self._present.append(present)
         self._cohorts.append(took_part)
-        if not judged:
-            return
+        if judged:
+            self._attack_cohort(round_num, scores, phi_scores, present, cohort)
+
+    def _attack_cohort(
+        self,
+        round_num: int,
+        scores: np.ndarray,
+        phi_scores: np.ndarray,
+        present: np.ndarray,
+        cohort: Cohort,
+    ) -> None:
         of_any = self._positives[cohort.clients].any(0)
-        self.judge(
-            "of anyone in the cohort",
-            round_num,
-            np.where(present, scores, -np.inf),
-            present & success.two_groups(scores),
-            of_any,
-        )
-        self.judge(
-            "of anyone in the cohort, by phi",
-            round_num,
-            phi_scores,
-            success.two_groups(phi_scores),
-            of_any,
-        )
+        claimed = present & success.two_groups(scores)
+        own = np.where(present, scores, -np.inf)
+        self.judge("of anyone in the cohort", round_num, own, claimed, of_any)
+        claimed = success.two_groups(phi_scores)
+        name = "of anyone in the cohort, by phi"
+        self.judge(name, round_num, phi_scores, claimed, of_any)
         if cohort.asked is None:
             return
         counts = aggregate.num_contributors(cohort.asked)
@@ -328,21 +318,13 @@ class Aggregate(Attack):
             self.lone_shares.append((counts[asked] == 1).mean())
             num_positives = max(np.count_nonzero(asked) - self._num_decoys, 1)
             own = aggregate.assigned(scores, asked)
-            self.judge(
-                "with the client's request",
-                round_num,
-                own[asked],
-                success.top(own, num_positives)[asked],
-                truth[asked],
-            )
+            claimed = success.top(own, num_positives)[asked]
+            name = "with the client's request"
+            self.judge(name, round_num, own[asked], claimed, truth[asked])
             lone = asked & (counts == 1)
-            self.judge(
-                "its rows that are nobody else's",
-                round_num,
-                own[lone],
-                success.two_groups(own[lone]),
-                truth[lone],
-            )
+            claimed = success.two_groups(own[lone])
+            name = "its rows that are nobody else's"
+            self.judge(name, round_num, own[lone], claimed, truth[lone])
 
     def trace(self, rounds: Iterable[int]) -> None:
         """Attacks all clients by all sums, without any request.

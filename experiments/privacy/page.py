@@ -1,8 +1,9 @@
-"""The files of an attack: ATTACK.csv, ATTACK.md, ATTACK.png and ATTACK.pdf."""
+"""The files of the attacks on a run: attacks.csv, attacks.md, attacks.png and .pdf."""
 
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from experiments.common import output_files, plots, table, table_header
 
@@ -28,25 +29,33 @@ _NOTE = (
 )
 
 
+class Section(NamedTuple):
+    """One attack.
+
+    Attributes:
+        rows: From `attacks.summary`.
+        unit: What x counts.
+        facts: What else is known, items of a list.
+    """
+
+    rows: Sequence[Mapping]
+    unit: str
+    facts: Sequence[str]
+
+
 def write(
     folder: pathlib.Path,
-    name: str,
-    title: str,
-    rows: Sequence[Mapping],
-    unit: str,
+    sections: Mapping[str, Section],
     flags: Mapping[str, str],
-    facts: Sequence[str],
+    summary: str,
 ) -> str:
-    """Writes the files of an attack.
+    """Writes the files.
 
     Args:
         folder: Where.
-        name: Of the files.
-        title: Of the page.
-        rows: From `attacks.summary`.
-        unit: What x counts.
+        sections: By the name of the attack.
         flags: Those that decide results.
-        facts: What else stands above the table, items of a list.
+        summary: Of the data.
 
     Returns:
         The page, in Markdown.
@@ -54,30 +63,30 @@ def write(
     Raises:
         RunStoppedError: If a file cannot be written.
     """
-    output_files.write_csv(folder / f"{name}.csv", rows)
-    _draw(folder / f"{name}.png", rows, unit)
-    header = [text.format(unit) for text in _HEADER]
-    by_line: dict[tuple, dict[str, Mapping]] = {}
-    for row in rows:
-        by_line.setdefault((row["attack"], row["x"]), {})[row["control"]] = row
-    cells = [_line(own) for own in by_line.values()]
+    rows = [{"kind": kind, **row} for kind, own in sections.items() for row in own.rows]
+    output_files.write_csv(folder / "attacks.csv", rows)
+    draw(folder / "attacks.png", sections)
     command = ["./run.sh", "privacy", *sys.argv[1:]]
-    head = "\n".join(
-        [
-            f"# {title}",
-            "",
-            *table_header.of_this_process(flags, command),
-            *(f"- {fact}" for fact in facts),
-        ]
-    )
-    body = table.as_markdown(header, cells)
-    text = f"{head}\n\n{body}\n\n{_NOTE}\n"
-    output_files.write_text(folder / f"{name}.md", text)
+    head = [*table_header.of_this_process(flags, command), f"- {summary}"]
+    parts = ["# What the server learns", "\n".join(head)]
+    for kind, own in sections.items():
+        facts = "\n".join(f"- {fact}" for fact in own.facts)
+        parts += [part for part in (f"## {kind}", facts, _table(own)) if part]
+    text = "\n\n".join([*parts, _NOTE]) + "\n"
+    output_files.write_text(folder / "attacks.md", text)
     return text
 
 
+def _table(section: Section) -> str:
+    by_line: dict[tuple, dict[str, Mapping]] = {}
+    for row in section.rows:
+        by_line.setdefault((row["attack"], row["x"]), {})[row["control"]] = row
+    header = [text.format(section.unit) for text in _HEADER]
+    return table.as_markdown(header, [_line(own) for own in by_line.values()])
+
+
 def _line(own: Mapping[str, Mapping]) -> list[str]:
-    """One attack at one x: its row by control."""
+    """The cells of one attack at one x, from its row by control."""
     attack = own[""]
     controls = [row for control, row in own.items() if control]
 
@@ -102,34 +111,36 @@ def _line(own: Mapping[str, Mapping]) -> list[str]:
     ]
 
 
-def _draw(path: pathlib.Path, rows: Sequence[Mapping], unit: str) -> None:
+def draw(path: pathlib.Path, sections: Mapping[str, Section]) -> None:
     """Draws precision and AUC by x; the controls are the grey lines at chance."""
-    panels = []
+    size = {"figsize": (1 + 4.3 * len(sections), 9.2), "squeeze": False}
+    with plots.figure(path, 2, len(sections), **size) as (_, grid):
+        for column, (kind, own) in zip(grid.T, sections.items(), strict=True):
+            for axes, key, label in zip(
+                column,
+                ("precision_at", "auc"),
+                (f"{kind}: precision at $|P_k|$", f"{kind}: AUC"),
+                strict=True,
+            ):
+                plots.draw_panel(axes, _panel(own, key, label))
+            column[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.15))
+
+
+def _panel(section: Section, key: str, label: str) -> plots.Panel:
     by_attack: dict[tuple[str, str], list[Mapping]] = {}
-    for row in rows:
+    for row in section.rows:
         by_attack.setdefault((row["attack"], row["control"]), []).append(row)
     names = list(dict.fromkeys(attack for attack, _ in by_attack))
-    is_long = max(row["x"] for row in rows) > 30
-    for key, label in (("precision_at", "precision at $|P_k|$"), ("auc", "AUC")):
-        curves = []
-        for (attack, control), own in by_attack.items():
-            x, y = [row["x"] for row in own], [row[key] for row in own]
-            look = plots.style(names.index(attack))
-            if control:
-                look = plots.Style("0.6", ":", look.marker)
-            named = control or attack
-            shown = named if not control or attack == names[0] else ""
-            curves.append(plots.Curve(shown, x, y, look))
-        panels.append(
-            plots.Panel(
-                curves,
-                unit,
-                label,
-                log="x" if is_long and min(row["x"] for row in rows) > 0 else "",
-                from_zero=True,
-            )
-        )
-    with plots.figure(path, 1, len(panels), figsize=(9.6, 4.6)) as (drawn, grid):
-        for axes, panel in zip(grid, panels, strict=True):
-            plots.draw_panel(axes, panel)
-        plots.add_legend(drawn, grid, ncols=3)
+    curves = []
+    for (attack, control), own in by_attack.items():
+        look = plots.style(names.index(attack))
+        if control:
+            look = plots.Style("0.6", ":", look.marker)
+        name = control or attack
+        # Each kind of control is named once.
+        shown = name if not control or attack == names[0] else ""
+        x, y = [row["x"] for row in own], [row[key] for row in own]
+        curves.append(plots.Curve(shown, x, y, look))
+    xs = [row["x"] for row in section.rows]
+    log = "x" if max(xs) > 30 and min(xs) > 0 else ""
+    return plots.Panel(curves, section.unit, label, log=log, from_zero=True)

@@ -1,4 +1,4 @@
-"""Attacks FedSS as an honest-but-curious server would, and says what it learns of P_k.
+"""Attacks FedSS as an honest-but-curious server would, and measures what P_k it finds.
 
     ./run.sh privacy --results_dir=results/privacy
     ./run.sh privacy --dataset=omniglot --data_dir=DIR --results_dir=results/omniglot
@@ -12,7 +12,7 @@ The attacks, of which --attack names one or more:
     phi            one client's update of the feature extractor alone
 
 All but the first train with the flags of `./run.sh train` and look before round 1 and
-then every --rounds_per_evaluation rounds. Each writes ATTACK.csv, .md, .png and .pdf.
+then every --rounds_per_evaluation rounds. attacks.md, .csv, .png and .pdf have all.
 Every attack is also judged by random classes and against guesses, which have to be at
 chance. --paper_settings computes the intersection at the paper's n, |P_k| and m, from
 those numbers alone, in a minute.
@@ -29,20 +29,11 @@ import sys
 from collections.abc import Collection, Mapping
 
 import numpy as np
-import tqdm
 
 from experiments.common import config, output_files, program, runtime_config
 from experiments.fedss import run_config, run_parts, starting_point
-from experiments.privacy import (
-    attacks,
-    defences,
-    measured,
-    page,
-    paper_settings,
-    seen,
-    server,
-)
-from tff_fedss import tasks, training
+from experiments.privacy import attacks, page, paper_settings, seen, server
+from tff_fedss import progress, tasks, training
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import intersection
 
@@ -81,11 +72,11 @@ class Config(run_config.RunConfig):
 def main(config: Config) -> None:
     """Attacks, writes and prints."""
     config = run_config.with_defaults(config)
-    times = _participations(config)
+    times = seen.participations(config.participations)
     folder = output_files.create_folder(config.results_dir, "results_dir")
     if config.paper_settings:
         command = ["./run.sh", "privacy", *sys.argv[1:]]
-        print(paper_settings.write(folder, config.seed, config.deciding(), command))
+        print(paper_settings.write(folder, config.deciding(), command))
         return
     runtime_config.install(config)
     task = run_parts.load_task(config, [_METHOD])
@@ -93,28 +84,21 @@ def main(config: Config) -> None:
     made: dict[str, attacks.Attack] = {}
     possible = _possible(config)
     trains = set(possible) - {"intersection"}
-    if trains and task.dataset.test_is_unseen:
-        raise InvalidInputError(
-            f"--task={config.task}: the server's public images are the test's, which "
-            "are of other classes there. Use --task=classification, or "
-            "--attack=intersection."
-        )
+    if trains:
+        seen.check_public_images(config.task, task)
     if "intersection" in possible:
         made["intersection"] = _intersect(config, task, times)
     facts = {}
     if trains:
         facts = _train(config, task, made, trains)
-    for name, attack in made.items():
-        text = page.write(
-            folder,
-            name,
-            f"What the server learns: {name}",
-            attacks.summary(attack.records),
-            attack.unit,
-            config.deciding(),
-            [task.dataset.summary(), *facts.get(name, ())],
+    sections = {
+        name: page.Section(
+            attacks.summary(attack.records), attack.unit, facts.get(name, ())
         )
-        print(text)
+        for name, attack in made.items()
+    }
+    summary = task.dataset.summary()
+    print(page.write(folder, sections, config.deciding(), summary))
     print(f"Written to {folder}/")
 
 
@@ -138,23 +122,12 @@ def _possible(config: Config) -> list[str]:
     return possible
 
 
-def _participations(config: Config) -> list[int]:
-    texts = config.participations
-    if not all(text.isdecimal() and 0 < int(text) <= 10_000 for text in texts):
-        raise InvalidInputError(
-            f"--participations={','.join(texts)}: expected whole numbers from 1 to "
-            "10,000, such as 1,2,3,30."
-        )
-    return sorted({int(text) for text in texts})
-
-
 def _intersect(
     config: Config, task: tasks.FederatedTask, times: list[int]
 ) -> attacks.Intersection:
     """Attacks requests; they depend on no model, so that nothing trains."""
-    asking, dataset = defences.name(config), task.dataset
-    negatives = defences.NEGATIVES[asking]
-    builder = defences.builder(config, dataset)
+    asking, dataset = config.negatives or "fresh", task.dataset
+    builder = seen.class_set_builder(config, dataset)
     requests_of = seen.Requests(
         builder,
         dataset,
@@ -163,20 +136,18 @@ def _intersect(
         of_union=config.requests == "union",
     )
     attack, n = attacks.Intersection(config.seed), dataset.num_classes
-    chosen = measured.chosen(dataset.train.client_ids, config.attacked_clients)
-    for client_id in tqdm.tqdm(chosen, "Requests", unit=" clients", disable=None):
+    chosen = seen.evenly_spaced(dataset.train.client_ids, config.attacked_clients)
+    for client_id in progress.bar("Requests", unit="clients", items=chosen):
         positives = np.asarray(dataset.positives(client_id))
         truth = seen.as_mask(positives, n)
-        model = negatives.model(config, n, len(positives), builder)
+        model = seen.request_model(config, builder, n, len(positives))
         if config.requests == "union":
             model = intersection.among_others(model, requests_of.share_of_others)
         for name, held in (
             (asking, positives),
             (f"{asking}, client that holds nothing", positives[:0]),
         ):
-            requests = requests_of.client(client_id, held, times[-1])
-            asked = np.stack([one.asked for one in requests])
-            trained = np.stack([one.trained for one in requests])
+            asked, trained = requests_of.client(client_id, held, times[-1])
             attack.on_client(name, asked, truth, model, times)
             if not np.array_equal(asked, trained) and config.requests is None:
                 moves = intersection.fresh(n, len(positives), config.num_negatives)

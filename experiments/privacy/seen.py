@@ -1,15 +1,100 @@
-"""What passes through the server's hands, taken from the project's own training."""
+"""The server's view: what passes through its hands in the project's own training."""
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from experiments.fedss import defences_config, run_config
 from tff_fedss import class_sets, models, tasks, training
 from tff_fedss.algorithms import client_update
 from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.privacy import intersection
+from tff_fedss.vectors import unit
+
+_MOST_PARTICIPATIONS = 10_000
+
+
+def participations(texts: Sequence[str]) -> list[int]:
+    """Reads --participations.
+
+    Raises:
+        InvalidInputError: If one is no number of participations.
+    """
+    if not all(t.isdecimal() and 0 < int(t) <= _MOST_PARTICIPATIONS for t in texts):
+        raise InvalidInputError(
+            f"--participations={','.join(texts)}: expected whole numbers from 1 to "
+            f"{_MOST_PARTICIPATIONS:,}, such as 1,2,3,30."
+        )
+    return sorted({int(text) for text in texts})
+
+
+def evenly_spaced(client_ids: Sequence[str], count: int) -> list[str]:
+    """Returns some clients, evenly spaced."""
+    places = np.linspace(0, len(client_ids) - 1, min(count, len(client_ids)))
+    return [client_ids[int(i)] for i in places]
+
+
+# --- Requests -----------------------------------------------------------------------
+
+
+def class_set_builder(
+    config: run_config.RunConfig, dataset: FederatedDataset
+) -> class_sets.ClassSetBuilder:
+    """Makes what draws the class sets of FedSS.
+
+    Args:
+        config: With the defaults of its data set, checked.
+        dataset: The data.
+    """
+    made = defences_config.class_set_builder(
+        config,
+        "fedss",
+        dataset,
+        num_negatives=config.num_negatives,
+        logit_correction=config.logit_correction,
+    )
+    return made or class_sets.SampledClasses(
+        dataset.num_classes,
+        config.num_negatives,
+        dataset.max_positives,
+        config.logit_correction,
+    )
+
+
+def request_model(
+    config: run_config.RunConfig,
+    builder: class_sets.ClassSetBuilder,
+    num_classes: int,
+    num_positives: int,
+) -> intersection.RequestModel:
+    """Returns the probabilities with which classes get into a client's requests.
+
+    Args:
+        config: With the defaults of its data set, checked.
+        builder: From `class_set_builder`.
+        num_classes: n.
+        num_positives: |P_k|.
+    """
+    if config.negatives is None:
+        return intersection.fresh(num_classes, num_positives, config.num_negatives)
+    if config.negatives == "randomized_response":
+        return intersection.randomized_response(builder.p, builder.q)
+    return intersection.memoised(num_classes, num_positives, num_decoys(config))
+
+
+def num_decoys(config: run_config.RunConfig) -> int:
+    """Returns how many classes a client asks for beside P_k, on average."""
+    return config.pool_size or config.num_negatives
+
+
+def size_is_known(config: run_config.RunConfig) -> bool:
+    """Returns whether the size of a request tells |P_k|."""
+    return config.negatives != "randomized_response"
 
 
 class Request(NamedTuple):
@@ -70,6 +155,13 @@ class Requests:
     Attributes:
         share_of_others: With a union: the chance that a class is asked for by someone
             else in the cohort, a mean over classes.
+
+    Args:
+        builder: Of class sets.
+        dataset: The data.
+        seed: Of the run.
+        cohort_size: K.
+        of_union: Whether the union over the cohort is seen, and no request.
     """
 
     def __init__(
@@ -81,15 +173,6 @@ class Requests:
         cohort_size: int,
         of_union: bool,
     ):
-        """Has made none yet.
-
-        Args:
-            builder: Of class sets.
-            dataset: The data.
-            seed: Of the run.
-            cohort_size: K.
-            of_union: Whether it is the union over the cohort that is seen.
-        """
         self._dataset, self._seed = dataset, seed
         self._cohort_size, self._of_union = cohort_size, of_union
         self._request = request_fn(builder, seed)
@@ -100,45 +183,42 @@ class Requests:
             asked = np.mean([self._of(k, 1).asked for k in some], axis=0)
             self.share_of_others = float(np.mean(1 - (1 - asked) ** (cohort_size - 1)))
 
-    def client(self, client_id: str, held: np.ndarray, count: int) -> list[Request]:
+    def client(self, client_id: str, held: np.ndarray, count: int) -> Request:
         """Returns what is seen at the first participations of a client.
 
         Args:
             client_id: The client.
             held: int[any], the classes that it holds, or is to hold.
             count: How many participations.
+
+        Returns:
+            The masks of all of them, bool[count, n].
         """
-        if not self._of_union:
-            # Which rounds a client takes part in does not matter: seeds differ.
-            return [self._request(held, client_id, r) for r in range(1, count + 1)]
-        found, round_num = [], 0
-        ids = self._dataset.train.client_ids
-        while len(found) < count:
-            round_num += 1
-            cohort = training.cohort(self._seed, round_num, ids, self._cohort_size)
+        found: list[Request] = []
+        for round_num in itertools.count(1):
+            if len(found) == count:
+                break
+            # Which rounds it takes part in matters only for who else does.
+            cohort = self._cohort(round_num) if self._of_union else [client_id]
             if client_id not in cohort:
                 continue
             own = self._request(held, client_id, round_num)
             others = [self._of(k, round_num) for k in cohort if k != client_id]
             masks = zip(own, *others, strict=True)
             found.append(Request(*(np.any(one, axis=0) for one in masks)))
-        return found
+        return Request(*map(np.stack, zip(*found, strict=True)))
 
-    def sizes(self, rounds: Iterable[int]) -> list[int]:
-        """Returns how many classes the cohort of each round asks for."""
+    def mean_union(self, num_rounds: int) -> float:
+        """Returns how many classes a cohort asks for, a mean over the first rounds."""
+        asked = (
+            [self._of(k, round_num).asked for k in self._cohort(round_num)]
+            for round_num in range(1, num_rounds + 1)
+        )
+        return float(np.mean([np.count_nonzero(np.any(a, axis=0)) for a in asked]))
+
+    def _cohort(self, round_num: int) -> list[str]:
         ids = self._dataset.train.client_ids
-        return [
-            np.count_nonzero(
-                np.any(
-                    [
-                        self._of(k, r).asked
-                        for k in training.cohort(self._seed, r, ids, self._cohort_size)
-                    ],
-                    axis=0,
-                )
-            )
-            for r in rounds
-        ]
+        return training.cohort(self._seed, round_num, ids, self._cohort_size)
 
     def _of(self, client_id: str, round_num: int) -> Request:
         key = client_id, round_num
@@ -152,16 +232,18 @@ class Requests:
 _SOME_CLIENTS = 200
 
 
+# --- Updates and models --------------------------------------------------------------
+
+
 class Updates:
-    """The updates of single clients, from the model that a run has now."""
+    """The updates of single clients, from the model that a run has now.
+
+    Args:
+        run: Whose process and model are taken.
+        server_learning_rate: Of the process.
+    """
 
     def __init__(self, run: training.FederatedRun, server_learning_rate: float):
-        """Makes the state that they are computed in.
-
-        Args:
-            run: Whose process and model.
-            server_learning_rate: Of the process.
-        """
         self._run = run
         self._learning_rate = server_learning_rate
         self._initial = run.process.initialize()
@@ -185,6 +267,39 @@ class Updates:
         ]
 
 
+class Model(NamedTuple):
+    """A model that the server has published, and what public images are to it.
+
+    Attributes:
+        classifier: float32[n, d], W.
+        kernel: float32[inputs, d], of phi's last layer.
+        inputs: float32[images, inputs], what public images give to that layer.
+        feature: float64[d], the mean of their unit features.
+    """
+
+    classifier: np.ndarray
+    kernel: np.ndarray
+    inputs: np.ndarray
+    feature: np.ndarray
+
+
+def check_public_images(name: str, task: tasks.FederatedTask) -> None:
+    """Checks that a task's test images can be those that the server has.
+
+    Args:
+        name: Of the task, for --task.
+        task: The task.
+
+    Raises:
+        InvalidInputError: If they are of other classes than the clients'.
+    """
+    if task.dataset.test_is_unseen:
+        raise InvalidInputError(
+            f"--task={name}: the server's public images are the test's, which are of "
+            "other classes there. Use --task=classification."
+        )
+
+
 class PublicImages:
     """Labelled images of the n classes that the server has, and what phi makes of them.
 
@@ -192,15 +307,13 @@ class PublicImages:
 
     Attributes:
         labels: int32[images].
+
+    Args:
+        task: Whose test images are of the clients' classes.
+        most: How many at most.
     """
 
     def __init__(self, task: tasks.FederatedTask, most: int):
-        """Reads the images.
-
-        Args:
-            task: Whose test images are of the clients' classes.
-            most: So many at most.
-        """
         data = task.dataset.test_examples().take(most)
         batches = list(data.batch(256).as_numpy_iterator())
         self._images = np.concatenate([batch["image"] for batch in batches])
@@ -211,15 +324,18 @@ class PublicImages:
             tf.keras.Model(model.input, model.layers[-1].input)
         )
 
-    def inputs(self, weights: tff.learning.models.ModelWeights) -> np.ndarray:
-        """Returns what the images give to phi's last layer, float32[images, inputs].
+    def seen_by(self, weights: tff.learning.models.ModelWeights) -> Model:
+        """Returns a model, and what the images are to it.
 
         Args:
-            weights: Of [*phi, W].
+            weights: Of [*phi, W]; phi ends in a dense layer with a bias.
         """
-        *phi, _ = weights.trainable
+        *phi, classifier = map(np.asarray, weights.trainable)
         models.assign(self._variables, phi)
-        return self._inputs(self._images)
+        inputs = self._inputs(self._images)
+        *_, kernel, bias = phi
+        feature = unit(inputs @ kernel + bias).mean(0)
+        return Model(classifier, kernel, inputs, feature)
 
 
 def as_mask(classes: np.ndarray, num_classes: int) -> np.ndarray:

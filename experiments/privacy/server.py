@@ -1,50 +1,30 @@
-"""The server that looks on while a run trains."""
+"""A server that attacks its clients while a run trains, and keeps to the protocol."""
 
 from collections.abc import Collection
-from typing import NamedTuple
 
 import numpy as np
 
 from experiments.fedss.run_config import RunConfig
-from experiments.privacy import attacks, defences, seen
+from experiments.privacy import attacks, seen
 from tff_fedss import algorithms, training
 from tff_fedss.privacy import aggregate, phi
-from tff_fedss.vectors import unit
-
-
-class _Model(NamedTuple):
-    """A model that the server has published, and what public images are to it.
-
-    Attributes:
-        classifier: float32[n, d], W.
-        kernel: float32[inputs, d], of phi's last layer.
-        inputs: float32[images, inputs], what public images give to that layer.
-        feature: float64[d], the mean of their unit features.
-    """
-
-    classifier: np.ndarray
-    kernel: np.ndarray
-    inputs: np.ndarray
-    feature: np.ndarray
 
 
 class Server:
-    """Attacks between the rounds; keeps to the protocol.
+    """The attacks between the rounds.
 
     Attributes:
         attacks: By name.
+
+    Args:
+        config: Of `privacy` or `privacy.train`, with the defaults of its data set.
+        run: Before its first round; phi ends in a dense layer with a bias.
+        names: Of the attacks: `update`, `aggregate`, `phi`.
     """
 
     def __init__(
         self, config: RunConfig, run: training.FederatedRun, names: Collection[str]
     ):
-        """Has seen nothing yet.
-
-        Args:
-            config: Of `privacy`, with the defaults of its data set.
-            run: Before its first round; phi ends in a dense layer with a bias.
-            names: Of the attacks: `update`, `aggregate`, `phi`.
-        """
         self._config, self._run = config, run
         self._dataset = run.task.dataset
         self._client_ids = list(self._dataset.train.client_ids)
@@ -54,15 +34,14 @@ class Server:
             )
             for client_id in self._client_ids
         }
-        self._negatives = defences.NEGATIVES[defences.name(config)]
         self._sees_requests = config.requests is None
-        self._num_decoys = self._negatives.num_decoys(config)
+        self._num_decoys = seen.num_decoys(config)
         self._request = seen.request_fn(
-            defences.builder(config, self._dataset), config.seed
+            seen.class_set_builder(config, self._dataset), config.seed
         )
         self._public = seen.PublicImages(run.task, config.public_images)
         self._updates = seen.Updates(run, config.server_learning_rate)
-        self._models: list[_Model] = []
+        self._models: list[seen.Model] = []
         self._measured: dict[int, float] = {}
         self._num_trained = self._num_held = 0
         self.attacks: dict[str, attacks.Attack] = {}
@@ -84,14 +63,15 @@ class Server:
 
         Args:
             metrics: Of the round, from `training.train`.
-            speed: Not heeded.
+            speed: Of the round; not used.
         """
         del speed
         round_num, task = metrics["round"], self._run.task
-        self._models = [*self._models[-2:], self._look_at_model()]
+        model = self._public.seen_by(self._run.weights)
+        self._models = [*self._models[-2:], model]
         if round_num:
             self._num_trained += metrics["num_examples"]
-            cohort = self._cohort(round_num)
+            cohort = self._run.cohort(round_num)
             self._num_held += sum(map(self._dataset.num_examples, cohort))
         if round_num and "aggregate" in self.attacks:
             self._look_at_sum(round_num)
@@ -99,6 +79,11 @@ class Server:
             self._measured[round_num] = metrics[task.metric]
             if round_num < self._config.rounds:
                 self._look_at_clients(round_num + 1)
+
+    @property
+    def share_trained(self) -> float:
+        """The share of the examples of the cohorts that trained."""
+        return self._num_trained / self._num_held
 
     def finish(self) -> dict[str, list[str]]:
         """Makes the attacks that need all rounds.
@@ -125,16 +110,6 @@ class Server:
                 facts["aggregate"].append(self._lone_rows())
         return facts
 
-    def _look_at_model(self) -> _Model:
-        weights = self._run.weights
-        *_, kernel, bias, classifier = map(np.asarray, weights.trainable)
-        inputs = self._public.inputs(weights)
-        feature = unit(inputs @ kernel + bias).mean(0)
-        return _Model(classifier, kernel, inputs, feature)
-
-    def _cohort(self, round_num: int) -> list[str]:
-        return self._run.cohort(round_num)
-
     def _asked_by(self, client_id: str, round_num: int) -> np.ndarray:
         return self._request(
             self._dataset.positives(client_id), client_id, round_num
@@ -155,7 +130,7 @@ class Server:
                 (before.kernel, now.kernel, after.kernel),
             )
         )
-        cohort = self._cohort(round_num)
+        cohort = self._run.cohort(round_num)
         self.attacks["aggregate"].on_sum(
             round_num,
             w_delta,
@@ -177,7 +152,7 @@ class Server:
         if not {"update", "phi"} & self.attacks.keys():
             return
         model, most = self._models[-1], self._config.attacked_clients
-        cohort, clients = self._cohort(round_num), self._run.clients(round_num)
+        cohort, clients = self._run.cohort(round_num), self._run.clients(round_num)
         for client_id, client in list(zip(cohort, clients, strict=True))[:most]:
             *phi_delta, w_delta = self._updates.of(client)
             truth = self._positives[client_id]
@@ -191,7 +166,7 @@ class Server:
                     model.feature,
                     truth,
                     self._num_decoys,
-                    self._negatives.names_size,
+                    seen.size_is_known(self._config),
                 )
             if "phi" in self.attacks:
                 self.attacks["phi"].on_client(
@@ -201,7 +176,6 @@ class Server:
                     model.inputs,
                     self._public.labels,
                     truth,
-                    np.count_nonzero(truth),
                 )
 
     def _lone_rows(self) -> str:

@@ -1,18 +1,15 @@
 """The published pages, made again of the runs that are published beside them."""
 
-import json
 import pathlib
 import re
 import shlex
 import shutil
 import statistics
-import types
 
 import pytest
 
-from experiments.common import archive, plots, results, table
+from experiments.common import archive, plots, results
 from experiments.common import cells as cells_lib
-from experiments.privacy import defence_table, measured
 
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -126,26 +123,3 @@ def test_the_readme_has_the_numbers_of_table_1_mini():
     ]
     for row in expected:
         assert row in rows
-
-
-def test_the_table_of_defences_has_the_numbers_of_its_trainings():
-    folder = RESULTS / "privacy" / "omniglot_defences"
-    found = {}
-    for path, content in archive.read(folder / archive.NAME).items():
-        done = json.loads(content)
-        one = measured.Measured(**done["measured"], attacks=tuple(done["attacks"]))
-        found.setdefault(tuple(path.split("/")[:2]), []).append(one)
-    task = types.SimpleNamespace(
-        dataset=types.SimpleNamespace(num_classes=659, num_clients=99)
-    )
-    config = defence_table.Config(clients_per_round=16, embedding_dim=64)
-    rows = [
-        defence_table._flat(
-            defence_table._row(
-                config, task, view, m, found[f"m{m}", view.training], (1, 3, 30, 300)
-            )
-        )
-        for m in (20, 80)
-        for view in defence_table.VIEWS
-    ]
-    assert table.as_csv(rows) == (folder / "defences.csv").read_text()

@@ -19,10 +19,11 @@ def run(run_program):
     return functools.partial(run_program, privacy)
 
 
-def read(path):
-    with open(path) as file:
+def read(folder):
+    texts = ("kind", "attack", "control")
+    with open(folder / "attacks.csv") as file:
         return [
-            {k: v if k in ("attack", "control") else float(v) for k, v in row.items()}
+            {k: v if k in texts else float(v) for k, v in row.items()}
             for row in csv.DictReader(file)
         ]
 
@@ -37,10 +38,10 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
         f"--results_dir={tmp_path}",
     )
     assert code == 0, errors
-    assert "What the server learns: intersection" in output
+    assert "# What the server learns" in output and "## intersection" in output
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == [f"intersection.{end}" for end in ("csv", "md", "pdf", "png")]
-    rows = {(r["attack"], r["control"], r["x"]): r for r in read(tmp_path / names[0])}
+    assert names == [f"attacks.{end}" for end in ("csv", "md", "pdf", "png")]
+    rows = {(r["attack"], r["control"], r["x"]): r for r in read(tmp_path)}
     dataset = privacy.run_parts.load_dataset(
         privacy.run_config.with_defaults(privacy.Config(num_classes=N))
     )
@@ -84,24 +85,15 @@ def test_bad_flags_are_told_in_a_line(run, tmp_path, flags, message):
 
 
 def test_the_paper_settings_follow_from_the_sizes():
-    setting = paper_settings.Setting(
-        "sop", "somebody", 500, np.array([10, 10, 30, 20]), (5, 40), 7.0
-    )
-    rows = list(paper_settings.rows_of(setting))
-    assert len(rows) == 2 * len(paper_settings.PARTICIPATIONS)
+    rows = paper_settings.rows()
+    assert len(rows) == 3 * 5 * len(paper_settings.PARTICIPATIONS)
     for row in rows:
         m, t = row["m"], row["participations"]
-        precision, exact, _ = np.mean(
-            [intersection.expected(500, p, m, t) for p in setting.sizes], axis=0
-        )
-        assert row["precision"] == pytest.approx(precision)
-        assert row["exact"] == pytest.approx(exact)
-    # Many sizes are stood for by some of them.
-    many = setting._replace(sizes=np.arange(1, 401), num_negatives=(5,))
-    first = next(paper_settings.rows_of(many))
-    assert first["precision"] == pytest.approx(
-        np.mean(many.sizes / (many.sizes + 5)), rel=5e-3
-    )
+        expected = intersection.expected(row["n"], row["num_positives"], m, t)
+        assert (row["precision"], row["exact"]) == tuple(expected[:2])
+    sop = next(r for r in rows if (r["dataset"], r["participations"]) == ("sop", 1))
+    assert sop["precision"] == pytest.approx(20 / 25)
+    assert round(sop["in_the_papers_run"]) == 107
 
 
 def test_a_summary_is_the_mean_over_clients():
@@ -139,11 +131,12 @@ def test_a_single_update_tells_the_positives(run, tmp_path):
         f"--results_dir={tmp_path}",
     )
     assert code == 0, errors
+    found = read(tmp_path)
     rows = {
         name: {
             (r["attack"], r["x"]): r
-            for r in read(tmp_path / f"{name}.csv")
-            if not r["control"]
+            for r in found
+            if r["kind"] == name and not r["control"]
         }
         for name in privacy.ATTACKS
     }
@@ -155,7 +148,8 @@ def test_a_single_update_tells_the_positives(run, tmp_path):
     assert rows["aggregate"]["of anyone in the cohort", 9]["auc"] > 0.95
     assert rows["aggregate"]["traced, no request", 10]["auc"] > 0.75
     for name in privacy.ATTACKS:
-        controls = [r["auc"] for r in read(tmp_path / f"{name}.csv") if r["control"]]
+        own = [r for r in found if r["kind"] == name]
+        controls = [r["auc"] for r in own if r["control"]]
         assert abs(np.mean(controls) - 0.5) < 0.03
 
 

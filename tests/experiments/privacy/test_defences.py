@@ -1,0 +1,165 @@
+"""`./run.sh table privacy/defences`."""
+
+import functools
+import json
+import pathlib
+
+import pytest
+
+from experiments.common import cells as cells_lib
+from experiments.privacy import cells, report, train
+from tff_fedss import metrics
+
+PUBLISHED = pathlib.Path(__file__).parents[3] / "docs/results/privacy"
+TABLE = cells_lib.tables_of("privacy")["defences", "mini"]
+SMALL = (
+    "--num_classes=60",
+    "--num_negatives=10",
+    "--rounds=2",
+    "--clients_per_round=3",
+    "--warm_start_epochs=0",
+    "--attacked_clients=2",
+    "--attacked_updates=1",
+    "--most_updates=2",
+    "--participations=1,2",
+)
+
+
+@pytest.fixture
+def run(run_program):
+    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+    return functools.partial(run_program, train)
+
+
+def test_participations_are_numbers(run, tmp_path):
+    code, _, errors = run(*SMALL, "--participations=0", f"--results_dir={tmp_path}")
+    assert code == 2 and errors.count("\n") == 1
+    assert "--participations=0: expected whole numbers from 1" in errors
+
+
+def test_attacks_are_on_what_is_seen():
+    by_title = {view.title: {*view.attacks.values()} for view in report.VIEWS}
+    assert by_title["fresh (the paper)"] == {"requests", "update", "phi", "sums"}
+    assert by_title["secure"] == {"requests", "sums"}
+    assert by_title["secure, all"] == {"sums"}
+    assert {view.training for view in report.VIEWS} == {*cells.trainings(20)}
+
+
+def write_training(folder, attacks, metric=0.5, **flags):
+    folder.mkdir(parents=True)
+    flags = {
+        "dataset": "glyphs",
+        "clients_per_round": 5,
+        "rounds": 2,
+        "embedding_dim": 64,
+        **flags,
+    }
+    lines = [f"--{name}={value}\n" for name, value in flags.items()]
+    (folder / "flags.txt").write_text("".join(lines))
+    done = {
+        "num_classes": 60,
+        "num_clients": 5,
+        "metric": "top1",
+        "measured": {
+            "metric": metric,
+            "classes_per_client": 20.0,
+            "union": 33.0,
+            "share_trained": 1.0,
+            "epsilon": None,
+        },
+        "attacks": [
+            {"attack": name, "control": "", "x": x, "chance": 0.03, "precision_at": p}
+            for name, x, p in attacks
+        ],
+    }
+    (folder / "done.json").write_text(json.dumps(done))
+
+
+def test_the_table_is_made_of_what_is_there(tmp_path):
+    attacks = [
+        ("requests", 1, 0.4),
+        ("requests", 3, 0.5),
+        ("unions", 3, 0.15),
+        ("update", 1, 0.9),
+        ("phi", 1, 0.3),
+        ("traced, no request", 3, 0.25),
+        ("traced through the noise, no request", 3, 0.35),
+    ]
+    for seed, metric in ((0, 0.5), (1, 0.7)):
+        write_training(tmp_path / "m20_fresh" / f"seed{seed}", attacks, metric)
+    (tmp_path / "m80_fresh" / "seed0").mkdir(parents=True)
+    (tmp_path / "m80_fresh" / "seed0" / "flags.txt").write_text("--rounds=2\n")
+    text = report.write_table(("defences", "mini"), TABLE, tmp_path, 3, [])
+    lines = {
+        row[2]: row[3:-1]
+        for line in text.splitlines()
+        for row in [[cell.strip() for cell in line.split("|")]]
+        if line.startswith("| 20")
+    }
+    titles = ["fresh (the paper)", "secure", "secure, union", "secure, all"]
+    assert list(lines) == titles and "| 80" not in text
+    fresh = lines["fresh (the paper)"]
+    assert fresh[0] == "60.0 ± 14.1"
+    assert fresh[3:7] == ["100", "none", "0.40 / 0.50", "0.90"]
+    assert fresh[-2:] == ["0.90", "0.90"]
+    assert lines["secure"][-4:] == ["0.40", "0.50", "0.50", "0.50"]
+    # The better one of two attacks on sums.
+    assert lines["secure, all"][-1] == "0.35"
+    # Unions are seen after three participations alone; before that there are sums.
+    assert lines["secure, union"][6] == "not seen"
+    traffic = metrics.classifier_traffic(
+        20, 64, protocol=metrics.Protocol(True, "union", "secure"), rows_per_client=33
+    )
+    expected = [f"{traffic.bytes_down:,.0f}", f"{traffic.bytes_up:,.0f}"]
+    assert lines["secure, union"][1:3] == expected
+    for end in ("md", "png", "pdf"):
+        assert (tmp_path / f"defences.{end}").exists()
+
+
+def test_measurements_of_other_rounds_are_not_averaged(tmp_path):
+    # 16 of 99 clients a round: 30 participations are 186 rounds, and 200 are 32.3.
+    traced = [
+        ("traced, no request", x, p) for x, p in ((6, 0.1), (186, 0.54), (200, 0.57))
+    ]
+    write_training(tmp_path / "m20_fresh" / "seed0", traced, clients_per_round=16)
+    path = tmp_path / "m20_fresh" / "seed0" / "done.json"
+    path.write_text(path.read_text().replace('"num_clients": 5', '"num_clients": 99'))
+    row = report.rows_of(report.read(tmp_path))[-1]
+    assert row["success"]["sums"] == {1: 0.1, 30: 0.54, 32.3: 0.57}
+    assert [report.best(row, t) for t in (1, 30, 300)] == [0.1, 0.54, 0.57]
+
+
+def test_the_published_table_has_the_numbers_of_its_trainings():
+    folder = PUBLISHED / "omniglot_defences"
+    runs = report.read(folder)
+    assert sum(map(len, runs.values())) == 48
+    text = report.page(TABLE.title, runs, report.rows_of(runs))
+    assert text == (folder / "defences.md").read_text()
+
+
+def test_trainings_are_attacked_and_kept(run, tmp_path):
+    found = {}
+    for name in ("fresh", "threshold"):
+        folder = tmp_path / f"m20_{name}" / "seed0"
+        settings = cells_lib.as_arguments(cells.trainings(20)[name])
+        flags = (*SMALL, *settings, f"--results_dir={folder}")
+        code, _, errors = run(*flags)
+        assert code == 0, errors
+        found[name] = json.loads((folder / "done.json").read_text())
+    # The same seeds ask for the same classes, and the process counts their union.
+    fresh, threshold = (found[name]["measured"] for name in ("fresh", "threshold"))
+    assert fresh["union"] == threshold["union"]
+    assert fresh["classes_per_client"] == threshold["classes_per_client"]
+    lines = (tmp_path / "m20_threshold/seed0/metrics.csv").read_text().splitlines()
+    column = lines[0].split(",").index("bytes_down")
+    down = [float(line.split(",")[column]) for line in lines[2:]]
+    assert len(down) == 2 and (down[0] - down[1]) % (4 * 65) == 0
+    by_attack = {
+        name: {a["attack"] for a in one["attacks"]} for name, one in found.items()
+    }
+    assert {"requests", "unions", "update", "phi"} <= by_attack["fresh"]
+    assert not {"update", "phi"} & by_attack["threshold"]
+    code, again, _ = run(*flags)
+    assert code == 0 and "Done before, nothing to run.\ntop-1" in again
+    text = report.write_table(("defences", "mini"), TABLE, tmp_path, 1, [])
+    assert "secure, all, t = 3" in text
