@@ -162,9 +162,7 @@ def test_rounds_equal_the_numpy_twin(name):
     "name, options, message",
     [
         ("mixed", {}, "must be one of"),
-        ("pool", {}, "pool needs pool_size"),
         ("pool", {"pool_size": 3}, r"\[4, 8\]"),
-        ("randomized_response", {}, "needs epsilon"),
         ("randomized_response", {"epsilon": 0.0}, "must be positive"),
     ],
 )

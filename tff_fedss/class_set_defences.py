@@ -2,7 +2,7 @@
 
 FedSS draws N_k anew in each round, so that P_k is what all requests of a client have in
 common (docs/privacy.md). Here what a client asks for is drawn once for the whole run,
-from a seed of its own that no round changes:
+from a seed that no round changes:
 
 | name                | asked for in each round          | trained            |
 |---------------------|----------------------------------|--------------------|
@@ -13,8 +13,7 @@ from a seed of its own that no round changes:
 | pool                | P_k and the same M others        | P_k and m of the M |
 
 "Memoised" and "permanent randomized response" are words of RAPPOR (Erlingsson, Pihur
-and Korolova, CCS 2014). `fresh` is
-`class_sets.SampledClasses`.
+and Korolova, CCS 2014). `fresh` is `class_sets.SampledClasses`.
 
 None of them hides what a client's single update tells; of a pool, the rows that move
 from round to round give P_k away, where updates are seen (docs/privacy.md).
@@ -27,8 +26,6 @@ import tensorflow as tf
 
 from tff_fedss import class_sets, seeds
 
-NEGATIVES = ("fresh", "memoised", "randomized_response", "pool")
-
 
 class MemoisedClasses(class_sets.SampledClasses):
     """S_k = P_k u N_k with the same N_k in all rounds.
@@ -40,7 +37,7 @@ class MemoisedClasses(class_sets.SampledClasses):
     is_permanent = True
 
     def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:
-        """See the base class."""
+        """Draws a class set, see `class_sets.SampledClasses`."""
         return super().draw(positives, others, permanent_seed)
 
 
@@ -97,7 +94,7 @@ class RandomizedResponse(class_sets.SampledClasses):
         self.size = min(num_classes, max_positives + self._most)
 
     def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:
-        """See the base class."""
+        """Draws a class set, see `class_sets.SampledClasses`."""
         uniform = tf.random.stateless_uniform(
             [tf.size(positives)],
             seeds.fold_in(permanent_seed, seeds.Stream.RESPONSES),
@@ -156,7 +153,7 @@ class DecoyPool(class_sets.SampledClasses):
         self._pool_size = pool_size
 
     def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:
-        """See the base class."""
+        """Draws a class set, see `class_sets.SampledClasses`."""
         pool = class_sets.draw_others(
             positives, others, self._pool_size, permanent_seed
         )
@@ -172,15 +169,22 @@ class DecoyPool(class_sets.SampledClasses):
         )
 
 
+_BUILDERS: dict[str, Callable[..., class_sets.ClassSetBuilder]] = {
+    "fresh": class_sets.SampledClasses,
+    "memoised": MemoisedClasses,
+    "randomized_response": RandomizedResponse,
+    "pool": DecoyPool,
+}
+NEGATIVES = tuple(_BUILDERS)
+
+
 def builder(
     name: str,
     num_classes: int,
     num_negatives: int,
     max_positives: int,
     logit_correction: str = "inclusion",
-    *,
-    epsilon: float | None = None,
-    pool_size: int | None = None,
+    **options: float,
 ) -> class_sets.ClassSetBuilder:
     """Makes a builder by the name that a user gives it.
 
@@ -190,30 +194,13 @@ def builder(
         num_negatives: m.
         max_positives: The largest |P_k| of any client.
         logit_correction: "inclusion" or "none".
-        epsilon: For "randomized_response".
-        pool_size: For "pool".
+        **options: `epsilon` of "randomized_response", `pool_size` of "pool".
 
     Raises:
-        ValueError: If an argument is missing or out of range.
+        ValueError: If an argument is out of range.
     """
-    make: dict[str, Callable[..., class_sets.ClassSetBuilder]] = {
-        "fresh": class_sets.SampledClasses,
-        "memoised": MemoisedClasses,
-        "randomized_response": RandomizedResponse,
-        "pool": DecoyPool,
-    }
-    if name not in make:
+    if name not in _BUILDERS:
         raise ValueError(f"negatives must be one of {NEGATIVES}, found {name!r}.")
-    own = {
-        "randomized_response": ("epsilon", epsilon),
-        "pool": ("pool_size", pool_size),
-    }
-    options = {}
-    if name in own:
-        option, value = own[name]
-        if value is None:
-            raise ValueError(f"negatives={name} needs {option}.")
-        options[option] = value
-    return make[name](
+    return _BUILDERS[name](
         num_classes, num_negatives, max_positives, logit_correction, **options
     )

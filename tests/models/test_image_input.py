@@ -70,8 +70,3 @@ def test_images_go_through_together():
     together = as_a_graph(image_input)(images)
     for image, result in zip(images, together, strict=True):
         np.testing.assert_array_equal(image_input(image[np.newaxis])[0], result)
-
-
-def test_an_antialiased_image_is_not_cut_square():
-    with pytest.raises(ValueError, match="Pillow"):
-        ImageInput(9, cut_square=True)

@@ -164,6 +164,11 @@ def test_reports_what_does_not_fit(weights_file, tmp_path, build, source):
             np.testing.assert_array_equal(a, b)
 
 
+def write_cut_arrays(path):
+    np.savez(path, phi_000=np.zeros(999))
+    path.write_bytes(path.read_bytes()[:-100])
+
+
 def write_other_network(path):
     images = tf.keras.Input((4,))
     outputs = tf.keras.layers.Dense(2, name="other_layer")(images)
@@ -181,18 +186,21 @@ def write_truncated(path):
 
 
 @pytest.mark.parametrize(
-    "write, message",
+    "name, write, message",
     [
-        (lambda path: None, "cannot be read as Keras.* No file"),
-        (lambda path: path.write_text("no weights"), "cannot be read as Keras"),
-        (lambda path: path.mkdir(), "cannot be read as Keras"),
-        (write_truncated, "cannot be read as Keras"),
-        (write_other_hdf5, "attribute.*layer_names"),
-        (write_other_network, "fits no layer of .* found other_layer"),
+        ("x.h5", lambda path: None, "cannot be read as Keras.* No file"),
+        ("x.h5", lambda path: path.write_text("none"), "cannot be read as Keras"),
+        ("x.h5", lambda path: path.mkdir(), "cannot be read as Keras"),
+        ("x.h5", write_truncated, "cannot be read as Keras"),
+        ("x.h5", write_other_hdf5, "attribute.*layer_names"),
+        ("x.h5", write_other_network, "fits no layer of .* found other_layer"),
+        ("x.npz", lambda path: None, "No such file"),
+        ("x.npz", lambda path: path.write_text("none"), "cannot be read as an .npz"),
+        ("x.npz", write_cut_arrays, "cannot be read as an .npz"),
     ],
 )
-def test_refuses_a_file(write, message, tmp_path, build):
-    path = tmp_path / "x.h5"
+def test_refuses_a_file(name, write, message, tmp_path, build):
+    path = tmp_path / name
     write(path)
     model = build()
     before = model.get_weights()

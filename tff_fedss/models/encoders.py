@@ -88,18 +88,16 @@ class SparseEncoder:
 
     Inputs are `{"ids": int32[k], "values": float32[k], "rows": int32[k], "num_rows":
     int32[]}`: the features of all rows, one row after another.
+
+    Args:
+        num_features: v.
+        embedding_dim: d.
+        seed: Of the weights.
     """
 
     initial_carry = ()
 
     def __init__(self, num_features: int, embedding_dim: int, seed: int):
-        """Draws the weights.
-
-        Args:
-            num_features: v.
-            embedding_dim: d.
-            seed: Of the weights.
-        """
         self._weights = tf.Variable(
             tf.random.stateless_normal(
                 [num_features, embedding_dim],
@@ -126,16 +124,11 @@ class SparseEncoder:
 
 
 class ImageEncoder:
-    """A feature extractor phi; inputs are images [examples, h, w, c]."""
+    """A feature extractor phi, `model`; inputs are images [examples, h, w, c]."""
 
     initial_carry = ()
 
     def __init__(self, model: tf.keras.Model):
-        """Lists the weights.
-
-        Args:
-            model: phi.
-        """
         self._model = model
         self.trainable_variables = list(model.trainable_variables)
 

@@ -1,4 +1,4 @@
-"""A trained feature extractor as a file of its own: images in, unit vectors out.
+"""A trained feature extractor as a file: images in, unit vectors out.
 
 The file has everything in it: the preprocessing of images, phi, and the division by the
 length. It is made of Keras's own layers, so that it loads where this project is not
@@ -164,10 +164,7 @@ class ExportedEncoder:
     """
 
     def __init__(self, path: str | os.PathLike):
-        """Loads an encoder.
-
-        Args:
-            path: The file or folder.
+        """Loads an encoder from a file or folder.
 
         Raises:
             InvalidInputError: If there is none, or it is no such encoder, or damaged.
@@ -216,10 +213,7 @@ class ExportedEncoder:
 
 
 def read_metadata(path: str | os.PathLike) -> dict[str, Any]:
-    """Reads the metadata of an encoder.
-
-    Args:
-        path: The file or folder.
+    """Reads the metadata of an encoder from its file or folder.
 
     Returns:
         The format ("encoder"), d ("embedding_dim"), the preprocessing ("image_input"),
@@ -304,20 +298,18 @@ def _load_tflite(path: pathlib.Path) -> _Apply:
         interpreter = tf.lite.Interpreter(
             model_content=content, num_threads=os.cpu_count()
         )
-        (images,) = interpreter.get_input_details()
-        interpreter.resize_tensor_input(images["index"], shape)
+        (inputs,) = interpreter.get_input_details()
+        interpreter.resize_tensor_input(inputs["index"], shape)
         interpreter.allocate_tensors()
         return interpreter
 
     def apply(images: np.ndarray) -> np.ndarray:
         interpreter = interpreter_for(images.shape)
-        (place,), (result,) = (
-            interpreter.get_input_details(),
-            interpreter.get_output_details(),
-        )
-        interpreter.set_tensor(place["index"], images)
+        (inputs,) = interpreter.get_input_details()
+        (outputs,) = interpreter.get_output_details()
+        interpreter.set_tensor(inputs["index"], images)
         interpreter.invoke()
-        return interpreter.get_tensor(result["index"])
+        return interpreter.get_tensor(outputs["index"])
 
     return apply
 

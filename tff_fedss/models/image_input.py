@@ -41,15 +41,9 @@ class ImageInput:
     inverted: bool = False
 
     def __post_init__(self):
-        """Fills in the size.
-
-        Raises:
-            ValueError: If cut_square goes with "antialias".
-        """
+        """Fills in the size."""
         if self.resize_size is None:
             object.__setattr__(self, "resize_size", self.image_size)
-        if self.cut_square and self.resizing not in _PILLOW_SUPPORT:
-            raise ValueError("cut_square goes with Pillow's filters.")
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
         """Preprocesses images.

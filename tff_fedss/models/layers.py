@@ -22,18 +22,16 @@ class CountedDropout(tf.keras.layers.Layer):
 
     Keras' own draws from a generator that no checkpoint holds. Here the count is a
     weight that is not trained: a run that is resumed from saved weights drops what it
-    would have dropped. In a federated process each client's training begins at a count
-    of its own (`start`).
+    would have dropped. In a federated process each client has its own first count
+    (`start`).
+
+    Args:
+        rate: The share that is dropped in training, in [0, 1).
+        seed: Of the masks.
+        **kwargs: For Keras.
     """
 
     def __init__(self, rate: float, seed: int, **kwargs):
-        """Drops nothing yet.
-
-        Args:
-            rate: The share that is dropped in training, in [0, 1).
-            seed: Of the masks.
-            **kwargs: For Keras.
-        """
         super().__init__(**kwargs)
         self._rate = rate
         self._seed = seed

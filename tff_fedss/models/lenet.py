@@ -13,14 +13,8 @@ def lenet(
     Two 5x5 convolutions (6 and 16 channels), each with ReLU and 2x2 max pooling, two
     dense layers (120 and 84) with ReLU, and a linear one.
 
-    Args:
-        image_shape: (height, width, channels), at least 16x16. Images of 28x28 are
-            brought to the 32x32 of the original by a border of zeros.
-        num_outputs: See `resnet18`.
-        seed: See `resnet18`.
-
-    Returns:
-        See `resnet18`.
+    Arguments and result are those of `resnet18`. Images are at least 16x16; those of
+    28x28 are brought to the 32x32 of the original by a border of zeros.
     """
     layers = Layers(seed)
     images = tf.keras.Input(image_shape, name="images")

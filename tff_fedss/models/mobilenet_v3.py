@@ -127,33 +127,15 @@ def _seed(seed: int, layer_name: str, key: str) -> int:
 def paper_feature_extractor(
     image_shape: tuple[int, int, int] = (224, 224, 3),
     embedding_dim: int = 64,
-    *,
-    normalization: str = "group",
-    seed: int = 0,
+    **options: Any,
 ) -> tf.keras.Model:
     """Builds the MobileNetV3 that meets the four shares in the paper (4.3).
 
-    That is Large with alpha=0.9: 3,677,016 parameters at d = 64 and 3,595,032 at
-    d = 1280. See the module's docstring for the candidates and for the reasons to take
+    See the module's docstring for the candidates and for the reasons to take
     `mobilenet_v3` with its defaults instead, above all a start from ImageNet weights.
-
-    Args:
-        image_shape: (height, width, channels); the paper crops to 224x224.
-        embedding_dim: d.
-        normalization: See `mobilenet_v3`.
-        seed: Of the initial weights.
-
-    Returns:
-        See `mobilenet_v3`.
+    Arguments and result are those of `mobilenet_v3`; the paper crops to 224x224.
     """
-    return mobilenet_v3(
-        image_shape,
-        embedding_dim,
-        size="large",
-        alpha=0.9,
-        normalization=normalization,
-        seed=seed,
-    )
+    return mobilenet_v3(image_shape, embedding_dim, size="large", alpha=0.9, **options)
 
 
 def last_layer_share(

@@ -16,8 +16,8 @@ from tff_fedss.errors import InvalidInputError
 
 # Weights by layer and then by their own short name: {"Conv": {"kernel": array}}.
 _Weights = Mapping[str, Mapping[str, np.ndarray]]
-# Of a file's misfits, a message names so many.
-_MAX_REASONS = 3
+# A message names so many layers that do not fit.
+_MAX_NAMED = 3
 # MoCo's two dense layers behind the encoder, each with a kernel and a bias.
 _NUM_HEAD_ARRAYS = 4
 
@@ -31,10 +31,9 @@ class LoadReport:
     """What `load_pretrained` did.
 
     Attributes:
-        path: Of the file.
+        path: The file.
         loaded: The layers whose weights now are those of the file.
-        not_loaded: The other layers with weights and, for each, the reason. They keep
-            the weights that they had.
+        not_loaded: Why each of the other layers kept its weights.
         unused: The layers of the file that the model has not, such as the classifier.
         num_loaded: The number of parameters (scalars) loaded.
         num_parameters: The number of parameters of the model.
@@ -72,26 +71,21 @@ def load_pretrained(
     of this project fills all weights by the order of its arrays: phi_000, phi_001, ...
     of a run's result, or the query encoder of moco.npz without its head.
 
-    From a network with BatchNorms into `mobilenet_v3`, the kernels, biases and the
-    gamma and beta of each BatchNorm are loaded; the moving means and variances have no
-    counterpart. Gamma and beta mean the same in GroupNorm, the scale and the offset of
-    a normalised channel, and the kernels after it were trained on these: with gamma at
-    1, channels that training has switched off would come back at full strength. What
-    they are applied to is not quite the same (a channel's own statistics there, those
-    of its group here), so expect lower accuracy than the file's until phi is trained.
+    Of a BatchNorm, `mobilenet_v3` takes gamma and beta for its GroupNorm: the scale and
+    the offset of a normalised channel, on which the kernels after it were trained. The
+    statistics are a group's and not a channel's, so expect lower accuracy than the
+    file's until phi is trained.
 
     Args:
         model: The model, built eagerly. Its weights are changed in place.
         path: A Keras HDF5 file (`model.save_weights("x.h5")` or `model.save("x.h5")`),
-            whose weights are read and nothing else, or a SavedModel folder or `.keras`
-            file, which Keras loads as a model: take these from people you trust. An
-            encoder that `save_encoder` wrote in these formats will do; a TFLite model
-            does not say which weights are of which layer. Or an .npz file, as above.
+            whose weights are read and nothing else; or a SavedModel folder or `.keras`
+            file, which Keras loads as a model: take these from people you trust. Those
+            of `save_encoder` will do, but for TFLite. Or an .npz file, as above.
         min_share: The least share of the model's parameters that a Keras file must
-            load, in [0, 1]. A file for another alpha or size fits a few layers only,
-            and so little of a start is hardly better than none. A new embedding layer
-            (d = 64) leaves 0.96 to 0.98 of a MobileNetV3; an ImageNet file without its
-            top lacks Conv_2 too, which leaves 0.59 to 0.69.
+            load, in [0, 1]. A new embedding layer (d = 64) leaves 0.96 to 0.98 of a
+            MobileNetV3; an ImageNet file without its top lacks Conv_2 too, which leaves
+            0.59 to 0.69; a file for another alpha or size hardly anything.
 
     Returns:
         What was loaded and what was not.
@@ -101,7 +95,7 @@ def load_pretrained(
             values that are not finite. The model is then as it was.
         PartialFitError: If less than `min_share` of the model would be loaded. The
             model is then as it was.
-        ValueError: If called inside a graph, where the weights could not be changed.
+        ValueError: If called inside a graph, which would change no weight.
     """
     if not tf.executing_eagerly():
         raise ValueError("load_pretrained must be called eagerly, not inside a graph.")
@@ -144,19 +138,14 @@ def load_pretrained(
         raise PartialFitError(
             f"{path} has {report.num_loaded:,} of the {report.num_parameters:,} "
             f"parameters of {model.name}, {share:.1%}, less than the {min_share:.0%} "
-            f"that a start needs: {_reasons(not_loaded)}."
+            f"that a start needs: {_first_misfits(not_loaded)}."
         )
     _assign(path, found)
     return report
 
 
 def pretrained_digest(path: str | os.PathLike) -> str:
-    """Returns what identifies a file of weights: the SHA-256 of its contents, in hex.
-
-    Of a folder (SavedModel), that of all its files and their names.
-
-    Args:
-        path: As for `load_pretrained`.
+    """Returns the SHA-256 of a file of weights, or of a folder's names and files.
 
     Raises:
         InvalidInputError: If there is neither a file nor a folder.
@@ -171,7 +160,7 @@ def _assign(
     path: str | os.PathLike,
     found: Mapping[str, list[tuple[tf.Variable, np.ndarray]]],
 ) -> None:
-    """Gives variables, by the layer or array that they are of, their values."""
+    """Gives variables, by their layer or array, their values."""
     for name, pairs in found.items():
         if not all(np.isfinite(value).all() for _, value in pairs):
             raise InvalidInputError(f"{path}: {name} has values that are not finite.")
@@ -241,8 +230,8 @@ def _read(path: str | os.PathLike) -> _Weights:
 def _unreadable(
     path: str | os.PathLike, what: str, error: Exception
 ) -> InvalidInputError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return InvalidInputError(f"{path} cannot be read as {what}: {reason}")
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return InvalidInputError(f"{path} cannot be read as {what}: {first_line}")
 
 
 def _read_hdf5(path: str | os.PathLike) -> _Weights:
@@ -268,17 +257,17 @@ def _names(group: h5py.Group, attribute: str) -> list[str]:
 def _read_model(path: str | os.PathLike) -> _Weights:
     model = tf.keras.models.load_model(path, compile=False)
     weights = collections.defaultdict(dict)
-    for layer in _leaves(model):
+    for layer in _flat_layers(model):
         for variable in layer.weights:
             weights[layer.name][_short_name(variable.name)] = variable.numpy()
     return weights
 
 
-def _leaves(model: tf.keras.Model) -> Iterator[tf.keras.layers.Layer]:
+def _flat_layers(model: tf.keras.Model) -> Iterator[tf.keras.layers.Layer]:
     """Yields the layers of a model and of those within it: phi is one in an encoder."""
     for layer in model.layers:
         if hasattr(layer, "layers"):
-            yield from _leaves(layer)
+            yield from _flat_layers(layer)
         else:
             yield layer
 
@@ -288,13 +277,12 @@ def _short_name(weight_name: str) -> str:
     return weight_name.rpartition("/")[2].partition(":")[0]
 
 
-def _reasons(not_loaded: Mapping[str, str]) -> str:
+def _first_misfits(not_loaded: Mapping[str, str]) -> str:
     """Says of the first layers why they do not fit."""
-    reasons = [f"{name} ({reason})" for name, reason in not_loaded.items()]
-    more = len(reasons) - _MAX_REASONS
-    return "; ".join(reasons[:_MAX_REASONS]) + (
-        f"; and {more} more" if more > 0 else ""
-    )
+    misfits = [f"{name} ({why})" for name, why in not_loaded.items()]
+    if (more := len(misfits) - _MAX_NAMED) > 0:
+        misfits[_MAX_NAMED:] = [f"and {more} more"]
+    return "; ".join(misfits)
 
 
 def _examples(names: Mapping[str, object]) -> str:

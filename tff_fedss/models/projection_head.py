@@ -23,14 +23,9 @@ def with_projection_head(
     """
 
     def dense(units, number, name, activation=None):
-        initializer = tf.keras.initializers.GlorotUniform(1000 * seed + number)
-        return tf.keras.layers.Dense(
-            units,
-            activation,
-            kernel_initializer=initializer,
-            name=name,
-            dtype=FLOAT32,
-        )
+        glorot = tf.keras.initializers.GlorotUniform(1000 * seed + number)
+        options = {"kernel_initializer": glorot, "name": name, "dtype": FLOAT32}
+        return tf.keras.layers.Dense(units, activation, **options)
 
     hidden = dense(backbone.output_shape[1], 1, "head_hidden", "relu")
     head = dense(embedding_dim, 2, "head_embedding")

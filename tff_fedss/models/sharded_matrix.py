@@ -17,16 +17,14 @@ class ShardedMatrix:
         shape: (n, d).
         bounds: int64[shards + 1]: shard i has the rows bounds[i]..bounds[i + 1]-1.
         shards: The variables, float32[rows, d].
+
+    Args:
+        devices: One for each shard.
+        bounds: See above.
+        num_columns: d. The matrix is zero at first.
     """
 
     def __init__(self, devices: Sequence[str], bounds: np.ndarray, num_columns: int):
-        """Fills it with zeros.
-
-        Args:
-            devices: One for each shard.
-            bounds: See the class.
-            num_columns: d.
-        """
         self.bounds = bounds
         self.shape = (int(bounds[-1]), num_columns)
         self.shards = []

@@ -12,21 +12,18 @@ class SplitBatchNormalization(tf.keras.layers.BatchNormalization):
     tell the encoders which key belongs to which query. Consecutive images make a part;
     running means move by the mean over the parts, once. At inference nothing differs
     from BatchNorm.
+
+    Args:
+        num_splits: The number of parts; it divides the number of images of a batch.
+        **kwargs: For Keras; the axis is the last one.
     """
 
     def __init__(self, num_splits: int, **kwargs):
-        """Does not build yet.
-
-        Args:
-            num_splits: How many parts. The number of images of a batch must be a
-                multiple of it.
-            **kwargs: For Keras; the axis is the last one.
-        """
         super().__init__(**kwargs)
         self._num_splits = num_splits
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Normalizes; see the class."""
+        """Normalizes float32[examples, ..., channels]."""
         if not training or not self.trainable:
             return super().call(inputs, training=False)
         shape = tf.shape(inputs)
@@ -54,5 +51,5 @@ class SplitBatchNormalization(tf.keras.layers.BatchNormalization):
         return tf.ensure_shape(outputs, inputs.shape)
 
     def get_config(self) -> dict:
-        """What the layer is built from."""
+        """Returns what the layer is built from."""
         return {**super().get_config(), "num_splits": self._num_splits}

@@ -15,15 +15,7 @@ def vgg16(
 
     At 32x32, five poolings leave one pixel: the usual form for CIFAR has one dense
     layer in place of three, and batch normalization, without which it hardly starts to
-    learn.
-
-    Args:
-        image_shape: (height, width, channels); pooling ends at one pixel.
-        num_outputs: See `resnet18`.
-        seed: See `resnet18`.
-
-    Returns:
-        See `resnet18`.
+    learn. Arguments and result are those of `resnet18`.
     """
     layers = Layers(seed)
     images = tf.keras.Input(image_shape, name="images")
