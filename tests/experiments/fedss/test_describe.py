@@ -1,4 +1,4 @@
-"""The description of partitions: its figures, its table, its picture."""
+"""The description of a data set: its counts, its table, its picture."""
 
 import os
 import subprocess
@@ -11,10 +11,18 @@ import pytest
 import tensorflow as tf
 
 from experiments.fedss import describe
-from tff_fedss.datasets import synthetic
+from tff_fedss.datasets import imagenet21k, stanford_online_products, synthetic
+from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.clients import Counted, InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.errors import InvalidInputError
+
+TOY = {
+    "images per client": [5, 1, 4],
+    "classes per client": [2, 1, 3],
+    "images per class": [5, 3, 2, 0],
+    "clients per class": [2, 3, 1, 0],
+}
 
 
 def _dataset(**changes):
@@ -47,38 +55,28 @@ def _without_labels():
     return Counted(data, data.client_ids, data.num_examples, data.positives)
 
 
-def _assert_toy(description):
-    assert list(description.images_per_client) == [5, 1, 4]
-    assert list(description.classes_per_client) == [2, 1, 3]
-    assert list(description.clients_per_class) == [2, 3, 1, 0]
+def _counts(**changes):
+    counts = describe.counts_of(_dataset(**changes))
+    return {title: list(values) for title, values in counts.items()}
 
 
 def test_counts_of_a_dataset():
-    description = describe.of_dataset(_dataset())
-    _assert_toy(description)
-    assert list(description.images_per_class) == [5, 3, 2, 0]
-    assert description.note == "7 test images; nothing else"
+    assert _counts() == TOY
 
 
 def test_images_per_class_from_the_pooled_references():
     labels = np.array([0, 0, 1, 0, 0, 1, 0, 1, 2, 2], np.int32)
     references = {"image": {"offset": np.arange(10)}, "label": labels}
-    description = describe.of_dataset(
-        _dataset(
-            train=_without_labels(),
-            pooled=lambda: tf.data.Dataset.from_tensor_slices(references),
-        )
-    )
-    _assert_toy(description)
-    assert list(description.images_per_class) == [5, 3, 2, 0]
+
+    def pooled():
+        return tf.data.Dataset.from_tensor_slices(references)
+
+    assert _counts(train=_without_labels(), pooled=pooled) == TOY
 
 
 def test_images_per_class_are_left_out_where_they_cost_all_images():
-    description = describe.of_dataset(_dataset(train=_without_labels()))
-    _assert_toy(description)
-    assert description.images_per_class is None
-    text = describe.as_text(description)
-    assert "images per class" not in text and "clients per class" in text
+    known = {title: some for title, some in TOY.items() if title != "images per class"}
+    assert _counts(train=_without_labels()) == known
 
 
 def test_glyphs_are_described_without_drawing_one(monkeypatch):
@@ -86,56 +84,36 @@ def test_glyphs_are_described_without_drawing_one(monkeypatch):
     monkeypatch.setattr(
         type(dataset.train), "client_arrays", lambda *_: pytest.fail("drawn")
     )
-    description = describe.of_dataset(dataset)
-    assert list(description.clients_per_class) == [4] * 2000
-    assert description.classes_per_client.sum() == 4 * 2000
-
-
-def test_statistics():
-    found = describe.statistics(np.array([9, 1, 2, 4]))
-    assert found == (1, 3, 4, 9)
-    assert found._fields == ("min", "median", "mean", "max")
+    counts = describe.counts_of(dataset)
+    assert list(counts["clients per class"]) == [4] * 2000
+    assert counts["classes per client"].sum() == 4 * 2000
 
 
 def test_table():
-    description = describe.Description(
-        "toy",
-        images_per_client=np.array([1000, 1, 4]),
-        classes_per_client=np.array([1, 2, 2]),
-        clients_per_class=np.array([2, 0]),
-        images_per_class=np.array([1004, 1]),
-        note="And more.",
-    )
-    lines = describe.as_text(description).splitlines()
-    assert lines[0] == "toy: 3 clients, n = 2 classes, 1,005 training images"
-    assert lines[1] == "And more."
-    assert len({len(line) for line in lines[2:]}) == 1, "not aligned"
-    rows = {line[:20].strip(): line[20:].split() for line in lines[5:-1]}
-    assert lines[3].split() == ["min", "median", "mean", "max"]
-    assert rows == {
-        "images per client": ["1", "4", "335", "1,000"],
-        "classes per client": ["1", "2", "1.7", "2"],
-        "images per class": ["1", "502.5", "502.5", "1,004"],
-        "clients per class": ["0", "1", "1", "2"],
-    }
-
-
-def test_table_without_a_note_has_no_empty_line():
-    lines = describe.as_text(describe.of_dataset(_dataset())._replace(note=""))
-    assert all(lines.splitlines())
+    counts = {"images per client": np.array([1000, 1, 4]), "x": np.array([0, 5])}
+    lines = describe.as_text(counts).splitlines()
+    assert len({len(line) for line in lines}) == 1, "not aligned"
+    assert lines[1].split() == ["min", "median", "mean", "max"]
+    rows = [line.rsplit(maxsplit=4) for line in lines[3:-1]]
+    assert rows == [
+        ["images per client", "1", "4", "335", "1,000"],
+        ["x", "0", "2.5", "2.5", "5"],
+    ]
 
 
 @pytest.mark.parametrize("kind", ["one", "equal", "wide", "unknown"])
 def test_histograms_are_drawn(tmp_path, kind):
-    toy = describe.of_dataset(_dataset())
+    counts = {title: np.array(values) for title, values in TOY.items()}
     rng = np.random.default_rng(0)
-    description = {
-        "one": toy._replace(images_per_client=np.array([3])),
-        "equal": toy._replace(images_per_client=np.full(50, 100)),
-        "wide": toy._replace(images_per_client=rng.integers(1, 100_000, 500)),
-        "unknown": toy._replace(images_per_class=None),
-    }[kind]
-    describe.plot(description, tmp_path / "toy.png")
+    if kind == "unknown":
+        del counts["images per class"]
+    else:
+        counts["images per client"] = {
+            "one": np.array([3]),
+            "equal": np.full(50, 100),
+            "wide": rng.integers(1, 100_000, 500),
+        }[kind]
+    describe.plot(counts, "toy", "a note", tmp_path / "toy.png")
     image = matplotlib.image.imread(tmp_path / "toy.png")
     height, width = image.shape[:2]
     assert height > 600 and width > 900
@@ -147,7 +125,6 @@ def test_histograms_are_drawn(tmp_path, kind):
     blank = [panel.std() < 0.01 for panel in panels]
     # Without images per class, there is nothing in the last panel.
     assert blank == [False, False, False, kind == "unknown"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["toy.pdf", "toy.png"]
 
 
 def test_histograms_count_every_client_once(tmp_path, monkeypatch):
@@ -160,170 +137,67 @@ def test_histograms_count_every_client_once(tmp_path, monkeypatch):
         return heights, *rest
 
     monkeypatch.setattr(matplotlib.axes.Axes, "hist", hist)
-    counts = np.random.default_rng(0).integers(1, 997, 300)
-    toy = describe.of_dataset(_dataset())._replace(images_per_client=counts)
-    describe.plot(toy, tmp_path / "toy.png")
+    counts = {title: np.array(values) for title, values in TOY.items()}
+    counts["images per client"] = np.random.default_rng(0).integers(1, 997, 300)
+    describe.plot(counts, "toy", "", tmp_path / "toy.png")
     assert [n for n, _ in drawn] == [300, 3, 4, 4]
     assert [bars for _, bars in drawn][1:] == [3, 6, 4]  # a bar for each integer
     assert 40 <= drawn[0][1] <= 51
 
 
-# From the sizes of the classes alone.
+# --- The paper's partitions, from the totals of the classes alone -----------------
 
 
-def test_sop_from_its_totals():
-    sizes = describe.stand_in_sizes("sop", seed=0)
-    assert len(sizes) == 11_318 and sizes.sum() == 59_551
-    assert sizes.min() >= 2 and sizes.max() <= 12 and len(set(sizes)) > 8
-    description = describe.of_class_sizes("sop", sizes, seed=0)
-    assert len(description.images_per_client) == 596
-    np.testing.assert_array_equal(description.images_per_class, sizes)
-    assert list(description.images_per_client[:-1]) == [100] * 595
-    assert 18 < description.classes_per_client.mean() < 20
+def _equal_sizes(num_classes, num_images):
+    """Sizes of classes with a sum, that differ by at most one."""
+    return np.bincount(np.arange(num_images) % num_classes)
 
 
-def test_imagenet21k_from_its_totals():
-    sizes = describe.stand_in_sizes("imagenet21k", seed=0)
-    assert len(sizes) == 21_841 and sizes.sum() == 14_197_122
-    assert sizes.min() >= 1 and sizes.max() <= 3_000 and len(set(sizes)) > 1000
-    description = describe.of_class_sizes("imagenet21k", sizes, seed=0)
-    assert len(description.images_per_client) == 25_691
-    assert set(description.classes_per_client) == {20}
-    # 80 % of each class.
-    assert abs(description.images_per_class - 0.8 * sizes).max() <= 0.8
-    assert description.images_per_class.min() >= 1
-    assert description.images_per_client.min() > 350
-    assert abs(description.images_per_client.mean() - 0.8 * 14_197_122 / 25_691) < 1
+def test_sop_has_the_papers_596_clients():
+    sizes = _equal_sizes(11_318, 59_551)  # Section 4.3.
+    labels = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    each = stanford_online_products.IMAGES_PER_CLIENT
+    split = partitions.chunks(labels, each, np.random.default_rng(0))
+    assert list(split.sizes) == [100] * 595 + [51]
 
 
-def test_stand_in_is_decided_by_the_seed():
-    first, again, other = (describe.stand_in_sizes("sop", s) for s in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).any()
+def test_imagenet21k_has_the_papers_25_691_clients():
+    sizes = _equal_sizes(21_841, 14_197_122)  # A.4, of which 80 % are for training.
+    labels = imagenet21k.training_labels(sizes)
+    split = imagenet21k.client_partition(sizes, seed=0)
+    assert len(split.sizes) == 25_691
+    counts = partitions.class_counts(split, labels)
+    assert set(np.bincount(counts.clients)) == {20}
+    assert abs(np.bincount(labels) - 0.8 * sizes).max() <= 0.8
+    assert abs(split.sizes.mean() - 0.8 * 14_197_122 / 25_691) < 1
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "class,images\nn01440764,1300\nn02119789,7\n",
-        "n01440764,1300\r\nn02119789, 7",
-        "\ufeffwnid,images\n\nn01440764,1300\n\nn02119789,7\n\n",
-    ],
-)
-def test_reads_class_sizes(tmp_path, text):
-    path = tmp_path / "sizes.csv"
-    path.write_bytes(text.encode())
-    assert list(describe.read_class_sizes(str(path))) == [1300, 7]
+def test_imagenet21k_with_another_number_of_clients():
+    split = imagenet21k.client_partition(np.full(100, 50), seed=0, num_clients=30)
+    assert len(split.sizes) == 30 and split.sizes.sum() == 100 * 40
+    with pytest.raises(InvalidInputError, match="20 is more than the 10 classes"):
+        imagenet21k.client_partition(np.full(10, 10), seed=0)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "has no line `class,images`"),
-        ("class,images\n", "has no line `class,images`"),
-        ("a,1\nb\n", ":2: found 'b'; expected"),
-        ("a,1\nb,2,3\n", ":2: found 'b,2,3'; expected"),
-        ("a,1\nb,many\n", ":2: found 'b,many'; expected"),
-        ("a,12x\nb,2\n", ":1: found 'a,12x'; expected"),
-        ("a,1\nb,0\n", ":2: found 'b,0'; expected"),
-        ("a,1\nb,-3\n", ":2: found 'b,-3'; expected"),
-        ("class,images\na,1\nb,2\na,1\n", ":4: the class 'a' is already in line 2."),
-        ("a,1\n,2\n", ":2: found ',2'; expected"),
-        ("a,1\nb,3000000000\n", ":2: 3000000000 images are more than a data set has"),
-        (f"a,{'9' * 20}\n", f":1: {'9' * 20} images are more than a data set has"),
-        (f"a,{'9' * 5000}\n", ":1: 99999999999999999999 images are more than a data"),
-        ("a,90000000\nb,90000000\n", ": 180,000,000 images are more than a data set"),
-        ('"a,1\nb,2\n', ", line 2: unexpected end of data"),
-    ],
-)
-def test_class_sizes_that_cannot_be_read(tmp_path, text, message):
-    path = tmp_path / "sizes.csv"
-    path.write_text(text)
-    with pytest.raises(InvalidInputError) as error:
-        describe.read_class_sizes(str(path))
-    assert str(error.value).startswith(f"--class_sizes={path}")
-    assert message in str(error.value)
+# --- The program ------------------------------------------------------------------
 
 
-def test_class_sizes_that_are_no_text(tmp_path):
-    with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
-        describe.read_class_sizes(str(tmp_path / "no.csv"))
-    os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(InvalidInputError, match="it is a named pipe"):
-        describe.read_class_sizes(str(tmp_path / "pipe.csv"))
-    (tmp_path / "sizes.csv").write_bytes(b"\xff\xfe,1\n")
-    with pytest.raises(InvalidInputError, match="not a text in UTF-8"):
-        describe.read_class_sizes(str(tmp_path / "sizes.csv"))
-
-
-# The program.
-
-
-def _run(tmp_path, *arguments):
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "experiments.fedss.describe", *arguments],
+def test_program(tmp_path):
+    command = [sys.executable, "-P", "-m", "experiments.fedss.describe"]
+    result = subprocess.run(
+        [*command, "--dataset=glyphs", "--num_classes=60", "--output=a/b.png"],
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(sys.path),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        },
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        check=False,
     )
-
-
-def test_program_from_class_sizes(tmp_path):
-    result = _run(tmp_path, "--dataset=sop", "--class_sizes=original")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("sop: 596 clients, n = 11,318 classes, 59,551")
-    assert "STAND-IN" in result.stdout
-    assert result.stdout.endswith("Histograms: results/describe/sop.png\n")
-    files = {p for p in tmp_path.rglob("*") if p.is_file()}
-    folder = tmp_path / "results" / "describe"
-    assert files == {folder / "sop.png", folder / "sop.pdf"}
-
-
-def test_program_from_a_dataset(tmp_path):
-    result = _run(tmp_path, "--dataset=glyphs", "--num_classes=60", "--output=a/b.png")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("glyphs: 12 clients, n = 60 classes, ")
+    assert result.stdout.endswith("Histograms: a/b.png\n")
     assert (tmp_path / "a" / "b.png").stat().st_size > 10_000
 
 
-def _error_of_main(dataset, **values):
-    with pytest.raises(InvalidInputError) as error:
-        describe.main(describe.Config(dataset=dataset, **values))
-    return str(error.value)
-
-
-def test_flags_that_do_not_go_together(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    message = _error_of_main("omniglot", class_sizes="original")
-    assert "--dataset=sop or imagenet21k only, found --dataset=omniglot" in message
-    message = _error_of_main("sop", output="histogram.pdf")
-    assert message == "--output=histogram.pdf must be a .png file."
-    (tmp_path / "file").write_text("not a folder")
-    message = _error_of_main("sop", class_sizes="original", output="file/a.png")
-    assert message.startswith("--output=file/a.png: ")
-    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
-
-
-def test_flags_of_other_data_sets(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    message = _error_of_main("sop", class_sizes="original", num_clients=5)
-    assert "--num_clients goes with" in message
-
-
-def test_another_number_of_clients():
-    sizes = np.full(100, 50)
-    description = describe.of_class_sizes("imagenet21k", sizes, 0, num_clients=30)
-    assert len(description.images_per_client) == 30
-    assert description.images_per_client.sum() == 100 * 40
-
-
-def test_too_few_classes_for_the_papers_clients():
-    with pytest.raises(InvalidInputError, match="20 is more than the 10 classes"):
-        describe.of_class_sizes("imagenet21k", np.full(10, 10), seed=0)
+def test_histograms_are_a_png():
+    with pytest.raises(InvalidInputError, match="histogram.pdf must be a .png file"):
+        describe.main(describe.Config(output="histogram.pdf"))
