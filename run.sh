@@ -187,11 +187,11 @@ run_tests() {
   exec python -P -m pytest "${where[@]}" "$@"
 }
 
-# The words change with the programs, which are asked for them once.
+# The words are asked of the programs once, and again when a source has changed.
 print_completion() {
-  local words=$venv/completion.bash
+  local words=$venv/completion.bash sources=("$root"/run.sh "$root"/{experiments,tff_fedss/tasks})
   enter_environment
-  if [[ ! -e $words || -n $(find "$0" "$root"/{experiments,tff_fedss/tasks} -name '*.py' \
+  if [[ ! -e $words || -n $(find "${sources[@]}" -name '*.*' -type f ! -name '*.pyc' \
     -newer "$words" -print -quit) ]]; then
     # shellcheck disable=SC2046  # Neither names nor modules have spaces.
     python -P -m experiments.common.completion \
