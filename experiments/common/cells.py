@@ -8,10 +8,11 @@ a `Table`. `./run.sh table PAPER/NAME --scale=SCALE` runs all cells of a table, 
 import dataclasses
 import importlib
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import experiments
+from experiments.common import results as results_lib
 from tff_fedss.errors import InvalidInputError
 
 # The folders of experiments/ that have cells, but for this one.
@@ -36,12 +37,44 @@ class Cell:
         title: What it is, in a line.
         start: The name of the cell from whose result, of the same seed, it starts
             (--pretrained); None if it starts by itself.
+        row: The row of the page that it stands in; "": a row with its title.
+        column: The column that it stands in, if cells are compared by column.
+        paper: Its name in paper.csv; "": ROW, COLUMN.
     """
 
     name: str
     settings: Mapping[str, Any]
     title: str
     start: str | None = None
+    row: str = ""
+    column: str = ""
+    paper: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A column of metrics.csv on the page of a table.
+
+    Attributes:
+        name: The column.
+        title: How the page calls it.
+        form: The format of a number.
+        scale: The factor of the number; 100 makes percent of a share.
+        has_std: Whether the standard deviation over seeds stands beside the mean.
+        difference_scale: The factor of differences, 100 for points; 0: none are shown.
+        difference_digits: The digits of a difference after the point.
+        best_by: The metric that decides which seed is the best one, see
+            `Table.best_of`; "": this one.
+    """
+
+    name: str
+    title: str
+    form: str = ".1f"
+    scale: float = 100
+    has_std: bool = True
+    difference_scale: float = 100
+    difference_digits: int = 1
+    best_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +83,24 @@ class Table:
 
     Attributes:
         title: What it is, in a line.
-        program: The module that trains a cell. Beside it there is `report`, a module
-            with KIND (of its runs, see `results.RunKind`) and `write_table`.
+        program: The module that trains a cell.
         cells: By name.
         results: The folder of its runs below `results/`. Tables may share one.
         seeds: Those of each cell.
+        kind: What its runs have in common; None: the paper has a `report` of its own.
+        metrics: The numbers on its page, the one by which cells are compared first.
+        is_pivot: Whether the page has a row for each `Cell.row` and a column for each
+            `Cell.column`; otherwise a row for each cell and a column for each metric.
+        no_column: The title of the column of cells without one.
+        pairs: Rows that are compared seed by seed, column by column; the second may be
+            (row, column), one cell that all are compared with.
+        best_of: Rows of which the best seed is reported, not the mean.
+        has_late: Whether the page says what the last quarter of the rounds brought.
+        reference: The row whose last value others are to reach earlier; "": none.
+        notes: Sentences below the table, or functions that write them, see `report`.
+        x: The column of metrics.csv along the axis of curves.
+        curves: The columns of metrics.csv that are drawn; (): the first metric.
+        draw: Draws other figures in the place of curves, see `report`.
     """
 
     title: str
@@ -62,10 +108,24 @@ class Table:
     cells: Mapping[str, Cell]
     results: str
     seeds: tuple[int, ...] = (0, 1, 2)
+    kind: results_lib.RunKind | None = None
+    metrics: tuple[Metric, ...] = ()
+    is_pivot: bool = False
+    no_column: str = ""
+    pairs: tuple[tuple[str, str | tuple[str, str]], ...] = ()
+    best_of: tuple[str, ...] = ()
+    has_late: bool = False
+    reference: str = ""
+    notes: tuple[str | Callable[..., list[str]], ...] = ()
+    x: str = "round"
+    curves: tuple[Metric, ...] = ()
+    draw: Callable[..., list[str]] | None = None
 
     @property
     def report(self) -> Any:
-        """The module that writes the table of the runs."""
+        """The module that writes the page, with `write_table`."""
+        if self.kind is not None:
+            return importlib.import_module("experiments.common.report")
         return importlib.import_module(f"{self.program.rpartition('.')[0]}.report")
 
     @property
@@ -87,8 +147,9 @@ def table(
     cells: list[Cell],
     results: str,
     seeds: tuple[int, ...] = (0, 1, 2),
+    **page: Any,
 ) -> Table:
-    """Makes a table of a list of cells.
+    """Makes a table of a list of cells, and of what its page shows.
 
     Raises:
         ValueError: If two cells have one name, or one starts from another table's.
@@ -99,7 +160,7 @@ def table(
     for cell in cells:
         if cell.start is not None and cell.start not in by_name:
             raise ValueError(f"{cell.name} starts from {cell.start}, which is no cell")
-    return Table(title, program, by_name, results, seeds)
+    return Table(title, program, by_name, results, seeds, **page)
 
 
 def tables_of(paper: str) -> Mapping[tuple[str, str], Table]:

@@ -7,9 +7,16 @@ than the difference of two means.
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from experiments.common import results, table
+import pandas as pd
+
+from experiments.common import table
+
+CAPTION = (
+    "the mean over finished runs of the same seeds, ± half of its 95 % interval "
+    "(Student's t). Bold: the interval excludes zero."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,10 +24,12 @@ class Difference:
     """A mean over seeds with its interval.
 
     Attributes:
-        values: Of each seed.
+        values: The value of each seed.
+        digits: How many to write after the point.
     """
 
-    values: tuple[float, ...]
+    values: Sequence[float]
+    digits: int = 1
 
     @property
     def mean(self) -> float:
@@ -28,80 +37,34 @@ class Difference:
         return statistics.fmean(self.values)
 
     @property
-    def is_told(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the 95 % interval of the mean excludes zero; it needs two seeds."""
         half = table.half_width(self.values)
         return half is not None and abs(self.mean) > half
 
     def __str__(self) -> str:
-        """Writes `+4.2 ± 3.7`, or `+4.2` of one seed."""
-        return table.signed_mean(self.values, 1)
+        """Writes `+4.2 ± 3.7` for Markdown, in bold if significant; "" of no seed."""
+        if not self.values:
+            return ""
+        text = table.signed_mean(self.values, self.digits)
+        return f"**{text}**" if self.is_significant else text
 
 
 def between(
-    first: Sequence[results.Run],
-    second: Sequence[results.Run],
-    metric: str,
-    scale: float = 100,
-) -> Difference | None:
-    """Compares two cells by the seeds that are finished in both.
+    first: pd.Series, second: pd.Series, scale: float = 100, digits: int = 1
+) -> Difference:
+    """Compares a metric of two cells by the seeds that have it in both.
 
     Args:
-        first: The runs of what is compared.
-        second: Those of what it is compared with.
-        metric: A column of metrics.csv.
+        first: The metric of each run by its seed.
+        second: That of the cell to compare with.
         scale: What to multiply it by: 100 makes points of a share.
+        digits: See `Difference`.
 
     Returns:
-        How much more `first` has; None without a common seed.
-
-    Raises:
-        InvalidInputError: If a finished run did not measure it.
+        How much more `first` has.
     """
-    theirs = {run.seed: run.final(metric, scale) for run in second if run.is_done}
-    common = [run for run in first if run.is_done and run.seed in theirs]
-    if not common:
-        return None
-    return Difference(
-        tuple(run.final(metric, scale) - theirs[run.seed] for run in common)
-    )
-
-
-def in_bold(difference: Difference | None) -> str:
-    """Writes it for Markdown: bold if the interval excludes zero, "" of None."""
-    if difference is None:
-        return ""
-    return f"**{difference}**" if difference.is_told else str(difference)
-
-
-def as_markdown(
-    what: str, titles: Sequence[str], rows: Mapping[str, Sequence[Difference | None]]
-) -> str:
-    """Writes differences as a table, with a caption that says what they are.
-
-    Args:
-        what: Of what, and in which unit, such as "top-1, in points".
-        titles: What is compared with what: one for each column.
-        rows: A difference for each column, or None, by the title of the row.
-
-    Returns:
-        A blank line, the caption, a blank line, and the table without the rows and
-        columns that have nothing; "" if none has anything.
-    """
-    shown = {title: row for title, row in rows.items() if any(row)}
-    kept = [i for i in range(len(titles)) if any(row[i] for row in shown.values())]
-    if not kept:
-        return ""
-    text = table.as_markdown(
-        ["", *(titles[i] for i in kept)],
-        [[title, *(in_bold(row[i]) for i in kept)] for title, row in shown.items()],
-    )
-    return f"\n{caption(what)}\n\n{text}\n"
-
-
-def caption(what: str) -> str:
-    """Says what a table of differences shows; see `as_markdown`."""
-    return (
-        f"Differences in {what}: the mean over finished runs of the same seeds, ± half "
-        "of its 95 % interval (Student's t). Bold: the interval excludes zero."
-    )
+    both = pd.concat([first, second], axis=1, join="inner").dropna()
+    theirs = (scale * both.iloc[:, 1]).tolist()
+    values = [x - y for x, y in zip(scale * both.iloc[:, 0], theirs, strict=True)]
+    return Difference(values, digits)

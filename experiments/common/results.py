@@ -236,6 +236,12 @@ class Run:
         return sum(row.get(key, 0.0) for row in self.speed for key in seconds) / 3600
 
     @property
+    def has_collapsed(self) -> bool:
+        """Whether it ended with features that are all alike, or at chance."""
+        outcomes = (self.result or {}).get("outcomes") or {}
+        return any(outcome.get("collapsed", False) for outcome in outcomes.values())
+
+    @property
     def last_line(self) -> str:
         """Says for a message where the last row of metrics.csv stands."""
         return self.source.at(run_files.METRICS, len(self.rows) + 1)
@@ -554,7 +560,7 @@ def check_same_table(runs: Sequence[Run], may_differ: Collection[str] = ()) -> N
                 f"One table cannot hold {run.path} with {differences[0]} and "
                 f"{runs[0].path} with {differences[1]}."
             )
-    _check_origins(runs)
+    _check_origins(runs, {*may_differ} - runs[0].kind.cell_flags if runs else ())
 
 
 def _differences(
@@ -581,9 +587,15 @@ def _comparable(flags: Flags, name: str) -> str | bool | None:
     return None if name in _PLACES else flags.get(name)
 
 
-def _check_origins(runs: Sequence[Run]) -> None:
-    """Checks that runs that say what they have read, have read the same."""
-    firsts: dict[tuple[str, int | None], Run] = {}
+def _check_origins(runs: Sequence[Run], of_data: Collection[str] = ()) -> None:
+    """Checks that runs that say what they have read, have read the same.
+
+    Args:
+        runs: The runs.
+        of_data: Flags that may say which data are read: runs that differ in one need
+            not have read the same.
+    """
+    firsts: dict[tuple, Run] = {}
     for run in runs:
         for part, by_seed in (
             ("data", run.kind.has_own_data(run.flags)),
@@ -592,7 +604,8 @@ def _check_origins(runs: Sequence[Run]) -> None:
             mine = (run.origin or {}).get(part)
             if mine is None:
                 continue
-            first = firsts.setdefault((part, run.seed if by_seed else None), run)
+            data = tuple(run.flags.get(name) for name in sorted(of_data))
+            first = firsts.setdefault((part, run.seed if by_seed else None, data), run)
             theirs = first.origin[part]
             for key in sorted({*mine, *theirs}):
                 if mine.get(key) != theirs.get(key):

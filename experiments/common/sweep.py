@@ -62,7 +62,7 @@ class Config(config.Config):
     )
     results_dir: str | None = config.flag(
         None,
-        "The folder of the runs. Default: a folder in results/. FedSS's Table 4 shares "
+        "The folder of the runs, or of their runs.tar.xz for --report. Default: a folder in results/. FedSS's Table 4 shares "
         "the runs of Table 2, Figure 6 stands beside those of Table 1, and MoCo's "
         "tables share theirs.",
     )
@@ -120,7 +120,7 @@ def main(config: Config, arguments: list[str]) -> None:
             print(
                 f"FAILED: {job.name} ({job.log}): {job.why_failed()}", file=sys.stderr
             )
-    if any(job.is_done for job in jobs):
+    if config.report or any(job.is_done for job in jobs):
         command = ["./run.sh", "table", *sys.argv[1:]]
         print(table.report.write_table(key, table, results_dir, len(seeds), command))
         print(f"Written to {results_dir}/")

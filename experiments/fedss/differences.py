@@ -8,8 +8,9 @@ Student's t.
 import dataclasses
 from collections.abc import Sequence
 
-from experiments.common import paired, table
 from experiments.common import results as results_lib
+from experiments.common import table
+from experiments.fedss import paired_runs as paired
 from experiments.fedss import table_results
 from experiments.fedss.methods import METHODS
 from experiments.fedss.table_results import Cell, Setting

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from experiments.common import paired
+from experiments.fedss import paired_runs as paired
 from experiments.fedss import paper_values, table_results
 from experiments.fedss.methods import METHODS, drawing
 from experiments.fedss.table_lines import Line

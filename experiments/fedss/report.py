@@ -19,7 +19,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from experiments.common import config, output_files, paired, program, search_page
+from experiments.common import config, output_files, program, search_page
 from experiments.common.cells import Cell, Table
 from experiments.fedss import cells as cells_lib
 from experiments.fedss import (
@@ -32,6 +32,7 @@ from experiments.fedss import (
     table_results,
 )
 from experiments.fedss import figures as figures_lib
+from experiments.fedss import paired_runs as paired
 from tff_fedss import tasks
 from tff_fedss.errors import InvalidInputError
 

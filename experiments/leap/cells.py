@@ -13,10 +13,43 @@ leap/noise, five seeds, 1.2. What to expect: docs/results/leap; on CIFAR-10 mini
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.common.cells import Cell, table
+from experiments.common import results as results_lib
+from experiments.common.cells import Cell, Metric, table
+from experiments.leap import figures
 
 _PROGRAM = "experiments.leap.train"
-_TITLES = {"leap": "LEAP", "spld": "SPLD", "spl": "SPL", "random": "Random"}
+_TITLES = figures.METHODS
+# Flags that make the data harder, by the run's seed. The paper has no such number.
+_HARD_FLAGS = ("label_noise", "merge_classes", "near_duplicates")
+_KIND = results_lib.RunKind(
+    program="leap",
+    run_name=lambda flags: flags["method"],
+    choices={"method": _TITLES},
+    columns=("steps",),
+    cell_flags=frozenset({"method", "embedding_warmup"}),
+    has_own_data=lambda flags: any(float(flags.get(x) or 0) for x in _HARD_FLAGS),
+)
+_PAGE = dict(
+    kind=_KIND,
+    metrics=(
+        Metric("top1", "top-1 %", ".2f"),
+        Metric("rare_top1", "rare top-1 %", has_std=False),
+        Metric("mislabelled_share", "wrong labels selected %", ".1f", 100, False, 0),
+        Metric("rare_share", "rare selected %", ".1f", 100, False, 0),
+        Metric("copied_share", "copies selected %", ".1f", 100, False, 0),
+        Metric("steps", "mini-batches", ",.0f", 1, False, 0),
+    ),
+    pairs=(
+        ("LEAP", "Random"),
+        ("LEAP", "SPL"),
+        ("LEAP", "SPLD"),
+        ("SPLD", "Random"),
+        ("SPL", "Random"),
+    ),
+    reference="Random",
+    x="steps",
+    draw=figures.draw,
+)
 
 # The paper's section and figures, and its settings.
 _PAPER: dict[str, tuple[str, dict[str, Any]]] = {
@@ -200,7 +233,10 @@ def _cells(
         Cell(
             f"{name}/{method}",
             {**common, "method": method, **(warmup if method == "leap" else {})},
-            f"{title}: {_TITLES[method]}",
+            f"{name}: {_TITLES[method]}",
+            row=_TITLES[method],
+            column=name,
+            paper=f"{name.removesuffix('_mini')}, {_TITLES[method]}",
         )
         for name, (title, common) in settings.items()
         for method in methods
@@ -211,15 +247,18 @@ def _cells(
 
 TABLES = {
     ("1", "paper"): table(
-        "LEAP, Table 1", _PROGRAM, _cells(_PAPER), "leap", (0, 1, 2, 3, 4)
+        "LEAP, Table 1", _PROGRAM, _cells(_PAPER), "leap", (0, 1, 2, 3, 4), **_PAGE
     ),
-    ("1", "mini"): table("LEAP, Table 1, for 2 cores", _PROGRAM, _cells(_MINI), "leap"),
+    ("1", "mini"): table(
+        "LEAP, Table 1, for 2 cores", _PROGRAM, _cells(_MINI), "leap", **_PAGE
+    ),
     ("noise", "mini"): table(
         "LEAP with wrong labels, for 2 cores",
         _PROGRAM,
         _cells(_NOISE, tuple(_TITLES)),
         "leap_noise",
         (0, 1, 2, 3, 4),
+        **_PAGE,
     ),
     ("diversity", "mini"): table(
         "LEAP with long tails and near duplicates, for 2 cores",
@@ -227,5 +266,6 @@ TABLES = {
         _cells(_DIVERSITY, tuple(_TITLES), embedding_warmup=500),
         "leap_diversity",
         (0, 1, 2, 3, 4),
+        **_PAGE,
     ),
 }

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from sklearn import manifold
 
-from experiments.common import plots
+from experiments.common import plots, results
+from experiments.common.cells import Table
 from tff_fedss import training
+from tff_fedss.errors import InvalidInputError
 
 METHODS = {"leap": "LEAP", "spld": "SPLD", "spl": "SPL", "random": "Random"}
 _STYLES = {
@@ -22,52 +24,88 @@ _WINDOW = 10
 Rows = Sequence[training.Metrics]
 
 
+def draw(
+    table: Table,
+    runs: Mapping[str, Sequence[results.Run]],
+    folder: pathlib.Path,
+    stem: str,
+) -> list[str]:
+    """Draws the curves of each setting, see `cells.Table.draw`.
+
+    The embedding is drawn of the first run of LEAP whose representations are there;
+    those of published runs are not.
+    """
+    del stem
+    lines = []
+    for setting in dict.fromkeys(cell.column for cell in table.cells.values()):
+        measured = {
+            cell.settings["method"]: own
+            for cell in table.cells.values()
+            if cell.column == setting
+            and (own := [run for run in runs[cell.name] if run.rows])
+        }
+        if not measured:
+            continue
+        rows = {method: [run.rows for run in own] for method, own in measured.items()}
+        plot_curves(rows, folder / f"{setting}_curves.png")
+        lines += [f"![{setting}: curves]({setting}_curves.png)", ""]
+        for run in measured.get("leap", ()):
+            path = run.path / "representations.npz"
+            if path.exists():
+                embedding = _read_embedding(path)
+                plot_embedding(
+                    run.rows, *embedding, folder / f"{setting}_embedding.png"
+                )
+                lines += [f"![{setting}: t-SNE]({setting}_embedding.png)", ""]
+                break
+    return lines
+
+
+def _read_embedding(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Reads representations, labels and the names of classes."""
+    saved = training.read_arrays(path)
+    for name in ("representations", "labels", "class_names"):
+        if name not in saved:
+            raise InvalidInputError(f"{path} is damaged: it has no {name}.")
+    points, labels = saved["representations"], saved["labels"]
+    names = saved["class_names"].tolist()
+    if not (
+        points.ndim == 2
+        and len(points) >= 4  # What t-SNE needs.
+        and np.isfinite(points).all()
+        and labels.shape == points.shape[:1]
+        and 0 <= labels.min() <= labels.max() < len(names)
+    ):
+        raise InvalidInputError(
+            f"{path} is damaged: expected representations float[examples, d], "
+            "finite and of 4 or more, labels int[examples] and a name for each class."
+        )
+    return points, labels, names
+
+
 def plot_curves(runs: Mapping[str, Sequence[Rows]], path: pathlib.Path) -> None:
-    """Draws accuracy and losses by mini-batch (LEAP, figures 2, 4, 6, 7, 9 and 10).
+    """Draws accuracy, loss and what is selected, by mini-batch.
+
+    The accuracies and losses are LEAP's figures 2, 4, 6, 7, 9 and 10.
 
     Args:
         runs: By method, the rows of each seed; nothing is drawn of nothing.
         path: The PNG; replaced whole or not at all.
     """
-    _plot(
-        runs,
-        {
-            "top1": {"ylabel": "test accuracy (%)", "scale": 100},
-            "test_loss": {"ylabel": "test loss"},
-            "loss": {"ylabel": "loss on mini-batches"},
-        },
-        path,
-    )
-
-
-def plot_selection(runs: Mapping[str, Sequence[Rows]], path: pathlib.Path) -> None:
-    """Draws what share of the examples is selected, and how even their classes are.
-
-    Args:
-        runs: As for `plot_curves`.
-        path: The PNG.
-    """
-    _plot(
-        runs,
-        {
-            "selected_share": {
-                "ylabel": "selected share of the examples (%)",
-                "scale": 100,
-                "from_zero": True,
-            },
-            "selected_classes": {
-                "ylabel": "selected classes (exp of entropy)",
-                "from_zero": True,
-            },
-        },
-        path,
-    )
-
-
-def _plot(
-    runs: Mapping[str, Sequence[Rows]], panels: Mapping[str, dict], path: pathlib.Path
-) -> None:
     series = [plots.Series(METHODS[m], _STYLES[m], seeds) for m, seeds in runs.items()]
+    panels = {
+        "top1": {"ylabel": "test accuracy (%)", "scale": 100},
+        "loss": {"ylabel": "loss on mini-batches"},
+        "selected_share": {
+            "ylabel": "selected share of the examples (%)",
+            "scale": 100,
+            "from_zero": True,
+        },
+        "selected_classes": {
+            "ylabel": "selected classes (exp of entropy)",
+            "from_zero": True,
+        },
+    }
     plots.write_curves(
         path,
         [

@@ -22,9 +22,27 @@ labels; `gammas` whether gamma does, in B, C and D, after the same A.
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.common.cells import Cell, Table, table
+from experiments.common import results as results_lib
+from experiments.common.cells import Cell, Metric, Table, table
+from experiments.moco import figures
+from tff_fedss import losses, tasks
 
 _PROGRAM = "experiments.moco.train"
+_ACCURACY = Metric(
+    tasks.Contrastive.metric, "linear top-1 %", ".2f", difference_digits=2
+)
+_PAGE = dict(
+    kind=results_lib.RunKind(
+        program="moco",
+        run_name=lambda flags: "moco",
+        choices={"loss": losses.INFO_NCE_FORMS},
+        whole_numbers=("seed", "epochs"),
+        numbers=("gamma",),
+        length="epochs",
+        cell_flags=frozenset({"loss", "gamma", "clusters", "pretrained"}),
+        starts_by_seed=True,
+    ),
+)
 _SCALES: dict[str, dict[str, Any]] = {
     # A small network on 10,000 images of CIFAR-10, for one core.
     "mini": dict(dataset="cifar10", num_train=10000, backbone="small_cnn"),
@@ -61,6 +79,7 @@ def _cell(scale: str, experiment: str, gamma: float) -> Cell:
         {**_SCALES[scale], **own},
         f"Experiment {experiment.upper()}, {title}, gamma = {gamma:g}",
         None if experiment == "a" else _FIRST,
+        paper=f"{experiment}_gamma{gamma:g}",
     )
 
 
@@ -77,6 +96,9 @@ def _table(scale: str, number: int, experiment: str) -> Table:
         _PROGRAM,
         cells,
         _RESULTS[scale],
+        metrics=(_ACCURACY,),
+        draw=figures.draw,
+        **_PAGE,
     )
 
 
@@ -116,7 +138,23 @@ def _fair_table(
             for gamma in gammas
             if (experiment, gamma) != ("b", 0)
         ]
-    return table(title, _PROGRAM, cells, folder)
+    return table(
+        title,
+        _PROGRAM,
+        cells,
+        folder,
+        metrics=(
+            _ACCURACY,
+            Metric("cluster_share", "cluster share", ".2f", 1, False, 0),
+            Metric("cluster_purity", "cluster purity", ".2f", 1, False, 0),
+        ),
+        pairs=tuple((c.title, cells[1].title) for c in cells if c is not cells[1]),
+        notes=(
+            "Of the last epoch: which share of the queue was in a query's cluster, and "
+            "which share of these keys was of its class.",
+        ),
+        **_PAGE,
+    )
 
 
 TABLES = {

@@ -14,9 +14,59 @@ and its momentum are 5.1 GB; 8 GiB of memory. `faces` has not been run: no faces
 be had.
 """
 
-from experiments.common.cells import Cell, table
+from experiments.common import results as results_lib
+from experiments.common.cells import Cell, Metric, table
+from tff_fedss import samplers
 
 _PROGRAM = "experiments.partial_fc.train"
+
+
+def _run_name(flags: results_lib.Flags) -> str:
+    rate = float(flags["sample_rate"])
+    return "full" if rate == 1 else f"{flags['sampling']}_{rate:g}"
+
+
+_KIND = results_lib.RunKind(
+    program="partial_fc",
+    run_name=_run_name,
+    choices={"sampling": samplers.SAMPLINGS},
+    numbers=("sample_rate",),
+    columns=("steps",),
+    cell_flags=frozenset({"sampling", "sample_rate"}),
+    has_own_data=lambda flags: flags.get("dataset") == "generated",
+)
+_CA_PCC = Metric("ca_pcc", "CA_pcc", ".3f", 1, difference_scale=0)
+# Differences are of those that measure the embedding.
+_METRICS = (
+    *(
+        Metric(name, title, ".3f", 1)
+        for name, title in {
+            "tar_at_far": "TAR@FAR=0.001",
+            "pair_accuracy": "pair accuracy",
+            "map_at_r": "MAP@R",
+            "top1": "top-1",
+            "lfw_accuracy": "LFW accuracy",
+        }.items()
+    ),
+    Metric("lfw_std", "LFW, std of folds", ".3f", 1, difference_scale=0),
+    _CA_PCC,
+    Metric("trained_share", "examples with a target", ".3f", 1, difference_scale=0),
+    Metric("classes_per_step", "classes in a step", ",.0f", 1, difference_scale=0),
+    Metric("steps", "steps", ",.0f", 1, False, 0),
+)
+_SAMPLED = ("all_random_0.1", "all_random_0.5", "pprn_0.1", "pprn_0.5")
+_PAGE = dict(
+    kind=_KIND,
+    metrics=_METRICS,
+    # What samples cost beside r = 1, and what keeping the positives brings.
+    pairs=(
+        *((name, "full") for name in _SAMPLED),
+        ("pprn_0.1", "all_random_0.1"),
+        ("pprn_0.5", "all_random_0.5"),
+    ),
+    x="steps",
+    curves=(_METRICS[0], _CA_PCC, Metric("loss", "training loss", scale=1)),
+)
 _OMNIGLOT = dict(
     dataset="omniglot",
     rounds=20,
@@ -46,9 +96,9 @@ def _omniglot_cell(sampling: str, sample_rate: float, learning_rate: float) -> C
             sample_rate=sample_rate,
             learning_rate=learning_rate,
         ),
-        "The model-parallel full softmax"
-        if is_full
-        else f"{sampling}, r = {sample_rate:g}",
+        ("full softmax" if is_full else f"{sampling}, r = {sample_rate:g}")
+        + f", learning rate {learning_rate:g}",
+        row="full" if is_full else f"{sampling}_{sample_rate:g}",
     )
 
 
@@ -58,12 +108,14 @@ TABLES = {
         _PROGRAM,
         [_omniglot_cell(*key, _OMNIGLOT["learning_rate"]) for key in _OWN_RATES],
         "partial_fc/omniglot",
+        **_PAGE,
     ),
     ("own_rates", "mini"): table(
         "All 1,623 characters of Omniglot, each r with its own learning rate",
         _PROGRAM,
         [_omniglot_cell(*key, rate) for key, rate in _OWN_RATES.items()],
         "partial_fc/own_rates",
+        **_PAGE,
     ),
     ("rates", "mini"): table(
         "The learning rate by r, on drawers of Omniglot that are not the test's",
@@ -85,6 +137,9 @@ TABLES = {
         ],
         "partial_fc/rates",
         (0,),
+        kind=_KIND,
+        metrics=(Metric("map_at_r", "MAP@R (%)"),),
+        has_late=True,
     ),
     ("ten_million", "mini"): table(
         "Ten million generated identities, d = 64",
@@ -107,6 +162,7 @@ TABLES = {
         ],
         "partial_fc/ten_million",
         (0,),
+        **_PAGE,
     ),
     ("faces", "paper"): table(
         "Aligned faces in a folder for each identity, as the authors train",
@@ -134,5 +190,6 @@ TABLES = {
         ],
         "partial_fc/faces",
         (0,),
+        **_PAGE,
     ),
 }

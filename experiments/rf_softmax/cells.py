@@ -16,9 +16,37 @@ choice; the poster does not say. Those have not been run.
 
 from typing import Any
 
-from experiments.common.cells import Cell, Table, table
+from experiments.common import results as results_lib
+from experiments.common.cells import Cell, Metric, Table, table
+from tff_fedss import samplers as samplers_lib
 
 _PROGRAM = "experiments.rf_softmax.train"
+_KIND = results_lib.RunKind(
+    program="rf_softmax",
+    run_name=lambda run_flags: run_flags["sampler"],
+    choices={"sampler": (*samplers_lib.SAMPLERS, "full")},
+    columns=("steps",),
+    cell_flags=frozenset({"sampler", "nu", "num_frequencies", "alpha", "leaf_size"}),
+)
+_LOSS = Metric("loss", "training loss (each sampler's own)", scale=1)
+# What the gradient is made of, see `samplers`.
+_DRAWN = (
+    Metric("clipped_share", "clipped", ".1%", 1, False, 0),
+    Metric("effective_samples", "effective m", ".3g", 1, False, 0),
+    Metric("clipped_mass", "clipped mass", ".1%", 1, False, 0),
+)
+_STEPS = Metric("steps", "steps", ",.0f", 1, False, 0)
+_PERPLEXITY = Metric("perplexity", "validation perplexity", scale=1, difference_scale=1)
+_PRECISION = tuple(Metric(f"precision_at_{k}", f"P@{k}", ".3f", 1) for k in (1, 3, 5))
+# What the poster orders, and what is beyond it: each beside the next, ends last.
+_PAIRS = (
+    ("full", "exp"),
+    ("exp", "rff"),
+    ("rff", "quadratic"),
+    ("quadratic", "uniform"),
+    ("rff", "uniform"),
+    ("exp", "uniform"),
+)
 _PTB = ("uniform", "log_uniform", "quadratic", "rff", "exp", "full")
 _EXTREME = ("uniform", "quadratic", "rff", "exp")
 # Figures (a) to (c), m = 100; 10 epochs.
@@ -54,11 +82,22 @@ def _samplers(
     own = {
         "rff": {} if num_frequencies is None else dict(num_frequencies=num_frequencies)
     }
-    cells = [
-        Cell(s, {**common, "sampler": s, **own.get(s, {})}, f"{title}: {s}")
-        for s in samplers
-    ]
-    return table(title, _PROGRAM, cells, f"rf_softmax/{name}", seeds)
+    cells = [Cell(s, {**common, "sampler": s, **own.get(s, {})}, s) for s in samplers]
+    return table(
+        title, _PROGRAM, cells, f"rf_softmax/{name}", seeds, **_page(common["task"])
+    )
+
+
+def _page(task: str) -> dict[str, Any]:
+    """What a page shows of a task."""
+    metrics = (_PERPLEXITY,) if task == "ptb" else _PRECISION
+    return dict(
+        kind=_KIND,
+        metrics=(*metrics, _STEPS, *_DRAWN),
+        pairs=_PAIRS,
+        x="steps",
+        curves=(metrics[0], _LOSS),
+    )
 
 
 def _design(
@@ -72,7 +111,7 @@ def _design(
         )
         for nu, num_frequencies in points
     ]
-    return table(title, _PROGRAM, cells, f"rf_softmax/{name}")
+    return table(title, _PROGRAM, cells, f"rf_softmax/{name}", **_page("ptb"))
 
 
 # As ("ptb", "mini"), but for 1,600 steps.

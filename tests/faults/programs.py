@@ -270,11 +270,7 @@ PROGRAMS = {
         for name, module in {
             "demo": "fedss.demo",
             "describe": "fedss.describe",
-            "leap_report": "leap.report",
-            "moco_report": "moco.report",
-            "partial_fc_report": "partial_fc.report",
             "report": "fedss.report",
-            "rf_softmax_report": "rf_softmax.report",
             "run_table": "common.sweep",
             "sampler_quality": "rf_softmax.sampler_quality",
         }.items()
