@@ -70,7 +70,9 @@ def write_table(
     runs = read(table, results_dir)
     number = name[0].removeprefix("table")
     stem = f"table{number}" if number.isdecimal() else number
-    folder = output_files.create_folder(output_dir or results_dir)
+    if output_dir is None:
+        output_dir = results_dir if results_dir.is_dir() else results_dir.parent
+    folder = output_files.create_folder(output_dir)
     measured = frame(table, runs)
     paper = _paper_values(table, number)
     draw = table.draw or draw_curves

@@ -62,9 +62,9 @@ class Config(config.Config):
     )
     results_dir: str | None = config.flag(
         None,
-        "The folder of the runs, or of their runs.tar.xz for --report. Default: a folder in results/. FedSS's Table 4 shares "
-        "the runs of Table 2, Figure 6 stands beside those of Table 1, and MoCo's "
-        "tables share theirs.",
+        "The folder of the runs; with --report also that of their runs.tar.xz. "
+        "Default: a folder in results/. FedSS's Table 4 shares the runs of Table 2, "
+        "Figure 6 stands beside those of Table 1, and MoCo's tables share theirs.",
     )
     cells: tuple[str, ...] | None = config.flag(
         None,

@@ -253,7 +253,11 @@ def test_the_cells_of_a_table_may_stand_in_one(paper):
             groups.setdefault(name.rpartition("/")[0], {})[name] = cell
         for group in groups.values():
             alike = dataclasses.replace(table, cells=group)
-            free = {"epochs", "train_top1", *table.report.KIND.cell_flags}
+            free = {
+                "epochs",
+                "train_top1",
+                *(table.kind or table.report.KIND).cell_flags,
+            }
             if "rate" in table.results:
                 free |= {"client_learning_rate", "learning_rate", "task"}
             assert {*alike.differing_settings()} <= free
