@@ -9,10 +9,10 @@ runs side by side, and is measured on the images of those apart. Nothing looks a
 test. The other flags are those of `./run.sh train`, and every run is one of `train`: it
 resumes after a kill when the same command is given again.
 
-The results folder gets tuning.md and tuning.csv (the metric of each run after its last
-round, with its standard error), tuning.png with its PDF, and tuned.flags, with the
-flags of the highest metric, for `train --flagfile`. A run that diverges counts as one,
-and stops no other.
+The results folder gets the page of a table, tuning.md with tuning.csv and tuning.png
+(the metric of each run after its last round), and tuned.flags, with the flags of the
+highest metric, for `train --flagfile`. A run that diverges counts as one, and stops no
+other.
 """
 
 import dataclasses
@@ -20,30 +20,24 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from experiments.common import (
-    cells,
-    config,
-    jobs,
-    output_files,
-    plots,
-    program,
-    table,
-)
+from experiments.common import cells, config, jobs, output_files, program, report
+from experiments.common import results as results_lib
 from experiments.fedss import methods, run_config, train
-from tff_fedss import files, tasks
+from tff_fedss import tasks
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import run_files
 
-_PROGRAM = "experiments.fedss.train"
 _TOPIC = "The search"
 # The search itself gives these to each run.
 _SEARCHED = frozenset({"client_learning_rate", "on_validation"})
 # A run of the search has a data set's own rounds, divided by this.
 _SHORTER = 4
 _DIVERGED = "has diverged in round"
+_KIND = results_lib.RunKind(
+    "train", lambda flags: flags["method"], check_result=lambda run: None
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,15 +87,20 @@ class Config(run_config.RunConfig):
 def main(config: Config) -> None:
     """Runs what is missing, and writes what the search has found."""
     folder = pathlib.Path(config.results_dir)
-    runs = _runs(config)
-    grid = [_job(name, run, folder) for name, run in runs.items()]
-    num_slots = config.jobs or len(config.gpus) or len(os.sched_getaffinity(0))
-    try:
-        jobs.run_all(
-            [job for job in grid if not _has_diverged(job)],
-            num_slots,
-            jobs.local(num_slots, config.gpus),
+    table = _table(config)
+    grid = [
+        jobs.Job(
+            f"{name} seed {config.seed}",
+            table.program,
+            cells.as_arguments(cell.settings),
+            folder / name / f"seed{config.seed}",
         )
+        for name, cell in table.cells.items()
+    ]
+    num_slots = config.jobs or len(config.gpus) or len(os.sched_getaffinity(0))
+    begin = jobs.local(num_slots, config.gpus)
+    try:
+        jobs.run_all([job for job in grid if not _has_diverged(job)], num_slots, begin)
     finally:
         print(jobs.status(grid), flush=True)
     failed = [job for job in grid if not job.is_done and not _has_diverged(job)]
@@ -112,36 +111,46 @@ def main(config: Config) -> None:
             f"{len(failed)} of {len(grid)} runs have failed, and not by diverging, so "
             "that nothing is chosen; the same command tries them again."
         )
-    task = run_config.with_defaults(next(iter(runs.values()))).task
-    metric = tasks.KINDS[task].metric
-    rows = [_rows(job, config.method) for job in grid]
-    trials = [
-        _trial(run, job, found[-1], metric)
-        for run, job, found in zip(runs.values(), grid, rows, strict=True)
-    ]
-    done = [trial for trial in trials if trial["outcome"] == "done"]
-    if not done:
+    if not any(job.is_done for job in grid):
         raise RunStoppedError(
             "all runs have diverged: give smaller --client_learning_rates."
         )
-    # Of equal ones the first: fewer negatives, then the lower rate.
-    best = max(done, key=lambda trial: trial[f"{metric}_percent"])
-    best["is_taken"] = True
-    searched = ["client_learning_rate"]
-    if config.num_negatives_grid is not None:
-        searched.append("num_negatives")
-    chosen = {name: str(best[name]) for name in searched}
+    command = ["./run.sh", "tune", *sys.argv[1:]]
+    print(report.write_table(("tuning", ""), table, folder, 1, command))
+    chosen = _chosen(table, report.read(table, folder))
     output_files.write_text(folder / "tuned.flags", run_files.as_flagfile(chosen))
-    output_files.write_csv(folder / "tuning.csv", trials)
-    text = table.as_markdown(
-        list(trials[0]), [_as_texts(trial) for trial in trials], left=()
+    print(f"Written to {folder}/")
+
+
+def _table(config: Config) -> cells.Table:
+    """Returns the runs of the grid as a table, by m and then by rate.
+
+    Raises:
+        InvalidInputError: If the flags do not go with each other or with the data set.
+    """
+    runs = _runs(config)
+    task = tasks.KINDS[run_config.with_defaults(next(iter(runs.values()))).task]
+    is_of_m = config.num_negatives_grid is not None
+    return cells.table(
+        "Search on validation clients",
+        "experiments.fedss.train",
+        [
+            cells.Cell(
+                name,
+                _settings(run),
+                name,
+                row=f"rate {run.client_learning_rate:g}",
+                column=f"m = {run.num_negatives}" if is_of_m else "",
+            )
+            for name, run in runs.items()
+        ],
+        "tuned",
+        seeds=(config.seed,),
+        kind=_KIND,
+        metrics=(cells.Metric(task.metric, f"{task.metric_title} %", ".2f"),),
+        is_pivot=is_of_m,
+        notes=("Measured on validation clients. `-`: the run has diverged.", _note),
     )
-    taken = " ".join(f"--{name}={value}" for name, value in chosen.items())
-    text = f"{text}\n\nTaken: {taken}, the highest {metric} on validation clients."
-    command = " ".join(["./run.sh", "tune", *sys.argv[1:]])
-    output_files.write_text(folder / "tuning.md", f"    {command}\n\n{text}\n")
-    _plot(folder, trials, rows, metric)
-    print(f"{text}\nWritten to {folder}/")
 
 
 def _runs(config: Config) -> dict[str, train.Config]:
@@ -178,20 +187,15 @@ def _runs(config: Config) -> dict[str, train.Config]:
     }
 
 
-def _job(name: str, run: train.Config, folder: pathlib.Path) -> jobs.Job:
-    """Returns the job of a run, with the flags that are not their defaults."""
+def _settings(run: train.Config) -> dict[str, object]:
+    """Returns the flags of a run that are not their defaults."""
     defaults = train.Config()
-    settings = {
-        flag: getattr(run, flag)
+    return {
+        flag: value
         for flag in run.flags()
-        if flag != "results_dir" and getattr(run, flag) != getattr(defaults, flag)
+        if flag != "results_dir"
+        and (value := getattr(run, flag)) != getattr(defaults, flag)
     }
-    return jobs.Job(
-        f"{name} seed {run.seed}",
-        "experiments.fedss.train",
-        cells.as_arguments(settings),
-        folder / name / f"seed{run.seed}",
-    )
 
 
 def _numbers(flag: str, texts: Sequence[str], kind: type) -> list:
@@ -214,70 +218,40 @@ def _has_diverged(job: jobs.Job) -> bool:
     return not job.is_done and _DIVERGED in job.why_failed()
 
 
-def _rows(job: jobs.Job, method: str) -> list[Mapping[str, Any]]:
-    path = job.folder / run_files.METRICS
-    metrics = run_files.whole_table(files.read_text(path), path, job.is_done)
-    return run_files.parse_rows(metrics, method)
+def _chosen(table: cells.Table, runs: report.Runs) -> dict[str, str]:
+    """Returns the flags of the highest metric.
 
-
-def _trial(
-    run: train.Config, job: jobs.Job, last: Mapping[str, Any], metric: str
-) -> dict[str, Any]:
-    """Returns the row of a run: its metric, and the standard error of that.
-
-    The error is that of a proportion p of N images, sqrt(p (1 - p) / N). The mean of
-    values between 0 and 1, such as MAP@10, has at most that. It holds no error of other
-    seeds.
+    Of equal ones it is that of fewer negatives, then the lower rate.
     """
-    draws = methods.METHODS[run.method].draws_negatives
-    num_images = run_files.read_json(job.folder / run_files.DATA)["data"]["test images"]
-    percent = error = None
-    if job.is_done:
-        share = last[metric]
-        percent = 100 * share
-        error = 100 * math.sqrt(share * (1 - share) / num_images)
-    return {
-        "client_learning_rate": run.client_learning_rate,
-        "num_negatives": run_config.with_defaults(run).num_negatives if draws else None,
-        f"{metric}_percent": percent,
-        "standard_error_percent": error,
-        "validation_images": num_images,
-        "rounds": last.get("round", 0),
-        "outcome": "done" if job.is_done else "diverged",
-        "is_taken": False,
-    }
+    best = table.cells[_best(table, runs)]
+    names = ["client_learning_rate", *(["num_negatives"] if table.is_pivot else [])]
+    return {name: str(best.settings[name]) for name in names}
 
 
-def _as_texts(trial: Mapping[str, Any]) -> list[Any]:
+def _best(table: cells.Table, runs: report.Runs) -> str:
+    metric = table.metrics[0].name
+    done = {name: own[0] for name, own in runs.items() if own and own[0].is_done}
+    return max(done, key=lambda name: done[name].final(metric))
+
+
+def _note(table: cells.Table, runs: report.Runs, *_: object) -> list[str]:
+    """Says what is taken, and how exactly it is known.
+
+    The standard error is that of a proportion p of N images, sqrt(p (1 - p) / N). The
+    mean of values between 0 and 1, such as MAP@10, has at most that. It holds no error
+    of other seeds.
+    """
+    (run,) = runs[_best(table, runs)]
+    metric = table.metrics[0]
+    num_images = run.origin["data"]["test images"]
+    share = run.final(metric.name, scale=1)
+    error = 100 * math.sqrt(share * (1 - share) / num_images)
+    flags = " ".join(f"--{name}={x}" for name, x in _chosen(table, runs).items())
     return [
-        f"{value:.2f}" if name.endswith("_percent") and value is not None else value
-        for name, value in trial.items()
+        f"Taken: {flags}, the highest {metric.title}: {100 * share:.2f}, with a "
+        f"standard error of {error:.2f} on {num_images:,} images; another seed may "
+        "differ by more."
     ]
-
-
-def _plot(
-    folder: pathlib.Path,
-    trials: Sequence[Mapping[str, Any]],
-    rows: Sequence[Sequence[Mapping[str, Any]]],
-    metric: str,
-) -> None:
-    """Draws the metric by round: a panel for each m, a style for each rate."""
-    panels: dict[int | None, list[plots.Series]] = {}
-    for trial, found in zip(trials, rows, strict=True):
-        series = panels.setdefault(trial["num_negatives"], [])
-        label = f"rate {trial['client_learning_rate']:g}"
-        label += " (diverged)" * (trial["outcome"] != "done")
-        series.append(plots.Series(label, plots.style(len(series)), [found]))
-    drawn = [
-        plots.panel(
-            series,
-            *("round", metric, "round", f"{metric} on validation clients (%)"),
-            scale=100,
-            title="" if m is None else f"m = {m}",
-        )
-        for m, series in panels.items()
-    ]
-    plots.write_curves(folder / "tuning.png", drawn)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_a_paper_is_a_folder_and_a_failed_cell_stops_no_other(finished):
         assert done["metric"] == "top1"
         assert f"{cell} seed 0: done" in outcome.stdout
     assert "# Three cells" in outcome.stdout
-    assert (results_dir / "toy.md").exists()
+    assert (results_dir / "table1.md").exists()
 
 
 def test_what_is_done_is_not_run_again(finished):
@@ -74,10 +74,10 @@ def test_what_is_done_is_not_run_again(finished):
     assert outcome.returncode == 0, outcome.stderr
     assert "2 of 2 runs are done." in outcome.stdout
     # Another program may have had the runs; the page is written without any.
-    (results_dir / "toy.md").unlink()
+    (results_dir / "table1.md").unlink()
     outcome = run("toy/1", results_dir, "--report")
     assert outcome.returncode == 0 and "# Three cells" in outcome.stdout
-    assert (results_dir / "toy.md").exists()
+    assert (results_dir / "table1.md").exists()
     assert {path: path.stat().st_mtime_ns for path in paths} == before
 
 

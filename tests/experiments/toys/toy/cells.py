@@ -1,8 +1,15 @@
 """The tables of the toy paper: FedSS on a few glyphs."""
 
-from experiments.common.cells import Cell, table
+from experiments.common import results as results_lib
+from experiments.common.cells import Cell, Metric, table
 
 _PROGRAM = "experiments.toy.train"
+_PAGE = dict(
+    kind=results_lib.RunKind(
+        "toy", lambda flags: flags["method"], check_result=lambda run: None
+    ),
+    metrics=(Metric("top1", "top-1 %"),),
+)
 _COMMON = dict(
     dataset="glyphs",
     num_classes=40,
@@ -29,6 +36,7 @@ TABLES = {
         ],
         "toy",
         seeds=(0,),
+        **_PAGE,
     ),
     ("long", "mini"): table(
         "A long run, and one of 40 rounds",
@@ -39,5 +47,6 @@ TABLES = {
         ],
         "toy_long",
         seeds=(0,),
+        **_PAGE,
     ),
 }
