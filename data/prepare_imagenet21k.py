@@ -61,9 +61,6 @@ class Config(config.Config):
     allow_undecodable: bool = config.flag(
         False, "Leave out images that cannot be decoded."
     )
-    verify: bool = config.flag(
-        False, "Afterwards, read all shards again and compare their checksums."
-    )
 
 
 def main(config: Config) -> None:
@@ -71,11 +68,7 @@ def main(config: Config) -> None:
     for name in ("archive", "output_dir"):
         if not getattr(config, name):
             raise InvalidInputError(f"--{name} must be given; see --help.")
-    arguments = dataclasses.asdict(config)
-    verify = arguments.pop("verify")
-    folder = preparation.prepare(**arguments)
-    if verify:
-        shards.verify(folder)
+    folder = preparation.prepare(**dataclasses.asdict(config))
     sizes = shards.read_class_sizes(folder)
     print(
         f"{folder} holds {sizes['train'].sum():,} training and "

@@ -42,12 +42,6 @@ class Config(config.Config):
         "federated_train.csv and test.csv, or mini_gld_train_split.csv and "
         "mini_gld_test.csv.",
     )
-    train_csv: str | None = config.flag(
-        None, "Instead of --split_dir: the file of the clients' images."
-    )
-    test_csv: str | None = config.flag(
-        None, "Instead of --split_dir: the file of the test images."
-    )
     image_dir: str | None = config.flag(
         None, "The images: <id>.jpg, or a/b/c/<id>.jpg where <id> is abc..."
     )

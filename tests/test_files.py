@@ -6,26 +6,8 @@ import pathlib
 
 import pytest
 
-from tests import odd_files
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError, RunStoppedError
-
-
-@pytest.mark.parametrize("kind", odd_files.UNREADABLE)
-def test_only_regular_files_are_read(tmp_path, kind):
-    path = tmp_path / "x"
-    reason = odd_files.UNREADABLE[kind](path)
-    with pytest.raises(OSError) as error:
-        files.read(path)
-    assert reason in error.value.strerror and error.value.filename == str(path)
-
-
-def test_a_link_to_a_regular_file_is_one(tmp_path):
-    (tmp_path / "x").write_bytes(b"abc")
-    (tmp_path / "link").symlink_to("x")
-    assert files.read(tmp_path / "link") == b"abc"
-    with pytest.raises(OSError, match="null byte"):
-        files.read("a\0b")
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -52,7 +34,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         ("none/x", "No such file"),
         ("file/x", "Not a directory"),
         ("folder", "Is a directory"),
-        ("pipe", "it is a named pipe; expected a regular file"),
+        ("pipe", "it is no regular file"),
         ("loop/x", "Too many levels of symbolic links"),
     ],
 )

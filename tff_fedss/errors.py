@@ -1,5 +1,7 @@
 """The errors that end a program with one line instead of a traceback."""
 
+from collections.abc import Iterable
+
 
 class InvalidInputError(ValueError):
     """Input that cannot be used: an argument's value, a path, a damaged file.
@@ -19,3 +21,25 @@ class RunStoppedError(RuntimeError):
     stays as it is, so that the run can be resumed once the cause is gone. The binaries
     under `experiments/` print the message and exit with code 1.
     """
+
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Checks an argument that must be one of some words.
+
+    Raises:
+        InvalidInputError: If it is another; the message lists them.
+    """
+    if value not in choices:
+        words = ", ".join(choices)
+        raise InvalidInputError(f"{name}={value!r} must be one of {words}.")
+
+
+def check_at_least(minimum: float, **arguments: float) -> None:
+    """Checks arguments that must not be less than a minimum.
+
+    Raises:
+        InvalidInputError: If one is less; the message names it.
+    """
+    for name, value in arguments.items():
+        if not value >= minimum:
+            raise InvalidInputError(f"{name}={value} must be at least {minimum}.")

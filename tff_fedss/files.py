@@ -8,7 +8,6 @@ import hashlib
 import io
 import os
 import pathlib
-import stat
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -18,12 +17,6 @@ import numpy as np
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 _HASH_BYTES = 2**24
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 # What is wrong with the path itself; anything else is the machine's doing.
 _BAD_PATH = frozenset(
     {
@@ -113,46 +106,6 @@ def make_folder(path: str | os.PathLike, name: str | None = None) -> None:
         raise io_error(error, name or path, "cannot be created") from error
 
 
-def check_regular(path: str | os.PathLike) -> os.stat_result:
-    """Checks that a path is that of a regular file, or leads to one.
-
-    To open a pipe waits for its other end, and a device may have no end.
-
-    Args:
-        path: The path.
-
-    Returns:
-        What the system knows of the file.
-
-    Raises:
-        OSError: If there is no such file, or it is something else.
-    """
-    try:
-        status = os.stat(path)
-    except ValueError as error:  # A zero byte in it.
-        raise OSError(errno.EINVAL, str(error), os.fspath(path)) from error
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(
-            errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path)
-        )
-    if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "no regular file")
-        raise OSError(
-            errno.EINVAL, f"it is {kind}; expected a regular file", os.fspath(path)
-        )
-    return status
-
-
-def read(path: str | os.PathLike) -> bytes:
-    """Returns the content of a regular file.
-
-    Raises:
-        OSError: If it cannot be read, or is not a regular file.
-    """
-    check_regular(path)
-    return pathlib.Path(path).read_bytes()
-
-
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike, unique: bool = False) -> Iterator[pathlib.Path]:
     """Yields where to write a file, which takes its place unless the body fails.
@@ -171,8 +124,8 @@ def replacing(path: str | os.PathLike, unique: bool = False) -> Iterator[pathlib
     part = f"{os.getpid()}." if unique else ""
     temporary = path.with_name(f".{path.name}.{part}tmp")
     with writing(path):
-        if os.path.exists(path):
-            check_regular(path)  # A device or a pipe is not replaced.
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise InvalidInputError(f"{path} cannot be written: it is no regular file.")
         try:
             yield temporary
             os.replace(temporary, path)
@@ -200,15 +153,15 @@ def read_bytes(path: str | os.PathLike) -> bytes:
         RunStoppedError: If it cannot be read.
     """
     try:
-        return read(path)
-    except OSError as error:
+        return pathlib.Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path.
         raise io_error(error, path, "cannot be read") from error
 
 
 def read_if_there(path: str | os.PathLike) -> bytes | None:
     """Reads a file, see `read_bytes`; None if there is no such file."""
     try:
-        return read(path)
+        return pathlib.Path(path).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -315,6 +268,23 @@ def csv_table(
                 f"{where}: found {len(row)} fields; the header has {len(header)}."
             )
         yield where, dict(zip(header, row, strict=True))
+
+
+def expect_once(where_of: dict[str, str], key: str, where: str, what: str) -> None:
+    """Remembers where a key is, such as the name of an image in a table.
+
+    Args:
+        where_of: By key, where it was found first, as "name:line".
+        key: The key of a row.
+        where: Where the row is.
+        what: What the key is, for messages.
+
+    Raises:
+        InvalidInputError: If another row has the key.
+    """
+    first = where_of.setdefault(key, where)
+    if first != where:
+        raise InvalidInputError(f"{where}: the {what} {key!r} is already in {first}.")
 
 
 def write_npz(path: str | os.PathLike, arrays: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ import tensorflow as tf
 import tqdm
 
 from experiments.common import config, output_files, plots, program
-from tff_fedss import files, samplers
+from tff_fedss import samplers
 from tff_fedss.errors import InvalidInputError
 
 
@@ -355,7 +355,7 @@ def _digits(path: str | os.PathLike, count: int) -> np.ndarray:
     """Images of an IDX file at 16 x 16, as pixels in [0, 1], in random order."""
     source = f"--images={path}"
     try:
-        content = gzip.decompress(files.read(path))
+        content = gzip.decompress(pathlib.Path(path).read_bytes())
     except (OSError, EOFError) as error:
         raise InvalidInputError(f"{source} cannot be read: {error}.") from error
     header = np.frombuffer(content[:16], ">i4")

@@ -54,7 +54,7 @@ def test_cut_off_anywhere(tmp_path, suffix):
             _read(path)
         message = str(error.value)
         assert message.startswith(
-            f"--data_dir=x: the archive files{suffix} is unreadable or damaged: "
+            f"--data_dir=x: files{suffix} is unreadable or damaged: "
         )
         assert "\n" not in message
 

@@ -87,21 +87,3 @@ def test_the_first_of_several_frames():
             frames[0], kind, save_all=True, append_images=frames[1:], lossless=True
         )
         np.testing.assert_array_equal(seen(encoded), own_images.picture(0))
-
-
-@pytest.mark.parametrize(
-    "encoded, message",
-    [
-        (b"", "is empty"),
-        (b"GIF89a....", "is no whole JPEG, PNG, BMP, WEBP or PPM"),
-        (own_images.encoded(PIXELS)[:100], "is cut off or damaged"),
-        (own_images.encoded(PIXELS, "JPEG")[:300], "is cut off or damaged"),
-        (own_images.encoded(PIXELS, "WEBP")[:60], "is cut off or damaged"),
-        (own_images.encoded(PIXELS, "BMP")[:60], "is cut off or damaged"),
-        (own_images.encoded(PIXELS, "PPM")[:60], "is cut off or damaged"),
-        (b"P6\n-3 4\n255\n", "is no whole JPEG"),
-    ],
-)
-def test_damage_is_named(encoded, message):
-    with pytest.raises(ValueError, match=message):
-        formats.check(encoded, formats.ALL)

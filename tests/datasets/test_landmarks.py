@@ -1,7 +1,6 @@
 """Landmarks: from prepared files to clients, and every way to get these files wrong."""
 
 import collections
-import os
 import shutil
 
 import numpy as np
@@ -121,11 +120,6 @@ def test_tff_worker_reads_a_client(dataset, miniature):
     np.testing.assert_allclose(in_worker("12"), by_dataset)
 
 
-def test_summary_says_what_is_not_as_published(dataset):
-    assert "12 training images (published: 164,172 of 1,262 clients)" in dataset.note
-    assert "3 clients of at most 5 classes, 6 test images" in dataset.summary()
-
-
 def test_data_dir_may_be_the_folder_itself(prepared, monkeypatch):
     monkeypatch.chdir(prepared)
     direct = landmarks.load("gld160k", image_size=8)
@@ -180,92 +174,10 @@ def _error(data_dir, **arguments):
     return str(error.value)
 
 
-def _records(path):
-    return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
-
-
-def _write(path, records):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in records:
-            writer.write(record)
-
-
-def test_truncated_file(cache):
-    path = cache / "train" / "12"
-    os.truncate(path, path.stat().st_size - 7)
-    assert f"{path}, record 2 (" in _error(cache)
-
-
-def test_flipped_bit(cache):
-    path = cache / "test.tfRecord"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    message = _error(cache)
-    assert message.startswith(f"{path}, record ") and "damaged" in message
-
-
-def test_corrupt_jpeg(cache, miniature):
-    path = cache / "train" / "7"
-    records = _records(path)
-    encoded = miniature.encoded(miniature.clients["7"][1])
-    records[1] = landmarks.to_record(encoded[:-40], 3)
-    _write(path, records)
-    message = _error(cache)
-    assert message.startswith(f"{path}, record 1 (") and "cut off or damaged" in message
-
-
-@pytest.mark.parametrize("label", [-1, 2028])
-def test_label_out_of_range(cache, label):
-    path = cache / "test.tfRecord"
-    _write(
-        path, [*_records(path), landmarks.to_record(landmarks_images.jpeg(3), label)]
-    )
-    message = _error(cache)
-    assert message.startswith(f"{path}, record 6 (")
-    assert f"class={label}, which is not in 0..2027" in message
-
-
-@pytest.mark.parametrize("name", ["image/encoded_jpeg", "class"])
-def test_record_without_a_feature(cache, name):
-    path = cache / "train" / "101"
-    example = tf.train.Example.FromString(_records(path)[0])
-    del example.features.feature[name]
-    _write(path, [example.SerializeToString()])
-    message = _error(cache)
-    assert message.startswith(f"{path}, record 0 (") and repr(name) in message
-
-
-@pytest.mark.parametrize("file", ["train/12", "test.tfRecord"])
-def test_empty_file(cache, file):
-    (cache / file).write_bytes(b"")
-    assert _error(cache).startswith(f"{cache / file}: found no record")
-
-
-def test_duplicate_image_in_the_csv(cache):
-    path = cache / "federated_train.csv"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines, lines[4]]) + "\n")
-    assert f"{path}:14: the image_id" in _error(cache)
-
-
-def test_csv_with_a_missing_column(cache):
-    path = cache / "federated_train.csv"
-    path.write_text(path.read_text().replace("class", "label", 1))
-    assert _error(cache).startswith(f"{path}:1: expected the columns user_id,image_id")
-
-
-def test_class_of_the_csv_out_of_range(cache):
-    path = cache / "federated_train.csv"
-    path.write_text(path.read_text().replace(",3\n", ",3000\n", 1))
-    assert f"{path}:3: the class '3000' is not in 0..2027" in _error(cache)
-
-
 def test_clients_that_are_not_prepared_yet(cache):
     (cache / "train" / "101").unlink()
-    message = _error(cache)
-    assert "1 of the 3 clients of federated_train.csv have no file" in message
-    assert "'101'" in message and "prepare_landmarks" in message
+    message = "1 of the 3 clients of federated_train.csv have no file ['101']"
+    assert message in _error(cache)
 
 
 def test_missing_test_file(cache):
@@ -273,35 +185,15 @@ def test_missing_test_file(cache):
     assert f"data_dir={cache}: expected gld160k/train/<user_id> and" in _error(cache)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", ".7.swp"])
-def test_stray_file_among_the_clients(cache, name):
-    (cache / "train" / name).write_text("x")
-    assert str(cache / "train" / name) in _error(cache)
-    assert "remove the 1 file" in _error(cache)
-
-
-def test_stray_file_where_tff_made_the_cache(cache):
-    for name in ("federated_train.csv", "test.csv"):
-        (cache / name).unlink()
-    (cache / "train" / "notes.txt").write_text("not a TFRecord file at all")
-    assert _error(cache).startswith(f"{cache / 'train' / 'notes.txt'}, record 0 (")
-
-
-def test_no_client(cache):
-    shutil.rmtree(cache / "train")
-    (cache / "train").mkdir()
-    (cache / "federated_train.csv").unlink()
-    assert "found no file; expected one per client, 1,262 in all" in _error(cache)
+def test_stray_file_among_the_clients(cache):
+    (cache / "train" / "notes.txt").write_text("x")
+    assert "1 files are of no client ['notes.txt']. Remove these" in _error(cache)
 
 
 def test_wrong_folder(cache, miniature, tmp_path):
     layout = "expected gld160k/train/<user_id> and gld160k/test.tfRecord"
     for folder in (miniature.split_dir, tmp_path / "no", cache / "test.csv"):
         assert _error(folder).startswith(f"data_dir={folder}: {layout}")
-    assert "needs `data_dir`" in _error(None)
-
-
-def test_folder_of_the_other_split(cache):
     for folder in (cache, cache.parent):
         assert "expected gld23k/train/<user_id>" in _error(folder, split="23k")
 

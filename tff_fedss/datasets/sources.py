@@ -8,13 +8,11 @@ cache. The cache also keeps what was found out about files, until one of them ch
 import abc
 import bz2
 import contextlib
-import errno
 import gzip
 import hashlib
 import lzma
 import os
 import pathlib
-import stat
 import tarfile
 import zipfile
 import zlib
@@ -51,6 +49,21 @@ DAMAGED = (
 )
 
 
+@contextlib.contextmanager
+def reading(label: str) -> Iterator[None]:
+    """Names the archive or file if it turns out to be damaged."""
+    try:
+        yield
+    except RunStoppedError:
+        raise
+    except DAMAGED as error:
+        file = getattr(error, "filename", None)
+        which = f" ({file})" if file and str(file) not in label else ""
+        raise InvalidInputError(
+            f"{label} is unreadable or damaged: {files.error_text(error)}{which}."
+        ) from error
+
+
 def is_archive(path: pathlib.Path) -> bool:
     """Whether the name of a file is that of an archive."""
     return path.name.lower().endswith(SUFFIXES)
@@ -84,80 +97,69 @@ class Source(abc.ABC):
             number: Its position in `names`.
 
         Raises:
-            OSError: If it cannot be read.
-            ValueError: If the archive is damaged there; the message follows the name.
+            One of `DAMAGED`: If it cannot be read.
         """
 
     def check_names(self) -> None:
-        """Checks names that the archive keeps twice: a damaged one could hide a file.
-
-        Raises:
-            InvalidInputError: If the two differ.
-        """
+        """Checks names that an archive keeps twice: a damaged one hides a file."""
         return
 
     def read_all(
         self, is_wanted: Callable[[str], object]
     ) -> Iterator[tuple[str, bytes]]:
-        """Yields name and content of the files whose names are wanted.
-
-        Raises:
-            InvalidInputError: If one cannot be read, or the archive is damaged.
-        """
+        """Yields name and content of the files whose names are wanted."""
         self.check_names()
         for number, name in enumerate(self.names):
             if is_wanted(name):
-                try:
-                    yield name, self.read(number)
-                except OSError as error:
-                    raise InvalidInputError(
-                        f"{self.label}: {name} cannot be read: "
-                        f"{files.error_text(error)}."
-                    ) from error
-                except ValueError as error:
-                    raise InvalidInputError(f"{self.label}: {name} {error}.") from error
+                with reading(f"{self.label}: {name}"):
+                    content = self.read(number)
+                yield name, content
+
+    def read_only(self, name: str, expected: str = "one") -> tuple[str, bytes]:
+        """Returns path and content of the only file of a name, wherever it lies.
+
+        Args:
+            name: The file's name, or the end of its path, such as "val/classes.txt".
+            expected: What messages say is expected.
+        """
+        found = dict(self.read_all(lambda path: f"/{path}".endswith(f"/{name}")))
+        if len(found) != 1:
+            raise InvalidInputError(
+                f"{self.label}: found {len(found)} files {name}; expected {expected}."
+            )
+        return found.popitem()
 
 
 def open_source(
-    data_dir: str | os.PathLike,
+    data_dir: str | os.PathLike | None,
     label: str | None = None,
     cache_dir: str | os.PathLike | None = None,
 ) -> Source:
     """Lists a folder, an archive, or a folder with nothing but one archive.
 
     Args:
-        data_dir: The folder or archive.
+        data_dir: The folder or archive; None is refused with a message.
         label: What messages begin with; by default data_dir, as an argument.
         cache_dir: Where a compressed tar is unpacked; by default `default_cache_dir()`.
-
-    Raises:
-        InvalidInputError: If there is none, or it cannot be read, or it is damaged.
     """
+    if data_dir is None:
+        raise InvalidInputError("`data_dir` must name a folder or an archive of data.")
     path = pathlib.Path(data_dir)
     label = label or f"data_dir={os.fspath(data_dir)}"
-    try:
-        if not path.exists():
-            raise InvalidInputError(f"{label} does not exist.")
-        if path.is_dir():
-            path = _only_archive(path) or path
-        elif not is_archive(path):
-            raise InvalidInputError(
-                f"{label} is a file; expected a folder or an archive "
-                f"({', '.join(SUFFIXES)})."
-            )
+    if not (path.is_dir() or (path.is_file() and is_archive(path))):
+        found = "is a file" if path.exists() else "does not exist"
+        raise InvalidInputError(
+            f"{label} {found}; expected a folder or an archive ({', '.join(SUFFIXES)})."
+        )
+    if path.is_dir():
+        path = _only_archive(path) or path
+    with reading(label if path.is_dir() else f"{label}: {path.name}"):
         if path.is_dir():
             source = Folder(path)
         elif path.suffix.lower() == ".zip":
             source = Zip(path)
         else:
             source = Tar(path, cache_dir)
-    except DAMAGED as error:
-        reason = files.error_text(error)
-        raise InvalidInputError(
-            f"{label}: {error.filename or path} cannot be read: {reason}."
-            if isinstance(error, OSError) and error.errno
-            else f"{label}: the archive {path.name} is unreadable or damaged: {reason}."
-        ) from error
     source.label = label
     for name, following in zip(source.names, source.names[1:], strict=False):
         if name == following:
@@ -183,13 +185,8 @@ class Folder(Source):
     """Files below a folder."""
 
     def __init__(self, path: pathlib.Path):
-        """Lists them.
-
-        Raises:
-            OSError: If a folder cannot be read, or a link leads nowhere or in a circle.
-        """
         self.path, self.folders = path, []
-        found = sorted(_walk(str(path), "", frozenset(), self.folders))
+        found = sorted(_walk(str(path), "", self.folders))
         self.folders.sort()
         self.names = [name for name, _, _ in found]
         self.sizes = np.array([size for _, size, _ in found], np.int64)
@@ -201,13 +198,9 @@ class Folder(Source):
 
 
 def _walk(
-    folder: str, prefix: str, above: frozenset, folders: list[str]
+    folder: str, prefix: str, folders: list[str]
 ) -> Iterator[tuple[str, int, int]]:
     """Yields name, size and time of change of all files below; appends folders."""
-    status = os.stat(folder)
-    here = (status.st_dev, status.st_ino)
-    if here in above:
-        raise OSError(errno.ELOOP, "it is a link to a folder that it is in", folder)
     with os.scandir(folder) as entries:
         for entry in entries:
             name = prefix + entry.name
@@ -215,11 +208,9 @@ def _walk(
                 continue
             if entry.is_dir():
                 folders.append(name)
-                yield from _walk(entry.path, f"{name}/", above | {here}, folders)
+                yield from _walk(entry.path, f"{name}/", folders)
             else:
                 status = os.stat(entry.path)  # Fails for a link that leads nowhere.
-                if not stat.S_ISREG(status.st_mode):
-                    raise OSError(errno.EINVAL, "it is no regular file", entry.path)
                 yield name, status.st_size, status.st_mtime_ns
 
 
@@ -227,11 +218,6 @@ class Zip(Source):
     """Files in a zip."""
 
     def __init__(self, path: pathlib.Path):
-        """Lists them.
-
-        Raises:
-            One of `DAMAGED`: If it is no whole zip.
-        """
         self.path = path
         # Of a file that it has not opened itself, ZipFile may be used by many threads.
         self._zip = zipfile.ZipFile(open(path, "rb"))  # noqa: SIM115
@@ -245,16 +231,11 @@ class Zip(Source):
 
     def read(self, number: int) -> bytes:
         """See the base class."""
-        try:
-            return self._zip.read(self._infos[number])  # It compares a checksum.
-        except DAMAGED as error:
-            raise ValueError(
-                f"is damaged in its archive ({files.error_text(error)})"
-            ) from error
+        return self._zip.read(self._infos[number])  # It compares a checksum.
 
     def check_names(self) -> None:
         """See the base class."""
-        try:
+        with reading(f"{self.label}: the archive {self.path.name}"):
             for info in self._zip.infolist():
                 # Hidden files may have other compressions, or a password.
                 with (
@@ -262,11 +243,6 @@ class Zip(Source):
                     self._zip.open(info),
                 ):
                     pass  # To open it compares the names at its two places.
-        except DAMAGED as error:
-            raise InvalidInputError(
-                f"{self.label}: the archive {self.path.name} is unreadable or damaged: "
-                f"{files.error_text(error)}."
-            ) from error
 
 
 class Tar(Source):
@@ -301,39 +277,46 @@ class Tar(Source):
             file.seek(self.starts[number])
             content = file.read(self.sizes[number])
         if len(content) != self.sizes[number]:
-            raise ValueError("is cut off: its archive ends too early")
+            raise EOFError("its archive ends too early")
         return content
 
 
 def _tar_members(path: pathlib.Path) -> dict[str, np.ndarray]:
     members, folders = [], []
     with tarfile.open(path, "r:") as tar:
-        for member in tar:
-            tar.members = []  # It would keep them all.
+        for member in members_of(tar):
             name = member.name.removeprefix("./")
-            if not _is_used(name):
-                continue
             if member.isdir():
                 folders.append(name)
-            elif member.isfile():
+            elif _is_used(name):
                 start = member.offset_data
                 members.append((name, member.size, int(member.mtime), start))
-            else:
-                raise tarfile.ReadError(f"{name} is a link; expected a file")
-        # tarfile takes a damaged header, or a file cut off between two members, for the
-        # end. A whole archive has blocks of zeros there.
-        tar.fileobj.seek(tar.offset)
-        block = tar.fileobj.read(tarfile.BLOCKSIZE)
-        if block != tarfile.NUL * tarfile.BLOCKSIZE:
-            raise tarfile.ReadError(
-                f"no member and no end of the archive at byte {tar.offset:,}"
-            )
     members.sort()
     return {
         "names": _joined([name for name, *_ in members]),
-        "folders": _joined(sorted(folders)),
+        "folders": _joined(sorted(filter(_is_used, folders))),
         "places": np.array([m[1:] for m in members], np.int64).reshape(-1, 3).T,
     }
+
+
+def members_of(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yields the files and folders of a tar, and checks that it ends as it should.
+
+    Raises:
+        tarfile.ReadError: If it is damaged, or has something else than these.
+    """
+    for member in tar:
+        tar.members = []  # It would keep them all.
+        if not (member.isfile() or member.isdir()):
+            raise tarfile.ReadError(f"{member.name} is a link; expected a file")
+        yield member
+    # tarfile takes a damaged header, or a file cut off between two members, for the
+    # end. A whole archive has blocks of zeros there.
+    tar.fileobj.seek(tar.offset)
+    if tar.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+        raise tarfile.ReadError(
+            f"no member and no end of the archive at byte {tar.offset:,}"
+        )
 
 
 def _joined(names: Sequence[str]) -> np.ndarray:

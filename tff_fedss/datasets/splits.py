@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tff_fedss.datasets.federated import clients, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_choice
 
 # Keeps the draws of validation clients apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"validate", "big")
@@ -22,9 +22,10 @@ _PHILOX_STREAM = int.from_bytes(b"validate", "big")
 TRAIN, TEST, VALIDATION = 0, 1, 2  # What the data call an image.
 TESTS = ("given", "images", "classes", "clients")
 
-NO_KNOWN_CLASS = (
-    "no validation client has a class that a training client has: take more validation "
-    "clients."
+# Ends of messages.
+NEEDS_CLIENTS = (
+    "needs clients: CLIENT/CLASS/image with folders=client/class, or a column `client` "
+    "in images.csv."
 )
 
 
@@ -88,9 +89,6 @@ def hold_out(
 
     Returns:
         The choice.
-
-    Raises:
-        InvalidInputError: If the data or the arguments do not allow it.
     """
     if test is None:
         test = (
@@ -100,19 +98,13 @@ def hold_out(
             if is_unseen
             else "images"
         )
-    if test not in TESTS:
-        raise InvalidInputError(f"test={test!r} must be one of {', '.join(TESTS)}.")
+    check_choice("test", test, TESTS)
     if not 0 < share < 1:
         raise InvalidInputError(f"test_share={share} must be above 0 and below 1.")
-    if is_unseen and test in ("images", "clients"):
+    if test in (("images", "clients") if is_unseen else ("classes",)):
         raise InvalidInputError(
-            f"test={test} holds out images of classes that clients have; retrieval of "
-            "unseen classes needs test=classes, or a given test of other classes."
-        )
-    if not is_unseen and test == "classes":
-        raise InvalidInputError(
-            "test=classes holds out classes that no client has; that is for retrieval, "
-            "classification needs test=images, clients or given."
+            f"test={test} does not serve here: test=classes holds out classes that no "
+            "client has, for retrieval; images and clients are for classification."
         )
     rows = np.arange(len(index.labels))
     if test == "given":
@@ -125,18 +117,14 @@ def hold_out(
         note = f"test: {share:.0%} of the {test}"
     public = _public(index, train, num_public_classes, rng)
     train = np.setdiff1d(train, public, assume_unique=True)
-    if not len(train):
-        raise InvalidInputError("no image is left for training.")
     known = np.isin(index.labels[tests], index.labels[train])
-    if is_unseen:
-        if known.any():
-            row = tests[known][0]
-            raise InvalidInputError(
-                f"the class {index.class_names[index.labels[row]]!r} of the test is "
-                "one of the training too, and task=retrieval is of unseen ones: use "
-                "test=classes, or task=classification."
-            )
-    elif not known.all():
+    if is_unseen and known.any():
+        row = tests[known][0]
+        raise InvalidInputError(
+            f"the class {index.class_names[index.labels[row]]!r} of the test is one of "
+            "the training too, and retrieval is of unseen ones: use test=classes."
+        )
+    if not is_unseen and not known.all():
         left_out = len(tests) - int(known.sum())
         classes = len(np.unique(index.labels[tests[~known]]))
         tests = tests[known]
@@ -145,10 +133,7 @@ def hold_out(
             "without a training image"
         )
     if not len(tests):
-        raise InvalidInputError(
-            f"test={test} leaves no test image: there are {len(index.labels):,} "
-            f"images of {len(np.unique(index.labels)):,} classes."
-        )
+        raise InvalidInputError(f"test={test} leaves no test image.")
     return Rows(train, tests, public, is_unseen, note)
 
 
@@ -172,8 +157,7 @@ def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def _given(index: Images, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
     if index.splits is None:
         raise InvalidInputError(
-            "test=given, but the data have no test: no folder train/ with test/ or "
-            "val/ beside it, and no column `split`. Use test=images or test=classes."
+            "test=given, but the data have no folder test/ or val/ and no `split`."
         )
     which, name = TEST, "test"
     if not (index.splits == TEST).any():
@@ -222,10 +206,7 @@ def _classes(index, rows, share, rng) -> np.ndarray:
 
 def _clients(index, rows, share, rng) -> np.ndarray:
     if index.clients is None:
-        raise InvalidInputError(
-            "test=clients needs clients in the data: CLIENT/CLASS/image with "
-            "folders=client/class, or a column `client` in images.csv."
-        )
+        raise InvalidInputError(f"test=clients {NEEDS_CLIENTS}")
     return _some_of(index.clients[rows], "clients", share, rng)
 
 
@@ -249,22 +230,12 @@ def _public(
 
 
 def check_validation(share: float, on_validation: bool) -> None:
-    """Checks what is asked for.
-
-    Args:
-        share: Of the clients, for validation.
-        on_validation: Whether to measure on them.
-
-    Raises:
-        InvalidInputError: If there can be no such share, or it is none and is to be
-            measured on.
-    """
-    if not 0 <= share < 1:
+    """Checks the share of clients for validation, and whether to measure on them."""
+    if not (0 < share < 1 if on_validation else 0 <= share < 1):
         raise InvalidInputError(
-            f"validation_share={share} must be at least 0 and below 1."
+            f"validation_share={share} must be at least 0 and below 1; with "
+            "on_validation, above 0."
         )
-    if on_validation and not share:
-        raise InvalidInputError("on_validation needs a validation_share above 0.")
 
 
 def choose_validation(
@@ -280,9 +251,6 @@ def choose_validation(
 
     Returns:
         Whether a client is one of them, bool[K].
-
-    Raises:
-        InvalidInputError: If no client is left for training.
     """
     chosen = np.zeros(num_clients, bool)
     if share:
@@ -296,14 +264,20 @@ def choose_validation(
     return chosen
 
 
-def note_chosen(count: int) -> str:
-    """Says for a person how many validation clients there are."""
-    return f"{count:,} clients held out for validation"
-
-
-def note_left_out(count: int) -> str:
-    """Says for a person how many of their images cannot be measured on."""
-    return f"left out: {count:,} of their images, of classes that no other client has"
+def note_validation(num_clients: int, num_left_out: int, num_measured: int) -> str:
+    """Says for a person who validates, and how many images cannot be measured on."""
+    if not num_measured:
+        raise InvalidInputError(
+            "no validation client has a class that a training client has: take more "
+            "validation clients."
+        )
+    note = f"{num_clients:,} clients held out for validation"
+    if num_left_out:
+        note += (
+            f"; left out: {num_left_out:,} of their images, of classes that no other "
+            "client has"
+        )
+    return note
 
 
 def hold_out_clients(
@@ -330,10 +304,6 @@ def hold_out_clients(
     Returns:
         The data set without them. n and the labels are the same: a class that only
         they have keeps its row of W.
-
-    Raises:
-        InvalidInputError: If an argument is out of range, no client is left for
-            training, or, with on_validation, there is no image to measure on.
     """
     check_validation(validation_share, on_validation)
     if not validation_share:
@@ -347,15 +317,11 @@ def hold_out_clients(
     is_known = np.full(dataset.num_classes, dataset.test_is_unseen)
     for client_id in kept:
         is_known[dataset.positives(client_id)] = True
-    notes = [dataset.note, note_chosen(len(apart))]
-    test = {}
+    note, test = note_validation(len(apart), 0, 1), {}
     if on_validation:
         images, num_known, num_images = _images_of(dataset, apart, is_known)
-        if not num_known:
-            raise InvalidInputError(NO_KNOWN_CLASS)
-        if num_known < num_images:
-            notes.append(note_left_out(num_images - num_known))
-        notes.append("measured on their images")
+        note = note_validation(len(apart), num_images - num_known, num_known)
+        note += "; measured on their images"
         test = dict(
             test=HeldOut(images, num_known, int(is_known.sum())),
             test_is_unseen=False,
@@ -368,7 +334,7 @@ def hold_out_clients(
         ),
         # The images of all clients would be in it.
         pooled=None,
-        note="; ".join(filter(None, notes)),
+        note="; ".join(filter(None, [dataset.note, note])),
         contents=lambda: {
             **{f"{key} (all)": value for key, value in dataset.fingerprint().items()},
             "names of validation clients": apart,

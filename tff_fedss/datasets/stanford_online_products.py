@@ -12,7 +12,6 @@ over 596 clients of 100 images and about 20 products each, and retrieves images 
 
 import os
 import pathlib
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -33,8 +32,6 @@ _COLUMNS = ("image_id", "class_id", "super_class_id", "path")
 _LAYOUT = f"{ARCHIVE}, or a folder that holds it or what it unpacks to"
 # Of the original: training images and classes, and test images.
 _ORIGINAL = (59_551, 11_318, 60_502)
-
-_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 # Keeps the draws of this data set apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"products", "big")
@@ -85,10 +82,6 @@ def load(
     Returns:
         The data set. Labels are 0..n-1 in training (`class_id` - 1), from n on in the
         test.
-
-    Raises:
-        InvalidInputError: If an argument is out of range, the data is not there or
-            damaged, or clients_csv does not fit it. The message names file and line.
     """
     source = _open(data_dir)
     train, test = _read_train(source), _read(source, _TEST)
@@ -139,9 +132,6 @@ def make_partition(
     Returns:
         The clients, with examples as rows of the listing. The original has 596 for
         images_per_client=100.
-
-    Raises:
-        InvalidInputError: If an argument is out of range.
     """
     rng = partitions.generator(seed, _PHILOX_STREAM)
     return partitions.chunks(train.labels, images_per_client, rng)
@@ -171,10 +161,6 @@ def read_partition(path: str | os.PathLike, train: Listing) -> partitions.Partit
 
     Returns:
         The clients, and the images of each, in the order of the file.
-
-    Raises:
-        InvalidInputError: If the file cannot be read, names an image that the listing
-            does not have, has a wrong class for one, or lacks one.
     """
     split = split_csv.read(path, int(train.labels.max()) + 1)
     row_of = {image_id: row for row, image_id in enumerate(train.image_ids)}
@@ -207,20 +193,17 @@ def read_train_listing(data_dir: str | os.PathLike) -> Listing:
 
     Args:
         data_dir: As for `load`; Ebay_train.txt of the unpacked folder is enough.
-
-    Raises:
-        InvalidInputError: If it is not there or damaged; it names the line.
     """
     return _read_train(_open(data_dir))
 
 
 def _open(data_dir: str | os.PathLike | None) -> sources.Source:
-    if data_dir is None:
-        raise InvalidInputError(f"{TITLE} needs `data_dir`; expected there: {_LAYOUT}.")
-    path, label = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
     # Beside the zip there may be something else.
-    archive = path / ARCHIVE
-    return sources.open_source(archive if archive.is_file() else path, label)
+    archive = pathlib.Path(data_dir or "") / ARCHIVE
+    is_beside = data_dir is not None and archive.is_file()
+    return sources.open_source(
+        archive if is_beside else data_dir, f"data_dir={data_dir}"
+    )
 
 
 def _read_train(source: sources.Source) -> Listing:
@@ -235,29 +218,19 @@ def _read_train(source: sources.Source) -> Listing:
 
 
 def _read(source: sources.Source, name: str) -> Listing:
-    found = dict(source.read_all(lambda path: path.rpartition("/")[2] == name))
-    if len(found) != 1:
-        raise InvalidInputError(
-            f"{source.label}: found {len(found)} files {name}; expected {_LAYOUT}."
-        )
-    ((path, content),) = found.items()
+    path, content = source.read_only(name, _LAYOUT)
     folder = path.removesuffix(name)
     line_of, labels, paths = {}, [], []
     rows = files.csv_table(content, f"{source.label}: {path}", _COLUMNS, " ")
     for where, row in rows:
         class_id, image_id = row["class_id"], row["image_id"]
-        if not _NUMBER.fullmatch(class_id):
+        if not class_id.isdecimal() or class_id == "0":
             raise InvalidInputError(
                 f"{where}: the class_id {class_id!r} is no whole number from 1 on."
             )
-        if line_of.setdefault(image_id, where) != where:
-            raise InvalidInputError(
-                f"{where}: the image_id {image_id!r} is already in {line_of[image_id]}."
-            )
+        files.expect_once(line_of, image_id, where, "image_id")
         labels.append(int(class_id) - 1)
         paths.append(folder + row["path"])
-    if not labels:
-        raise InvalidInputError(f"{source.label}: {path} has no row.")
     lines = list(line_of.values())
     return Listing(list(line_of), np.array(labels, np.int32), paths, lines)
 

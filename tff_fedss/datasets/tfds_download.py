@@ -25,9 +25,6 @@ def prepared(
 
     Returns:
         The builder, ready to be read from.
-
-    Raises:
-        InvalidInputError: If it is not on the disk and cannot be downloaded.
     """
     try:
         builder = make()

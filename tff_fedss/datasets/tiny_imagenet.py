@@ -16,7 +16,7 @@ from tff_fedss.datasets import sources
 from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.images import ImageIndex, image_clients, layout
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_choice
 
 PARTITIONS = ("mixed", "dirichlet")
 
@@ -53,7 +53,7 @@ def load(
     Args:
         data_dir: The folder tiny-imagenet-200, a folder with it or with an archive of
             it, or the path of such an archive; the original is tiny-imagenet-200.zip.
-            None is refused with a message: nothing is downloaded.
+            Nothing is downloaded.
         partition: How the training images are split over clients. "mixed": clients
             hold about classes_per_client classes and images_per_class images of each,
             in the proportions of the paper's ImageNet-21k clients (Appendix A.4).
@@ -80,20 +80,8 @@ def load(
         The data set. Classes are numbered in the order of their sorted wnids. Stored
         images are string[], the bytes of a JPEG. The test images are those of the
         validation set, of the classes that clients have.
-
-    Raises:
-        InvalidInputError: If an argument is out of range, or if data_dir does
-            not hold the data set, whole and with one label to an image.
     """
-    if partition not in PARTITIONS:
-        raise InvalidInputError(
-            f"partition={partition!r} must be one of {', '.join(PARTITIONS)}."
-        )
-    partitions.check_seed(seed)
-    if num_clients is not None and partition != "dirichlet":
-        raise InvalidInputError(
-            f"num_clients={num_clients} goes with partition='dirichlet' only."
-        )
+    check_choice("partition", partition, PARTITIONS)
     images = open_index(data_dir)
     is_train = images.splits == layout.TRAIN
     most = len(images.class_names) - 2
@@ -155,33 +143,20 @@ def open_index(data_dir: str | os.PathLike | None) -> ImageIndex:
     Returns:
         The index, with the splits `layout.TRAIN` and `VALIDATION`. A label is the
         position of a wnid among all, sorted.
-
-    Raises:
-        InvalidInputError: If something is missing or damaged.
     """
-    if data_dir is None:
-        raise InvalidInputError(
-            f"Tiny-ImageNet needs `data_dir`; expected there: {_LAYOUT}."
-        )
     source = sources.open_source(data_dir)
-    found = [n for n in source.names if f"/{n}".endswith(f"/{_ANNOTATIONS}")]
-    if len(found) != 1:
-        raise InvalidInputError(
-            f"{source.label}: found {len(found)} files {_ANNOTATIONS}; expected "
-            f"{_LAYOUT}."
-        )
-    root = found[0].removesuffix(_ANNOTATIONS)
-    texts = dict(source.read_all({found[0], root + _CLASSES}.__contains__))
+    path, annotations = source.read_only(_ANNOTATIONS, _LAYOUT)
+    root = path.removesuffix(_ANNOTATIONS)
     train = list(_train_rows(source, root))
     wnids = {row.label for row in train}
-    validation = _validation_rows(source, root, texts[found[0]], wnids)
-    if not train or not validation:
-        raise InvalidInputError(
-            f"{source.label}: found {len(train):,} training and {len(validation):,} "
-            f"validation images; expected {_LAYOUT}."
-        )
-    if content := texts.get(root + _CLASSES):
-        _check_classes(f"{source.label}: {root}{_CLASSES}", content, wnids)
+    validation = _validation_rows(source, root, annotations, wnids)
+    for name, content in source.read_all(f"{root}{_CLASSES}".__eq__):
+        listed = set(files.decoded_lines(content, name)) - {""}
+        if odd := listed ^ wnids:
+            raise InvalidInputError(
+                f"{source.label}: the class {min(odd)} is in {name} or in {root}train "
+                "only, not in both."
+            )
     what = layout.from_rows(train + validation, source.names)
     images = ImageIndex(source, what, "tiny_imagenet")
     images.check_images()
@@ -192,8 +167,7 @@ def _train_rows(source: sources.Source, root: str) -> Iterator[layout.Row]:
     """Yields the training images, by class and then by path."""
     # Every file in a folder `images` counts as an image, whatever its name.
     pattern = re.compile(rf"{re.escape(root)}train/([^/]+)/images/[^/]+")
-    # A folder in the place of an image is no file, which `from_rows` says.
-    found = filter(None, map(pattern.fullmatch, [*source.names, *source.folders]))
+    found = filter(None, map(pattern.fullmatch, source.names))
     for path, wnid in sorted((m[0], m[1]) for m in found):
         yield layout.Row(f"{source.label}: {path}", path, wnid)
 
@@ -207,12 +181,7 @@ def _validation_rows(
     missing = {n for n in source.names if n.startswith(folder)}
     rows = []
     for where, fields in files.csv_rows(content, name, "\t"):
-        if len(fields) < 2:
-            raise InvalidInputError(
-                f"{where}: found {fields[0]!r}; expected a file name and a class, "
-                "separated by tabs."
-            )
-        image, wnid = fields[:2]
+        image, wnid = [*fields, ""][:2]
         if wnid not in wnids:
             raise InvalidInputError(
                 f"{where}: {image} has the class {wnid!r}, which is none of the "
@@ -223,14 +192,3 @@ def _validation_rows(
     if missing:
         raise InvalidInputError(f"{name}: {min(missing)} has no line.")
     return sorted(rows, key=lambda row: row.path)
-
-
-def _check_classes(name: str, content: bytes, wnids: set[str]) -> None:
-    """Checks that the classes with training images are those that are listed."""
-    listed = set(files.decoded_lines(content, name)) - {""}
-    for wnid in sorted(listed ^ wnids)[:1]:
-        raise InvalidInputError(
-            f"{name}: the class {wnid} is listed, but there is no image of it in train."
-            if wnid in listed
-            else f"{name}: the class {wnid}, of which there are images, is not listed."
-        )

@@ -94,9 +94,9 @@ def test_what_memory_cannot_hold_is_refused_before_it_is_decoded(tmp_path, monke
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test": "given"}, "test=given, but the data have no test"),
-        ({"test": "classes"}, "classification needs test=images"),
-        ({"test": "clients"}, "test=clients needs clients in the data"),
+        ({"test": "given"}, "test=given, but the data have no folder test"),
+        ({"test": "classes"}, "test=classes does not serve here"),
+        ({"test": "clients"}, "test=clients needs clients"),
         ({"test_share": 2.0}, "test_share=2.0 must be above 0"),
     ],
 )

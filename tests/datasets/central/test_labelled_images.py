@@ -114,7 +114,7 @@ def test_bad_images_are_named(tmp_path, changed, message):
 def test_a_part_that_is_missing_is_named(tmp_path):
     images = {name: c for name, c in files().items() if name.startswith("test")}
     archive_files.write_folder(tmp_path, images)
-    with pytest.raises(InvalidInputError, match="found no folder train with test or"):
+    with pytest.raises(InvalidInputError, match="expected train/CLASS/IMAGE"):
         labelled_images.load("cifar10", tmp_path)
 
 
@@ -123,15 +123,10 @@ def test_bad_arguments_are_named(tmp_path):
         (("cifar",), "'cifar' must be one of mnist, "),
         (("cifar10", tmp_path / "no"), "no does not exist"),
         (("imagenette", tmp_path), "differ in size"),
-        (("tiny_imagenet",), "dataset=tiny_imagenet needs `data_dir`"),
+        (("tiny_imagenet",), "`data_dir` must name a folder"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             labelled_images.load(*arguments)
-    (tmp_path / "x.txt").write_text("text")
-    with pytest.raises(
-        InvalidInputError, match=r"x\.txt is a file; expected a folder or an"
-    ):
-        labelled_images.load("cifar10", tmp_path / "x.txt")
 
 
 def idx_files(prefix, num_images, first=0):
@@ -168,7 +163,6 @@ def test_of_one_part_every_fifth_image_is_held_out(tmp_path):
     [
         (lambda c: c[:-1], "has 255 bytes; expected an IDX file"),
         (lambda c: b"\0" + c, "has 257 bytes; expected an IDX file of bytes in 3"),
-        (lambda c: b"", "has 0 bytes; expected an IDX file"),
     ],
 )
 def test_damaged_idx_files_are_named(tmp_path, change, message):

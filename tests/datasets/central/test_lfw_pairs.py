@@ -98,7 +98,7 @@ def test_the_folds_are_measured_beside_the_data_s_own_pairs(folder):
         ),
         (
             lambda lines: [*lines[:3], "Dee\t2\tBob\t1", *lines[4:]],
-            "names image 2 of Dee, but there is no",
+            "Dee_0002 with an ending of .jpg",
         ),
     ],
 )
@@ -114,5 +114,5 @@ def test_files_that_cannot_be_read_are_named(folder):
         LfwPairs(folder / "nowhere.txt", folder, image_size=16)
     (folder / "Bob" / "Bob_0001.png").write_bytes(b"no image")
     pairs = LfwPairs(folder / "pairs.txt", folder, image_size=16)
-    with pytest.raises(InvalidInputError, match="Bob_0001.png cannot be read"):
+    with pytest.raises(InvalidInputError, match="Bob_0001.png is unreadable"):
         pairs.images(0, 7)

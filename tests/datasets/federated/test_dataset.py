@@ -140,7 +140,6 @@ def test_clients_without_examples_are_left_out():
 @pytest.mark.parametrize(
     "clients, test, options, message",
     [
-        ({}, TEST, {}, "needs a client or more"),
         ({"a": (np.zeros((2, 4, 5, 3)), [0, 1])}, TEST, {}, "has images float64"),
         ({"a": (TEST[0], TEST[1] / 1)}, TEST, {}, "and labels float64"),
         ({"a": (TEST[0], [0, 1, 2])}, TEST, {}, r"and labels int64\[3\]"),

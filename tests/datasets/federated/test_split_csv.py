@@ -67,13 +67,6 @@ def test_write_replaces_the_file_and_leaves_nothing_else(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["split.csv"]
 
 
-def test_write_that_fails_leaves_the_old_file(tmp_path):
-    split = _read(tmp_path, TRAIN)
-    with pytest.raises(ValueError):
-        split_csv.write(tmp_path / "split.csv", split._replace(clients=["7"]))
-    assert (tmp_path / "split.csv").read_text() == TRAIN
-
-
 def test_awkward_ids_survive(tmp_path):
     split = split_csv.Split(
         ['a,b"c', "dir/x_0.JPG"], np.array([1, 0], np.int32), ["O'Brien, Zoë", "b c"]
@@ -89,18 +82,13 @@ def test_awkward_ids_survive(tmp_path):
         ("", ":1: expected the columns user_id,image_id,class, .* found nothing"),
         ("user_id,image_id,class\n", "found no row"),
         (TRAIN.replace("class", "label"), ":1: expected the columns .* found user_id"),
-        (TRAIN.replace("user_id", "class"), ":1: expected .* once each"),
         (TRAIN.replace("bb,5", "bb,x"), r":3: the class 'x' is not in 0\.\.5"),
-        (TRAIN.replace("bb,5", "bb,"), ":3: the class '' is not in"),
         (TRAIN.replace("bb,5", "bb,-1"), ":3: the class '-1' is not in"),
         (TRAIN.replace("bb,5", "bb,6"), ":3: the class '6' is not in"),
         (TRAIN.replace("cc", "aa"), r":4: the image_id 'aa' is already in .*csv:2"),
-        (TRAIN.replace("12,bb,5", "12,bb"), ":3: found 2 fields; .* has 3"),
-        (TRAIN.replace("bb", '"bb'), ":4: "),
-        (TRAIN.encode().replace(b"bb", b"b\xe9"), ":3: this is not UTF-8"),
         *(
             (TRAIN.replace("12", bad), ":3: the user_id .* cannot be the name of")
-            for bad in ("", "..", "a/b", ".x", "x" * 201)
+            for bad in ("", "..", "a/b")
         ),
     ],
 )
@@ -114,8 +102,3 @@ def test_bad_file(tmp_path, content, message):
 def test_classes_must_fit_int32(tmp_path):
     with pytest.raises(InvalidInputError, match=r"not in 0\.\.2147483647"):
         _read(tmp_path, TRAIN.replace("bb,5", "bb,2147483648"))
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(InvalidInputError, match="no.csv cannot be read: No such file"):
-        split_csv.read(tmp_path / "no.csv")

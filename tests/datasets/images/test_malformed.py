@@ -2,8 +2,6 @@
 
 import shutil
 import tarfile
-import warnings
-import zipfile
 
 import pytest
 
@@ -57,12 +55,6 @@ def link_to_nowhere(root):
     return path
 
 
-def link_to_itself(root):
-    path = folder()(root)
-    (path / "c").symlink_to(path)
-    return path
-
-
 def linked_tar(root):
     path = root / "data.tar"
     with tarfile.open(path, "w") as tar:
@@ -82,26 +74,6 @@ def encrypted_zip(root):
     return path
 
 
-def twice_in_zip(root):
-    path = root / "data.zip"
-    with zipfile.ZipFile(path, "w") as zipped:
-        for _ in range(2):
-            with warnings.catch_warnings(action="ignore"):
-                zipped.writestr("a/1.png", PNG)
-    return path
-
-
-def damaged_in_zip(root):
-    path = root / "data.zip"
-    with zipfile.ZipFile(path, "w") as zipped:
-        for name, content in GOOD.items():
-            zipped.writestr(name, content)
-    content = bytearray(path.read_bytes())
-    content[content.find(b"IDAT") + 20] ^= 255
-    path.write_bytes(content)
-    return path
-
-
 CASES = {
     "missing": (lambda root: root / "nowhere", "nowhere does not exist"),
     "missing table": (lambda root: root / "x.csv", "x.csv is no file"),
@@ -109,23 +81,16 @@ CASES = {
         lambda root: own_images.write(root, {"a.txt": b"x"}) / "a.txt",
         "is a file; expected a folder or an archive",
     ),
-    "empty folder": (only({}), "found no image .*found no file"),
-    "no images": (only({"a/x.txt": b""}), "found no image .*found 'a/x.txt'"),
+    "empty folder": (only({}), "found no image, no file; expected"),
+    "no images": (only({"a/x.txt": b""}), "found 'a/x.txt'; expected CLASS/image"),
     "no class folders": (only({"1.png": PNG}), "1.png lies in no folder; expected"),
     "half of them in folders": (
         folder(more={"x.png": PNG}),
-        "x.png lies in no folder, others do",
+        "x.png lies in no folder; expected",
     ),
     "one class": (only({"a/1.png": PNG}), "all images are of one class"),
-    "an empty image": (folder(more={"a/3.png": b""}), "a/3.png is empty"),
-    "a page": (folder(more={"a/3.jpg": b"<html>"}), "a/3.jpg is no whole JPEG"),
     "a cut image": (folder(more={"b/3.png": PNG[:80]}), "b/3.png is cut off"),
-    "a GIF called PNG": (
-        folder(more={"b/3.png": b"GIF89a"}),
-        "of them b'GIF89a'",
-    ),
-    "a link to nowhere": (link_to_nowhere, "a/3.png cannot be read"),
-    "a link to itself": (link_to_itself, "it is a link to a folder that it is in"),
+    "a link to nowhere": (link_to_nowhere, "unreadable or damaged: No such file"),
     "train, test and more": (
         only(own_images.images("train/a/1.png", "test/a/1.png", "extra/a/1.png")),
         "found the folder extra beside test and train",
@@ -136,36 +101,15 @@ CASES = {
     ),
     "training images without a class": (
         only(own_images.images("train/1.png", "train/a/2.png", "test/a/1.png")),
-        "images in train/ lie in no folder of a class",
+        "train/ is not the folder of a class",
     ),
     "no zip": (archive("zip", lambda c: b"x" * 100), "unreadable or damaged"),
-    "a cut zip": (archive("zip", lambda c: c[:-40]), "unreadable or damaged"),
-    "a cut tar": (archive("tar", lambda c: c[:3000]), "damaged|cut off"),
-    "a cut tar.gz": (archive("gztar", lambda c: c[:-60]), "unreadable or damaged"),
-    "a cut tar.xz": (archive("xztar", lambda c: c[:-60]), "unreadable or damaged"),
-    "no tar.bz2": (archive("bztar", lambda c: b"x" * 100), "unreadable or damaged"),
     "an encrypted zip": (encrypted_zip, "is encrypted, password required"),
-    "a name twice": (twice_in_zip, "a/1.png is in it twice"),
-    "damage within a zip": (
-        damaged_in_zip,
-        "a/1.png is damaged .*Bad CRC",
-    ),
     "a link in a tar": (linked_tar, "a/1.png is a link; expected a file"),
-    "table: not UTF-8": (table("path,label\nü,1", "latin-1"), ":2: this is not UTF-8"),
-    "table: empty": (
-        table(""),
-        "images.csv:1: expected the columns path,label.*found nothing",
-    ),
-    "table: a header alone": (table("path,label\n"), "images.csv names no image"),
     "table: no label": (
         table("path,class\na/1.png,x\n"),
         ":1: expected the columns path,label",
     ),
-    "table: a column twice": (
-        table("path,label,label\n"),
-        ":1: expected the columns path,label, once each",
-    ),
-    "table: columns": (table("path,label\na/1.png\n"), ":2: found 1 fields"),
     "table: no such file": (
         table("path,label\na/1.png,x\na/9.png,y\n"),
         ":3: there is no file 'a/9.png'",
@@ -173,20 +117,17 @@ CASES = {
     "table: outside": (table("path,label\n../x.png,x\n"), ":2: there is no file"),
     "table: twice": (
         table("path,label\na/1.png,x\n\n./a/1.png,y\n"),
-        ":4: 'a/1.png' is already in line 2",
+        ":4: the path 'a/1.png' is already in .*:2",
     ),
-    "table: no class": (table("path,label\na/1.png, \n"), ":2: the label is empty"),
-    "table: no client": (
-        table("path,label,client\na/1.png,x,\n"),
-        ":2: the client is empty",
-    ),
+    "table: no class": (table("path,label\na/1.png, \n"), ":2: .*expected a label"),
     "table: split": (
         table("path,label,split\na/1.png,x,trian\n"),
-        ":2: found the split 'trian'; expected train, test or val",
+        ":2: .*'trian'.*expected a label and a client, and as split train",
     ),
-    "table: quotes": (table('path,label\n"a/1.png,x\n'), ":2: unexpected end of data"),
-    "table: a NUL": (table("path,label\n\0,x\n"), ":2: there is no file"),
-    "table: one class": (table("path,label\na/1.png,x\n"), "all images are of one"),
+    "table: one class": (
+        table("path,label\na/1.png,x\n"),
+        "all images are of one",
+    ),
 }
 
 

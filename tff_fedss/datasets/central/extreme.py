@@ -99,10 +99,6 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
         data_dir: Holds one file with `train` in its name and one with `test`, ending in
             .txt, .svm, .libsvm (XMC) or .arff. Beside ARFF, an XML file may list the
             names of the labels.
-
-    Raises:
-        errors.InvalidInputError: If there is no such pair, or more than one; if a file
-            cannot be used, with its line; or if the two do not go together.
     """
     folder = pathlib.Path(data_dir)
     parts, sizes = [], []
@@ -137,10 +133,6 @@ def read(path: os.PathLike) -> tuple[SparseRows, int, int]:
 
     Returns:
         The rows, the number of features v, and the number of labels n.
-
-    Raises:
-        errors.InvalidInputError: If it cannot be read, or a line cannot be used. The
-            message names the file and the line.
     """
     path = pathlib.Path(path)
     reader = _read_arff if path.suffix.lower() == ".arff" else _read_xmc

@@ -179,10 +179,6 @@ def of_images(
         The data: uint8[image_size, image_size, 3]. The identities of the training are
         0..n-1, those of a test of unseen ones n and on, each in the order of their
         names.
-
-    Raises:
-        InvalidInputError: If there are too few identities, or the data do not allow
-            such a test.
     """
     rng = np.random.Generator(np.random.Philox(_HELD_OUT))
     if test is None:

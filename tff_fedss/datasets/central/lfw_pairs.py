@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from tff_fedss import files
-from tff_fedss.datasets import fingerprint
+from tff_fedss.datasets import fingerprint, sources
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 
@@ -43,9 +43,6 @@ class LfwPairs:
             pairs_file: `pairs.txt`.
             folder: Holds a folder for each person.
             image_size: Height and width that images are brought to, in pixels.
-
-        Raises:
-            InvalidInputError: If the list is not as above, or an image is not there.
         """
         self._size = image_size
         self._label = str(pairs_file)
@@ -77,18 +74,10 @@ class LfwPairs:
             second.append(self._place(pathlib.Path(folder), row[2], row[3]))
         self.first, self.second = np.array(first), np.array(second)
         self.is_same = np.array(is_same)
-
-    @property
-    def num_images(self) -> int:
-        """See the class."""
-        return len(self._paths)
+        self.num_images = len(self._paths)
 
     def images(self, first: int, end: int) -> np.ndarray:
-        """Reads images first..end-1, uint8[images, image_size, image_size, 3].
-
-        Raises:
-            InvalidInputError: If one cannot be read.
-        """
+        """Reads images first..end-1, uint8[images, image_size, image_size, 3]."""
         return np.stack([self._read(path) for path in self._paths[first:end]])
 
     def fingerprint(self) -> Fingerprint:
@@ -112,19 +101,16 @@ class LfwPairs:
             ]
             if not found:
                 raise InvalidInputError(
-                    f"{self._label} names image {int(number)} of {name}, but there is "
-                    f"no {stem} with an ending of {', '.join(_ENDINGS)}."
+                    f"{self._label}: there is no {stem} with an ending of "
+                    f"{', '.join(_ENDINGS)}."
                 )
             self._place_of[key] = len(self._paths)
             self._paths.append(found[0])
         return self._place_of[key]
 
     def _read(self, path: pathlib.Path) -> np.ndarray:
-        try:
-            with Image.open(path) as image:
-                size = (self._size, self._size)
-                return np.asarray(
-                    image.convert("RGB").resize(size, Image.Resampling.BILINEAR)
-                )
-        except OSError as error:
-            raise InvalidInputError(f"{path} cannot be read: {error}.") from error
+        with sources.reading(str(path)), Image.open(path) as image:
+            size = (self._size, self._size)
+            return np.asarray(
+                image.convert("RGB").resize(size, Image.Resampling.BILINEAR)
+            )

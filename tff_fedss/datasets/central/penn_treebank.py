@@ -50,23 +50,10 @@ def load(data_dir: str | os.PathLike) -> PennTreebank:
 
     Args:
         data_dir: A folder with the files, or an archive of them or a folder with that.
-
-    Raises:
-        errors.InvalidInputError: If a file is missing or not text, the archive is
-            damaged, or a later file has a word that the training text has not.
     """
-    source = f"data_dir={data_dir}"
-    contents = {
-        path.rpartition("/")[2]: content
-        for path, content in sources.open_source(data_dir, source).read_all(
-            lambda path: path.rpartition("/")[2] in _FILES.values()
-        )
-    }
-    missing = ", ".join(sorted(set(_FILES.values()) - set(contents)))
-    if missing:
-        raise errors.InvalidInputError(f"{source} has no {missing}.")
+    source = sources.open_source(data_dir)
     tokens = {
-        part: _tokens(contents[name], f"{source}: {name}")
+        part: _tokens(source.read_only(name)[1], f"{source.label}: {name}")
         for part, name in _FILES.items()
     }
     counts = collections.Counter(tokens["train"])
@@ -78,8 +65,8 @@ def load(data_dir: str | os.PathLike) -> PennTreebank:
         unknown = set(tokens[part]) - set(number_of)
         if unknown:
             raise errors.InvalidInputError(
-                f"{source}: {_FILES[part]} has the word {min(unknown)!r}, which is not "
-                f"in {_FILES['train']}; expected the preprocessed text with <unk>."
+                f"{source.label}: {_FILES[part]} has the word {min(unknown)!r}, which "
+                f"is not in {_FILES['train']}; expected the text with <unk>."
             )
         return np.array([number_of[word] for word in tokens[part]], np.int32)
 

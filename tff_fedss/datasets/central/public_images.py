@@ -102,19 +102,8 @@ def put_together(
 
     Returns:
         The images, in the order of the sources.
-
-    Raises:
-        InvalidInputError: If shapes differ, or too few classes would be left.
     """
     first = sources[0]
-    for source in sources[1:]:
-        if source.images.shape[1:] != first.images.shape[1:]:
-            raise InvalidInputError(
-                f"images of {source.name} are "
-                f"{source.images.shape[1:]}, those of {first.name} "
-                f"{first.images.shape[1:]}: "
-                "expected the same size and channels."
-            )
     if not 0 <= num_probe_classes <= first.num_classes - 2:
         raise InvalidInputError(
             f"num_probe_classes={num_probe_classes} must leave two or more of the "

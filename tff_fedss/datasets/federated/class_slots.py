@@ -29,14 +29,9 @@ def class_slots(
 
     Returns:
         The clients. Which classes meet in a client is random.
-
-    Raises:
-        errors.InvalidInputError: If there are no examples, an argument is less than 1,
-            or the classes cannot fill the slots: more classes than slots, or too few
-            images or classes.
     """
-    partitions.check(
-        labels, num_clients=num_clients, classes_per_client=classes_per_client
+    errors.check_at_least(
+        1, num_clients=num_clients, classes_per_client=classes_per_client
     )
     sizes = np.bincount(labels)
     slots = _slots_per_class(sizes, num_clients, classes_per_client)
@@ -66,18 +61,12 @@ def _slots_per_class(
     total = num_clients * classes_per_client
     most = np.minimum(sizes, num_clients)
     least = np.minimum(sizes, 1)
-    wanted = (
-        f"num_clients={num_clients:,} with classes_per_client={classes_per_client:,} "
-        f"have {total:,} places for a class"
-    )
-    if total < least.sum():
+    if not least.sum() <= total <= most.sum():
         raise errors.InvalidInputError(
-            f"{wanted}, but each of {least.sum():,} classes needs at least one."
-        )
-    if total > most.sum():
-        raise errors.InvalidInputError(
-            f"{wanted}, but the {sizes.sum():,} images of {least.sum():,} classes fill "
-            f"at most {most.sum():,}: a client has a class once, with an image or more."
+            f"num_clients={num_clients:,} with classes_per_client="
+            f"{classes_per_client:,} have {total:,} places for a class, but the images "
+            f"of {least.sum():,} classes fill {least.sum():,} to {most.sum():,}: each "
+            "class needs one, and a client has a class once, with an image or more."
         )
 
     def ideal(rate: float) -> np.ndarray:

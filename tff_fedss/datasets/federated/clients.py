@@ -80,19 +80,25 @@ class CountedClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMet
 
     @abc.abstractmethod
     def num_examples(self, client_id: str) -> int:
-        """Returns n_k, the number of examples of a client.
-
-        Raises:
-            ValueError: If client_id is not one of `client_ids`.
-        """
+        """Returns n_k, the number of examples of a client."""
 
     @abc.abstractmethod
     def positives(self, client_id: str) -> np.ndarray:
-        """Returns P_k, the sorted distinct labels of a client, int32[|P_k|].
+        """Returns P_k, the sorted distinct labels of a client, int32[|P_k|]."""
+
+    def position(self, client_id: str) -> int:
+        """Returns the position of a client in `client_ids`.
 
         Raises:
             ValueError: If client_id is not one of `client_ids`.
         """
+        if client_id not in self._position_of:
+            raise ValueError(f"{client_id!r} is not a client of this data set.")
+        return self._position_of[client_id]
+
+    @functools.cached_property
+    def _position_of(self) -> dict[str, int]:
+        return {client_id: k for k, client_id in enumerate(self.client_ids)}
 
     @functools.cached_property
     def max_positives(self) -> int:
@@ -121,7 +127,6 @@ class Counted(CountedClientData):
         super().__init__()
         self._source = source
         self._client_ids = client_ids
-        self._names = frozenset(client_ids)
         self._num_examples, self._positives = num_examples, positives
 
     @property
@@ -136,7 +141,7 @@ class Counted(CountedClientData):
 
     def create_tf_dataset_for_client(self, client_id: str) -> tf.data.Dataset:
         """Returns the examples of one client, unbatched."""
-        self._check(client_id)
+        self.position(client_id)
         return self._source.create_tf_dataset_for_client(client_id)
 
     @property
@@ -151,17 +156,13 @@ class Counted(CountedClientData):
 
     def num_examples(self, client_id: str) -> int:
         """Returns n_k."""
-        self._check(client_id)
+        self.position(client_id)
         return self._num_examples(client_id)
 
     def positives(self, client_id: str) -> np.ndarray:
         """Returns P_k, int32[|P_k|]."""
-        self._check(client_id)
+        self.position(client_id)
         return self._positives(client_id)
-
-    def _check(self, client_id: str) -> None:
-        if client_id not in self._names:
-            raise ValueError(f"{client_id!r} is not a client of this data set.")
 
 
 class ArrayClientData(CountedClientData):
@@ -237,15 +238,10 @@ class ArrayClientData(CountedClientData):
 
     @property
     def dataset_computation(self):
-        """Not available: a TFF worker cannot call back into this process.
-
-        Raises:
-            NotImplementedError: Always.
-        """
+        """Not available: a TFF worker cannot call back into this process."""
         raise NotImplementedError(
-            f"{type(self).__name__} makes its arrays in this Python process, which a "
-            "TFF worker cannot reach: pass create_tf_dataset_for_client(client_id) to "
-            "the computation instead of the client id."
+            f"{type(self).__name__} makes arrays in this process, which no TFF worker "
+            "reaches: give the computation create_tf_dataset_for_client(client_id)."
         )
 
 
@@ -273,12 +269,12 @@ class InMemoryClientData(ArrayClientData):
 
     def client_arrays(self, client_id: str) -> Arrays:
         """Returns the arrays of a client."""
-        self._check(client_id)
+        self.position(client_id)
         return self._clients[client_id]
 
     def positives(self, client_id: str) -> np.ndarray:
         """Returns P_k, int32[|P_k|]; the same array at every call."""
-        self._check(client_id)
+        self.position(client_id)
         return self._positives[client_id]
 
     def num_examples(self, client_id: str) -> int:
@@ -299,7 +295,3 @@ class InMemoryClientData(ArrayClientData):
             "labels of training images": labels,
             "contents of training images": images,
         }
-
-    def _check(self, client_id: str) -> None:
-        if client_id not in self._clients:
-            raise ValueError(f"{client_id!r} is not a client of this data set.")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-import tqdm
 
+from tff_fedss import progress
 from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.federated import clients as clients_lib
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
@@ -112,10 +112,6 @@ class FederatedDataset:
 
         Returns:
             The data set.
-
-        Raises:
-            InvalidInputError: If shapes or types are others, or a label is out of
-                range.
         """
         if not clients:
             raise InvalidInputError("from_arrays needs a client or more.")
@@ -167,10 +163,6 @@ class FederatedDataset:
 
         Returns:
             The data set. Clients without examples are left out.
-
-        Raises:
-            InvalidInputError: If examples are of other types, or a label is out of
-                range.
         """
         if example_fn is None:
             example_fn = _image_and_label
@@ -192,8 +184,8 @@ class FederatedDataset:
 
         examples = train.preprocess(mapped)
         sizes, positives = {}, {}
-        for client_id in tqdm.tqdm(
-            train.client_ids, f"Reading {name}", unit=" clients", delay=2, disable=None
+        for client_id in progress.bar(
+            f"Reading {name}", unit="clients", items=train.client_ids
         ):
             data = examples.create_tf_dataset_for_client(client_id)
             parts = [

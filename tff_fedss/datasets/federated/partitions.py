@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_at_least
 
 CLIENT_PREFIX = "client_"
 _MAX_TRIES = 100
@@ -104,11 +104,7 @@ def client_ids(num_clients: int) -> list[str]:
 
 
 def check_seed(seed: int) -> None:
-    """Checks the seed of a partition.
-
-    Raises:
-        InvalidInputError: If it is not in 0..2^63-1.
-    """
+    """Checks that a seed is in 0..2^63-1."""
     if not 0 <= seed < 2**63:
         raise InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
 
@@ -119,9 +115,6 @@ def generator(seed: int, stream: int) -> np.random.Generator:
     Args:
         seed: Which partition; 0 <= seed < 2^63.
         stream: Keeps the draws of a data set apart from others of the same seed.
-
-    Raises:
-        InvalidInputError: If the seed is out of range.
     """
     check_seed(seed)
     return np.random.Generator(np.random.Philox(key=[seed, stream]))
@@ -172,9 +165,6 @@ def quantity(
             clients are alike.
         min_size: What every client has before the rest is shared out.
         rng: Where sizes and order are drawn from.
-
-    Raises:
-        InvalidInputError: If sigma is out of range, or there are too few images.
     """
     if not 0 <= sigma < math.inf:
         raise InvalidInputError(
@@ -214,10 +204,6 @@ def dirichlet(
         alpha: The concentration, above 0 and finite. Near 0 a class lies on one client.
         min_size: Every client has so many images or more.
         rng: Where the draws come from.
-
-    Raises:
-        InvalidInputError: If alpha is out of range, or no draw gives every client
-            enough images.
     """
     check_num_clients(num_clients, len(labels))
     if not 0 < alpha < math.inf:
@@ -272,12 +258,8 @@ def chunks(
 
     Returns:
         ceil(N / images_per_client) clients.
-
-    Raises:
-        InvalidInputError: If there are no examples, or images_per_client is less
-            than 1.
     """
-    check(labels, images_per_client=images_per_client)
+    check_at_least(1, images_per_client=images_per_client)
     position = rng.permutation(int(labels.max()) + 1)
     order = random_order_by(position[labels], rng)
     starts = np.append(np.arange(0, len(labels), images_per_client), len(labels))
@@ -305,13 +287,9 @@ def grouped_shares(
     Returns:
         The clients. If classes differ much in size, small classes are missing from some
         shares, and a client that would hold only such classes is left out.
-
-    Raises:
-        InvalidInputError: If there are no examples, or an argument is less than
-            1.
     """
-    check(
-        labels, classes_per_client=classes_per_client, images_per_class=images_per_class
+    check_at_least(
+        1, classes_per_client=classes_per_client, images_per_class=images_per_class
     )
     sizes = np.bincount(labels)
     num_classes = len(sizes)
@@ -348,15 +326,6 @@ def _check_min_size(num_images: int, num_clients: int, min_size: int) -> None:
             f"min_client_size={min_size} must be in 1..{num_images // num_clients}: "
             f"{num_images:,} images for {num_clients:,} clients."
         )
-
-
-def check(labels: np.ndarray, **arguments: int) -> None:
-    """Checks that there are examples, and that arguments are at least 1."""
-    for name, value in arguments.items():
-        if value < 1:
-            raise InvalidInputError(f"{name}={value} must be at least 1.")
-    if not len(labels):
-        raise InvalidInputError("There are no images to split over clients.")
 
 
 def ranges(lengths: np.ndarray) -> np.ndarray:

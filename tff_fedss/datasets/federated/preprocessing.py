@@ -54,11 +54,7 @@ class Preprocessing:
     read: Callable[[Any], tf.Tensor] = decode_image
 
     def __post_init__(self):
-        """Fills in and checks the sizes.
-
-        Raises:
-            InvalidInputError: If the crop is larger than what it is taken from.
-        """
+        """Fills in and checks the sizes."""
         if self.resize_size is None:
             size = round(self.image_size * _RESIZE_OVER_CROP)
             object.__setattr__(self, "resize_size", size)

@@ -3,10 +3,8 @@
 It is found once, with a check of every record, and kept in the cache.
 """
 
-import concurrent.futures
 import dataclasses
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +13,7 @@ import tensorflow as tf
 
 from tff_fedss import files, progress
 from tff_fedss.datasets import fingerprint, formats, sources
+from tff_fedss.datasets.federated import record_writer
 from tff_fedss.errors import InvalidInputError
 
 # A record of a TFRecord file: its length in 8 bytes, a checksum of these in 4, the
@@ -27,7 +26,6 @@ _PLACE = [("file", "<i4"), ("offset", "<i8"), ("length", "<i8")]
 DTYPE = np.dtype([*_PLACE, ("label", "<i4")])
 
 _READ_BUFFER = 8 << 20  # bytes
-_RECORDS_PER_STEP = 64  # of the progress bar
 
 Parse = Callable[[bytes], tuple]
 
@@ -161,19 +159,10 @@ def build_index(
 
     Returns:
         The index.
-
-    Raises:
-        InvalidInputError: If a file cannot be read, holds no record, or holds a record
-            that is damaged or that `parse` does not take. The message names the file
-            and the record; the first record of a file is number 0.
     """
     absolute = tuple(os.path.abspath(path) for path in paths)
-    try:
+    with sources.reading(what):
         states = sources.file_states(absolute)
-    except OSError as e:
-        raise InvalidInputError(
-            f"{e.filename}: cannot be read: {files.error_text(e)}."
-        ) from e
 
     def make() -> dict[str, np.ndarray]:
         num_bytes = int(states[:, 0].sum())
@@ -192,52 +181,23 @@ def _scan(
     columns: Sequence[str],
 ) -> np.ndarray:
     """Returns the records of all files, in the order of the files."""
-    stop = threading.Event()
-    bar_lock = threading.Lock()
-    with (
-        progress.bar(f"Checking {what}", num_bytes, "B") as bar,
-        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
-    ):
-
-        def scan(number: int) -> np.ndarray:
-            def advance(num_bytes: int) -> None:
-                with bar_lock:
-                    bar.update(num_bytes)
-
-            return _scan_file(number, paths[number], parse, columns, advance, stop)
-
-        try:
-            return np.concatenate(list(pool.map(scan, range(len(paths)))))
-        finally:
-            stop.set()
+    found = {}
+    with progress.bar(f"Checking {what}", num_bytes, "B") as bar:
+        for number, records in record_writer.in_threads(
+            lambda number: _scan_file(number, paths[number], parse, columns),
+            range(len(paths)),
+        ):
+            found[number] = records
+            bar.update(os.path.getsize(paths[number]))
+    return np.concatenate([found[number] for number in range(len(paths))])
 
 
 def _scan_file(
-    number: int,
-    path: str,
-    parse: Parse,
-    columns: Sequence[str],
-    advance: Callable[[int], None],
-    stop: threading.Event,
+    number: int, path: str, parse: Parse, columns: Sequence[str]
 ) -> np.ndarray:
-    """Finds and checks the records of one file.
-
-    Args:
-        number: Its position among the files.
-        path: The file.
-        parse: As for `build_index`.
-        columns: As for `build_index`.
-        advance: Called with the number of bytes that are done, now and then.
-        stop: Set when the outcome is of no use any more.
-
-    Returns:
-        The records, [n].
-
-    Raises:
-        InvalidInputError: As `build_index` does.
-    """
+    """Finds and checks the records of one file, the number-th: [n]."""
     places, values = [], []
-    position = reported = 0
+    position = 0
 
     def fail(problem: str) -> InvalidInputError:
         return InvalidInputError(
@@ -245,7 +205,7 @@ def _scan_file(
         )
 
     serialized_records = iter(tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER))
-    while not stop.is_set():
+    while True:
         try:
             serialized = next(serialized_records).numpy()
             values.append(parse(serialized))
@@ -259,16 +219,11 @@ def _scan_file(
             raise fail(str(e)) from e
         places.append((number, position + HEADER_BYTES, len(serialized)))
         position += HEADER_BYTES + len(serialized) + FOOTER_BYTES
-        if len(places) % _RECORDS_PER_STEP == 0:
-            advance(position - reported)
-            reported = position
-    advance(position - reported)
-    if not stop.is_set():
-        # TensorFlow takes a file that ends within the header of a record for whole.
-        if position != os.path.getsize(path):
-            raise fail("the file is cut off here")
-        if not places:
-            raise InvalidInputError(f"{path}: found no record; expected at least one.")
+    # TensorFlow takes a file that ends within the header of a record for whole.
+    if position != os.path.getsize(path):
+        raise fail("the file is cut off here")
+    if not places:
+        raise InvalidInputError(f"{path}: found no record; expected at least one.")
     arrays = dict(zip(columns, map(np.array, zip(*values, strict=True)), strict=False))
     records = np.empty(
         len(places), [*_PLACE, *((name, a.dtype) for name, a in arrays.items())]

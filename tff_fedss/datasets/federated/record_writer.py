@@ -38,8 +38,6 @@ def open_folder(
         name: How messages call the folder where it cannot be made; by default its path.
 
     Raises:
-        InvalidInputError: If the folder is another run's, cannot be made, or another
-            program is writing there. Nothing in it is changed then.
         RunStoppedError: If the disk is full or the system forbids to write.
     """
     files.make_folder(folder, name)

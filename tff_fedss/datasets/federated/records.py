@@ -117,7 +117,6 @@ class RecordClientData(clients.ArrayClientData):
         super().__init__(client_ids, ())
         self._image_spec = _SPEC
         self._index = index
-        self._position = {client_id: k for k, client_id in enumerate(client_ids)}
         self._rows_of = rows_of
 
     def client_arrays(self, client_id: str) -> clients.Arrays:
@@ -144,6 +143,4 @@ class RecordClientData(clients.ArrayClientData):
         }
 
     def _rows(self, client_id: str) -> np.ndarray:
-        if client_id not in self._position:
-            raise ValueError(f"{client_id!r} is not a client of this data set.")
-        return self._rows_of(self._position[client_id])
+        return self._rows_of(self.position(client_id))

@@ -19,7 +19,6 @@ from tff_fedss.errors import InvalidInputError
 _CLIENT, _IMAGE, _CLASS = "user_id", "image_id", "class"
 _MAX_CLASS = 2**31 - 1
 _FILE_NAME = re.compile(r"[^./\0][^/\0]*")
-_MAX_FILE_NAME_BYTES = 200  # leaves room for a suffix; Linux allows 255
 
 
 class Split(NamedTuple):
@@ -39,11 +38,7 @@ class Split(NamedTuple):
 def read(
     path: os.PathLike, num_classes: int | None = None, with_clients: bool = True
 ) -> Split:
-    """Reads a file, see `parse`.
-
-    Raises:
-        InvalidInputError: If the file cannot be read or a row cannot be used.
-    """
+    """Reads a file, see `parse`."""
     return parse(files.read_bytes(path), path, num_classes, with_clients)
 
 
@@ -60,36 +55,25 @@ def parse(
         name: How messages call the file.
         num_classes: n: classes must be in 0..n-1. If None, in 0..2^31-1.
         with_clients: Whether there must be a column of clients; else it is not read.
-
-    Raises:
-        InvalidInputError: If a row cannot be used; it names the line.
     """
     columns = (_CLIENT, _IMAGE, _CLASS) if with_clients else (_IMAGE, _CLASS)
     largest = _MAX_CLASS if num_classes is None else num_classes - 1
     where_of, classes, clients = {}, [], []
     for where, row in files.csv_table(content, name, columns):
         image_id, label = row[_IMAGE], row[_CLASS]
-        first = where_of.setdefault(image_id, where)
-        if first != where:
-            raise InvalidInputError(
-                f"{where}: the {_IMAGE} {image_id!r} is already in {first}; expected "
-                "every image once."
-            )
+        files.expect_once(where_of, image_id, where, _IMAGE)
         if not label.isdecimal() or int(label) > largest:
             raise InvalidInputError(
                 f"{where}: the {_CLASS} {label!r} is not in 0..{largest}."
             )
         classes.append(int(label))
         if with_clients:
-            client = row[_CLIENT]
-            size = len(client.encode())
-            if not _FILE_NAME.fullmatch(client) or size > _MAX_FILE_NAME_BYTES:
+            if not _FILE_NAME.fullmatch(row[_CLIENT]):
                 raise InvalidInputError(
-                    f"{where}: the {_CLIENT} {client!r} cannot be the name of a file: "
-                    "no slash, no dot in front, at most "
-                    f"{_MAX_FILE_NAME_BYTES} bytes."
+                    f"{where}: the {_CLIENT} {row[_CLIENT]!r} cannot be the name of a "
+                    "file: no slash, no dot in front."
                 )
-            clients.append(client)
+            clients.append(row[_CLIENT])
     if not classes:
         raise InvalidInputError(f"{name}: found no row; expected a line per image.")
     return Split(
@@ -105,7 +89,6 @@ def write(path: os.PathLike, split: Split) -> None:
         split: The rows. The same rows give the same bytes; lines end with "\n".
 
     Raises:
-        InvalidInputError: If the path cannot be that of a file.
         RunStoppedError: If it cannot be written.
     """
     text = io.StringIO(newline="")

@@ -60,13 +60,7 @@ def load(
     Returns:
         The data set. Labels are the places of the wnids in alphabetical order. `test`
         is in random order, so that its first elements are a fair sample.
-
-    Raises:
-        errors.InvalidInputError: If data_dir does not hold the data set, whole; if an
-            argument is out of range; or if there are too few images or classes for
-            that many clients and classes.
     """
-    partitions.check_seed(seed)
     # Checks its arguments.
     preprocess = preprocessing.Preprocessing(
         image_size, resize_size, records.read_image("image")
@@ -126,21 +120,9 @@ def client_partition(
     Returns:
         The clients, of exactly classes_per_client different classes each. Examples are
         numbered class after class: their labels are `training_labels(class_sizes)`.
-
-    Raises:
-        errors.InvalidInputError: If that is not possible.
     """
-    partitions.check_seed(seed)
     labels = training_labels(class_sizes)
-    if classes_per_client < 1:
-        raise errors.InvalidInputError(
-            f"classes_per_client={classes_per_client} must be at least 1."
-        )
-    if classes_per_client > (num_classes := np.count_nonzero(class_sizes)):
-        raise errors.InvalidInputError(
-            f"classes_per_client={classes_per_client} is more than the {num_classes} "
-            "classes that have training images."
-        )
+    errors.check_at_least(1, classes_per_client=classes_per_client)
     if num_clients is None:
         num_clients = default_num_clients(class_sizes, classes_per_client)
     return class_slots(

@@ -88,8 +88,6 @@ def prepare(
         The folder of the shards.
 
     Raises:
-        InvalidInputError: If the archive cannot be used, or the folder has shards of
-            another seed or of other classes, or cannot be one.
         RunStoppedError: If the disk is full or the system forbids to write.
         UndecodableImagesError: If there are such images, and they are not allowed.
     """

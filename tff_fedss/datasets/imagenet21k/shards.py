@@ -7,7 +7,6 @@ As shards never mix classes, their index is that of the classes, one after the o
 import json
 import os
 import pathlib
-import tempfile
 
 import numpy as np
 
@@ -50,47 +49,10 @@ def read_preparation(folder: os.PathLike) -> dict:
 
     Args:
         folder: Where shards are, all or some.
-
-    Raises:
-        InvalidInputError: If nothing was prepared there.
     """
     path = pathlib.Path(folder) / PREPARATION_FILE
-    try:
-        found = json.loads(files.read_bytes(path))
-        return {"seed": found["seed"], "wnids": list(found["wnids"])}
-    except (ValueError, KeyError, TypeError) as e:
-        raise InvalidInputError(
-            f"{path}, which says what has been prepared, cannot be read: "
-            f"{files.error_text(e)}."
-        ) from e
-
-
-def verify(folder: pathlib.Path) -> None:
-    """Reads all shards again and compares their checksums, which takes hours.
-
-    Args:
-        folder: Where all shards are.
-
-    Raises:
-        InvalidInputError: If a record is damaged or is not where it should be.
-    """
-    num_classes = len(read_preparation(folder)["wnids"])
-    for split in SPLITS:
-        expected = open_index(folder, split).records
-        labels = np.unique(expected["label"])
-        with tempfile.TemporaryDirectory() as temporary:
-            found = record_index.build_index(
-                [folder / shard_name(split, label, num_classes) for label in labels],
-                record_index.example_parser("image", "label", num_classes),
-                what=f"{NAME} {split}",
-                cache_dir=temporary,
-            ).records
-        for field in ("offset", "length", "label"):
-            if not np.array_equal(found[field], expected[field]):
-                raise InvalidInputError(
-                    f"{folder}: the {split} shards are not those of {INDEX_FILE}: "
-                    "prepare them again."
-                )
+    with sources.reading(f"{path}, which says what has been prepared,"):
+        return json.loads(path.read_bytes())
 
 
 def open_index(folder: pathlib.Path, split: str) -> record_index.RecordIndex:
@@ -102,26 +64,13 @@ def open_index(folder: pathlib.Path, split: str) -> record_index.RecordIndex:
 
     Returns:
         The index; 24 bytes of memory a record.
-
-    Raises:
-        InvalidInputError: If a file is missing, damaged, or has another size than it
-            was written with.
     """
     folder = folder.absolute()
     sizes = read_class_sizes(folder)[split]
     path = folder / INDEX_FILE
-    try:
-        with np.load(path) as arrays:  # It compares a checksum.
-            lengths = arrays[split]
-    except (ValueError, KeyError, *sources.DAMAGED) as e:
-        raise InvalidInputError(
-            f"{path} cannot be read: {files.error_text(e)}. Prepare the data set again."
-        ) from e
-    if len(lengths) != sizes.sum() or not len(lengths):
-        raise InvalidInputError(
-            f"{path} has {len(lengths):,} {split} images; expected {sizes.sum():,}, at "
-            "least one."
-        )
+    # It compares a checksum.
+    with sources.reading(str(path)), np.load(path) as arrays:
+        lengths = arrays[split]
     frame = record_index.HEADER_BYTES + record_index.FOOTER_BYTES
     ends = np.cumsum(lengths + frame)  # As if all shards were one.
     shard_ends = np.append(0, ends)[np.cumsum(sizes)]
@@ -135,13 +84,11 @@ def open_index(folder: pathlib.Path, split: str) -> record_index.RecordIndex:
         folder / shard_name(split, label, len(sizes)) for label in range(len(sizes))
     ]
     for shard, wanted in zip(paths, shard_ends - shard_starts, strict=True):
-        found = shard.stat().st_size if shard.exists() else None
+        found = shard.stat().st_size if shard.exists() else 0
         if found != wanted:
             raise InvalidInputError(
-                f"{shard} is missing."
-                if found is None
-                else f"{shard} has {found:,} bytes; expected {wanted:,}: it is cut off "
-                "or was changed."
+                f"{shard} has {found:,} bytes; expected {wanted:,}: it is missing, cut "
+                "off, or was changed."
             )
     return record_index.RecordIndex(tuple(map(str, paths)), index)
 
@@ -154,20 +101,14 @@ def read_class_sizes(folder: os.PathLike) -> dict[str, np.ndarray]:
 
     Returns:
         For each split int64[n], in the order of the labels.
-
-    Raises:
-        InvalidInputError: If the file is missing or not as it was written.
     """
     path = pathlib.Path(folder) / CLASS_SIZES_FILE
     where_of, sizes = {}, []
     columns = ("wnid", *SPLITS)
     for where, row in files.csv_table(files.read_bytes(path), path, columns):
-        wnid, *numbers = (row[column] for column in columns)
-        if wnid in where_of or not all(number.isdecimal() for number in numbers):
-            raise InvalidInputError(
-                f"{where}: found {wnid},{','.join(numbers)}; expected each wnid once, "
-                "and two numbers of images."
-            )
-        where_of[wnid] = where
+        files.expect_once(where_of, row["wnid"], where, "wnid")
+        numbers = [row[split] for split in SPLITS]
+        if not all(map(str.isdecimal, numbers)):
+            raise InvalidInputError(f"{where}: expected two numbers, found {numbers}.")
         sizes.append([int(number) for number in numbers])
     return dict(zip(SPLITS, np.array(sizes, np.int64).reshape(-1, 2).T, strict=True))

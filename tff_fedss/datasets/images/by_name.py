@@ -3,7 +3,7 @@
 import os
 
 from tff_fedss.datasets.images import index
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_choice
 
 
 def open_index(
@@ -29,22 +29,14 @@ def open_index(
         image_key: For tfds.
         label_key: For tfds.
         client_key: For tfds.
-
-    Raises:
-        InvalidInputError: If an argument is missing, or the data are not there,
-            ambiguous or damaged.
     """
     if dataset == "images":
         if data_dir is None:
-            raise InvalidInputError(
-                "dataset=images needs `data_dir`: a folder or an archive of images, or "
-                "an images.csv."
-            )
+            raise InvalidInputError("dataset=images needs `data_dir`.")
         if needs_clients and folders in (None, "auto"):
             folders = "client/class"
         return index.load(data_dir, folders=folders or "auto")
-    if dataset != "tfds":
-        raise InvalidInputError(f"dataset={dataset!r} must be images or tfds.")
+    check_choice("dataset", dataset, ("images", "tfds"))
     if tfds_name is None:
         raise InvalidInputError("dataset=tfds needs `tfds_name`, a data set of TFDS.")
     # TFDS takes seconds to import.

@@ -5,10 +5,11 @@ import math
 
 import numpy as np
 
+from tff_fedss.datasets import splits
 from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.class_slots import class_slots
 from tff_fedss.datasets.federated.partitions import Partition
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_choice
 
 PARTITIONS = ("iid", "natural", "dirichlet", "classes", "chunks", "quantity")
 _IMAGES_PER_CLIENT = 100  # of clients whose number nobody has given
@@ -56,26 +57,12 @@ def split(
 
     Returns:
         The clients. With "natural" they have their own names.
-
-    Raises:
-        InvalidInputError: If the options do not go with the images.
     """
     name = options.partition
-    if name not in PARTITIONS:
-        raise InvalidInputError(
-            f"partition={name!r} must be one of {', '.join(PARTITIONS)}."
-        )
+    check_choice("partition", name, PARTITIONS)
     if name == "natural":
         if clients is None:
-            raise InvalidInputError(
-                "partition=natural needs clients: CLIENT/CLASS/image with "
-                "folders=client/class, or a column `client` in images.csv."
-            )
-        if options.num_clients is not None:
-            raise InvalidInputError(
-                f"num_clients={options.num_clients} does not go with "
-                "partition=natural, whose clients are those of the data."
-            )
+            raise InvalidInputError(f"partition=natural {splits.NEEDS_CLIENTS}")
         return partitions.natural(clients, client_names, rng)
     num_clients = options.num_clients
     if num_clients is None:

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 
 from tff_fedss.datasets import splits
+from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.federated.partitions import Partition
 from tff_fedss.datasets.images import clients, image_clients, index
-from tff_fedss.errors import InvalidInputError
 
 # Keep these draws apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"images..", "big")
@@ -62,15 +62,9 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         The data set. Classes are numbered in the order of their names among those that
         clients may have. Stored images are string[], the bytes of a JPEG or PNG;
         pooled and test images int64[], rows of `images`.
-
-    Raises:
-        InvalidInputError: If the options do not go with each other or with the images.
     """
-    if not 0 <= options.seed < 2**63:
-        raise InvalidInputError(f"seed={options.seed} must be in 0..2^63-1.")
     splits.check_validation(options.validation_share, options.on_validation)
-
-    rng = np.random.Generator(np.random.Philox(key=[options.seed, _PHILOX_STREAM]))
+    rng = partitions.generator(options.seed, _PHILOX_STREAM)
     chosen = splits.hold_out(
         images,
         is_unseen=options.retrieval,
@@ -91,8 +85,6 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
     is_validation = splits.choose_validation(
         partition.num_clients, options.validation_share, rng
     )
-    if options.validation_share:
-        notes.append(splits.note_chosen(int(is_validation.sum())))
     # From positions among the training images to rows.
     rows = [chosen.train[partition.examples(k)] for k in range(partition.num_clients)]
     apart = np.flatnonzero(is_validation)
@@ -102,7 +94,7 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         np.concatenate([rows[k] for k in kept]),
         np.append(0, np.cumsum(partition.sizes[kept])),
     )
-    unseen = chosen.test_is_unseen
+    unseen, num_left_out = chosen.test_is_unseen, 0
     if options.on_validation:
         test = np.sort(np.concatenate([rows[k] for k in apart]))
         # Of the classes that are trained, unless it is for retrieval.
@@ -110,13 +102,11 @@ def load(images: index.ImageIndex, options: ImageOptions) -> FederatedDataset:
         unseen = False
         seen[labels[partition.order]] = True
         known = seen[labels[test]]
-        if not known.all():
-            notes.append(splits.note_left_out(int(np.sum(~known))))
-        test = test[known]
-        if not len(test):
-            raise InvalidInputError(splits.NO_KNOWN_CLASS)
+        num_left_out, test = int(np.sum(~known)), test[known]
     elif unseen:
         labels[test] = splits.numbered(images.labels, test)[0][test]
+    if options.validation_share:
+        notes.append(splits.note_validation(len(apart), num_left_out, len(test)))
     public = chosen.public
     if len(public):
         labels[public] = splits.numbered(images.labels, public)[0][public]

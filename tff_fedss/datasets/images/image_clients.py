@@ -120,7 +120,6 @@ class ImageClients(client_data.ArrayClientData):
         """
         super().__init__(partition.client_ids, (), tf.string)
         self._images, self._labels, self._partition = images, labels, partition
-        self._number = {client: k for k, client in enumerate(self.client_ids)}
         self._pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
 
     def client_arrays(self, client_id: str) -> client_data.Arrays:
@@ -149,6 +148,4 @@ class ImageClients(client_data.ArrayClientData):
         return int(np.bincount(counts.clients).max())
 
     def _rows(self, client_id: str) -> np.ndarray:
-        if client_id not in self._number:
-            raise ValueError(f"{client_id!r} is not a client of this data set.")
-        return self._partition.examples(self._number[client_id])
+        return self._partition.examples(self.position(client_id))

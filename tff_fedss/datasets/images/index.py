@@ -5,13 +5,10 @@ check of every image, whose outcome the cache keeps until a file changes.
 """
 
 import collections
-import concurrent.futures
 import dataclasses
 import hashlib
-import itertools
 import os
 import pathlib
-import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -19,9 +16,10 @@ import numpy as np
 
 from tff_fedss import files, progress
 from tff_fedss.datasets import fingerprint, formats, sources
+from tff_fedss.datasets.federated import record_writer
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.images import layout
-from tff_fedss.errors import InvalidInputError, RunStoppedError
+from tff_fedss.errors import InvalidInputError, RunStoppedError, check_choice
 
 _CHECKED_AT_A_TIME = 256
 
@@ -79,9 +77,6 @@ class ImageIndex:
     def encoded(self, row: int) -> bytes:
         """Returns an image as a JPEG or PNG; see `formats.normalized`.
 
-        Args:
-            row: Of the image, 0 <= row < N.
-
         Raises:
             RunStoppedError: If it cannot be read any more.
         """
@@ -89,9 +84,6 @@ class ImageIndex:
 
     def pixels(self, row: int) -> np.ndarray:
         """Returns an image decoded, uint8[height, width, 3]; see `formats.pixels`.
-
-        Args:
-            row: Of the image, 0 <= row < N.
 
         Raises:
             RunStoppedError: If it cannot be read any more.
@@ -101,7 +93,7 @@ class ImageIndex:
     def _read(self, row: int, convert: Callable[[bytes], _Image]) -> _Image:
         try:
             return convert(self._source.read(int(self._files[row])))
-        except (OSError, ValueError) as error:
+        except (ValueError, *sources.DAMAGED) as error:
             raise RunStoppedError(
                 f"{self.label}: {self.image_name(row)} can no longer be read: "
                 f"{files.error_text(error)}. Put it back as it was, then give the same "
@@ -134,10 +126,6 @@ class ImageIndex:
         Args:
             cache_dir: Where it is kept that they have been; by default
                 `sources.default_cache_dir()`.
-
-        Raises:
-            InvalidInputError: If one cannot be decoded whole (of several, one of the
-                first by name), or the archive is damaged.
         """
         source, path = self._source, self._source.path
         numbers = np.unique(self._files)
@@ -150,34 +138,26 @@ class ImageIndex:
 
     def _check(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         self._source.check_names()
-        stop = threading.Event()
 
-        def problem(part: Sequence[int]) -> str | None:
-            for number in part:
+        def problem(part: np.ndarray) -> str | None:
+            for number in part.tolist():
                 name = self._source.names[number]
                 try:
-                    if not stop.is_set():
-                        formats.check(self._source.read(number), formats.ALL)
-                except OSError as error:
-                    return f"{name} cannot be read: {files.error_text(error)}"
+                    formats.check(self._source.read(number), formats.ALL)
                 except ValueError as error:
                     return f"{name} {error}"
+                except sources.DAMAGED as error:
+                    return f"{name} is unreadable or damaged: {files.error_text(error)}"
             return None
 
         parts = np.split(
             numbers, range(_CHECKED_AT_A_TIME, len(numbers), _CHECKED_AT_A_TIME)
         )
-        with (
-            concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
-            progress.bar("Checking images", len(numbers)) as bar,
-        ):
-            try:
-                for part, found in zip(parts, pool.map(problem, parts), strict=True):
-                    if found:
-                        raise InvalidInputError(f"{self.label}: {found}.")
-                    bar.update(len(part))
-            finally:
-                stop.set()
+        with progress.bar("Checking images", len(numbers)) as bar:
+            for part, found in record_writer.in_threads(problem, parts):
+                if found:
+                    raise InvalidInputError(f"{self.label}: {found}.")
+                bar.update(len(part))
         return {}
 
 
@@ -199,15 +179,8 @@ def load(
 
     Returns:
         The index. Rows are in the order of the names, or of the table.
-
-    Raises:
-        InvalidInputError: If there are no images, their layout is ambiguous, or one is
-            damaged.
     """
-    if folders not in layout.FOLDERS:
-        raise InvalidInputError(
-            f"folders={folders!r} must be one of {', '.join(layout.FOLDERS)}."
-        )
+    check_choice("folders", folders, layout.FOLDERS)
     path, table = pathlib.Path(data_dir), None
     label = f"data_dir={os.fspath(data_dir)}"
     if path.suffix.lower() == ".csv":
@@ -231,14 +204,9 @@ def load(
         what = dataclasses.replace(what, note=note)
     name = pathlib.Path(os.path.abspath(data_dir)).name
     index = ImageIndex(source, what, name, without_images=without_images)
-    if needs_labels and index.class_names is None:
+    if needs_labels and len(index.class_names or ()) < 2:
         raise InvalidInputError(
-            f"{label}: folders={folders} says that the images have no class; expected "
-            "classes."
-        )
-    if needs_labels and len(index.class_names) < 2:
-        raise InvalidInputError(
-            f"{label}: all images are of one class ({index.class_names[0]!r}); "
+            f"{label}: all images are of one class or none ({index.class_names}); "
             "expected two or more."
         )
     index.check_images(cache_dir)
@@ -253,16 +221,11 @@ def _without_images(source: sources.Source) -> list[str]:
         while folder not in holding:
             holding.add(folder)
             folder = folder.rpartition("/")[0]
-    result = []
-    for folder in source.folders:
-        if folder in holding or folder.rpartition("/")[0] not in holding:
-            continue
-        if formats.is_image_name(folder):
-            raise InvalidInputError(
-                f"{source.label}: {folder} is a folder; expected an image."
-            )
-        result.append(folder)
-    return result
+    return [
+        folder
+        for folder in source.folders
+        if folder not in holding and folder.rpartition("/")[0] in holding
+    ]
 
 
 def _table_of(source: sources.Source) -> str | None:
@@ -270,8 +233,6 @@ def _table_of(source: sources.Source) -> str | None:
     found = [n for n in source.names if n.rpartition("/")[2].lower() == layout.TABLE]
     depths = collections.Counter(name.count("/") for name in found)
     top = [name for name in found if name.count("/") == min(depths)]
-    for one, other in itertools.pairwise(top):
-        raise InvalidInputError(
-            f"{source.label}: found {one} and {other}; expected one."
-        )
+    if len(top) > 1:
+        raise InvalidInputError(f"{source.label}: found {top}; expected one of them.")
     return top[0] if top else None

@@ -11,7 +11,7 @@ below any number of folders that all images share, or a table `images.csv` says 
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ _SPLITS = {
 # Folders between the class and its images that say nothing, as Tiny-ImageNet has them.
 _MEANINGLESS = frozenset({"images", "image", "imgs", "img", "jpg", "jpeg", "png"})
 _MAX_SHOWN = 3
+_EXPECTED = f"CLASS/image, CLIENT/CLASS/image or {TABLE}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,17 +78,12 @@ def from_folders(
             "none": folders mean nothing; the images have no class.
         needs_labels: Whether images that lie in no folder are refused. Else they have
             no class, if all lie so.
-
-    Raises:
-        InvalidInputError: If there is no image, or one in no folder, or the layout is
-            ambiguous.
     """
     used = [k for k, name in enumerate(names) if formats.is_image_name(name)]
     if not used:
         raise InvalidInputError(
-            f"{source}: found no image ({', '.join(formats.SUFFIXES)}); expected "
-            f"CLASS/image, CLIENT/CLASS/image or {TABLE}"
-            + (f", found {shown(names)}." if names else ", found no file.")
+            f"{source}: found no image, {shown(names) or 'no file'}; expected {_EXPECTED}, "
+            f"an image ending in {', '.join(formats.SUFFIXES)}."
         )
     if folders == "none":
         return _without_labels(used)
@@ -99,10 +95,8 @@ def from_folders(
             return _without_labels(used)
         first = next(names[k] for k in used if "/" not in names[k])
         raise InvalidInputError(
-            f"{source}: {first} lies in no folder"
-            + (", others do" if len(parts) > 1 else "")
-            + f"; expected CLASS/image, CLIENT/CLASS/image or {TABLE}"
-            + ("." if needs_labels else ", or folders=none, for no classes.")
+            f"{source}: {first} lies in no folder; expected {_EXPECTED}, or, for no "
+            "classes, folders=none."
         )
     parts = _without_shared(parts)
     parts, split_of = _without_splits(parts, source)
@@ -110,13 +104,9 @@ def from_folders(
     notes = []
     without_class = [folder for folder, rest in parts.items() if not rest]
     if without_class:
-        if len(without_class) == len(parts):
-            raise InvalidInputError(
-                f"{source}: no image lies in the folder of a class."
-            )
         if any(split_of.get(folder, TRAIN) == TRAIN for folder in without_class):
             raise InvalidInputError(
-                f"{source}: images in {without_class[0]}/ lie in no folder of a class."
+                f"{source}: {without_class[0]}/ is not the folder of a class."
             )
         count = sum(folder in set(without_class) for folder in of_image)
         notes.append(
@@ -249,28 +239,21 @@ class Row(NamedTuple):
     split: int = TRAIN
 
 
-def from_rows(rows: Iterable[Row], names: Sequence[str], note: str = "") -> Layout:
+def from_rows(rows: Sequence[Row], names: Sequence[str], note: str = "") -> Layout:
     """Makes a layout of the rows of a table, in their order.
 
     Args:
         rows: All with a label or all without; all with a client or all without.
         names: All files, sorted.
         note: For the layout.
-
-    Raises:
-        InvalidInputError: If there is no such image, or two rows have the same.
     """
     number_of = {name: number for number, name in enumerate(names)}
-    row_of = {}
+    where_of = {}
     for row in rows:
         if row.path not in number_of:
             raise InvalidInputError(f"{row.where}: there is no file {row.path!r}.")
-        if (before := row_of.setdefault(row.path, row)) is not row:
-            line = before.where.rpartition(":")[2]
-            raise InvalidInputError(
-                f"{row.where}: {row.path!r} is already in line {line}."
-            )
-    _, paths, labels, clients, splits = zip(*row_of.values(), strict=True)
+        files.expect_once(where_of, row.path, row.where, "path")
+    _, paths, labels, clients, splits = zip(*rows, strict=True)
     class_names, labels = _numbered(labels)
     client_names, clients = _numbered(clients)
     splits = np.array(splits, np.int8)
@@ -301,23 +284,19 @@ def from_table(
         source: What messages begin with.
         needs_labels: Whether a table without the column `label` is refused. Else its
             images have no class.
-
-    Raises:
-        InvalidInputError: If a line is wrong; the message has its number.
     """
     folder = table.rpartition("/")[0]
-    name = f"{source}: {table}"
     columns = ("path", "label") if needs_labels else ("path",)
 
     def rows() -> Iterator[Row]:
-        for where, values in files.csv_table(content, name, columns):
-            for column in ("label", "client"):
-                if not values.get(column, "x").strip():
-                    raise InvalidInputError(f"{where}: the {column} is empty.")
+        for where, values in files.csv_table(content, f"{source}: {table}", columns):
             split = values.get("split", "train").strip().lower()
-            if split not in _SPLITS:
+            if split not in _SPLITS or not all(
+                values.get(column, "x").strip() for column in ("label", "client")
+            ):
                 raise InvalidInputError(
-                    f"{where}: found the split {split!r}; expected train, test or val."
+                    f"{where}: found {values}; expected a label and a client, and as "
+                    "split train, test or val."
                 )
             path = f"{folder}/{values['path'].removeprefix('./')}".removeprefix("/")
             yield Row(
@@ -325,8 +304,6 @@ def from_table(
             )
 
     found = list(rows())
-    if not found:
-        raise InvalidInputError(f"{name} names no image.")
     left_out = sum(map(formats.is_image_name, names)) - len(found)
     note = f"left out: {left_out:,} images that {table} does not name"
     return from_rows(found, names, note if left_out > 0 else "")

@@ -47,10 +47,6 @@ def load(
 
     Returns:
         The index. The splits train, test and validation count; others are left out.
-
-    Raises:
-        InvalidInputError: If there is no such data set or feature, TFDS cannot prepare
-            it or has it in other files than TFRecord, or an image is damaged.
     """
     label = f"tfds_name={tfds_name}"
     builder = _prepared(label, tfds_name, data_dir)
@@ -62,10 +58,6 @@ def load(
         )
     keys = _keys(info, image_key, label_key, client_key)
     used = [name for name in _SPLITS if name in info.splits]
-    if "train" not in used:
-        raise InvalidInputError(
-            f"{label} has the splits {', '.join(sorted(info.splits))}; expected train."
-        )
     index = _records(info, used, keys, cache_dir)
     class_names, labels = _classes(info.features[keys["label"]], index.records["label"])
     client_names, clients = (
@@ -112,21 +104,14 @@ class _Records(sources.Source):
 def _prepared(label: str, tfds_name: str, data_dir) -> tfds.core.DatasetBuilder:
     try:
         builder = tfds.builder(tfds_name, data_dir=data_dir and os.fspath(data_dir))
-    except (tfds.core.registered.DatasetNotFoundError, ValueError, AssertionError) as e:
-        raise InvalidInputError(
-            f"{label} is no data set of TFDS: {_first_line(e)}."
-        ) from e
-    try:
         builder.download_and_prepare()
     # Downloads and parsers raise anything.
-    except Exception as e:
-        raise InvalidInputError(f"{label} cannot be prepared: {_first_line(e)}.") from e
+    except Exception as error:
+        first, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        raise InvalidInputError(
+            f"{label} cannot be prepared by TFDS: {files.error_text(first)}."
+        ) from error
     return builder
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return files.error_text(lines[0] if lines else type(error).__name__)
 
 
 def _keys(
@@ -136,38 +121,35 @@ def _keys(
     client_key: str | None,
 ) -> dict[str, str]:
     """Returns the names of the features, each of them checked."""
-    features = info.features
     kinds = {
-        "image": (image_key, tfds.features.Image, "images"),
-        "label": (label_key, tfds.features.ClassLabel, "class labels"),
-        "client": (client_key, None, ""),
+        "image": (image_key, tfds.features.Image),
+        "label": (label_key, tfds.features.ClassLabel),
+        "client": (client_key, None),
     }
     keys = {}
-    for name, (key, kind, what) in kinds.items():
-        if key is None and kind is not None:
-            found = [k for k, feature in features.items() if type(feature) is kind]
-            if len(found) != 1:
-                raise InvalidInputError(
-                    f"{info.full_name} has {len(found)} features that are {what}; "
-                    f"name one by {name}_key. There are {', '.join(features)}."
-                )
-            (key,) = found
-        if key is None:
+    for name, (key, kind) in kinds.items():
+        possible = [
+            k
+            for k, feature in info.features.items()
+            if (type(feature) is kind if key is None else _serves(feature, name))
+        ]
+        if key is None and kind is None:
             continue
-        if key not in features:
+        if key not in possible and (key is not None or len(possible) != 1):
             raise InvalidInputError(
-                f"{name}_key={key} is no feature of {info.full_name}, which has "
-                f"{', '.join(features)}."
+                f"{name}_key={key}: {info.full_name} has the features "
+                f"{', '.join(info.features)}, of which {', '.join(possible) or 'none'} "
+                f"can be the {name}; name one by {name}_key."
             )
-        if name == "image":
-            if not isinstance(features[key], tfds.features.Image):
-                raise InvalidInputError(f"image_key={key} is not an image.")
-        elif _kind(features[key]) is None:
-            raise InvalidInputError(
-                f"{name}_key={key} is neither a whole number nor a text."
-            )
-        keys[name] = key
+        keys[name] = key or possible[0]
     return keys
+
+
+def _serves(feature, name: str) -> bool:
+    """Whether a feature may be named as the image, the label or the client."""
+    if name == "image":
+        return isinstance(feature, tfds.features.Image)
+    return _kind(feature) is not None
 
 
 def _kind(feature) -> str | None:

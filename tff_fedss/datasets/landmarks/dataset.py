@@ -36,7 +36,7 @@ from tff_fedss.datasets.landmarks.layout import (
     TRAIN_FOLDER,
 )
 from tff_fedss.datasets.landmarks.splits import SPLITS, Published
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_choice
 
 
 def load(
@@ -62,14 +62,8 @@ def load(
         The data set. A client's stored examples are `OrderedDict(image=string[], the
         encoded file, label=int32[])` in the order of its file, from TFF's own
         `FilePerUserClientData`, which a TFF worker can read.
-
-    Raises:
-        InvalidInputError: If the folder is not such a cache, if a file of it is
-            damaged (the message names the file and the record), or if the clients are
-            not those of the split's CSV file beside it.
     """
-    if split not in SPLITS:
-        raise InvalidInputError(f"split={split!r} must be one of {', '.join(SPLITS)}.")
+    check_choice("split", split, SPLITS)
     preprocessing = Preprocessing(image_size, resize_size, read=_read_stored)
     published = SPLITS[split]
     folder = _find_folder(data_dir, published)
@@ -130,26 +124,19 @@ def _note(num_train: int, num_clients: int, published: Published) -> str:
 
 def _find_folder(data_dir: os.PathLike | None, published: Published) -> pathlib.Path:
     """Returns the absolute path of the folder of one split."""
-    layout = (
-        f"{published.folder}/{TRAIN_FOLDER}/<user_id> and "
-        f"{published.folder}/{TEST_FILE}, as `./run.sh prepare_landmarks` writes them"
-    )
-    if data_dir is None:
-        raise InvalidInputError(
-            f"{published.title} needs `data_dir`: a folder with {layout}."
-        )
-    root = pathlib.Path(data_dir).absolute()
-    others = {other.folder for other in SPLITS.values()} - {published.folder}
+    root = pathlib.Path(data_dir or "").absolute()
     for folder in (root / published.folder, root):
         if (
-            (folder / TRAIN_FOLDER).is_dir()
+            data_dir is not None
+            and (folder / TRAIN_FOLDER).is_dir()
             and (folder / TEST_FILE).is_file()
-            and folder.name not in others
+            and folder.name not in {s.folder for s in SPLITS.values() if s != published}
         ):
             return folder
     raise InvalidInputError(
-        f"data_dir={os.fspath(data_dir)}: expected {layout}. If it is still being "
-        "prepared, run the same command again to finish it."
+        f"data_dir={data_dir}: expected {published.folder}/{TRAIN_FOLDER}/<user_id> "
+        f"and {published.folder}/{TEST_FILE}, as `./run.sh prepare_landmarks` writes "
+        "them. If it is still being prepared, run that again to finish it."
     )
 
 
@@ -161,23 +148,14 @@ def _find_clients(folder: pathlib.Path, published: Published) -> list[str]:
     # A cache that TFF made has no copy of it.
     if listing.exists():
         listed = {*split_csv.read(listing, published.num_classes).clients}
-        if strays := sorted(found - listed):
-            raise InvalidInputError(
-                f"{train_folder / strays[0]}: no client of {listing.name} has that "
-                f"name; remove the {len(strays):,} file(s) of this kind."
-            )
-        if missing := sorted(listed - found):
+        if found != listed:
+            strays, missing = sorted(found - listed), sorted(listed - found)
             raise InvalidInputError(
                 f"{train_folder}: {len(missing):,} of the {len(listed):,} clients of "
-                f"{listing.name} have no file, the first of them {missing[0]!r}. The "
-                "data is not prepared to its end: run `./run.sh prepare_landmarks` "
-                "again."
+                f"{listing.name} have no file {missing[:1]}, and {len(strays):,} files "
+                f"are of no client {strays[:1]}. Remove these, and run `./run.sh "
+                "prepare_landmarks` again for the others."
             )
-    if not found:
-        raise InvalidInputError(
-            f"{train_folder}: found no file; expected one per client, "
-            f"{published.num_clients:,} in all."
-        )
     return sorted(found)
 
 

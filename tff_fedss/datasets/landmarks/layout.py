@@ -44,9 +44,6 @@ def read_rejected(path: pathlib.Path) -> set[str]:
 
     Returns:
         Clients' ids, and `TEST_OWNER` for the test.
-
-    Raises:
-        InvalidInputError: If it is not such a file.
     """
     content = files.read_if_there(path)
     if content is None:

@@ -34,8 +34,6 @@ class Options:
         output_dir: Where to write: the folder for `gld160k` or `gld23k`.
         split: Which of `splits.SPLITS`.
         split_dir: The folder or the zip with both CSV files of the split.
-        train_csv: Instead: the clients' file.
-        test_csv: And the test images' file.
         image_dir: The folder of images.
         shard_dir: Instead: the folder of the original archives.
         threads: How many images to read at a time; None: twice as many as cores.
@@ -46,8 +44,6 @@ class Options:
     output_dir: str | None
     split: str = "160k"
     split_dir: str | None = None
-    train_csv: str | None = None
-    test_csv: str | None = None
     image_dir: str | None = None
     shard_dir: str | None = None
     threads: int | None = None
@@ -72,31 +68,22 @@ def prepare(options: Options) -> None:
         options: What, from where, and to where.
 
     Raises:
-        InvalidInputError: If an option or a file cannot be used.
         RunStoppedError: If the disk is full, the system forbids to write, or images are
             missing or damaged which may not be.
     """
     published = options.published
-    if not options.output_dir:
+    if not (options.output_dir and options.split_dir) or (
+        (options.image_dir is None) == (options.shard_dir is None)
+    ):
         raise InvalidInputError(
-            f"`output_dir` must say where to write {published.folder}."
+            "`output_dir`, `split_dir` and exactly one of `image_dir` (a folder of "
+            "jpgs) and `shard_dir` (a folder of images_NNN.tar) must be given."
         )
-    if (options.image_dir is None) == (options.shard_dir is None):
-        raise InvalidInputError(
-            "exactly one of `image_dir` (a folder of jpgs) and `shard_dir` (a folder "
-            "of images_NNN.tar) must be given."
-        )
-    split = splits.read_split(
-        published,
-        split_dir=options.split_dir,
-        train_csv=options.train_csv,
-        test_csv=options.test_csv,
-        allow_other_split=options.allow_other_split,
-    )
+    split = splits.read_split(published, options.split_dir, options.allow_other_split)
     if options.image_dir is not None:
-        images = image_sources.FolderOfImages(pathlib.Path(options.image_dir))
+        images = image_sources.in_folder(pathlib.Path(options.image_dir))
     else:
-        images = image_sources.ShardsOfImages(
+        images = image_sources.in_shards(
             pathlib.Path(options.shard_dir),
             [*split.train.image_ids, *split.test.image_ids],
         )
@@ -220,7 +207,7 @@ def _write_unit(
     def payloads() -> Iterator[bytes]:
         for image_id, label in zip(unit.image_ids, unit.classes, strict=True):
             try:
-                encoded = images.read(image_id)
+                encoded = image_sources.read_whole(images, image_id)
             except image_sources.NoImageError as e:
                 rejected.append(_Rejected(image_id, unit.owner, e.reason, e.path))
                 continue

@@ -1,15 +1,12 @@
 """The published splits of Google Landmarks v2, and the CSV files that they come in."""
 
-import collections
 import dataclasses
-import pathlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedss import files
 from tff_fedss.datasets import sources
 from tff_fedss.datasets.federated import split_csv
 from tff_fedss.errors import InvalidInputError
@@ -80,43 +77,25 @@ class SplitFiles(NamedTuple):
 
 
 def read_split(
-    published: Published,
-    *,
-    split_dir: str | None,
-    train_csv: str | None,
-    test_csv: str | None,
-    allow_other_split: bool,
+    published: Published, split_dir: str, allow_other_split: bool
 ) -> SplitFiles:
     """Reads and checks the two CSV files of a split.
 
     Args:
         published: What is known of it.
         split_dir: The folder or the zip with both.
-        train_csv: Instead: the clients' file.
-        test_csv: And the test images' file.
         allow_other_split: Whether they may be others than those published, by the
             numbers of clients, classes and images.
 
     Returns:
         The files. A line on stderr says if they are not the published ones.
-
-    Raises:
-        InvalidInputError: If the arguments or the files cannot be used, or if they are
-            not the published ones and may be no others.
     """
-    names = (published.train_csv, published.test_csv)
-    given = [path for path in (train_csv, test_csv) if path is not None]
-    if len(given) != (0 if split_dir else 2):
-        raise InvalidInputError(
-            f"expected `split_dir`, the folder or the zip with {names[0]} and "
-            f"{names[1]}, or both `train_csv` and `test_csv` instead of it."
-        )
-    if split_dir and split_dir.endswith(".zip"):
-        shown, contents = _read_zip(pathlib.Path(split_dir), names)
-    else:
-        shown = given or [str(pathlib.Path(split_dir) / name) for name in names]
-        contents = [files.read_bytes(path) for path in shown]
-
+    source = sources.open_source(split_dir, f"split_dir={split_dir}")
+    found = [
+        source.read_only(name) for name in (published.train_csv, published.test_csv)
+    ]
+    shown = [f"{split_dir}/{path}" for path, _ in found]
+    contents = [content for _, content in found]
     n = published.num_classes
     train = split_csv.parse(contents[0], shown[0], n)
     test = split_csv.parse(contents[1], shown[1], n, with_clients=False)
@@ -129,24 +108,6 @@ def read_split(
             )
         print(f"note: {message}", file=sys.stderr)
     return SplitFiles(*contents, train, test)
-
-
-def _read_zip(
-    path: pathlib.Path, names: Sequence[str]
-) -> tuple[list[str], list[bytes]]:
-    """Returns the names, for messages, and the contents of the files of those names."""
-    found = collections.defaultdict(list)
-    source = sources.open_source(path, f"split_dir={path}")
-    for member, content in source.read_all(lambda m: m.rpartition("/")[2] in names):
-        found[member.rpartition("/")[2]].append((f"{path}/{member}", content))
-    for name in names:
-        if len(found[name]) != 1:
-            raise InvalidInputError(
-                f"split_dir={path}: found {len(found[name])} files called {name}; "
-                "expected 1."
-            )
-    shown, contents = zip(*(found[name][0] for name in names), strict=True)
-    return list(shown), list(contents)
 
 
 def _count_problems(

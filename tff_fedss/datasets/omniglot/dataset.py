@@ -12,7 +12,7 @@ from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.clients import InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.omniglot import drawing_files
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_at_least, check_choice
 
 PARTITIONS = ("mixed", "drawer", "chunks")
 CHARACTERS = ("evaluation", "all")
@@ -69,17 +69,10 @@ def load(
         The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0; the
         label is the character's number minus 965 (public images and with all
         characters: minus 1).
-
-    Raises:
-        InvalidInputError: If an argument is out of range; if the download fails;
-            or if data_dir does not hold every drawing, whole.
     """
     _check_drawers(test_drawers)
-    _check(partition, seed, image_size, classes_per_client, drawings_per_class)
-    if characters not in CHARACTERS:
-        raise InvalidInputError(
-            f"characters={characters!r} must be one of {', '.join(CHARACTERS)}."
-        )
+    check_choice("partition", partition, PARTITIONS)
+    check_choice("characters", characters, CHARACTERS)
     drawings = _read(data_dir, image_size)
 
     public = drawings.characters <= drawing_files.NUM_BACKGROUND_CHARACTERS
@@ -136,11 +129,8 @@ def load_unseen(
     Returns:
         The data set. Images are as those of `load`; the label is the character's number
         minus 1, for test images too (964..1622).
-
-    Raises:
-        InvalidInputError: As for `load`.
     """
-    _check(partition, seed, image_size, classes_per_client, drawings_per_class)
+    check_choice("partition", partition, PARTITIONS)
     drawings = _read(data_dir, image_size)
     labels = drawings.characters - 1
     is_train = labels < drawing_files.NUM_BACKGROUND_CHARACTERS
@@ -176,12 +166,8 @@ def load_identities(
     Returns:
         The data: images as those of `load`; the identity is the character's number
         minus 1.
-
-    Raises:
-        InvalidInputError: As for `load`.
     """
     _check_drawers((*test_drawers, *unused_drawers))
-    _check("mixed", 0, image_size, 1, 1)
     drawings = _read(data_dir, image_size)
     is_test = np.isin(drawings.drawers, test_drawers)
     is_unused = np.isin(drawings.drawers, unused_drawers)
@@ -268,28 +254,8 @@ def _check_drawers(test_drawers: Sequence[int]) -> None:
         )
 
 
-def _check(
-    partition: str,
-    seed: int,
-    image_size: int,
-    classes_per_client: int,
-    drawings_per_class: int,
-) -> None:
-    if partition not in PARTITIONS:
-        raise InvalidInputError(
-            f"partition={partition!r} must be one of {', '.join(PARTITIONS)}."
-        )
-    partitions.check_seed(seed)
-    for name, value in (
-        ("image_size", image_size),
-        ("classes_per_client", classes_per_client),
-        ("drawings_per_class", drawings_per_class),
-    ):
-        if value < 1:
-            raise InvalidInputError(f"{name}={value} must be at least 1.")
-
-
 def _read(data_dir: os.PathLike | None, image_size: int) -> drawing_files.Drawings:
+    check_at_least(1, image_size=image_size)
     if data_dir is not None:
         return drawing_files.read(data_dir, image_size)
     # Imported here: it takes seconds, and a data_dir needs none of it.

@@ -68,10 +68,6 @@ def collect(drawings: Iterable[Drawing], label: str, image_size: int) -> Drawing
         label: What messages begin with.
         image_size: The height and width that they are brought to, in pixels, by
             averaging areas.
-
-    Raises:
-        InvalidInputError: If one is missing, there twice and different, not square, or
-            smaller than image_size.
     """
     images, names, alphabets = {}, {}, {}
     for name, alphabet, character, drawer, image in progress.bar(
@@ -127,10 +123,6 @@ def read(data_dir: str | os.PathLike, image_size: int) -> Drawings:
             and `images_evaluation.zip`); or the path of one archive.
         image_size: The height and width that drawings are brought to, in pixels, by
             averaging areas.
-
-    Raises:
-        InvalidInputError: If there are no drawings, if one is missing or cannot be
-            decoded, or if an archive is damaged.
     """
     label = f"data_dir={os.fspath(data_dir)}"
     return collect(_drawings(pathlib.Path(data_dir), label), label, image_size)

@@ -59,9 +59,6 @@ def read(
 
     Returns:
         The drawings.
-
-    Raises:
-        errors.InvalidInputError: If the download fails or a drawing is missing.
     """
     builder = tfds_download.prepared(
         lambda: OmniglotDrawers(data_dir=tfds_dir),

@@ -89,11 +89,8 @@ def glyphs(
 
     Returns:
         The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0.
-
-    Raises:
-        errors.InvalidInputError: If an argument is out of range.
     """
-    _check_at_least(
+    errors.check_at_least(
         1,
         num_classes=num_classes,
         image_size=image_size,
@@ -105,16 +102,14 @@ def glyphs(
         max_test_examples=max_test_examples,
         public_examples_per_class=public_examples_per_class,
     )
-    _check_at_least(
+    errors.check_at_least(
         0, seed=seed, num_public_classes=num_public_classes, cache_bytes=cache_bytes
     )
-    if num_classes + num_public_classes > _MAX_LABEL:
+    if num_classes + num_public_classes > _MAX_LABEL or seed >= 2**63:
         raise errors.InvalidInputError(
-            f"num_classes={num_classes} is too many: with num_public_classes="
-            f"{num_public_classes}, labels would not fit int32."
+            f"num_classes={num_classes} and num_public_classes={num_public_classes} "
+            f"must give labels of int32, and seed={seed} be less than 2^63."
         )
-    if seed >= 2**63:
-        raise errors.InvalidInputError(f"seed={seed} must be less than 2^63.")
 
     cache = _ArrayCache(cache_bytes)
     train = _GlyphClientData(
@@ -166,14 +161,6 @@ def glyphs(
             "images per public class": public_examples_per_class,
         },
     )
-
-
-def _check_at_least(minimum: int, **arguments: int) -> None:
-    for name, value in arguments.items():
-        if value < minimum:
-            raise errors.InvalidInputError(
-                f"{name}={value} must be at least {minimum}."
-            )
 
 
 def _rng(seed: int, purpose: _Purpose, index: int = 0) -> np.random.Generator:

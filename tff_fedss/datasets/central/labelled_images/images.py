@@ -116,9 +116,6 @@ class LabelledImages:
 
         Returns:
             The data set with these training images, in their order. The test is whole.
-
-        Raises:
-            InvalidInputError: If there are not so many, or fewer than one per class.
         """
         if not self.num_classes <= num_train <= len(self.train_labels):
             raise InvalidInputError(
@@ -158,16 +155,7 @@ def as_array(image: Image.Image, channels: int) -> np.ndarray:
 
 
 def check_memory(num_train: int, num_test: int, shape: tuple[int, int, int]) -> None:
-    """Checks that images fit into memory, before they are decoded.
-
-    Args:
-        num_train: Training images.
-        num_test: Test images.
-        shape: Of an image, (height, width, channels).
-
-    Raises:
-        InvalidInputError: If they do not; the message has the sum.
-    """
+    """Checks that images of a shape fit into memory, before they are decoded."""
     height, width, channels = shape
     memory.check(
         {
@@ -181,15 +169,7 @@ def check_memory(num_train: int, num_test: int, shape: tuple[int, int, int]) -> 
 
 
 def check_num_classes(num_classes: int, flag: str) -> None:
-    """Checks that there is something to tell apart.
-
-    Args:
-        num_classes: Of the training images.
-        flag: What a message is to begin with.
-
-    Raises:
-        InvalidInputError: If there are fewer than two classes.
-    """
+    """Checks that there are two classes or more; flag is what a message begins with."""
     if num_classes < 2:
         raise InvalidInputError(
             f"{flag}: all training images are of one class; expected two or more."

@@ -1,12 +1,9 @@
 """Labelled images of an index: folders, archives, tables and TFDS, decoded."""
 
-import concurrent.futures
-import os
-
 import numpy as np
-import tqdm
 from PIL import Image
 
+from tff_fedss import progress
 from tff_fedss.datasets import splits
 from tff_fedss.datasets.central.labelled_images.images import (
     LabelledImages,
@@ -15,6 +12,7 @@ from tff_fedss.datasets.central.labelled_images.images import (
     check_num_classes,
     fitted,
 )
+from tff_fedss.datasets.federated import record_writer
 from tff_fedss.datasets.images import index
 from tff_fedss.errors import InvalidInputError
 
@@ -46,10 +44,6 @@ def load(
     Returns:
         The data set, in the order of the index. Its classes are those of the training
         images, in the order of their names.
-
-    Raises:
-        InvalidInputError: If there is no test image or one class only, the images are
-            not alike in size, or do not fit into memory.
     """
     chosen = splits.hold_out(
         images,
@@ -82,37 +76,25 @@ def load(
             )
         return array
 
-    with (
-        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
-        tqdm.tqdm(
-            desc=f"Reading {images.name}",
-            total=len(chosen.train) + len(chosen.test),
-            unit=" images",
-            delay=2,
-            disable=None,
-        ) as bar,
-    ):
+    with progress.bar(
+        f"Reading {images.name}", len(chosen.train) + len(chosen.test)
+    ) as bar:
 
         def stacked(rows: np.ndarray) -> np.ndarray:
             # Straight to their places: nothing is in memory twice.
             result = np.empty((len(rows), *shape), np.uint8)
 
-            def put(places: range) -> int:
+            def put(places: range) -> None:
                 for place in places:
                     result[place] = checked(int(rows[place]))
-                return len(places)
 
             every = range(len(rows))
-            parts = [
+            parts = (
                 every[k : k + _DECODED_AT_A_TIME]
                 for k in range(0, len(rows), _DECODED_AT_A_TIME)
-            ]
-            try:
-                for count in pool.map(put, parts):
-                    bar.update(count)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+            )
+            for part, _ in record_writer.in_threads(put, parts):
+                bar.update(len(part))
             return result
 
         train, tests = stacked(chosen.train), stacked(chosen.test)

@@ -11,6 +11,7 @@ import pathlib
 
 import numpy as np
 
+from tff_fedss.datasets import tiny_imagenet
 from tff_fedss.datasets.central.labelled_images import idx_files, indexed
 from tff_fedss.datasets.central.labelled_images.images import (
     EXPECTED,
@@ -18,7 +19,7 @@ from tff_fedss.datasets.central.labelled_images.images import (
     Source,
 )
 from tff_fedss.datasets.images import index, layout
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_choice
 
 # By the name that a user gives them.
 SOURCES = {
@@ -31,8 +32,6 @@ SOURCES = {
     "imagenette": Source("imagenette/320px-v2", test="validation", image_size=None),
     "tiny_imagenet": Source("tiny_imagenet", num_classes=200, image_size=64),
 }
-# Not at TFDS.
-_FILES_ONLY = frozenset({"tiny_imagenet"})
 _IDX_DATASETS = ("mnist", "fashion_mnist")
 
 
@@ -57,33 +56,22 @@ def load(
 
     Returns:
         The data set. The classes of folders are numbered in the order of their names.
-
-    Raises:
-        InvalidInputError: If the data are not there, damaged, not alike in size, or
-            larger than memory.
     """
-    if name not in SOURCES:
-        raise InvalidInputError(
-            f"dataset={name!r} must be one of {', '.join(SOURCES)}."
-        )
+    check_choice("dataset", name, SOURCES)
     source = SOURCES[name]
     if image_size is None and source.image_size is None:
         raise InvalidInputError(f"the images of {name} differ in size: give a size.")
+    if name == "tiny_imagenet":
+        images = tiny_imagenet.open_index(data_dir)
+        data = indexed.load(images, image_size=image_size, test="given")
+        return dataclasses.replace(data, name=name, note="")
     if data_dir is None:
-        if name in _FILES_ONLY:
-            raise InvalidInputError(f"dataset={name} needs `data_dir`.")
         # TFDS takes seconds to import.
         from tff_fedss.datasets.central.labelled_images import tfds_reader
 
         return tfds_reader.load(name, source, image_size)
-    if name == "tiny_imagenet":
-        return _load_tiny_imagenet(name, data_dir, image_size)
     path, flag = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
-    if path.is_dir() and any(path.glob("*-idx[13]-ubyte*")):
-        if name not in _IDX_DATASETS:
-            raise InvalidInputError(
-                f"{flag} has files of {' or '.join(_IDX_DATASETS)}; expected {name}."
-            )
+    if name in _IDX_DATASETS and any(path.glob("*-idx3-ubyte*")):
         return idx_files.load(name, path, flag, source, image_size)
     return _load_folders(name, path, flag, source.channels, image_size)
 
@@ -91,20 +79,12 @@ def load(
 def _load_folders(
     name: str, path: pathlib.Path, flag: str, channels: int, image_size: int | None
 ) -> LabelledImages:
-    """Reads train/CLASS/IMAGE and test/CLASS/IMAGE, of known data: all must be there.
-
-    Raises:
-        InvalidInputError: If images are not there, damaged, or not alike in size.
-    """
+    """Reads train/CLASS/IMAGE and test/CLASS/IMAGE; all must be there."""
     images = index.load(path, folders="class")
-    if images.splits is None:
+    if images.splits is None or images.without_images:
+        empty = f"; without images: {layout.shown(images.without_images)}"
         raise InvalidInputError(
-            f"{flag}: found no folder train with test or val beside it; expected "
-            f"{EXPECTED}."
-        )
-    for folder in images.without_images:
-        raise InvalidInputError(
-            f"{flag}: the folder {folder}/ holds no image; expected {EXPECTED}."
+            f"{flag}: expected {EXPECTED}{empty if images.without_images else ''}."
         )
     of_train = np.unique(images.labels[images.splits == layout.TRAIN])
     for row in np.flatnonzero(~np.isin(images.labels, of_train)):
@@ -115,13 +95,3 @@ def _load_folders(
         )
     data = indexed.load(images, image_size=image_size, channels=channels, test="given")
     return dataclasses.replace(data, name=name, note=images.note)
-
-
-def _load_tiny_imagenet(
-    name: str, data_dir: str | os.PathLike, image_size: int | None
-) -> LabelledImages:
-    from tff_fedss.datasets import tiny_imagenet
-
-    images = tiny_imagenet.open_index(data_dir)
-    data = indexed.load(images, image_size=image_size, test="given")
-    return dataclasses.replace(data, name=name, note="")

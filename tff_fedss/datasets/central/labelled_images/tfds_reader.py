@@ -25,10 +25,6 @@ def load(name: str, source: Source, image_size: int | None) -> LabelledImages:
         name: What to call it.
         source: Its name and splits at TFDS.
         image_size: See `loading.load`.
-
-    Raises:
-        InvalidInputError: If it is not on the disk and cannot be downloaded, or does
-            not fit into memory.
     """
     builder = tfds_download.prepared(
         lambda: tfds.builder(source.tfds_name),
