@@ -82,8 +82,8 @@ def from_folders(
     used = [k for k, name in enumerate(names) if formats.is_image_name(name)]
     if not used:
         raise InvalidInputError(
-            f"{source}: found no image, {shown(names) or 'no file'}; expected {_EXPECTED}, "
-            f"an image ending in {', '.join(formats.SUFFIXES)}."
+            f"{source}: found no image, {shown(names) or 'no file'}; expected "
+            f"{_EXPECTED}, an image ending in {', '.join(formats.SUFFIXES)}."
         )
     if folders == "none":
         return _without_labels(used)
