@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from tests.datasets import archive_files
+from tests.datasets.images import own_images
 from tff_fedss import errors
-from tff_fedss.datasets import sources
+from tff_fedss.datasets import images, sources
 
 _FILES = {
     "a/": b"",
@@ -116,3 +117,40 @@ def test_wanted_link_is_refused(tmp_path):
 def test_other_names_are_no_archives(tmp_path):
     for name in ("images.rar", "tar", "images.gz", "zip"):
         assert not sources.is_archive(tmp_path / name)
+
+
+def _images(path):
+    index = images.load_index(path, cache_dir=path.parent / "cache")
+    return index.fingerprint(np.arange(len(index)))
+
+
+_IMAGES = own_images.images("a/0.png", "a/1.png", "b/0.png", "b/1.png")
+
+
+def test_a_damaged_name_in_a_zip_is_no_missing_image(tmp_path):
+    path = tmp_path / "data.zip"
+    archive_files.write_zip(path, _IMAGES)
+    assert _images(path)["images"] == 4
+    head, directory = path.read_bytes().rsplit(b"b/1.png", 1)
+    path.write_bytes(head + b"b/1.pnk" + directory)
+    with pytest.raises(errors.InvalidInputError, match=r"data\.zip .*differ"):
+        _images(path)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
+def test_random_damage_to_an_archive_is_found(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    is_zip = suffix == ".zip"
+    (archive_files.write_zip if is_zip else archive_files.write_tar)(path, _IMAGES)
+    content, expected = path.read_bytes(), _images(path)
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        damaged = bytearray(content)
+        damaged[generator.integers(len(damaged))] ^= generator.integers(1, 256)
+        path.write_bytes(damaged)
+        try:
+            found = _images(path)
+        except errors.InvalidInputError:
+            continue
+        # Not every byte counts: a time, or an owner.
+        assert found == expected

@@ -2,13 +2,12 @@
 
 import functools
 import io
-import tarfile
-import zipfile
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.datasets import archive_files
 from tff_fedss import errors
 from tff_fedss.datasets import omniglot, sources
 from tff_fedss.datasets.omniglot import drawing_files
@@ -67,30 +66,6 @@ def miniature(two_drawers, monkeypatch):
     return two_drawers
 
 
-def _write_tar(path, files):
-    with tarfile.open(path, "w:" + path.suffix[1:], **_fast(path)) as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-
-
-def _fast(path):
-    return {"preset": 0} if path.suffix == ".xz" else {"compresslevel": 1}
-
-
-def _write_zip(path, files):
-    with zipfile.ZipFile(path, "w") as zipped:
-        for name, content in files.items():
-            zipped.writestr(name, content)
-
-
-def _write_folder(path, files):
-    for name, content in files.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(content)
-
-
 def _split(miniature):
     background, evaluation = {}, {}
     for name, content in miniature.items():
@@ -130,23 +105,23 @@ def test_reads_an_archive_by_its_folder_and_by_its_own_path(miniature, tmp_path)
     }
     files = {f"resized/{k}": v for k, v in {**ignored, **miniature}.items()}
     path = tmp_path / "omniglot_resized.tar.gz"
-    _write_tar(path, files)
+    archive_files.write_tar(path, files)
     _assert_all_drawings(drawing_files.read(tmp_path, _SIDE), 2)
     _assert_all_drawings(drawing_files.read(str(path), _SIDE), 2)
 
 
 def test_reads_the_original_zips_with_the_small_subsets(miniature, tmp_path):
     background, evaluation = _split(miniature)
-    _write_zip(tmp_path / "images_background.zip", background)
-    _write_zip(tmp_path / "images_evaluation.zip", evaluation)
+    archive_files.write_zip(tmp_path / "images_background.zip", background)
+    archive_files.write_zip(tmp_path / "images_evaluation.zip", evaluation)
     subset = {f"images_background_small1/{_path(5, 2)}": miniature[_path(5, 2)]}
-    _write_zip(tmp_path / "images_background_small1.zip", subset)
+    archive_files.write_zip(tmp_path / "images_background_small1.zip", subset)
     (tmp_path / "LICENSE").write_text("MIT")
     _assert_all_drawings(drawing_files.read(tmp_path, _SIDE), 2)
 
 
 def test_reads_a_folder_of_drawings_and_no_archive_beside_them(miniature, tmp_path):
-    _write_folder(tmp_path / "python" / "images", miniature)
+    archive_files.write_folder(tmp_path / "python" / "images", miniature)
     (tmp_path / "old.zip").write_bytes(b"not read, as there are drawings")
     _assert_all_drawings(drawing_files.read(tmp_path, _SIDE), 2)
 
@@ -168,7 +143,7 @@ def test_larger_drawings_are_averaged_over_areas(monkeypatch):
 def all_drawings(tmp_path_factory):
     """The full number of miniature drawings, as read from a zip."""
     path = tmp_path_factory.mktemp("full") / "omniglot.zip"
-    _write_zip(path, _miniature(20))
+    archive_files.write_zip(path, _miniature(20))
     return drawing_files.read(path, _SIDE)
 
 
@@ -334,19 +309,19 @@ def _error(data_dir, **arguments):
 
 def test_data_dir_with_other_things(tmp_path):
     assert "found 0 drawings" in _error(tmp_path)
-    _write_zip(tmp_path / "images.zip", {"cat.png": _png(0)})
+    archive_files.write_zip(tmp_path / "images.zip", {"cat.png": _png(0)})
     assert "<Alphabet>/characterNN/XXXX_YY.png" in _error(tmp_path)
 
 
 def test_damaged_png_is_named(tmp_path):
-    _write_folder(tmp_path, {_path(2, 1): _png(1)[:-20]})
+    archive_files.write_folder(tmp_path, {_path(2, 1): _png(1)[:-20]})
     assert f"{_path(2, 1)} is cut off or damaged" in _error(tmp_path)
 
 
 def test_one_drawing_missing(miniature, tmp_path):
     files = {**miniature}
     del files[_path(1200, 2)]
-    _write_zip(tmp_path / "omniglot.zip", files)
+    archive_files.write_zip(tmp_path / "omniglot.zip", files)
     message = _error(tmp_path)
     assert "found 3,245 drawings of 1,623 characters" in message
     assert "1200_02.png" in message
@@ -355,13 +330,13 @@ def test_one_drawing_missing(miniature, tmp_path):
 def test_two_different_drawings_under_one_number(tmp_path):
     files = {"a/Greek/character01/0394_01.png": _png(1)}
     files["b/Greek/character01/0394_01.png"] = _png(2)
-    _write_folder(tmp_path, files)
+    archive_files.write_folder(tmp_path, files)
     message = _error(tmp_path)
     assert all(name in message for name in files) and "differ" in message
 
 
 def test_drawings_smaller_than_image_size(miniature, tmp_path):
-    _write_zip(tmp_path / "omniglot.zip", miniature)
+    archive_files.write_zip(tmp_path / "omniglot.zip", miniature)
     message = _error(tmp_path, image_size=28)
     assert _path(1, 1) in message
     assert "5x5 pixels" in message and "image_size=28" in message
@@ -402,11 +377,13 @@ def _write_original_zips(folder, files):
     """Writes files, path -> content, as the four zips that TFDS downloads."""
     folder.mkdir(parents=True)
     background, evaluation = _split(files)
-    _write_zip(folder / "images_background.zip", background)
-    _write_zip(folder / "images_evaluation.zip", evaluation)
+    archive_files.write_zip(folder / "images_background.zip", background)
+    archive_files.write_zip(folder / "images_evaluation.zip", evaluation)
     first = next(iter(files))
     for small in ("images_background_small1", "images_background_small2"):
-        _write_zip(folder / f"{small}.zip", {f"{small}/{first}": files[first]})
+        archive_files.write_zip(
+            folder / f"{small}.zip", {f"{small}/{first}": files[first]}
+        )
 
 
 def _unverified(folder):

@@ -6,8 +6,7 @@ is chosen by looking at a metric must not look at the test.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +14,9 @@ import tensorflow as tf
 from tff_fedss.datasets.federated import clients, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.errors import InvalidInputError, check_choice
+
+if TYPE_CHECKING:  # It imports this module.
+    from tff_fedss.datasets.images import ImageIndex
 
 # Keeps the draws of validation clients apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"validate", "big")
@@ -27,22 +29,6 @@ NEEDS_CLIENTS = (
     "needs clients: CLIENT/CLASS/image with folders=client/class, or a column `client` "
     "in images.csv."
 )
-
-
-class Images(Protocol):
-    """Labelled images, such as an `images.ImageIndex`.
-
-    Attributes:
-        labels: int32[N].
-        class_names: By label.
-        clients: Whose each is, int32[N]; None if nothing says it.
-        splits: int8[N] of `TRAIN`, `TEST` and `VALIDATION`; None if nothing says it.
-    """
-
-    labels: np.ndarray
-    class_names: Sequence[str]
-    clients: np.ndarray | None
-    splits: np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +51,7 @@ class Rows:
 
 
 def hold_out(
-    index: Images,
+    index: "ImageIndex",
     *,
     is_unseen: bool,
     test: str | None,
@@ -112,7 +98,13 @@ def hold_out(
     else:
         # What the data call test or val stays out of the training in any case.
         train = rows if index.splits is None else rows[index.splits == TRAIN]
-        chosen = _CHOOSERS[test](index, train, share, rng)
+        if test == "clients" and index.clients is None:
+            raise InvalidInputError(f"test=clients {NEEDS_CLIENTS}")
+        if test == "images":
+            chosen = _images(index, train, share, rng)
+        else:
+            values = index.labels if test == "classes" else index.clients
+            chosen = _some_of(values[train], test, share, rng)
         train, tests = train[~chosen], train[chosen]
         note = f"test: {share:.0%} of the {test}"
     public = _public(index, train, num_public_classes, rng)
@@ -154,7 +146,7 @@ def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return number[labels], present
 
 
-def _given(index: Images, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+def _given(index: "ImageIndex", rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
     if index.splits is None:
         raise InvalidInputError(
             "test=given, but the data have no folder test/ or val/ and no `split`."
@@ -170,7 +162,7 @@ def _given(index: Images, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str
 
 
 def _images(
-    index: Images, rows: np.ndarray, share: float, rng: np.random.Generator
+    index: "ImageIndex", rows: np.ndarray, share: float, rng: np.random.Generator
 ) -> np.ndarray:
     """A share of each class, rounded, that leaves an image to every class."""
     labels = index.labels[rows]
@@ -200,21 +192,8 @@ def _some_of(
     return np.isin(values, rng.choice(different, count, replace=False))
 
 
-def _classes(index, rows, share, rng) -> np.ndarray:
-    return _some_of(index.labels[rows], "classes", share, rng)
-
-
-def _clients(index, rows, share, rng) -> np.ndarray:
-    if index.clients is None:
-        raise InvalidInputError(f"test=clients {NEEDS_CLIENTS}")
-    return _some_of(index.clients[rows], "clients", share, rng)
-
-
-_CHOOSERS = {"images": _images, "classes": _classes, "clients": _clients}
-
-
 def _public(
-    index: Images, train: np.ndarray, number: int, rng: np.random.Generator
+    index: "ImageIndex", train: np.ndarray, number: int, rng: np.random.Generator
 ) -> np.ndarray:
     """The training images of so many classes, drawn at random."""
     labels = np.unique(index.labels[train])

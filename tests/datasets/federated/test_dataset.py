@@ -146,7 +146,12 @@ def test_clients_without_examples_are_left_out():
         ({"a": (TEST[0], [0, 1, 2, -1])}, TEST, {}, "whole numbers from 0 on"),
         (CLIENTS, (TEST[0][:, :3], TEST[1]), {}, r"\[h, w, c\] = \[4, 5, 3\]"),
         (CLIENTS, TEST, {"num_classes": 2}, "num_classes=2, but a client has the lab"),
-        (CLIENTS, (TEST[0], TEST[1] + 1), {}, "expected those of the 3 classes"),
+        (
+            CLIENTS,
+            (TEST[0], TEST[1] + 1),
+            {},
+            "expected test images with labels in 0..2",
+        ),
     ],
 )
 def test_bad_arrays_are_named(clients, test, options, message):

@@ -113,8 +113,6 @@ class FederatedDataset:
         Returns:
             The data set.
         """
-        if not clients:
-            raise InvalidInputError("from_arrays needs a client or more.")
         shape = np.shape(next(iter(clients.values()))[0])[1:]
         checked = {
             client_id: _checked_arrays(arrays, shape, f"client {client_id!r}")
@@ -187,33 +185,20 @@ class FederatedDataset:
         for client_id in progress.bar(
             f"Reading {name}", unit="clients", items=train.client_ids
         ):
-            data = examples.create_tf_dataset_for_client(client_id)
-            parts = [
-                np.unique(batch, return_counts=True)
-                for batch in data.map(lambda example: example["label"])
-                .batch(_BATCH)
-                .as_numpy_iterator()
-            ]
-            if not parts:
-                continue
-            classes = np.unique(np.concatenate([part for part, _ in parts]))
-            if classes[0] < 0:
-                raise InvalidInputError(
-                    f"{name}: client {client_id!r} has the label {classes[0]}; "
-                    "expected 0 or more."
-                )
-            sizes[client_id] = int(sum(counts.sum() for _, counts in parts))
-            positives[client_id] = classes.astype(np.int32)
-        if not sizes:
-            raise InvalidInputError(f"{name}: no client has an example.")
+            labels = _labels_of(examples.create_tf_dataset_for_client(client_id))
+            if len(labels):
+                sizes[client_id] = len(labels)
+                positives[client_id] = np.unique(labels).astype(np.int32)
+        if min((classes[0] for classes in positives.values()), default=-1) < 0:
+            raise InvalidInputError(
+                f"{name}: expected a client with examples, and labels from 0 on."
+            )
         largest = max(int(classes[-1]) for classes in positives.values())
         num_classes = _checked_num_classes(num_classes, largest)
         if isinstance(test, tff.simulation.datasets.ClientData):
             test = test.create_tf_dataset_from_all_clients(seed=0)
         test = mapped(test)
-        labels = np.fromiter(
-            test.map(lambda example: example["label"]).as_numpy_iterator(), np.int64
-        )
+        labels = _labels_of(test)
         _check_test_labels(labels, num_classes, test_is_unseen)
         return cls(
             name=name,
@@ -371,6 +356,13 @@ def _batches(data: tf.data.Dataset) -> Iterator[list[np.ndarray]]:
         yield tf.nest.flatten(batch)
 
 
+def _labels_of(data: tf.data.Dataset) -> np.ndarray:
+    """Reads the labels of stored examples, int64[N]."""
+    batches = data.map(lambda example: example["label"]).batch(_BATCH)
+    parts = [np.zeros(0, np.int64), *batches.as_numpy_iterator()]
+    return np.concatenate(parts)
+
+
 def _image_and_label(example: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     return example["image"], example["label"]
 
@@ -417,10 +409,8 @@ def _checked_num_classes(num_classes: int | None, largest: int) -> int:
 
 
 def _check_test_labels(labels: np.ndarray, num_classes: int, is_unseen: bool) -> None:
-    if not len(labels):
-        raise InvalidInputError("the test has no image.")
-    if labels.min() < 0 or (not is_unseen and labels.max() >= num_classes):
+    if min(labels, default=-1) < 0 or (not is_unseen and labels.max() >= num_classes):
         raise InvalidInputError(
-            f"the test has labels {labels.min()}..{labels.max()}; expected those of "
-            f"the {num_classes} classes of the clients, or test_is_unseen=True."
+            f"expected test images with labels in 0..{num_classes - 1}, as clients "
+            "have, or from 0 on with test_is_unseen=True."
         )

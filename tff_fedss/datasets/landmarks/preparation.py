@@ -159,7 +159,7 @@ def _write(
         allow_missing, the files that they belong to are not written.
     """
     folder = options.folder
-    _check_strays(folder, {unit.file for unit in units})
+    (folder / TRAIN_FOLDER).mkdir(exist_ok=True)
     listing = folder / REJECTED_FILE
     incomplete = read_rejected(listing)
     to_do = [
@@ -221,21 +221,6 @@ def _write_unit(
     with contextlib.suppress(_RejectedError):
         record_writer.write_records(options.folder / unit.file, payloads())
     return rejected
-
-
-def _check_strays(folder: pathlib.Path, expected: set[str]) -> None:
-    train = folder / TRAIN_FOLDER
-    train.mkdir(exist_ok=True)
-    strays = sorted(
-        path.name
-        for path in train.iterdir()
-        if f"{TRAIN_FOLDER}/{path.name}" not in expected and path.name[0] != "."
-    )
-    if strays:
-        raise InvalidInputError(
-            f"{train / strays[0]} is of no client of this split; remove it, or "
-            "give another `output_dir`."
-        )
 
 
 def _report(

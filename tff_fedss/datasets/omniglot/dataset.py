@@ -117,14 +117,8 @@ def load_unseen(
     character is left for a warm start, so the public images are glyphs of
     `synthetic.glyphs`.
 
-    Args:
-        data_dir: As for `load`.
-        partition: As for `load`; "drawer" gives one client to every alphabet and
-            drawer of the background set, 600 of them.
-        seed: As for `load`.
-        image_size: As for `load`.
-        classes_per_client: As for `load`.
-        drawings_per_class: As for `load`.
+    The arguments are those of `load`; with partition "drawer", every alphabet and
+    drawer of the background set is one client, 600 of them.
 
     Returns:
         The data set. Images are as those of `load`; the label is the character's number
