@@ -13,14 +13,14 @@ _MAX_REASON = 300  # characters
 
 def prepared(
     make: Callable[[], tfds.core.DatasetBuilder],
-    refusal: Callable[[str], str],
+    message: Callable[[str], str],
     config: tfds.download.DownloadConfig | None = None,
 ) -> tfds.core.DatasetBuilder:
     """Has TFDS download and prepare a data set, if it is not on the disk.
 
     Args:
         make: Makes its builder.
-        refusal: Called with the reason for which it cannot be had. Returns the message.
+        message: From the reason for which it cannot be had to the error message.
         config: See TFDS.
 
     Returns:
@@ -36,5 +36,5 @@ def prepared(
         download_manager.NonMatchingChecksumError,
     ) as error:
         reason = f"{type(error).__name__}: {files.error_text(error)}"[:_MAX_REASON]
-        raise InvalidInputError(refusal(reason)) from error
+        raise InvalidInputError(message(reason)) from error
     return builder
