@@ -9,7 +9,7 @@ import io
 import os
 import pathlib
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -268,6 +268,13 @@ def csv_table(
                 f"{where}: found {len(row)} fields; the header has {len(header)}."
             )
         yield where, dict(zip(header, row, strict=True))
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    r"""Returns the text of a CSV file, whose lines end with "\n"."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def expect_once(where_of: dict[str, str], key: str, where: str, what: str) -> None:

@@ -198,11 +198,6 @@ def of_images(
     train, tests = (rows[_by_class(images.labels[rows])] for rows in (train, tests))
     labels, names = splits.numbered(images.labels, train)
     test_labels = labels[tests]
-    if len(names) < 2:
-        raise InvalidInputError(
-            f"{images.label}: all training images are of one identity; expected two or "
-            "more."
-        )
     sizes = np.unique(images.labels[tests], return_counts=True)[1]
     if len(sizes) < 2 or sizes.max() < 2:
         raise InvalidInputError(

@@ -8,12 +8,10 @@ what is in the files.
 
 import concurrent.futures
 import contextlib
-import csv
 import fcntl
-import io
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import tensorflow as tf
@@ -80,6 +78,19 @@ def write_records(path: pathlib.Path, payloads: Iterable[bytes]) -> list[int]:
     return lengths
 
 
+def example(features: Mapping[str, bytes | int]) -> bytes:
+    """Serializes a `tf.train.Example` of single values, always the same bytes."""
+    example = tf.train.Example()
+    for name, value in features.items():
+        feature = example.features.feature[name]
+        if isinstance(value, bytes):
+            feature.bytes_list.value.append(value)
+        else:
+            feature.int64_list.value.append(value)
+    # Or the features would come in another order from run to run.
+    return example.SerializeToString(deterministic=True)
+
+
 def in_threads(
     work: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None
 ) -> Iterator[tuple[Item, Result]]:
@@ -111,13 +122,6 @@ def in_threads(
                 yield waiting.pop(future), future.result()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def csv_text(rows: Iterable[Sequence]) -> str:
-    """The lines of a CSV file."""
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
 
 
 @contextlib.contextmanager

@@ -5,8 +5,6 @@ for the clients' images and `image_id,class` for held-out ones. Other data sets 
 project use it for their partitions too.
 """
 
-import csv
-import io
 import os
 import re
 from typing import NamedTuple
@@ -91,13 +89,8 @@ def write(path: os.PathLike, split: Split) -> None:
     Raises:
         RunStoppedError: If it cannot be written.
     """
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    classes = split.classes.tolist()
-    if split.clients is None:
-        writer.writerow([_IMAGE, _CLASS])
-        writer.writerows(zip(split.image_ids, classes, strict=True))
-    else:
-        writer.writerow([_CLIENT, _IMAGE, _CLASS])
-        writer.writerows(zip(split.clients, split.image_ids, classes, strict=True))
-    files.write(path, text.getvalue().encode())
+    columns = {_IMAGE: split.image_ids, _CLASS: split.classes.tolist()}
+    if split.clients is not None:
+        columns = {_CLIENT: split.clients, **columns}
+    rows = zip(*columns.values(), strict=True)
+    files.write_text(path, files.csv_text([columns, *rows]))

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from tff_fedss import files, progress
 from tff_fedss.datasets import formats
@@ -170,21 +169,9 @@ def _write_class(
 
 def _example(encoded: bytes, label: int, name: str) -> bytes:
     """Serializes an image as TFDS reads it back."""
-
-    def feature(value: bytes) -> tf.train.Feature:
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-
-    example = tf.train.Example(
-        features=tf.train.Features(
-            feature={
-                "file_name": feature(name.encode()),
-                "image": feature(encoded),
-                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-            }
-        )
+    return record_writer.example(
+        {"file_name": name.encode(), "image": encoded, "label": label}
     )
-    # Or the three would come in another order from run to run.
-    return example.SerializeToString(deterministic=True)
 
 
 def _describe(wnids: list[str], folder: pathlib.Path, allow_undecodable: bool) -> None:
@@ -208,7 +195,7 @@ def _describe(wnids: list[str], folder: pathlib.Path, allow_undecodable: bool) -
     sizes = {split: list(map(len, lengths[split])) for split in shards.SPLITS}
     rows = [("tar", "member", "reason"), *undecodable]
     listing = folder / shards.UNDECODABLE_FILE
-    files.write_text(listing, record_writer.csv_text(rows))
+    files.write_text(listing, files.csv_text(rows))
     if undecodable and not allow_undecodable:
         total = len(undecodable) + sum(map(sum, sizes.values()))
         raise UndecodableImagesError(
@@ -224,7 +211,7 @@ def _describe(wnids: list[str], folder: pathlib.Path, allow_undecodable: bool) -
         files.write_npz(temporary, arrays)
     _write_metadata(wnids, folder, lengths)
     table = zip(wnids, sizes["train"], sizes["test"], strict=True)
-    text = record_writer.csv_text([("wnid", *shards.SPLITS), *table])
+    text = files.csv_text([("wnid", *shards.SPLITS), *table])
     files.write_text(folder / shards.CLASS_SIZES_FILE, text)
 
 

@@ -20,15 +20,10 @@ def open_index(
     """Indexes images of either origin.
 
     Args:
-        dataset: "images" (see `index.load`) or "tfds" (see `tfds_index.load`).
-        data_dir: See there; images need it.
-        folders: For images; None: "auto".
+        dataset: "images" (see `index.load`) or "tfds" (see `tfds_index.load`), whose
+            arguments the others are. Images need data_dir, tfds needs tfds_name.
         needs_clients: Whether folders that could be a client's or a part of a class
             ("auto") are the client's, as they must be to serve.
-        tfds_name: For tfds, which needs it.
-        image_key: For tfds.
-        label_key: For tfds.
-        client_key: For tfds.
     """
     if dataset == "images":
         if data_dir is None:

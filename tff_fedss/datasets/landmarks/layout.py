@@ -2,9 +2,8 @@
 
 import pathlib
 
-import tensorflow as tf
-
 from tff_fedss import files
+from tff_fedss.datasets.federated import record_writer
 
 TRAIN_FOLDER = "train"
 TEST_FILE = "test.tfRecord"
@@ -26,14 +25,7 @@ def to_record(encoded: bytes, label: int) -> bytes:
     Returns:
         A serialized `tf.train.Example`.
     """
-    image = tf.train.BytesList(value=[encoded])
-    labels = tf.train.Int64List(value=[label])
-    features = {
-        IMAGE_FEATURE: tf.train.Feature(bytes_list=image),
-        CLASS_FEATURE: tf.train.Feature(int64_list=labels),
-    }
-    example = tf.train.Example(features=tf.train.Features(feature=features))
-    return example.SerializeToString(deterministic=True)
+    return record_writer.example({IMAGE_FEATURE: encoded, CLASS_FEATURE: label})
 
 
 def read_rejected(path: pathlib.Path) -> set[str]:

@@ -170,7 +170,7 @@ def _write(
     rejected = {}
     if to_do:
         if not listing.exists():
-            files.write_text(listing, record_writer.csv_text([REJECTED_COLUMNS]))
+            files.write_text(listing, files.csv_text([REJECTED_COLUMNS]))
         appended = files.AppendedFile(listing)
 
         def work(unit: _Unit) -> list[_Rejected]:
@@ -188,7 +188,7 @@ def _write(
         for row in rejected.get(unit.owner, ())
     ]
     if in_order:
-        text = record_writer.csv_text([REJECTED_COLUMNS, *in_order])
+        text = files.csv_text([REJECTED_COLUMNS, *in_order])
         files.write_text(listing, text)
     else:
         listing.unlink(missing_ok=True)
@@ -216,7 +216,7 @@ def _write_unit(
             if not options.allow_missing or len(rejected) == len(unit.image_ids):
                 raise _RejectedError
             # Before the file is there: a program that is killed must know of them.
-            listing.append(record_writer.csv_text(rejected))
+            listing.append(files.csv_text(rejected))
 
     with contextlib.suppress(_RejectedError):
         record_writer.write_records(options.folder / unit.file, payloads())
