@@ -17,13 +17,11 @@ def open_index(
     label_key: str | None = None,
     client_key: str | None = None,
 ) -> index.ImageIndex:
-    """Indexes images of either origin.
+    """Indexes images of either origin, "images" or "tfds".
 
-    Args:
-        dataset: "images" (see `index.load`) or "tfds" (see `tfds_index.load`), whose
-            arguments the others are. Images need data_dir, tfds needs tfds_name.
-        needs_clients: Whether folders that could be a client's or a part of a class
-            ("auto") are the client's, as they must be to serve.
+    The arguments are those of `index.load`, which needs data_dir, or of
+    `tfds_index.load`, which needs tfds_name. With needs_clients, folders that could be
+    a client's or a part of a class ("auto") are the client's, as they must be to serve.
     """
     if dataset == "images":
         if data_dir is None:
