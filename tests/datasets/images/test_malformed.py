@@ -82,7 +82,7 @@ CASES = {
         "is a file; expected a folder or an archive",
     ),
     "empty folder": (only({}), "found no image, no file; expected"),
-    "no images": (only({"a/x.txt": b""}), "found 'a/x.txt'; expected CLASS/image"),
+    "no images": (only({"a/x.txt": b""}), "no image, 'a/x.txt'; expected CLASS/image"),
     "no class folders": (only({"1.png": PNG}), "1.png lies in no folder; expected"),
     "half of them in folders": (
         folder(more={"x.png": PNG}),

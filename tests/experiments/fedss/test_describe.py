@@ -175,7 +175,9 @@ def test_imagenet21k_has_the_papers_25_691_clients():
 def test_imagenet21k_with_another_number_of_clients():
     split = imagenet21k.client_partition(np.full(100, 50), seed=0, num_clients=30)
     assert len(split.sizes) == 30 and split.sizes.sum() == 100 * 40
-    with pytest.raises(InvalidInputError, match="20 places for a class, but the images of 10"):
+    with pytest.raises(
+        InvalidInputError, match="20 places for a class, but the images of 10"
+    ):
         imagenet21k.client_partition(np.full(10, 10), seed=0)
 
 
