@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from experiments.common import config, output_files, plots
 from tff_fedss import training
+from tff_fedss.errors import InvalidInputError
 
 _TOPIC = "The run"
 _ConfigT = TypeVar("_ConfigT", bound=config.Config)
@@ -69,6 +70,16 @@ def filled(asked: _ConfigT, settings: Mapping[str, Any]) -> _ConfigT:
     """Returns the flags with defaults, by flag, where they were left open."""
     is_open = {k: v for k, v in settings.items() if getattr(asked, k) is None}
     return dataclasses.replace(asked, **is_open)
+
+
+def check_image_size(asked: config.Config, flag: str) -> None:
+    """Refuses images that are too small for a network, the value of a flag."""
+    network = getattr(asked, flag)
+    if network.startswith(("mobilenet", "resnet")) and asked.image_size < 32:
+        raise InvalidInputError(
+            f"--{flag}={network} needs --image_size of at least 32, found "
+            f"{asked.image_size}."
+        )
 
 
 def run(

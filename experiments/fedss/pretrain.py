@@ -174,17 +174,12 @@ def _with_defaults(config: Config) -> Config:
                 f"--{name} does not go with --dataset={config.dataset}."
             )
     config = config.filled(next(iter(family.settings.values())))
-    is_mobilenet = config.model.startswith("mobilenet")
-    if config.normalization != "group" and not is_mobilenet:
+    if config.normalization != "group" and not config.model.startswith("mobilenet"):
         raise InvalidInputError(
             f"--normalization={config.normalization} needs a MobileNetV3, found "
             f"--model={config.model}."
         )
-    if is_mobilenet and config.image_size < 32:
-        raise InvalidInputError(
-            f"--model={config.model} needs --image_size of at least 32, found "
-            f"{config.image_size}."
-        )
+    launch.check_image_size(config, "model")
     return config
 
 

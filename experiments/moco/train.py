@@ -263,11 +263,7 @@ def _with_defaults(config: Config) -> Config:
             f"--batch_size={config.batch_size} must be a multiple of "
             f"{models.BATCH_NORM_SPLITS} with --backbone={_SPLIT}."
         )
-    if config.backbone.startswith("resnet") and config.image_size < 32:
-        raise InvalidInputError(
-            f"--backbone={config.backbone} needs --image_size of at least 32, found "
-            f"{config.image_size}."
-        )
+    launch.check_image_size(config, "backbone")
     return config
 
 

@@ -258,11 +258,7 @@ def _with_defaults(config: Config) -> Config:
             f"--model={config.model} does not go with --dataset={dataset}: mlp is for "
             "vectors (generated), the others are for images."
         )
-    if config.model.startswith("mobilenet") and config.image_size < 32:
-        raise InvalidInputError(
-            f"--model={config.model} needs --image_size of at least 32, found "
-            f"{config.image_size}."
-        )
+    launch.check_image_size(config, "model")
     if (config.lfw_pairs is None) != (config.lfw_dir is None):
         raise InvalidInputError(
             "--lfw_pairs=FILE and --lfw_dir=DIR go together: the list, and its images."
