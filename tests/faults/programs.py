@@ -289,6 +289,7 @@ def command(name: str) -> str:
         "rf_softmax_labels": "rf_softmax",
         "partial_fc_faces": "partial_fc",
         "run_table": "table",
+        "sampler_quality": "python -m experiments.rf_softmax.sampler_quality",
     }
     return others.get(name, name)
 
