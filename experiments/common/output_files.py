@@ -9,14 +9,12 @@ from typing import Any
 from experiments.common import table
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.files import replacing, write_text
+from tff_fedss.files import write_text
 
 __all__ = [
-    "check_name",
     "check_named",
     "create_folder",
     "drawing_afterwards",
-    "replacing",
     "write_csv",
     "write_text",
 ]
@@ -37,26 +35,8 @@ def create_folder(path: str | os.PathLike, flag: str = "output_dir") -> pathlib.
     return pathlib.Path(path)
 
 
-def check_name(name: str) -> None:
-    """Checks that --name can begin the names of files.
-
-    Raises:
-        InvalidInputError: If it is empty or holds a slash, so that files would get
-            another name, or lie elsewhere.
-    """
-    if not name or "/" in name:
-        raise InvalidInputError(f"--name={name} must be a file's name without a slash.")
-
-
 def check_named(**folders: str | os.PathLike | None) -> None:
-    """Checks that folders have names, by the flags that give them.
-
-    Args:
-        **folders: None where it is left open.
-
-    Raises:
-        InvalidInputError: If one is empty.
-    """
+    """Refuses an empty folder name, by the flags that give them; None is left open."""
     for flag, path in folders.items():
         if path is not None and not os.fspath(path):
             raise InvalidInputError(f"--{flag}= is empty; expected a folder.")
@@ -64,14 +44,7 @@ def check_named(**folders: str | os.PathLike | None) -> None:
 
 @contextlib.contextmanager
 def drawing_afterwards(draw: Callable[[], None]) -> Iterator[None]:
-    """Draws at the end of the body, and also if that is stopped.
-
-    What was measured before Ctrl-C is worth a picture too, but what stopped the body is
-    the news: a picture that cannot be written then is none.
-
-    Args:
-        draw: Draws and writes.
-    """
+    """Draws at the end of the body, and if possible also where that is stopped."""
     try:
         yield
     except BaseException:
@@ -86,7 +59,7 @@ def write_csv(
     rows: Iterable[Mapping[str, Any]],
     columns: Sequence[str] | None = None,
 ) -> None:
-    """Writes rows of values by column, with a header, see `replacing`.
+    """Writes rows of values by column, with a header.
 
     Args:
         path: The file.

@@ -19,16 +19,6 @@ def test_csv_has_a_header_and_empty_cells_for_what_is_missing(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "a.md"
-    output_files.write_text(path, "old")
-    with pytest.raises(ZeroDivisionError), output_files.replacing(path) as temporary:
-        temporary.write_text("half of the n")
-        raise ZeroDivisionError
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
 def test_what_the_machine_refuses_stops_the_program(tmp_path, monkeypatch, number):
     def refuse(*_, **__):
