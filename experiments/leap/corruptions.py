@@ -30,13 +30,10 @@ def with_subclasses(
 
     Args:
         data: The images.
-        num_classes: How many classes there are to be; each must get two subclasses.
-        imbalance: How many times as many images the largest subclass of a class has
-            as its smallest, at least 1.
+        num_classes: The number of classes to make; each must get two subclasses.
+        imbalance: The images of the largest subclass of a class over those of its
+            smallest, at least 1.
         seed: Of the choice of images.
-
-    Returns:
-        The data set with these classes, its images in their order.
 
     Raises:
         InvalidInputError: If there are too few classes.
@@ -88,11 +85,8 @@ def with_near_duplicates(
 
     Args:
         data: The images.
-        share: Of the training images, in [0, 1): so many, rounded, are replaced.
+        share: Of the training images that are replaced, in [0, 1).
         seed: Of the choice.
-
-    Returns:
-        The data set with as many training images as before.
 
     Raises:
         InvalidInputError: If fewer images are left than are to be copied.
@@ -131,12 +125,9 @@ def with_label_noise(data: LabelledImages, share: float, seed: int) -> LabelledI
 
     Args:
         data: The images.
-        share: Of the training images, in [0, 1): so many, rounded, get another
-            label, each of the n - 1 with the same probability.
+        share: Of the training images that get another label, in [0, 1): each of the
+            n - 1 with the same probability. The labels of the test stay right.
         seed: Of the choice.
-
-    Returns:
-        The data set with these labels; those of the test stay right.
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, _NOISE]))
     count = round(share * len(data.train_labels))
