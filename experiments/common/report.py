@@ -15,31 +15,24 @@ the table, the runs, the folder and the stem of the files' names, and returns li
 """
 
 import pathlib
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
-from typing import NamedTuple
 
 import pandas as pd
 
 from experiments.common import (
     output_files,
-    paired,
     plots,
     results,
     table_header,
 )
-from experiments.common import table as tables
-from experiments.common.cells import Cell, Metric, Table, as_texts
+from experiments.common import page as page_lib
+from experiments.common.cells import Cell, Table, as_texts
 from tff_fedss.errors import InvalidInputError
 
 _MOST_CURVES = 12
-_LATE = "late gain of "
 # Where runs lie, and what `./run.sh table --rounds` changes.
 _FREE = frozenset({"data_dir", "clients_csv", "pretrained", "runtime"})
-
-# The runs of each cell, by its name.
-Runs = Mapping[str, Sequence[results.Run]]
 
 
 def write_table(
@@ -86,8 +79,8 @@ def write_table(
                 {cell: max(num_seeds, len(own)) for cell, own in runs.items()},
             ),
             "",
-            *page(table, runs, measured, paper, num_seeds),
-            *_notes(table, runs, measured, paper),
+            *page_lib.page(table, runs, measured, paper, num_seeds),
+            *page_lib.notes(table, runs, measured, paper),
             *draw(table, runs, folder, stem),
         ]
     )
@@ -146,7 +139,7 @@ def _is_same(first: str, second: str) -> bool:
         return first.lower() == second.lower()
 
 
-def frame(table: Table, runs: Runs) -> pd.DataFrame:
+def frame(table: Table, runs: page_lib.Runs) -> pd.DataFrame:
     """Returns a row for each run: cell, row, column, seed, rounds, hours and metrics.
 
     A metric is the value after the last round, as metrics.csv has it. An unfinished run
@@ -162,7 +155,7 @@ def frame(table: Table, runs: Runs) -> pd.DataFrame:
         for run in own:
             row = {
                 "cell": name,
-                "row": _row(cell),
+                "row": page_lib.row_of(cell),
                 "column": cell.column,
                 "seed": run.seed,
                 "is_done": run.is_done,
@@ -176,14 +169,10 @@ def frame(table: Table, runs: Runs) -> pd.DataFrame:
                 last = run.rows[-1] if run.is_done else {}
                 row[metric.name] = last.get(metric.name)
                 if table.has_late and run.is_done:
-                    row[_LATE + metric.name] = run.late_gain(metric.name)
+                    row[page_lib.LATE + metric.name] = run.late_gain(metric.name)
             rows.append(row)
     numbers = [m.name for m in table.metrics]
     return pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))
-
-
-def _row(cell: Cell) -> str:
-    return cell.row or cell.title
 
 
 # --- The paper's numbers ----------------------------------------------------------
@@ -200,343 +189,12 @@ def _paper_values(table: Table, number: str) -> pd.DataFrame:
     return values[values["table"] == number]
 
 
-def _printed(paper: pd.DataFrame, cell: Cell, metric: str) -> str:
-    found = paper[(paper["cell"] == _paper_key(cell)) & (paper["metric"] == metric)]
-    return "" if found.empty else _value_and_std(found.iloc[0])
-
-
-def _paper_key(cell: Cell) -> str:
-    return cell.paper or ", ".join(x for x in (_row(cell), cell.column) if x)
-
-
-def _value_and_std(row: pd.Series) -> str:
-    return row["value"] + (f" ± {row['std']}" if row["std"] else "")
-
-
-# --- The page ---------------------------------------------------------------------
-
-
-def page(
-    table: Table,
-    runs: Runs,
-    measured: pd.DataFrame,
-    paper: pd.DataFrame,
-    num_seeds: int,
-) -> list[str]:
-    """Returns the lines of the page below its header and above its notes.
-
-    Args:
-        table: The table.
-        runs: The runs by cell.
-        measured: The same, see `frame`.
-        paper: The paper's numbers of this table.
-        num_seeds: How many seeds each cell is to have.
-    """
-    metrics = [m for m in table.metrics if measured[m.name].notna().any()]
-    metrics = metrics or list(table.metrics[:1])
-    if not table.is_pivot:
-        lines = _flat(table, runs, metrics, measured, paper, num_seeds)
-    else:
-        lines = []
-        for metric in metrics:
-            own = _Values(table, metric, measured, num_seeds)
-            lines += _pivot(table, f"{metric.title}:", own.text, paper, metric.name)
-    return [*lines, *_differences(table, metrics, measured), *_late(table, measured)]
-
-
-class _Values(NamedTuple):
-    """How a metric of a cell is written."""
-
-    table: Table
-    metric: Metric
-    measured: pd.DataFrame
-    num_seeds: int
-
-    def of(self, cell: Cell) -> list[float]:
-        """The values of the finished runs, by seed, scaled."""
-        own = self.measured[self.measured["cell"] == cell.name]
-        return (self.metric.scale * own[self.metric.name].dropna()).tolist()
-
-    def text(self, cell: Cell) -> str:
-        """Mean ± standard deviation, or the best seed; with a note of missing ones."""
-        values, form = self.of(cell), self.metric.form
-        own = self.measured[self.measured["cell"] == cell.name]
-        if not values:
-            return "" if own["is_done"].any() else "-"
-        if _row(cell) in self.table.best_of:
-            by = own[self.metric.best_by or self.metric.name]
-            text = format(self.metric.scale * own[self.metric.name][by.idxmax()], form)
-        else:
-            text = format(statistics.fmean(values), form)
-            if len(values) > 1 and self.metric.has_std:
-                text += f" ± {statistics.stdev(values):{form}}"
-        if self.table.is_pivot and len(values) < self.num_seeds:
-            text += f" ({len(values)}/{self.num_seeds})"
-        return text + " †" * bool(own["collapsed"].any())
-
-
-def _flat(
-    table: Table,
-    runs: Runs,
-    metrics: Sequence[Metric],
-    measured: pd.DataFrame,
-    paper: pd.DataFrame,
-    num_seeds: int,
-) -> list[str]:
-    """A row for each cell, a column for each metric."""
-    values = [_Values(table, metric, measured, num_seeds) for metric in metrics]
-    rows = []
-    for cell in table.cells.values():
-        own = measured[measured["cell"] == cell.name]
-        done = int(own["is_done"].sum())
-        row = {
-            "cell": cell.title,
-            "seeds": f"{done}/{max(num_seeds, len(own))}",
-        }
-        for value in values:
-            row[value.metric.title] = value.text(cell)
-            printed = _printed(paper, cell, value.metric.name)
-            row[f"paper's {value.metric.title}"] = printed
-        if len(metrics) == 1:
-            half = tables.half_width(values[0].of(cell))
-            row["95 %"] = "" if half is None else f"± {half:{metrics[0].form}}"
-        if table.has_late:
-            row["last quarter"] = str(_late_gain(own, metrics[0]))
-        if table.reference:
-            row |= _by_curve(table, cell, runs)
-        row["hours"] = f"{own['hours'].sum():.2f}"
-        rows.append(row)
-    kept = [name for name in rows[0] if any(row[name] for row in rows)]
-    texts = [[row[name] for name in kept] for row in rows]
-    return [tables.as_markdown(kept, texts), ""]
-
-
-def _pivot(
-    table: Table,
-    caption: str,
-    text: Callable[[Cell], str],
-    paper: pd.DataFrame | None = None,
-    metric: str = "",
-) -> list[str]:
-    """A row for each `Cell.row`, each followed by the paper's, and columns."""
-    columns = _columns(table)
-    by_place = {(_row(cell), cell.column): cell for cell in table.cells.values()}
-    rows = []
-    for row in dict.fromkeys(_row(cell) for cell in table.cells.values()):
-        cells = [by_place.get((row, column)) for column in columns]
-        best = " (best)" * (row in table.best_of and paper is not None)
-        rows.append([row + best, *("" if c is None else text(c) for c in cells)])
-        if paper is not None:
-            printed = ["" if c is None else _printed(paper, c, metric) for c in cells]
-            rows.append([f"{row}, paper", *printed])
-    rows = [row for row in rows if any(row[1:])]
-    header = ["", *(column or table.no_column for column in columns)]
-    return [caption, "", tables.as_markdown(header, rows), ""] if rows else []
-
-
-def _columns(table: Table) -> list[str]:
-    """The columns, that of cells without one last."""
-    found = dict.fromkeys(cell.column for cell in table.cells.values())
-    return sorted(found, key=lambda column: not column)
-
-
-def _differences(
-    table: Table, metrics: Sequence[Metric], measured: pd.DataFrame
-) -> list[str]:
-    """How far apart cells are, seed by seed.
-
-    A table of columns has a table of differences for each metric; one without columns a
-    single one, with a column for each metric.
-    """
-    metrics = [metric for metric in metrics if metric.difference_scale]
-    columns = _columns(table)
-    if columns != [""]:
-        header = ["", *(column or table.no_column for column in columns)]
-        text = []
-        for metric in metrics:
-            text += _difference_table(
-                header,
-                f"Differences in {metric.title}{_unit(metric)}",
-                {
-                    _pair_title(pair): [
-                        _difference(table, metric, measured, pair, column)
-                        for column in columns
-                    ]
-                    for pair in table.pairs
-                },
-            )
-        return text
-    return _difference_table(
-        ["", *(metric.title for metric in metrics)],
-        f"Differences{_unit(metrics[0])}",
-        {
-            _pair_title(pair): [
-                _difference(table, metric, measured, pair, "") for metric in metrics
-            ]
-            for pair in table.pairs
-        },
-    )
-
-
-def _difference_table(
-    header: Sequence[str], title: str, rows: Mapping[str, Sequence[str]]
-) -> list[str]:
-    shown = [[name, *row] for name, row in rows.items() if any(row)]
-    if not shown:
-        return []
-    caption = f"{title}: {paired.CAPTION}"
-    return [caption, "", tables.as_markdown(header, shown), ""]
-
-
-def _unit(metric: Metric) -> str:
-    return ", in points" if metric.difference_scale == 100 else ""
-
-
-def _pair_title(pair: tuple) -> str:
-    first, second = pair
-    if isinstance(second, tuple):
-        second = f"{second[0]} ({second[1]})"
-    return f"{first} − {second}"
-
-
-def _difference(
-    table: Table, metric: Metric, measured: pd.DataFrame, pair: tuple, column: str
-) -> str:
-    """A row's cell in a column minus another row's; a row without columns has one."""
-    first, second = pair
-    places = [(first, column), second if isinstance(second, tuple) else None]
-    if places[1] is None:
-        places[1] = (second, column)
-        known = {(_row(cell), cell.column) for cell in table.cells.values()}
-        if known.isdisjoint(places):
-            return ""
-        places = [x if x in known else (x[0], "") for x in places]
-    if places[0] == places[1]:
-        return ""
-    sides = [
-        measured[(measured["row"] == row) & (measured["column"] == at)].set_index(
-            "seed"
-        )[metric.name]
-        for row, at in places
-    ]
-    scale = metric.difference_scale
-    return str(paired.between(*sides, scale, metric.difference_digits))
-
-
-# --- What is read off curves ------------------------------------------------------
-
-
-def _late_gain(own: pd.DataFrame, metric: Metric) -> paired.Difference:
-    """What the last quarter of the rounds brought, see `results.Run.late_gain`."""
-    column = own.get(_LATE + metric.name, pd.Series(dtype=float))
-    return paired.Difference(column.astype(float).dropna().tolist())
-
-
-def _late(table: Table, measured: pd.DataFrame) -> list[str]:
-    """The late gains as a table; a flat page has them in a column."""
-    if not (table.has_late and table.is_pivot):
-        return []
-    text = []
-    for metric in table.metrics:
-        text += _pivot(
-            table,
-            f"What the last quarter of the rounds brought in {metric.title}, in "
-            "points, likewise: what still rises has not shown its end.",
-            lambda cell, metric=metric: str(
-                _late_gain(measured[measured["cell"] == cell.name], metric)
-            ),
-        )
-    return text
-
-
-def _by_curve(table: Table, cell: Cell, runs: Runs) -> dict[str, str]:
-    """When the mean over seeds is highest, and when it passes the reference's last."""
-    metric = table.metrics[0]
-
-    def curve(own: Cell) -> plots.Curve | None:
-        done = [run.rows for run in runs[own.name] if run.is_done]
-        series = plots.Series("", plots.REFERENCE, done)
-        found = plots.panel([series], table.x, metric.name, "", "", scale=metric.scale)
-        return found.curves[0] if found.curves else None
-
-    row = {f"best {metric.title}": "", f"passes {table.reference}'s last after": ""}
-    mine = curve(cell)
-    if mine is None:
-        return row
-    best = int(mine.y.argmax())
-    row[f"best {metric.title}"] = f"{mine.y[best]:{metric.form}} ({mine.x[best]:,})"
-    for other in table.cells.values():
-        if (_row(other), other.column) == (table.reference, cell.column):
-            theirs = curve(other)
-            if theirs is not None:
-                passed = mine.x[mine.y >= theirs.y[-1]]
-                row[f"passes {table.reference}'s last after"] = (
-                    f"{passed[0]:,}" if len(passed) else "not"
-                )
-    return row
-
-
-# --- Notes ------------------------------------------------------------------------
-
-
-def _notes(
-    table: Table, runs: Runs, measured: pd.DataFrame, paper: pd.DataFrame
-) -> list[str]:
-    """What a reader needs to know of the numbers, as a list."""
-    notes = [
-        "Mean ± standard deviation over finished seeds (ddof = 1), after the last "
-        "round."
-    ]
-    if not table.is_pivot and len(table.metrics) == 1:
-        notes[0] += " 95 %: half of the mean's interval by Student's t."
-    if table.best_of:
-        notes.append(f"Of {' and '.join(table.best_of)} the best seed.")
-    if not measured["is_done"].all() or len(measured) < len(table.cells):
-        notes.append("`-`: no finished run.")
-    if measured["collapsed"].any():
-        by_cell = measured.groupby("cell", sort=False)["collapsed"]
-        counts = by_cell.agg(["sum", "size"]).query("sum > 0")
-        cells = ", ".join(
-            f"{row['sum']} of {row['size']} of {cell}"
-            for cell, row in counts.iterrows()
-        )
-        notes.append(
-            f"†: features collapsed ({cells}): all images look alike to the model, or "
-            "it is at chance. Such a number says nothing of the method."
-        )
-    if table.has_late:
-        all_runs = [run for own in runs.values() for run in own]
-        late = results.late_note(all_runs, table.metrics[0].name)
-        notes.append(
-            f"Last quarter: the gain after 3/4 of the rounds, in points.{late}"
-        )
-    for note in table.notes:
-        notes += [note] if isinstance(note, str) else note(table, runs, paper)
-    sources = ", ".join(dict.fromkeys(paper["source"]))
-    if sources:
-        notes.append(f"The paper's numbers: {sources}.")
-    return [*(f"- {note}" for note in notes), "", *_other_numbers(table, paper)]
-
-
-def _other_numbers(table: Table, paper: pd.DataFrame) -> list[str]:
-    """The paper's numbers of cells that this table has not."""
-    keys = {_paper_key(cell) for cell in table.cells.values()}
-    titles = {metric.name: metric.title for metric in table.metrics}
-    other = paper[~paper["cell"].isin(keys) & paper["metric"].isin(titles)]
-    if other.empty:
-        return []
-    metrics = [name for name in titles if (other["metric"] == name).any()]
-    texts = other.assign(text=other.apply(_value_and_std, axis=1))
-    by_cell = texts.pivot(index="cell", columns="metric", values="text").fillna("")
-    rows = [[cell, *by_cell.loc[cell, metrics]] for cell in other["cell"].unique()]
-    header = ["", *(titles[name] for name in metrics)]
-    return ["The paper's other numbers:", "", tables.as_markdown(header, rows), ""]
-
-
 # --- Curves -----------------------------------------------------------------------
 
 
-def draw_curves(table: Table, runs: Runs, folder: pathlib.Path, stem: str) -> list[str]:
+def draw_curves(
+    table: Table, runs: page_lib.Runs, folder: pathlib.Path, stem: str
+) -> list[str]:
     """Draws the metric by round, a panel for each of `Table.curves`, as STEM.png.
 
     Of many cells, those that end highest are drawn.

@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import pathlib
 import re
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -198,6 +199,11 @@ class Run:
                 f"{self.last_line}: the run is done, but its last row has no {metric}."
             )
         return scale * self.rows[-1][metric]
+
+    def mean(self, column: str) -> float | None:
+        """Returns the mean of a column of metrics.csv; None if it is empty."""
+        values = [row[column] for row in self.rows if column in row]
+        return statistics.fmean(values) if values else None
 
     def late_start(self, metric: str) -> int | None:
         """Returns the measured round that is nearest to three quarters of all.

@@ -18,7 +18,7 @@ Hours on 2 cores at --scale=mini, three seeds: Table 1 1.8, Table 2 with Table 4
 tiny_imagenet, photographs, begins with PHI of `./run.sh pretrain
 --flagfile=experiments/fedss/pretrain_photographs.flags`: without it, nothing is learnt.
 What to expect: docs/results/table1_mini and table2_mini; the paper's numbers are in
-`paper_values`. --scale=paper has not been run: no such GPUs.
+paper.csv. --scale=paper has not been run: no such GPUs.
 """
 
 import itertools
@@ -26,7 +26,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.common.cells import Cell, Table, table
+from experiments.fedss import pages
 from experiments.fedss.methods import METHODS
+from experiments.fedss.table_results import row_of
 
 _PROGRAM = "experiments.fedss.train"
 # A.2: what all data sets share.
@@ -119,10 +121,11 @@ def _drawing(
     for method, is_corrected, m in itertools.product(methods, corrections, sizes):
         settings = {**common, "method": method, "num_negatives": m}
         name, title = f"{prefix}_{method}_m{m}", f"{METHODS[method].title}, m = {m}"
+        row = row_of(method, is_corrected)
         if not is_corrected:
             settings["logit_correction"] = "none"
             name, title = f"{name}_uncorrected", f"{title}, no logit correction"
-        cells.append(Cell(name, settings, title))
+        cells.append(Cell(name, settings, title, row=row, column=f"m = {m}"))
     return cells
 
 
@@ -138,6 +141,7 @@ def _others(
             f"{prefix}_{method}",
             {**common, "method": method, **own.get(method, {})},
             METHODS[method].title,
+            row=row_of(method),
         )
         for method in methods
     ]
@@ -211,21 +215,34 @@ def _spreadout(margin: float, weights: Sequence[float]) -> list[Cell]:
 def _table(
     title: str, cells: list[Cell], results: str, seeds: tuple[int, ...] = (0, 1, 2)
 ) -> Table:
-    return table(title, _PROGRAM, cells, results, seeds)
+    """A table that the paper has not."""
+    return table(title, _PROGRAM, cells, results, seeds, **pages.of_search(cells))
+
+
+def _paper_table(
+    title: str,
+    cells: list[Cell],
+    results: str,
+    figures: Sequence[int] = (3, 4, 5),
+    with_train: bool = False,
+) -> Table:
+    """A table of the paper, with the figures that are drawn of its runs."""
+    page = pages.of_paper(cells, figures, with_train)
+    return table(title, _PROGRAM, cells, results, **page)
 
 
 TABLES = {
-    ("1", "paper"): _table(
+    ("1", "paper"): _paper_table(
         "Table 1, Landmarks-User-160k",
         _six_methods("landmarks", _LANDMARKS),
         "table1_paper",
     ),
-    ("1", "mini"): _table(
+    ("1", "mini"): _paper_table(
         "Table 1 at a size for 2 cores, Omniglot",
         _six_methods("omniglot", _MINI_1),
         "table1_mini",
     ),
-    ("1", "tiny_imagenet"): _table(
+    ("1", "tiny_imagenet"): _paper_table(
         "Table 1 with photographs, Tiny-ImageNet",
         [
             *_drawing("tiny_imagenet", _TINY_IMAGENET, ["fedss"], (5, 20, 80)),
@@ -234,40 +251,49 @@ TABLES = {
         ],
         "table1_tiny_imagenet",
     ),
-    ("2", "paper"): _table(
+    ("2", "paper"): _paper_table(
         "Table 2, Stanford Online Products", _table_2("sop", _SOP), "table2_paper"
     ),
-    ("2", "mini"): _table(
+    ("2", "mini"): _paper_table(
         "Table 2 at a size for 2 cores, unseen characters of Omniglot",
         _table_2("omniglot", _MINI_2),
         "table2_mini",
     ),
-    ("3", "paper"): _table(
+    ("3", "paper"): _paper_table(
         "Table 3, ImageNet-21k",
         _six_methods("imagenet21k", _IMAGENET21K, (50, 100, 200, 400, 800)),
         "table3_paper",
+        figures=(3, 4, 10),
     ),
     # The same runs as those of Table 2.
-    ("4", "paper"): _table(
-        "Table 4, Stanford Online Products", _table_4("sop", _SOP), "table2_paper"
+    ("4", "paper"): _paper_table(
+        "Table 4, Stanford Online Products",
+        _table_4("sop", _SOP),
+        "table2_paper",
+        figures=(),
+        with_train=True,
     ),
-    ("4", "mini"): _table(
+    ("4", "mini"): _paper_table(
         "Table 4 at a size for 2 cores, unseen characters of Omniglot",
         _table_4("omniglot", _MINI_2),
         "table2_mini",
+        figures=(),
+        with_train=True,
     ),
     # Beside those of Table 1.
-    ("figure6", "paper"): _table(
+    ("figure6", "paper"): _paper_table(
         "Figure 6, Landmarks-User-160k",
         _figure_6("landmarks", _LANDMARKS, positives=90),
         "table1_paper",
+        figures=(),
     ),
-    ("figure6", "mini"): _table(
+    ("figure6", "mini"): _paper_table(
         "Figure 6 at a size for 2 cores, Omniglot",
         _figure_6("omniglot", _MINI_1, positives=20),
         "table1_mini",
+        figures=(),
     ),
-    ("2", "chunks"): _table(
+    ("2", "chunks"): _paper_table(
         "Table 2 at a size for 2 cores, a character on one or two clients",
         _six_methods("omniglot", _CHUNKS),
         "table2_chunks",

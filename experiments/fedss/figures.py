@@ -1,11 +1,25 @@
-"""Figures 3 to 10 of the FedSS paper, drawn from our own runs."""
+"""Figures 3 to 10 of the FedSS paper, drawn from our own runs.
 
+    ./run.sh python -m experiments.fedss.figures --figures=7 --results_dirs=DIR
+
+`./run.sh table` draws those of its runs alone, 3, 4 and 5 (10 in the appendix). The
+others are drawn by this program: 6 takes the runs of Table 1 and of the table figure6;
+7 the weights of FedSS and NegOnly; 8 no run; 9 the weights of FullSoftmax or, where
+these are not there, a new model. 7 and 9 look at the data of the runs.
+"""
+
+import dataclasses
 import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from experiments.fedss import model_figures, result_figures
+from experiments.common import config, output_files, program
+from experiments.common import results as results_lib
+from experiments.common.cells import Table
+from experiments.fedss import model_figures, result_figures, table_results
 from experiments.fedss.model_figures import LoadTask
 from experiments.fedss.result_figures import NothingToDraw
-from experiments.fedss.table_results import Results
+from tff_fedss.errors import InvalidInputError
 
 # What each figure shows, for captions.
 CAPTIONS = {
@@ -30,8 +44,9 @@ _OF_RESULTS = {
 def draw(
     number: int,
     path: pathlib.Path,
-    results: Results | None = None,
+    results: table_results.Results | None = None,
     load_task: LoadTask | None = None,
+    **options: Any,
 ) -> None:
     """Draws a figure from whatever cells there are.
 
@@ -41,6 +56,7 @@ def draw(
         results: The runs; only figure 8 needs none.
         load_task: Figures 7 and 9 look at the data with this. By default the data set
             of the runs is loaded from where they had it.
+        **options: Of `model_figures.figure9`.
 
     Raises:
         NothingToDraw: If the runs do not serve for this figure; it says why.
@@ -48,11 +64,116 @@ def draw(
     """
     if number == 8:
         model_figures.figure8(path)
-        return
-    if results is None:
+    elif results is None:
         raise NothingToDraw("it needs the results of runs")
-    if number in _OF_RESULTS:
+    elif number in _OF_RESULTS:
         _OF_RESULTS[number](results, path)
-        return
-    of_model = {7: model_figures.figure7, 9: model_figures.figure9_of_results}
-    of_model[number](results, path, load_task or model_figures.load_task_of_flags)
+    else:
+        load_task = load_task or model_figures.load_task_of_flags
+        if number == 7:
+            model_figures.figure7(results, path, load_task)
+        else:
+            model_figures.figure9_of_results(results, path, load_task, **options)
+
+
+def draw_all(
+    numbers: Sequence[int],
+    table: Table,
+    runs: Mapping[str, Sequence[results_lib.Run]],
+    folder: pathlib.Path,
+    stem: str,
+) -> list[str]:
+    """Draws figures of a table's runs; returns the lines of its page that show them."""
+    del table, stem
+    results = table_results.of_runs(run for own in runs.values() for run in own)
+    lines = []
+    for number in numbers:
+        try:
+            draw(number, folder / f"figure{number}.png", results)
+        except NothingToDraw as reason:
+            lines += [f"Figure {number} is not drawn: {reason}.", ""]
+        else:
+            caption = f"Figure {number}: {CAPTIONS[number]}"
+            lines += [f"![{caption}](figure{number}.png)", ""]
+    return lines
+
+
+# --- The program ------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """The flags of the program."""
+
+    figures: tuple[str, ...] = config.flag(
+        ("3", "4", "5"), "Numbers of the figures to draw, of 3 to 10."
+    )
+    results_dirs: tuple[str, ...] = config.flag(
+        (), "The folders of the runs, CELL/seedK/, or of their runs.tar.xz."
+    )
+    output_dir: str | None = config.flag(
+        None,
+        "Where to write. Default: the first of --results_dirs, or results/figures.",
+    )
+    data_dir: str | None = config.flag(
+        None, "Where the data set is now. Default: where the runs had it."
+    )
+    num_negatives: tuple[str, ...] | None = config.flag(
+        None, "The values of |N_k| of figure 9. Default: those of FedSS's runs."
+    )
+    clients_per_round: int | None = config.flag(
+        None,
+        "K of figure 9. Default: the run's. The paper's runs on SOP have 32.",
+        low=1,
+    )
+    num_batches: int = config.flag(
+        4,
+        "So many times 32 images, of a client each, does figure 9 average over.",
+        low=1,
+    )
+
+
+def main(config: Config) -> None:
+    """Draws, and says where."""
+    known = {str(number): number for number in CAPTIONS}
+    for text in config.figures:
+        if text not in known:
+            raise InvalidInputError(
+                f"--figures has {text!r}, expected numbers of {', '.join(known)}."
+            )
+    options = {"num_batches": config.num_batches}
+    if config.clients_per_round is not None:
+        options["cohort_size"] = config.clients_per_round
+    if config.num_negatives is not None:
+        options["num_negatives"] = list(map(_size, config.num_negatives))
+    moved = {} if config.data_dir is None else {"data_dir": config.data_dir}
+    results = table_results.read(*config.results_dirs) if config.results_dirs else None
+    folder = output_files.create_folder(
+        config.output_dir or next(iter(config.results_dirs), "results/figures")
+    )
+    for number in map(known.get, config.figures):
+        path = folder / f"figure{number}.png"
+        try:
+            draw(
+                number,
+                path,
+                results,
+                lambda flags: model_figures.load_task_of_flags({**flags, **moved}),
+                **options,
+            )
+        except NothingToDraw as reason:
+            print(f"Figure {number} is not drawn: {reason}.")
+        else:
+            print(f"Figure {number}: {CAPTIONS[number]}: {path}")
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise InvalidInputError(
+            f"--num_negatives has {text!r}, expected whole numbers above 0."
+        )
+    return int(text)
+
+
+if __name__ == "__main__":
+    program.run(main, Config())

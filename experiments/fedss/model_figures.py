@@ -14,7 +14,6 @@ import tensorflow_federated as tff
 import tqdm
 
 from experiments.common import plots
-from experiments.fedss import paper_values
 from experiments.fedss.methods import METHODS
 from experiments.fedss.result_figures import NothingToDraw
 from experiments.fedss.run_config import RunConfig
@@ -26,6 +25,23 @@ from tff_fedss.errors import InvalidInputError
 _NOISE_BATCH = 32  # |D| of A.3
 _CONFUSED_PAIRS = 6  # that are shown as pictures
 _COUNTED_CLIENTS = 20  # of figure 7's means
+
+
+class _Share(NamedTuple):
+    """A share of the parameters that section 4.3 prints.
+
+    Attributes:
+        short_title: The data set.
+        num_classes: n.
+        percent: The last layer's part of all parameters, at d = 64.
+    """
+
+    short_title: str
+    num_classes: int
+    percent: float
+
+
+_LAST_LAYER_SHARES = (_Share("SOP", 11_318, 16.0), _Share("Landmarks", 2028, 3.4))
 
 LoadTask = Callable[[Mapping[str, str]], tasks.FederatedTask]
 
@@ -295,7 +311,7 @@ def figure8(path: pathlib.Path) -> dict[int, np.ndarray]:
             log="x",
         )
         plots.draw_panel(axes, panel)
-        for share in paper_values.LAST_LAYER_SHARES:
+        for share in _LAST_LAYER_SHARES:
             axes.plot(share.num_classes, share.percent, "ko", mfc="black", ms=4)
             axes.annotate(
                 f"{share.short_title}: {share.percent:g} % (paper)",
@@ -459,7 +475,7 @@ def laws(sizes: Sequence[int], noise: Sequence[float]) -> dict[str, Law]:
 
 
 def figure9_of_results(
-    results: Results, path: pathlib.Path, load_task: LoadTask
+    results: Results, path: pathlib.Path, load_task: LoadTask, **options: Any
 ) -> None:
     """Draws `figure9` of what FullSoftmax has learned, or else of a new model.
 
@@ -470,6 +486,7 @@ def figure9_of_results(
         results: The runs.
         path: The PNG.
         load_task: Loads the task that the flags of a run stand for.
+        **options: Of `figure9`, in the place of the run's own.
 
     Raises:
         NothingToDraw: As `figure9`.
@@ -477,10 +494,9 @@ def figure9_of_results(
     """
     cell = results.cells.get(Setting("full_softmax"))
     run = cell.finished[0] if cell and cell.finished else results.runs[0]
-    options = {}
     sizes = results.num_negatives("fedss")
     if sizes:
-        options["num_negatives"] = sizes
+        options.setdefault("num_negatives", sizes)
     is_trained = (run.path / "full_softmax.npz").exists()
     figure9_of_run(run, path, load_task, is_trained, **options)
 

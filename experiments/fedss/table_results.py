@@ -1,23 +1,25 @@
-"""Reads what the runs of a table have left: RESULTS_DIR/CELL/seedK/, or an archive.
+"""The runs of `./run.sh train` by method and m, as FedSS's figures need them.
 
-A cell is one method with one setting, run with several seeds. The runs are read by
-`results`; this module knows what is in those of `./run.sh train`.
+A cell is one method with one setting, run with several seeds. `results` reads the runs;
+this module knows what is in those of `./run.sh train`.
 """
 
 import dataclasses
 import functools
 import pathlib
-import re
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from experiments.common import results as results_lib
-from experiments.fedss import defences_config
 from experiments.fedss.methods import METHODS
 from tff_fedss import models, tasks
 from tff_fedss.errors import InvalidInputError
 
-_DEFENCES = tuple(defences_config.DefencesConfig.flags())
+
+def row_of(method: str, is_corrected: bool = True) -> str:
+    """The row of a method, with Eq. 3's correction of the logits or without."""
+    title = METHODS[method].title
+    return title if is_corrected else f"{title}, no correction"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,68 +31,35 @@ class Setting:
         num_negatives: m; None if the method draws none.
         is_corrected: Whether logits are corrected for how classes are drawn. True also
             where nothing is drawn.
-        defences: What differs from the paper of what the server sees: flags with their
-            values.
     """
 
     method: str
     num_negatives: int | None = None
     is_corrected: bool = True
-    defences: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
         """Returns the method as tables call it."""
-        title = METHODS[self.method].title
-        parts = [title, *([] if self.is_corrected else ["no correction"])]
-        return ", ".join([*parts, *self.defences])
+        return row_of(self.method, self.is_corrected)
 
     def __str__(self) -> str:
         m = "" if self.num_negatives is None else f" (m = {self.num_negatives})"
         return self.title + m
 
 
-def setting_of_name(cell: str) -> Setting | None:
-    """Returns what the name of a cell says, as `omniglot_fedss_m5`; None if nothing.
-
-    Args:
-        cell: The name: of a flagfile, without `.flags`, or of a folder.
-    """
-    match = re.fullmatch(
-        rf".+?_(?P<method>{'|'.join(METHODS)})"
-        r"(?:_m(?P<m>\d+))?(?P<uncorrected>_uncorrected)?",
-        cell,
-    )
-    if match is None:
-        return None
-    m = match["m"]
-    if (m is not None) != METHODS[match["method"]].draws_negatives:
-        return None
-    return Setting(match["method"], m and int(m), match["uncorrected"] is None)
-
-
 class Run(results_lib.Run):
     """One run: a cell with one seed, finished or not."""
-
-    @property
-    def cell(self) -> str:
-        """The name of the cell."""
-        return self.path.parent.name
 
     @functools.cached_property
     def setting(self) -> Setting:
         """Which cell it is, by its flags."""
         method = self.flags["method"]
-        defences = tuple(
-            f"{name} {self.flags[name]}" for name in _DEFENCES if name in self.flags
-        )
         if not METHODS[method].draws_negatives:
-            return Setting(method, defences=defences)
+            return Setting(method)
         return Setting(
             method,
             int(self.flags["num_negatives"]),
             self.flags.get("logit_correction") != "none",
-            defences,
         )
 
     @property
@@ -98,39 +67,15 @@ class Run(results_lib.Run):
         """What was asked of the test images."""
         return tasks.KINDS[self.flags["task"]]
 
-    def mean(self, column: str) -> float | None:
-        """Returns the mean of a column of metrics.csv; None if it is empty.
-
-        Args:
-            column: Its name.
-        """
-        values = [row[column] for row in self.rows if column in row]
-        return statistics.fmean(values) if values else None
-
-    @property
-    def has_collapsed(self) -> bool:
-        """Whether it ended with features that are all alike, or at chance."""
-        if not self.is_done:
-            return False
-        return self.result["outcomes"][self.name].get("collapsed", False)
-
-    @property
-    def summary(self) -> str:
-        """What came of it, once it is done, in a line."""
-        text = f"{self.final(self.task.metric):.2f} %"
-        return f"{text}, features collapsed" if self.has_collapsed else text
-
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """The runs of one cell.
 
     Attributes:
-        name: Of its folder.
         runs: By increasing seed; at least one.
     """
 
-    name: str
     runs: tuple[Run, ...]
 
     @property
@@ -217,81 +162,48 @@ class Results:
         )
 
 
-def read(
-    *results_dirs: str | pathlib.Path, may_differ: Collection[str] = ()
-) -> Results:
-    """Reads all runs in the folders.
+def of_runs(runs: Iterable[results_lib.Run]) -> Results:
+    """Sorts runs by their setting, those of a cell by their seed."""
+    cells: dict[Setting, list[Run]] = {}
+    for run in runs:
+        fields = {x.name: getattr(run, x.name) for x in dataclasses.fields(run)}
+        own = Run(**fields)
+        cells.setdefault(own.setting, []).append(own)
+    return Results({setting: Cell(tuple(own)) for setting, own in cells.items()})
 
-    Args:
-        *results_dirs: Folders that hold CELL/seedK/, or an archive of them. A run that
-            was never begun is no run; other folders and files are let be. If several
-            hold a cell of the same setting, the first one counts.
-        may_differ: Flags in which cells are meant to differ, besides those of `KIND`.
+
+def read(*results_dirs: str | pathlib.Path) -> Results:
+    """Reads all runs of folders that hold CELL/seedK/, or of their archives.
 
     Raises:
         InvalidInputError: If there is no run, a file is damaged, or runs do not belong
             together.
     """
-    cells: dict[Setting, Cell] = {}
+    found: dict[str, list[results_lib.Run]] = {}
     for results_dir in map(pathlib.Path, results_dirs):
-        for setting, cell in _read_folder(results_dir).items():
-            cells.setdefault(setting, cell)
-    results = Results(cells)
-    results_lib.check_same_table(results.runs, may_differ)
-    done = [run for run in results.runs if run.is_done]
-    for run in done[1:]:
-        mine, theirs = (r.result["num_classes"] for r in (run, done[0]))
-        if mine != theirs:
+        for name, sources in results_lib.find_cells(results_dir).items():
+            runs = [results_lib.read_run(source, KIND) for source in sources]
+            results_lib.check_same_cell(runs)
+            found.setdefault(name, runs)
+    names: dict[Setting, str] = {}
+    for name, runs in found.items():
+        (setting,) = of_runs(runs).cells
+        if names.setdefault(setting, name) != name:
             raise InvalidInputError(
-                f"One table cannot hold {run.path} and {done[0].path}: n differ, "
-                f"{mine} and {theirs}."
+                f"{names[setting]} and {name} are two cells of {setting}: figures "
+                "cannot tell them apart."
             )
+    results = of_runs(run for runs in found.values() for run in runs)
+    results_lib.check_same_table(results.runs)
     return results
 
 
-def _read_folder(results_dir: pathlib.Path) -> dict[Setting, Cell]:
-    cells: dict[Setting, Cell] = {}
-    for name, sources in results_lib.find_cells(results_dir).items():
-        runs = (results_lib.read_run(source, KIND, Run) for source in sources)
-        cell = Cell(name, tuple(runs))
-        _check_cell(cell)
-        if cell.setting in cells:
-            raise InvalidInputError(
-                f"{results_dir} has two cells of {cell.setting}: "
-                f"{cells[cell.setting].name} and {cell.name}."
-            )
-        cells[cell.setting] = cell
-    return cells
-
-
-def _check_cell(cell: Cell) -> None:
-    results_lib.check_same_cell(cell.runs)
-    named = setting_of_name(cell.name)
-    if named is not None and named != cell.setting:
-        raise InvalidInputError(
-            f"{cell.runs[0].path.parent} is named for {named}, but its runs are of "
-            f"{cell.setting}."
-        )
-
-
-def common_rounds(runs: Iterable[Run], metric: str) -> list[int]:
-    """Returns the rounds after which all of the runs measured the metric.
-
-    Args:
-        runs: The runs.
-        metric: A column of metrics.csv.
-    """
-    rounds = [{number for number, _ in run.curve(metric)} for run in runs]
-    return sorted(set.intersection(*rounds)) if rounds else []
-
-
-def _check_result(run: Run) -> None:
-    """Checks that done.json and the last row tell the same."""
+def _check_result(run: results_lib.Run) -> None:
+    """Checks that done.json and the last row say the same."""
     where = run.source.at("done.json", 1)
     try:
         num_classes = run.result["num_classes"]
-        outcome = run.result["outcomes"][run.name]
-        percent = outcome["percent"]
+        percent = run.result["outcomes"][run.name]["percent"]
     except (KeyError, TypeError) as error:
         raise InvalidInputError(
             f"{where}: expected num_classes and outcomes of {run.name} with their "
@@ -300,16 +212,11 @@ def _check_result(run: Run) -> None:
     for name, value in (("num_classes", num_classes), ("percent", percent)):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidInputError(f"{where}: {name} is {value!r}, not a number.")
-    if not isinstance(num_classes, int) or num_classes < 1:
-        raise InvalidInputError(f"{where}: num_classes is {num_classes}.")
-    if not isinstance(outcome.get("collapsed", False), bool):
-        raise InvalidInputError(
-            f"{where}: collapsed is {outcome['collapsed']!r}, expected true or false."
-        )
-    measured = run.final(run.task.metric)
+    metric = tasks.KINDS[run.flags["task"]].metric
+    measured = run.final(metric)
     if not abs(measured - percent) <= 1e-6:
         raise InvalidInputError(
-            f"{run.last_line}: {run.task.metric} is {measured:g} %, but "
+            f"{run.last_line}: {metric} is {measured:g} %, but "
             f"{run.source.at('done.json')} says {percent:g} %."
         )
 
@@ -335,7 +242,8 @@ KIND = results_lib.RunKind(
             "spreadout_neighbors",
             "centralized_updates",
             "initial_norm",
-            *_DEFENCES,
+            "client_learning_rate",
+            "train_top1",
         }
     ),
     check_result=_check_result,

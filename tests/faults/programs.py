@@ -270,7 +270,7 @@ PROGRAMS = {
         for name, module in {
             "demo": "fedss.demo",
             "describe": "fedss.describe",
-            "report": "fedss.report",
+            "figures": "fedss.figures",
             "run_table": "common.sweep",
             "sampler_quality": "rf_softmax.sampler_quality",
         }.items()

@@ -7,7 +7,7 @@ from tests.faults import harness
 from tests.faults.arrangements import all_of, write
 from tests.faults.harness import EITHER, Case
 
-_TABLE = ["--table=1", "--results_dir=runs", "--output_dir=out"]
+_TABLE = ["1", "--report", "--results_dir=runs"]
 
 
 def table(place, **changes):
@@ -31,7 +31,7 @@ _FOLDER = f"runs/{_CELL}/seed1"
 TABLE = [
     Case(
         label,
-        "report",
+        "run_table",
         _TABLE,
         arrange=all_of(table, *more),
         says=says,
@@ -103,14 +103,12 @@ TABLE = [
 ]
 
 TABLE += [
-    Case("no_runs", "report", _TABLE, says=["runs"]),
-    Case("nothing_to_report", "report", [], says=["--table"]),
-    Case("an_unknown_table", "report", ["--table=9"], says=["--table=9"]),
-    Case("an_unknown_figure", "report", ["--figures=99"], says=["--figures"]),
-    Case("a_word_for_a_figure", "report", ["--figures=eight"], says=["--figures"]),
+    Case("no_runs", "run_table", _TABLE, says=["runs"]),
+    Case("an_unknown_figure", "figures", ["--figures=99"], says=["--figures"]),
+    Case("a_word_for_a_figure", "figures", ["--figures=eight"], says=["--figures"]),
     Case(
         "a_figure_to_a_device",
-        "report",
+        "figures",
         ["--figures=8", "--output_dir=/dev/null/x"],
         says=["/dev/null"],
         code=EITHER,
@@ -136,9 +134,9 @@ def test_a_table_says_what_was_run(place):
     run_folders.write_table(
         place.root / "runs", {_CELL: (50.0, 52.0)}, rounds=6, rounds_per_evaluation=3
     )
-    outcome = place.run(Case("said", "report", _TABLE))
+    outcome = place.run(Case("said", "run_table", _TABLE))
     assert outcome.code == 0, outcome
-    text = (place.root / "out/table1.md").read_text()
+    text = (place.root / "runs/table1.md").read_text()
     (seeds,) = (x for x in text.splitlines() if x.startswith("- Seeds:"))
     (rounds,) = (x for x in text.splitlines() if x.startswith("- Rounds:"))
     assert seeds.startswith(f"- Seeds: 0, 1 in {_CELL}; none yet in "), seeds

@@ -7,7 +7,7 @@ import pytest
 
 from experiments.common import cells, program, sweep
 from experiments.fedss import cells as fedss_cells
-from experiments.fedss import compare, methods, train
+from experiments.fedss import compare, methods, pages, train
 from tests.experiments import run_folders
 
 TINY = dict(
@@ -49,15 +49,14 @@ def test_a_method_is_added_in_one_place(toy, capsys, tmp_path, monkeypatch):
     assert table["ToySoftmax"] == table["FedSS"]
     assert (tmp_path / "both" / "toy.npz").exists()
     # A table of both.
+    own = fedss_cells._drawing("glyphs", TINY, ["fedss", "toy"], [5])
     of_both = cells.table(
         "Toys",
         "experiments.fedss.train",
-        [
-            cells.Cell(f"glyphs_{name}_m5", {**TINY, "method": name}, name)
-            for name in ("fedss", "toy")
-        ],
+        own,
         "toys",
         seeds=(0,),
+        **pages.of_paper(own),
     )
     monkeypatch.setitem(fedss_cells.TABLES, ("1", "mini"), of_both)
     runs = tmp_path / "runs"

@@ -1,0 +1,354 @@
+"""The tables and notes of a page, from a frame of runs; see `report`."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from experiments.common import paired, plots, results
+from experiments.common import table as tables
+from experiments.common.cells import Cell, Metric, Table
+
+LATE = "late gain of "  # Begins the column of a metric's late gain in a frame.
+
+# The runs of each cell, by its name.
+Runs = Mapping[str, Sequence[results.Run]]
+
+
+def row_of(cell: Cell) -> str:
+    """The row that a cell stands in."""
+    return cell.row or cell.title
+
+
+def page(
+    table: Table,
+    runs: Runs,
+    measured: pd.DataFrame,
+    paper: pd.DataFrame,
+    num_seeds: int,
+) -> list[str]:
+    """Returns the lines of the page below its header and above its notes.
+
+    Args:
+        table: The table.
+        runs: The runs by cell.
+        measured: The same, see `frame`.
+        paper: The paper's numbers of this table.
+        num_seeds: How many seeds each cell is to have.
+    """
+    metrics = [m for m in table.metrics if measured[m.name].notna().any()]
+    metrics = metrics or list(table.metrics[:1])
+    if not table.is_pivot:
+        lines = _flat(table, runs, metrics, measured, paper, num_seeds)
+    else:
+        lines = []
+        for metric in metrics:
+            own = _Values(table, metric, measured, num_seeds)
+            lines += _pivot(table, f"{metric.title}:", own.text, paper, metric.name)
+    return [*lines, *_differences(table, metrics, measured), *_late(table, measured)]
+
+
+class _Values(NamedTuple):
+    """How a metric of a cell is written."""
+
+    table: Table
+    metric: Metric
+    measured: pd.DataFrame
+    num_seeds: int
+
+    def of(self, cell: Cell) -> list[float]:
+        """The values of the finished runs, by seed, scaled."""
+        own = self.measured[self.measured["cell"] == cell.name]
+        return (self.metric.scale * own[self.metric.name].dropna()).tolist()
+
+    def text(self, cell: Cell) -> str:
+        """Mean ± standard deviation, or the best seed; with a note of missing ones."""
+        values, form = self.of(cell), self.metric.form
+        own = self.measured[self.measured["cell"] == cell.name]
+        if not values:
+            return "" if own["is_done"].any() else "-"
+        if row_of(cell) in self.table.best_of:
+            by = own[self.metric.best_by or self.metric.name]
+            text = format(self.metric.scale * own[self.metric.name][by.idxmax()], form)
+        else:
+            text = format(statistics.fmean(values), form)
+            if len(values) > 1 and self.metric.has_std:
+                text += f" ± {statistics.stdev(values):{form}}"
+        if self.table.is_pivot and len(values) < self.num_seeds:
+            text += f" ({len(values)}/{self.num_seeds})"
+        return text + " †" * bool(own["collapsed"].any())
+
+
+def _flat(
+    table: Table,
+    runs: Runs,
+    metrics: Sequence[Metric],
+    measured: pd.DataFrame,
+    paper: pd.DataFrame,
+    num_seeds: int,
+) -> list[str]:
+    """A row for each cell, a column for each metric."""
+    values = [_Values(table, metric, measured, num_seeds) for metric in metrics]
+    rows = []
+    for cell in table.cells.values():
+        own = measured[measured["cell"] == cell.name]
+        done = int(own["is_done"].sum())
+        row = {
+            "cell": cell.title,
+            "seeds": f"{done}/{max(num_seeds, len(own))}",
+        }
+        for value in values:
+            row[value.metric.title] = value.text(cell)
+            printed = _printed(paper, cell, value.metric.name)
+            row[f"paper's {value.metric.title}"] = printed
+        if len(metrics) == 1:
+            half = tables.half_width(values[0].of(cell))
+            row["95 %"] = "" if half is None else f"± {half:{metrics[0].form}}"
+        if table.has_late:
+            row["last quarter"] = str(_late_gain(own, metrics[0]))
+        if table.reference:
+            row |= _by_curve(table, cell, runs)
+        row["hours"] = f"{own['hours'].sum():.2f}"
+        rows.append(row)
+    kept = [name for name in rows[0] if any(row[name] for row in rows)]
+    texts = [[row[name] for name in kept] for row in rows]
+    return [tables.as_markdown(kept, texts), ""]
+
+
+def _pivot(
+    table: Table,
+    caption: str,
+    text: Callable[[Cell], str],
+    paper: pd.DataFrame | None = None,
+    metric: str = "",
+) -> list[str]:
+    """A row for each `Cell.row`, each followed by the paper's, and columns."""
+    columns = _columns(table)
+    by_place = {(row_of(cell), cell.column): cell for cell in table.cells.values()}
+    rows = []
+    for row in dict.fromkeys(row_of(cell) for cell in table.cells.values()):
+        cells = [by_place.get((row, column)) for column in columns]
+        best = " (best)" * (row in table.best_of and paper is not None)
+        rows.append([row + best, *("" if c is None else text(c) for c in cells)])
+        if paper is not None:
+            printed = ["" if c is None else _printed(paper, c, metric) for c in cells]
+            rows.append([f"{row}, paper", *printed])
+    rows = [row for row in rows if any(row[1:])]
+    header = ["", *(column or table.no_column for column in columns)]
+    return [caption, "", tables.as_markdown(header, rows), ""] if rows else []
+
+
+def _columns(table: Table) -> list[str]:
+    """The columns, that of cells without one last."""
+    found = dict.fromkeys(cell.column for cell in table.cells.values())
+    return sorted(found, key=lambda column: not column)
+
+
+def _differences(
+    table: Table, metrics: Sequence[Metric], measured: pd.DataFrame
+) -> list[str]:
+    """How far apart cells are, seed by seed.
+
+    A table of columns has a table of differences for each metric; one without columns a
+    single one, with a column for each metric.
+    """
+    metrics = [metric for metric in metrics if metric.difference_scale]
+    columns = _columns(table)
+    if columns != [""]:
+        header = ["", *(column or table.no_column for column in columns)]
+        text = []
+        for metric in metrics:
+            text += _difference_table(
+                header,
+                f"Differences in {metric.title}{_unit(metric)}",
+                {
+                    _pair_title(pair): [
+                        _difference(table, metric, measured, pair, column)
+                        for column in columns
+                    ]
+                    for pair in table.pairs
+                },
+            )
+        return text
+    return _difference_table(
+        ["", *(metric.title for metric in metrics)],
+        f"Differences{_unit(metrics[0])}",
+        {
+            _pair_title(pair): [
+                _difference(table, metric, measured, pair, "") for metric in metrics
+            ]
+            for pair in table.pairs
+        },
+    )
+
+
+def _difference_table(
+    header: Sequence[str], title: str, rows: Mapping[str, Sequence[str]]
+) -> list[str]:
+    shown = [[name, *row] for name, row in rows.items() if any(row)]
+    if not shown:
+        return []
+    caption = f"{title}: {paired.CAPTION}"
+    return [caption, "", tables.as_markdown(header, shown), ""]
+
+
+def _unit(metric: Metric) -> str:
+    return ", in points" if metric.difference_scale == 100 else ""
+
+
+def _pair_title(pair: tuple) -> str:
+    first, second = pair
+    if isinstance(second, tuple):
+        second = f"{second[0]} ({second[1]})"
+    return f"{first} − {second}"
+
+
+def _difference(
+    table: Table, metric: Metric, measured: pd.DataFrame, pair: tuple, column: str
+) -> str:
+    """A row's cell in a column minus another row's; a row without columns has one."""
+    first, second = pair
+    places = [(first, column), second if isinstance(second, tuple) else None]
+    if places[1] is None:
+        places[1] = (second, column)
+        known = {(row_of(cell), cell.column) for cell in table.cells.values()}
+        if known.isdisjoint(places):
+            return ""
+        places = [x if x in known else (x[0], "") for x in places]
+    if places[0] == places[1]:
+        return ""
+    sides = [
+        measured[(measured["row"] == row) & (measured["column"] == at)].set_index(
+            "seed"
+        )[metric.name]
+        for row, at in places
+    ]
+    scale = metric.difference_scale
+    return str(paired.between(*sides, scale, metric.difference_digits))
+
+
+# --- The paper's numbers ----------------------------------------------------------
+
+
+def _printed(paper: pd.DataFrame, cell: Cell, metric: str) -> str:
+    found = paper[(paper["cell"] == _paper_key(cell)) & (paper["metric"] == metric)]
+    return "" if found.empty else _value_and_std(found.iloc[0])
+
+
+def _paper_key(cell: Cell) -> str:
+    return cell.paper or ", ".join(x for x in (row_of(cell), cell.column) if x)
+
+
+def _value_and_std(row: pd.Series) -> str:
+    return row["value"] + (f" ± {row['std']}" if row["std"] else "")
+
+
+# --- What is read off curves ------------------------------------------------------
+
+
+def _late_gain(own: pd.DataFrame, metric: Metric) -> paired.Difference:
+    """What the last quarter of the rounds brought, see `results.Run.late_gain`."""
+    column = own.get(LATE + metric.name, pd.Series(dtype=float))
+    return paired.Difference(column.astype(float).dropna().tolist())
+
+
+def _late(table: Table, measured: pd.DataFrame) -> list[str]:
+    """The late gains as a table; a flat page has them in a column."""
+    if not (table.has_late and table.is_pivot):
+        return []
+    text = []
+    for metric in table.metrics:
+        text += _pivot(
+            table,
+            f"What the last quarter of the rounds brought in {metric.title}, in "
+            "points, likewise: what still rises has not shown its end.",
+            lambda cell, metric=metric: str(
+                _late_gain(measured[measured["cell"] == cell.name], metric)
+            ),
+        )
+    return text
+
+
+def _by_curve(table: Table, cell: Cell, runs: Runs) -> dict[str, str]:
+    """When the mean over seeds is highest, and when it passes the reference's last."""
+    metric = table.metrics[0]
+
+    def curve(own: Cell) -> plots.Curve | None:
+        done = [run.rows for run in runs[own.name] if run.is_done]
+        series = plots.Series("", plots.REFERENCE, done)
+        found = plots.panel([series], table.x, metric.name, "", "", scale=metric.scale)
+        return found.curves[0] if found.curves else None
+
+    row = {f"best {metric.title}": "", f"passes {table.reference}'s last after": ""}
+    mine = curve(cell)
+    if mine is None:
+        return row
+    best = int(mine.y.argmax())
+    row[f"best {metric.title}"] = f"{mine.y[best]:{metric.form}} ({mine.x[best]:,})"
+    for other in table.cells.values():
+        if (row_of(other), other.column) == (table.reference, cell.column):
+            theirs = curve(other)
+            if theirs is not None:
+                passed = mine.x[mine.y >= theirs.y[-1]]
+                row[f"passes {table.reference}'s last after"] = (
+                    f"{passed[0]:,}" if len(passed) else "not"
+                )
+    return row
+
+
+# --- Notes ------------------------------------------------------------------------
+
+
+def notes(
+    table: Table, runs: Runs, measured: pd.DataFrame, paper: pd.DataFrame
+) -> list[str]:
+    """What a reader needs to know of the numbers, as a list."""
+    found = [
+        "Mean ± standard deviation over finished seeds (ddof = 1), after the last "
+        "round."
+    ]
+    if not table.is_pivot and len(table.metrics) == 1:
+        found[0] += " 95 %: half of the mean's interval by Student's t."
+    if table.best_of:
+        found.append(f"Of {' and '.join(table.best_of)} the best seed.")
+    if measured.loc[measured["is_done"], "cell"].nunique() < len(table.cells):
+        found.append("`-`: no finished run.")
+    if measured["collapsed"].any():
+        by_cell = measured.groupby("cell", sort=False)["collapsed"]
+        counts = by_cell.agg(["sum", "size"]).query("sum > 0")
+        cells = ", ".join(
+            f"{row['sum']} of {row['size']} of {cell}"
+            for cell, row in counts.iterrows()
+        )
+        found.append(
+            f"†: features collapsed ({cells}): all images look alike to the model, or "
+            "it is at chance. Such a number says nothing of the method."
+        )
+    if table.has_late:
+        all_runs = [run for own in runs.values() for run in own]
+        late = results.late_note(all_runs, table.metrics[0].name)
+        found.append(
+            f"Last quarter: the gain after 3/4 of the rounds, in points.{late}"
+        )
+    for note in table.notes:
+        found += [note] if isinstance(note, str) else note(table, runs, paper)
+    sources = ", ".join(dict.fromkeys(paper["source"]))
+    if sources:
+        found.append(f"The paper's numbers: {sources}.")
+    return [*(f"- {note}" for note in found), "", *_other_numbers(table, paper)]
+
+
+def _other_numbers(table: Table, paper: pd.DataFrame) -> list[str]:
+    """The paper's numbers of cells that this table has not."""
+    keys = {_paper_key(cell) for cell in table.cells.values()}
+    titles = {metric.name: metric.title for metric in table.metrics}
+    other = paper[~paper["cell"].isin(keys) & paper["metric"].isin(titles)]
+    if other.empty:
+        return []
+    metrics = [name for name in titles if (other["metric"] == name).any()]
+    texts = other.assign(text=other.apply(_value_and_std, axis=1))
+    by_cell = texts.pivot(index="cell", columns="metric", values="text").fillna("")
+    rows = [[cell, *by_cell.loc[cell, metrics]] for cell in other["cell"].unique()]
+    header = ["", *(titles[name] for name in metrics)]
+    return ["The paper's other numbers:", "", tables.as_markdown(header, rows), ""]
