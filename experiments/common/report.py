@@ -21,9 +21,11 @@ from importlib import resources
 import pandas as pd
 
 from experiments.common import (
+    comparable,
     output_files,
     plots,
     results,
+    sources,
     table_header,
 )
 from experiments.common import page as page_lib
@@ -101,7 +103,7 @@ def read(table: Table, results_dir: pathlib.Path) -> dict[str, list[results.Run]
             its cell, or runs do not belong together.
     """
     depth = max(name.count("/") + 1 for name in table.cells)
-    found = results.find_cells(pathlib.Path(results_dir), depth)
+    found = sources.find_cells(pathlib.Path(results_dir), depth)
     runs = {
         name: [results.read_run(source, table.kind) for source in found.get(name, ())]
         for name in table.cells
@@ -114,9 +116,9 @@ def read(table: Table, results_dir: pathlib.Path) -> dict[str, list[results.Run]
     for name, own in runs.items():
         for run in own:
             _check_is_of_cell(run, table.cells[name])
-        results.check_same_cell(own)
+        comparable.check_same_cell(own)
     all_runs = [run for own in runs.values() for run in own]
-    results.check_same_table(all_runs, differing)
+    comparable.check_same_table(all_runs, differing)
     return runs
 
 

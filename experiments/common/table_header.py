@@ -19,22 +19,10 @@ _PLACES = ("data_dir", "clients_csv", "pretrained")
 Cells = Mapping[str, Sequence[results.Run]]
 
 
-def head(title: str, cells: Cells, command: Sequence[str] | None = None) -> str:
-    """Writes a title and what `lines` says, in Markdown, and a blank line.
-
-    Args:
-        title: Of the page.
-        cells: The runs of each cell, by its name.
-        command: What was given to write it, argument by argument.
-    """
-    return "\n".join([f"# {title}", "", *lines(cells, command), "", ""])
-
-
 def lines(
     cells: Cells,
     command: Sequence[str] | None = None,
     expected_seeds: Mapping[str, int] | None = None,
-    paper_rounds: int | None = None,
 ) -> list[str]:
     """Says of runs how many there are, of which commit, machine and so on.
 
@@ -43,7 +31,6 @@ def lines(
         command: What was given to write the table, argument by argument.
         expected_seeds: How many seeds each cell is to have, by its name; None: those
             that it has.
-        paper_rounds: How many rounds the paper has.
 
     Returns:
         Items of a list in Markdown.
@@ -56,7 +43,7 @@ def lines(
     commits = _distinct(str(v.get("git_commit") or "unknown") for v in versions)
     others = _other_differences(runs)
     return [
-        f"- {runs[0].kind.length.capitalize()}: {_rounds(cells, paper_rounds)}",
+        f"- {runs[0].kind.length.capitalize()}: {_rounds(cells)}",
         f"- Seeds: {_seeds(cells, expected_seeds)}",
         *([f"- Command: `{_as_shell(command)}`"] if command else []),
         f"- Runs: {_commands(cells)}",
@@ -99,7 +86,7 @@ def _commit_line(commits: str) -> str:
     )
 
 
-def _rounds(cells: Cells, paper_rounds: int | None) -> str:
+def _rounds(cells: Cells) -> str:
     """How many rounds the runs have, and which are not there yet."""
     by_length = collections.defaultdict(dict)
     unfinished = []
@@ -111,8 +98,6 @@ def _rounds(cells: Cells, paper_rounds: int | None) -> str:
                 unfinished.append(f"{name} seed {run.seed} {after}")
     numbers = {f"{number:,}": [*names] for number, names in by_length.items()}
     text = _by_group(numbers) if len(numbers) > 1 else "".join(numbers)
-    if paper_rounds is not None and [*by_length] != [paper_rounds]:
-        text += f" (paper: {paper_rounds:,})"
     if unfinished:
         text += f"; not there yet: {_some(unfinished)}"
     return text

@@ -10,6 +10,7 @@ import pathlib
 import statistics
 from collections.abc import Iterable, Mapping
 
+from experiments.common import comparable, sources
 from experiments.common import results as results_lib
 from experiments.fedss.methods import METHODS
 from tff_fedss import models, tasks
@@ -181,9 +182,9 @@ def read(*results_dirs: str | pathlib.Path) -> Results:
     """
     found: dict[str, list[results_lib.Run]] = {}
     for results_dir in map(pathlib.Path, results_dirs):
-        for name, sources in results_lib.find_cells(results_dir).items():
-            runs = [results_lib.read_run(source, KIND) for source in sources]
-            results_lib.check_same_cell(runs)
+        for name, folders in sources.find_cells(results_dir).items():
+            runs = [results_lib.read_run(folder, KIND) for folder in folders]
+            comparable.check_same_cell(runs)
             found.setdefault(name, runs)
     names: dict[Setting, str] = {}
     for name, runs in found.items():
@@ -194,7 +195,7 @@ def read(*results_dirs: str | pathlib.Path) -> Results:
                 "cannot tell them apart."
             )
     results = of_runs(run for runs in found.values() for run in runs)
-    results_lib.check_same_table(results.runs)
+    comparable.check_same_table(results.runs)
     return results
 
 

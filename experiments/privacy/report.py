@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from experiments.common import output_files, plots, results, table
+from experiments.common import output_files, plots, results, sources, table
 from experiments.common.cells import Cell, Table
 from experiments.privacy import attacks, cells
 from tff_fedss import metrics
@@ -148,9 +148,9 @@ class Training(NamedTuple):
 def read(results_dir: pathlib.Path) -> dict[str, list[Training]]:
     """Reads the trainings that are done, by their cell."""
     found = {}
-    for cell, sources in results.find_cells(results_dir).items():
+    for cell, folders in sources.find_cells(results_dir).items():
         own = [
-            (source.read_flags(), source.read_json("done.json")) for source in sources
+            (folder.read_flags(), folder.read_json("done.json")) for folder in folders
         ]
         if own := [Training(flags, done) for flags, done in own if done]:
             found[cell] = own

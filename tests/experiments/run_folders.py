@@ -86,7 +86,7 @@ def write_run(
         "num_negatives": 80 if m is None else m,
         "logit_correction": correction,
         "rounds": rounds,
-        "client_learning_rate": 0.1,
+        "client_learning_rate": 0.03,
         "model": "small_cnn",
         "embedding_dim": EMBEDDING_DIM,
         "seed": seed,

@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from experiments.common import archive, results
+from experiments.common import archive, sources
 from experiments.fedss import table_results
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -199,10 +199,10 @@ def test_a_damaged_file_inside_is_named_with_its_line(archived):
 def test_folders_beside_an_archive_are_refused(runs, archived):
     archived.rename(runs / archive.NAME)
     with pytest.raises(InvalidInputError, match="take away one of them"):
-        results.find_cells(runs)
+        sources.find_cells(runs)
 
 
 def test_files_that_are_of_no_run_are_refused(tmp_path):
     archive.write(tmp_path / archive.NAME, {"README.md": b""})
     with pytest.raises(InvalidInputError, match="expected files CELL/seedK/NAME"):
-        results.find_cells(tmp_path)
+        sources.find_cells(tmp_path)

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from experiments.common import results
+from experiments.common import comparable, results, sources
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import run_files
@@ -68,16 +68,16 @@ def test_a_run_that_has_just_begun(folder):
 
 
 def test_what_has_begun(folder, tmp_path):
-    assert results.has_begun(folder) and not results.has_begun(tmp_path)
+    assert sources.has_begun(folder) and not sources.has_begun(tmp_path)
     killed = tmp_path / "seed7"
     killed.mkdir()
     (killed / ".flags.txt.tmp").write_text("--see")
     (tmp_path / "seed0.log").touch()
     write(tmp_path, 10)
     write(tmp_path, 2)
-    names = [path.name for path in results.seed_folders(tmp_path)]
+    names = [path.name for path in sources.seed_folders(tmp_path)]
     assert names == ["seed0", "seed2", "seed10"]
-    assert results.seed_folders(tmp_path / "nowhere") == []
+    assert sources.seed_folders(tmp_path / "nowhere") == []
 
 
 def replace(old, new):
@@ -249,7 +249,7 @@ def test_a_forbidden_folder_is_not_an_empty_one(folder, monkeypatch):
 
     monkeypatch.setattr(pathlib.Path, "lstat", refuse)
     with pytest.raises(PermissionError, match="seed0/flags.txt"):
-        results.has_begun(folder)
+        sources.has_begun(folder)
 
 
 def test_half_a_row_of_a_killed_run_does_not_count(folder):
@@ -297,8 +297,8 @@ def with_data(count, digest="a"):
 )
 def test_runs_of_a_cell(tmp_path, options):
     runs = cell(tmp_path, *options)
-    results.check_same_cell(runs)
-    results.check_same_table(runs)
+    comparable.check_same_cell(runs)
+    comparable.check_same_table(runs)
 
 
 @pytest.mark.parametrize(
@@ -321,8 +321,8 @@ def test_runs_of_a_cell(tmp_path, options):
 def test_what_is_not_of_a_cell_is_not_of_a_table_either(tmp_path, second, parts):
     runs = cell(tmp_path, {"origin": with_data(7)}, {}, second)
     names = [f"{tmp_path}/seed2", f"{tmp_path}/seed0"]
-    refused(results.check_same_cell, runs, *names, *parts)
-    refused(results.check_same_table, runs, *names, *parts)
+    refused(comparable.check_same_cell, runs, *names, *parts)
+    refused(comparable.check_same_table, runs, *names, *parts)
 
 
 def test_cells_of_a_table(tmp_path):
@@ -332,15 +332,19 @@ def test_cells_of_a_table(tmp_path):
     other = results.Run(
         **{**vars(second), "flags": {**second.flags, "sampling": "all_random"}}
     )
-    refused(results.check_same_cell, [first, other], "--sampling=all_random", "=pprn")
-    refused(results.check_same_table, [first, other], "--num_strata=4 and")
-    results.check_same_table([first, other], {"num_strata"})
+    refused(
+        comparable.check_same_cell, [first, other], "--sampling=all_random", "=pprn"
+    )
+    refused(comparable.check_same_table, [first, other], "--num_strata=4 and")
+    comparable.check_same_table([first, other], {"num_strata"})
 
 
 def test_a_seed_counts_once(tmp_path):
     runs = [read(write(tmp_path / name)) for name in "ab"]
-    refused(results.check_same_cell, runs, "a/seed0", "b/seed0", "both have --seed=0")
-    results.check_same_table(runs)
+    refused(
+        comparable.check_same_cell, runs, "a/seed0", "b/seed0", "both have --seed=0"
+    )
+    comparable.check_same_table(runs)
 
 
 def test_data_that_are_drawn_from_the_seed(tmp_path):
@@ -350,9 +354,9 @@ def test_data_that_are_drawn_from_the_seed(tmp_path):
         {"flags": own, "origin": {"data": {"sum": 1}}},
         {"flags": own, "origin": {"data": {"sum": 2}}},
     )
-    results.check_same_cell(runs)
+    comparable.check_same_cell(runs)
     again = read(write(tmp_path / "b", flags=own, origin={"data": {"sum": 3}}))
-    refused(results.check_same_table, [*runs, again], "sum is 3", "there 1")
+    refused(comparable.check_same_table, [*runs, again], "sum is 3", "there 1")
 
 
 def test_long_values_are_shortened():

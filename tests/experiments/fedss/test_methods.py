@@ -71,4 +71,4 @@ def test_a_method_is_added_in_one_place(toy, capsys, tmp_path, monkeypatch):
     rows = run_folders.table_rows((runs / "table1.md").read_text())
     numbers = {row.split(" | ")[0]: row.split(" | ")[1:] for row in rows}
     assert numbers["| ToySoftmax"] == numbers["| FedSS"]
-    assert numbers["| FedSS − ToySoftmax"][0] == "+0.0"
+    assert numbers["| FedSS − ToySoftmax"] == ["+0.0 |"]

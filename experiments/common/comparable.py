@@ -1,0 +1,125 @@
+"""Which runs may be averaged, and which compared: the checks before any number.
+
+The runs of a cell, which are averaged, agree in every flag that decides results but the
+seed (`check_same_cell`). The cells of a table, which are compared, agree in every flag
+that does not define a cell (`check_same_table`). Data and pretrained models may lie
+anywhere: what counts is what data.json says that was read there.
+"""
+
+from collections.abc import Collection, Sequence
+
+from experiments.common.results import Flags, Run
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.training import run_files
+
+# Where things lie. `pretrained` also says whether there is such a thing.
+_PLACES = frozenset({"data_dir", "clients_csv", "pretrained"})
+# When and what to measure besides: it changes no number that is measured anyway.
+_MEASUREMENT = frozenset(
+    {"rounds_per_evaluation", "epochs_per_evaluation", "train_top1"}
+)
+
+
+def check_same_cell(runs: Sequence[Run]) -> None:
+    """Checks that runs may be averaged: they differ in the seed alone.
+
+    Args:
+        runs: Of one cell.
+
+    Raises:
+        InvalidInputError: If a flag that decides results differs, or the data, or the
+            pretrained model, or two runs have the same seed; it names them.
+    """
+    by_seed: dict[int, Run] = {}
+    for run in runs:
+        if run.seed in by_seed:
+            raise InvalidInputError(
+                f"{run.path} and {by_seed[run.seed].path} of the same cell both have "
+                f"--seed={run.seed}."
+            )
+        by_seed[run.seed] = run
+    for run in runs[1:]:
+        differences = _differences(run, runs[0], {"seed"})
+        if differences:
+            raise InvalidInputError(
+                f"{run.path} has {differences[0]}, but {runs[0].path} of the same cell "
+                f"has {differences[1]}. Runs of a cell differ in --seed alone."
+            )
+    _check_origins(runs)
+
+
+def check_same_table(runs: Sequence[Run], may_differ: Collection[str] = ()) -> None:
+    """Checks that cells may be compared: they differ in what defines a cell alone.
+
+    Args:
+        runs: Of all cells.
+        may_differ: More flags in which they are meant to differ.
+
+    Raises:
+        InvalidInputError: If another flag that decides results differs, or the data, or
+            the pretrained model; it names them.
+    """
+    for run in runs[1:]:
+        free = {"seed", *run.kind.cell_flags, *_MEASUREMENT, *may_differ}
+        differences = _differences(run, runs[0], free)
+        if differences:
+            raise InvalidInputError(
+                f"One table cannot hold {run.path} with {differences[0]} and "
+                f"{runs[0].path} with {differences[1]}."
+            )
+    _check_origins(runs, {*may_differ} - runs[0].kind.cell_flags if runs else ())
+
+
+def _differences(
+    mine: Run, theirs: Run, free: Collection[str]
+) -> tuple[str, str] | None:
+    """The flags in which two runs differ, as each of them has it."""
+    names = [
+        name
+        for name in sorted({*mine.flags, *theirs.flags} - {*free})
+        if _comparable(mine.flags, name) != _comparable(theirs.flags, name)
+    ]
+    if not names:
+        return None
+    first, second = (
+        " ".join(f"--{name}={run.flags.get(name, '(unset)')}" for name in names)
+        for run in (mine, theirs)
+    )
+    return first, second
+
+
+def _comparable(flags: Flags, name: str) -> str | bool | None:
+    if name == "pretrained":
+        return bool(flags.get(name))
+    return None if name in _PLACES else flags.get(name)
+
+
+def _check_origins(runs: Sequence[Run], of_data: Collection[str] = ()) -> None:
+    """Checks that runs that say what they have read, have read the same.
+
+    Args:
+        runs: The runs.
+        of_data: Flags that may say which data are read: runs that differ in one need
+            not have read the same.
+    """
+    firsts: dict[tuple, Run] = {}
+    for run in runs:
+        for part, by_seed in (
+            ("data", run.kind.has_own_data(run.flags)),
+            ("pretrained", run.kind.starts_by_seed),
+        ):
+            mine = (run.origin or {}).get(part)
+            if mine is None:
+                continue
+            data = tuple(run.flags.get(name) for name in sorted(of_data))
+            first = firsts.setdefault((part, run.seed if by_seed else None, data), run)
+            theirs = first.origin[part]
+            for key in sorted({*mine, *theirs}):
+                if mine.get(key) != theirs.get(key):
+                    flag = "data_dir" if part == "data" else "pretrained"
+                    here, there = map(run_files.short, (mine.get(key), theirs.get(key)))
+                    raise InvalidInputError(
+                        f"{run.source.at(run_files.DATA)}: the run found something "
+                        f"else at --{flag} than {first.path}: {key} is {here}, there "
+                        f"{there}."
+                    )

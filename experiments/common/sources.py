@@ -1,0 +1,156 @@
+"""Where the runs of a table are: folders CELL/seedK/, or an archive of them."""
+
+import contextlib
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.common import archive
+from tff_fedss import files
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.training import Metrics, run_files
+
+_SEED_FOLDER = re.compile(r"seed(\d+)", re.ASCII)
+
+
+class RunFolder:
+    """The folder of a run, on the disk or in an archive.
+
+    Attributes:
+        path: The folder; in an archive, ARCHIVE/CELL/seedK.
+    """
+
+    def __init__(self, path: pathlib.Path, contents: Mapping[str, bytes] | None = None):
+        """Reads nothing yet.
+
+        Args:
+            path: The folder.
+            contents: The content of each file by its name, if it lies in an archive.
+        """
+        self.path = path
+        self._contents = contents
+
+    def at(self, name: str, line: int | None = None) -> str:
+        """Says for a message where a file of the run, or a line of it, stands."""
+        return f"{self.path / name}" + (f":{line}" if line else "")
+
+    def read_flags(self) -> dict[str, str]:
+        """Reads flags.txt, see `run_files.parse_flags`."""
+        return run_files.parse_flags(self._text(run_files.FLAGS), self.at("flags.txt"))
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """Reads a JSON file, see `run_files.parse_json`; None if it is not there."""
+        text = self._text(name)
+        return None if text is None else run_files.parse_json(text, self.at(name))
+
+    def read_rows(self, name: str, run_name: str, is_done: bool) -> list[Metrics]:
+        """Reads a CSV file, see `run_files.whole_table` and `run_files.parse_rows`."""
+        table = run_files.whole_table(self._text(name), self.at(name), is_done)
+        return run_files.parse_rows(table, run_name)
+
+    def _text(self, name: str) -> str | None:
+        if self._contents is None:
+            return files.read_text(self.path / name)
+        content = self._contents.get(name)
+        return None if content is None else files.decoded(content, self.path / name)
+
+
+def has_begun(path: pathlib.Path) -> bool:
+    """Returns whether a run has left anything in a folder that tells of it.
+
+    Raises:
+        OSError: If that cannot be told: a forbidden folder is not an empty one.
+    """
+    for name in (run_files.FLAGS, run_files.METRICS, run_files.DONE):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            (path / name).lstat()
+            return True
+    return False
+
+
+def seed_of(path: pathlib.PurePath) -> int | None:
+    """Returns K of a folder seedK; None if it has another name."""
+    match = _SEED_FOLDER.fullmatch(path.name)
+    return match and int(match[1])
+
+
+def seed_folders(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Lists the folders seed0, seed1, ... in which a run has begun, in this order."""
+    if not folder.is_dir():
+        return []
+    numbered = [path for path in folder.iterdir() if seed_of(path) is not None]
+    return [path for path in sorted(numbered, key=seed_of) if has_begun(path)]
+
+
+def folders_of_cells(
+    results_dir: pathlib.Path, depth: int = 1
+) -> dict[str, list[pathlib.Path]]:
+    """Lists the folders of runs, see `seed_folders`, by the name of the cell.
+
+    Args:
+        results_dir: Holds CELL/seedK/. What is no run is let be.
+        depth: How many parts the name of a cell has.
+
+    Raises:
+        InvalidInputError: If it is no folder.
+    """
+    if not results_dir.is_dir():
+        raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
+    found = {
+        path.relative_to(results_dir).as_posix(): seed_folders(path)
+        for path in sorted(results_dir.glob("/".join("*" * depth)))
+    }
+    return {cell: folders for cell, folders in found.items() if folders}
+
+
+def find_cells(results_dir: pathlib.Path, depth: int = 1) -> dict[str, list[RunFolder]]:
+    """Finds the runs of a table, by the name of the cell.
+
+    Args:
+        results_dir: Holds CELL/seedK/, or an archive of them; or the archive.
+        depth: See `folders_of_cells`.
+
+    Raises:
+        InvalidInputError: If it is no folder, the archive is damaged, or it holds both,
+            or nothing.
+        RunStoppedError: If it cannot be read.
+    """
+    path = results_dir
+    if results_dir.is_dir():
+        folders = folders_of_cells(results_dir, depth)
+        path = results_dir / archive.NAME
+        if folders and path.exists():
+            raise InvalidInputError(
+                f"--results_dir={results_dir} holds {archive.NAME} and the folder "
+                f"{next(iter(folders))}, both with runs: take away one of them."
+            )
+        if folders:
+            return {cell: [*map(RunFolder, paths)] for cell, paths in folders.items()}
+    if path.is_file():
+        return _archived_cells(path)
+    if not results_dir.is_dir():
+        raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
+    raise InvalidInputError(
+        f"--results_dir={results_dir} holds no run: expected folders "
+        f"{'PART/' * (depth - 1)}CELL/seedK/ with a flags.txt, as ./run.sh table "
+        f"leaves them, or {archive.NAME}."
+    )
+
+
+def _archived_cells(path: pathlib.Path) -> dict[str, list[RunFolder]]:
+    """Returns the runs in an archive by the name of the cell, by increasing seed."""
+    runs: dict[pathlib.PurePosixPath, dict[str, bytes]] = {}
+    for name, content in archive.read(path).items():
+        parts = pathlib.PurePosixPath(name)
+        runs.setdefault(parts.parent, {})[parts.name] = content
+    cells: dict[str, list[RunFolder]] = {}
+    for folder in sorted(runs, key=lambda x: (str(x.parent), seed_of(x) or 0)):
+        if seed_of(folder) is None:
+            raise InvalidInputError(
+                f"{path}: found {folder}, expected files CELL/seedK/NAME."
+            )
+        cells.setdefault(str(folder.parent), []).append(
+            RunFolder(path / folder, runs[folder])
+        )
+    return cells
