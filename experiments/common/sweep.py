@@ -229,9 +229,12 @@ def _jobs(
     )
     flags = table.config.flags()
     shared = {"data_dir": config.data_dir, "pretrained": config.pretrained}
-    if "warm_start_cache" in flags:
-        shared["warm_start_cache"] = results_dir / "warm_starts"
     shared = {name: value for name, value in shared.items() if value is not None}
+    if config.cluster is not None:  # Another machine has another current folder.
+        for name, value in shared.items():
+            shared[name] = os.path.abspath(value) if os.path.exists(value) else value
+    elif "warm_start_cache" in flags:
+        shared["warm_start_cache"] = results_dir / "warm_starts"
     length = "rounds" if "rounds" in flags else "epochs"
     jobs = []
     for seed in seeds:

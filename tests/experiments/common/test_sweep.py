@@ -181,6 +181,19 @@ def test_a_cell_waits_for_the_one_that_it_starts_from(tmp_path):
     assert "--pretrained=a.h5" in first.command
 
 
+def test_a_run_on_a_cluster_has_no_path_that_is_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    table = cells.tables_of("fedss")["1", "mini"]
+    arguments = {}
+    for cluster in (None, "auto"):
+        options = {"data_dir": "data", "pretrained": "name", "cluster": cluster}
+        job, *_ = jobs_of(("1", "mini"), table, [0], pathlib.Path("runs"), **options)
+        arguments[cluster] = [a.partition("=")[2] for a in job.arguments[1:]]
+    assert arguments[None] == ["data", "name", "runs/warm_starts", "0"]
+    assert arguments["auto"] == [f"{tmp_path}/data", "name", "0"]
+
+
 def test_cells_in_parts_start_from_the_folder_of_the_table(tmp_path):
     settings = {"rounds": 1}
     parts = [
