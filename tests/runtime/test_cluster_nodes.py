@@ -60,12 +60,10 @@ def kill(node):
     os.kill(process.process.pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
 def test_a_machine_that_is_lost_and_one_that_joins(machines, tmp_path, monkeypatch):
     found = machines()
     context = runtime.ClusterContext(found.address, num_actors=2)
     second = found.add_node(num_cpus=1)
-    found.wait_for_nodes(timeout=waiting.LIMIT)
     (tmp_path / "go_prepare").touch()
     # So large that an actor has its machine's raylet hold the result.
     total = build_sum(tmp_path, size=[100_000])
@@ -100,7 +98,6 @@ def test_a_machine_that_is_lost_and_one_that_joins(machines, tmp_path, monkeypat
         np.testing.assert_array_equal(total(2.0, xs), 2 * expected)
         assert len(context._pool.members) == 1
         third = found.add_node(num_cpus=1)
-        found.wait_for_nodes(timeout=waiting.LIMIT)
         np.testing.assert_array_equal(total(3.0, xs), 3 * expected)
         # The round above may have ended before it has said its version.
         waiting.wait_until(
@@ -119,7 +116,6 @@ def test_a_machine_without_the_data_and_one_that_starts_no_actor(
     context = runtime.ClusterContext(found.address)
     monkeypatch.setenv("TFF_FEDSS_TEST_WITHOUT", "1")
     second = found.add_node(num_cpus=1, node_ip_address="127.0.0.2")
-    found.wait_for_nodes(timeout=waiting.LIMIT)
     context.share(cluster_clients.load_if_there, cluster_clients.make, {"data": 1})
     refs = [ClientRef((str(k), np.array([k, 0], np.int32))) for k in range(NUM_CLIENTS)]
     expected = sum(range(NUM_CLIENTS))
@@ -153,7 +149,6 @@ def test_another_version_is_not_used(machines, tmp_path, monkeypatch, caplog):
     context = runtime.ClusterContext(found.address)
     monkeypatch.setenv("PYTHONPATH", f"{other}:{os.environ.get('PYTHONPATH', '')}")
     found.add_node(num_cpus=1)
-    found.wait_for_nodes(timeout=waiting.LIMIT)
     with use(context):
         assert test_cluster.sum_up([{"x": 1.0, "pid": 1}])["x"] == 1.0
     (warning,) = caplog.messages
@@ -214,7 +209,6 @@ def test_a_run_survives_the_loss_of_a_machine_at_any_moment(machines, tmp_path):
     for k in range(20):
         # With an address of its own: the program is to connect to the first one.
         second = found.add_node(num_cpus=1, node_ip_address="127.0.0.2")
-        found.wait_for_nodes(timeout=waiting.LIMIT)
         assert train(flags, tmp_path / str(k), lose) == expected
         found.remove_node(second)
 
