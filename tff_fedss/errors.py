@@ -1,5 +1,6 @@
-"""The errors that end a program with one line instead of a traceback."""
+"""Errors that end a program with one line, and checks of arguments that raise them."""
 
+import math
 from collections.abc import Iterable
 
 
@@ -43,3 +44,22 @@ def check_at_least(minimum: float, **arguments: float) -> None:
     for name, value in arguments.items():
         if not value >= minimum:
             raise InvalidInputError(f"{name}={value} must be at least {minimum}.")
+
+
+def check_range(
+    name: str, value: float, low: float, high: float = math.inf, *, above: bool = False
+) -> None:
+    """Raises an InvalidInputError unless a number is finite and within bounds.
+
+    Args:
+        name: The argument's.
+        value: The number.
+        low: The least that it may be; or, if `above`, what it must be above.
+        high: The most.
+        above: See `low`.
+    """
+    is_within = low <= value <= high and not (above and value == low)
+    if not (is_within and math.isfinite(value)):
+        wanted = f"above {low:g}" if above else f"at least {low:g}"
+        wanted += " and finite" if math.isinf(high) else f" and at most {high:g}"
+        raise InvalidInputError(f"{name}={value} must be {wanted}.")

@@ -21,9 +21,8 @@ from tff_fedss.algorithms import (
     [
         (ClientTraining, {"batch_size": 0}, "batch_size"),
         (ClientTraining, {"num_epochs": 0}, "num_epochs"),
-        (ClientTraining, {"logit_scale": np.nan}, "logit_scale .* positive .* nan"),
-        (ClientTraining, {"logit_scale": 0.0}, "logit_scale"),
-        (ClientTraining, {"logit_scale": -1.0}, "logit_scale"),
+        (ClientTraining, {"logit_scale": np.nan}, "logit_scale=nan must be above 0"),
+        (ClientTraining, {"logit_scale": 0.0}, "logit_scale=0.0 must be above 0"),
         (
             ServerUpdate,
             {"client_weighting": lambda n: n * np.nan},
@@ -40,8 +39,16 @@ from tff_fedss.algorithms import (
             {"phi_aggregator": tff.aggregators.SumFactory()},
             'client_weighting="uniform"',
         ),
-        (aggregation.SparseRowsFactory, {"threshold": 0}, "threshold must be positive"),
-        (ClassSets, {"requests": "some"}, "requests must be one of .*'some'"),
+        (
+            aggregation.SparseRowsFactory,
+            {"threshold": 0},
+            "threshold=0 must be",
+        ),
+        (
+            ClassSets,
+            {"requests": "some"},
+            "requests=.some. must be one of",
+        ),
         (
             ClassSets,
             {"num_negatives": 4, "builder": class_sets.AllClasses(9)},
@@ -63,16 +70,7 @@ def test_values_out_of_range(group, arguments, message):
             {"optimizer": tf.keras.optimizers.legacy.SGD()},
             "optimizer of ServerUpdate is a SGD of Keras",
         ),
-        (
-            ClientTraining,
-            {"loss_fn": tf.keras.losses.MeanSquaredError()},
-            "class_set",
-        ),
-        (
-            ServerUpdate,
-            {"phi_aggregator": tff.aggregators.MeanFactory},
-            r"Call it: MeanFactory\(...\)",
-        ),
+        (ServerUpdate, {"phi_aggregator": tff.aggregators.MeanFactory}, "a factory of"),
         (ServerUpdate, {"rows_aggregator": "mean"}, "a factory of tff.aggregators"),
     ],
 )
@@ -106,7 +104,7 @@ def test_a_loss_is_a_number_for_each_example():
 
 
 def test_rows_of_w_have_a_length():
-    with pytest.raises(ValueError, match="initial_norm must be positive"):
+    with pytest.raises(ValueError, match="initial_norm=0.0 must be above 0"):
         build_fedss(toy.dense_features, 13, ClassSets(5), initial_norm=0.0)
 
 

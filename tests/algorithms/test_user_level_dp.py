@@ -356,17 +356,17 @@ def test_a_canary_breaks_the_claim_where_the_noise_is_off():
 @pytest.mark.parametrize(
     "kwargs, message",
     [
-        ({"clip": 0.0}, "clip must be more than 0, found 0.0"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier must be at least 0"),
-        ({"restart_every": 0}, "restart_every must be at least 1"),
-        ({"clients_per_round": 0}, "clients_per_round must be more than 0"),
+        ({"clip": 0.0}, "clip=0.0 must be above 0"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier=-1.0 must be at least 0"),
+        ({"restart_every": 0}, "restart_every=0 must be at least 1"),
+        ({"clients_per_round": 0}, "clients_per_round=0 must be above 0"),
         (
             {"noise_multiplier": 1.0, "adaptive_clip": user_level_dp.AdaptiveClip()},
             "noise_multiplier=1.0 leaves nothing for the deltas",
         ),
         (
             {"adaptive_clip": user_level_dp.AdaptiveClip(quantile=1.5)},
-            "quantile must be at least 0 and at most 1, found 1.5",
+            "quantile=1.5 must be at least 0 and at most 1",
         ),
     ],
 )

@@ -14,6 +14,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss import errors
+
 Factory = (
     tff.aggregators.WeightedAggregationFactory
     | tff.aggregators.UnweightedAggregationFactory
@@ -48,12 +50,7 @@ class ModelDelta(NamedTuple):
 
 
 def sparse_rows_type(embedding_dim: int, size: int | None = None) -> tff.Type:
-    """Returns the TFF type of `SparseRows`.
-
-    Args:
-        embedding_dim: d.
-        size: L; None if it is not known beforehand.
-    """
+    """Returns the TFF type of `SparseRows` of L = size rows; None: of any number."""
     return tff.to_type(
         SparseRows(
             keys=tff.TensorType(np.int32, [size]),
@@ -63,12 +60,7 @@ def sparse_rows_type(embedding_dim: int, size: int | None = None) -> tff.Type:
 
 
 def gradient_of(mean_delta: SparseRows, shape: tf.TensorShape) -> tf.IndexedSlices:
-    """Returns the gradient of W that a server optimizer takes: minus the mean delta.
-
-    Args:
-        mean_delta: From a factory of rows.
-        shape: Of W, [n, d].
-    """
+    """Returns a server optimizer's gradient of W, [n, d]: minus the mean delta."""
     return tf.IndexedSlices(
         -mean_delta.rows, mean_delta.keys, tf.constant(shape.as_list())
     )
@@ -83,7 +75,8 @@ class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
     """Line 12 for sparse deltas: the weighted mean over ALL clients of the round.
 
     A client without a class counts as zero for it. The accumulator is a growing list of
-    (keys, weighted rows), and so is the result: no tensor of shape [n, d] appears.
+    (keys, weighted rows), and so is the result: no tensor of shape [n, d] appears. Keys
+    of a client repeat only with rows of zeros.
 
     With a threshold t, rows with fewer than t contributors are dropped: what a secure
     aggregation with a threshold lets the server see. A client contributes to a row if
@@ -102,21 +95,15 @@ class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
     """
 
     def __init__(self, threshold: int | None = None, denominator: float | None = None):
-        if threshold is not None and threshold < 1:
-            raise ValueError(f"threshold must be positive, found {threshold}.")
+        if threshold is not None:
+            errors.check_range("threshold", threshold, 1)
         self._threshold = threshold
         self._denominator = denominator
 
     def create(
         self, value_type: tff.Type, weight_type: tff.Type
     ) -> tff.templates.AggregationProcess:
-        """Creates a process without a state, whose result is `SparseRows` of any size.
-
-        Args:
-            value_type: `sparse_rows_type`, of a size; keys of a client repeat only with
-                rows of zeros.
-            weight_type: float32[].
-        """
+        """Creates a process without a state; its result is `SparseRows` of any size."""
         zero, accumulate, merge = _list_of_rows(value_type, weight_type)
         threshold, denominator = self._threshold, self._denominator
 
@@ -206,7 +193,7 @@ def _list_of_rows(
 def drop_rare_rows(
     keys: tf.Tensor, rows: tf.Tensor, threshold: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Makes rows zero where fewer than t of the same key are not.
+    """Makes rows zero where fewer than `threshold` of the same key are not.
 
     Args:
         keys: int32[L].
@@ -246,12 +233,7 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
     def create(
         self, value_type: tff.Type, weight_type: tff.Type
     ) -> tff.templates.AggregationProcess:
-        """Creates a process whose result is float32[n, d].
-
-        Args:
-            value_type: `sparse_rows_type`, of a size.
-            weight_type: float32[].
-        """
+        """Creates a process whose result is float32[n, d]."""
         num_classes = self._num_classes
         _, embedding_dim = value_type.rows.shape
 
@@ -290,14 +272,9 @@ def check_factory(name: str, factory: Any) -> Factory:
         TypeError: If it is something else; the message says what to give as `name`.
     """
     if not isinstance(factory, Factory):
-        hint = ""
-        if isinstance(factory, tff.templates.AggregationProcess):
-            hint = " That is what a factory makes: give the factory itself."
-        elif isinstance(factory, type):
-            hint = f" Call it: {factory.__name__}(...)."
         raise TypeError(
             f"{name} must be a factory of tff.aggregators, such as "
-            f"tff.aggregators.MeanFactory(), found {factory!r}.{hint}"
+            f"tff.aggregators.MeanFactory(), found {factory!r}."
         )
     return factory
 
@@ -334,12 +311,7 @@ def weighting(client_weighting: ClientWeighting) -> tff.Computation | None:
 
 
 def flat_scalars(measurements: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (name, value) of the scalars in measurements of an aggregation.
-
-    Args:
-        measurements: A structure of tensors, by name.
-        prefix: Of the names, which are joined by slashes.
-    """
+    """Yields (name, value) of scalars in measurements by name, joined by slashes."""
     if isinstance(measurements, tuple) and hasattr(measurements, "_fields"):
         measurements = measurements._asdict()
     if isinstance(measurements, Mapping):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss import losses, models, seeds
+from tff_fedss import models, seeds
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
 
 # Beyond some size a full shuffle costs more memory than it is worth.
@@ -18,7 +18,18 @@ _SHUFFLE_BUFFER = 200_000
 
 
 class Centralized(InPlace):
-    """phi and a cosine classifier W, trained step by step on Eq. 2."""
+    """phi and a cosine classifier W, trained step by step on Eq. 2.
+
+    Args:
+        model: phi, from images [examples, h, w, c] to float32[examples, d]. Its weights
+            are the start, and are trained in place.
+        num_classes: n.
+        optimizer: A fresh Keras optimizer.
+        logit_scale: The fixed scale of the cosine logits.
+        image_dtype: The dtype of the images in the data.
+        seed: Of the initial W, which is that of `build_fedss` with the same seed.
+        initial_norm: Of its rows, see `models.initial_classifier`.
+    """
 
     def __init__(
         self,
@@ -31,18 +42,6 @@ class Centralized(InPlace):
         seed: int = 0,
         initial_norm: float = models.INITIAL_NORM,
     ):
-        """Draws the initial W.
-
-        Args:
-            model: phi, from images [examples, h, w, c] to float32[examples, d]. Its
-                weights are the start, and are trained in place.
-            num_classes: n.
-            optimizer: A fresh Keras optimizer.
-            logit_scale: The fixed scale of the cosine logits.
-            image_dtype: The dtype of the images in the data.
-            seed: Of the initial W, which is that of `build_fedss` with the same seed.
-            initial_norm: Of its rows, see `models.initial_classifier`.
-        """
         self._model = model
         self._logit_scale = logit_scale
         self._classifier = tf.Variable(
@@ -81,17 +80,11 @@ class Centralized(InPlace):
         return {**sums, "num_examples": len(labels)}
 
     def _step(self, images: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.Tensor]:
-        with tf.GradientTape() as tape:
+        def logits() -> tf.Tensor:
             features = self._model(tf.cast(images, tf.float32), training=True)
-            logits = models.cosine_logits(features, self._classifier, self._logit_scale)
-            example_losses = losses.softmax_loss(logits, labels)
-            loss = tf.reduce_mean(example_losses)
-        self._descend(tape.gradient(loss, self._trainable))
-        is_correct = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
-        return {
-            "loss": tf.reduce_sum(example_losses),
-            "accuracy": tf.math.count_nonzero(is_correct),
-        }
+            return models.cosine_logits(features, self._classifier, self._logit_scale)
+
+        return self._softmax_step(logits, labels)
 
 
 def iid_batches(

@@ -69,19 +69,14 @@ def draw_class_set(
 def read(
     client: Any, class_set: class_sets.ClassSet, may_miss_positives: bool = False
 ) -> ClientTask:
-    """Reads a client's data.
+    """Reads a client's data, given its class set.
 
-    Args:
-        client: See `draw_class_set`.
-        class_set: What that gave.
-        may_miss_positives: Whether to leave out the examples whose class is not in it.
-
-    Returns:
-        The client's task.
+    With `may_miss_positives`, the examples whose class is not in that are left out.
 
     Raises:
         tf.errors.InvalidArgumentError: When it runs, if a label is not among the
-            positives that the client has named.
+        positives
+            that the client has named.
     """
     data = _stack(client["data"])
     labels = data["label"]
@@ -106,16 +101,7 @@ def negatives_seed(seed: tf.Tensor) -> tf.Tensor:
 
 
 def example_order(num_examples: tf.Tensor, seed: tf.Tensor, epoch: int) -> tf.Tensor:
-    """Shuffles a client's examples.
-
-    Args:
-        num_examples: n_k.
-        seed: int32[2], the client's seed.
-        epoch: Which local epoch, from 0.
-
-    Returns:
-        int32[n_k], a permutation.
-    """
+    """Returns the order, int32[n_k], of a client's examples in a local epoch."""
     epoch_seed = seeds.fold_in(seeds.fold_in(seed, seeds.Stream.ORDER), epoch)
     return tf.random.experimental.stateless_shuffle(
         tf.range(num_examples), epoch_seed, alg="philox"
@@ -242,13 +228,7 @@ def build_step(
     training: settings.ClientTraining,
     loss_fn: Callable[..., tf.Tensor],
 ) -> Callable[..., tuple[tf.Tensor, Any, tf.Tensor, tf.Tensor]]:
-    """Builds one step of a client's SGD (line 10).
-
-    Args:
-        model: phi's Keras model; a step moves its variables.
-        class_set: The client's.
-        training: See `train`.
-        loss_fn: See `train`.
+    """Builds one step of a client's SGD (line 10), which moves the model's variables.
 
     Returns:
         (images [b, ...], targets int32[b], counts bool[b] or None, W_{S_k}, state of

@@ -28,12 +28,7 @@ class IndependentNoise:
         return self._generator.initialize()
 
     def next(self, state: Any, num_rounds: tf.Tensor) -> tuple[Any, Any]:
-        """Returns the noise of a round and the next state.
-
-        Args:
-            state: From `initialize` or from here.
-            num_rounds: int32[], how many were before.
-        """
+        """Returns the noise of a round and the next state; `num_rounds` were before."""
         del num_rounds
         return self._generator.next(state)
 
@@ -95,7 +90,7 @@ class TreeNoise:
         return self._padded(self._aggregator.init_state(), self._zeros())
 
     def next(self, state: TreeState, num_rounds: tf.Tensor) -> tuple[Any, TreeState]:
-        """See `IndependentNoise`."""
+        """Returns what a round adds, and the next state; `num_rounds` were before."""
         total, tree = self._aggregator.get_cumsum_and_update(
             tree_aggregation.TreeState(
                 tf.nest.map_structure(lambda t: t[: state.num_nodes], state.nodes),
@@ -150,15 +145,7 @@ class _UnitVectors(tree_aggregation.ValueGenerator):
 
 
 def tree_covariance(num_rounds: int, restart_every: int) -> np.ndarray:
-    """Returns how the numbers that `TreeNoise` adds in two rounds go together.
-
-    Args:
-        num_rounds: How many rounds.
-        restart_every: The number of leaves of a tree.
-
-    Returns:
-        float64[rounds, rounds], exactly.
-    """
+    """Returns the covariance of what `TreeNoise` adds in two rounds, exactly."""
     # A leaf and an inner node for each round, and one for each restart, at the most.
     num_draws = 3 * num_rounds + 2
     specs = tf.TensorSpec([num_draws])

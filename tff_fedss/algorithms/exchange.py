@@ -49,14 +49,7 @@ def build(
     w_spec: tf.TensorSpec,
     class_set_type: tff.Type,
 ) -> Exchange:
-    """Builds the exchange of a process.
-
-    Args:
-        builder: How clients arrive at their class sets.
-        requests: One of `REQUESTS`.
-        w_spec: That of W, [n, d].
-        class_set_type: Of a client's `ClassSet`.
-    """
+    """Builds the exchange of a process, one of `REQUESTS`, for W of the spec [n, d]."""
     if builder.is_everything:  # S_k = [n]: nothing is left to gather.
         return send_all(w_spec)._replace(
             receive=lambda w, class_set: (w, tf.size(class_set.keys))
@@ -68,12 +61,7 @@ def build(
 
 
 def select_rows(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
-    """Builds the exchange of Algorithm 1: a client gets the rows it asks for.
-
-    Args:
-        w_spec: See `build`.
-        class_set_type: See `build`.
-    """
+    """Builds the exchange of Algorithm 1: a client gets the rows it asks for."""
     num_classes, embedding_dim = w_spec.shape
     (size,) = class_set_type.keys.shape
     keys_of = _keys_of(class_set_type)
@@ -103,10 +91,6 @@ def send_union(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
 
     Of the requests the server sees their union over the cohort, as a private set union
     gives it to the server (Niu et al., MobiCom 2020); its protocol is not run here.
-
-    Args:
-        w_spec: See `build`.
-        class_set_type: See `build`.
     """
     _, embedding_dim = w_spec.shape
     keys_of = _keys_of(class_set_type)
@@ -148,11 +132,7 @@ def send_union(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
 
 
 def send_all(w_spec: tf.TensorSpec) -> Exchange:
-    """Builds the exchange in which W goes whole to clients that train a part of it.
-
-    Args:
-        w_spec: See `build`.
-    """
+    """Builds the exchange in which W goes whole to clients that train a part of it."""
 
     def send(w, sets):
         del sets

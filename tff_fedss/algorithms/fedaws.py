@@ -17,7 +17,7 @@ from collections.abc import Callable
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import losses, models
+from tff_fedss import errors, losses, models
 from tff_fedss.algorithms import fedss, settings
 
 
@@ -59,10 +59,7 @@ def build_fedaws(
     Raises:
         ValueError: If an argument is out of range.
     """
-    if spreadout_weight < 0:
-        raise ValueError(
-            f"spreadout_weight must not be negative, found {spreadout_weight}."
-        )
+    errors.check_range("spreadout_weight", spreadout_weight, 0)
 
     def spread_out(w: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         loss, gradient = losses.spreadout_loss_and_gradient(

@@ -29,13 +29,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import class_sets as class_sets_lib
-from tff_fedss import losses, models
-from tff_fedss.algorithms import (
-    aggregation,
-    client_update,
-    exchange,
-    settings,
-)
+from tff_fedss import errors, losses, models
+from tff_fedss.algorithms import aggregation, client_update, exchange, settings
 from tff_fedss.algorithms import server_update as server_update_lib
 from tff_fedss.algorithms.server_update import ServerState
 
@@ -81,15 +76,17 @@ def build_fedss(
         A process whose state is a `ServerState`, whose model weights have
         trainable = [*phi, W], and whose metrics are those of `finalize_metrics`. A
         round fails if phi, W or the state of the server optimizer, which the error
-        names, is not finite at its end.
+        names, is not finite at its end. A client's update that is not finite is left
+        out before; those that are too large are bounded, instead of failing the round,
+        by an aggregator of `ServerUpdate` that clips or zeroes them, such as
+        `tff.aggregators.clipping_factory`.
 
     Raises:
         TypeError: If an object of Keras stands where a function or one of TFF's has to.
         ValueError: If an argument is out of range or the model cannot serve as phi.
     """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {METHODS}, found {method!r}.")
-    settings.check_positive("initial_norm", initial_norm)
+    errors.check_choice("method", method, METHODS)
+    errors.check_range("initial_norm", initial_norm, 0, above=True)
     training = client_training or settings.ClientTraining()
     server = server_update or settings.ServerUpdate()
     builder = class_sets.builder_of(method, num_classes)

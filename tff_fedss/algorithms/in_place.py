@@ -4,20 +4,29 @@ What the centralized algorithms have in common. The federated ones have no varia
 their states go from one round to the next as values.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import models
+from tff_fedss import losses, models
 
 
 class InPlace:
     """The variables of a model in training, as a state and as weights.
 
     A subclass has `update`, which does one step and returns sums over its examples by
-    name, `num_examples` among them.
+    name, `num_examples` among them. Variables are listed once: when another model has
+    been built in a graph, as TFF does, Keras may refuse to list those of this one.
+
+    Args:
+        trainable: What the optimizer changes.
+        optimizer: A fresh Keras optimizer.
+        non_trainable: The other variables that training changes.
+        weight_decay: As PyTorch's SGD has it: times a weight, it is added to its
+            gradient, and so becomes a part of the momentum. That of Keras' optimizers
+            shrinks the weights beside the step.
     """
 
     def __init__(
@@ -27,19 +36,6 @@ class InPlace:
         non_trainable: Iterable[tf.Variable] = (),
         weight_decay: float = 0.0,
     ):
-        """Builds the optimizer.
-
-        Variables are listed here, once: when another model has been built in a graph,
-        as TFF does, Keras may refuse to list those of this one.
-
-        Args:
-            trainable: What the optimizer changes.
-            optimizer: A fresh Keras optimizer.
-            non_trainable: The other variables that training changes.
-            weight_decay: As PyTorch's SGD has it: times a weight, it is added to its
-                gradient, and so becomes a part of the momentum. That of Keras'
-                optimizers shrinks the weights beside the step.
-        """
         self._trainable = list(trainable)
         self._non_trainable = list(non_trainable)
         self._optimizer = optimizer
@@ -47,13 +43,9 @@ class InPlace:
         optimizer.build(self._trainable)
 
     def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Computes the metrics of a round.
+        """Computes the metrics of a round from the sums of its updates, by name.
 
-        Args:
-            sums: What the updates of the round returned, added up.
-
-        Returns:
-            By name; here the means over all examples, and their number.
+        Here they are the means over all examples, and their number.
         """
         num_examples = sums["num_examples"]
         means = {name: value / num_examples for name, value in sums.items()}
@@ -68,6 +60,21 @@ class InPlace:
             ]
         self._optimizer.apply_gradients(zip(gradient, self._trainable, strict=True))
 
+    def _softmax_step(
+        self, logits_fn: Callable[[], tf.Tensor], labels: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Does a step on the mean softmax loss; returns sums of loss and accuracy."""
+        with tf.GradientTape() as tape:
+            logits = logits_fn()
+            example_losses = losses.softmax_loss(logits, labels)
+            loss = tf.reduce_mean(example_losses)
+        self._descend(tape.gradient(loss, self._trainable))
+        is_correct = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
+        return {
+            "loss": tf.reduce_sum(example_losses),
+            "accuracy": tf.math.count_nonzero(is_correct),
+        }
+
     @property
     def _variables(self) -> list[tf.Variable]:
         return [*self._trainable, *self._non_trainable, *self._optimizer.variables]
@@ -78,11 +85,7 @@ class InPlace:
         return models.values(self._variables)
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state.
-
-        Args:
-            state: As `state` was then.
-        """
+        """Goes back to a state, as `state` was then."""
         models.assign(self._variables, state)
 
     @property

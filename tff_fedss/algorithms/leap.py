@@ -147,16 +147,9 @@ class SelfPacedStudent(InPlace):
     def _step(self, images, labels):
         step_num = self._optimizer.iterations
         seed = seeds.fold_in(tf.constant([self._seed, _STREAM]), step_num)
-        with tf.GradientTape() as tape:
-            logits = self._model(self._augmentation(images, seed), training=True)
-            example_losses = losses.softmax_loss(logits, labels)
-            loss = tf.reduce_mean(example_losses)
-        self._descend(tape.gradient(loss, self._trainable))
-        is_correct = tf.equal(tf.argmax(logits, 1, tf.int32), labels)
-        return {
-            "loss": tf.reduce_sum(example_losses),
-            "accuracy": tf.math.count_nonzero(is_correct),
-        }
+        return self._softmax_step(
+            lambda: self._model(self._augmentation(images, seed), training=True), labels
+        )
 
     @property
     def state(self) -> list[np.ndarray]:
@@ -171,7 +164,7 @@ class SelfPacedStudent(InPlace):
         ]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state, see the base class."""
+        """Goes back to a state."""
         epoch, position, easiness, diversity, selected, *values = state
         self.epoch, self._position = int(epoch), int(position)
         self.easiness, self.diversity = float(easiness), float(diversity)

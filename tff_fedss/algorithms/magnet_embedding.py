@@ -57,9 +57,19 @@ class MagnetSettings:
 class MagnetEmbedding(InPlace):
     """A network, the clusters of its representations, and the losses of examples.
 
+    Clusters come with the first update.
+
+    Args:
+        settings: What the network is, and how it is trained.
+        images: uint8[N, height, width, channels], to train on.
+        labels: int32[N].
+
     Attributes:
         num_steps: The number of updates done.
-        CLUSTERS: The place of `clusters` in `state`.
+        CLUSTERS: The index of `clusters` in `state`.
+
+    Raises:
+        ValueError: If there are too few classes for a mini-batch.
     """
 
     CLUSTERS: ClassVar[int] = 1
@@ -67,16 +77,6 @@ class MagnetEmbedding(InPlace):
     def __init__(
         self, settings: MagnetSettings, images: np.ndarray, labels: np.ndarray
     ):
-        """Builds the network. Clusters come with the first update.
-
-        Args:
-            settings: See there.
-            images: uint8[N, height, width, channels], to train on.
-            labels: int32[N].
-
-        Raises:
-            ValueError: If there are too few classes for a mini-batch.
-        """
         impostors = settings.clusters_per_class * (settings.num_classes - 1)
         if settings.clusters_per_batch - 1 > impostors:
             raise ValueError(
@@ -184,7 +184,7 @@ class MagnetEmbedding(InPlace):
         ]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state, see the base class."""
+        """Goes back to a state."""
         num_steps, assignments, centers, example_losses, *values = state
         self.num_steps = int(num_steps)
         self._index = neighbourhoods.ClusterIndex(

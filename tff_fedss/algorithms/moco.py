@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import losses, models
+from tff_fedss import errors, losses, models
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
 
 _NUM_CLUSTERINGS = 10  # Of which the best is taken.
@@ -91,10 +91,7 @@ class MoCo(InPlace):
         Raises:
             ValueError: If there are no such clusters.
         """
-        if clusters not in MOCO_CLUSTERS:
-            raise ValueError(
-                f"clusters must be one of {MOCO_CLUSTERS}, found {clusters!r}."
-            )
+        errors.check_choice("clusters", clusters, MOCO_CLUSTERS)
         self._backbone = backbone_fn()
         self.encoder = models.with_projection_head(self._backbone, embedding_dim, seed)
         self.key_encoder = models.with_projection_head(
@@ -161,12 +158,12 @@ class MoCo(InPlace):
         return {**as_numbers(sums), "num_examples": len(query_views)}
 
     def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Computes the metrics of a round, see the base class.
+        """Computes the metrics of a round.
 
         Returns:
             `loss`, `accuracy`, `num_examples`; with clusters `cluster_share`, and
-            `cluster_purity`: of the keys in a query's cluster, the share that is of
-            the query's class.
+            `cluster_purity`: of the keys in a query's cluster, the share of the query's
+            class.
         """
         sums = dict(sums)
         labelled, right = sums.pop("labelled", 0), sums.pop("right", 0)
@@ -244,11 +241,8 @@ class MoCo(InPlace):
     def fit_clusters(self, epoch: int) -> None:
         """Finds the centers of the queue's keys by k-means (section 6.2).
 
-        The same bits follow from the same queue, seed and epoch. Clusters by labels are
-        there already.
-
-        Args:
-            epoch: The number of the epoch that is to come.
+        The same bits follow from the same queue, seed and number of the epoch. Clusters
+        by labels are there already.
         """
         if self._clusters == "labels":
             return
@@ -303,12 +297,8 @@ class MoCo(InPlace):
         """Computes each example's loss in all three forms at gamma = 0 (section 6).
 
         "Exactly as a training epoch, but without backpropagation": BatchNorm uses the
-        batch and the queue moves on. The key encoder does not.
-
-        Args:
-            query_views: As for `update`.
-            key_views: As for `update`.
-            labels: As for `update`.
+        batch and the queue moves on. The key encoder does not. Arguments are as in
+        `update`.
 
         Returns:
             By form, float32[examples].
@@ -354,13 +344,10 @@ class MoCo(InPlace):
         return {name: v.numpy() for name, v in self._named_variables().items()}
 
     def start_from(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Starts from another training, with a fresh optimizer (experiments B to D).
+        """Starts from another training's `arrays`, with a fresh optimizer (B to D).
 
         The queue comes along if it is of the same size. If not, the newest of its keys
-        are taken, and the oldest places stay random.
-
-        Args:
-            arrays: As `arrays` was then.
+        are taken, and the oldest entries stay random.
 
         Raises:
             ValueError: If they are not of such encoders; nothing is changed then.

@@ -130,7 +130,7 @@ class PartialFC(InPlace):
         self._graph = None
 
     def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Computes the metrics of a round, see the base class.
+        """Computes the metrics of a round.
 
         Returns:
             `loss`, the mean over the examples whose class was in the sample;
@@ -149,11 +149,7 @@ class PartialFC(InPlace):
         }
 
     def draw_sample(self, labels: np.ndarray) -> list[ShardSample]:
-        """Returns the rows of each device that the next step would take.
-
-        Args:
-            labels: int32[examples], the classes.
-        """
+        """Returns the rows of each device that a step on these labels would take."""
         return self._sampler.draw(labels, self._num_steps)
 
     def update(self, inputs: Any, labels: np.ndarray) -> dict[str, float]:
@@ -279,11 +275,7 @@ class PartialFC(InPlace):
         return [np.asarray(self._num_steps), *super().state, *self._matrices.values()]
 
     def set_state(self, state: Sequence[np.ndarray | models.ShardedMatrix]) -> None:
-        """Goes back to a state.
-
-        Args:
-            state: Of an algorithm with the same strata, on any mesh.
-        """
+        """Goes back to a state of an algorithm with the same strata, on any mesh."""
         num_steps, *arrays, classifier, momentum = state
         super().set_state(arrays)
         self._matrices["W"].copy_from(classifier)

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tff_fedss import losses, metrics, models, seeds
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
+from tff_fedss.algorithms.sparse_sgdm import scaled
 from tff_fedss.samplers import ClassSampler
 
 # How many examples q is measured on, from the last mini-batch.
@@ -99,7 +100,7 @@ class SampledSoftmax(InPlace):
         self._rebuild_sampler()
 
     def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Computes the metrics of a round, see the base class.
+        """Computes the metrics of a round.
 
         Returns:
             `loss`, `num_examples`; `clipped_steps`, the steps whose gradient was
@@ -254,7 +255,7 @@ class SampledSoftmax(InPlace):
         return [*super().state, *map(np.asarray, self._carry)]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state, see the base class."""
+        """Goes back to a state."""
         count = len(self._variables)
         super().set_state(state[:count])
         self._carry = tuple(state[count:])
@@ -276,13 +277,7 @@ def _clip(
     gradient = [_with_summed_rows(g) for g in gradient]
     norm = tf.linalg.global_norm(gradient)
     scale = max_norm / tf.maximum(norm, max_norm)
-    clipped = [
-        tf.IndexedSlices(scale * g.values, g.indices, g.dense_shape)
-        if isinstance(g, tf.IndexedSlices)
-        else scale * g
-        for g in gradient
-    ]
-    return clipped, norm > max_norm
+    return [scaled(g, scale) for g in gradient], norm > max_norm
 
 
 def _with_summed_rows(

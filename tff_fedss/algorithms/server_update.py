@@ -75,11 +75,7 @@ class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
 def build_aggregation(
     update: settings.ServerUpdate, delta_type: tff.Type
 ) -> tff.templates.AggregationProcess:
-    """Builds line 12: from the clients' deltas to the mean one.
-
-    Args:
-        update: The aggregators and the clients' weights.
-        delta_type: `aggregation.ModelDelta`, a client's.
+    """Builds line 12: from the clients' `aggregation.ModelDelta`s to the mean one.
 
     Returns:
         A process whose weight is n_k, float32[]; 0 for a client whose update does not
@@ -113,12 +109,9 @@ def build_aggregation(
 def initialization(
     initialize_model: tff.Computation, aggregate: tff.templates.AggregationProcess
 ) -> tff.Computation:
-    """Returns the computation of the first state.
+    """Returns the computation of the first state (line 1).
 
-    Args:
-        initialize_model: A TensorFlow computation of a `ServerState` without
-            aggregators (line 1).
-        aggregate: From `build_aggregation`.
+    `initialize_model` computes a `ServerState` without aggregators, in TensorFlow.
     """
 
     @tff.federated_computation

@@ -1,14 +1,13 @@
 """Settings of a federated process: class sets, client training, server update."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import class_sets
+from tff_fedss import class_sets, errors
 from tff_fedss.algorithms import aggregation, exchange, one_vector, sparse_sgdm
 
 Optimizer = tff.learning.optimizers.Optimizer
@@ -41,10 +40,7 @@ class ClassSets:
     with_positives: bool = False
 
     def __post_init__(self):
-        if self.requests not in exchange.REQUESTS:
-            raise ValueError(
-                f"requests must be one of {exchange.REQUESTS}, found {self.requests!r}."
-            )
+        errors.check_choice("requests", self.requests, exchange.REQUESTS)
         if self.builder is not None and self.num_negatives:
             raise ValueError(
                 f"num_negatives={self.num_negatives} has no meaning with a builder, "
@@ -52,23 +48,16 @@ class ClassSets:
             )
 
     def builder_of(self, method: str, num_classes: int) -> class_sets.ClassSetBuilder:
-        """Returns how clients arrive at S_k.
-
-        Args:
-            method: One of `fedss.METHODS`.
-            num_classes: n.
+        """Returns how clients arrive at S_k in one of `fedss.METHODS`, of n classes.
 
         Raises:
             ValueError: If the settings do not suit the method or n.
         """
         if self.num_negatives and method in ("pos_only", "full_softmax"):
             raise ValueError(
-                f"{method} draws no negatives: num_negatives must be 0, "
-                f"found {self.num_negatives}."
+                f"num_negatives={self.num_negatives}: {method} draws no negatives."
             )
-        builder = self.builder
-        if builder is None:
-            builder = self._builder_of(method, num_classes)
+        builder = self.builder or self._builder_of(method, num_classes)
         if builder.num_classes != num_classes:
             raise ValueError(
                 f"builder is for {builder.num_classes} classes, "
@@ -86,8 +75,8 @@ class ClassSets:
             return class_sets.AllClasses(num_classes)
         if self.max_positives is None:
             raise ValueError(f"{method} needs max_positives, the largest |P_k|.")
-        if method == "neg_only" and not self.num_negatives:
-            raise ValueError("neg_only needs num_negatives of at least 1, found 0.")
+        if method == "neg_only":
+            errors.check_range("num_negatives", self.num_negatives, 1)
         return class_sets.SampledClasses(
             num_classes, self.num_negatives, self.max_positives, self.logit_correction
         )
@@ -125,17 +114,9 @@ class ClientTraining:
 
     def __post_init__(self):
         _check_is_no_keras_optimizer("optimizer of ClientTraining", self.optimizer)
-        if isinstance(self.loss_fn, tf.keras.losses.Loss):
-            raise TypeError(
-                "loss_fn is a loss of Keras: give a function (logits, targets, "
-                "class_set) -> float32[examples]; see `losses`."
-            )
-        if self.batch_size < 1 or self.num_epochs < 1:
-            raise ValueError(
-                "batch_size and num_epochs must be positive, "
-                f"found {self.batch_size} and {self.num_epochs}."
-            )
-        check_positive("logit_scale", self.logit_scale)
+        errors.check_range("batch_size", self.batch_size, 1)
+        errors.check_range("num_epochs", self.num_epochs, 1)
+        errors.check_range("logit_scale", self.logit_scale, 0, above=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,17 +159,15 @@ class ServerUpdate:
     def __post_init__(self):
         _check_is_no_keras_optimizer("optimizer of ServerUpdate", self.optimizer)
         aggregation.check_weighting(self.client_weighting)
-        factories = {
-            name: factory
-            for name in ("phi_aggregator", "rows_aggregator", "joint_aggregator")
-            if (factory := getattr(self, name)) is not None
-        }
-        if "joint_aggregator" in factories and len(factories) > 1:
+        if self.joint_aggregator and (self.phi_aggregator or self.rows_aggregator):
             raise ValueError(
                 "joint_aggregator aggregates phi and W: give no phi_aggregator and "
                 "no rows_aggregator with it."
             )
-        for name, factory in factories.items():
+        for name in ("phi_aggregator", "rows_aggregator", "joint_aggregator"):
+            factory = getattr(self, name)
+            if factory is None:
+                continue
             aggregation.check_factory(name, factory)
             if self.client_weighting != "uniform" and not isinstance(
                 factory, tff.aggregators.WeightedAggregationFactory
@@ -197,12 +176,6 @@ class ServerUpdate:
                     f"{name} is a {type(factory).__name__}, which knows no weights: "
                     'give client_weighting="uniform", too.'
                 )
-
-
-def check_positive(name: str, value: float) -> None:
-    """Raises a ValueError unless a number is positive and finite."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be positive and finite, found {value}.")
 
 
 def _check_is_no_keras_optimizer(name: str, optimizer: Any) -> None:

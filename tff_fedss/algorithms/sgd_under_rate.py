@@ -12,19 +12,13 @@ import tensorflow as tf
 
 
 class SGDUnderRate(tf.keras.optimizers.Optimizer):
-    """SGD with momentum, see the module."""
+    """SGD with momentum; the learning rate is a number, or a schedule."""
 
     def __init__(
         self,
         learning_rate: float | tf.keras.optimizers.schedules.LearningRateSchedule,
         momentum: float,
     ):
-        """Remembers nothing yet.
-
-        Args:
-            learning_rate: A number, or one for each step.
-            momentum: Of the gradients.
-        """
         super().__init__(name="SGDUnderRate")
         self._learning_rate = self._build_learning_rate(learning_rate)
         self._momentum = momentum
@@ -51,16 +45,15 @@ class SGDUnderRate(tf.keras.optimizers.Optimizer):
 
 
 class CosineByEpoch(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """MoCo's: rate (1 + cos(pi epoch / epochs)) / 2 in all steps of an epoch."""
+    """MoCo's: rate (1 + cos(pi epoch / epochs)) / 2 in all steps of an epoch.
+
+    Args:
+        learning_rate: Of the first epoch.
+        epochs: How many there will be; the rate of the last one is above zero.
+        steps_per_epoch: How many updates make one.
+    """
 
     def __init__(self, learning_rate: float, epochs: int, steps_per_epoch: int):
-        """Takes the numbers.
-
-        Args:
-            learning_rate: Of the first epoch.
-            epochs: How many there will be; the rate of the last one is above zero.
-            steps_per_epoch: How many updates make one.
-        """
         self._rate = learning_rate
         self._epochs = epochs
         self._steps_per_epoch = steps_per_epoch

@@ -39,7 +39,18 @@ class KeptExponentials(NamedTuple):
 
 
 class ShardSoftmax:
-    """The rows of W on one device, their momentum, and what a step does to them."""
+    """The rows of W on one device, their momentum, and what a step does to them.
+
+    Args:
+        weights: float32[rows, d], a shard of W.
+        momentums: float32[rows, d], what the optimizer remembers of it.
+        margin: Of the targets; its scale is that of all logits.
+        learning_rate: Of SGD.
+        momentum: Of SGD: m <- momentum m + g, w <- w - learning_rate m, on the rows of
+            a sample alone. The others' momentum does not fade meanwhile.
+        weight_decay: Times w, it is added to g, of the sample alone. How long a row is
+            matters only for how fast it turns.
+    """
 
     def __init__(
         self,
@@ -51,18 +62,6 @@ class ShardSoftmax:
         momentum: float,
         weight_decay: float = 0.0,
     ):
-        """Takes the variables.
-
-        Args:
-            weights: float32[rows, d], a shard of W.
-            momentums: float32[rows, d], what the optimizer remembers of it.
-            margin: Of the targets; its scale is that of all logits.
-            learning_rate: Of SGD.
-            momentum: Of SGD: m <- momentum m + g, w <- w - learning_rate m, on the rows
-                of a sample alone. The others' momentum does not fade meanwhile.
-            weight_decay: Times w, it is added to g, likewise of the sample alone. How
-                long a row is matters only for how fast it turns.
-        """
         self._weights = weights
         self._momentums = momentums
         self._margin = margin
@@ -214,10 +213,10 @@ class ShardSoftmax:
         factors: tf.Tensor,
         features: tf.Tensor,
     ) -> tf.Tensor:
-        """Takes a step on some rows.
+        """Takes a step on some rows, of distinct ids.
 
         Args:
-            ids: int32[N], distinct.
+            ids: int32[N].
             weights: float32[N, d], the rows as they are.
             slopes: float32[examples, N]; times the factors, these are the derivatives
                 of the loss by the cosines.

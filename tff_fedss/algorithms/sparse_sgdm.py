@@ -7,6 +7,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.framework import config as tf_config
 
+from tff_fedss import errors
+
 _LEARNING_RATE = tff.learning.optimizers.LEARNING_RATE_KEY
 _MOMENTUM = "momentum"
 _ACCUMULATOR = "accumulator"
@@ -35,10 +37,8 @@ def build_sparse_sgdm(
     Raises:
         ValueError: If an argument is out of range.
     """
-    if learning_rate < 0:
-        raise ValueError(f"learning_rate must not be negative, found {learning_rate}.")
-    if not 0 <= momentum <= 1:
-        raise ValueError(f"momentum must be in [0, 1], found {momentum}.")
+    errors.check_range("learning_rate", learning_rate, 0)
+    errors.check_range("momentum", momentum, 0, 1)
     return _SparseSGDM(learning_rate, momentum)
 
 
@@ -60,7 +60,7 @@ class _SparseSGDM(tff.learning.optimizers.Optimizer):
         learning_rate = state[_LEARNING_RATE]
         if _MOMENTUM not in state:
             steps = tf.nest.map_structure(
-                lambda g: _scaled(g, -learning_rate), gradients
+                lambda g: scaled(g, -learning_rate), gradients
             )
             return state, tf.nest.map_structure(_plus, weights, steps)
         velocity = tf.nest.map_structure(
@@ -91,14 +91,9 @@ def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def dense_sum(slices: tf.IndexedSlices, num_rows: tf.Tensor) -> tf.Tensor:
-    """Adds up slices by sorting them: in the same order each time, on every device.
+    """Adds up slices into [n, d] by sorting them: in one order, on every device.
 
-    Args:
-        slices: An index may come up more than once, or none may be there.
-        num_rows: n.
-
-    Returns:
-        [n, d], zero where no slice is.
+    An index may come up more than once; rows without a slice are zero.
     """
     order = tf.argsort(slices.indices, stable=True)
     keys = tf.gather(slices.indices, order)
@@ -131,9 +126,10 @@ def _plus(values: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tenso
     return values + gradient
 
 
-def _scaled(
+def scaled(
     gradient: tf.Tensor | tf.IndexedSlices, factor: tf.Tensor
 ) -> tf.Tensor | tf.IndexedSlices:
+    """Returns a gradient times a factor, with the same rows."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(
             factor * gradient.values, gradient.indices, gradient.dense_shape

@@ -28,13 +28,13 @@ TensorFlow Privacy's.
 import collections
 import dataclasses
 import hashlib
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss import errors
 from tff_fedss.algorithms import aggregation, dp_noise
 
 _LARGEST_SEED = 2**62
@@ -133,11 +133,11 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         adaptive_clip: AdaptiveClip | None = None,
         restart_every: int | None = None,
     ):
-        _check_range("noise_multiplier", noise_multiplier, 0)
-        _check_range("clip", clip, 0, is_open=True)
-        _check_range("clients_per_round", clients_per_round, 0, is_open=True)
+        errors.check_range("noise_multiplier", noise_multiplier, 0)
+        errors.check_range("clip", clip, 0, above=True)
+        errors.check_range("clients_per_round", clients_per_round, 0, above=True)
         if restart_every is not None:
-            _check_range("restart_every", restart_every, 1)
+            errors.check_range("restart_every", restart_every, 1)
         self._num_classes = num_classes
         self._clients_per_round = float(clients_per_round)
         self._clip = clip
@@ -150,14 +150,10 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         self._seed = int.from_bytes(digest.digest(), "little") % _LARGEST_SEED
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-        """Creates the process.
+        """Creates the process over `aggregation.ModelDelta`; padded rows are zero.
 
-        Args:
-            value_type: `aggregation.ModelDelta`, whose rows at padded keys are zero.
-
-        Returns:
-            A process whose result is an `aggregation.ModelDelta`; its w is dense, or
-            `SparseRows` as in `value_type` if there is no noise.
+        Its result is another; its w is dense, or `SparseRows` as well if there is no
+        noise.
         """
         is_sparse = isinstance(value_type.w, tff.StructType)
         noise = self._noise(value_type)
@@ -257,12 +253,8 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     ) -> tuple[State, aggregation.ModelDelta, tf.Tensor]:
         """Does the server's part: from sums to the mean with noise, and the next clip.
 
-        Args:
-            noise: From `_noise`.
-            state: Of this round.
-            phi_sum: The sum of the clipped deltas of phi.
-            w_sum: That of W, or `SparseRows`, divided by K already.
-            count: The sum of 1/2 for each client below the estimate, -1/2 for others.
+        W's sum may be `SparseRows`, divided by K already. The count is the sum of 1/2
+        for each client below the estimate, and -1/2 for others.
 
         Returns:
             The next state, the mean, and the clip of this round.
@@ -328,8 +320,8 @@ def _split(
     """
     if adaptive_clip is None:
         return noise_multiplier, 0.0
-    _check_range("quantile", adaptive_clip.quantile, 0, 1)
-    _check_range("learning_rate", adaptive_clip.learning_rate, 0)
+    errors.check_range("quantile", adaptive_clip.quantile, 0, 1)
+    errors.check_range("learning_rate", adaptive_clip.learning_rate, 0)
     if not noise_multiplier:
         return 0.0, adaptive_clip.count_stddev or 0.0
     count_stddev = adaptive_clip.count_stddev
@@ -343,20 +335,3 @@ def _split(
             "round, or a larger count_stddev."
         )
     return (noise_multiplier**-2 - (2 * count_stddev) ** -2) ** -0.5, count_stddev
-
-
-def _check_range(
-    name: str,
-    value: float,
-    low: float,
-    high: float = math.inf,
-    is_open: bool = False,
-) -> None:
-    """Raises a ValueError unless low <= value <= high, or low < value if `is_open`."""
-    if not (math.isfinite(value) and low <= value <= high) or (
-        is_open and value == low
-    ):
-        wanted = f"more than {low}" if is_open else f"at least {low}"
-        if math.isfinite(high):
-            wanted += f" and at most {high}"
-        raise ValueError(f"{name} must be {wanted}, found {value}.")

@@ -11,16 +11,9 @@ from tff_fedss.runtime import values
 def count_clients(value: Any, type_spec: tff.Type | None) -> int | None:
     """Returns the number of clients that an argument speaks of, or None.
 
-    Args:
-        value: The argument of a computation.
-        type_spec: Its type.
-
-    Returns:
-        The length of its lists of client values.
-
     Raises:
         TypeError: If a value at the clients is no list.
-        ValueError: If the lists have several lengths.
+        ValueError: If its lists of client values have several lengths.
     """
     lengths = set()
 
@@ -40,12 +33,6 @@ def count_clients(value: Any, type_spec: tff.Type | None) -> int | None:
             f"{sorted(lengths)} client values."
         )
     return lengths.pop() if lengths else None
-
-
-def check_default_num_clients(number: int) -> None:
-    """Raises a ValueError if a context's `default_num_clients` is negative."""
-    if number < 0:
-        raise ValueError(f"default_num_clients must be at least 0, found {number}.")
 
 
 def has_clients(type_spec: tff.Type) -> bool:
@@ -75,34 +62,20 @@ def _type_without(placement: Any, type_spec: tff.Type) -> tff.Type:
                 for name, element in tff.structure.iter_elements(type_spec)
             ]
         )
-    is_there = isinstance(type_spec, tff.FederatedType) and (
-        type_spec.placement is placement
-    )
-    return tff.StructType([]) if is_there else type_spec
+    if getattr(type_spec, "placement", None) is placement:
+        return tff.StructType([])
+    return type_spec
 
 
 def of_server(value: Any, type_spec: tff.Type) -> Any:
-    """Returns an argument of `type_of_server`.
-
-    Args:
-        value: With the clients' values.
-        type_spec: Its type.
-    """
+    """Returns an argument of `type_of_server`, from one with the clients' values."""
     return _mapped(
-        value,
-        type_spec,
-        lambda v, t: v if t.placement is tff.SERVER else (),
+        value, type_spec, lambda v, t: v if t.placement is tff.SERVER else ()
     )
 
 
 def of_clients(value: Any, type_spec: tff.Type, clients: slice) -> Any:
-    """Returns an argument of `type_of_clients`, of some of the clients.
-
-    Args:
-        value: The argument.
-        type_spec: Its type.
-        clients: Which.
-    """
+    """Returns an argument of `type_of_clients`, of some of the clients."""
     return _mapped(
         value,
         type_spec,
@@ -124,13 +97,7 @@ def without_clients(value: Any, type_spec: tff.Type) -> Any:
 def with_clients(
     value: Any, type_spec: tff.Type, function: Callable[[Any], Any]
 ) -> Any:
-    """Returns an argument with other values of the clients.
-
-    Args:
-        value: The argument.
-        type_spec: Its type.
-        function: From the value of one client to the one that takes its place.
-    """
+    """Returns an argument with a function of each client's value in its place."""
     return _mapped(
         value,
         type_spec,

@@ -134,9 +134,6 @@ class ClusterContext(tff.framework.SyncContext):
             comp: The computation.
             arg: Its argument. A `ClientRef` may stand for a client's value.
 
-        Returns:
-            Its result, as from an `InProcessContext`.
-
         Raises:
             ComputationError: If the computation itself failed.
             InvalidInputError: If the machines have another version of this project, or

@@ -130,11 +130,7 @@ class Actor:
         self._broadcasts: Any = None
 
     def start(self, shared: bytes | None) -> Started:
-        """Reads the clients' data, if they are here.
-
-        Args:
-            shared: A pickled `Shared`; None: the clients' data come with each part.
-        """
+        """Reads clients' data, as a pickled `Shared` says; None: parts bring them."""
         why_not = ""
         if shared is not None:
             try:
@@ -153,7 +149,7 @@ class Actor:
         """Answers, in a thread of its own: the process is not stopped."""
 
     def prepare(self, key: str, pieces: Pieces, part: Part) -> Any:
-        """Does what clients do before they hear from the server.
+        """Does what the clients of a part do before they hear from the server.
 
         Args:
             key: A name of the pieces.
@@ -174,8 +170,7 @@ class Actor:
         Args:
             key: As for `prepare`.
             pieces: As for `prepare`.
-            part: The clients. What `prepare` has kept of them is used; if there is
-                nothing, since that was another actor, it is computed again.
+            part: The clients. If this actor has not prepared them, it does so now.
             broadcasts: What all clients get, frozen.
             rows: What each selection gives, for each client, frozen.
 

@@ -55,13 +55,7 @@ class Cut:
 
 
 def cut(comp: tff.framework.ConcreteComputation) -> Cut:
-    """Cuts a computation.
-
-    Args:
-        comp: With a value at the clients among its arguments.
-
-    Returns:
-        Its pieces.
+    """Cuts a computation with a value at the clients among its arguments.
 
     Raises:
         NotCuttableError: If its result stays at the clients, an aggregation depends on

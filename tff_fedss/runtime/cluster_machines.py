@@ -44,7 +44,7 @@ def last_line(error: Exception) -> str:
 
 
 def remote(what: Any, node: str, cpus: float, gpus: float, **options: Any) -> Any:
-    """Returns Ray's version of a function or class, for one machine.
+    """Returns Ray's version of a function or class for one machine.
 
     Args:
         what: The function or class.
@@ -113,12 +113,6 @@ class Versions:
     """Which machines have the same version of this project as this process."""
 
     def __init__(self, address: str, packages: Sequence[str]):
-        """Asks nothing yet.
-
-        Args:
-            address: Of the cluster.
-            packages: Those that must be the same.
-        """
         self._address = address
         self._versions = _version_fn()
         self._asked_for = packages, _DISTRIBUTIONS
@@ -126,13 +120,10 @@ class Versions:
         self._is_ours: dict[str, bool] = {}
 
     def usable(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the machines that have the same version.
+        """Returns the machines that have the same version, of those of `alive`.
 
         The first call waits for the machines' answers. A machine that joins later is
         usable as soon as it has answered.
-
-        Args:
-            nodes: From `alive`.
 
         Raises:
             InvalidInputError: If all of them have another version.

@@ -70,6 +70,15 @@ class Pool:
     A machine whose actors fail to start three times in a row is left out, and tried
     again once a round.
 
+    Args:
+        address: For messages.
+        num_actors: How many; None: one on each machine or, where there are GPUs, as
+            many as these suffice for.
+        gpus_per_actor: How many GPUs each has; None: 1, where there are any.
+        clients_per_gpu: How many clients train on a GPU at once.
+        precision: See `cluster_actor.Actor`.
+        packages: Those that all machines must have in the same version.
+
     Attributes:
         members: The actors that are there.
     """
@@ -83,17 +92,6 @@ class Pool:
         precision: Mapping[str, bool],
         packages: Sequence[str],
     ):
-        """Starts no actor yet.
-
-        Args:
-            address: For messages.
-            num_actors: How many; None: one on each machine or, where there are GPUs,
-                as many as these suffice for.
-            gpus_per_actor: How many GPUs each has; None: 1, where there are any.
-            clients_per_gpu: How many clients train on a GPU at once.
-            precision: See `cluster_actor.Actor`.
-            packages: Those that all machines must have in the same version.
-        """
         self.members: list[Member] = []
         self._address = address
         self._num_actors = num_actors
@@ -107,7 +105,7 @@ class Pool:
         self._failures: collections.Counter[str] = collections.Counter()
         self._why: dict[str, str] = {}
         self._tried: set[str] = set()  # Those of this round.
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._is_checked = False
         self._next_update = 0.0
         self._since = time.monotonic()
@@ -145,10 +143,7 @@ class Pool:
         self._start_missing(nodes)
 
     def update(self) -> list[Member]:
-        """Starts the actors that are missing; does not wait for them.
-
-        Returns:
-            The members that do not answer any more.
+        """Starts the actors that are missing; returns those that no longer answer.
 
         Raises:
             InvalidInputError: If no machine has the same version of this project.
@@ -168,11 +163,7 @@ class Pool:
         return self._silent()
 
     def started(self, reference: Any) -> None:
-        """Takes in an actor that has started, or has failed to.
-
-        Args:
-            reference: One of `starting`, done.
-        """
+        """Takes in an actor, one of `starting`, that has started, or has failed to."""
         import ray
 
         member = self._starting.pop(reference)
@@ -210,13 +201,13 @@ class Pool:
         import ray
 
         ray.kill(member.handle)
-        if _seconds_asked(member) > _STALLED_SECONDS:
-            # A process that is stopped does not see that Ray wants it to end.
-            if self._address == cluster_connection.LOCAL:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(member.pid, signal.SIGKILL)
-            else:
-                cluster_machines.kill_process(member.node, member.pid)
+        # A process that is stopped does not see that Ray wants it to end.
+        is_stalled = _seconds_asked(member) > _STALLED_SECONDS
+        if self._address == cluster_connection.LOCAL and member.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGKILL if is_stalled else signal.SIGCONT)
+        elif is_stalled:
+            cluster_machines.kill_process(member.node, member.pid)
 
     def _usable(self) -> dict[str, Any]:
         """The machines that may have actors now."""
@@ -274,8 +265,8 @@ class Pool:
         if out and not self.members and not self._starting:
             raise WorkerError(f"{self._why[out[-1]]}.")
         for key in out:
-            if key not in self._told:
-                self._told.add(key)
+            if key not in self._reported:
+                self._reported.add(key)
                 logging.warning("%s. Left out.", self._why[key])
         if self.members:
             self._since, self._has_warned = time.monotonic(), False

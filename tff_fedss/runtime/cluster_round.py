@@ -143,10 +143,7 @@ class Round:
         self._nodes: set[str] = set()
 
     def run(self) -> Any:
-        """Does all parts.
-
-        Returns:
-            Their sum.
+        """Does all parts; returns their sum.
 
         Raises:
             ComputationError: If the computation failed.

@@ -13,12 +13,8 @@ def without_secure_sums(
 ) -> tff.framework.ConcreteComputation:
     """Makes sums of secure sums: the same result, without the protocol.
 
-    Args:
-        comp: The computation.
-
-    Returns:
-        What TFF's own tests run in its place; the computation itself where it has none,
-        for the search alone is quick.
+    TFF's own tests do so, too. Without secure sums this is the computation itself: the
+    search alone is quick.
     """
     found = False
 
@@ -37,14 +33,7 @@ def without_secure_sums(
 def compile_to_calls(
     comp: tff.framework.ConcreteComputation,
 ) -> tff.framework.ComputationBuildingBlock:
-    """Compiles a computation to calls of intrinsics and of TensorFlow computations.
-
-    Args:
-        comp: Without secure sums.
-
-    Returns:
-        The compiled building block.
-    """
+    """Compiles a computation without secure sums to calls."""
     block, changed = tff.tensorflow.replace_intrinsics_with_bodies(
         comp.to_building_block()
     )

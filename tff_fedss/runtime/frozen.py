@@ -83,13 +83,7 @@ def thaw(
     type_spec: tff.Type,
     client_fn: Callable[..., Any] | None = None,
 ) -> Any:
-    """Returns what computations take for a value that was frozen.
-
-    Args:
-        value: From `freeze`.
-        type_spec: Its type.
-        client_fn: Makes the value of a client of a `ClientRef`.
-    """
+    """Returns what computations take for a frozen value; the inverse of `freeze`."""
     if isinstance(type_spec, tff.FederatedType):
         if type_spec.placement is not tff.CLIENTS or type_spec.all_equal:
             return thaw(value, type_spec.member)
@@ -116,11 +110,7 @@ def thaw(
 
 
 def num_bytes(value: Any) -> int:
-    """Counts the bytes of the arrays of a value.
-
-    Args:
-        value: Frozen, or arrays in Python's containers.
-    """
+    """Counts the bytes of the arrays of a value, frozen or in Python's containers."""
     if isinstance(value, Sequence):
         return num_bytes(value.columns or value.elements)
     if isinstance(value, np.ndarray | np.generic):

@@ -79,11 +79,7 @@ def configure_gpus(
 
 
 def let_memory_grow(gpus: Sequence[tf.config.PhysicalDevice]) -> None:
-    """Keeps TensorFlow from taking all memory of GPUs at once.
-
-    Args:
-        gpus: Those that are cut into logical devices are let be.
-    """
+    """Keeps TensorFlow from taking all memory of GPUs that are not cut at once."""
     for gpu in gpus:
         if tf.config.get_logical_device_configuration(gpu):
             continue
@@ -97,11 +93,7 @@ def let_memory_grow(gpus: Sequence[tf.config.PhysicalDevice]) -> None:
 def clients_per_device(clients_per_gpu: int) -> int | None:
     """Returns how many clients share a logical device, after `configure_gpus`.
 
-    Args:
-        clients_per_gpu: As there.
-
-    Returns:
-        1 if each client of a GPU has a device; None without GPUs.
+    It is 1 if each client of a GPU has a device; None without GPUs.
     """
     gpus = tf.config.get_visible_devices("GPU")
     if not gpus:
@@ -111,15 +103,7 @@ def clients_per_device(clients_per_gpu: int) -> int | None:
 
 
 def memory_limits(memory_mib: float, parts: int) -> list[int]:
-    """Cuts the memory of a GPU into equal parts for logical devices.
-
-    Args:
-        memory_mib: What is free of it.
-        parts: How many there are to be.
-
-    Returns:
-        The MiB of each; some is left to CUDA itself.
-    """
+    """Cuts the free MiB of a GPU into equal parts; some are left to CUDA itself."""
     return [int(memory_mib * (1 - _RESERVED)) // parts] * parts
 
 
@@ -127,13 +111,8 @@ def memory_limits(memory_mib: float, parts: int) -> list[int]:
 def variable_device(dtype: tf.DType, device: str) -> str:
     """Returns where a variable is kept that a computation on a device uses.
 
-    Args:
-        dtype: Of the variable.
-        device: Of the computation.
-
-    Returns:
-        The same device; or the CPU, for what TensorFlow has no GPU variables of, such
-        as int32.
+    It is the same device; or the CPU, for what TensorFlow has no GPU variables of, such
+    as int32.
     """
     if "GPU" not in device:
         return device

@@ -50,9 +50,7 @@ def reached_functions(
 ) -> set[str]:
     """Returns the names of the library's functions that nodes call, through others too.
 
-    Args:
-        graph_def: The graph.
-        nodes: NodeDefs of it; by default all that are in no function.
+    Without `nodes`, those of the graph that are in no function.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
     reached: set[str] = set()
@@ -65,11 +63,7 @@ def reached_functions(
 
 
 def has_gradients_in_data_sets(graph_def: tf.compat.v1.GraphDef) -> bool:
-    """Whether a function that an operation of tf.data calls computes gradients.
-
-    Args:
-        graph_def: The graph.
-    """
+    """Whether a function that an operation of tf.data calls computes gradients."""
     functions = {f.signature.name: f for f in graph_def.library.function}
     everywhere = itertools.chain(
         graph_def.node, *(function.node_def for function in functions.values())
@@ -87,9 +81,8 @@ def separate_call_sites(
 ) -> None:
     """Gives each call of some functions a function of its own, in place.
 
-    TensorFlow puts the body of a function in the place of its call, so that what a
-    kernel keeps is kept for each place. With a function for each place, a node of a
-    function stands for one kernel.
+    TensorFlow inlines functions, so that what a kernel keeps is kept for each call.
+    With a function for each call, a node of a function stands for one kernel.
 
     Args:
         graph_def: The graph.
@@ -176,12 +169,10 @@ def _called(node: Any, functions: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _rename_calls(node: Any, rename: Callable[[str], str]) -> None:
-    """Renames the functions that a node calls, in place.
+    """Renames the functions that a NodeDef calls, in place.
 
-    Args:
-        node: A NodeDef.
-        rename: Name to new name; is called for the names of other things, too, which it
-            must return as they are.
+    `rename` is called for the names of other things, too, which it must return as they
+    are.
     """
     _set_if_changed(node, "op", rename)
     _rename_in_attributes(node.attr, rename)

@@ -44,8 +44,8 @@ def optimize(
         init_op: An operation that runs before, or "".
 
     Returns:
-        The optimized graph; the graph itself where Grappler cannot tell what it is for,
-        as without any result.
+        The optimized graph; or the same, where Grappler cannot say what it is for, as
+        without any result.
     """
     dtypes = {
         f"{node.name}:0": node.attr["dtype"].type
@@ -76,12 +76,9 @@ _OFF_OPTIONS = eager_context.FunctionCallOptions(config_proto=_OFF)
 
 @contextlib.contextmanager
 def not_again(device: str) -> Iterator[None]:
-    """Keeps TensorFlow from optimizing functions once more that run in a `with` block.
+    """Keeps TensorFlow from optimizing functions in a `with` block on a device again.
 
     On a GPU it may: what is best there Grappler only knows when it knows the device.
-
-    Args:
-        device: Where they run.
     """
     context = eager_context.context()
     before = context.function_call_options

@@ -30,6 +30,7 @@ import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation
 from tensorflow.python.eager import context as eager_context
 
+from tff_fedss.errors import check_range
 from tff_fedss.runtime import arguments, compiler, gpus, program, threads, values
 from tff_fedss.runtime.errors import ClientError, ServerError
 
@@ -90,7 +91,15 @@ def _copy_to(tensor: tf.Tensor, device: str) -> tf.Tensor:
 
 
 class _Invocation:
-    """One run of one computation."""
+    """One run of one computation.
+
+    Args:
+        num_clients: How many clients take part.
+        slots: A device per client that may run at the same time.
+        server_device: The device of the server's work.
+        workers: The threads to use.
+        reads_ahead: Whether the data of the clients that come next are read.
+    """
 
     def __init__(
         self,
@@ -100,16 +109,8 @@ class _Invocation:
         workers: threads.Threads,
         reads_ahead: bool,
     ):
-        """Prepares the run.
-
-        Args:
-            num_clients: How many clients take part.
-            slots: A device per client that may run at the same time.
-            server_device: The device of the server's work.
-            workers: The threads to use.
-            reads_ahead: Whether the data of the clients that come next are read.
-        """
         self.num_clients = num_clients
+        # (id of a tensor at the server, device) -> the tensor and its copy there.
         self.copies: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = {}
         self.server = _Device(self, server_device)
         self._slots = slots
@@ -121,16 +122,9 @@ class _Invocation:
         self._canceller = cancellation.CancellationManager()
 
     def run(self, node: program.Node, argument: Any) -> Any:
-        """Evaluates a program in a thread of its own.
+        """Evaluates a program on an argument, in a thread of its own.
 
         The caller's thread only waits, so that it can receive signals meanwhile.
-
-        Args:
-            node: The program.
-            argument: Its argument, as the runtime's value.
-
-        Returns:
-            Its result, as the runtime's value.
 
         Raises:
             ClientError: If a client's computation failed.
@@ -166,7 +160,7 @@ class _Invocation:
         Args:
             function: (client index, device) -> what the client computes.
             read: Called with a client's index before the function is, by a thread that
-                is a little ahead, if this invocation is one that reads ahead.
+                is a little ahead, if this invocation reads ahead.
 
         Returns:
             The results in the order of the clients.
@@ -287,19 +281,16 @@ class InProcessContext(tff.framework.SyncContext):
             ValueError: If there is no such device, clients_per_device is not positive,
                 or default_num_clients is negative.
         """
-        if clients_per_device is not None and clients_per_device < 1:
-            raise ValueError(
-                f"clients_per_device must be at least 1, found {clients_per_device}."
-            )
-        arguments.check_default_num_clients(default_num_clients)
+        if clients_per_device is not None:
+            check_range("clients_per_device", clients_per_device, 1)
+        check_range("default_num_clients", default_num_clients, 0)
         gpus.let_memory_grow(tf.config.list_physical_devices("GPU"))
         # On a GPU it would turn each image round before a convolution and back before
         # the normalization that follows. It does nothing on CPUs.
         tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
         if devices is not None:
-            if not devices:
-                raise ValueError("There must be at least one device for the clients.")
-            devices = tuple(_full_name(device) for device in devices)
+            check_range("the number of devices", len(devices), 1)
+            devices = tuple(map(_full_name, devices))
         self._named_devices = devices
         self._named_server_device = server_device and _full_name(server_device)
         self._clients_per_device = clients_per_device
@@ -350,18 +341,14 @@ class InProcessContext(tff.framework.SyncContext):
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         """Runs a computation; called by TFF.
 
-        Args:
-            comp: The computation.
-            arg: Its argument.
-
         Returns:
             Its result: NumPy arrays (read-only) and data sets in the containers of the
             computation's result type.
 
         Raises:
             ClientError: If a client's computation failed; a `ComputationError`.
-            NotImplementedError: If the computation has a part that this runtime does
-                not have; the message names it.
+            NotImplementedError: If this runtime lacks a part of the computation; the
+                message names it.
             ServerError: If TensorFlow failed at the server; a `ComputationError`.
             TypeError: If the argument does not fit the computation's type.
             ValueError: If lists of client values have several lengths, a value of all

@@ -25,13 +25,7 @@ Intrinsic = Callable[[Any, Any], Any]
 
 
 def find(block: tff.framework.Intrinsic) -> Intrinsic:
-    """Returns the implementation of an intrinsic.
-
-    Args:
-        block: The intrinsic with its concrete type.
-
-    Returns:
-        A function (argument, device) -> value.
+    """Returns an intrinsic's implementation: a function (argument, device) -> value.
 
     Raises:
         NotImplementedError: If there is none. The message names the intrinsic.

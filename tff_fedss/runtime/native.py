@@ -24,7 +24,7 @@ import portpicker
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_fedss.runtime import arguments
+from tff_fedss.errors import check_range
 from tff_fedss.runtime.errors import ComputationError, WorkerError, describe
 
 _LAUNCHER = pathlib.Path(__file__).with_name("worker_launcher.py")
@@ -81,7 +81,7 @@ class _Worker:
         return executor
 
     def stop(self) -> None:
-        """Ends the process, if there is one. The worker has no state worth saving."""
+        """Ends the process, if there is one. It has no state worth saving."""
         # No lock: this runs in exit handlers, where its holder may be frozen.
         process, self._process, self._channel = self._process, None, None
         if process is not None:
@@ -165,7 +165,7 @@ class NativeContext(tff.framework.SyncContext):
         Raises:
             ValueError: If default_num_clients is negative.
         """
-        arguments.check_default_num_clients(default_num_clients)
+        check_range("default_num_clients", default_num_clients, 0)
         self._worker = _Worker(max_concurrent_computation_calls, default_num_clients)
         self._context = tff.framework.AsyncExecutionContext(
             executor_fn=tff.framework.ResourceManagingExecutorFactory(
@@ -187,13 +187,6 @@ class NativeContext(tff.framework.SyncContext):
         If the worker dies (TFF's has a rare crash of its own), the computation is done
         again in a new one: it is a function of its argument, so nothing is lost or
         counted twice.
-
-        Args:
-            comp: The computation.
-            arg: Its argument.
-
-        Returns:
-            Its result.
 
         Raises:
             ComputationError: If the computation failed.

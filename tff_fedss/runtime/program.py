@@ -32,13 +32,7 @@ class Builder:
         )
 
     def build(self, block: tff.framework.ComputationBuildingBlock) -> Node:
-        """Turns a building block into a node.
-
-        Args:
-            block: The root of a compiled computation.
-
-        Returns:
-            The node.
+        """Turns a building block, the root of a compiled computation, into a node.
 
         Raises:
             NotImplementedError: If there is a building block or an intrinsic that this

@@ -77,11 +77,7 @@ _FINDS = {"MutableDenseHashTableV2": "HashTableV2"}
 
 @functools.cache
 def kind_of(op: str) -> Kind:
-    """Returns what an operation keeps, if its seeds, where it has any, are not set.
-
-    Args:
-        op: Its name. A name that TensorFlow does not know is a function's.
-    """
+    """Returns what an operation keeps, if its seeds, where it has any, are not set."""
     if op in _BY_NAME:
         return _BY_NAME[op]
     op_def = op_def_registry.get(op)
@@ -154,14 +150,11 @@ class Plan:
 
 
 def plan(graph_def: tf.compat.v1.GraphDef, init_op: str) -> Plan:
-    """Finds out what has to be done for a graph.
+    """Finds out what has to be done for a graph, which may be changed.
 
     Args:
-        graph_def: The graph; it may be changed.
+        graph_def: The graph.
         init_op: The node that initializes it, or "".
-
-    Returns:
-        The plan.
 
     Raises:
         NotImplementedError: If there is an operation whose resource calls would share.
@@ -201,11 +194,10 @@ def plan(graph_def: tf.compat.v1.GraphDef, init_op: str) -> Plan:
 
 
 def finder(node: Any) -> Any:
-    """Returns a NodeDef without inputs whose output is the handle of a resource.
+    """Returns a NodeDef without inputs whose output is the handle of a node's resource.
 
-    Args:
-        node: The NodeDef that makes the resource, which may be gone by now: it is made
-            then, or another one that can be destroyed as well.
+    If that is gone by now, it is made then, or another one that can be destroyed as
+    well.
     """
     op = _FINDS.get(node.op, node.op)
     found = tf.compat.v1.NodeDef(name="resource", op=op)

@@ -77,15 +77,6 @@ class TFComputation:
     is_closed = True
 
     def __init__(self, tensorflow_proto: Any):
-        """Imports the graph.
-
-        Args:
-            tensorflow_proto: The `tensorflow` field of a TFF computation's proto.
-
-        Raises:
-            NotImplementedError: If the graph has an operation whose resource calls
-                would share. The message names it.
-        """
         key = content_key(tensorflow_proto)
         self._feeds = (
             _tensor_names(tensorflow_proto.parameter)

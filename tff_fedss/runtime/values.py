@@ -58,15 +58,7 @@ class Converter:
         self._given: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
 
     def from_python(self, value: Any, type_spec: tff.Type, num_clients: int) -> Any:
-        """Converts an argument of a computation.
-
-        Args:
-            value: The argument, as TFF hands it over.
-            type_spec: Its type.
-            num_clients: How many clients there are.
-
-        Returns:
-            The runtime's value.
+        """Converts an argument of a computation, as TFF hands it over, of a type.
 
         Raises:
             TypeError: If the argument does not fit its type.
@@ -134,15 +126,10 @@ class Converter:
             return tf.constant(value, tf.string if dtype is np.str_ else dtype)
 
     def to_python(self, value: Any, type_spec: tff.Type) -> Any:
-        """Converts a result of a computation.
+        """Converts a result of a computation to what TFF's own runtime would return.
 
-        Args:
-            value: The runtime's value.
-            type_spec: Its type, with Python containers.
-
-        Returns:
-            What TFF's own runtime would return: NumPy arrays (read-only), datasets, and
-            lists of clients' values in the containers of the type.
+        That is NumPy arrays (read-only), data sets, and lists of clients' values in the
+        containers of the type.
         """
         if isinstance(type_spec, tff.FederatedType):
             if type_spec.placement is not tff.CLIENTS:
@@ -200,10 +187,6 @@ def _check(fits: bool, what: str, found: Any, expected: Any) -> None:
 def elements(value: Any, type_spec: tff.StructType) -> list[Any]:
     """Returns the elements of a Python container, in the order of its type.
 
-    Args:
-        value: The container.
-        type_spec: Its type.
-
     Raises:
         TypeError: If the container has other elements than the type.
     """
@@ -236,9 +219,6 @@ def pack(
     Args:
         elements: The pairs; all names or none are None.
         container: Its type; by default an OrderedDict or a tuple.
-
-    Returns:
-        The container.
     """
     names = [name for name, _ in elements]
     named = bool(elements) and names[0] is not None
