@@ -47,19 +47,19 @@ def message_of(address):
     return message
 
 
-def test_no_ray_is_told(monkeypatch):
+def test_no_ray_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     message = message_of("auto")
     assert message.startswith("cluster=auto needs Ray") and "setup" in message
 
 
-def test_a_machine_without_a_cluster_is_told():
+def test_a_machine_without_a_cluster_is_reported():
     message = message_of("auto")
     assert message.startswith("cluster=auto: this machine is not a part of a cluster")
     assert "ray start" in message and "RAY_ADDRESS" in message
 
 
-def test_an_address_where_nobody_listens_is_told(monkeypatch):
+def test_an_address_where_nobody_listens_is_reported(monkeypatch):
     address = f"127.0.0.1:{portpicker.pick_unused_port()}"
     assert message_of(address).startswith(
         f"cluster={address} cannot be reached: Connection refused"
@@ -69,14 +69,14 @@ def test_an_address_where_nobody_listens_is_told(monkeypatch):
     assert message_of("auto").startswith(f"cluster=auto ({address}) cannot be reached")
 
 
-def test_a_host_that_is_not_known_is_told():
+def test_a_host_that_is_not_known_is_reported():
     assert "cluster=ray://no.such.host.invalid:10001 cannot be" in message_of(
         "ray://no.such.host.invalid:10001"
     )
 
 
 @pytest.mark.slow  # Ray tries for half a minute.
-def test_something_else_that_listens_is_told():
+def test_something_else_that_listens_is_reported():
     with web_server() as port:
         message = message_of(f"127.0.0.1:{port}")
     assert message.startswith(f"cluster=127.0.0.1:{port} cannot be reached: ")

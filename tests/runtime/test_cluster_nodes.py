@@ -214,7 +214,7 @@ def test_a_run_survives_the_loss_of_a_machine_at_any_moment(machines, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_into_the_store_is_told(machines):
+def test_what_does_not_fit_into_the_store_is_reported(machines):
     found = machines(
         object_store_memory=80 * 2**20,
         # The disk, which would take what does not fit, is full.
@@ -243,7 +243,7 @@ def test_what_does_not_fit_into_the_store_is_told(machines):
 
 
 @pytest.mark.slow
-def test_gpus_that_are_not_there_are_told(machines):
+def test_gpus_that_are_not_there_are_reported(machines):
     context = runtime.ClusterContext(machines().address, gpus_per_actor=1)
     expected = "gpus_per_actor=1: the machines .* have 0"
     with use(context), pytest.raises(InvalidInputError, match=expected):

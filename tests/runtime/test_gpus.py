@@ -1,4 +1,4 @@
-"""What GPUs are told, on machines with and without them."""
+"""How TensorFlow is set up for GPUs, on machines with and without them."""
 
 import subprocess
 import types
@@ -14,23 +14,25 @@ from tff_fedss.runtime import gpus
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    """Makes TensorFlow see GPUs. Returns what it is told of them."""
+    """Makes TensorFlow see GPUs. Returns how it is set up for them."""
     seen = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in "01"]
-    told = types.SimpleNamespace(seen=seen, visible=list(seen), growth={}, logical={})
+    settings = types.SimpleNamespace(
+        seen=seen, visible=list(seen), growth={}, logical={}
+    )
     for name, function in {
         "list_physical_devices": lambda kind: seen,
-        "get_visible_devices": lambda kind: told.visible,
-        "set_visible_devices": lambda d, kind: setattr(told, "visible", list(d)),
-        "get_logical_device_configuration": told.logical.get,
-        "set_logical_device_configuration": told.logical.__setitem__,
+        "get_visible_devices": lambda kind: settings.visible,
+        "set_visible_devices": lambda d, kind: setattr(settings, "visible", list(d)),
+        "get_logical_device_configuration": settings.logical.get,
+        "set_logical_device_configuration": settings.logical.__setitem__,
     }.items():
         monkeypatch.setattr(tf.config, name, function)
     for name, function in {
-        "get_memory_growth": told.growth.get,
-        "set_memory_growth": told.growth.__setitem__,
+        "get_memory_growth": settings.growth.get,
+        "set_memory_growth": settings.growth.__setitem__,
     }.items():
         monkeypatch.setattr(tf.config.experimental, name, function)
-    return told
+    return settings
 
 
 def answer(monkeypatch, text):

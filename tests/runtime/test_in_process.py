@@ -89,7 +89,7 @@ def test_without_clients_an_error_says_what_to_do(installed):
     with pytest.raises(ValueError, match=r"list of client values, .*default_num_cl"):
         sent_and_valued(2.0)
     for context in (runtime.InProcessContext, runtime.NativeContext):
-        with pytest.raises(ValueError, match="at least 0, found -1"):
+        with pytest.raises(ValueError, match="=-1 must be at least 0"):
             context(default_num_clients=-1)
 
 
@@ -160,7 +160,7 @@ def test_a_failing_client_stops_the_others(installed):
         everywhere([1.0, 0.0])
 
 
-def test_a_failing_server_is_told_from_a_client(installed):
+def test_a_failing_server_is_reported_from_a_client(installed):
     with pytest.raises(runtime.ServerError, match="The server failed: .*no root") as e:
         root(-1.0)
     assert isinstance(e.value.__cause__, tf.errors.InvalidArgumentError)
@@ -217,7 +217,7 @@ def test_a_value_of_the_wrong_name_is_refused(installed):
 def test_devices_that_are_not_there_are_refused():
     with pytest.raises(ValueError, match="no device 'GPU:7'"):
         runtime.InProcessContext(["GPU:7"])
-    with pytest.raises(ValueError, match="at least 1, found 0"):
+    with pytest.raises(ValueError, match="=0 must be at least 1"):
         runtime.InProcessContext(clients_per_device=0)
 
 

@@ -44,7 +44,7 @@ class MoCo(InPlace):
 
     Attributes:
         encoder: f_q, from images to embeddings.
-        key_encoder: f_k, likewise.
+        key_encoder: f_k, from images to keys.
         queue: float32[K, embedding_dim], keys of length 1.
         queue_labels: int32[K], the labels of the keys' images; -1: not known.
         pointer: int32[], the place of the oldest key, which the next one takes.
@@ -141,7 +141,7 @@ class MoCo(InPlace):
         Args:
             query_views: uint8[examples, h, w, c]; no more examples than the queue has
                 places.
-            key_views: Likewise, other views of the same images.
+            key_views: uint8[examples, h, w, c], other views of the same images.
             labels: int32[examples], of the images, -1 where not known, the default.
                 They decide nothing but clusters by labels.
 

@@ -19,11 +19,10 @@ def count_clients(value: Any, type_spec: tff.Type | None) -> int | None:
 
     def look(part, part_type):
         if part_type.placement is tff.CLIENTS and not part_type.all_equal:
-            if not isinstance(part, list | tuple):
-                raise TypeError(
-                    "Expected a list with one value per client for the type "
-                    f"{part_type}, found a {type(part).__name__}."
-                )
+            what = "type list with one value per client,"
+            values.check_type(
+                isinstance(part, list | tuple), what, part_type, type(part)
+            )
             lengths.add(len(part))
 
     _mapped(value, type_spec, look)

@@ -37,7 +37,7 @@ class Cut:
     Attributes:
         serve: (server's arguments) -> <broadcasts, tables>.
         prepare: (clients' arguments) -> <keys, kept>; None if clients select nothing.
-        select: <tables, keys> -> rows; None likewise.
+        select: <tables, keys> -> rows; None if clients select nothing.
         work: <clients' arguments, kept, broadcasts, rows> -> sum.
         merge: <sum, sum> -> sum.
         finish: <all arguments, of no client, and the sum> -> result.

@@ -20,6 +20,8 @@ from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 # Smaller arrays are not worth remembering.
 _REMEMBERED_BYTES = 1 << 16
+# What becomes a tensor, beside lists and tensors themselves.
+_ARRAYS = np.ndarray | np.generic | bool | int | float | complex | str | bytes
 # The kinds of arrays that can show a tensor's memory without a copy.
 _VIEWABLE = frozenset("biuf")
 
@@ -93,8 +95,8 @@ class Converter:
             if value.dtype == tf.string:
                 found = np.str_
             fits = tf.TensorShape(type_spec.shape).is_compatible_with(shape)
-            _check(fits, "shape", shape, type_spec.shape)
-            _check(found is dtype, "dtype", found, dtype)
+            check_type(fits, "shape", type_spec.shape, shape)
+            check_type(found is dtype, "dtype", dtype, found)
             return value
         given = self._given.get(id(value))
         if given is not None and given[0]() is value:
@@ -102,25 +104,14 @@ class Converter:
         if isinstance(value, list | tuple):
             flat = tf.nest.flatten(value)
             fits = all(array.is_compatible_dtype(v, dtype) for v in flat)
-            _check(fits, "dtype", {type(v) for v in flat}, dtype)
+            check_type(fits, "dtype", dtype, [*map(type, flat)])
             value = np.asarray(value, None if dtype is np.str_ else dtype)
-        elif not isinstance(
-            value, np.ndarray | np.generic | bool | int | float | complex | str | bytes
-        ):
-            raise TypeError(
-                f"Expected a value of type {type_spec}, found a "
-                f"{type(value).__name__}."
-            )
-        shape = value.shape if isinstance(value, np.ndarray | np.generic) else ()
+        check_type(isinstance(value, _ARRAYS), "type", type_spec, type(value))
         fits = array.is_compatible_shape(value, type_spec.shape)
-        _check(fits, "shape", shape, type_spec.shape)
-        found = (
-            value.dtype.type
-            if isinstance(value, np.ndarray | np.generic)
-            else type(value)
-        )
+        check_type(fits, "shape", type_spec.shape, np.shape(value))
+        found = getattr(getattr(value, "dtype", None), "type", type(value))
         fits = array.is_compatible_dtype(value, dtype)
-        _check(fits, "dtype", found, dtype)
+        check_type(fits, "dtype", dtype, found)
         # The caller may change his array later: this copies it.
         with tf.device("/device:CPU:0"):
             return tf.constant(value, tf.string if dtype is np.str_ else dtype)
@@ -179,9 +170,10 @@ def _on_cpu(tensor: tf.Tensor) -> bool:
     return "CPU" in tensor.backing_device
 
 
-def _check(fits: bool, what: str, found: Any, expected: Any) -> None:
-    if not fits:
-        raise TypeError(f"Expected a value of {what} {expected}, found {what} {found}.")
+def check_type(fits: bool, what: str, expected: Any, found: Any) -> None:
+    """Raises a TypeError, such as of the "dtype", unless a value fits."""
+    if not fits:  # Only now: to write a type down takes its time.
+        raise TypeError(f"Expected a value of {what} {expected}, found {found}.")
 
 
 def elements(value: Any, type_spec: tff.StructType) -> list[Any]:
@@ -195,19 +187,12 @@ def elements(value: Any, type_spec: tff.StructType) -> list[Any]:
         if isinstance(value, tff.structure.Struct)
         else tff.structure.from_container(value)
     )
-    if len(found) != len(type_spec):
-        raise TypeError(
-            f"Expected {len(type_spec)} elements for the type {type_spec}, found "
-            f"{len(found)}."
-        )
+    check_type(len(found) == len(type_spec), "type", type_spec, found)
     for (name, _), (expected, _) in zip(
         found, tff.structure.iter_elements(type_spec), strict=False
     ):
-        if name is not None and expected is not None and name != expected:
-            raise TypeError(
-                f"Expected an element named '{expected}' for the type {type_spec}, "
-                f"found '{name}'."
-            )
+        fits = name is None or expected is None or name == expected
+        check_type(fits, f"name '{expected}' in", type_spec, f"'{name}'")
     return [element for _, element in found]
 
 
@@ -238,17 +223,10 @@ def _sequence_from_python(value: Any, type_spec: tff.SequenceType) -> SequenceVa
         value = tensorflow_utils.make_data_set_from_elements(
             None, value, type_spec.element
         )
-    if not isinstance(value, tf.data.Dataset):
-        raise TypeError(
-            f"Expected a tf.data.Dataset for the type {type_spec}, found a "
-            f"{type(value).__name__}."
-        )
+    is_data_set = isinstance(value, tf.data.Dataset)
+    check_type(is_data_set, "type", type_spec, type(value))
     found = computation_types.tensorflow_to_type(tf.data.DatasetSpec.from_value(value))
-    if not type_spec.is_assignable_from(found):
-        raise TypeError(
-            f"Expected a tf.data.Dataset for the type {type_spec}, found one of type "
-            f"{found}."
-        )
+    check_type(type_spec.is_assignable_from(found), "type", type_spec, found)
     return SequenceValue(tf.data.experimental.to_variant(value), value)
 
 
