@@ -188,17 +188,18 @@ def test_another_number_of_devices_goes_on_with_the_same_losses(sampling):
     def sampled(num_devices):
         return build(num_devices, sample_rate=0.5, sampling=sampling)
 
-    whole = sampled(4)
-    losses_of_whole = [whole.update(*batch(step))["loss"] for step in range(8)]
-    for num_devices in (2, 8):
-        first = sampled(4)
-        for step in range(4):
-            first.update(*batch(step))
-        second = sampled(num_devices)
-        second.set_state(first.state)
-        resumed = [second.update(*batch(step))["loss"] for step in range(4, 8)]
-        np.testing.assert_allclose(resumed, losses_of_whole[4:], rtol=1e-4)
-        for mine, theirs in zip(matrices(second).values(), matrices(whole).values()):
+    def more(algorithm):
+        return [algorithm.update(*batch(step))["loss"] for step in range(4, 8)]
+
+    whole, *others = map(sampled, (4, 2, 8))
+    for step in range(4):
+        whole.update(*batch(step))
+    for other in others:
+        other.set_state(whole.state)
+    expected = more(whole)
+    for other in others:
+        np.testing.assert_allclose(more(other), expected, rtol=1e-4)
+        for mine, theirs in zip(matrices(other).values(), matrices(whole).values()):
             np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
 
 
