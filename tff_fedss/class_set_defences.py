@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tff_fedss import class_sets, seeds
+from tff_fedss import class_sets, errors, seeds
 
 
 class MemoisedClasses(class_sets.SampledClasses):
@@ -78,11 +78,7 @@ class RandomizedResponse(class_sets.SampledClasses):
         super().__init__(num_classes, num_negatives, max_positives, logit_correction)
         if not epsilon > 0:
             raise ValueError(f"epsilon must be positive, found {epsilon}.")
-        if not 1 <= num_negatives < num_classes:
-            raise ValueError(
-                "randomized_response needs num_negatives (m) in "
-                f"[1, {num_classes - 1}], found {num_negatives}."
-            )
+        errors.check_range("num_negatives", num_negatives, 1, num_classes - 1)
         self.q = num_negatives / num_classes
         odds = self.q / (1 - self.q) * math.exp(min(epsilon, 700.0))
         self.p = odds / (1 + odds)
@@ -144,11 +140,7 @@ class DecoyPool(class_sets.SampledClasses):
     ):
         super().__init__(num_classes, num_negatives, max_positives, logit_correction)
         most = num_classes - max_positives
-        if not num_negatives <= pool_size <= most:
-            raise ValueError(
-                f"pool_size must be in [m, n - max |P_k|] = [{num_negatives}, {most}], "
-                f"found {pool_size}."
-            )
+        errors.check_range("pool_size", pool_size, num_negatives, most)
         self.size = max_positives + pool_size
         self._pool_size = pool_size
 
@@ -199,8 +191,7 @@ def builder(
     Raises:
         ValueError: If an argument is out of range.
     """
-    if name not in _BUILDERS:
-        raise ValueError(f"negatives must be one of {NEGATIVES}, found {name!r}.")
+    errors.check_choice("negatives", name, NEGATIVES)
     return _BUILDERS[name](
         num_classes, num_negatives, max_positives, logit_correction, **options
     )

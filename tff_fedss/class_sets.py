@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_fedss import samplers
+from tff_fedss import errors, samplers
 
 LOGIT_CORRECTIONS = ("inclusion", "none")
 
@@ -111,12 +111,10 @@ class SampledClasses(ClassSetBuilder):
         max_positives: int,
         logit_correction: str = "inclusion",
     ):
-        check_sizes(num_classes, num_negatives, max_positives)
-        if logit_correction not in LOGIT_CORRECTIONS:
-            raise ValueError(
-                f"logit_correction must be one of {LOGIT_CORRECTIONS}, "
-                f"found {logit_correction!r}."
-            )
+        errors.check_range("num_classes", num_classes, 1)
+        errors.check_range("max_positives", max_positives, 1, num_classes)
+        errors.check_range("num_negatives", num_negatives, 0, num_classes)
+        errors.check_choice("logit_correction", logit_correction, LOGIT_CORRECTIONS)
         size = min(num_classes, max_positives + num_negatives)
         super().__init__(num_classes, size, False)
         self._num_negatives = num_negatives
@@ -163,25 +161,6 @@ class SampledClasses(ClassSetBuilder):
         if self._correct:
             correction = inclusion_correction(others, tf.size(negatives))
         return assemble(self.size, positives, negatives, correction)
-
-
-def check_sizes(num_classes: int, num_negatives: int, max_positives: int) -> None:
-    """Checks n, m and the largest |P_k|.
-
-    Raises:
-        ValueError: If one is out of range.
-    """
-    if num_classes < 1:
-        raise ValueError(f"num_classes must be positive, found {num_classes}.")
-    if not 1 <= max_positives <= num_classes:
-        raise ValueError(
-            f"max_positives must be in [1, {num_classes}], found {max_positives}."
-        )
-    if not 0 <= num_negatives <= num_classes:
-        raise ValueError(
-            f"num_negatives (m) must be in [0, n] = [0, {num_classes}], "
-            f"found {num_negatives}."
-        )
 
 
 def split(
@@ -299,8 +278,7 @@ class AllClasses(ClassSetBuilder):
     """S_k = [n] for every client: FullSoftmax (Eq. 2)."""
 
     def __init__(self, num_classes: int):
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be positive, found {num_classes}.")
+        errors.check_range("num_classes", num_classes, 1)
         super().__init__(num_classes, num_classes, True)
 
     def build(

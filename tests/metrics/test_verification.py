@@ -71,7 +71,7 @@ def test_cosines_ignore_lengths_and_zero_vectors_have_none():
     [
         (lambda: metrics.tar_at_far([1.0, 2.0], [True, True], 0.1), "one and of two"),
         (lambda: metrics.tar_at_far([1.0, np.nan], [True, False], 0.1), "finite"),
-        (lambda: metrics.tar_at_far([1.0, 2.0], [True, False], 1.5), "far must be"),
+        (lambda: metrics.tar_at_far([1.0, 2.0], [True, False], 1.5), "far=1.5 must be"),
         (lambda: metrics.pair_accuracy([1.0, 2.0], [True, False]), "into 10 folds"),
     ],
 )

@@ -130,7 +130,7 @@ def test_without_noise_there_is_no_privacy_and_without_rounds_no_loss():
 def test_what_is_out_of_range_is_refused():
     with pytest.raises(ValueError, match="delta must be between 0 and 1, found 1"):
         accounting.TreeAggregation(1.0, 1.0, lambda r: [])
-    with pytest.raises(ValueError, match="noise_multiplier must be at least 0"):
+    with pytest.raises(ValueError, match="noise_multiplier=.* must be at least 0"):
         accounting.PoissonSampling(-1.0, 0.1, 9, 3)
-    with pytest.raises(ValueError, match=r"clients_per_round must be in \[1, 9\]"):
+    with pytest.raises(ValueError, match="clients_per_round=.* at most 9"):
         accounting.FixedSizeSampling(1.0, 0.1, 9, 10)

@@ -52,7 +52,7 @@ def test_all_clients_are_equally_likely():
 
 @pytest.mark.parametrize("cohort_size", [0, 31])
 def test_a_cohort_that_cannot_be_had_is_refused(cohort_size):
-    with pytest.raises(ValueError, match=r"\[1, 30\]"):
+    with pytest.raises(ValueError, match="at least 1 and at most 30"):
         draws.cohort(0, 1, IDS, cohort_size)
 
 
@@ -74,5 +74,5 @@ def test_poisson_cohorts_are_independent_coins():
 
 @pytest.mark.parametrize("expected_size", [0, 31])
 def test_a_poisson_cohort_that_cannot_be_had_is_refused(expected_size):
-    with pytest.raises(ValueError, match=r"expected_size must be in \[1, 30\]"):
+    with pytest.raises(ValueError, match="expected_size=.* at most 30"):
         draws.poisson_cohort(0, 1, IDS, expected_size)

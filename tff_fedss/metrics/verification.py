@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_fedss import errors
 from tff_fedss.vectors import unit
 
 
@@ -93,8 +94,7 @@ def tar_at_far(scores: np.ndarray, is_same: np.ndarray, far: float) -> float:
             finite, or far is out of range.
     """
     scores, is_same = _checked(scores, is_same)
-    if not 0 <= far <= 1:
-        raise ValueError(f"far must be in [0, 1], found {far}")
+    errors.check_range("far", far, 0, 1)
     impostors = np.sort(scores[~is_same])[::-1]
     # Rounded up a little: 0.001 * 3,000 must be 3, whatever its last bit.
     allowed = math.floor(far * len(impostors) * (1 + 1e-12))

@@ -34,6 +34,8 @@ import dp_accounting
 from dp_accounting import rdp
 from dp_accounting.pld import common, privacy_loss_mechanism
 
+from tff_fedss import errors
+
 _Relation = dp_accounting.NeighboringRelation
 
 
@@ -58,10 +60,7 @@ class Accountant(abc.ABC):
         Raises:
             ValueError: If one is out of range.
         """
-        if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
-            raise ValueError(
-                f"noise_multiplier must be at least 0, found {noise_multiplier}."
-            )
+        errors.check_range("noise_multiplier", noise_multiplier, 0)
         if not 0 < delta < 1:
             raise ValueError(f"delta must be between 0 and 1, found {delta}.")
         self.delta = delta
@@ -105,11 +104,7 @@ class _SampledGaussian(Accountant):
             ValueError: If one is out of range.
         """
         super().__init__(noise_multiplier, delta)
-        if not 1 <= clients_per_round <= num_clients:
-            raise ValueError(
-                f"clients_per_round must be in [1, {num_clients}], "
-                f"found {clients_per_round}."
-            )
+        errors.check_range("clients_per_round", clients_per_round, 1, num_clients)
         self._num_clients = num_clients
         self._clients_per_round = clients_per_round
 

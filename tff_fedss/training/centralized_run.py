@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss import algorithms, models
+from tff_fedss import algorithms, errors, models
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.tasks import FederatedTask
 from tff_fedss.training import draws
@@ -75,10 +75,7 @@ class CentralizedRun(StepRun):
         Raises:
             ValueError: If there are no such updates.
         """
-        if updates not in CENTRALIZED_UPDATES:
-            raise ValueError(
-                f"updates must be one of {CENTRALIZED_UPDATES}, found {updates!r}."
-            )
+        errors.check_choice("updates", updates, CENTRALIZED_UPDATES)
         algorithm = algorithms.Centralized(
             task.feature_extractor_fn(),
             task.dataset.num_classes,

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tff_fedss import errors
+
 
 def _digest(*key: object) -> bytes:
     """Hashes a key to 16 bytes that are independent for different keys."""
@@ -62,10 +64,7 @@ def cohort(
     Raises:
         ValueError: If K exceeds the number of clients.
     """
-    if not 1 <= cohort_size <= len(client_ids):
-        raise ValueError(
-            f"cohort_size must be in [1, {len(client_ids)}], found {cohort_size}."
-        )
+    errors.check_range("cohort_size", cohort_size, 1, len(client_ids))
     key = int.from_bytes(_digest("cohort", seed, round_num), "little")
     generator = np.random.Generator(np.random.Philox(key=key))
     chosen = generator.choice(len(client_ids), cohort_size, replace=False)
@@ -91,10 +90,7 @@ def poisson_cohort(
     Raises:
         ValueError: If K exceeds the number of clients.
     """
-    if not 1 <= expected_size <= len(client_ids):
-        raise ValueError(
-            f"expected_size must be in [1, {len(client_ids)}], found {expected_size}."
-        )
+    errors.check_range("expected_size", expected_size, 1, len(client_ids))
     key = int.from_bytes(_digest("poisson cohort", seed, round_num), "little")
     generator = np.random.Generator(np.random.Philox(key=key))
     is_chosen = generator.random(len(client_ids)) < expected_size / len(client_ids)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_fedss import metrics
+from tff_fedss import errors, metrics
 from tff_fedss.privacy.accounting import Accountant
 from tff_fedss.tasks import FederatedTask
 from tff_fedss.training import draws
@@ -71,10 +71,7 @@ def cohort_fn(
     Raises:
         ValueError: If there is no such sampling.
     """
-    if sampling not in draws.SAMPLINGS:
-        raise ValueError(
-            f"sampling must be one of {draws.SAMPLINGS}, found {sampling!r}."
-        )
+    errors.check_choice("sampling", sampling, draws.SAMPLINGS)
     draw = draws.poisson_cohort if sampling == "poisson" else draws.cohort
     return lambda round_num: draw(
         seed, round_num, task.dataset.train.client_ids, cohort_size
