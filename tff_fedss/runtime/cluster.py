@@ -10,7 +10,6 @@ are, which was quicker, and which was lost: a part that an actor or a machine ha
 along is done again by another, and counts once.
 """
 
-import collections
 import functools
 import hashlib
 import itertools
@@ -30,13 +29,12 @@ from tff_fedss.runtime import (
     cluster_machines,
     cluster_pool,
     cluster_round,
+    compiler,
     frozen,
 )
 from tff_fedss.runtime.errors import WorkerError
 from tff_fedss.runtime.frozen import ClientRef
 from tff_fedss.runtime.in_process import InProcessContext
-
-_MAX_COMPILED = 128
 
 
 class ClusterContext(tff.framework.SyncContext):
@@ -92,9 +90,7 @@ class ClusterContext(tff.framework.SyncContext):
             packages,
         )
         self._client_fn: Callable[..., Any] | None = None
-        self._compiled: collections.OrderedDict[int, tuple[Any, _Compiled | None]] = (
-            collections.OrderedDict()
-        )
+        self._compile = compiler.Cache(_compile)
         self._numbers = itertools.count()
         self.traffic = cluster_round.Traffic()
         self.close = weakref.finalize(self, self._pool.close)
@@ -208,20 +204,13 @@ class ClusterContext(tff.framework.SyncContext):
             lambda v: self._client_fn(*v.arguments) if isinstance(v, ClientRef) else v,
         )
 
-    def _compile(self, comp: tff.framework.ConcreteComputation) -> "_Compiled | None":
-        # By identity, as the in-process context does, and the computation kept.
-        found = self._compiled.get(id(comp))
-        if found is None:
-            try:
-                compiled = _Compiled(cluster_cut.cut(comp))
-            except cluster_cut.NotCuttableError as error:
-                logging.warning("A computation does not use the cluster: %s.", error)
-                compiled = None
-            found = self._compiled[id(comp)] = comp, compiled
-            if len(self._compiled) > _MAX_COMPILED:
-                self._compiled.popitem(last=False)
-        self._compiled.move_to_end(id(comp))
-        return found[1]
+
+def _compile(comp: tff.framework.ConcreteComputation) -> "_Compiled | None":
+    try:
+        return _Compiled(cluster_cut.cut(comp))
+    except cluster_cut.NotCuttableError as error:
+        logging.warning("A computation does not use the cluster: %s.", error)
+        return None
 
 
 class _Compiled:

@@ -5,7 +5,39 @@ look at each TensorFlow computation besides, importing its graph into Python for
 Here a `TFComputation` does so itself (`grappler`).
 """
 
+import collections
+import threading
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow_federated as tff
+
+# How many compiled computations are kept: a training needs a handful.
+_MAX_COMPILED = 128
+
+
+class Cache:
+    """The computations that were compiled last, found by their identity.
+
+    To hash one would mean to serialize it.
+    """
+
+    def __init__(self, function: Callable[[tff.framework.ConcreteComputation], Any]):
+        self._function = function
+        self._compiled: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        self._lock = threading.RLock()
+
+    def __call__(self, comp: tff.framework.ConcreteComputation) -> Any:
+        """Returns what the function gives for a computation, now or then."""
+        with self._lock:
+            found = self._compiled.get(id(comp))
+            if found is None:
+                # The computation is kept, too, so that its id stays its own.
+                found = self._compiled[id(comp)] = comp, self._function(comp)
+                if len(self._compiled) > _MAX_COMPILED:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(id(comp))
+        return found[1]
 
 
 def without_secure_sums(

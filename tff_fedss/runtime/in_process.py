@@ -16,7 +16,6 @@ Memory is flat over the rounds but for what TensorFlow keeps itself: with Python
 a round of 8 clients with a small network (tests/runtime/test_memory.py).
 """
 
-import collections
 import concurrent.futures
 import functools
 import os
@@ -34,8 +33,6 @@ from tff_fedss.errors import check_range
 from tff_fedss.runtime import arguments, compiler, gpus, program, threads, values
 from tff_fedss.runtime.errors import ClientError, ServerError
 
-# How many compiled computations are kept: a training needs a handful.
-_MAX_COMPILED = 128
 # How long a stopped computation may take to notice it.
 _STOP_SECONDS = 5.0
 
@@ -298,12 +295,13 @@ class InProcessContext(tff.framework.SyncContext):
         self._named_reads_ahead = reads_ahead
         self.client_devices: set[str] = set()
         self.trained_on_host = False
-        self._builder = program.Builder()
-        self._converter = values.Converter()
-        self._compiled: collections.OrderedDict[Any, program.Node] = (
-            collections.OrderedDict()
+        builder = program.Builder()
+        self._compile = compiler.Cache(
+            lambda comp: builder.build(
+                compiler.compile_to_calls(compiler.without_secure_sums(comp))
+            )
         )
-        self._lock = threading.RLock()
+        self._converter = values.Converter()
         self._threads = threads.Threads()
         self.close = weakref.finalize(self, self._threads.close)
 
@@ -380,21 +378,6 @@ class InProcessContext(tff.framework.SyncContext):
             self.client_devices |= invocation.client_devices
             self.trained_on_host |= invocation.trained_on_host
             return self._converter.to_python(result, result_type)
-
-    def _compile(self, comp: tff.framework.ConcreteComputation) -> program.Node:
-        # By identity: hashing a computation means to serialize it.
-        with self._lock:
-            found = self._compiled.get(id(comp))
-            if found is None:
-                node = self._builder.build(
-                    compiler.compile_to_calls(compiler.without_secure_sums(comp))
-                )
-                # The computation is kept, too, so that its id stays its own.
-                found = self._compiled[id(comp)] = comp, node
-                if len(self._compiled) > _MAX_COMPILED:
-                    self._compiled.popitem(last=False)
-            self._compiled.move_to_end(id(comp))
-        return found[1]
 
 
 def _full_name(device: str) -> str:
