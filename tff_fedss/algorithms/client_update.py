@@ -1,4 +1,4 @@
-"""What a client does in a round (FedSS, Algorithm 1, lines 5 and 8-11)."""
+"""A client's part of a round (FedSS, Algorithm 1, lines 5 and 8-11)."""
 
 import collections
 import re

@@ -32,6 +32,22 @@ _STREAM = 2
 class SelfPacedStudent(InPlace):
     """A classifier, trained step by step on what it finds easy.
 
+    Args:
+        model: From images in 0..255 to logits float32[examples, n]; its weights are
+            the start, and are trained in place.
+        images: uint8[N, height, width, channels], to train on.
+        labels: int32[N].
+        optimizer: A fresh Keras optimizer.
+        pace: How lambda and gamma grow; None: every example is selected (Random).
+        clusters_fn: Gives the clusters, int32[N], when an epoch begins; not needed
+            without a pace.
+        batch_size: B. The last mini-batch of an epoch may be shorter.
+        weight_decay: Of all weights, see `InPlace`.
+        augmentation: Of what it is trained on; not of what is measured.
+        seed: Of the order of the examples and of their augmentation.
+        epochs_on_all: How many epochs train on everything before the pace begins:
+            1 in Algorithm 2. With 0 the untrained student selects first.
+
     Attributes:
         epoch: The number of epochs begun. One for which nothing is selected counts too.
         easiness: lambda of this epoch; infinity without a pace.
@@ -54,24 +70,6 @@ class SelfPacedStudent(InPlace):
         seed: int,
         epochs_on_all: int = 1,
     ):
-        """Selects nothing yet.
-
-        Args:
-            model: From images in 0..255 to logits float32[examples, n]; its weights are
-                the start, and are trained in place.
-            images: uint8[N, height, width, channels], to train on.
-            labels: int32[N].
-            optimizer: A fresh Keras optimizer.
-            pace: How lambda and gamma grow; None: every example is selected (Random).
-            clusters_fn: Gives the clusters, int32[N], when an epoch begins; not needed
-                without a pace.
-            batch_size: B. The last mini-batch of an epoch may be shorter.
-            weight_decay: Of all weights, see `InPlace`.
-            augmentation: Of what it is trained on; not of what is measured.
-            seed: Of the order of the examples and of their augmentation.
-            epochs_on_all: How many epochs train on everything before the pace begins:
-                1 in Algorithm 2. With 0 the untrained student selects first.
-        """
         self.epoch = 0
         self.easiness, self.diversity = np.inf, 0.0
         self.selected = np.zeros(len(labels), bool)

@@ -1,4 +1,4 @@
-"""What one device does for the model-parallel softmax of Partial FC.
+"""One device's part of Partial FC's model-parallel softmax.
 
 The softmax over all shards' rows is exact: each device finds the maximum and the sum of
 exponentials of its own logits, both are all-reduced, and each device then has all that

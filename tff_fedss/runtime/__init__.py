@@ -1,4 +1,4 @@
-"""Where computations run: execution contexts for TFF's, a mesh of devices for ours.
+"""Execution contexts for TFF's computations, and a mesh of devices for ours.
 
 The default is `in_process`: `program` walks a compiled computation, `intrinsics` does
 its federated parts and `tf_computation` its TensorFlow. `cluster` shares clients out to

@@ -1,4 +1,4 @@
-"""What runs on the machines of a cluster: an actor with an in-process context.
+"""The actor of a cluster: an in-process context on one of its machines.
 
 Ray starts it, in a process of its own, with the GPUs that it may use.
 """

@@ -1,4 +1,4 @@
-"""What a context raises when a computation could not be done.
+"""Errors of a context that could not do a computation.
 
     ExecutionError              what `invoke` raises for a good computation and argument
     |-- ComputationError        the computation itself failed

@@ -1,4 +1,4 @@
-"""How TensorFlow uses the GPUs of this machine: which, how much of them, how exactly.
+"""GPUs of this machine as TensorFlow uses them: which, how much of them, how exactly.
 
 All of it holds for the whole process, and most of it must be said before TensorFlow has
 computed anything in it.

@@ -255,10 +255,9 @@ class InProcessContext(tff.framework.SyncContext):
         default_num_clients: int = 0,
         reads_ahead: bool | None = None,
     ):
-        """Takes the devices.
+        """Takes named devices; others are looked for when the first computation runs.
 
-        Those that are not named are looked for when the first computation runs: until
-        then TensorFlow's devices can be configured.
+        Until then TensorFlow's devices can be configured.
 
         Args:
             devices: Names of logical TensorFlow devices, such as "GPU:0", for the

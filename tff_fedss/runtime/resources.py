@@ -1,4 +1,4 @@
-"""What a graph keeps between two of its runs: resources, and the state of kernels.
+"""State that a graph keeps between two of its runs: resources, and that of kernels.
 
 A session of TFF's runtime begins a call with nothing: no variables, no tables, no
 queues. TensorFlow's eager runtime, where our graphs run, keeps all of these under names

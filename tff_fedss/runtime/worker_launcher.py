@@ -1,4 +1,4 @@
-"""Becomes TFF's worker binary, tied to the life of the program that started it.
+"""A launcher of TFF's worker binary, which ends with the program that started it.
 
 Run as `python worker_launcher.py PARENT_PID WORKER_BINARY [ARG ...]`. The kernel kills
 the worker as soon as its parent is gone, however it went: SIGKILL leaves no chance to
