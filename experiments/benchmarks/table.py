@@ -74,7 +74,9 @@ def write(
             }
             for row in own
         ]
-        table = pd.DataFrame(cells).to_markdown(index=False, disable_numparse=True)
+        table = pd.DataFrame(cells).to_markdown(
+            index=False, disable_numparse=True, stralign="right"
+        )
         page += [
             f"## {w.name}, {w.num_clients} clients of {w.num_examples} images",
             table,
