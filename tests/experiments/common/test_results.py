@@ -1,7 +1,6 @@
 """The reader of results folders: what is damaged, and what does not belong together."""
 
 import json
-import os
 import pathlib
 
 import pytest
@@ -106,11 +105,6 @@ def make_folder(path):
     path.mkdir()
 
 
-def make_pipe(path):
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-
-
 DAMAGES = [
     # File, what happens to it, what the line says.
     ("flags.txt", pathlib.Path.unlink, "flags.txt is missing"),
@@ -140,7 +134,6 @@ DAMAGES = [
     ),
     ("flags.txt", replace("--sampling", "--method"), "--sampling=(unset) is none of"),
     ("flags.txt", make_folder, "flags.txt cannot be read: Is a directory"),
-    ("flags.txt", make_pipe, "flags.txt cannot be read: it is a named pipe"),
     (
         "metrics.csv",
         pathlib.Path.unlink,
