@@ -16,7 +16,7 @@ from typing import Any
 from experiments.common import config, output_files, program
 from experiments.common import results as results_lib
 from experiments.common.cells import Table
-from experiments.fedss import model_figures, result_figures, table_results
+from experiments.fedss import model_figures, noise_figure, result_figures, table_results
 from experiments.fedss.model_figures import LoadTask
 from experiments.fedss.result_figures import NothingToDraw
 from tff_fedss.errors import InvalidInputError
@@ -56,7 +56,7 @@ def draw(
         results: The runs; only figure 8 needs none.
         load_task: Figures 7 and 9 look at the data with this. By default the data set
             of the runs is loaded from where they had it.
-        **options: Of `model_figures.figure9`.
+        **options: Of `noise_figure.figure9`.
 
     Raises:
         NothingToDraw: If the runs do not serve for this figure; it says why.
@@ -73,7 +73,7 @@ def draw(
         if number == 7:
             model_figures.figure7(results, path, load_task)
         else:
-            model_figures.figure9_of_results(results, path, load_task, **options)
+            noise_figure.figure9_of_results(results, path, load_task, **options)
 
 
 def draw_all(

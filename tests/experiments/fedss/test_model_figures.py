@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.fedss import figures, model_figures, table_results
+from experiments.fedss import figures, model_figures, noise_figure, table_results
 from tests.algorithms import toy
 from tests.experiments import run_folders
 from tff_fedss import tasks
@@ -231,8 +231,8 @@ def test_gradient_noise_falls_with_more_negatives(tmp_path, drawn):
     )
     task = tasks.Classification(dataset, toy.dense_features)
     with pytest.raises(figures.NothingToDraw, match=r"n - \|P_k\| = 8"):
-        model_figures.figure9(task, tmp_path / "9.png", num_negatives=(9,))
-    noises = model_figures.figure9(
+        noise_figure.figure9(task, tmp_path / "9.png", num_negatives=(9,))
+    noises = noise_figure.figure9(
         task,
         tmp_path / "9.png",
         num_negatives=(1, 8, 9),
@@ -250,8 +250,8 @@ def test_gradient_noise_falls_with_more_negatives(tmp_path, drawn):
 
 def test_each_law_of_decrease_is_told_from_the_other():
     m = np.array([5, 10, 20, 40, 80])
-    exponential = model_figures.laws(m, 3 * np.exp(-0.05 * m))
-    power = model_figures.laws(m, 3 * m**-0.5)
+    exponential = noise_figure.laws(m, 3 * np.exp(-0.05 * m))
+    power = noise_figure.laws(m, 3 * m**-0.5)
     (by_exp, by_power), (other_exp, other_power) = (
         found.values() for found in (exponential, power)
     )
@@ -270,7 +270,7 @@ def test_flags_of_a_run_that_are_no_numbers(name):
 def test_gradient_noise_is_measured_with_the_settings_of_the_run(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        model_figures, "figure9", lambda *_, **options: asked.append(options)
+        noise_figure, "figure9", lambda *_, **options: asked.append(options)
     )
     for name in ("pos_only", "fedss_m5", "fedss_m20"):
         run_folders.write_run(
@@ -281,10 +281,10 @@ def test_gradient_noise_is_measured_with_the_settings_of_the_run(tmp_path, monke
             flags={"clients_per_round": 7, "initial_norm": 0.1},
         )
     results = table_results.read(tmp_path / "runs")
-    model_figures.figure9_of_results(results, tmp_path / "9.png", lambda _: None)
+    noise_figure.figure9_of_results(results, tmp_path / "9.png", lambda _: None)
     assert asked == [
         {
-            "client_learning_rate": 0.1,
+            "client_learning_rate": 0.03,
             "seed": 3,
             "num_negatives": [5, 20],
             "cohort_size": 7,
