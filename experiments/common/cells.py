@@ -152,11 +152,16 @@ def table(
     """Makes a table of a list of cells, and of what its page shows.
 
     Raises:
-        ValueError: If two cells have one name, or one starts from another table's.
+        ValueError: If two cells have one name or one place on the page, or one starts
+            from another table's.
     """
     by_name = {cell.name: cell for cell in cells}
     if len(by_name) < len(cells):
         raise ValueError(f"two cells of {title} have one name")
+    if page.get("is_pivot") or page.get("pairs"):
+        places = {(cell.row or cell.title, cell.column) for cell in cells}
+        if len(places) < len(cells):
+            raise ValueError(f"two cells of {title} have one row and column")
     for cell in cells:
         if cell.start is not None and cell.start not in by_name:
             raise ValueError(f"{cell.name} starts from {cell.start}, which is no cell")

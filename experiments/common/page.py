@@ -1,4 +1,10 @@
-"""The tables and notes of a page, from a frame of runs; see `report`."""
+"""The tables and notes of a page, from a frame of runs; see `report`.
+
+A number is the mean over the finished seeds of a cell ± their sample standard deviation
+(ddof = 1); of `Table.best_of` it is the best seed. A difference is the mean over the
+seeds that both cells have, ± half of its 95 % interval (see `paired`). The paper's
+numbers stand as paper.csv prints them.
+"""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +56,7 @@ def page(
 
 
 class _Values(NamedTuple):
-    """How a metric of a cell is written."""
+    """A metric of all cells, and how the page writes it."""
 
     table: Table
     metric: Metric
@@ -69,8 +75,9 @@ class _Values(NamedTuple):
         if not values:
             return "" if own["is_done"].any() else "-"
         if row_of(cell) in self.table.best_of:
-            by = own[self.metric.best_by or self.metric.name]
-            text = format(self.metric.scale * own[self.metric.name][by.idxmax()], form)
+            known = own.dropna(subset=[self.metric.name])
+            best = known[self.metric.best_by or self.metric.name].idxmax()
+            text = format(self.metric.scale * known[self.metric.name][best], form)
         else:
             text = format(statistics.fmean(values), form)
             if len(values) > 1 and self.metric.has_std:
@@ -303,7 +310,7 @@ def _by_curve(table: Table, cell: Cell, runs: Runs) -> dict[str, str]:
 def notes(
     table: Table, runs: Runs, measured: pd.DataFrame, paper: pd.DataFrame
 ) -> list[str]:
-    """What a reader needs to know of the numbers, as a list."""
+    """Returns what a reader needs to know of the numbers, as items of a list."""
     found = [
         "Mean ± standard deviation over finished seeds (ddof = 1), after the last "
         "round."

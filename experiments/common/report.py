@@ -1,17 +1,19 @@
 """The page of a table: every paper's, from what the runs of its cells have left.
 
-The runs become a frame of pandas, a row for each (`frame`). Grouped by cell, the frame
-is the page (`page`): for each metric the mean over seeds ± their standard deviation,
-with the paper's number beside it; then the differences of cells, seed by seed, with 95
-% intervals (see `paired`); then curves.
+`read` reads and checks the runs of a table, `frame` makes a row of pandas of each, and
+`page` groups them by cell: for each metric the mean over seeds ± their standard
+deviation, with the paper's number beside it; then differences of cells, seed by seed,
+with 95 % intervals; then curves. Only finished runs count; the header says how many
+there are of how many.
 
 A `cells.Table` says as data what its page shows. The paper's numbers are in
-experiments/PAPER/paper.csv, where `table` and `cell` name the cell, `metric` the
-column, and `source` the place in the paper. A cell that no text gives is not there.
+experiments/PAPER/paper.csv: `table` and `cell` name the cell (its `Cell.paper`, by
+default "ROW, COLUMN"), `metric` the column of metrics.csv, `value` and `std` what is
+printed, `source` the place in the paper. What the text does not give is not there.
 
-Only finished runs count; how many are missing is said. A function in `Table.notes` gets
-the runs by cell and returns items of the list below the table; one in `Table.draw` gets
-the table, the runs, the folder and the stem of the files' names, and returns lines.
+A function in `Table.notes` gets the table, the runs and the paper's numbers and returns
+items of the list below the tables; `Table.draw` gets the table, the runs, a folder and
+the stem of the names of files, draws there, and returns lines of the page.
 """
 
 import pathlib
