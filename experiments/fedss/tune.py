@@ -22,7 +22,15 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from experiments.common import cells, config, jobs, output_files, program, report
+from experiments.common import (
+    cells,
+    config,
+    jobs,
+    output_files,
+    page,
+    program,
+    report,
+)
 from experiments.common import results as results_lib
 from experiments.fedss import methods, run_config, train
 from tff_fedss import tasks
@@ -218,7 +226,7 @@ def _has_diverged(job: jobs.Job) -> bool:
     return not job.is_done and _DIVERGED in job.why_failed()
 
 
-def _chosen(table: cells.Table, runs: report.Runs) -> dict[str, str]:
+def _chosen(table: cells.Table, runs: page.Runs) -> dict[str, str]:
     """Returns the flags of the highest metric.
 
     Of equal ones it is that of fewer negatives, then the lower rate.
@@ -228,13 +236,13 @@ def _chosen(table: cells.Table, runs: report.Runs) -> dict[str, str]:
     return {name: str(best.settings[name]) for name in names}
 
 
-def _best(table: cells.Table, runs: report.Runs) -> str:
+def _best(table: cells.Table, runs: page.Runs) -> str:
     metric = table.metrics[0].name
     done = {name: own[0] for name, own in runs.items() if own and own[0].is_done}
     return max(done, key=lambda name: done[name].final(metric))
 
 
-def _note(table: cells.Table, runs: report.Runs, *_: object) -> list[str]:
+def _note(table: cells.Table, runs: page.Runs, *_: object) -> list[str]:
     """Says what is taken, and how exactly it is known.
 
     The standard error is that of a proportion p of N images, sqrt(p (1 - p) / N). The
