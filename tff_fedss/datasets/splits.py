@@ -6,7 +6,7 @@ is chosen by looking at a metric must not look at the test.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,9 +14,6 @@ import tensorflow as tf
 from tff_fedss.datasets.federated import clients, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.errors import InvalidInputError, check_choice
-
-if TYPE_CHECKING:  # It imports this module.
-    from tff_fedss.datasets.images import ImageIndex
 
 # Keeps the draws of validation clients apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"validate", "big")
@@ -51,7 +48,7 @@ class Rows:
 
 
 def hold_out(
-    index: "ImageIndex",
+    index: Any,
     *,
     is_unseen: bool,
     test: str | None,
@@ -62,7 +59,7 @@ def hold_out(
     """Chooses the test images and the public classes.
 
     Args:
-        index: All images.
+        index: All images, an `images.ImageIndex`, which needs this module.
         is_unseen: Whether the test is to be of classes that no client has (retrieval),
             or of those that they have (classification).
         test: One of `TESTS`. "given": what the data call test (or val, without a
@@ -146,7 +143,7 @@ def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return number[labels], present
 
 
-def _given(index: "ImageIndex", rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+def _given(index: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
     if index.splits is None:
         raise InvalidInputError(
             "test=given, but the data have no folder test/ or val/ and no `split`."
@@ -162,7 +159,7 @@ def _given(index: "ImageIndex", rows: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def _images(
-    index: "ImageIndex", rows: np.ndarray, share: float, rng: np.random.Generator
+    index: Any, rows: np.ndarray, share: float, rng: np.random.Generator
 ) -> np.ndarray:
     """A share of each class, rounded, that leaves an image to every class."""
     labels = index.labels[rows]
@@ -193,7 +190,7 @@ def _some_of(
 
 
 def _public(
-    index: "ImageIndex", train: np.ndarray, number: int, rng: np.random.Generator
+    index: Any, train: np.ndarray, number: int, rng: np.random.Generator
 ) -> np.ndarray:
     """The training images of so many classes, drawn at random."""
     labels = np.unique(index.labels[train])
