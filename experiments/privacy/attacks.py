@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.privacy import seen
 from tff_fedss import seeds
 from tff_fedss.privacy import aggregate, intersection, phi, success, update
 
@@ -47,12 +48,12 @@ class Attack:
 
     Args:
         seed: Of the controls.
+        unit: See above.
     """
 
-    unit = "round"
-
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, unit: str = "round"):
         self._rng = seeds.generator(seed, 0)
+        self.unit = unit
         self.records: list[Record] = []
 
     def judge(
@@ -83,13 +84,7 @@ class Attack:
         for control, outcome in zip(CONTROLS, outcomes, strict=True):
             self.records.append(Record(name, control, x, truth.mean(), outcome))
 
-
-class Intersection(Attack):
-    """The attack on requests, by the number of participations."""
-
-    unit = "participations"
-
-    def on_client(
+    def on_requests(
         self,
         name: str,
         asked: np.ndarray,
@@ -102,45 +97,65 @@ class Intersection(Attack):
             scores = intersection.log_likelihood_ratio(asked[:t], model)
             self.judge(name, t, scores, scores > 0, truth)
 
-
-class Update(Attack):
-    """The attack on one update of one client's rows."""
-
-    def on_client(
+    def on_rows(
         self,
         round_num: int,
         asked: np.ndarray,
         delta: np.ndarray,
-        classifier: np.ndarray,
-        feature: np.ndarray,
+        model: seen.Model,
         truth: np.ndarray,
         num_negatives: int,
-        names_size: bool,
+        size_is_known: bool,
     ) -> None:
-        """Attacks a client.
+        """Attacks a client by its update of rows.
 
         Args:
             round_num: The round.
             asked: bool[n], its request.
             delta: float[n, d], what it sends back.
-            classifier: float[n, d], W.
-            feature: float[d], a mean of features.
+            model: The model that it got.
             truth: bool[n].
             num_negatives: How many classes it has asked for beside P_k.
-            names_size: Whether the size of the request tells |P_k|.
+            size_is_known: Whether the size of the request tells |P_k|.
         """
         truth, rows = truth[asked], delta[asked]
         for name, scores in row_scores(
-            rows, classifier[asked], feature, num_negatives
+            rows, model.classifier[asked], model.feature, num_negatives
         ).items():
-            if names_size:
+            claimed = success.two_groups(scores)
+            if size_is_known:
                 claimed = success.top(scores, len(scores) - num_negatives)
-                self.judge(name, round_num, scores, claimed, truth)
-            else:
-                self.judge(name, round_num, scores, success.two_groups(scores), truth)
-        if names_size:
+            self.judge(name, round_num, scores, claimed, truth)
+        if size_is_known:
             claimed = success.two_groups(scores)
             self.judge(f"{name}, |P_k| not known", round_num, scores, claimed, truth)
+
+    def on_phi(
+        self,
+        round_num: int,
+        delta: Sequence[np.ndarray],
+        model: seen.Model,
+        labels: np.ndarray,
+        truth: np.ndarray,
+    ) -> None:
+        """Attacks a client by its update of phi, without any row of W.
+
+        Args:
+            round_num: The round.
+            delta: Of phi; the last two are the kernel and the bias of its last layer.
+            model: The model that it got.
+            labels: int[images], of the public images.
+            truth: bool[n].
+        """
+        *_, kernel, bias = delta
+        w = model.classifier
+        for name, scores in {
+            "bias": phi.by_bias(bias, w),
+            "kernel": phi.by_kernel(kernel, w),
+            "kernel, public images": phi.by_inputs(kernel, w, model.inputs, labels),
+        }.items():
+            claimed = success.top(scores, np.count_nonzero(truth))
+            self.judge(name, round_num, scores, claimed, truth)
 
 
 def row_scores(
@@ -174,36 +189,23 @@ def row_scores(
 _ROW_ATTACKS = ("length", "median row", "public features", "bundle and features")
 
 
-class Phi(Attack):
-    """The attack on one client's update of phi, without any row of W."""
+def scores_of_all(
+    among: np.ndarray, delta: np.ndarray, model: seen.Model, num_negatives: int
+) -> np.ndarray:
+    """Returns the best attack's scores of some rows; the others have the lowest.
 
-    def on_client(
-        self,
-        round_num: int,
-        delta: Sequence[np.ndarray],
-        classifier: np.ndarray,
-        inputs: np.ndarray,
-        labels: np.ndarray,
-        truth: np.ndarray,
-    ) -> None:
-        """Attacks a client.
-
-        Args:
-            round_num: The round.
-            delta: Of phi; the last two are the kernel and the bias of its last layer.
-            classifier: float[n, d], W.
-            inputs: float[images, inputs], of public images.
-            labels: int[images], of the public images.
-            truth: bool[n].
-        """
-        *_, kernel, bias = delta
-        for name, scores in {
-            "bias": phi.by_bias(bias, classifier),
-            "kernel": phi.by_kernel(kernel, classifier),
-            "kernel, public images": phi.by_inputs(kernel, classifier, inputs, labels),
-        }.items():
-            claimed = success.top(scores, np.count_nonzero(truth))
-            self.judge(name, round_num, scores, claimed, truth)
+    Args:
+        among: bool[n], which rows.
+        delta: float[n, d], how they have moved.
+        model: The model that has moved.
+        num_negatives: How many of them are negatives.
+    """
+    *_, found = row_scores(
+        delta[among], model.classifier[among], model.feature, num_negatives
+    ).values()
+    scores = np.full(len(among), found.min())
+    scores[among] = found
+    return scores
 
 
 class Cohort(NamedTuple):
@@ -257,8 +259,7 @@ class Aggregate(Attack):
         round_num: int,
         mean_delta: np.ndarray,
         phi_scores: np.ndarray,
-        classifier: np.ndarray,
-        feature: np.ndarray,
+        model: seen.Model,
         cohort: Cohort,
         judged: bool,
     ) -> None:
@@ -268,8 +269,7 @@ class Aggregate(Attack):
             round_num: The round.
             mean_delta: float[n, d], of W, from `aggregate.undo_momentum`.
             phi_scores: float[n], by an attack of `phi` on the mean delta of phi.
-            classifier: float[n, d], W that the clients got.
-            feature: float[d], a mean of features.
+            model: The model that the clients got.
             cohort: Who has contributed.
             judged: Whether to attack by this sum alone.
         """
@@ -279,16 +279,14 @@ class Aggregate(Attack):
         num_negatives = max(
             int(present.sum() - self._expected_positives(len(cohort.clients))), 1
         )
-        *_, found = row_scores(
-            mean_delta[present], classifier[present], feature, num_negatives
-        ).values()
-        scores = np.full(len(present), found.min())
-        scores[present] = found
+        scores = scores_of_all(present, mean_delta, model, num_negatives)
         took_part = np.zeros(len(self._positives), bool)
         took_part[cohort.clients] = True
         self._scores.append(scores)
         if self._noise_covariance is not None:
-            self._pushes.append(update.push(mean_delta, classifier, feature))
+            self._pushes.append(
+                update.push(mean_delta, model.classifier, model.feature)
+            )
         self._phi_scores.append(phi_scores)
         self._present.append(present)
         self._cohorts.append(took_part)

@@ -124,7 +124,7 @@ def _possible(config: Config) -> list[str]:
 
 def _intersect(
     config: Config, task: tasks.FederatedTask, times: list[int]
-) -> attacks.Intersection:
+) -> attacks.Attack:
     """Attacks requests; they depend on no model, so that nothing trains."""
     asking, dataset = config.negatives or "fresh", task.dataset
     builder = seen.class_set_builder(config, dataset)
@@ -135,7 +135,8 @@ def _intersect(
         cohort_size=config.clients_per_round,
         of_union=config.requests == "union",
     )
-    attack, n = attacks.Intersection(config.seed), dataset.num_classes
+    attack = attacks.Attack(config.seed, "participations")
+    n = dataset.num_classes
     chosen = seen.evenly_spaced(dataset.train.client_ids, config.attacked_clients)
     for client_id in progress.bar("Requests", unit="clients", items=chosen):
         positives = np.asarray(dataset.positives(client_id))
@@ -148,10 +149,10 @@ def _intersect(
             (f"{asking}, client that holds nothing", positives[:0]),
         ):
             asked, trained = requests_of.client(client_id, held, times[-1])
-            attack.on_client(name, asked, truth, model, times)
+            attack.on_requests(name, asked, truth, model, times)
             if not np.array_equal(asked, trained) and config.requests is None:
                 moves = intersection.fresh(n, len(positives), config.num_negatives)
-                attack.on_client(
+                attack.on_requests(
                     f"{name}, rows that move", trained, truth, moves, times
                 )
     return attack

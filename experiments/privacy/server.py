@@ -46,7 +46,7 @@ class Server:
         self._num_trained = self._num_held = 0
         self.attacks: dict[str, attacks.Attack] = {}
         if "update" in names:
-            self.attacks["update"] = attacks.Update(config.seed)
+            self.attacks["update"] = attacks.Attack(config.seed)
         if "aggregate" in names:
             self.attacks["aggregate"] = attacks.Aggregate(
                 config.seed,
@@ -56,7 +56,7 @@ class Server:
                 noise_covariance=_noise_covariance(config),
             )
         if "phi" in names:
-            self.attacks["phi"] = attacks.Phi(config.seed)
+            self.attacks["phi"] = attacks.Attack(config.seed)
 
     def release(self, metrics: training.Metrics, speed: training.Metrics) -> None:
         """Looks at what a round has done, and at the clients of the next one.
@@ -137,8 +137,7 @@ class Server:
             phi.by_inputs(
                 kernel_delta, now.classifier, now.inputs, self._public.labels
             ),
-            now.classifier,
-            now.feature,
+            now,
             attacks.Cohort(
                 np.array([self._client_ids.index(k) for k in cohort]),
                 np.stack([self._asked_by(k, round_num) for k in cohort])
@@ -158,24 +157,18 @@ class Server:
             truth = self._positives[client_id]
             asked = self._asked_by(client_id, round_num)
             if "update" in self.attacks:
-                self.attacks["update"].on_client(
+                self.attacks["update"].on_rows(
                     round_num,
                     asked,
                     w_delta,
-                    model.classifier,
-                    model.feature,
+                    model,
                     truth,
                     self._num_decoys,
                     seen.size_is_known(self._config),
                 )
             if "phi" in self.attacks:
-                self.attacks["phi"].on_client(
-                    round_num,
-                    phi_delta,
-                    model.classifier,
-                    model.inputs,
-                    self._public.labels,
-                    truth,
+                self.attacks["phi"].on_phi(
+                    round_num, phi_delta, model, self._public.labels, truth
                 )
 
     def _lone_rows(self) -> str:

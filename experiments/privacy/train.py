@@ -140,7 +140,7 @@ def _on_requests(
         # Of those whose negatives are the paper's, the unions are attacked, too.
         for name in ("requests", *(["unions"] if config.negatives is None else []))
     }
-    attack = attacks.Intersection(config.seed)
+    attack = attacks.Attack(config.seed)
     chosen = seen.evenly_spaced(dataset.train.client_ids, config.attacked_clients)
     for client_id in progress.bar("Requests", unit="clients", items=chosen):
         positives = np.asarray(dataset.positives(client_id))
@@ -151,7 +151,7 @@ def _on_requests(
             if name == "unions":
                 model = intersection.among_others(own, requests.share_of_others)
             asked = requests.client(client_id, positives, max(times)).asked
-            attack.on_client(name, asked, truth, model, times)
+            attack.on_requests(name, asked, truth, model, times)
     return attack.records, made["requests"].mean_union(config.rounds)
 
 
@@ -186,15 +186,9 @@ def _on_single_clients(
             )
             *_, kernel_delta, _, w_delta = updates.of(client)
             asked = request(positives, client_id, t).asked
-            *_, own = attacks.row_scores(
-                w_delta[asked],
-                model.classifier[asked],
-                model.feature,
-                seen.num_decoys(config),
-            ).values()
-            scores = np.full(dataset.num_classes, own.min())
-            scores[asked] = own
-            by_rows += update.together(scores)
+            by_rows += update.together(
+                attacks.scores_of_all(asked, w_delta, model, seen.num_decoys(config))
+            )
             by_phi += update.together(
                 phi.by_inputs(
                     kernel_delta, model.classifier, model.inputs, public.labels

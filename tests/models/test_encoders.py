@@ -1,24 +1,6 @@
 import numpy as np
-import pytest
 
 from tff_fedss import models
-
-BUILDERS = {
-    "lstm": lambda seed: models.LstmEncoder(
-        20, 6, batch_size=2, num_units=5, seed=seed
-    ),
-    "sparse": lambda seed: models.SparseEncoder(20, 6, seed=seed),
-}
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_the_seed_decides_the_weights(name):
-    first, same, other = map(BUILDERS[name], (0, 0, 1))
-    for a, b in zip(first.trainable_variables, same.trainable_variables, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert not np.array_equal(
-        first.trainable_variables[0], other.trainable_variables[0]
-    )
 
 
 def test_rows_are_weighted_sums_of_their_features():

@@ -98,24 +98,6 @@ def test_group_norm_normalises_8_channels_at_a_time():
     np.testing.assert_allclose(layer(x).numpy(), expected, atol=1e-4)
 
 
-def test_the_seed_decides_the_weights():
-    first, other = (tiny(seed).weights for seed in (0, 1))
-    again = models.mobilenet_v3((32, 32, 3), 8, size="small", alpha=0.25)
-    for a, b, c in zip(first, again.weights, other, strict=True):
-        np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=a.name)
-        if a.shape.rank > 1:  # A kernel; the others start constant.
-            assert np.abs(a.numpy() - c.numpy()).max() > 1e-3, a.name
-
-
-def test_layers_do_not_share_their_draws():
-    kernels = [v.numpy() for v in tiny().weights if v.shape.rank > 1]
-    flat = [k.ravel()[:60] / k.std() for k in kernels]
-    assert len(flat) > 40
-    for i, a in enumerate(flat):
-        for b in flat[:i]:
-            assert abs(np.corrcoef(a, b)[0, 1]) < 0.7
-
-
 def test_the_embedding_dimension_changes_no_other_layer():
     wide = {v.name: v.numpy() for v in paper(1280).weights}
     narrow = {v.name: v.numpy() for v in paper(64).weights}

@@ -21,22 +21,12 @@ def test_it_has_the_size_of_torchvision_s_without_its_classifier(name, num_stati
     assert last.output_shape == (None, 2, 2, 2048)
 
 
-def test_the_head_shares_the_backbone_and_follows_from_the_seed():
-    def build(seed):
-        backbone = models.small_cnn((16, 16, 3), 12, seed=0)
-        return backbone, models.with_projection_head(backbone, 5, seed)
-
-    (backbone, head), (_, same), (_, other) = build(1), build(1), build(2)
+def test_the_head_shares_the_backbone():
+    backbone = models.small_cnn((16, 16, 3), 12, seed=0)
+    head = models.with_projection_head(backbone, 5, 1)
     assert head.output_shape == (None, 5)
-    assert [w.shape for w in head.get_weights()[-4:]] == [
-        (12, 12),
-        (12,),
-        (12, 5),
-        (5,),
-    ]
-    for a, b in zip(head.get_weights(), same.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert not np.array_equal(head.get_weights()[-2], other.get_weights()[-2])
+    shapes = [w.shape for w in head.get_weights()[-4:]]
+    assert shapes == [(12, 12), (12,), (12, 5), (5,)]
     images = tf.random.stateless_uniform([3, 16, 16, 3], [0, 0], 0.0, 255.0)
     features = backbone(images).numpy()
     kernel_1, bias_1, kernel_2, bias_2 = head.get_weights()[-4:]
