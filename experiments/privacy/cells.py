@@ -7,7 +7,9 @@ user-level differential privacy (DP), m = 20 and 80, three seeds: 48 trainings o
 minutes on a core. docs/results/privacy has their table; docs/privacy.md what follows.
 """
 
-from experiments.common.cells import Cell, table
+from experiments.common.cells import Cell, Metric, table
+from experiments.common.results import RunKind
+from experiments.privacy import views
 
 _OMNIGLOT = {
     "dataset": "omniglot",
@@ -15,12 +17,6 @@ _OMNIGLOT = {
     "rounds": 200,
     "rounds_per_evaluation": 20,
 }
-SIZES = (20, 80)
-RESPONSE_EPSILON = 4.0
-POOL_FACTOR = 3
-THRESHOLD = 3
-GAUSSIAN_NOISE = 0.03
-FTRL_NOISE = 0.1
 
 
 def _private(mechanism: str, noise_multiplier: float) -> dict:
@@ -38,17 +34,17 @@ def trainings(m: int) -> dict[str, dict]:
         "memoised": {"negatives": "memoised"},
         "randomized_response": {
             "negatives": "randomized_response",
-            "epsilon": RESPONSE_EPSILON,
+            "epsilon": views.RESPONSE_EPSILON,
         },
-        "pool": {"negatives": "pool", "pool_size": POOL_FACTOR * m},
+        "pool": {"negatives": "pool", "pool_size": views.POOL_FACTOR * m},
         "threshold": {
             "requests": "union",
             "aggregation": "secure",
-            "secure_threshold": THRESHOLD,
+            "secure_threshold": views.THRESHOLD,
         },
         "clipped": _private("gaussian", 0.0),
-        "dp_gaussian": _private("gaussian", GAUSSIAN_NOISE),
-        "dp_ftrl": _private("ftrl", FTRL_NOISE),
+        "dp_gaussian": _private("gaussian", views.GAUSSIAN_NOISE),
+        "dp_ftrl": _private("ftrl", views.FTRL_NOISE),
     }
 
 
@@ -61,10 +57,25 @@ TABLES = {
                 f"m{m}_{name}",
                 {**_OMNIGLOT, "num_negatives": m, **settings},
                 f"{name}, m = {m}",
+                row=name,
+                column=f"m = {m}",
             )
-            for m in SIZES
+            for m in views.SIZES
             for name, settings in trainings(m).items()
         ],
         "privacy_defences",
+        kind=RunKind(
+            "privacy/train",
+            run_name=lambda flags: "fedss",
+            cell_flags=frozenset(
+                "num_negatives negatives epsilon pool_size requests aggregation "
+                "secure_threshold dp dp_noise_multiplier dp_clip dp_adaptive_clip "
+                "dp_sampling dp_restart_every".split()
+            ),
+        ),
+        metrics=(Metric("top1", "top-1 %"),),
+        is_pivot=True,
+        pairs=tuple((name, "fresh") for name in list(trainings(20))[1:]),
+        draw=views.draw,
     )
 }

@@ -2,15 +2,15 @@
 
 import functools
 import json
-import pathlib
 
 import pytest
 
 from experiments.common import cells as cells_lib
-from experiments.privacy import cells, report, train
+from experiments.common import report, results
+from experiments.privacy import cells, train, views
 from tff_fedss import metrics
+from tff_fedss.training import run_files
 
-PUBLISHED = pathlib.Path(__file__).parents[3] / "docs/results/privacy"
 TABLE = cells_lib.tables_of("privacy")["defences", "mini"]
 SMALL = (
     "--num_classes=60",
@@ -38,30 +38,34 @@ def test_participations_are_numbers(run, tmp_path):
 
 
 def test_attacks_are_on_what_is_seen():
-    by_title = {view.title: {*view.attacks.values()} for view in report.VIEWS}
+    by_title = {view.title: {*view.attacks.values()} for view in views.VIEWS}
     assert by_title["fresh (the paper)"] == {"requests", "update", "phi", "sums"}
     assert by_title["secure"] == {"requests", "sums"}
     assert by_title["secure, all"] == {"sums"}
-    assert {view.training for view in report.VIEWS} == {*cells.trainings(20)}
+    assert {view.training for view in views.VIEWS} == {*cells.trainings(20)}
 
 
-def write_training(folder, attacks, metric=0.5, **flags):
+def write_training(folder, attacks, metric=0.5, num_clients=5, **flags):
     folder.mkdir(parents=True)
     flags = {
-        "dataset": "glyphs",
+        "seed": folder.name.removeprefix("seed"),
         "clients_per_round": 5,
         "rounds": 2,
         "embedding_dim": 64,
         **flags,
     }
-    lines = [f"--{name}={value}\n" for name, value in flags.items()]
-    (folder / "flags.txt").write_text("".join(lines))
+    (folder / "flags.txt").write_text(run_files.as_flagfile(flags))
+    (folder / "metrics.csv").write_text(
+        f"method,round,top1\nfedss,0,\nfedss,1,\nfedss,2,{metric}\n"
+    )
+    (folder / "speed.csv").write_text("method,round\nfedss,0\nfedss,1\nfedss,2\n")
     done = {
-        "num_classes": 60,
-        "num_clients": 5,
+        "text": "",
         "metric": "top1",
+        "top1": metric,
+        "num_classes": 60,
+        "num_clients": num_clients,
         "measured": {
-            "metric": metric,
             "classes_per_client": 20.0,
             "union": 33.0,
             "share_trained": 1.0,
@@ -87,8 +91,6 @@ def test_the_table_is_made_of_what_is_there(tmp_path):
     ]
     for seed, metric in ((0, 0.5), (1, 0.7)):
         write_training(tmp_path / "m20_fresh" / f"seed{seed}", attacks, metric)
-    (tmp_path / "m80_fresh" / "seed0").mkdir(parents=True)
-    (tmp_path / "m80_fresh" / "seed0" / "flags.txt").write_text("--rounds=2\n")
     text = report.write_table(("defences", "mini"), TABLE, tmp_path, 3, [])
     lines = {
         row[2]: row[3:-1]
@@ -112,29 +114,20 @@ def test_the_table_is_made_of_what_is_there(tmp_path):
     )
     expected = [f"{traffic.bytes_down:,.0f}", f"{traffic.bytes_up:,.0f}"]
     assert lines["secure, union"][1:3] == expected
-    for end in ("md", "png", "pdf"):
+    for end in ("md", "csv", "png", "pdf"):
         assert (tmp_path / f"defences.{end}").exists()
 
 
 def test_measurements_of_other_rounds_are_not_averaged(tmp_path):
     # 16 of 99 clients a round: 30 participations are 186 rounds, and 200 are 32.3.
-    traced = [
-        ("traced, no request", x, p) for x, p in ((6, 0.1), (186, 0.54), (200, 0.57))
-    ]
-    write_training(tmp_path / "m20_fresh" / "seed0", traced, clients_per_round=16)
-    path = tmp_path / "m20_fresh" / "seed0" / "done.json"
-    path.write_text(path.read_text().replace('"num_clients": 5', '"num_clients": 99'))
-    row = report.rows_of(report.read(tmp_path))[-1]
+    found = ((6, 0.1), (186, 0.54), (200, 0.57))
+    traced = [("traced, no request", x, precision) for x, precision in found]
+    folder = tmp_path / "seed0"
+    write_training(folder, traced, num_clients=99, clients_per_round=16)
+    run = results.read_run(folder, TABLE.kind)
+    row = views.rows_of({"m20_fresh": [run]})[-1]
     assert row["success"]["sums"] == {1: 0.1, 30: 0.54, 32.3: 0.57}
-    assert [report.best(row, t) for t in (1, 30, 300)] == [0.1, 0.54, 0.57]
-
-
-def test_the_published_table_has_the_numbers_of_its_trainings():
-    folder = PUBLISHED / "omniglot_defences"
-    runs = report.read(folder)
-    assert sum(map(len, runs.values())) == 48
-    text = report.page(TABLE.title, runs, report.rows_of(runs))
-    assert text == (folder / "defences.md").read_text()
+    assert [views.best(row, t) for t in (1, 30, 300)] == [0.1, 0.54, 0.57]
 
 
 def test_trainings_are_attacked_and_kept(run, tmp_path):
@@ -161,5 +154,11 @@ def test_trainings_are_attacked_and_kept(run, tmp_path):
     assert not {"update", "phi"} & by_attack["threshold"]
     code, again, _ = run(*flags)
     assert code == 0 and "Done before, nothing to run.\ntop-1" in again
-    text = report.write_table(("defences", "mini"), TABLE, tmp_path, 1, [])
-    assert "secure, all, t = 3" in text
+    run_of = {
+        f"m20_{name}": [
+            results.read_run(tmp_path / f"m20_{name}" / "seed0", TABLE.kind)
+        ]
+        for name in found
+    }
+    titles = [row["title"] for row in views.rows_of(run_of)]
+    assert "secure" in titles and "secure, all, t = 3" in titles

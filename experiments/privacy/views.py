@@ -1,4 +1,4 @@
-"""The table and the figure of the defences, from the trainings of `cells.TABLES`.
+"""The defences as the server sees them: the table of `cells` and its figure.
 
 A row is a training as the server gets to see it. Where only what is sent differs
 (secure sums, unions, all of W), the training is that of fresh negatives: its weights
@@ -7,25 +7,24 @@ are the same, byte for byte. Success is precision at |P_k|, over all n classes.
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from experiments.common import output_files, plots, results, sources, table
-from experiments.common.cells import Cell, Table
-from experiments.privacy import attacks, cells
+from experiments.common import plots, results
+from experiments.common import table as tables
+from experiments.common.cells import Table
+from experiments.common.report import Runs
+from experiments.privacy import attacks
 from tff_fedss import metrics
 
-KIND = results.RunKind(
-    "privacy/train",
-    run_name=lambda flags: "fedss",
-    cell_flags=frozenset(
-        "num_negatives negatives epsilon pool_size requests aggregation "
-        "secure_threshold dp dp_noise_multiplier".split()
-    ),
-)
-RUN = results.Run
+SIZES = (20, 80)
+RESPONSE_EPSILON = 4.0
+POOL_FACTOR = 3
+THRESHOLD = 3
+GAUSSIAN_NOISE = 0.03
+FTRL_NOISE = 0.1
 _PARTICIPATIONS = (1, 3, 30, 300)
 _COLUMNS = ("requests", "update", "phi", "sums")
 
@@ -35,7 +34,7 @@ class View(NamedTuple):
 
     Attributes:
         title: Of the row.
-        training: Of `cells.trainings`.
+        training: Of `trainings`.
         requests: Of `--requests`.
         aggregation: Of `--aggregation`.
     """
@@ -60,7 +59,7 @@ VIEWS = (
     View("fresh (the paper)", "fresh"),
     View("memoised", "memoised"),
     View(
-        f"randomized response, epsilon {cells.RESPONSE_EPSILON:g}",
+        f"randomized response, epsilon {RESPONSE_EPSILON:g}",
         "randomized_response",
     ),
     View("pool, M = {pool_size}", "pool"),
@@ -68,16 +67,16 @@ VIEWS = (
     View("secure, memoised", "memoised", aggregation="secure"),
     View("secure, union", "fresh", "union", "secure"),
     View("secure, all", "fresh", "all", "secure"),
-    View(f"secure, union, t = {cells.THRESHOLD}", "threshold", "union", "secure"),
-    View(f"secure, all, t = {cells.THRESHOLD}", "threshold", "all", "secure"),
+    View(f"secure, union, t = {THRESHOLD}", "threshold", "union", "secure"),
+    View(f"secure, all, t = {THRESHOLD}", "threshold", "all", "secure"),
     View("secure, all, clipped", "clipped", "all", "secure"),
     View(
-        f"secure, all, DP, z = {cells.GAUSSIAN_NOISE:g}",
+        f"secure, all, DP, z = {GAUSSIAN_NOISE:g}",
         "dp_gaussian",
         "all",
         "secure",
     ),
-    View(f"secure, all, DP-FTRL, z = {cells.FTRL_NOISE:g}", "dp_ftrl", "all", "secure"),
+    View(f"secure, all, DP-FTRL, z = {FTRL_NOISE:g}", "dp_ftrl", "all", "secure"),
 )
 _NOTE = """\
 Success: precision of the |P_k| classes that an attack likes best, among all n, a mean
@@ -94,90 +93,42 @@ rounds, for cohorts of this size and this few clients; docs/privacy.md says how 
 with both."""
 
 
-def default_rounds(cell: Cell) -> int:
-    """Every cell says its rounds."""
-    return int(cell.settings["rounds"])
+def _attacks(run: results.Run) -> pd.DataFrame:
+    """Returns a run's attacks, a row for each and each number of participations."""
+    frame = pd.DataFrame(run.result["attacks"])
+    frame = frame[frame.control == ""]
+    # Sums are counted by rounds. 16 of 99 clients a round: 186 of them are 30.
+    per_round = int(run.flags["clients_per_round"]) / run.result["num_clients"]
+    times = {round(t / per_round): t for t in _PARTICIPATIONS}
+    x = [
+        times.get(x, round(x * per_round, 1)) if name in attacks.TRACED else x
+        for name, x in zip(frame.attack, frame.x, strict=True)
+    ]
+    return frame.assign(x=x)
 
 
-def write_table(
-    name: tuple[str, str],
-    table: Table,
-    results_dir: pathlib.Path,
-    num_seeds: int,
-    command: Sequence[str],
-) -> str:
-    """Writes defences.md, .png and .pdf of the trainings that are done."""
-    del name, num_seeds, command
-    runs = read(results_dir)
-    rows = rows_of(runs)
-    _draw(results_dir / "defences.png", rows)
-    text = page(table.title, runs, rows)
-    output_files.write_text(results_dir / "defences.md", text)
-    return text
-
-
-class Training(NamedTuple):
-    """A training that is done.
-
-    Attributes:
-        flags: Those that decide it.
-        done: Its done.json.
-    """
-
-    flags: Mapping[str, str]
-    done: Mapping[str, Any]
-
-    @property
-    def per_round(self) -> float:
-        """How often a client takes part in a round, on average: K / N."""
-        return int(self.flags["clients_per_round"]) / self.done["num_clients"]
-
-    def attacks(self) -> pd.DataFrame:
-        """Returns the attacks, a row for each and each number of participations."""
-        frame = pd.DataFrame(self.done["attacks"])
-        frame = frame[frame.control == ""]
-        # Sums are counted by rounds. 16 of 99 clients: 186 of them are 30.
-        times = {round(t / self.per_round): t for t in _PARTICIPATIONS}
-        x = [
-            times.get(x, round(x * self.per_round, 1)) if name in attacks.TRACED else x
-            for name, x in zip(frame.attack, frame.x, strict=True)
-        ]
-        return frame.assign(x=x)
-
-
-def read(results_dir: pathlib.Path) -> dict[str, list[Training]]:
-    """Reads the trainings that are done, by their cell."""
-    found = {}
-    for cell, folders in sources.find_cells(results_dir).items():
-        own = [
-            (folder.read_flags(), folder.read_json("done.json")) for folder in folders
-        ]
-        if own := [Training(flags, done) for flags, done in own if done]:
-            found[cell] = own
-    return found
-
-
-def rows_of(runs: Mapping[str, Sequence[Training]]) -> list[dict]:
-    """Returns the rows of the table, with the values of all seeds."""
+def rows_of(runs: Runs) -> list[dict]:
+    """Returns the rows of the table, with the values of all finished seeds."""
+    done = {cell: [run for run in own if run.is_done] for cell, own in runs.items()}
     return [
-        _row(view, m, own)
-        for m in cells.SIZES
+        _row(view, m, done[f"m{m}_{view.training}"])
+        for m in SIZES
         for view in VIEWS
-        if (own := runs.get(f"m{m}_{view.training}"))
+        if done.get(f"m{m}_{view.training}")
     ]
 
 
-def _row(view: View, m: int, runs: Sequence[Training]) -> dict:
+def _row(view: View, m: int, runs: Sequence[results.Run]) -> dict:
     protocol = metrics.Protocol(
         requests=view.requests,
         aggregation=view.aggregation,
-        threshold=cells.THRESHOLD if view.training == "threshold" else 1,
+        threshold=THRESHOLD if view.training == "threshold" else 1,
     )
-    measured = pd.DataFrame([run.done["measured"] for run in runs])
+    measured = pd.DataFrame([run.result["measured"] for run in runs])
     rows_per_client = {
         "sampled": [None] * len(runs),
         "union": measured.union,
-        "all": [run.done["num_classes"] for run in runs],
+        "all": [run.result["num_classes"] for run in runs],
     }[view.requests]
     dim = int(runs[0].flags["embedding_dim"])
     traffic = [
@@ -188,20 +139,20 @@ def _row(view: View, m: int, runs: Sequence[Training]) -> dict:
             measured.classes_per_client, rows_per_client, strict=True
         )
     ]
-    tried = pd.concat([run.attacks() for run in runs])
+    tried = pd.concat([_attacks(run) for run in runs])
     tried = tried[tried.attack.isin(view.attacks.keys())]
     means = tried.groupby(["attack", "x"]).precision_at.mean().reset_index()
     means["column"] = means.attack.map(view.attacks)
     success = means.groupby(["column", "x"]).precision_at.max()
     return {
         "m": m,
-        "title": view.title.format(pool_size=cells.POOL_FACTOR * m),
+        "title": view.title.format(pool_size=POOL_FACTOR * m),
         "seeds": len(runs),
-        "metric": list(100 * measured.metric),
+        "metric": [run.final("top1") for run in runs],
         "bytes_down": float(np.mean([t.bytes_down for t in traffic])),
         "bytes_up": float(np.mean([t.bytes_up for t in traffic])),
         "share_trained": float(measured.share_trained.mean()),
-        "user_epsilon": runs[0].done["measured"]["epsilon"],
+        "user_epsilon": runs[0].result["measured"]["epsilon"],
         "chance": float(tried.chance.mean()),
         "success": {
             column: success[column].to_dict()
@@ -222,22 +173,13 @@ def best(row: Mapping, most: float) -> float:
     return max([row["chance"], *values])
 
 
-def page(
-    title: str, runs: Mapping[str, Sequence[Training]], rows: Sequence[Mapping]
-) -> str:
-    """Writes the page of some rows, in Markdown."""
-    one = next(iter(runs.values()))[0]
-    rounds = int(one.flags["rounds"])
-    facts = [
-        "Command: `./run.sh table privacy/defences`",
-        f"{one.flags['dataset']}: n = {one.done['num_classes']:,} classes, "
-        f"{one.done['num_clients']:,} clients",
-        f"Rounds: {rounds}; K: {one.flags['clients_per_round']}; seeds: "
-        f"{max(row['seeds'] for row in rows)}. A client takes part "
-        f"{rounds * one.per_round:.1f} times.",
-        f"Chance of the attacks: {rows[0]['chance']:.3f}; of the "
-        f"top-1: {100 / one.done['num_classes']:.2g} %",
-    ]
+def draw(table: Table, runs: Runs, folder: pathlib.Path, stem: str) -> list[str]:
+    """Draws the figure; returns the table and its notes, lines of the page."""
+    del table
+    rows = rows_of(runs)
+    if not rows:
+        return []
+    _draw(folder / f"{stem}.png", rows)
     xs = {
         column: sorted({x for row in rows for x in row["success"].get(column, {})})
         for column in _COLUMNS
@@ -252,7 +194,7 @@ def page(
         [
             str(row["m"]),
             row["title"],
-            table.mean_std(row["metric"], 1),
+            tables.mean_std(row["metric"], 1),
             f"{row['bytes_down']:,.0f}",
             f"{row['bytes_up']:,.0f}",
             f"{100 * row['share_trained']:.0f}",
@@ -262,8 +204,9 @@ def page(
         ]
         for row in rows
     ]
-    head = "\n".join(f"- {fact}" for fact in facts)
-    return f"# {title}\n\n{head}\n\n{table.as_markdown(header, lines)}\n\n{_NOTE}\n"
+    caption = f"What the server sees; chance of the attacks {rows[0]['chance']:.3f}:"
+    figure = f"![Accuracy against the best attack, a panel for each m]({stem}.png)"
+    return [caption, "", tables.as_markdown(header, lines), "", _NOTE, "", figure]
 
 
 def _shown(by_x: Mapping[float, float] | None, xs: Sequence[float]) -> str:
