@@ -1,12 +1,12 @@
 """Class sets that tell the server less of a client's classes than fresh ones do.
 
-FedSS draws N_k anew in each round, so that P_k is what all requests of a client have in
-common (docs/privacy.md). Here what a client asks for is drawn once for the whole run,
-from a seed that no round changes:
+FedSS draws N_k again in each round, so that P_k is what all requests of a client have
+in common (docs/privacy.md). Here what a client asks for is drawn once for the whole
+run, from a seed that no round changes:
 
 | name                | asked for in each round          | trained            |
 |---------------------|----------------------------------|--------------------|
-| fresh               | P_k and m others, drawn anew     | the same           |
+| fresh               | P_k and m others, drawn again    | the same           |
 | memoised            | P_k and the same m others        | the same           |
 | randomized_response | each class of P_k with chance p, | the same           |
 |                     | each other one with chance q     |                    |
@@ -112,7 +112,7 @@ class RandomizedResponse(class_sets.SampledClasses):
 
 
 class DecoyPool(class_sets.SampledClasses):
-    """P_k and the same M decoys are asked for; m of the decoys, drawn anew, train.
+    """P_k and the same M decoys are asked for; m of the decoys, drawn again, train.
 
     A negative is in the softmax with chance m / (n - |P_k|), as a fresh one is, and its
     logit corrected by that.

@@ -214,7 +214,7 @@ class TreeAggregation(Accountant):
         return math.sqrt(max(self._squares.values(), default=0))
 
     def _add(self, cohort: Sequence[str]) -> None:
-        """Goes on by a leaf, and by the nodes that are whole with it."""
+        """Adds a round to the tree, and the nodes that are complete with it."""
         every = self._restart_every
         if every is not None and self._num_rounds % every == 0:
             self._open = []

@@ -219,12 +219,7 @@ def expected(
         participations: t, at least 1.
     """
     chance = survivors(num_classes - num_positives, num_negatives, participations)
-    sizes = num_positives + np.arange(len(chance))
-    return Expected(
-        precision=float(chance @ (num_positives / sizes)),
-        exact=float(chance[0]),
-        num_candidates=float(chance @ sizes),
-    )
+    return _expected(num_positives, chance)
 
 
 def expected_of_unions(
@@ -266,7 +261,12 @@ def expected_of_unions(
         chance /= chance.sum()
     else:
         chance = (counts == others * stays).astype(np.float64)
-    sizes = num_positives + counts
+    return _expected(num_positives, chance)
+
+
+def _expected(num_positives: int, chance: np.ndarray) -> Expected:
+    """Of the probabilities of 0, 1, 2, ... other classes in the intersection."""
+    sizes = num_positives + np.arange(len(chance))
     return Expected(
         precision=float(chance @ (num_positives / sizes)),
         exact=float(chance[0]),
@@ -283,5 +283,5 @@ def _log_ratio(a: float, b: float) -> float:
 
 
 def _times(counts: np.ndarray, value: float) -> np.ndarray:
-    """Of nothing there is nothing, also of something infinite."""
+    """Returns counts * value, with 0 * inf = 0."""
     return np.where(counts > 0, np.maximum(counts, 1) * value, 0.0)
