@@ -2,7 +2,6 @@
 
     ./run.sh privacy --results_dir=results/privacy
     ./run.sh privacy --dataset=omniglot --data_dir=DIR --results_dir=results/omniglot
-    ./run.sh privacy --paper_settings --results_dir=results/paper_sizes
 
 The attacks, of which --attack names one or more:
 
@@ -14,8 +13,7 @@ The attacks, of which --attack names one or more:
 All but the first train with the flags of `./run.sh train` and look before round 1 and
 then every --rounds_per_evaluation rounds. attacks.md, .csv, .png and .pdf have all.
 Every attack is also judged by random classes and against guesses, which have to be at
-chance. --paper_settings computes the intersection at the paper's n, |P_k| and m, from
-those numbers alone, in a minute.
+chance.
 
 Expected, for the first command (glyphs, n = 500, m = 40; chance 0.04), after 9 minutes
 on 2 busy cores: intersection: precision 0.32, 0.84, 0.995 after 1, 2 and 3 requests;
@@ -25,14 +23,13 @@ follows.
 """
 
 import dataclasses
-import sys
 from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from experiments.common import config, output_files, program, runtime_config
 from experiments.fedss import run_config, run_parts, starting_point
-from experiments.privacy import attacks, page, paper_settings, seen, server
+from experiments.privacy import attacks, page, seen, server
 from tff_fedss import progress, tasks, training
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import intersection
@@ -64,9 +61,6 @@ class Config(run_config.RunConfig):
         "and aggregate, and, with their labels, for phi.",
         low=1,
     )
-    paper_settings: bool = config.flag(
-        False, "Only compute the intersection at the paper's settings."
-    )
 
 
 def main(config: Config) -> None:
@@ -74,10 +68,6 @@ def main(config: Config) -> None:
     config = run_config.with_defaults(config)
     times = seen.participations(config.participations)
     folder = output_files.create_folder(config.results_dir, "results_dir")
-    if config.paper_settings:
-        command = ["./run.sh", "privacy", *sys.argv[1:]]
-        print(paper_settings.write(folder, config.deciding(), command))
-        return
     runtime_config.install(config)
     task = run_parts.load_task(config, [_METHOD])
     print(task.dataset.summary(), flush=True)

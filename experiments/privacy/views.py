@@ -15,7 +15,7 @@ import pandas as pd
 from experiments.common import plots, results
 from experiments.common import table as tables
 from experiments.common.cells import Table
-from experiments.common.report import Runs
+from experiments.common.page import Runs
 from experiments.privacy import attacks
 from tff_fedss import metrics
 

@@ -2,15 +2,17 @@
 
 import csv
 import functools
+import pathlib
 
 import numpy as np
 import pytest
 
 from experiments.common import config
-from experiments.privacy import attacks, paper_settings, privacy
+from experiments.privacy import attacks, privacy
 from tff_fedss.privacy import intersection, success
 
 N, M, CLIENTS = 120, 40, 24  # All of them.
+PUBLISHED = pathlib.Path(__file__).parents[3] / "docs/results/privacy"
 
 
 @pytest.fixture
@@ -84,16 +86,16 @@ def test_bad_flags_are_told_in_a_line(run, tmp_path, flags, message):
     assert message in errors
 
 
-def test_the_paper_settings_follow_from_the_sizes():
-    rows = paper_settings.rows()
-    assert len(rows) == 3 * 5 * len(paper_settings.PARTICIPATIONS)
-    for row in rows:
-        m, t = row["m"], row["participations"]
-        expected = intersection.expected(row["n"], row["num_positives"], m, t)
-        assert (row["precision"], row["exact"]) == tuple(expected[:2])
-    sop = next(r for r in rows if (r["dataset"], r["participations"]) == ("sop", 1))
-    assert sop["precision"] == pytest.approx(20 / 25)
-    assert round(sop["in_the_papers_run"]) == 107
+def test_the_published_paper_settings_follow_from_the_sizes():
+    with open(PUBLISHED / "paper_settings.csv") as file:
+        rows = list(csv.DictReader(file))
+    means = [row for row in rows if row["num_positives"] == "the paper's mean"]
+    assert len(means) == 3 * 5 * 5
+    for row in means:
+        sizes = (row["n"], float(row["mean_positives"]), row["m"])
+        found = intersection.expected(*map(int, sizes), int(row["participations"]))
+        assert float(row["precision"]) == pytest.approx(found.precision, rel=1e-12)
+        assert float(row["exact"]) == pytest.approx(found.exact, rel=1e-9)
 
 
 def test_a_summary_is_the_mean_over_clients():
