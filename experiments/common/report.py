@@ -147,12 +147,12 @@ def frame(table: Table, runs: page_lib.Runs) -> pd.DataFrame:
     """Returns a row for each run: cell, row, column, seed, rounds, hours and metrics.
 
     A metric is the value after the last round, as metrics.csv has it. An unfinished run
-    has none; nor has a finished one that did not measure it, unless it is the first
-    metric of the table.
+    has none; nor has a finished one that did not measure it.
 
     Raises:
-        InvalidInputError: If a finished run has no value of the first metric.
+        InvalidInputError: If a finished run has none of the metrics that are compared.
     """
+    compared = {m.name for m in table.metrics if m.difference_scale}
     rows = []
     for name, own in runs.items():
         cell = table.cells[name]
@@ -167,10 +167,10 @@ def frame(table: Table, runs: page_lib.Runs) -> pd.DataFrame:
                 "hours": run.hours,
                 "collapsed": run.has_collapsed,
             }
-            if run.is_done:
+            last = run.rows[-1] if run.is_done else {}
+            if run.is_done and compared.isdisjoint(last):
                 run.final(table.metrics[0].name)
             for metric in table.metrics:
-                last = run.rows[-1] if run.is_done else {}
                 row[metric.name] = last.get(metric.name)
                 if table.has_late and run.is_done:
                     row[page_lib.LATE + metric.name] = run.late_gain(metric.name)

@@ -49,12 +49,12 @@ def _place(order: Sequence[str]):
 
 def of_search(cells: Sequence[Cell]) -> dict[str, Any]:
     """What the page of a table that the paper has not shows; for `cells.table`."""
-    kind = tasks.KINDS[cells[0].settings.get("task", "classification")]
-    metric = Metric(kind.metric, kind.metric_title)
+    names = [cell.settings.get("task", "classification") for cell in cells]
+    kinds = [tasks.KINDS[name] for name in dict.fromkeys(names)]
     pairs = _pairs(cells) if any(cell.row for cell in cells) else ()
     return dict(
         kind=KIND,
-        metrics=(metric,),
+        metrics=tuple(Metric(kind.metric, kind.metric_title) for kind in kinds),
         pairs=pairs,
         has_late=True,
         no_column="no negatives",
