@@ -87,7 +87,7 @@ class Table:
         cells: By name.
         results: The folder of its runs below `results/`. Tables may share one.
         seeds: Those of each cell.
-        kind: What its runs have in common; None: the paper has a `report` of its own.
+        kind: What its runs have in common.
         metrics: The numbers on its page, the one by which cells are compared first.
         is_pivot: Whether the page has a row for each `Cell.row` and a column for each
             `Cell.column`; otherwise a row for each cell and a column for each metric.
@@ -120,13 +120,6 @@ class Table:
     x: str = "round"
     curves: tuple[Metric, ...] = ()
     draw: Callable[..., list[str]] | None = None
-
-    @property
-    def report(self) -> Any:
-        """The module that writes the page, with `write_table`."""
-        if self.kind is not None:
-            return importlib.import_module("experiments.common.report")
-        return importlib.import_module(f"{self.program.rpartition('.')[0]}.report")
 
     @property
     def config(self) -> Any:

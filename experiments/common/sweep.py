@@ -31,6 +31,7 @@ from experiments.common import (
     config,
     output_files,
     program,
+    report,
     runtime_config,
 )
 from experiments.common import jobs as jobs_lib
@@ -122,7 +123,7 @@ def main(config: Config, arguments: list[str]) -> None:
             )
     if config.report or any(job.is_done for job in jobs):
         command = ["./run.sh", "table", *sys.argv[1:]]
-        print(table.report.write_table(key, table, results_dir, len(seeds), command))
+        print(report.write_table(key, table, results_dir, len(seeds), command))
         print(f"Written to {results_dir}/")
     if any(job.exit_code for job in jobs):
         sys.exit(1)

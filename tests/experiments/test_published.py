@@ -65,7 +65,7 @@ def test_a_page_has_the_numbers_of_its_runs(tmp_path, page):
     command = shlex.split(re.search("- Command: `(.*)`", text)[1])
     of_cells = cells_lib.tables_of(paper)[name, scale]
     seeds = [x.count(",") + 1 for x in command if x.startswith("--seeds=")]
-    of_cells.report.write_table(
+    report.write_table(
         (name, scale), of_cells, tmp_path, *(seeds or [len(of_cells.seeds)]), command
     )
     assert (tmp_path / f"{file}.md").read_text() == text

@@ -269,7 +269,7 @@ def test_the_cells_of_a_table_may_stand_in_one(paper):
             free = {
                 "epochs",
                 "train_top1",
-                *(table.kind or table.report.KIND).cell_flags,
+                *table.kind.cell_flags,
             }
             if "rate" in table.results:
                 free |= {"client_learning_rate", "learning_rate", "task"}
