@@ -114,17 +114,11 @@ def run(
     Raises:
         InvalidInputError: If the folder belongs to another run.
     """
-    speed = f"round_seconds {examples}_per_second evaluation_seconds".split()
     folder = training.ResultsFolder(
-        asked.results_dir,
-        asked.deciding(),
-        {
-            "metrics.csv": ("method", "round", *columns),
-            "speed.csv": ("method", "round", *speed),
-        },
+        asked.results_dir, asked.deciding(), columns, examples
     )
-    if (done := folder.told("text")) is not None:
-        print(done)
+    if (summary := folder.summary("text")) is not None:
+        print(summary)
         return
     trained = build()
     rounds, every, saved_every = (

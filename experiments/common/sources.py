@@ -37,23 +37,24 @@ class RunFolder:
 
     def read_flags(self) -> dict[str, str]:
         """Reads flags.txt, see `run_files.parse_flags`."""
-        return run_files.parse_flags(self._text(run_files.FLAGS), self.at("flags.txt"))
+        return run_files.parse_flags(
+            self._content(run_files.FLAGS), self.at(run_files.FLAGS)
+        )
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Reads a JSON file, see `run_files.parse_json`; None if it is not there."""
-        text = self._text(name)
-        return None if text is None else run_files.parse_json(text, self.at(name))
+        content = self._content(name)
+        return None if content is None else run_files.parse_json(content, self.at(name))
 
     def read_rows(self, name: str, run_name: str, is_done: bool) -> list[Metrics]:
-        """Reads a CSV file, see `run_files.whole_table` and `run_files.parse_rows`."""
-        table = run_files.whole_table(self._text(name), self.at(name), is_done)
-        return run_files.parse_rows(table, run_name)
+        """Reads a CSV file, see `run_files.parse_rows`."""
+        content = self._content(name)
+        return run_files.parse_rows(content, self.at(name), is_done, run_name)
 
-    def _text(self, name: str) -> str | None:
+    def _content(self, name: str) -> bytes | None:
         if self._contents is None:
-            return files.read_text(self.path / name)
-        content = self._contents.get(name)
-        return None if content is None else files.decoded(content, self.path / name)
+            return files.read_if_there(self.path / name)
+        return self._contents.get(name)
 
 
 def has_begun(path: pathlib.Path) -> bool:

@@ -22,6 +22,24 @@ from tff_fedss import models, tasks, training
 
 # reg_sp(W) of a round of FedAwS, before it pushes.
 _SPREADOUT = "spreadout_loss"
+# Of metrics.csv, of every run.
+COLUMNS = (
+    "loss",
+    "accuracy",
+    "top1",
+    "map_at_10",
+    "train_top1",
+    "num_examples",
+    "num_clients",
+    "classes_per_client",
+    "positives_per_client",
+    "rejected_clients",
+    "bytes_down",
+    "bytes_up",
+    "mean_cosine",
+    "r_precision",
+    "tar_at_far",
+)
 
 
 def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
@@ -44,15 +62,16 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     folder = training.ResultsFolder(
         config.results_dir,
         config.deciding(),
-        training.federated_columns(
+        (
+            *COLUMNS,
             *defences_config.columns(config),
             *dp_config.columns(config),
             *([tasks.UNSEEN_METRIC] if config.num_unseen_classes else []),
             *([_SPREADOUT] if "fedaws" in methods else []),
         ),
     )
-    if (told := folder.told("table")) is not None:
-        return told
+    if (summary := folder.summary("table")) is not None:
+        return summary
     check_placement = runtime_config.install(config)
     task = run_parts.load_task(config, methods)
     model, loaded = starting_point.initial(config, task)
@@ -138,8 +157,9 @@ def _train_in(
     guarantees = dp_config.record(runs)
     table += dp_config.as_text(guarantees)
     table += _tell_spreadout(config, folder.rows)
+    last_rows = {row["method"]: row for row in folder.rows}
     for method in (run.name for run in runs if run.name in collapsed):
-        table += "\n" + _explain_collapse(method, folder.last_row(method))
+        table += "\n" + _explain_collapse(method, last_rows[method])
     folder.finish(
         {
             "table": table,

@@ -18,6 +18,7 @@ from experiments.fedss import (
     defences_config,
     dp_config,
     run_config,
+    run_methods,
     run_parts,
     starting_point,
 )
@@ -56,12 +57,14 @@ def main(config: Config) -> None:
     folder = training.ResultsFolder(
         config.results_dir,
         config.deciding(),
-        training.federated_columns(
-            *defences_config.columns(config), *dp_config.columns(config)
+        (
+            *run_methods.COLUMNS,
+            *defences_config.columns(config),
+            *dp_config.columns(config),
         ),
     )
-    if (text := folder.told("text")) is not None:
-        print(text)
+    if (summary := folder.summary("text")) is not None:
+        print(summary)
         return
     runtime_config.install(config)
     task = run_parts.load_task(config, [METHOD])
@@ -86,7 +89,7 @@ def main(config: Config) -> None:
             records += _on_single_clients(config, task, run, times)
         requests, union = _on_requests(config, task, times)
         trained = [row for row in folder.rows if row["round"]]
-        metric = folder.last_row(METHOD)[task.metric]
+        metric = folder.rows[-1][task.metric]
         text = f"{task.metric_title}: {task.format_metric(metric)}"
         folder.finish(
             {

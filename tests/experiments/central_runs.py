@@ -57,7 +57,7 @@ def assert_resumed(run, module, name, flags, folder, learned, rounds="?"):
     killing.kill_after_a_checkpoint(module, name, flags, killed, 400, rounds)
     code, output, errors = run(*flags, f"--results_dir={killed}")
     assert code == 0, errors
-    assert f"{name}: goes on after" in output
+    assert f"{name}: resumes after" in output
     assert_same_bytes(whole, killed, learned)
 
 

@@ -44,7 +44,7 @@ PUT_ASIDE = of_each(
             start="stopped",
             arrange=damage(p, change, _LAST),
             code=0,
-            says=["is damaged", "goes on after"],
+            says=["is damaged", "resumes after"],
             keeps=[_ASIDE],
         )
         for label, change in (
@@ -63,7 +63,7 @@ PUT_ASIDE = of_each(
             damage(p, flip, _LAST)(place),
         ),
         code=0,
-        says=["is damaged", "goes on after"],
+        says=["is damaged", "resumes after"],
         keeps=[_ASIDE],
     ),
     # Not a word of a run that begins anew.

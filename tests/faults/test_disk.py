@@ -1,4 +1,4 @@
-"""Full disks, forbidden folders, limits: one line, and the run goes on afterwards."""
+"""Full disks, forbidden folders, limits: one line, and the run resumes afterwards."""
 
 from tests.faults import harness
 from tests.faults.arrangements import of_each

@@ -145,7 +145,7 @@ LEFTOVERS = of_each(
             write("run/.curves.png.tmp", b"\x89PNG"),
         ),
         code=0,
-        says=["goes on after"],
+        says=["resumes after"],
     ),
     lambda p: Case(
         "half_of_a_checkpoint",
@@ -155,7 +155,7 @@ LEFTOVERS = of_each(
             f"run/checkpoints/{programs.PROGRAMS[p].name}/.round_3.npz.tmp", "?"
         ),
         code=0,
-        says=["goes on after"],
+        says=["resumes after"],
     ),
     lambda p: Case(
         "half_of_a_row",
@@ -163,7 +163,7 @@ LEFTOVERS = of_each(
         **{**spoil("run/metrics.csv", lambda c: c + c[-40:-20]), "cure": None},
         start="stopped",
         code=0,
-        says=["goes on after"],
+        says=["resumes after"],
     ),
     lambda p: Case(
         "half_of_a_row_of_speed",
@@ -171,10 +171,10 @@ LEFTOVERS = of_each(
         **{**spoil("run/speed.csv", lambda c: c + c[-20:-5]), "cure": None},
         start="stopped",
         code=0,
-        says=["goes on after"],
+        says=["resumes after"],
     ),
     lambda p: Case(
-        "an_interrupted_run_goes_on", p, start="stopped", code=0, says=["goes on after"]
+        "an_interrupted_run_goes_on", p, start="stopped", code=0, says=["resumes after"]
     ),
     lambda p: Case(
         "a_finished_run_is_not_run_again",
@@ -191,7 +191,7 @@ LEFTOVERS = of_each(
         [f"--{_unit(p)}s_per_checkpoint=100"],
         arrange=lambda place: _interrupt(place, p),
         code=0,
-        says=[f"goes on after {_unit(p)} 3"],
+        says=[f"resumes after {_unit(p)} 3"],
     ),
     lambda p: Case(
         "a_folder_that_was_moved",
@@ -200,7 +200,7 @@ LEFTOVERS = of_each(
         start="stopped",
         arrange=lambda place: _move(place),
         code=0,
-        says=["goes on after"],
+        says=["resumes after"],
         same=False,
     ),
 )

@@ -24,7 +24,7 @@ from tff_fedss.training.loop import train
 from tff_fedss.training.moco_run import MocoRun
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.provenance import processor
-from tff_fedss.training.results_folder import ResultsFolder, federated_columns
+from tff_fedss.training.results_folder import ResultsFolder
 from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.run_files import read_arrays
 from tff_fedss.training.step_run import SampledSoftmaxRun, StepRun
@@ -52,7 +52,6 @@ __all__ = [
     "client_selection_fn",
     "cohort",
     "cohort_fn",
-    "federated_columns",
     "permanent_seed",
     "poisson_cohort",
     "pooled_batches",

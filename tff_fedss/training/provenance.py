@@ -20,21 +20,32 @@ import tff_fedss
 _ROOT = pathlib.Path(tff_fedss.__file__).parent.parent
 
 
-def describe(flags: Mapping[str, str]) -> dict[str, Any]:
+def describe(
+    flags: Mapping[str, str], before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Describes a run for its run.json.
 
     Args:
         flags: Name to value of all flags that decide the results.
+        before: The run.json of a run that is resumed.
 
     Returns:
-        The command, flags and their fingerprint, start, versions, commit and machine.
+        The command, flags and their fingerprint, start, versions, commit and machine;
+        of a run that is resumed, as it began, with a list of what continued it.
     """
+    if before is not None:
+        again = {
+            "command": _command(),
+            "started": _now(),
+            "git_commit": _git_commit(),
+        }
+        return {**before, "continued": [*before.get("continued", []), again]}
     text = json.dumps(dict(flags), sort_keys=True)
     return {
         "command": _command(),
         "flags": dict(flags),
         "fingerprint": hashlib.sha256(text.encode()).hexdigest(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "started": _now(),
         "versions": {
             "tff_fedss": tff_fedss.__version__,
             "git_commit": _git_commit(),
@@ -53,6 +64,10 @@ def describe(flags: Mapping[str, str]) -> dict[str, Any]:
             "gpus": [gpu.name for gpu in tf.config.get_visible_devices("GPU")],
         },
     }
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _command() -> list[str]:

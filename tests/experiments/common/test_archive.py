@@ -191,7 +191,7 @@ def test_a_damaged_file_inside_is_named_with_its_line(archived):
     archive.write(
         archived, {**contents, name: b"".join([*lines[:2], b"nonsense\n", *lines[2:]])}
     )
-    with pytest.raises(InvalidInputError, match="1 cells, expected") as error:
+    with pytest.raises(InvalidInputError, match="found 1 fields; the header") as error:
         table_results.read(archived)
     assert f"{archived}/{name}:3" in str(error.value)
 

@@ -139,7 +139,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, name):
     )
     code, output, errors = run_train(*flags, f"--results_dir={folder}")
     assert code == 0, errors
-    assert "fedss: goes on after round" in output
+    assert "fedss: resumes after round" in output
     for file in ("metrics.csv", "fedss.npz", "table.csv"):
         whole = (tmp_path / "whole" / file).read_bytes()
         assert (folder / file).read_bytes() == whole, file

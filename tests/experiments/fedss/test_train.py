@@ -104,7 +104,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, method, run
 
     code, output, errors = run_train(*flags, f"--results_dir={folder}")
     assert code == 0, errors
-    assert f"{method}: goes on after round" in output
+    assert f"{method}: resumes after round" in output
     for name in ("metrics.csv", f"{method}.npz", "table.csv"):
         assert (folder / name).read_bytes() == (
             tmp_path / "whole" / name

@@ -163,7 +163,7 @@ def test_a_killed_run_with_two_processes_is_resumed(run, images, tmp_path):
     )
     code, output, errors = run(*flags, f"--results_dir={folder}")
     assert code == 0, errors
-    assert "leap: goes on after round" in output
+    assert "leap: resumes after round" in output
     rounds = [row["round"] for row in central_runs.rows_of(folder)]
     assert rounds == [str(i) for i in range(61)]
 

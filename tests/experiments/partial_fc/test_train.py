@@ -111,7 +111,7 @@ def test_killed_runs_go_on_with_half_and_with_twice_the_devices(tmp_path):
     assert not (killed / "done.json").exists()
     process = start(killed, 4, *flags)
     output, _ = process.communicate()
-    assert process.returncode == 0 and "pprn_0.5: goes on after round" in output
+    assert process.returncode == 0 and "pprn_0.5: resumes after round" in output
 
     columns = ("steps", "loss", "ca_pcc", "classes_per_step")
     expected, found = read(whole, *columns), read(killed, *columns)
