@@ -131,11 +131,6 @@ def put(content: bytes | str) -> Callable[[bytes], bytes]:
     return lambda _: content if isinstance(content, bytes) else content.encode()
 
 
-def change_text(change: Callable[[str], str]) -> Callable[[bytes], bytes]:
-    """A change of a text."""
-    return lambda content: change(content.decode()).encode()
-
-
 def hold_lock(place: Place) -> None:
     """Another process has the folder."""
     place.out.mkdir(exist_ok=True)

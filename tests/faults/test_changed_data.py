@@ -137,7 +137,9 @@ def _write_again(place):
 
 
 UNCHANGED = [
-    Case(label, program, start="stopped", arrange=arrange, code=0, says=["goes on"])
+    Case(
+        label, program, start="stopped", arrange=arrange, code=0, says=["resumes after"]
+    )
     for program in CHANGES
     for label, arrange in (("touched", _touch), ("copied_back", _write_again))
 ]
@@ -154,7 +156,7 @@ UNCHANGED.append(
             lambda c: b"\n".join(reversed(c.split())) + b"\n",
         )["arrange"],
         code=0,
-        says=["goes on"],
+        says=["resumes after"],
     )
 )
 

@@ -2,7 +2,6 @@
 
 from tests.faults import harness, programs
 from tests.faults.arrangements import (
-    change_text,
     cut_off,
     harm,
     lose,
@@ -15,161 +14,82 @@ from tests.faults.arrangements import (
 from tests.faults.harness import EITHER, Case
 
 
-def _first_round(program):
-    """The start of the row of round 1."""
-    return f"{programs.PROGRAMS[program].name},1,"
-
-
-def _of_metrics(label, change, start="stopped"):
+def _damaged(name, label, start, change, *, says=None, cured=False):
+    """Makes the case of a changed file for a program."""
     return lambda p: Case(
-        f"metrics_{label}",
+        label,
         p,
         start=start,
-        says=["run/metrics.csv"],
-        **(spoil if label in ("lost", "with_a_wrong_line") else harm)(
-            "run/metrics.csv", change(p) if label in _BY_PROGRAM else change
-        ),
+        says=says or [f"run/{name}"],
+        **(spoil if cured else harm)(f"run/{name}", change),
     )
 
 
-_BY_PROGRAM = {"with_a_word_for_a_round", "without_a_round", "of_another_method"}
+def _folder_for(name, start):
+    return lambda p: Case(
+        f"a_folder_for_{name}",
+        p,
+        start=start,
+        code=EITHER,
+        says=[name],
+        **replace_by_folder(f"run/{name}"),
+    )
+
 
 METRICS = of_each(
-    _of_metrics("lost", lose),
-    _of_metrics("empty", put("")),
-    _of_metrics("zeros", put(b"\0" * 500)),
-    _of_metrics("not_utf8", lambda c: c + b"\xff\xfe,1\n"),
-    _of_metrics("with_a_wrong_line", lambda c: c + b"what is this\n"),
-    _of_metrics("without_its_columns", lambda c: c.partition(b"\n")[2]),
-    _of_metrics(
-        "with_a_column_too_many", lambda c: c + c.splitlines()[-1] + b",1,2,3\n"
+    _damaged("metrics.csv", "metrics_lost", "stopped", lose, cured=True),
+    _damaged(
+        "metrics.csv",
+        "metrics_with_a_wrong_line",
+        "stopped",
+        lambda c: c + b"what is this\n",
+        cured=True,
     ),
-    _of_metrics("with_a_row_twice", lambda c: c + c.splitlines()[2] + b"\n"),
-    _of_metrics(
-        "with_a_word_for_a_round",
-        lambda p: change_text(
-            lambda t: t.replace(
-                _first_round(p), _first_round(p).replace(",1,", ",one,")
-            )
-        ),
+    _folder_for("metrics.csv", "stopped"),
+)
+
+# All programs read it with the same reader, which has tests of its own.
+METRICS += of_each(
+    *(
+        _damaged("metrics.csv", f"metrics_{label}", "stopped", change)
+        for label, change in (
+            ("empty", put("")),
+            ("not_utf8", lambda c: c + b"\xff\xfe,1\n"),
+            ("without_its_columns", lambda c: c.partition(b"\n")[2]),
+            ("with_a_row_twice", lambda c: c + c.splitlines()[2] + b"\n"),
+            ("without_a_round", lambda c: c.replace(c.splitlines()[2] + b"\n", b"")),
+            (
+                "with_a_word_for_a_round",
+                lambda c: c.replace(b"\nfedss,1,", b"\nfedss,one,"),
+            ),
+        )
     ),
-    _of_metrics(
-        "with_a_word_for_a_loss",
-        lambda c: b"\n".join(
-            [*c.splitlines()[:2], c.splitlines()[2] + b"x", *c.splitlines()[3:], b""]
-        ),
-    ),
-    _of_metrics(
-        "without_a_round",
-        lambda p: change_text(
-            lambda t: "".join(
-                line
-                for line in t.splitlines(keepends=True)
-                if not line.startswith(_first_round(p))
-            )
-        ),
-    ),
-    lambda p: Case(
-        "metrics_a_folder",
-        p,
-        start="stopped",
-        code=EITHER,
-        says=["metrics.csv"],
-        **replace_by_folder("run/metrics.csv"),
-    ),
+    names=("train",),
 )
 
 # A finished run: nothing is run again, and nothing is taken for whole that is not.
 FINISHED = of_each(
-    lambda p: Case(
-        "metrics_lost_after_the_end",
-        p,
-        start="finished",
-        says=["run/metrics.csv"],
-        **spoil("run/metrics.csv", lose),
+    _damaged("metrics.csv", "metrics_lost_after_the_end", "finished", lose, cured=True),
+    _damaged("done.json", "done_cut_off", "finished", cut_off),
+    _damaged(
+        "done.json", "done_of_something_else", "finished", put('{"colour": "red"}\n')
     ),
-    lambda p: Case(
-        "done_empty",
-        p,
-        start="finished",
-        says=["run/done.json"],
-        **harm("run/done.json", put("")),
-    ),
-    lambda p: Case(
-        "done_cut_off",
-        p,
-        start="finished",
-        says=["run/done.json"],
-        **harm("run/done.json", cut_off),
-    ),
-    lambda p: Case(
-        "done_a_list",
-        p,
-        start="finished",
-        says=["run/done.json"],
-        **harm("run/done.json", put("[1, 2]\n")),
-    ),
-    lambda p: Case(
-        "done_of_something_else",
-        p,
-        start="finished",
-        says=["run/done.json"],
-        **harm("run/done.json", put('{"colour": "red"}\n')),
-    ),
-    lambda p: Case(
-        "done_not_utf8",
-        p,
-        start="finished",
-        says=["run/done.json"],
-        **harm("run/done.json", put(b'{"text": "\xff\xfe"}')),
-    ),
-    lambda p: Case(
-        "done_a_folder",
-        p,
-        start="finished",
-        code=EITHER,
-        says=["done.json"],
-        **replace_by_folder("run/done.json"),
-    ),
+    _folder_for("done.json", "finished"),
 )
 
 FLAGS = of_each(
-    lambda p: Case(
-        "flags_not_utf8",
-        p,
-        start="stopped",
-        says=["run/flags.txt"],
-        **spoil("run/flags.txt", put(b"--seed=\xff\xfe\n")),
-    ),
-    lambda p: Case(
-        "flags_empty",
-        p,
-        start="stopped",
-        says=[("flags.txt", "--seed=(unset) there")],
-        **spoil("run/flags.txt", put("")),
-    ),
-    lambda p: Case(
+    _damaged(
+        "flags.txt",
         "flags_cut_off",
-        p,
-        start="stopped",
+        "stopped",
+        cut_off,
         says=[("flags.txt", "there")],
-        **spoil("run/flags.txt", cut_off),
+        cured=True,
     ),
-    lambda p: Case(
-        "flags_lost",
-        p,
-        start="stopped",
-        says=["flags.txt"],
-        **spoil("run/flags.txt", lose),
+    _damaged(
+        "flags.txt", "flags_lost", "stopped", lose, says=["flags.txt"], cured=True
     ),
-    lambda p: Case(
-        "flags_a_folder",
-        p,
-        start="stopped",
-        code=EITHER,
-        says=["flags.txt"],
-        **replace_by_folder("run/flags.txt"),
-    ),
+    _folder_for("flags.txt", "stopped"),
 )
 
 # These stand in the way of what the run writes; it goes on once they are gone.
