@@ -1,4 +1,8 @@
-"""The loop: rounds, evaluation, progress, and the folder that a run leaves behind."""
+"""Training: rounds, evaluations, checkpoints, and the folder that a run leaves behind.
+
+Begin with `loop.train`; a `Run` is one method in training (`FederatedRun`, ...), and a
+`ResultsFolder` is what it leaves behind.
+"""
 
 from tff_fedss.training.centralized_run import (
     CENTRALIZED_UPDATES,

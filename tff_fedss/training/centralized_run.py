@@ -1,4 +1,4 @@
-"""Centralized training in rounds, to stand beside federated runs."""
+"""Centralized run, in rounds, to stand beside federated runs."""
 
 from collections.abc import Iterator, Sequence
 
@@ -60,11 +60,11 @@ class CentralizedRun(StepRun):
         updates: str = "client_steps",
         initial_norm: float = models.INITIAL_NORM,
     ):
-        """Pools the clients' data.
+        """Starts at round 0.
 
         Args:
             name: What to call the run.
-            task: The task.
+            task: The task, whose clients' data are pooled.
             optimizer: A fresh Keras optimizer.
             cohort_size: K of the federated run.
             batch_size: The mini-batch.

@@ -18,7 +18,7 @@ class DivergenceGuard:
     """Watches one run, and stops it when it has diverged."""
 
     def __init__(self, name: str, num_rounds: int, unit: str = "round"):
-        """Has seen nothing yet.
+        """Starts to watch.
 
         Args:
             name: Of the run.

@@ -17,8 +17,14 @@ def _digest(*key: object) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
+def _generator(*key: object) -> np.random.Generator:
+    return np.random.Generator(
+        np.random.Philox(key=int.from_bytes(_digest(*key), "little"))
+    )
+
+
 def client_seed(seed: int, round_num: int, client_id: str) -> np.ndarray:
-    """Returns the seed of one client in one round.
+    """Returns the seed of one client in one round of a run.
 
     Args:
         seed: Of the run.
@@ -32,15 +38,7 @@ def client_seed(seed: int, round_num: int, client_id: str) -> np.ndarray:
 
 
 def permanent_seed(seed: int, client_id: str) -> np.ndarray:
-    """Returns the seed of what a client draws once for all rounds.
-
-    Args:
-        seed: Of the run.
-        client_id: The client.
-
-    Returns:
-        int32[2], as `tff_fedss.algorithms.build_fedss` takes it.
-    """
+    """Returns the seed, int32[2], of what a client draws once for all rounds."""
     return np.frombuffer(_digest("permanent", seed, client_id)[:8], np.int32)
 
 
@@ -65,8 +63,7 @@ def cohort(
         ValueError: If K exceeds the number of clients.
     """
     errors.check_range("cohort_size", cohort_size, 1, len(client_ids))
-    key = int.from_bytes(_digest("cohort", seed, round_num), "little")
-    generator = np.random.Generator(np.random.Philox(key=key))
+    generator = _generator("cohort", seed, round_num)
     chosen = generator.choice(len(client_ids), cohort_size, replace=False)
     return [client_ids[i] for i in chosen]
 
@@ -91,7 +88,6 @@ def poisson_cohort(
         ValueError: If K exceeds the number of clients.
     """
     errors.check_range("expected_size", expected_size, 1, len(client_ids))
-    key = int.from_bytes(_digest("poisson cohort", seed, round_num), "little")
-    generator = np.random.Generator(np.random.Philox(key=key))
-    is_chosen = generator.random(len(client_ids)) < expected_size / len(client_ids)
-    return [client_ids[i] for i in np.flatnonzero(is_chosen)]
+    draws = _generator("poisson cohort", seed, round_num).random(len(client_ids))
+    chosen = np.flatnonzero(draws < expected_size / len(client_ids))
+    return [client_ids[i] for i in chosen]

@@ -1,4 +1,4 @@
-"""An embedding network that is trained in a process of its own (LEAP, section 4).
+"""Embedding network that is trained in a process of its own (LEAP, section 4).
 
 "The embedding CNN is trained asynchronously in parallel with the student CNN [...] to
 share data between processes locally using arrays and values."
@@ -91,16 +91,8 @@ class EmbeddingProcess:
             return [self._shared[f"state_{i}"].copy() for i in range(self._num_arrays)]
 
     def set_state(self, state: list[np.ndarray]) -> None:
-        """Goes back to a state.
-
-        Args:
-            state: As `state` was then.
-
-        Raises:
-            RuntimeError: If the process is at work already.
-        """
-        if self._process is not None:
-            raise RuntimeError("the embedding process is at work")
+        """Goes back to a state, before the process has started."""
+        assert self._process is None
         for i, value in enumerate(state):
             self._shared[f"state_{i}"][...] = value
 
@@ -144,13 +136,13 @@ class EmbeddingProcess:
         if not self._process.is_alive():
             raise RunStoppedError(
                 "the process that trains the embedding network has ended with exit "
-                f"code {self._process.exitcode}; the run goes on from its last "
-                "checkpoint when it is started again"
+                f"code {self._process.exitcode}; the same command resumes from the "
+                "last checkpoint"
             )
 
 
 def _train(settings, shared, num_arrays, lock, has_clusters, stop, parent) -> None:
-    """What the process does, until it is told to stop or its parent has ended."""
+    """Trains in the process, until it is to stop or its parent has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent.
     embedding = MagnetEmbedding(settings, shared["images"], shared["labels"])
     embedding.set_state([shared[f"state_{i}"] for i in range(num_arrays)])

@@ -1,4 +1,4 @@
-"""One method in training: a process, its state and its task."""
+"""Federated run: a learning process on the clients of a task."""
 
 import functools
 import math
@@ -31,7 +31,7 @@ def client_selection_fn(
         cohort_size: K, the number of clients of a round.
         seed: Of the run.
         with_positives: As the process has it.
-        with_permanent_seeds: Likewise.
+        with_permanent_seeds: As the process has it.
         client_fn: Makes a client's argument, as `task.client`; None: that.
         sampling: See `cohort_fn`.
 
@@ -85,6 +85,7 @@ class FederatedRun(Run):
     in its middle.
 
     Attributes:
+        process: What is run.
         cohort: From a round, counted from 1, to the ids of its clients.
         accountant: What knows the privacy that a round has cost; None: there is none.
         protocol: How requests and updates travel.
@@ -118,11 +119,11 @@ class FederatedRun(Run):
             accountant: Gives rounds an `epsilon`, where it is finite.
 
         Raises:
-            ValueError: If the process was built for another phi or n than the task's.
+            ValueError: If the process was built for another n than the task's.
         """
         super().__init__(name, task)
         _check_fits(process, task)
-        self._process = process
+        self.process = process
         self.protocol = protocol or metrics.Protocol()
         names = tff.structure.name_list(process.next.type_signature.parameter[1].member)
         self._select_clients = client_selection_fn(
@@ -145,15 +146,10 @@ class FederatedRun(Run):
             phi: Its weights, in the order of the Keras model's `trainable_variables`.
         """
         classifier = self.weights.trainable[-1]
-        self._state = self._process.set_model_weights(
+        self._state = self.process.set_model_weights(
             self._state,
             tff.learning.models.ModelWeights([*phi, classifier], non_trainable=[]),
         )
-
-    @property
-    def process(self) -> tff.learning.templates.LearningProcess:
-        """What is run."""
-        return self._process
 
     def clients(self, round_num: int) -> list[Any]:
         """Returns the client argument of the process in a round, counted from 1.
@@ -179,7 +175,7 @@ class FederatedRun(Run):
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
         """The model, with trainable = [*phi, W]."""
-        return self._process.get_model_weights(self._state)
+        return self.process.get_model_weights(self._state)
 
     def _train_round(self, round_num: int) -> Metrics:
         """See `Run`.
@@ -191,7 +187,7 @@ class FederatedRun(Run):
             `epsilon`, of all rounds so far.
         """
         clients = self.clients(round_num)
-        state, round_metrics = self._process.next(self._state, clients)
+        state, round_metrics = self.process.next(self._state, clients)
         measured = Metrics(
             (key, np.asarray(value).item()) for key, value in round_metrics.items()
         )
@@ -224,20 +220,10 @@ class FederatedRun(Run):
 def _check_fits(
     process: tff.learning.templates.LearningProcess, task: FederatedTask
 ) -> None:
-    weights_type = process.get_model_weights.type_signature.result.trainable
-    *phi, w = (tuple(t.shape) for t in weights_type)
+    *_, w = process.get_model_weights.type_signature.result.trainable
     num_classes = task.dataset.num_classes
-    if w[0] != num_classes:
+    if w.shape[0] != num_classes:
         raise ValueError(
-            f"process is for n = {w[0]} classes, task for {num_classes}: build both of "
-            "one data set."
-        )
-    # Of a model that is not kept: Keras may refuse to call an eager model once another
-    # has been built in a graph.
-    model = task.feature_extractor_fn()
-    of_task = [tuple(v.shape) for v in model.trainable_variables]
-    if phi != of_task:
-        raise ValueError(
-            f"process has another phi than task: weights of the shapes {phi}, and "
-            f"{of_task}. Build both with one feature_extractor_fn."
+            f"process is for n = {w.shape[0]} classes, task for {num_classes}: build "
+            "both of one data set."
         )

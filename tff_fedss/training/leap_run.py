@@ -1,50 +1,19 @@
-"""LEAP, SPLD and Random training in rounds of equally many mini-batches."""
+"""LEAP run: a student and its embedding, in rounds of equally many mini-batches."""
 
 import itertools
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 
 from tff_fedss.algorithms import MagnetEmbedding, MagnetSettings, SelfPacedStudent
 from tff_fedss.tasks import LabelledClassification
+from tff_fedss.training.embedding_process import EmbeddingProcess
 from tff_fedss.training.run import Metrics
 from tff_fedss.training.step_run import StepRun
 
 
-class Embedding(Protocol):
-    """An embedding network that is trained beside a student."""
-
-    @property
-    def clusters(self) -> np.ndarray:
-        """int32[N], the newest clusters of the training examples."""
-
-    def advance(self, num_steps: int) -> float:
-        """Trains beside the student's next updates.
-
-        Args:
-            num_steps: How many these are.
-
-        Returns:
-            The mean Magnet loss of the updates since the last call; NaN without any.
-        """
-
-    @property
-    def state(self) -> list[np.ndarray]:
-        """Everything that the next updates depend on."""
-
-    def set_state(self, state: list[np.ndarray]) -> None:
-        """Goes back to a state."""
-
-    def trained(self) -> MagnetEmbedding:
-        """Returns the network, for use after the training."""
-
-    def close(self) -> None:
-        """Ends the training."""
-
-
 class InTurnEmbedding(MagnetEmbedding):
-    """Is trained in this process, an update for each of the student's.
+    """An embedding network with an update for each of the student's, in this process.
 
     Repeatable and resumable bit for bit, unlike `EmbeddingProcess`.
     """
@@ -56,7 +25,7 @@ class InTurnEmbedding(MagnetEmbedding):
         labels: np.ndarray,
         warmup_steps: int = 0,
     ):
-        """Trains nothing yet.
+        """Makes an untrained network.
 
         Args:
             settings: Of the network.
@@ -68,24 +37,28 @@ class InTurnEmbedding(MagnetEmbedding):
         self._warmup_steps = warmup_steps
 
     def advance(self, num_steps: int) -> float:
-        """See the protocol."""
+        """Trains beside so many of the student's updates; returns the mean loss."""
         while self.num_steps < self._warmup_steps:
             self.update()
         return float(np.mean([self.update() for _ in range(num_steps)]))
 
     def trained(self) -> MagnetEmbedding:
-        """See the protocol."""
+        """Returns the network, for use after the training."""
         return self
 
     def close(self) -> None:
         """Does nothing: between updates there is nothing to end."""
 
 
+Embedding = InTurnEmbedding | EmbeddingProcess
+
+
 class LeapRun(StepRun):
     """Trains a student, and the embedding network beside it if there is one.
 
     A round is a number of mini-batches, the same for all methods, so that their curves
-    can be compared. Epochs, passes through what is selected, are shorter or longer.
+    can be compared. Epochs, passes through what is selected, are shorter or longer. The
+    student takes its clusters from the embedding.
     """
 
     def __init__(
@@ -96,15 +69,6 @@ class LeapRun(StepRun):
         embedding: Embedding | None,
         steps_per_round: int,
     ):
-        """Begins at round 0.
-
-        Args:
-            name: What to call the run.
-            task: The task.
-            student: Which takes its clusters from the embedding.
-            embedding: None for methods without.
-            steps_per_round: How many updates make a round.
-        """
         super().__init__(name, task, student, steps_per_round)
         self.embedding = embedding
 

@@ -28,7 +28,7 @@ def train(
     and after its last round.
 
     Args:
-        runs: The runs of one kind of task; each goes on from the round that it is at.
+        runs: The runs of one kind of task; each continues from its `round_num`.
         num_rounds: The round to train up to.
         rounds_per_evaluation: How often to evaluate.
         release: Called for each run and round as soon as it is done, with what it

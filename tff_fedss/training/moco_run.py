@@ -1,4 +1,4 @@
-"""Contrastive training in epochs."""
+"""MoCo run: contrastive training in epochs."""
 
 import itertools
 
@@ -11,17 +11,12 @@ from tff_fedss.training.step_run import StepRun
 
 
 class MocoRun(StepRun):
-    """Runs MoCo on a task; a round is an epoch."""
+    """Runs MoCo on a task; a round is an epoch.
+
+    With `clusters`, the queue is clustered before every epoch.
+    """
 
     def __init__(self, name: str, task: Contrastive, algorithm: MoCo, clusters: bool):
-        """Begins at epoch 0.
-
-        Args:
-            name: What to call the run.
-            task: The task.
-            algorithm: With the task's backbone.
-            clusters: Whether to cluster the queue before every epoch.
-        """
         super().__init__(name, task, algorithm, task.steps_per_epoch)
         self._clusters = clusters
 

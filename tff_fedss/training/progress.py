@@ -30,7 +30,7 @@ class Progress:
         metric_title: str = "top-1",
         format_metric: Callable[[float], str] = _as_percent,
     ):
-        """Creates the bars.
+        """Shows a bar for each name.
 
         Args:
             names: What to show progress of.

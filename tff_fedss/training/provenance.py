@@ -1,4 +1,4 @@
-"""Where numbers come from: the command, versions, commit and machine of a run."""
+"""Provenance of numbers: the command, versions, commit and machine of a run."""
 
 import hashlib
 import json

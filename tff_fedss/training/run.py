@@ -27,17 +27,12 @@ class Run(abc.ABC):
         round_num: The number of rounds done, whole ones.
     """
 
-    def __init__(
-        self,
-        name: str,
-        task: Task,
-        algorithm: Any = None,
-    ):
-        """Begins at round 0.
+    def __init__(self, name: str, task: Task, algorithm: Any = None):
+        """Starts at round 0.
 
         Args:
-            name: What to call the run.
-            task: The task.
+            name: See above.
+            task: See above.
             algorithm: What is trained, with `state`, `set_state` and `weights`. None
                 for a run that has these three itself.
         """
@@ -67,7 +62,7 @@ class Run(abc.ABC):
         return self._algorithm.weights
 
     def resume(self, state: Any, round_num: int) -> None:
-        """Continues from the state after a round.
+        """Resumes from the state after a round.
 
         Args:
             state: As `state` was then.

@@ -1,4 +1,4 @@
-"""NumPy arrays that several processes see at once."""
+"""Shared memory: NumPy arrays that several processes see at once."""
 
 from collections.abc import Iterator, Mapping
 from multiprocessing import shared_memory

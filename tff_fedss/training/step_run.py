@@ -1,4 +1,4 @@
-"""Training in place by steps, in rounds of equally many mini-batches."""
+"""Step run: training in place, in rounds of equally many mini-batches."""
 
 import collections
 
@@ -9,23 +9,9 @@ from tff_fedss.training.run import Metrics, Run
 
 
 class StepRun(Run):
-    """Trains an algorithm on the mini-batches of its task."""
+    """Trains an algorithm on mini-batches of its task, `steps_per_round` each round."""
 
-    def __init__(
-        self,
-        name: str,
-        task: Task,
-        algorithm: InPlace,
-        steps_per_round: int,
-    ):
-        """Begins at round 0.
-
-        Args:
-            name: What to call the run.
-            task: The task.
-            algorithm: Takes the task's mini-batches.
-            steps_per_round: How many updates make a round.
-        """
+    def __init__(self, name: str, task: Task, algorithm: InPlace, steps_per_round: int):
         super().__init__(name, task, algorithm)
         self._steps_per_round = steps_per_round
 
@@ -40,12 +26,7 @@ class StepRun(Run):
         return Metrics(steps=round_num * steps, **measured)
 
     def _do_steps(self, num_done: int, count: int) -> dict[str, float]:
-        """Does steps, and returns the algorithm's `round_metrics` of them.
-
-        Args:
-            num_done: How many have been done in the rounds before.
-            count: How many to do.
-        """
+        """Does `count` steps after `num_done`; returns their `round_metrics`."""
         sums = collections.Counter()
         for batch in self._next_batches(num_done, count):
             sums.update(self._algorithm.update(*batch))
@@ -53,7 +34,7 @@ class StepRun(Run):
 
 
 class SampledSoftmaxRun(StepRun):
-    """Compares the sampler's proposal q with the softmax after some rounds."""
+    """Compares the proposal q with the softmax every `rounds_per_measurement`."""
 
     def __init__(
         self,
@@ -63,15 +44,6 @@ class SampledSoftmaxRun(StepRun):
         steps_per_round: int,
         rounds_per_measurement: int,
     ):
-        """Begins at round 0.
-
-        Args:
-            name: What to call the run.
-            task: The task.
-            algorithm: With the task's encoder.
-            steps_per_round: How many updates make a round.
-            rounds_per_measurement: After how many rounds q is measured.
-        """
         super().__init__(name, task, algorithm, steps_per_round)
         self._rounds_per_measurement = rounds_per_measurement
 

@@ -1,4 +1,4 @@
-"""A feature extractor to start from, trained centrally on public classes."""
+"""Warm start: a feature extractor that is trained centrally on public classes."""
 
 import collections
 import hashlib
