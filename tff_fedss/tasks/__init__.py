@@ -1,4 +1,7 @@
-"""Tasks: a data set, a model and a metric each, with the paper's hyper-parameters."""
+"""Tasks: a data set, a model and a metric each, with the paper's hyper-parameters.
+
+Begin with `task.Task`, which all share, and `classification`, the paper's own.
+"""
 
 from tff_fedss.tasks.classification import UNSEEN_METRIC, Classification
 from tff_fedss.tasks.contrastive import Contrastive

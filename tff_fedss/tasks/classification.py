@@ -1,6 +1,5 @@
-"""Multi-class image classification (FedSS, section 4.2)."""
+"""Classification task: multi-class image classification (FedSS, section 4.2)."""
 
-import collections
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -19,6 +18,9 @@ class Classification(federated_task.FederatedTask):
 
     Where the data set has images of classes that nobody has, each of them looks for its
     like among the others, too: what phi is worth for retrieval (Section 4.3).
+
+    Raises:
+        ValueError: If the test images are of other classes than the clients'.
     """
 
     metric = "top1"
@@ -29,15 +31,6 @@ class Classification(federated_task.FederatedTask):
         dataset: FederatedDataset,
         feature_extractor_fn: Callable[[], tf.keras.Model],
     ):
-        """Checks that the test can be classified.
-
-        Args:
-            dataset: The data.
-            feature_extractor_fn: Builds phi, see `algorithms.build_fedss`.
-
-        Raises:
-            ValueError: If the test images are of other classes than the clients'.
-        """
         if dataset.test_is_unseen:
             raise ValueError(
                 f"{dataset.name} cannot be classified: its test images are of classes "
@@ -50,9 +43,7 @@ class Classification(federated_task.FederatedTask):
         """One of n."""
         return 1 / self.dataset.num_classes
 
-    def evaluate(
-        self, weights: tff.learning.models.ModelWeights
-    ) -> "collections.OrderedDict[str, float]":
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Measures a model on the test split, see the base class.
 
         Returns:
@@ -68,7 +59,7 @@ class Classification(federated_task.FederatedTask):
                 federated_task.count_correct(features, labels, classifier)
             )
             cosine.add(features)
-        measured = collections.OrderedDict(
+        measured = dict(
             top1=num_correct / self.dataset.test.num_examples, mean_cosine=cosine.value
         )
         if self.dataset.unseen is not None:

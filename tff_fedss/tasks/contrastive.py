@@ -1,6 +1,5 @@
-"""Learn features from images without labels, and test them by linear classification."""
+"""Contrastive task: features from images without labels, and a linear test of them."""
 
-import collections
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -67,9 +66,7 @@ class Contrastive(Task):
             )
         )
 
-    def evaluate(
-        self, weights: tff.learning.models.ModelWeights
-    ) -> "collections.OrderedDict[str, float]":
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Fits a linear classifier on the training features and tests it.
 
         Features are those of the centre of each image, without augmentation.
@@ -82,7 +79,7 @@ class Contrastive(Task):
         """
         weights.assign_weights_to(self._model)
         data = self.dataset
-        return collections.OrderedDict(
+        return dict(
             linear_accuracy=metrics.linear_accuracy(
                 self._features(data.train_images),
                 data.train_labels,

@@ -1,6 +1,5 @@
-"""Rank very many labels for rows of sparse features (RF-softmax, third table)."""
+"""Extreme classification task: rank labels for sparse rows (RF-softmax, table 3)."""
 
-import collections
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -40,7 +39,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         seed: int,
         mask_positives: bool = False,
     ):
-        """Finds the rows that have labels.
+        """Keeps the rows that have labels.
 
         Args:
             data: The rows.
@@ -66,11 +65,8 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
     @property
     def summary(self) -> str:
         """See the base class."""
-        data, num_train, num_test = (
-            self.dataset,
-            len(self._train_rows),
-            len(self._test_rows),
-        )
+        data = self.dataset
+        num_train, num_test = len(self._train_rows), len(self._test_rows)
         return (
             f"v={data.num_features:,} features, n={data.num_labels:,} labels, "
             f"{num_train:,} training rows with "
@@ -119,9 +115,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
 
         return encoder, best
 
-    def evaluate(
-        self, weights: tff.learning.models.ModelWeights
-    ) -> "collections.OrderedDict[str, float]":
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """See the base class.
 
         Returns:
@@ -136,10 +130,10 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
             ranked.append(best(_inputs(test, rows), classifier).numpy())
             labels += [test.labels(row) for row in rows]
         ranked = np.concatenate(ranked)
-        return collections.OrderedDict(
-            (f"precision_at_{k}", metrics.precision_at_k(ranked, labels, k))
+        return {
+            f"precision_at_{k}": metrics.precision_at_k(ranked, labels, k)
             for k in _RANKS
-        )
+        }
 
 
 def _other_labels(

@@ -1,6 +1,5 @@
-"""Tell identities apart, centrally, over very many classes (Partial FC)."""
+"""Identity verification task: training over very many classes (Partial FC)."""
 
-import collections
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -110,9 +109,7 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
 
         return encoder, extract
 
-    def evaluate(
-        self, weights: tff.learning.models.ModelWeights
-    ) -> "collections.OrderedDict[str, float]":
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """See the base class.
 
         Args:
@@ -141,7 +138,7 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         cosines = metrics.pair_cosines(features, self._pairs)
         is_same = self._pairs.is_same
         labels = self.dataset.test_labels
-        results = collections.OrderedDict(
+        results = dict(
             tar_at_far=metrics.tar_at_far(cosines, is_same, FAR),
             pair_accuracy=metrics.pair_accuracy(cosines, is_same),
             map_at_r=metrics.map_at_r(features, labels, self._r),

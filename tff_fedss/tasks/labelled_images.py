@@ -1,6 +1,6 @@
-"""Classify labelled images, without clients: data, preprocessing and metric."""
+"""Labelled classification task: images without clients, a classifier, accuracy."""
 
-import collections
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -17,7 +17,8 @@ class LabelledClassification(Task):
     """Images, a classifier of them, and its accuracy.
 
     Attributes:
-        classifier_fn: Builds the classifier.
+        classifier_fn: Builds the classifier, from images in 0..255 to logits
+            float32[examples, n], always with the same initial weights.
         augmentation: What is done to training images.
     """
 
@@ -30,23 +31,16 @@ class LabelledClassification(Task):
         classifier_fn: Callable[[], tf.keras.Model],
         augmentation: Augmentation,
     ):
-        """Keeps the parts.
-
-        Args:
-            data: The images.
-            classifier_fn: Builds the classifier, from images in 0..255 to logits
-                float32[examples, n], always with the same initial weights.
-            augmentation: What is done to training images.
-        """
         super().__init__(data)
         self.classifier_fn = classifier_fn
         self.augmentation = augmentation
-        self._measured: tf.keras.Model | None = None
-        self._infer: Callable[[np.ndarray], np.ndarray] | None = None
 
-    def evaluate(
-        self, weights: tff.learning.models.ModelWeights
-    ) -> "collections.OrderedDict[str, float]":
+    @functools.cached_property
+    def _measured(self) -> tuple[tf.keras.Model, Callable[[np.ndarray], np.ndarray]]:
+        model = self.classifier_fn()
+        return model, models.inference(model)
+
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Measures a classifier on the test images.
 
         Args:
@@ -56,14 +50,12 @@ class LabelledClassification(Task):
             top1, a share, and test_loss, the mean cross-entropy; and rare_top1, of the
             images of rare subclasses, if the data have such.
         """
-        if self._measured is None:
-            self._measured = self.classifier_fn()
-            self._infer = models.inference(self._measured)
-        weights.assign_weights_to(self._measured)
-        logits = self._infer(self.dataset.test_images)
+        model, infer = self._measured
+        weights.assign_weights_to(model)
+        logits = infer(self.dataset.test_images)
         labels = self.dataset.test_labels
         is_right = logits.argmax(1) == labels
-        measured = collections.OrderedDict(
+        measured = dict(
             top1=float(np.mean(is_right)),
             test_loss=float(np.mean(losses.softmax_loss(logits, labels))),
         )

@@ -1,6 +1,5 @@
-"""Predict each next word of a text (RF-softmax, figures (a) to (d))."""
+"""Language model task: predict each next word (RF-softmax, figures (a) to (d))."""
 
-import collections
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +23,7 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
 
     The text is cut into `batch_size` parts that are read side by side, `num_steps`
     words at a time; the state of the LSTM is carried from one mini-batch to the next
-    (truncated backpropagation), and begins anew with the text.
+    (truncated backpropagation), and starts anew with the text.
     """
 
     metric = "perplexity"
@@ -118,9 +117,7 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
 
         return encoder, loss_sum
 
-    def evaluate(
-        self, weights: tff.learning.models.ModelWeights
-    ) -> "collections.OrderedDict[str, float]":
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """See the base class.
 
         Returns:
@@ -139,7 +136,7 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
             total += float(part_sum)
         with np.errstate(over="ignore"):  # Infinite, if training has diverged.
             perplexity = float(np.exp(total / labels.size))
-        return collections.OrderedDict(perplexity=perplexity)
+        return dict(perplexity=perplexity)
 
     @staticmethod
     def format_metric(value: float) -> str:

@@ -1,6 +1,5 @@
-"""Classify images, trained centrally with sampled softmax."""
+"""Pooled images task: classification, trained centrally with sampled softmax."""
 
-import collections
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -48,8 +47,6 @@ class PooledImages(sampled_softmax.SampledSoftmaxTask):
         for batch in self._pooled_batches(num_done):
             yield batch["image"], batch["label"].numpy()
 
-    def evaluate(
-        self, weights: tff.learning.models.ModelWeights
-    ) -> "collections.OrderedDict[str, float]":
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """See the base class: {"top1": ...}."""
         return self._task.evaluate(weights)

@@ -1,6 +1,6 @@
-"""Train phi on public images, and try its features on classes that it has not seen."""
+"""Pretraining task: phi on public images, and a probe on classes it has not seen."""
 
-import collections
+import functools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -37,7 +37,7 @@ class Pretraining(Task):
         batch_size: int,
         seed: int,
     ):
-        """Counts the steps of an epoch.
+        """Keeps the data, the model and how they are gone through.
 
         Args:
             data: The images.
@@ -53,8 +53,11 @@ class Pretraining(Task):
         self._augment = tf.function(augmentation, reduce_retracing=True)
         self._batch_size = batch_size
         self._seed = seed
-        self._probed: tf.keras.Model | None = None
-        self._infer: Callable[[np.ndarray], np.ndarray] | None = None
+
+    @functools.cached_property
+    def _probed(self) -> tuple[tf.keras.Model, Callable[[np.ndarray], np.ndarray]]:
+        model = self.model_fn()
+        return model, models.inference(model)
 
     def batches(self, num_done: int) -> Iterator[tuple[tf.Tensor, np.ndarray]]:
         """Yields mini-batches, shuffled anew in each epoch.
@@ -76,9 +79,7 @@ class Pretraining(Task):
                 yield images, self.dataset.train_labels[chosen]
             epoch, done = epoch + 1, 0
 
-    def evaluate(
-        self, weights: tff.learning.models.ModelWeights
-    ) -> "collections.OrderedDict[str, float]":
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Fits a linear classifier to the features of classes that were not trained.
 
         On every second image of each class; the others are its test.
@@ -90,16 +91,14 @@ class Pretraining(Task):
             `probe_top1`, a share; nothing without such classes.
         """
         if not self.has_probe:
-            return collections.OrderedDict()
-        if self._probed is None:
-            self._probed = self.model_fn()
-            self._infer = models.inference(self._probed)
-        models.assign(self._probed.trainable_variables, weights.trainable[:-1])
-        models.assign(self._probed.non_trainable_variables, weights.non_trainable)
+            return {}
+        model, infer = self._probed
+        models.assign(model.trainable_variables, weights.trainable[:-1])
+        models.assign(model.non_trainable_variables, weights.non_trainable)
         labels = self.dataset.probe_labels
-        features = self._infer(self.dataset.probe_images)
+        features = infer(self.dataset.probe_images)
         is_test = _every_second(labels)
-        return collections.OrderedDict(
+        return dict(
             probe_top1=metrics.linear_accuracy(
                 features[~is_test], labels[~is_test], features[is_test], labels[is_test]
             )

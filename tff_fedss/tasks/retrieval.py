@@ -1,6 +1,5 @@
-"""Image retrieval among unseen classes (FedSS, section 4.3)."""
+"""Retrieval task: image retrieval among unseen classes (FedSS, section 4.3)."""
 
-import collections
 import functools
 
 import numpy as np
@@ -59,9 +58,7 @@ class Retrieval(federated_task.FederatedTask):
             return None
         return metrics.draw_pairs(self._test_labels, _NUM_PAIRS, _PAIRS_SEED)
 
-    def evaluate(
-        self, weights: tff.learning.models.ModelWeights
-    ) -> "collections.OrderedDict[str, float]":
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Measures a model on the test split, see the base class.
 
         Returns:
@@ -73,7 +70,7 @@ class Retrieval(federated_task.FederatedTask):
         features, labels = self._all_features(weights, self.dataset.test_examples())
         cosine = metrics.MeanCosine()
         cosine.add(features)
-        measured = collections.OrderedDict()
+        measured = {}
         if self._pairs is None:
             measured["map_at_10"] = map_at_10(features, labels)
         else:

@@ -1,7 +1,6 @@
 """Task: data, a model to train on them, and a metric."""
 
 import abc
-import collections
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -45,9 +44,7 @@ class Task(abc.ABC):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def evaluate(
-        self, weights: tff.learning.models.ModelWeights
-    ) -> "collections.OrderedDict[str, float]":
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Measures a model on held-out data.
 
         Args:
