@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from tff_fedss import stopping
+from tff_fedss.stopping import stop_if_asked
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def ask(number):
 )
 def test_the_first_request_waits_for_the_end_of_the_round(number, expected, capsys):
     done = []
-    with pytest.raises(expected), stopping.deferred("epoch") as stop_if_asked:
+    with pytest.raises(expected), stopping.deferred("epoch"):
         for i in range(3):
             if i == 1:
                 ask(number)
@@ -63,22 +64,22 @@ def test_a_request_in_the_last_round_stops_after_it():
 def test_a_round_without_progress_stops_in_its_middle():
     done = []
     with pytest.raises(KeyboardInterrupt), stopping.deferred("round"):
-        stopping.stop_if_asked()
+        stop_if_asked()
         ask(signal.SIGINT)
         done.append("went on")
-        stopping.stop_if_asked()
+        stop_if_asked()
         done.append("was not stopped")
     assert done == ["went on"]
-    stopping.stop_if_asked()
+    stop_if_asked()
 
 
 def test_without_a_request_nothing_happens():
-    with stopping.deferred("round") as stop_if_asked:
+    with stopping.deferred("round"):
         stop_if_asked()
 
 
 def test_ignored_signals_stay_ignored():
-    with signal_ignored(signal.SIGINT), stopping.deferred("round") as stop_if_asked:
+    with signal_ignored(signal.SIGINT), stopping.deferred("round"):
         ask(signal.SIGINT)
         stop_if_asked()
 
@@ -94,7 +95,7 @@ def test_other_threads_are_let_be():
     outcome = []
 
     def work():
-        with stopping.deferred("round") as stop_if_asked:
+        with stopping.deferred("round"):
             stop_if_asked()
             outcome.append("done")
 

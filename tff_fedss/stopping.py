@@ -11,16 +11,17 @@ _checks: list[Callable[[], None]] = []
 
 
 def stop_if_asked() -> None:
-    """Does what a deferred signal asks for, in the middle of a round.
+    """Does what a deferred signal asks for: as a rule, raises an exception.
 
-    For a round that makes no progress, such as one that waits for machines.
+    To be called between rounds, and in a round that makes no progress, such as one that
+    waits for machines.
     """
     if _checks and threading.current_thread() is threading.main_thread():
         _checks[-1]()
 
 
 @contextlib.contextmanager
-def deferred(unit: str) -> Iterator[Callable[[], None]]:
+def deferred(unit: str) -> Iterator[None]:
     """Defers the first request to stop; the second one stops at once.
 
     A run that is trained in place has no copy of its last whole round, so a round that
@@ -30,13 +31,13 @@ def deferred(unit: str) -> Iterator[Callable[[], None]]:
     Args:
         unit: What a round is called.
 
-    Yields:
-        A function to call between rounds. It does what a signal that has come in the
-        meantime asks for, which is as a rule to raise KeyboardInterrupt or SystemExit.
+    Raises:
+        BaseException: At its end, what a signal asks for that has come in the last
+            round: as a rule KeyboardInterrupt or SystemExit.
     """
     # Only the main thread receives signals.
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
+        yield
         return
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     # Signals that are ignored, or end the program without Python, stay as they are.
@@ -69,7 +70,7 @@ def deferred(unit: str) -> Iterator[Callable[[], None]]:
         signal.signal(number, defer)
     _checks.append(check)
     try:
-        yield check
+        yield
         check()  # It came in the last round.
     finally:
         _checks.pop()

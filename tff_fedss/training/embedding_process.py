@@ -4,23 +4,56 @@
 share data between processes locally using arrays and values."
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import sys
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tff_fedss.algorithms import MagnetEmbedding, MagnetSettings
 from tff_fedss.errors import RunStoppedError
-from tff_fedss.training.shared_arrays import SharedArrays
 
 # The state of a network can be large: it is not copied after every update.
 _STEPS_PER_COPY = 100
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 20.0
-# Places in the shared array "progress".
-_STEPS, _LOSS_SUM = range(2)
+_CONTEXT = multiprocessing.get_context("spawn")
+
+
+class _SharedArray(NamedTuple):
+    """An array that both processes see; the lock of the process is for its changes."""
+
+    memory: Any
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: np.ndarray) -> "_SharedArray":
+        value = np.asarray(value)
+        memory = _CONTEXT.RawArray(ctypes.c_byte, max(value.nbytes, 1))
+        shared = cls(memory, value.dtype, value.shape)
+        shared.array[...] = value
+        return shared
+
+    @property
+    def array(self) -> np.ndarray:
+        count = int(np.prod(self.shape))
+        return np.frombuffer(self.memory, self.dtype, count).reshape(self.shape)
+
+
+class _Shared(NamedTuple):
+    """What both processes see; `progress` is [updates, sum of losses]."""
+
+    images: _SharedArray
+    labels: _SharedArray
+    progress: _SharedArray
+    state: list[_SharedArray]
+    lock: Any
+    has_clusters: Any
+    stop: Any
 
 
 class EmbeddingProcess:
@@ -43,20 +76,13 @@ class EmbeddingProcess:
         self._settings = settings
         # Of here, only the initial state and the shapes are used.
         initial = MagnetEmbedding(settings, images, labels).state
-        self._num_arrays = len(initial)
-        self._shared = SharedArrays.of(
-            {
-                "images": images,
-                "labels": labels,
-                "progress": np.zeros(2),
-                **{f"state_{i}": value for i, value in enumerate(initial)},
-            }
+        self._shared = _Shared(
+            *map(_SharedArray.of, (images, labels, np.zeros(2))),
+            [_SharedArray.of(value) for value in initial],
+            _CONTEXT.Lock(),
+            _CONTEXT.Event(),
+            _CONTEXT.Event(),
         )
-        context = multiprocessing.get_context("spawn")
-        self._lock = context.Lock()
-        self._has_clusters = context.Event()
-        self._stop = context.Event()
-        self._context = context
         self._process: multiprocessing.Process | None = None
         self._seen = np.zeros(2)
 
@@ -64,8 +90,8 @@ class EmbeddingProcess:
     def clusters(self) -> np.ndarray:
         """int32[N], the newest clusters of the training examples."""
         self._ensure_clusters()
-        with self._lock:
-            return self._shared[f"state_{MagnetEmbedding.CLUSTERS}"].copy()
+        with self._shared.lock:
+            return self._shared.state[MagnetEmbedding.CLUSTERS].array.copy()
 
     def advance(self, num_steps: int) -> float:
         """Returns the mean loss of the updates since the last call; starts at first.
@@ -78,8 +104,8 @@ class EmbeddingProcess:
         """
         del num_steps
         self._ensure_clusters()
-        with self._lock:
-            progress = self._shared["progress"].copy()
+        with self._shared.lock:
+            progress = self._shared.progress.array.copy()
         steps, loss_sum = progress - self._seen
         self._seen = progress
         return float(loss_sum / steps) if steps else np.nan
@@ -87,51 +113,43 @@ class EmbeddingProcess:
     @property
     def state(self) -> list[np.ndarray]:
         """A recent state, see `MagnetEmbedding.state`."""
-        with self._lock:
-            return [self._shared[f"state_{i}"].copy() for i in range(self._num_arrays)]
+        with self._shared.lock:
+            return [shared.array.copy() for shared in self._shared.state]
 
     def set_state(self, state: list[np.ndarray]) -> None:
         """Goes back to a state, before the process has started."""
         assert self._process is None
-        for i, value in enumerate(state):
-            self._shared[f"state_{i}"][...] = value
+        _copy_state(state, self._shared)
 
     def trained(self) -> MagnetEmbedding:
         """Returns a copy of the network, with a recent state."""
+        images, labels = self._shared.images, self._shared.labels
         embedding = MagnetEmbedding(
-            self._settings, self._shared["images"].copy(), self._shared["labels"].copy()
+            self._settings, images.array.copy(), labels.array.copy()
         )
         embedding.set_state(self.state)
         return embedding
 
     def close(self) -> None:
-        """Ends the process and frees the shared memory."""
+        """Ends the process."""
         if self._process is not None:
-            self._stop.set()
+            self._shared.stop.set()
             self._process.join(_STOP_SECONDS)
             if self._process.is_alive():
                 self._process.kill()
                 self._process.join()
-        self._shared.close()
 
     def _ensure_clusters(self) -> None:
         if self._process is None:
-            self._process = self._context.Process(
+            self._process = _CONTEXT.Process(
                 target=_train,
-                args=(
-                    self._settings,
-                    self._shared,
-                    self._num_arrays,
-                    self._lock,
-                    self._has_clusters,
-                    self._stop,
-                    os.getpid(),
-                ),
+                args=(self._settings, self._shared, os.getpid()),
                 daemon=True,
                 name="embedding",
             )
             self._process.start()
-        while not self._has_clusters.wait(_POLL_SECONDS) and self._process.is_alive():
+        has_clusters = self._shared.has_clusters
+        while not has_clusters.wait(_POLL_SECONDS) and self._process.is_alive():
             pass
         if not self._process.is_alive():
             raise RunStoppedError(
@@ -141,15 +159,20 @@ class EmbeddingProcess:
             )
 
 
-def _train(settings, shared, num_arrays, lock, has_clusters, stop, parent) -> None:
+def _copy_state(state: list[np.ndarray], shared: _Shared) -> None:
+    for value, target in zip(state, shared.state, strict=True):
+        target.array[...] = value
+
+
+def _train(settings: MagnetSettings, shared: _Shared, parent: int) -> None:
     """Trains in the process, until it is to stop or its parent has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent.
-    embedding = MagnetEmbedding(settings, shared["images"], shared["labels"])
-    embedding.set_state([shared[f"state_{i}"] for i in range(num_arrays)])
+    embedding = MagnetEmbedding(settings, shared.images.array, shared.labels.array)
+    embedding.set_state([value.array for value in shared.state])
     if embedding.num_steps:
-        has_clusters.set()
+        shared.has_clusters.set()
     clusters = embedding.clusters
-    while not stop.is_set() and os.getppid() == parent:
+    while not shared.stop.is_set() and os.getppid() == parent:
         try:
             loss = embedding.update()
         except RunStoppedError as error:  # The parent ends the program.
@@ -158,13 +181,10 @@ def _train(settings, shared, num_arrays, lock, has_clusters, stop, parent) -> No
         is_new = embedding.clusters is not clusters
         clusters = embedding.clusters
         is_due = is_new or embedding.num_steps % _STEPS_PER_COPY == 0
-        state = embedding.state if is_due else ()
-        with lock:
-            shared["progress"][_STEPS] += 1
-            shared["progress"][_LOSS_SUM] += loss
-            for i, value in enumerate(state):
-                shared[f"state_{i}"][...] = value
+        state = embedding.state if is_due else None
+        with shared.lock:
+            shared.progress.array[...] += 1, loss
+            if state is not None:
+                _copy_state(state, shared)
         if is_due:
-            has_clusters.set()
-    del embedding  # It looks at the shared images.
-    shared.close()
+            shared.has_clusters.set()

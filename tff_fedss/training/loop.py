@@ -75,7 +75,7 @@ def train(
             metric_title=task.metric_title,
             format_metric=task.format_metric,
         ) as progress,
-        stopping.deferred(unit) as stop_if_asked,
+        stopping.deferred(unit),
     ):
 
         def report(run: Run, metrics: Metrics, speed: Metrics) -> None:
@@ -115,7 +115,7 @@ def train(
                 for run in runs:
                     if run.round_num < num_rounds:
                         do_round(run)
-                        stop_if_asked()
+                        stopping.stop_if_asked()
         finally:
             # Not a round whose metrics are lost: that one is done again.
             for run in runs:
