@@ -11,68 +11,34 @@ from tests.faults.harness import Case
 # What a line should say: something to try.
 _TRY = ("smaller", "lower", "larger", "less", "try", "Try")
 
+_RATE = "learning rate"
+_METHODS = ("fedss", "pos_only", "neg_only", "full_softmax", "fedaws", "centralized")
+
 DIVERGING = [
     Case(label, program, flags, code=1, says=[_TRY, *says], writes=None)
     for program, label, flags, says in (
-        (
-            "train",
-            "fedss_rate_1e20",
-            ["--client_learning_rate=1e20"],
-            ["learning rate"],
+        *(
+            (
+                "train",
+                f"{method}_rate_1e20",
+                [f"--method={method}", "--client_learning_rate=1e20"],
+                [_RATE],
+            )
+            for method in _METHODS
         ),
-        (
-            "train",
-            "pos_only_rate_1e20",
-            ["--method=pos_only", "--client_learning_rate=1e20"],
-            ["learning rate"],
-        ),
-        (
-            "train",
-            "neg_only_rate_1e20",
-            ["--method=neg_only", "--client_learning_rate=1e20"],
-            ["learning rate"],
-        ),
-        (
-            "train",
-            "full_softmax_rate_1e20",
-            ["--method=full_softmax", "--client_learning_rate=1e20"],
-            ["learning rate"],
-        ),
-        (
-            "train",
-            "fedaws_rate_1e20",
-            ["--method=fedaws", "--client_learning_rate=1e20"],
-            ["learning rate"],
-        ),
-        (
-            "train",
-            "centralized_rate_1e20",
-            ["--method=centralized", "--client_learning_rate=1e20"],
-            ["learning rate"],
-        ),
-        (
-            "train",
-            "server_rate_1e38",
-            ["--server_learning_rate=1e38"],
-            ["learning rate"],
-        ),
-        (
-            "compare",
-            "rate_1e20",
-            ["--client_learning_rate=1e20"],
-            ["learning rate"],
-        ),
+        ("train", "server_rate_1e38", ["--server_learning_rate=1e38"], [_RATE]),
+        ("compare", "rate_1e20", ["--client_learning_rate=1e20"], [_RATE]),
         ("rf_softmax", "rate_3e38", ["--learning_rate=3e38"], []),
-        ("partial_fc", "rate_1e30", ["--learning_rate=1e30"], ["learning rate"]),
-        ("leap", "rate_1e20", ["--learning_rate=1e20"], ["learning rate"]),
+        ("partial_fc", "rate_1e30", ["--learning_rate=1e30"], [_RATE]),
+        ("leap", "rate_1e20", ["--learning_rate=1e20"], [_RATE]),
         (
             "leap",
             "embedding_rate_1e30",
             ["--embedding_learning_rate=1e30"],
-            ["learning rate"],
+            [_RATE],
         ),
         ("leap", "weight_decay_1e30", ["--weight_decay=1e30"], []),
-        ("moco", "rate_1e30", ["--learning_rate=1e30"], ["learning rate"]),
+        ("moco", "rate_1e30", ["--learning_rate=1e30"], [_RATE]),
         ("moco", "weight_decay_1e30", ["--weight_decay=1e30"], []),
     )
 ]
