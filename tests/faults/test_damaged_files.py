@@ -71,9 +71,6 @@ METRICS += of_each(
 FINISHED = of_each(
     _damaged("metrics.csv", "metrics_lost_after_the_end", "finished", lose, cured=True),
     _damaged("done.json", "done_cut_off", "finished", cut_off),
-    _damaged(
-        "done.json", "done_of_something_else", "finished", put('{"colour": "red"}\n')
-    ),
     _folder_for("done.json", "finished"),
 )
 

@@ -42,9 +42,6 @@ def permanent_seed(seed: int, client_id: str) -> np.ndarray:
     return np.frombuffer(_digest("permanent", seed, client_id)[:8], np.int32)
 
 
-SAMPLINGS = ("fixed", "poisson")
-
-
 def cohort(
     seed: int, round_num: int, client_ids: Sequence[str], cohort_size: int
 ) -> list[str]:
@@ -91,3 +88,6 @@ def poisson_cohort(
     draws = _generator("poisson cohort", seed, round_num).random(len(client_ids))
     chosen = np.flatnonzero(draws < expected_size / len(client_ids))
     return [client_ids[i] for i in chosen]
+
+
+SAMPLINGS = {"fixed": cohort, "poisson": poisson_cohort}

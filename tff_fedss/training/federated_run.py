@@ -72,7 +72,7 @@ def cohort_fn(
         ValueError: If there is no such sampling.
     """
     errors.check_choice("sampling", sampling, draws.SAMPLINGS)
-    draw = draws.poisson_cohort if sampling == "poisson" else draws.cohort
+    draw = draws.SAMPLINGS[sampling]
     return lambda round_num: draw(
         seed, round_num, task.dataset.train.client_ids, cohort_size
     )

@@ -97,16 +97,11 @@ class ResultsFolder:
             key: Of its result.
 
         Raises:
-            InvalidInputError: If the result is damaged, or has no such text.
+            InvalidInputError: If the result is damaged.
         """
         result = self.result
         if result is None:
             return None
-        if not isinstance(result.get(key), str):
-            raise InvalidInputError(
-                f"{self.path / run_files.DONE} is damaged: it has no text {key!r}. "
-                "Bring it back, or remove the results folder to do the run again."
-            )
         return f"Done before, nothing to run.\n{result[key]}"
 
     def open(self, data: Mapping[str, Any] | None = None) -> None:
