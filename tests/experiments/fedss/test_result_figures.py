@@ -10,6 +10,7 @@ from experiments.fedss import figures, result_figures, table_results
 from experiments.fedss.methods import METHODS
 from experiments.fedss.table_results import Setting
 from tests.experiments import run_folders
+from tff_fedss.errors import InvalidInputError
 
 
 @pytest.fixture
@@ -154,3 +155,17 @@ def test_the_table_alone_has_no_composition(results, tmp_path):
     with pytest.raises(figures.NothingToDraw, match=r"no pair of FedSS with m"):
         figures.draw(6, tmp_path / "6.png", results)
     assert not (tmp_path / "6.png").exists()
+
+
+def test_a_result_that_the_rows_do_not_have_is_refused(tmp_path):
+    done = run_folders.write_run(tmp_path, "omniglot_fedaws", 0, 40.0) / "done.json"
+    done.write_text(done.read_text().replace("40.0", "41.0"))
+    with pytest.raises(InvalidInputError, match="top1 is 40 %, but .* says 41 %"):
+        table_results.read(tmp_path)
+
+
+def test_two_cells_of_one_setting_are_refused(tmp_path):
+    for name in ("omniglot_fedaws", "other_fedaws"):
+        run_folders.write_run(tmp_path, name, 0, 40.0)
+    with pytest.raises(InvalidInputError, match="other_fedaws are two cells of FedAwS"):
+        table_results.read(tmp_path)
