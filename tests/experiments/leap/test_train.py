@@ -172,7 +172,7 @@ def test_a_killed_run_with_two_processes_is_resumed(run, images, tmp_path):
     "flags, message",
     [
         (["--data_dir=/no/such"], "--data_dir=/no/such does not exist"),
-        (["--dataset=tiny_imagenet"], "--dataset=tiny_imagenet needs --data_dir"),
+        (["--dataset=tiny_imagenet"], "--data_dir must name a folder or an archive"),
         (["--dataset=images"], "--dataset=images needs --data_dir=DIR"),
         (["--dataset=tfds"], "--dataset=tfds needs --tfds_name=NAME"),
         (
