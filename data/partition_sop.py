@@ -9,7 +9,7 @@ image. It writes data/partitions/sop_596_clients.csv, with a line per image:
 
 where image_id is that of Ebay_train.txt and class is its class_id less 1. `./run.sh
 train --dataset=sop` makes the same partition itself; a file of this form goes in with
-`--clients_csv=FILE`.
+`--dataset=sop:clients_csv=FILE`.
 
 Expected: 59,551 images of 11,318 classes on 596 clients; 595 of them have 100 images,
 the last has 51, and they have 19.99 classes on average (FedSS, Section 4.3: 596

@@ -13,7 +13,7 @@ from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
 
 # Where things lie. `pretrained` also says whether there is such a thing.
-_PLACES = frozenset({"data_dir", "clients_csv", "pretrained"})
+_PLACES = frozenset({"data_dir", "pretrained"})
 # When and what to measure besides: it changes no number that is measured anyway.
 _MEASUREMENT = frozenset(
     {"rounds_per_evaluation", "epochs_per_evaluation", "train_top1"}

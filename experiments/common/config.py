@@ -20,12 +20,12 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from absl import flags
 
-from experiments.common import cells
+from experiments.common import cells, option_words
 from tff_fedss.errors import InvalidInputError
 
 _LARGEST = 2**31 - 1  # TensorFlow counts in int32.
@@ -43,6 +43,7 @@ class _Flag:
     low: float | None
     high: float | None
     choices: Sequence[str] | None
+    words: Mapping[str, option_words.Word] | None
     decides: bool
     needed: str | None
     marks: tuple[str, ...]
@@ -58,6 +59,7 @@ def flag(
     low: float | None = None,
     high: float | None = None,
     choices: Sequence[str] | None = None,
+    words: Mapping[str, option_words.Word] | None = None,
     decides: bool = True,
     needed: str | None = None,
     marks: tuple[str, ...] = (),
@@ -72,13 +74,14 @@ def flag(
         low: The least number that it takes.
         high: The largest.
         choices: The words that it takes. A list takes one or more of them.
+        words: The words that it takes, with their options, see `option_words`.
         decides: Whether it decides what comes out of a run, so that flags.txt has it
             and a results folder belongs to its value.
         needed: Says that it cannot be left open, and why: what follows `--name=`, such
             as "DIR is needed.".
         marks: What else it decides, see `Config.marked`.
     """
-    told = _Flag(help, group, low, high, choices, decides, needed, marks)
+    told = _Flag(help, group, low, high, choices, words, decides, needed, marks)
     return dataclasses.field(default=default, metadata={_KEY: told})
 
 
@@ -123,6 +126,14 @@ class Config:
             for name, own in self.flags().items()
             if mark in own.marks
         }
+
+    def chosen(self, name: str) -> option_words.Chosen:
+        """Returns the word of a flag that takes one, and its options.
+
+        Raises:
+            InvalidInputError: If it is no such word.
+        """
+        return option_words.parse(name, getattr(self, name), self.flags()[name].words)
 
     def filled(self, settings: Any) -> Self:
         """Returns a copy in which what was open has the values of other settings.
@@ -211,6 +222,8 @@ def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
             )
         if own.kind is tuple and value is not None:
             values[name] = tuple(value)
+        if own.words and value is not None:
+            values[name] = str(option_words.parse(name, value, own.words))
     # What is wrong is told before what is missing.
     for name, own in defaults.flags().items():
         if own.needed and values[name] in (None, ""):
@@ -257,14 +270,18 @@ def help_of(defaults: Config, topics: Collection[str] | None = None) -> list[str
 
 
 def _help_of(own: _Flag, default: Any) -> str:
-    is_choice = own.choices and own.kind is str
-    value = "|".join(own.choices) if is_choice else _PLACEHOLDERS.get(own.kind)
+    value = _PLACEHOLDERS.get(own.kind)
+    if own.kind is str and (own.choices or own.words):
+        value = "|".join(own.choices or own.words)
+    if own.words and any(word.options for word in own.words.values()):
+        value += ":OPTION=VALUE,..."
     name = f"--[no]{own.name}" if own.kind is bool else f"--{own.name}={value}"
     text = own.help
     if default not in (None, ()) and own.kind is not bool:
         text += f" Default: {cells.as_texts({'': own.kind(default)})['']}."
     wrapped = textwrap.wrap(text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return "\n".join([*textwrap.wrap(name, 86, initial_indent="  "), *wrapped])
+    lines = [*textwrap.wrap(name, 86, initial_indent="  "), *wrapped]
+    return "\n".join([*lines, *option_words.help_of(own.name, own.words or {})])
 
 
 def _kind(annotation: Any) -> type:

@@ -36,7 +36,7 @@ from tff_fedss.errors import InvalidInputError
 
 _MOST_CURVES = 12
 # Where runs lie, and what `./run.sh table --rounds` changes.
-_FREE = frozenset({"data_dir", "clients_csv", "pretrained", "runtime"})
+_FREE = frozenset({"data_dir", "pretrained", "runtime"})
 
 
 def write_table(

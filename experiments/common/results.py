@@ -250,7 +250,7 @@ def read_run(
 def _check_flags(source: sources.RunFolder, flags: Flags, kind: RunKind) -> None:
     where = source.at(run_files.FLAGS)
     for name, known in kind.choices.items():
-        if flags.get(name) not in known:
+        if flags.get(name, "").partition(":")[0] not in known:
             raise InvalidInputError(
                 f"{where}: --{name}={flags.get(name, '(unset)')} is none of "
                 f"{', '.join(known)}; expected a run of ./run.sh {kind.program}."

@@ -14,7 +14,7 @@ from tff_fedss.training import provenance
 
 # Of cells or runs that are an exception, so many are named.
 _MOST_NAMES = 4
-_PLACES = ("data_dir", "clients_csv", "pretrained")
+_PLACES = ("data_dir", "pretrained")
 
 Cells = Mapping[str, Sequence[results.Run]]
 

@@ -39,18 +39,17 @@ _COMMON = dict(
 _PAPER = dict(
     _COMMON,
     image_size=224,
-    resize_size=256,
     warm_start_epochs=0,
     clients_per_round=64,
     client_learning_rate=0.01,
     model="mobilenet_v3_large",
     rounds_per_evaluation=100,
 )
-_LANDMARKS = dict(_PAPER, dataset="landmarks", rounds=5000)
-_SOP = dict(_PAPER, dataset="sop", rounds=2000, clients_per_round=32)
+_LANDMARKS = dict(_PAPER, dataset="landmarks:resize_size=256", rounds=5000)
+_SOP = dict(_PAPER, dataset="sop:resize_size=256", rounds=2000, clients_per_round=32)
 _IMAGENET21K = dict(
     _PAPER,
-    dataset="imagenet21k",
+    dataset="imagenet21k:resize_size=256",
     rounds=25000,
     client_learning_rate=0.001,
     model="mobilenet_v3_paper",
@@ -76,19 +75,17 @@ _MINI_1 = dict(_MINI_TABLE, task="classification")
 _MINI_2 = dict(_MINI_TABLE, task="retrieval")
 _CHUNKS = dict(_MINI_2, partition="chunks")
 _LONG = dict(_MINI_1, rounds=1000, rounds_per_evaluation=50)
-_ALL_CHARACTERS = dict(_MINI_1, characters="all")
+_ALL_CHARACTERS = dict(_MINI_1, dataset="omniglot:characters=all")
 _NORMS = dict(_MINI_TABLE, dataset="glyphs", rounds=100, rounds_per_evaluation=25)
 # Of 200 classes of photographs, clients have 100. Nobody has 20, to be retrieved.
 _TINY_IMAGENET = dict(
     _COMMON,
-    dataset="tiny_imagenet",
+    dataset="tiny_imagenet:num_public_classes=80,num_unseen_classes=20",
     task="classification",
     rounds=400,
     clients_per_round=16,
     client_learning_rate=0.01,
     image_size=32,
-    num_public_classes=80,
-    num_unseen_classes=20,
     model="mobilenet_v3_small",
     warm_start_epochs=0,
     rounds_per_evaluation=40,
@@ -337,7 +334,13 @@ TABLES = {
         [
             Cell(
                 f"glyphs_n{n}/{method}_{norm:g}",
-                dict(_NORMS, num_classes=n, initial_norm=norm, method=method, **own),
+                dict(
+                    _NORMS,
+                    dataset="glyphs" if n == 500 else f"glyphs:num_classes={n}",
+                    initial_norm=norm,
+                    method=method,
+                    **own,
+                ),
                 f"{METHODS[method].title}, n = {n:,}, norm {norm:g}",
             )
             for n in (500, 2000, 20000)

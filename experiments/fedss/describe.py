@@ -115,10 +115,11 @@ def plot(counts: Counts, title: str, note: str, path: pathlib.Path) -> None:
 
 def main(config: Config) -> None:
     """Writes the histograms and prints the table."""
-    output = pathlib.Path(config.output or f"{config.results_dir}/{config.dataset}.png")
+    chosen = config.chosen("dataset")
+    output = pathlib.Path(config.output or f"{config.results_dir}/{chosen.name}.png")
     if output.suffix != ".png":
         raise InvalidInputError(f"--output={output} must be a .png file.")
-    num_classes = config.num_classes or 0
+    num_classes = chosen.options.get("num_classes", 0)
     # Glyphs have a class on four clients: its number there, once more when all are put
     # together, and a count.
     memory.check({f"who holds which of {num_classes:,} classes": 40 * num_classes})

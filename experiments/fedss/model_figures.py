@@ -1,18 +1,19 @@
 """Figures 7 and 8 of the FedSS paper: models at work on data, and their sizes."""
 
 import collections
-import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 import tensorflow as tf
 import tqdm
+from absl import flags as absl_flags
 
-from experiments.common import plots
+from experiments.common import cells, config, plots
+from experiments.fedss import run_parts
 from experiments.fedss.methods import METHODS
 from experiments.fedss.result_figures import NothingToDraw
 from experiments.fedss.run_config import RunConfig
@@ -54,35 +55,23 @@ def load_task_of_flags(flags: Mapping[str, str]) -> tasks.FederatedTask:
         NothingToDraw: If the data are not there.
         InvalidInputError: If a flag that must be a number is none.
     """
-    options = {
-        field.name: _option(flags, field.name)
-        for field in dataclasses.fields(tasks.DataOptions)
-        if field.name in flags
-    }
-    needed = {"data_dir": None, "partition": None, "image_size": None}
+    own = {name: text for name, text in flags.items() if name in RunConfig.flags()}
     try:
-        dataset = tasks.FAMILIES[flags["dataset"]].load(
-            tasks.DataOptions(kind=flags["task"], **{**needed, **options})
-        )
+        run = config.parse(RunConfig(results_dir=""), *cells.as_arguments(own))
+        dataset = run_parts.load_dataset(run)
+    except absl_flags.Error as error:
+        raise InvalidInputError(f"the flags.txt of a run: {error}") from error
     except InvalidInputError as error:
         raise NothingToDraw(f"the data of the runs: {error}") from error
-    return tasks.KINDS[flags["task"]](
+    return tasks.KINDS[run.task](
         dataset,
         functools.partial(
-            models.FEATURE_EXTRACTORS[flags["model"]],
+            models.FEATURE_EXTRACTORS[run.model],
             dataset.image_shape,
-            number_of(flags, "embedding_dim", int),
-            seed=number_of(flags, "seed", int),
+            run.embedding_dim,
+            seed=run.seed,
         ),
     )
-
-
-def _option(flags: Mapping[str, str], name: str) -> Any:
-    """Reads an option of the data as the flag that it is."""
-    kind = RunConfig.flags()[name].kind
-    if kind is bool:
-        return flags[name] == "true"
-    return number_of(flags, name, kind) if kind in (int, float) else flags[name]
 
 
 def number_of(flags: Mapping[str, str], name: str, kind: type) -> int | float:

@@ -2,7 +2,7 @@
 
     ./run.sh pretrain --flagfile=experiments/fedss/pretrain_photographs.flags \
         --data_dir=DIR --also=cifar10:DIR2 --results_dir=results/pretrain/photographs
-    ./run.sh train --dataset=tiny_imagenet --data_dir=DIR --num_public_classes=80 \
+    ./run.sh train --dataset=tiny_imagenet:num_public_classes=80 --data_dir=DIR \
         --image_size=32 --model=mobilenet_v3_small \
         --pretrained=results/pretrain/photographs/pretrain.h5 --results_dir=...
 
@@ -31,10 +31,11 @@ import tensorflow as tf
 
 from experiments.common import (
     config,
+    dataset_words,
     device_config,
-    images_config,
     launch,
     memory_needs,
+    option_words,
     program,
 )
 from tff_fedss import algorithms, files, memory, models, tasks, training
@@ -48,25 +49,21 @@ _PROBE_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(images_config.ImagesConfig, device_config.DeviceConfig):
+class Config(device_config.DeviceConfig):
     """What a user asks for."""
 
     dataset: str = config.flag(
         "glyphs",
         "The data set that federated runs will be of: its public classes are trained "
-        "on, and none of what its clients hold.",
+        "on, and none of what its clients hold. For tiny_imagenet, images and tfds "
+        "its option num_public_classes says how many are public: give `train` the same "
+        "number, and the same classes are drawn. glyphs and omniglot have public "
+        "classes of their own.",
         group="The run",
-        choices=tasks.FAMILIES,
+        words=dataset_words.FEDERATED,
     )
     data_dir: str | None = config.flag(
-        None, "Where it is, see `./run.sh train --help`. " + images_config.DATA_DIR
-    )
-    num_public_classes: int | None = config.flag(
-        None,
-        "For tiny_imagenet, images and tfds: how many of its classes, drawn at random, "
-        "are public. Give `train` the same number: the same classes are drawn. glyphs "
-        "and omniglot have public classes of their own.",
-        low=3,
+        None, "Where it is, see `./run.sh train --help`. " + dataset_words.DATA_DIR
     )
     also: tuple[str, ...] = config.flag(
         (),
@@ -76,12 +73,6 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
     )
     image_size: int | None = config.flag(
         None, "Height and width of what the model sees, in pixels.", low=8
-    )
-    resize_size: int | None = config.flag(
-        None,
-        "Photographs of --dataset are resized to this, from which the image is cut. "
-        "Default: 256/224 of --image_size.",
-        low=8,
     )
     probe_classes: int | None = config.flag(
         None,
@@ -166,14 +157,8 @@ def _finish(
 
 def _with_defaults(config: Config) -> Config:
     """Gives what was left open its value, and checks that flags go together."""
-    images_config.check_heeded(config, config.dataset)
-    family = tasks.FAMILIES[config.dataset]
-    for name in ("num_public_classes", "resize_size"):
-        if getattr(config, name) is not None and name not in family.options:
-            raise InvalidInputError(
-                f"--{name} does not go with --dataset={config.dataset}."
-            )
-    config = config.filled(next(iter(family.settings.values())))
+    spec = tasks.DATASETS[config.chosen("dataset").name]
+    config = config.filled(next(iter(spec.settings.values())))
     if config.normalization != "group" and not config.model.startswith("mobilenet"):
         raise InvalidInputError(
             f"--normalization={config.normalization} needs a MobileNetV3, found "
@@ -221,24 +206,17 @@ def _load_task(config: Config) -> tasks.Pretraining:
 
 def _public_classes(config: Config) -> public_images.Source:
     """Loads the public classes of --dataset."""
-    family = tasks.FAMILIES[config.dataset]
-    given = {
-        name: value
-        for name in family.options
-        if (value := getattr(config, name, None)) is not None
-    }
-    dataset = family.load(
-        tasks.DataOptions(
-            kind=next(iter(family.settings)),
-            partition=family.partitions[0],
-            image_size=config.image_size,
-            **{"data_dir": None, **given},
-        )
+    chosen = config.chosen("dataset")
+    spec = tasks.DATASETS[chosen.name]
+    dataset = spec.open(
+        next(iter(spec.settings)),
+        image_size=config.image_size,
+        **dataset_words.keywords(chosen, config.data_dir, "dataset"),
     )
     if dataset.public is None:
         how = "take another --dataset."
-        if "num_public_classes" in family.options:
-            how = "give it some by --num_public_classes."
+        if "num_public_classes" in spec.options:
+            how = f"say how many by --dataset={chosen.name}:num_public_classes=NUMBER."
         raise InvalidInputError(
             f"--dataset={config.dataset}: {dataset.name} has no public classes: {how}"
         )
@@ -266,21 +244,14 @@ def _source(config: Config, given: str) -> public_images.Source:
             "without DIR, all but images and tiny_imagenet come from TFDS."
         )
     try:
-        data = images_config.load_labelled(
-            _Folder(data_dir=data_dir or None), name, config.image_size
+        data = dataset_words.load_labelled(
+            option_words.Chosen(name, {}), data_dir or None, config.image_size
         )
     except InvalidInputError as error:
         raise InvalidInputError(f"--also={given}: {error}") from error
     return public_images.Source(
         data.name, data.train_images, data.train_labels, data.num_classes
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Folder(images_config.ImagesConfig):
-    """Labelled images in a folder, without any further wish."""
-
-    data_dir: str | None = config.flag(None, "The folder.")
 
 
 def _pretrained_fingerprint(config: Config) -> dict[str, dict[str, str]]:

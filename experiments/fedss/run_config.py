@@ -1,9 +1,15 @@
 """What a user may ask of a federated run: its flags, and what is open by data set."""
 
 import dataclasses
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from experiments.common import config, images_config, launch, runtime_config
+from experiments.common import (
+    config,
+    dataset_words,
+    launch,
+    option_words,
+    runtime_config,
+)
 from experiments.fedss import defences_config, dp_config
 from tff_fedss import models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
@@ -16,8 +22,8 @@ _WARM_START = ("warm_start",)
 def _by_dataset(name: str) -> str:
     """Says in --help what a flag's default is for each data set."""
     values = {
-        key: getattr(next(iter(family.settings.values())), name)
-        for key, family in tasks.FAMILIES.items()
+        key: getattr(next(iter(spec.settings.values())), name)
+        for key, spec in tasks.DATASETS.items()
     }
     texts = [
         f"{key} {_last(value):g}" if not isinstance(value, str) else f"{key} {value}"
@@ -30,11 +36,19 @@ def _last(value):
     return value[-1] if isinstance(value, tuple) else value
 
 
+def _all_partitions() -> dict[str, option_words.Word]:
+    """The words of --partition of all data sets; of a name, the one with options."""
+    words: dict[str, option_words.Word] = {}
+    for spec in tasks.DATASETS.values():
+        for name, word in dataset_words.partitions(spec).items():
+            words[name] = word if word.options else words.get(name, word)
+    return words
+
+
 @dataclasses.dataclass(frozen=True)
 class RunConfig(
     defences_config.DefencesConfig,
     dp_config.DpConfig,
-    images_config.ImagesConfig,
     runtime_config.RuntimeConfig,
 ):
     """What a user asks of a federated run, whatever the method."""
@@ -44,15 +58,15 @@ class RunConfig(
         "The data, and with them the defaults of the flags below: `glyphs` are drawn "
         "by an embedded generator, nothing is downloaded; `images` are your own, see "
         "docs/own_images.md; `tfds` is any image data set of TFDS; data/README.md says "
-        "how to get the others.",
+        "how to get the others. A data set's own options stand behind its name.",
         group="The run",
-        choices=tasks.FAMILIES,
+        words=dataset_words.FEDERATED,
         marks=_WARM_START,
     )
     data_dir: str | None = config.flag(
         None,
         "Where the data set is: a folder or an archive, see data/README.md. Without "
-        "it, TFDS downloads Omniglot and SOP. " + images_config.DATA_DIR,
+        "it, TFDS downloads Omniglot and SOP. " + dataset_words.DATA_DIR,
         marks=_WARM_START,
     )
     task: str | None = config.flag(
@@ -69,37 +83,10 @@ class RunConfig(
         "How images are split over clients. omniglot: `mixed` (20 classes with about 5 "
         "drawings of each; the default), `drawer` (natural: one person's hand in one "
         "alphabet) or `chunks` (100 drawings of whole classes but at the cuts, as of "
-        "SOP). tiny_imagenet: `mixed` or `dirichlet` (each class cut in random "
-        "proportions). images and tfds: `iid` (the default), `natural` (the data's own "
-        "clients), `dirichlet`, `classes` (--classes_per_client each), `chunks` "
-        "(classes whole but at the cuts), `quantity` (log-normal sizes). The others "
-        "know one way.",
-    )
-    dirichlet_alpha: float | None = config.flag(
-        None,
-        "The concentration of --partition=dirichlet; less is more uneven; default 0.5.",
-        low=1e-6,
-    )
-    num_clients: int | None = config.flag(
-        None,
-        "How many clients the partition makes. Default for imagenet21k: 25,691, the "
-        "paper's, scaled to the number of images.",
-        low=1,
-    )
-    min_client_size: int | None = config.flag(
-        None,
-        "For `dirichlet` and `quantity` of images and tfds: no client has fewer "
-        "images. Default: 1.",
-        low=1,
-    )
-    classes_per_client: int | None = config.flag(
-        None, "For `classes` of images and tfds. Default: 20.", low=1
-    )
-    quantity_sigma: float | None = config.flag(
-        None,
-        "For `quantity` of images and tfds: the standard deviation of the logarithm of "
-        "a client's size. Default: 1.",
-        low=0.0,
+        "SOP). tiny_imagenet: `mixed` (the default) or `dirichlet`. images and tfds: "
+        "`iid` (the default), `natural`, `dirichlet`, `classes`, `chunks`, `quantity`. "
+        "The others have one way.",
+        words=_all_partitions(),
     )
     validation_share: float | None = config.flag(
         None,
@@ -113,48 +100,11 @@ class RunConfig(
         "Measure on the images of the validation clients, not on the test. For "
         "retrieval of unseen classes this is a stand-in: most of theirs are trained.",
     )
-    clients_csv: str | None = config.flag(
-        None,
-        "For sop: which client has which image (user_id,image_id,class), as "
-        "data/partition_sop.py writes it. Default: the same partition, made anew.",
-    )
-    characters: str | None = config.flag(
-        None,
-        "For classification of omniglot, which characters are the classes: "
-        "`evaluation`, 659 of them, while the 964 others are public, or `all` 1,623, "
-        "with glyphs as public images. Default: evaluation.",
-        choices=("evaluation", "all"),
-        marks=_WARM_START,
-    )
     image_size: int | None = config.flag(
         None,
         "Height and width of what the model sees, in pixels."
         + _by_dataset("image_size"),
         low=8,
-        marks=_WARM_START,
-    )
-    resize_size: int | None = config.flag(
-        None,
-        "Photographs are resized to this height and width, from which the image is "
-        "cut. Default: 256/224 of --image_size.",
-        low=8,
-    )
-    num_classes: int | None = config.flag(
-        None, "n, for glyphs: up to a million. Default: 500.", low=2, marks=_WARM_START
-    )
-    num_public_classes: int | None = config.flag(
-        None,
-        "For tiny_imagenet, images and tfds: so many classes, drawn at random, are "
-        "kept from the clients, for --warm_start_epochs. Default: 0.",
-        low=0,
-        marks=_WARM_START,
-    )
-    num_unseen_classes: int | None = config.flag(
-        None,
-        "For tiny_imagenet: so many more are kept from everyone. Each of their images "
-        "looks for its like among the others: MAP@10, the column unseen_map_at_10. "
-        "Default: 0.",
-        low=0,
         marks=_WARM_START,
     )
     num_negatives: int | None = config.flag(
@@ -274,9 +224,44 @@ class RunConfig(
     seed: int = launch.seed(2**31 - 1, marks=_WARM_START)
 
     @property
-    def family(self) -> tasks.Family:
-        """What is known of the data set."""
-        return tasks.FAMILIES[self.dataset]
+    def spec(self) -> tasks.DatasetSpec:
+        """The row of the table of data sets."""
+        return tasks.DATASETS[self.chosen("dataset").name]
+
+    def dataset_keywords(self) -> dict[str, Any]:
+        """Returns what the data set is loaded with, see `tasks.DatasetSpec.open`.
+
+        Raises:
+            InvalidInputError: If the data set has no such partition, or no --data_dir.
+        """
+        spec, dataset = self.spec, self.chosen("dataset")
+        keywords = {
+            "image_size": self.image_size,
+            "validation_share": self.validation_share or 0.0,
+            "on_validation": bool(self.on_validation),
+            **dataset_words.keywords(dataset, self.data_dir, "dataset"),
+        }
+        if self.partition is not None:
+            name, options = self.chosen_partition()
+            kind = spec.partitions[name]
+            keywords["partition"] = name if kind is None else kind(**options)
+        return keywords
+
+    def chosen_partition(self) -> option_words.Chosen:
+        """Returns the word of --partition, as the data set has it.
+
+        Raises:
+            InvalidInputError: If it has no such word.
+        """
+        name = self.chosen("dataset").name
+        words = dataset_words.partitions(self.spec)
+        if not words:
+            raise InvalidInputError(
+                f"--partition={self.partition}: --dataset={name} has one way to split "
+                "its images over clients."
+            )
+        text = next(iter(words)) if self.partition is None else self.partition
+        return option_words.parse("partition", text, words, f" with --dataset={name}")
 
 
 _ConfigT = TypeVar("_ConfigT", bound=RunConfig)
@@ -289,26 +274,18 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         InvalidInputError: If a flag does not go with the data set, with another flag or
             with this machine.
     """
-    family = config.family
-    for name, offered in (
-        ("task", tuple(family.settings)),
-        ("partition", family.partitions),
-    ):
-        value = getattr(config, name)
-        if value is None:
-            config = dataclasses.replace(config, **{name: offered[0]})
-        elif value not in offered:
-            raise InvalidInputError(
-                f"--{name}={value} does not go with --dataset={config.dataset}, which "
-                f"knows {' and '.join(offered)}."
-            )
-    images_config.check_heeded(config, config.dataset, names=config.flags())
-    if config.characters is not None and config.task != "classification":
+    spec = config.spec
+    if config.task not in (None, *spec.settings):
         raise InvalidInputError(
-            f"--characters={config.characters} has no effect on --task={config.task}, "
-            "whose classes are the 964 characters of the background set."
+            f"--task={config.task} does not go with --dataset={config.dataset}, which "
+            f"has {' and '.join(spec.settings)}."
         )
-    settings = family.settings[config.task]
+    task = config.task or next(iter(spec.settings))
+    config = dataclasses.replace(config, task=task)
+    if spec.partitions or config.partition is not None:
+        partition = str(config.chosen_partition())
+        config = dataclasses.replace(config, partition=partition)
+    settings = spec.settings[task]
     negatives = _last(settings.num_negatives)
     config = config.filled(dataclasses.replace(settings, num_negatives=negatives))
     config = dp_config.with_defaults(defences_config.with_defaults(config))

@@ -59,6 +59,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
         InvalidInputError: Before anything is written, if the flags or data are bad.
     """
     config = run_config.with_defaults(config)
+    options = config.chosen("dataset").options
     folder = training.ResultsFolder(
         config.results_dir,
         config.deciding(),
@@ -66,7 +67,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
             *COLUMNS,
             *defences_config.columns(config),
             *dp_config.columns(config),
-            *([tasks.UNSEEN_METRIC] if config.num_unseen_classes else []),
+            *([tasks.UNSEEN_METRIC] if options.get("num_unseen_classes") else []),
             *([_SPREADOUT] if "fedaws" in methods else []),
         ),
     )
@@ -86,7 +87,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     ]
     if loaded:
         facts.append(str(loaded))
-    elif config.family.settings[config.task].starts_pretrained:
+    elif config.spec.settings[config.task].starts_pretrained:
         facts.append(
             "Note: the paper starts phi from ImageNet-1k; without --pretrained this "
             "run starts from scratch."
@@ -144,8 +145,9 @@ def _train_in(
         )
     for run in runs:
         folder.write_weights(f"{run.name}.npz", run.weights)
+    dataset = config.chosen("dataset")
     image_input = run_encoder.federated_input(
-        config.dataset, config.image_size, config.resize_size
+        dataset.name, config.image_size, dataset.options.get("resize_size")
     )
     encoder = run_encoder.Encoder(config.model, config.embedding_dim, image_input)
     run_encoder.write(folder, encoder)

@@ -1,8 +1,8 @@
 """The parts of a federated run, as its flags want them."""
 
-import dataclasses
 import functools
 import os
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,23 +28,7 @@ def load_dataset(config: RunConfig) -> FederatedDataset:
         InvalidInputError: If the data are not there, or damaged, or do not go with the
             other flags.
     """
-    return config.family.load(_data_options(config))
-
-
-def _data_options(config: RunConfig) -> tasks.DataOptions:
-    options = {
-        name: value
-        for name in config.family.options
-        if (value := getattr(config, name)) is not None
-    }
-    return tasks.DataOptions(
-        kind=config.task,
-        partition=config.partition,
-        image_size=config.image_size,
-        validation_share=config.validation_share,
-        on_validation=config.on_validation,
-        **{"data_dir": None, **options},
-    )
+    return config.spec.open(config.task, **config.dataset_keywords())
 
 
 def client_fn(
@@ -62,14 +46,14 @@ def client_fn(
     context = tff.framework.get_context_stack().current
     if not isinstance(context, runtime.ClusterContext):
         return task.client
-    options = _data_options(config)
-    absolute = {
-        name: os.path.abspath(path)
-        for name in ("data_dir", "clients_csv")
-        if (path := getattr(options, name)) is not None
-    }
-    options = dataclasses.replace(options, **absolute)
-    load = functools.partial(tasks.load_clients, config.dataset, options)
+    keywords = config.dataset_keywords()
+    if keywords.get("data_dir") is not None:
+        keywords["data_dir"] = os.path.abspath(keywords["data_dir"])
+    for name, value in keywords.items():
+        if isinstance(value, pathlib.Path):
+            keywords[name] = value.absolute()
+    name = config.chosen("dataset").name
+    load = functools.partial(tasks.load_clients, name, config.task, keywords)
     return context.share(load, task.client, fingerprint)
 
 
@@ -88,7 +72,9 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
     memory.check(
         memory_needs.images(1, config.image_size),
         device_needs=memory_needs.classifiers(
-            asked, config.num_classes or 2, config.embedding_dim
+            asked,
+            config.chosen("dataset").options.get("num_classes", 2),
+            config.embedding_dim,
         ),
     )
     dataset = load_dataset(config)
@@ -121,8 +107,9 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
             f"--warm_start_epochs={config.warm_start_epochs} needs public classes, and "
             f"{dataset.name} has none: use --warm_start_epochs=0"
             + (
-                ", or give it some by --num_public_classes."
-                if "num_public_classes" in config.family.options
+                f", or give it some by --dataset={config.chosen('dataset').name}:"
+                "num_public_classes=NUMBER."
+                if "num_public_classes" in config.spec.options
                 else "."
             )
         )

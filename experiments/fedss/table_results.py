@@ -108,12 +108,12 @@ class Results:
     @property
     def dataset(self) -> str:
         """The data set, by its name on the command line."""
-        return self.runs[0].flags["dataset"]
+        return self.runs[0].flags["dataset"].partition(":")[0]
 
     @property
     def dataset_title(self) -> str:
         """The data set, as tables call it."""
-        return tasks.FAMILIES[self.dataset].title
+        return tasks.DATASETS[self.dataset].title
 
     @property
     def task(self) -> type[tasks.FederatedTask]:
@@ -227,7 +227,7 @@ KIND = results_lib.RunKind(
     run_name=lambda flags: flags["method"],
     choices={
         "method": METHODS,
-        "dataset": tasks.FAMILIES,
+        "dataset": tasks.DATASETS,
         "task": tasks.KINDS,
         "model": models.FEATURE_EXTRACTORS,
     },

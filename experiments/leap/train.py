@@ -27,8 +27,8 @@ import tensorflow as tf
 
 from experiments.common import (
     config,
+    dataset_words,
     device_config,
-    images_config,
     launch,
     memory_needs,
     program,
@@ -41,7 +41,7 @@ from tff_fedss.samplers import self_paced
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(images_config.ImagesConfig, device_config.DeviceConfig):
+class Config(device_config.DeviceConfig):
     """What a user asks for."""
 
     method: str = config.flag(
@@ -56,15 +56,14 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "cifar10",
         "The images: known ones; `images`, your own; or `tfds`, any image data set of "
         "TFDS.",
-        choices=[
-            *(name for name, s in labelled_images.SOURCES.items() if s.image_size),
-            *images_config.DATASETS,
-        ],
+        words=dataset_words.central(
+            name for name, s in labelled_images.SOURCES.items() if s.image_size
+        ),
     )
     data_dir: str | None = config.flag(
         None,
         "A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE, or a "
-        "folder with MNIST's IDX files. Default: TFDS. " + images_config.DATA_DIR,
+        "folder with MNIST's IDX files. Default: TFDS. " + dataset_words.DATA_DIR,
     )
     image_size: int | None = config.flag(
         None,
@@ -231,7 +230,6 @@ def main(config: Config) -> None:
 
 def _check(config: Config) -> None:
     """Refuses flags that would do nothing."""
-    images_config.check(config, config.dataset)
     if config.imbalance is not None and config.merge_classes is None:
         raise InvalidInputError(
             f"--imbalance={config.imbalance:g} goes with --merge_classes: it is among "
@@ -303,7 +301,9 @@ def _build_run(config: Config, stack: contextlib.ExitStack) -> training.LeapRun:
 
 def _load_data(config: Config) -> labelled_images.LabelledImages:
     """Loads the images, and makes them harder in the ways that are asked for."""
-    data = images_config.load_labelled(config, config.dataset, config.image_size)
+    data = dataset_words.load_labelled(
+        config.chosen("dataset"), config.data_dir, config.image_size
+    )
     if data.num_classes < 2:
         raise InvalidInputError(
             f"--data_dir={config.data_dir} holds images of one class: there is nothing "

@@ -33,8 +33,8 @@ import tensorflow as tf
 
 from experiments.common import (
     config,
+    dataset_words,
     device_config,
-    images_config,
     launch,
     memory_needs,
     program,
@@ -85,13 +85,13 @@ _IMAGE_SIZES = {
     "cifar100": 32,
     "svhn_cropped": 32,
     "tiny_imagenet": 64,
-    **dict.fromkeys(images_config.DATASETS, 56),
+    **dict.fromkeys(dataset_words.OWN_IMAGES, 56),
 }
 _by_dataset = functools.partial(launch.by_dataset, _SETTINGS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(images_config.ImagesConfig, device_config.DeviceConfig):
+class Config(device_config.DeviceConfig):
     """What a user asks for."""
 
     dataset: str = config.flag(
@@ -99,13 +99,13 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "The images, and the defaults below. `images` are your own, `tfds` is any "
         "image data set of TFDS.",
         group="The run",
-        choices=_IMAGE_SIZES,
+        words=dataset_words.central(_IMAGE_SIZES),
     )
     data_dir: str | None = config.flag(
         None,
         "A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE (or val). "
         "Without it, TFDS downloads the data set (not tiny_imagenet). "
-        + images_config.DATA_DIR,
+        + dataset_words.DATA_DIR,
     )
     results_dir: str = launch.results_dir()
     pretrained: str | None = config.flag(
@@ -243,9 +243,9 @@ def _finish(
 
 def _with_defaults(config: Config) -> Config:
     """Gives the flags that were left open their values, and checks them."""
-    images_config.check(config, config.dataset)
-    settings = _SETTINGS.get(config.dataset, _SETTINGS["small images"])
-    image_size = _IMAGE_SIZES[config.dataset]
+    dataset = config.chosen("dataset").name
+    settings = _SETTINGS.get(dataset, _SETTINGS["small images"])
+    image_size = _IMAGE_SIZES[dataset]
     config = launch.filled(config, dict(settings, image_size=image_size))
     if config.clusters is not None and config.loss == "plain":
         raise InvalidInputError(
@@ -300,7 +300,9 @@ def _load_task(config: Config) -> tasks.Contrastive:
         models.BACKBONES[config.backbone], (size, size, 3), seed=config.seed
     )
     _check_memory(config, backbone_fn)
-    data = images_config.load_labelled(config, config.dataset, _loaded_size(config))
+    data = dataset_words.load_labelled(
+        config.chosen("dataset"), config.data_dir, _loaded_size(config)
+    )
     if config.num_train is not None:
         data = data.subset(config.num_train)
     if data.num_classes < 2:
@@ -324,7 +326,7 @@ def _load_task(config: Config) -> tasks.Contrastive:
 
 def _loaded_size(config: Config) -> int:
     """Photographs are loaded larger, for crops, by the ratio of 256 to 224."""
-    known = labelled_images.SOURCES.get(config.dataset)
+    known = labelled_images.SOURCES.get(config.chosen("dataset").name)
     is_photograph = known is None or known.image_size is None
     return round(config.image_size * 256 / 224) if is_photograph else config.image_size
 

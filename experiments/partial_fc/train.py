@@ -29,8 +29,8 @@ from typing import Any
 
 from experiments.common import (
     config,
+    dataset_words,
     device_config,
-    images_config,
     launch,
     memory_needs,
     program,
@@ -58,6 +58,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "images": dict(model="small_cnn", image_size=56),
     "tfds": dict(model="small_cnn", image_size=56),
 }
+_WORDS = dataset_words.central(_SETTINGS)
+_WORDS["faces"] = _WORDS["images"]  # Images, with defaults of their own.
 # Of Omniglot's twenty, who is held out and who is left out.
 _DRAWERS = {
     "test": {},
@@ -67,7 +69,7 @@ _MODELS = {"mlp": models.mlp, **models.FEATURE_EXTRACTORS}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(images_config.ImagesConfig, device_config.DeviceConfig):
+class Config(device_config.DeviceConfig):
     """What a user asks for."""
 
     dataset: str = config.flag(
@@ -77,12 +79,12 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "identity, tested on a tenth of them; `faces`: the same with a larger model; "
         "`tfds`: any image data set of TFDS.",
         group="The run",
-        choices=_SETTINGS,
+        words=_WORDS,
     )
     data_dir: str | None = config.flag(
         None,
         "omniglot: as for `./run.sh train`; without it, TFDS downloads them. faces and "
-        + images_config.DATA_DIR,
+        + dataset_words.DATA_DIR,
     )
     results_dir: str = launch.results_dir()
     seed: int = launch.seed()
@@ -236,11 +238,10 @@ def _encoder(config: Config) -> run_encoder.Encoder:
 
 def _with_defaults(config: Config) -> Config:
     """Gives flags the values of the data, and checks that they go together."""
-    dataset = config.dataset
+    dataset = config.chosen("dataset").name
     is_generated = dataset == "generated"
     if dataset == "faces" and not config.data_dir:
         raise InvalidInputError("--dataset=faces needs --data_dir=DIR.")
-    images_config.check(config, _read_as(dataset))
     for name, fits, those in (
         ("data_dir", not is_generated, "images"),
         ("image_size", not is_generated, "images"),
@@ -282,15 +283,11 @@ def _check_devices(config: Config, count: int) -> None:
             )
 
 
-def _read_as(dataset: str) -> str:
-    """Faces are images, with defaults of their own."""
-    return "images" if dataset == "faces" else dataset
-
-
 def _load_task(config: Config) -> tasks.IdentityVerification:
-    if config.dataset == "generated":
+    dataset = config.chosen("dataset")
+    if dataset.name == "generated":
         data = identities.GeneratedIdentities(config.num_classes, seed=config.seed)
-    elif config.dataset == "omniglot":
+    elif dataset.name == "omniglot":
         data = omniglot.load_identities(
             config.data_dir,
             image_size=config.image_size,
@@ -298,9 +295,9 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
         )
     else:
         data = identities.of_images(
-            images_config.open_index(config, _read_as(config.dataset)),
+            dataset_words.open_index(dataset, config.data_dir),
             image_size=config.image_size,
-            **images_config.held_out(config),
+            **dataset_words.held_out(dataset),
         )
     model_fn = functools.partial(
         _MODELS[config.model],

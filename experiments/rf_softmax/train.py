@@ -24,8 +24,8 @@ import tensorflow as tf
 
 from experiments.common import (
     config,
+    dataset_words,
     device_config,
-    images_config,
     launch,
     memory_needs,
     program,
@@ -37,7 +37,7 @@ from tff_fedss.errors import InvalidInputError
 
 FULL = "full"
 _IMAGES = tuple(
-    name for name, f in tasks.FAMILIES.items() if "classification" in f.settings
+    name for name, s in tasks.DATASETS.items() if "classification" in s.settings
 )
 
 
@@ -71,7 +71,7 @@ _by_task = functools.partial(launch.by_dataset, _SETTINGS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(images_config.ImagesConfig, device_config.DeviceConfig):
+class Config(device_config.DeviceConfig):
     """What a user asks for."""
 
     task: str = config.flag(
@@ -94,7 +94,7 @@ class Config(images_config.ImagesConfig, device_config.DeviceConfig):
         "ptb: a folder or zip with ptb.train.txt, ptb.valid.txt and ptb.test.txt. "
         "extreme: a folder with a train and a test file, XMC (.txt) or sparse ARFF "
         "(.arff). Data sets of images: as for `./run.sh train`; "
-        + images_config.DATA_DIR,
+        + dataset_words.DATA_DIR,
     )
     results_dir: str = launch.results_dir()
     seed: int = launch.seed()
@@ -205,9 +205,9 @@ _OPTIMIZERS = {
 
 def main(config: Config) -> None:
     """Trains and prints the result."""
-    images_config.check(config, config.task, flag="task")
-    config = launch.filled(config, _SETTINGS.get(config.task, _SETTINGS["images"]))
-    if config.mixed_precision and config.task not in _IMAGES:
+    name = config.chosen("task").name
+    config = launch.filled(config, _SETTINGS.get(name, _SETTINGS["images"]))
+    if config.mixed_precision and name not in _IMAGES:
         raise InvalidInputError(
             f"--mixed_precision goes with images; --task={config.task} has none."
         )
@@ -231,9 +231,11 @@ def _finish(
 ) -> tuple[str, dict[str, float]]:
     """Writes the weights; returns the result."""
     folder.write_weights(f"{run.name}.npz", run.weights)
-    if config.task in _IMAGES:
-        settings = tasks.FAMILIES[config.task].settings["classification"]
-        image_input = run_encoder.federated_input(config.task, settings.image_size)
+    if (chosen := config.chosen("task")).name in _IMAGES:
+        settings = tasks.DATASETS[chosen.name].settings["classification"]
+        image_input = run_encoder.federated_input(
+            chosen.name, settings.image_size, chosen.options.get("resize_size")
+        )
         run_encoder.write(
             folder,
             run_encoder.Encoder(settings.model, config.embedding_dim, image_input),
@@ -355,18 +357,13 @@ def _check_memory(
 
 
 def _image_task(config: Config) -> tasks.PooledImages:
-    family = tasks.FAMILIES[config.task]
-    if config.data_dir and "data_dir" not in family.options:
-        raise InvalidInputError(f"--task={config.task} takes no --data_dir.")
-    settings = family.settings["classification"]
-    dataset = family.load(
-        tasks.DataOptions(
-            data_dir=config.data_dir,
-            kind="classification",
-            partition=family.partitions[0],
-            image_size=settings.image_size,
-            **images_config.given(config),
-        )
+    chosen = config.chosen("task")
+    spec = tasks.DATASETS[chosen.name]
+    settings = spec.settings["classification"]
+    dataset = spec.open(
+        "classification",
+        image_size=settings.image_size,
+        **dataset_words.keywords(chosen, config.data_dir, "task"),
     )
     model_fn = functools.partial(
         models.FEATURE_EXTRACTORS[settings.model],

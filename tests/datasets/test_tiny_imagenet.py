@@ -17,6 +17,7 @@ from PIL import Image
 from tests.datasets import archive_files
 from tff_fedss import errors
 from tff_fedss.datasets import tiny_imagenet
+from tff_fedss.datasets.federated.partitioners import Dirichlet, Mixed
 
 _ROOT = "tiny-imagenet-200/"
 # In the order of wnids.txt, which is not the sorted one.
@@ -24,7 +25,7 @@ _WNIDS = ("n02124075", "n01443537", "n04067472", "n01629819", "n07749582", "n092
 _TRAIN_PER_CLASS, _VAL_PER_CLASS = 8, 2
 _SIDE = 16
 _ANNOTATIONS = _ROOT + "val/val_annotations.txt"
-_SPLITS = {"classes_per_client": 2, "images_per_class": 4}
+_SPLITS = {"partition": Mixed(classes_per_client=2, images_per_class=4)}
 
 
 @functools.cache
@@ -182,12 +183,10 @@ def test_validation_images_are_the_test(dataset):
 
 
 def test_dirichlet_partition(folder):
-    dataset = _load(folder, partition="dirichlet", num_clients=3, alpha=0.3)
+    dataset = _load(folder, partition=Dirichlet(0.3, clients=3))
     assert dataset.num_clients == 3
     expected = sorted(content for content, _ in _stored(dataset.pooled()))
     assert sorted(c for v in _clients(dataset).values() for c, _ in v) == expected
-    # As many clients as with the other partition, if nobody says.
-    assert _load(folder, partition="dirichlet", alpha=10).num_clients == 6
 
 
 def _pooled(dataset):
@@ -366,16 +365,14 @@ def test_classes_that_are_not_those_listed(error_of, wnids, message):
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "arguments, name",
     [
-        {"partition": "iid"},
-        {"seed": -1},
-        {"classes_per_client": 0},
-        {"num_clients": 1000, "partition": "dirichlet"},
+        ({"seed": -1}, "seed"),
+        ({"partition": Mixed(classes_per_client=0)}, "classes_per_client"),
+        ({"partition": Dirichlet(clients=1000)}, "clients"),
     ],
 )
-def test_arguments_out_of_range(folder, arguments):
-    name = next(iter(arguments))
+def test_arguments_out_of_range(folder, arguments, name):
     with pytest.raises(errors.InvalidInputError, match=f"{name}="):
         _load(folder, **arguments)
 

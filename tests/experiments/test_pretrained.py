@@ -6,7 +6,7 @@ import pytest
 from tff_fedss import models
 
 SMALL = (
-    "--num_classes=40",
+    "--dataset=glyphs:num_classes=40",
     "--num_negatives=5",
     "--clients_per_round=2",
     "--warm_start_epochs=0",

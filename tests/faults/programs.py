@@ -133,15 +133,16 @@ _FEDERATED = (
 
 PROGRAMS = {
     "train": Program(
-        "experiments.fedss.train", ("--num_classes=40", *_FEDERATED), name="fedss"
+        "experiments.fedss.train",
+        ("--dataset=glyphs:num_classes=40", *_FEDERATED),
+        name="fedss",
     ),
     "train_photographs": Program(
         "experiments.fedss.train",
         (
             "--dataset=tiny_imagenet",
             "--data_dir=data",
-            "--partition=dirichlet",
-            "--num_clients=3",
+            "--partition=dirichlet:clients=3",
             "--image_size=16",
             *_FEDERATED,
             "--num_negatives=2",
@@ -153,8 +154,7 @@ PROGRAMS = {
     "compare": Program(
         "experiments.fedss.compare",
         (
-            "--dataset=glyphs",
-            "--num_classes=40",
+            "--dataset=glyphs:num_classes=40",
             "--methods=fedss,pos_only",
             *_FEDERATED,
         ),

@@ -20,10 +20,10 @@ ABSURD = [
         (
             "train",
             "a_million_classes_wide",
-            ["--num_classes=1000000", "--embedding_dim=1000000"],
+            ["--dataset=glyphs:num_classes=1000000", "--embedding_dim=1000000"],
             [],
         ),
-        ("train", "n_1e9", ["--num_classes=1000000000"], []),
+        ("train", "n_1e9", ["--dataset=glyphs:num_classes=1000000000"], []),
         ("compare", "embedding_dim_1e9", ["--embedding_dim=1000000000"], []),
         ("train_photographs", "image_size_100000", ["--image_size=100000"], []),
         ("rf_softmax", "embedding_dim_1e9", ["--embedding_dim=1000000000"], []),
@@ -42,7 +42,7 @@ ABSURD = [
         ("leap", "embedding_dim_1e10", ["--embedding_dim=10000000000"], []),
         ("moco", "queue_size_1e10", ["--queue_size=10000000000"], []),
         ("moco", "image_size_100000", ["--image_size=100000"], []),
-        ("describe", "glyphs_1e9", ["--num_classes=1000000000"], []),
+        ("describe", "glyphs_1e9", ["--dataset=glyphs:num_classes=1000000000"], []),
     )
 ]
 

@@ -9,13 +9,10 @@ from tests.faults.harness import Case
 FLOATS = {
     "train": {
         "client_learning_rate": -1,
-        "dirichlet_alpha": 0,
-        "quantity_sigma": -1,
         "server_learning_rate": -1,
         "server_momentum": 1.5,
         "spreadout_margin": 3,
         "spreadout_weight": -1,
-        "test_share": 1,
         "validation_share": 1,
     },
     "rf_softmax": {

@@ -222,9 +222,8 @@ SOP_CLIENTS = [
         label,
         "train",
         [
-            "--dataset=sop",
+            "--dataset=sop:clients_csv=clients.csv",
             "--data_dir=source",
-            "--clients_csv=clients.csv",
             "--clients_per_round=2",
             "--num_negatives=2",
             "--results_dir=run",

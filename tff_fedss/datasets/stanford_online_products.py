@@ -72,12 +72,12 @@ def load(
         data_dir: `Stanford_Online_Products.zip`, or a folder that holds it or what it
             unpacks to.
         image_size: Height and width of what the model sees, in pixels.
-        resize_size: Height and width that images are brought to before the crop, in
-            pixels; None: in the paper's ratio. See `Preprocessing`.
+        resize_size: Height and width in pixels that images are brought to before the
+            crop; by default 256/224 of image_size, as in the paper.
         images_per_client: How many images a client has; the last one may have fewer.
         seed: Which partition; 0 <= seed < 2^63. The paper's is not published.
-        clients_csv: A partition as `data/partition_sop.py` writes it; None: the one
-            that it writes for the same images_per_client and seed.
+        clients_csv: A partition as `data/partition_sop.py` writes it; by default the
+            one that it writes for the same images_per_client and seed.
 
     Returns:
         The data set. Labels are 0..n-1 in training (`class_id` - 1), from n on in the

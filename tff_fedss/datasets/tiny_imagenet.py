@@ -13,12 +13,10 @@ import numpy as np
 
 from tff_fedss import files
 from tff_fedss.datasets import sources
-from tff_fedss.datasets.federated import partitions
+from tff_fedss.datasets.federated import partitioners, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.images import ImageIndex, image_clients, layout
-from tff_fedss.errors import InvalidInputError, check_choice
-
-PARTITIONS = ("mixed", "dirichlet")
+from tff_fedss.errors import InvalidInputError
 
 # Keeps the draws of this data set apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"tiny-img", "big")
@@ -34,16 +32,12 @@ _CLASSES = "wnids.txt"
 def load(
     data_dir: os.PathLike | None,
     *,
-    partition: str = "mixed",
-    seed: int = 0,
+    partition: partitioners.Mixed | partitioners.Dirichlet = partitioners.Mixed(),
     image_size: int = 64,
     resize_size: int | None = None,
-    classes_per_client: int = 20,
-    images_per_class: int = 5,
-    num_clients: int | None = None,
-    alpha: float = 0.5,
     num_public_classes: int = 0,
     num_unseen_classes: int = 0,
+    seed: int = 0,
 ) -> FederatedDataset:
     """Loads Tiny-ImageNet, or a part of it in the same layout.
 
@@ -54,20 +48,11 @@ def load(
         data_dir: The folder tiny-imagenet-200, a folder with it or with an archive of
             it, or the path of such an archive; the original is tiny-imagenet-200.zip.
             Nothing is downloaded.
-        partition: How the training images are split over clients. "mixed": clients
-            hold about classes_per_client classes and images_per_class images of each,
-            in the proportions of the paper's ImageNet-21k clients (Appendix A.4).
-            "dirichlet": each class is cut over num_clients clients in proportions from
-            a Dirichlet distribution; see `partitions.dirichlet`.
+        partition: What splits the training images over clients.
         seed: Which partition; 0 <= seed < 2^63.
         image_size: Height and width in pixels of what the model sees: a crop.
         resize_size: Height and width in pixels that images are brought to first. By
             default image_size * 256/224, as in the paper (Appendix A.2): 73 for 64.
-        classes_per_client: For "mixed": mean number of classes of a client.
-        images_per_class: For "mixed": mean number of images of each.
-        num_clients: For "dirichlet". By default there are about as many clients as
-            with the other partition.
-        alpha: For "dirichlet": the concentration.
         num_public_classes: So many classes, drawn at random, are given to no client:
             their training images are the public ones, for a warm start, and n is that
             many less. A small network does not learn these photographs from nothing on
@@ -81,7 +66,6 @@ def load(
         images are string[], the bytes of a JPEG. The test images are those of the
         validation set, of the classes that clients have.
     """
-    check_choice("partition", partition, PARTITIONS)
     images = open_index(data_dir)
     is_train = images.splits == layout.TRAIN
     most = len(images.class_names) - 2
@@ -109,15 +93,7 @@ def load(
     labels, use_of_row = number[images.labels].astype(np.int32), use[images.labels]
 
     rows = np.flatnonzero(is_train & (use_of_row == 0))
-    if partition == "mixed":
-        split = partitions.grouped_shares(
-            labels[rows], classes_per_client, images_per_class, rng
-        )
-    else:
-        if num_clients is None:
-            mean_size = classes_per_client * images_per_class
-            num_clients = max(1, round(len(rows) / mean_size))
-        split = partitions.dirichlet(labels[rows], num_clients, alpha, 1, rng)
+    split = partition.split(labels[rows], rng)
     return image_clients.federated_dataset(
         images,
         labels,

@@ -5,15 +5,14 @@ Begin with `task.Task`, which all share, and `classification`, the paper's own.
 
 from tff_fedss.tasks.classification import UNSEEN_METRIC, Classification
 from tff_fedss.tasks.contrastive import Contrastive
-from tff_fedss.tasks.extreme import ExtremeClassification
-from tff_fedss.tasks.families import (
-    FAMILIES,
+from tff_fedss.tasks.datasets import (
+    DATASETS,
     KINDS,
-    DataOptions,
-    Family,
+    DatasetSpec,
     Settings,
     load_clients,
 )
+from tff_fedss.tasks.extreme import ExtremeClassification
 from tff_fedss.tasks.federated_task import FederatedTask
 from tff_fedss.tasks.identities import IdentityVerification
 from tff_fedss.tasks.labelled_images import LabelledClassification
@@ -25,14 +24,13 @@ from tff_fedss.tasks.sampled_softmax import SampledSoftmaxTask
 from tff_fedss.tasks.task import Task
 
 __all__ = [
-    "FAMILIES",
+    "DATASETS",
     "KINDS",
     "UNSEEN_METRIC",
     "Classification",
     "Contrastive",
-    "DataOptions",
+    "DatasetSpec",
     "ExtremeClassification",
-    "Family",
     "FederatedTask",
     "IdentityVerification",
     "LabelledClassification",

@@ -3,6 +3,7 @@ import pytest
 
 from tests.datasets.images import own_images
 from tff_fedss.datasets import images
+from tff_fedss.datasets.federated.partitioners import Classes, Iid, Natural
 from tff_fedss.datasets.images import layout
 from tff_fedss.errors import InvalidInputError
 
@@ -27,11 +28,8 @@ def index(tmp_path_factory):
 
 
 def load(index, **options):
-    split = options.pop("split", images.ClientOptions(num_clients=4))
-    return images.federated(
-        index,
-        images.ImageOptions(image_size=10, resize_size=12, split=split, **options),
-    )
+    options = {"partition": Iid(4), "image_size": 10, "resize_size": 12, **options}
+    return images.federated(index, **options)
 
 
 def labels_of(data):
@@ -84,7 +82,7 @@ def test_public_classes_are_on_no_client(index):
 
 
 def test_clients_know_their_classes_without_reading(index, monkeypatch):
-    dataset = load(index, split=images.ClientOptions("natural"))
+    dataset = load(index, partition=Natural())
     monkeypatch.setattr(index, "encoded", None)
     for client in dataset.train.client_ids:
         assert dataset.num_examples(client) > 0
@@ -97,7 +95,7 @@ def test_clients_know_their_classes_without_reading(index, monkeypatch):
 
 
 def test_images_are_those_of_the_files(index):
-    dataset = load(index, split=images.ClientOptions("natural"))
+    dataset = load(index, partition=Natural())
     by_pixels = {}
     for c in range(CLASSES):
         for i in range(EACH):
@@ -131,10 +129,10 @@ def test_validation_clients_are_apart(index):
 def test_validation_of_retrieval_takes_all_their_images(index):
     options = dict(retrieval=True, test="classes", test_share=0.25)
     # Whole classes on clients: nobody else has most of theirs.
-    split = images.ClientOptions("classes", num_clients=6, classes_per_client=1)
-    whole = load(index, split=split, **options)
+    partition = Classes(per_client=1, clients=6)
+    whole = load(index, partition=partition, **options)
     on_them = load(
-        index, split=split, validation_share=0.2, on_validation=True, **options
+        index, partition=partition, validation_share=0.2, on_validation=True, **options
     )
     (client,) = set(whole.train.client_ids) - set(on_them.train.client_ids)
     theirs = of_clients(whole)[client]
@@ -147,7 +145,7 @@ def test_validation_of_retrieval_takes_all_their_images(index):
 def test_fingerprints_know_data_and_split(index, tmp_path):
     first = load(index).fingerprint()
     assert first == load(index).fingerprint()
-    other = load(index, split=images.ClientOptions(num_clients=5)).fingerprint()
+    other = load(index, partition=Iid(5)).fingerprint()
     assert first != other
     assert first["contents of images"] == other["contents of images"]
 

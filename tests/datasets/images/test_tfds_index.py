@@ -6,6 +6,7 @@ import tensorflow_datasets as tfds
 
 from tests.datasets.images import own_images
 from tff_fedss.datasets import images
+from tff_fedss.datasets.federated.partitioners import Natural
 from tff_fedss.datasets.images import tfds_index
 from tff_fedss.errors import InvalidInputError
 
@@ -64,7 +65,7 @@ def pixels_of(index):
 
 
 def test_images_classes_and_clients(folder):
-    index = load(folder, client_key="person")
+    index = load(folder, client="person")
     assert len(index) == 18 and index.note == "left out: the splits more"
     rows = pixels_of(index)
     for k in range(18):
@@ -76,7 +77,7 @@ def test_images_classes_and_clients(folder):
 
 
 def test_any_feature_may_be_the_class(folder):
-    index = load(folder, "small_faces/plain:1.2.0", label_key="place")
+    index = load(folder, "small_faces/plain:1.2.0", label="place")
     assert index.class_names == [f"place {k}" for k in range(4)]
     assert index.clients is None
 
@@ -112,8 +113,9 @@ def test_damage_is_named(folder, tmp_path):
 
 def test_clients_train_on_it(folder):
     dataset = images.federated(
-        load(folder, client_key="person"),
-        images.ImageOptions(image_size=8, split=images.ClientOptions("natural")),
+        load(folder, client="person"),
+        image_size=8,
+        partition=Natural(),
     )
     assert dataset.train.client_ids == ["9", "10", "11"]
     assert dataset.test.num_examples == 6
@@ -124,15 +126,15 @@ def test_clients_train_on_it(folder):
 @pytest.mark.parametrize(
     "name, keys, message",
     [
-        ("no_such_faces", {}, "tfds_name=no_such_faces cannot be prepared by TFDS"),
-        ("small_faces:7.0.0", {}, "tfds_name=small_faces:7.0.0 cannot be prepared"),
-        ("small_faces/plain", {"image_key": "x"}, "image_key=x: .* image can be the i"),
+        ("no_such_faces", {}, "name=no_such_faces cannot be prepared by TFDS"),
+        ("small_faces:7.0.0", {}, "name=small_faces:7.0.0 cannot be prepared"),
+        ("small_faces/plain", {"image": "x"}, "image=x: .* image can be the i"),
         (
             "small_faces/plain",
-            {"label_key": "box"},
-            "label_key=box: .*be the label",
+            {"label": "box"},
+            "label=box: .*be the label",
         ),
-        ("small_faces/plain", {"client_key": "y"}, "client_key=y: .*person, place can"),
+        ("small_faces/plain", {"client": "y"}, "client=y: .*person, place can"),
     ],
 )
 def test_bad_names_are_named(folder, name, keys, message):

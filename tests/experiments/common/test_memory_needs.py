@@ -11,7 +11,10 @@ from tff_fedss import models
 
 # 100 TiB and more: beyond any machine that runs these tests.
 ABSURD = [
-    (["--num_classes=2000000000", "--embedding_dim=100000"], "W and its momentum (2 x"),
+    (
+        ["--dataset=glyphs:num_classes=2000000000", "--embedding_dim=100000"],
+        "W and its momentum (2 x",
+    ),
     (["--image_size=100000"], "the layers of phi for 32 examples"),
     (["--image_size=2000000000"], "images (1 of 2,000,000,000 x 2,000,000,000)"),
     (["--embedding_dim=2000000000"], "W and its momentum (2 x 40 x 2,000,000,000"),
@@ -26,7 +29,7 @@ REFUSED = [
 def test_are_refused_in_a_line(run_train, tmp_path, flags, message):
     folder = tmp_path / "run"
     code, output, errors = run_train(
-        "--num_classes=40",
+        "--dataset=glyphs:num_classes=40",
         "--num_negatives=5",
         "--clients_per_round=2",
         f"--results_dir={folder}",
@@ -43,7 +46,7 @@ def test_are_refused_in_a_line(run_train, tmp_path, flags, message):
 @pytest.mark.slow
 def test_a_batch_may_be_larger_than_any_client(run_train, tmp_path):
     code, _, errors = run_train(
-        "--num_classes=40",
+        "--dataset=glyphs:num_classes=40",
         "--num_negatives=5",
         "--clients_per_round=2",
         "--warm_start_epochs=0",

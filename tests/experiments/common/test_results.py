@@ -289,7 +289,7 @@ def with_data(count, digest="a"):
         (),
         ({},),
         ({}, {}, {}),
-        ({}, {"flags": {"data_dir": "/elsewhere", "clients_csv": "x.csv"}}),
+        ({}, {"flags": {"data_dir": "/elsewhere"}}),
         ({"flags": {"pretrained": "a"}}, {"flags": {"pretrained": "b"}}),
         ({"origin": with_data(7)}, {}, {"origin": with_data(7)}),
         ({"origin": {}}, {"origin": with_data(7)}),

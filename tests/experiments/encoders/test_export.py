@@ -15,7 +15,7 @@ from tff_fedss.datasets import synthetic
 def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path):
     folder, path = tmp_path / "run", tmp_path / "encoder.keras"
     code, _, errors = run_train(
-        "--num_classes=40",
+        "--dataset=glyphs:num_classes=40",
         "--num_negatives=5",
         "--clients_per_round=2",
         "--warm_start_epochs=0",

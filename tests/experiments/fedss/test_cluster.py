@@ -97,7 +97,7 @@ def test_ctrl_c_ends_a_run_and_its_actors(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", RAY_FOLDER)
     flags = (
         "--dataset=glyphs",
-        "--num_classes=40",
+        "--dataset=glyphs:num_classes=40",
         "--clients_per_round=2",
         "--num_negatives=5",
         "--warm_start_epochs=0",

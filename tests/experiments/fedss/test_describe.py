@@ -187,7 +187,7 @@ def test_imagenet21k_with_another_number_of_clients():
 def test_program(tmp_path):
     command = [sys.executable, "-P", "-m", "experiments.fedss.describe"]
     result = subprocess.run(
-        [*command, "--dataset=glyphs", "--num_classes=60", "--output=a/b.png"],
+        [*command, "--dataset=glyphs:num_classes=60", "--output=a/b.png"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdin=subprocess.DEVNULL,

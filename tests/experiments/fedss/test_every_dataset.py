@@ -88,9 +88,8 @@ def test_imagenet21k(train_on, tmp_path):
     )
     preparation.prepare(archive, tmp_path / "tfds")
     output, rows = train_on(
-        "--dataset=imagenet21k",
+        "--dataset=imagenet21k:num_clients=4",
         f"--data_dir={tmp_path / 'tfds'}",
-        "--num_clients=4",
         "--clients_per_round=2",
     )
     assert "n=30 classes" in output and "4 clients of at most 20" in output

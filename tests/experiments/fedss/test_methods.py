@@ -11,8 +11,7 @@ from experiments.fedss import compare, methods, pages, train
 from tests.experiments import run_folders
 
 TINY = dict(
-    dataset="glyphs",
-    num_classes=60,
+    dataset="glyphs:num_classes=60",
     rounds=2,
     rounds_per_evaluation=1,
     clients_per_round=3,

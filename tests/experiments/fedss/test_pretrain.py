@@ -30,9 +30,8 @@ def pretrained(run, folders, tmp_path_factory):
     own, more = folders
     flags = (
         *SMALL,
-        "--dataset=images",
+        "--dataset=images:num_public_classes=5",
         f"--data_dir={own}",
-        "--num_public_classes=5",
         f"--also=images:{more}",
     )
     folder = tmp_path_factory.mktemp("runs") / "pretrained"
@@ -56,13 +55,12 @@ def test_a_run_leaves_weights_and_says_what_they_are_worth(run, pretrained):
 def test_a_federated_run_starts_from_it(run_train, pretrained, folders, tmp_path):
     _, folder = pretrained
     code, output, errors = run_train(
-        "--dataset=images",
+        "--dataset=images:num_public_classes=5",
+        "--partition=iid:clients=2",
         f"--data_dir={folders[0]}",
-        "--num_public_classes=5",
         "--image_size=16",
         "--embedding_dim=8",
         "--num_negatives=1",
-        "--num_clients=2",
         "--clients_per_round=2",
         "--rounds=1",
         f"--pretrained={folder / 'pretrain.h5'}",
@@ -75,11 +73,11 @@ def test_a_federated_run_starts_from_it(run_train, pretrained, folders, tmp_path
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--dataset=glyphs", "--num_public_classes=5"), "--num_public_classes does"),
+        (("--dataset=omniglot:num_public_classes=5",), "'omniglot' has no option num_"),
         (("--dataset=glyphs", "--also=faces:x"), "--also=faces:x: expected NAME:DIR"),
         (("--dataset=glyphs", "--also=images"), "--also=images: expected NAME:DIR"),
         (("--dataset=glyphs", "--normalization=batch"), "needs a MobileNetV3, found"),
-        (("--dataset=images",), "--num_public_classes"),
+        (("--dataset=images",), "say how many by --dataset=images:num_public_classes="),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(run, folders, tmp_path, flags, message):

@@ -14,7 +14,7 @@ from tests.experiments.killing import kill_after_a_checkpoint
 from tff_fedss import tasks
 
 SMALL = (
-    "--num_classes=40",
+    "--dataset=glyphs:num_classes=40",
     "--num_negatives=5",
     "--clients_per_round=3",
     "--warm_start_epochs=0",
@@ -165,7 +165,10 @@ def test_a_run_that_collapses_says_so(run_train, tmp_path):
     [
         (["--client_learning_rate=nan"], "--client_learning_rate=nan: expected a fin"),
         (["--server_learning_rate=inf"], "--server_learning_rate=inf: expected a fin"),
-        (["--dataset=imagenet"], "--dataset=imagenet: value should be one of <glyphs|"),
+        (
+            ["--dataset=imagenet"],
+            "--dataset=imagenet: expected one of glyphs, omniglot, ",
+        ),
         (["--method=softmax"], "--method=softmax: value should be one of <fedss|"),
         (["--rounds=many"], "--rounds=many"),
         (["--no_such_flag"], "no_such_flag"),
@@ -178,21 +181,21 @@ def test_a_run_that_collapses_says_so(run_train, tmp_path):
             ["--method=fedaws", "--spreadout_neighbors=40"],
             "--spreadout_neighbors=40 is more than the n - 1 = 39",
         ),
-        (["--data_dir=."], "--data_dir goes with --dataset=omniglot"),
+        (["--data_dir=."], "--data_dir=. has no effect on --dataset=glyphs"),
         (
-            ["--dataset=omniglot"],
-            "--num_classes goes with --dataset=glyphs only, found --dataset=omniglot",
+            ["--dataset=omniglot:num_classes=5"],
+            "'omniglot' has no option num_classes; it has characters, ",
         ),
         (
             ["--task=retrieval"],
-            "--task=retrieval does not go with --dataset=glyphs, which knows classif",
+            "--task=retrieval does not go with --dataset=glyphs:num_classes=40, which",
         ),
-        (["--partition=drawer"], "--partition=drawer does not go with"),
+        (["--partition=drawer"], "--partition=drawer: --dataset=glyphs has one way"),
         (
             ["--centralized_updates=rounds"],
             "--centralized_updates=rounds has no effect on fedss: it is for centralize",
         ),
-        (["--characters=all"], "--characters goes with --dataset=omniglot only"),
+        (["--dataset=omniglot:characters=some"], "characters is evaluation or all, fo"),
         (["--num_gpus=99"], "--num_gpus=99, but TensorFlow sees "),
         (["--flagfile=/no/such/flags.txt"], "/no/such/flags.txt"),
     ],
@@ -208,7 +211,7 @@ def test_bad_input_is_one_clear_line(run_train, tmp_path, flags, message):
 
 
 # TFDS makes the folder that it is given.
-@pytest.mark.parametrize("dataset", sorted(set(tasks.FAMILIES) - {"glyphs", "tfds"}))
+@pytest.mark.parametrize("dataset", sorted(set(tasks.DATASETS) - {"glyphs", "tfds"}))
 def test_missing_data_are_named(run_train, tmp_path, dataset):
     code, output, errors = run_train(
         f"--dataset={dataset}",
@@ -226,7 +229,7 @@ def test_a_data_set_of_tfds_has_a_name(run_train, tmp_path):
         "--dataset=tfds", f"--results_dir={tmp_path / 'run'}"
     )
     assert code == 2 and output == "" and not (tmp_path / "run").exists()
-    assert errors.startswith("error: ") and "--tfds_name" in errors
+    assert errors.startswith("error: ") and "'tfds' needs name" in errors
 
 
 @pytest.mark.parametrize("name", ["train", "demo"])

@@ -15,7 +15,7 @@ from tests.experiments import killing, run_folders
 from tff_fedss.training import run_files
 
 SMALL = (
-    "--num_classes=40",
+    "--dataset=glyphs:num_classes=40",
     "--num_negatives=5",
     "--clients_per_round=2",
     "--warm_start_epochs=0",
@@ -87,7 +87,7 @@ def test_each_rate_and_m_has_an_ordinary_run(run_tune, made_up, tmp_path):
     code, output, errors = run_tune(
         "--client_learning_rates=0.3,0.1",
         "--num_negatives_grid=10,5",
-        "--num_classes=40",
+        "--dataset=glyphs:num_classes=40",
         "--seed=7",
         f"--results_dir={tmp_path}",
     )
@@ -195,7 +195,7 @@ def test_of_equal_ones_the_first_is_taken(run_tune, made_up, tmp_path):
         (["--client_learning_rate=0.1"], "client_learning_rate"),
         (["--noon_validation"], "on_validation"),
         (["--validation_share=0"], "--validation_share=0"),
-        (["--partition=drawer"], "--partition=drawer does not go with"),
+        (["--partition=drawer"], "--partition=drawer: --dataset=glyphs has one way"),
         (["--jobs=0"], "--jobs=0"),
     ],
 )

@@ -65,12 +65,13 @@ def test_own_images_of_any_size_are_trained_on(run, tmp_path):
     )
     code, _, errors = run(*flags)
     assert code == 2 and "expected images of one size, or an --image_size" in errors
-    code, output, errors = run(*flags, "--image_size=16", "--test_share=0.5")
+    flags = (*flags, "--image_size=16", "--dataset=images:test_share=0.5")
+    code, output, errors = run(*flags)
     assert code == 0, errors
     assert "own: n=3 classes, 9 training and 9 test images, 16x16x3" in output
     assert "test: 50% of the images" in output
     kept = (tmp_path / "run" / "flags.txt").read_text().splitlines()
-    assert kept[-1] == "--test_share=0.5"
+    assert "--dataset=images:test_share=0.5" in kept
 
 
 def test_wrong_labels_are_selected_less_often(run, images, tmp_path):
@@ -173,12 +174,9 @@ def test_a_killed_run_with_two_processes_is_resumed(run, images, tmp_path):
     [
         (["--data_dir=/no/such"], "--data_dir=/no/such does not exist"),
         (["--dataset=tiny_imagenet"], "--data_dir must name a folder or an archive"),
-        (["--dataset=images"], "--dataset=images needs --data_dir=DIR"),
-        (["--dataset=tfds"], "--dataset=tfds needs --tfds_name=NAME"),
-        (
-            ["--test=images"],
-            "--test goes with --dataset=images or tfds only, found --d",
-        ),
+        (["--dataset=images"], "own images need --data_dir: a folder"),
+        (["--dataset=tfds"], "'tfds' needs name; for example --dataset=tfds:name=NAME"),
+        (["--dataset=cifar10:test=images"], "has no option test; it has none"),
         (["--learning_rate_drops=20,10"], "=20,10 must be numbers of mini-b"),
         (["--pace=threshold", "--pace_cap=0.6"], "--pace_cap=0.6 is a share, and goes"),
         (

@@ -151,10 +151,6 @@ def test_a_killed_run_goes_on_to_the_same_bytes(run, folders, tmp_path, loss):
             "--batch_size=12 must be a multiple of 8 with --backbone=resnet50_split",
         ),
         (["--backbone=resnet50"], "resnet50 needs --image_size of at least 32, found"),
-        (
-            ["--folders=class"],
-            "--folders goes with --dataset=images only, found --data",
-        ),
     ],
 )
 def test_bad_input_is_one_clear_line(run, folders, tmp_path, flags, message):

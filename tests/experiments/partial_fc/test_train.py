@@ -134,16 +134,15 @@ def test_on_as_many_devices_a_killed_run_ends_with_the_same_bytes(tmp_path):
     central_runs.assert_same_bytes(whole, killed, ["pprn_0.5.npz"])
 
 
-@pytest.mark.parametrize("test", [[], ["--test=images", "--test_share=0.4"]])
+@pytest.mark.parametrize("test", ["", ":test=images,test_share=0.4"])
 def test_own_images_are_identities(run, tmp_path, test):
     folder = own_images.of_classes(tmp_path / "own", *"abcdefgh", count=5)
     code, output, errors = run(
         *SMALL,
-        "--dataset=images",
+        f"--dataset=images{test}",
         f"--data_dir={folder}",
         "--rounds=1",
         "--num_devices=2",
-        *test,
         f"--results_dir={tmp_path / 'run'}",
     )
     assert code == 0, errors
@@ -181,9 +180,8 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
             ["--dataset=faces", "--data_dir=/no/such"],
             "--data_dir=/no/such does not exist",
         ),
-        (["--dataset=images"], "--dataset=images needs --data_dir=DIR"),
-        (["--dataset=tfds"], "--dataset=tfds needs --tfds_name=NAME"),
-        (["--test_share=0.5"], "--test_share goes with --dataset=images or tfds only"),
+        (["--dataset=images"], "own images need --data_dir: a folder"),
+        (["--dataset=tfds"], "'tfds' needs name; for example --dataset=tfds:name=NAME"),
         (["--data_dir=/tmp"], "--data_dir goes with images, found --"),
         (["--dataset=omniglot", "--num_classes=5"], "--num_classes goes with"),
         (

@@ -13,7 +13,7 @@ from tff_fedss.training import run_files
 
 TABLE = cells_lib.tables_of("privacy")["defences", "mini"]
 SMALL = (
-    "--num_classes=60",
+    "--dataset=glyphs:num_classes=60",
     "--num_negatives=10",
     "--rounds=2",
     "--clients_per_round=3",

@@ -33,7 +33,7 @@ def read(folder):
 def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
     code, output, errors = run(
         "--attack=intersection",
-        f"--num_classes={N}",
+        f"--dataset=glyphs:num_classes={N}",
         f"--num_negatives={M}",
         f"--attacked_clients={CLIENTS}",
         "--participations=1,2,4",
@@ -45,7 +45,9 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
     assert names == [f"attacks.{end}" for end in ("csv", "md", "pdf", "png")]
     rows = {(r["attack"], r["control"], r["x"]): r for r in read(tmp_path)}
     dataset = privacy.run_parts.load_dataset(
-        privacy.run_config.with_defaults(privacy.Config(num_classes=N))
+        privacy.run_config.with_defaults(
+            privacy.Config(dataset=f"glyphs:num_classes={N}")
+        )
     )
     sizes = [len(dataset.positives(k)) for k in dataset.train.client_ids]
     for t in (1, 2, 4):

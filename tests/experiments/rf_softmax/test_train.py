@@ -136,13 +136,11 @@ def test_labels_are_learned(run, labelled_rows, tmp_path, sampler, mask):
 def test_own_images_are_trained_on(run, tmp_path):
     folder = own_images.of_classes(tmp_path / "own", *"abcdefgh", count=5)
     code, output, errors = run(
-        "--task=images",
+        "--task=images:test=images,test_share=0.4",
         f"--data_dir={folder}",
         "--sampler=uniform",
         "--num_negatives=3",
         "--batch_size=8",
-        "--test=images",
-        "--test_share=0.4",
         "--rounds=1",
         "--steps_per_round=2",
         f"--results_dir={tmp_path / 'run'}",
@@ -161,16 +159,15 @@ def test_own_images_are_trained_on(run, tmp_path):
         (["--task=extreme"], "--task=extreme needs --data_dir=DIR"),
         (["--data_dir=/no/such"], "--data_dir=/no/such does not exist"),
         (["--task=extreme", "--data_dir=/no/such"], "--data_dir=/no/such must hold"),
-        (["--task=glyphs", "--data_dir=."], "--task=glyphs takes no --data_dir"),
+        (
+            ["--task=glyphs", "--data_dir=."],
+            "has no effect on --task=glyphs",
+        ),
         (
             ["--task=images"],
-            "--task=images needs --data_dir=DIR",
+            "own images need --data_dir: a folder",
         ),
-        (["--task=tfds"], "--task=tfds needs --tfds_name=NAME"),
-        (
-            ["--task=glyphs", "--tfds_name=mnist"],
-            "--tfds_name goes with --task=tfds only, found --task=glyphs",
-        ),
+        (["--task=tfds"], "'tfds' needs name; for example --task=tfds:name=NAME"),
         (["--mask_positives"], "--mask_positives goes with --task=extreme"),
     ],
 )

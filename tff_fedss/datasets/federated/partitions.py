@@ -167,9 +167,7 @@ def quantity(
         rng: Where sizes and order are drawn from.
     """
     if not 0 <= sigma < math.inf:
-        raise InvalidInputError(
-            f"quantity_sigma={sigma} must be at least 0 and finite."
-        )
+        raise InvalidInputError(f"sigma={sigma} must be at least 0 and finite.")
     _check_min_size(num_images, num_clients, min_size)
     shares = rng.standard_normal(num_clients) * sigma
     shares = np.exp(shares - shares.max())
@@ -207,7 +205,7 @@ def dirichlet(
     """
     check_num_clients(num_clients, len(labels))
     if not 0 < alpha < math.inf:
-        raise InvalidInputError(f"dirichlet_alpha={alpha} must be above 0 and finite.")
+        raise InvalidInputError(f"alpha={alpha} must be above 0 and finite.")
     _check_min_size(len(labels), num_clients, min_size)
     by_class = random_order_by(labels, rng)
     class_sizes = np.bincount(labels)
@@ -221,8 +219,8 @@ def dirichlet(
             of_image[by_class] = client_of
             return natural(of_image, client_ids(num_clients), rng)
     raise InvalidInputError(
-        f"{_MAX_TRIES} draws with dirichlet_alpha={alpha:g} left one of "
-        f"{num_clients:,} clients with fewer than min_client_size={min_size} images: "
+        f"{_MAX_TRIES} draws with alpha={alpha:g} left one of "
+        f"{num_clients:,} clients with fewer than min_size={min_size} images: "
         "take fewer clients, or a larger alpha."
     )
 
@@ -315,7 +313,7 @@ def check_num_clients(num_clients: int, num_images: int) -> None:
     """Checks that every client can have an image."""
     if not 1 <= num_clients <= num_images:
         raise InvalidInputError(
-            f"num_clients={num_clients:,} must be in 1..{num_images:,}, the number of "
+            f"clients={num_clients:,} must be in 1..{num_images:,}, the number of "
             "training images."
         )
 
@@ -323,7 +321,7 @@ def check_num_clients(num_clients: int, num_images: int) -> None:
 def _check_min_size(num_images: int, num_clients: int, min_size: int) -> None:
     if min_size < 1 or num_clients * min_size > num_images:
         raise InvalidInputError(
-            f"min_client_size={min_size} must be in 1..{num_images // num_clients}: "
+            f"min_size={min_size} must be in 1..{num_images // num_clients}: "
             f"{num_images:,} images for {num_clients:,} clients."
         )
 

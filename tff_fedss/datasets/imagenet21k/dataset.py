@@ -49,9 +49,9 @@ def load(
         data_dir: The folder that it was to write into, or the folder of the shards in
             that.
         image_size: Height and width of an image that is ready, in pixels.
-        resize_size: What images are resized to before the crop, in pixels; see
-            `preprocessing.Preprocessing`.
-        num_clients: K. If None, as many as give a client the paper's 442 images on
+        resize_size: Height and width in pixels that images are brought to before the
+            crop; by default 256/224 of image_size, as in the paper.
+        num_clients: K. By default as many as give a client the paper's 442 images on
             average: see `default_num_clients`.
         classes_per_client: |P_k| of every client.
         seed: Which clients; 0 <= seed < 2^63. Which images are for the test was decided

@@ -4,23 +4,20 @@ Begin with `index`: an `ImageIndex` says which images there are. `layout` reads 
 clients and splits off paths or a table; `federated` makes client data of an index.
 """
 
-from tff_fedss.datasets.images.by_name import open_index
-from tff_fedss.datasets.images.clients import PARTITIONS, ClientOptions
-from tff_fedss.datasets.images.federated import ImageOptions
 from tff_fedss.datasets.images.federated import load as federated
 from tff_fedss.datasets.images.index import ImageIndex
 from tff_fedss.datasets.images.index import load as load_index
 from tff_fedss.datasets.images.layout import FOLDERS
+from tff_fedss.datasets.images.own import load_folder, load_tfds, open_folder
 from tff_fedss.datasets.splits import TESTS
 
 __all__ = [
     "FOLDERS",
-    "PARTITIONS",
     "TESTS",
-    "ClientOptions",
     "ImageIndex",
-    "ImageOptions",
     "federated",
+    "load_folder",
     "load_index",
-    "open_index",
+    "load_tfds",
+    "open_folder",
 ]

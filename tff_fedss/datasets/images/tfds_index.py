@@ -25,46 +25,46 @@ _SPLITS = {
 
 
 def load(
-    tfds_name: str,
+    name: str,
     data_dir: str | os.PathLike | None = None,
     *,
-    image_key: str | None = None,
-    label_key: str | None = None,
-    client_key: str | None = None,
+    image: str | None = None,
+    label: str | None = None,
+    client: str | None = None,
     cache_dir: str | os.PathLike | None = None,
 ) -> ImageIndex:
     """Indexes a data set of TFDS, which prepares it first where that is needed.
 
     Args:
-        tfds_name: NAME, NAME/CONFIG, NAME:VERSION or NAME/CONFIG:VERSION.
+        name: NAME, NAME/CONFIG, NAME:VERSION or NAME/CONFIG:VERSION.
         data_dir: TFDS's folder; None: TFDS's own default.
-        image_key: The feature with the image; None: the only one that is an image.
-        label_key: The feature with the class, a number or a text; None: the only one
+        image: The feature with the image; None: the only one that is an image.
+        label: The feature with the class, a number or a text; None: the only one
             that is a class label.
-        client_key: The feature with the client, a number or a text; None: no clients.
+        client: The feature with the client, a number or a text; None: no clients.
         cache_dir: Where the places of the images are kept; by default
             `sources.default_cache_dir()`.
 
     Returns:
         The index. The splits train, test and validation count; others are left out.
     """
-    label = f"tfds_name={tfds_name}"
-    builder = _prepared(label, tfds_name, data_dir)
+    where = f"name={name}"
+    builder = _prepared(where, name, data_dir)
     info = builder.info
     if info.file_format.value != "tfrecord":
         raise InvalidInputError(
-            f"{label}: {builder.data_path} has the format {info.file_format.value}; "
+            f"{where}: {builder.data_path} has the format {info.file_format.value}; "
             "expected tfrecord: prepare it again with file_format='tfrecord'."
         )
-    keys = _keys(info, image_key, label_key, client_key)
-    used = [name for name in _SPLITS if name in info.splits]
+    keys = _keys(info, image, label, client)
+    used = [split for split in _SPLITS if split in info.splits]
     index = _records(info, used, keys, cache_dir)
     class_names, labels = _classes(info.features[keys["label"]], index.records["label"])
     client_names, clients = (
-        _numbered(index.records["client"]) if client_key else (None, None)
+        _numbered(index.records["client"]) if client else (None, None)
     )
-    sizes = [info.splits[name].num_examples for name in used]
-    splits = np.repeat(np.array([_SPLITS[name] for name in used], np.int8), sizes)
+    sizes = [info.splits[split].num_examples for split in used]
+    splits = np.repeat(np.array([_SPLITS[split] for split in used], np.int8), sizes)
     others = sorted(set(info.splits) - set(used))
     what = layout.Layout(
         np.arange(len(index)),
@@ -75,8 +75,8 @@ def load(
         splits if splits.any() else None,
         f"left out: the splits {', '.join(others)}" if others else "",
     )
-    source = _Records(label, builder.data_path, tfds_name, index, keys["image"])
-    return ImageIndex(source, what, tfds_name)
+    source = _Records(where, builder.data_path, name, index, keys["image"])
+    return ImageIndex(source, what, name)
 
 
 class _Records(sources.Source):
@@ -137,9 +137,9 @@ def _keys(
             continue
         if key not in possible and (key is not None or len(possible) != 1):
             raise InvalidInputError(
-                f"{name}_key={key}: {info.full_name} has the features "
+                f"{name}={key}: {info.full_name} has the features "
                 f"{', '.join(info.features)}, of which {', '.join(possible) or 'none'} "
-                f"can be the {name}; name one by {name}_key."
+                f"can be the {name}; name one by {name}=."
             )
         keys[name] = key or possible[0]
     return keys

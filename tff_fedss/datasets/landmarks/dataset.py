@@ -19,7 +19,7 @@ import itertools
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -42,7 +42,7 @@ from tff_fedss.errors import InvalidInputError, check_choice
 def load(
     data_dir: os.PathLike | None,
     *,
-    split: str = "160k",
+    split: Literal[tuple(SPLITS)] = "160k",
     image_size: int = 224,
     resize_size: int | None = None,
 ) -> FederatedDataset:
@@ -53,10 +53,10 @@ def load(
 
     Args:
         data_dir: The folder that holds `gld160k` (or `gld23k`), or that folder itself.
-        split: "160k" or "23k".
+        split: Of Landmarks-User-160k or of the smaller Landmarks-User-23k.
         image_size: Height and width of what the model sees, in pixels.
-        resize_size: Height and width that images are brought to before the crop, in
-            pixels; None: in the paper's ratio. See `Preprocessing`.
+        resize_size: Height and width in pixels that images are brought to before the
+            crop; by default 256/224 of image_size, as in the paper.
 
     Returns:
         The data set. A client's stored examples are `OrderedDict(image=string[], the

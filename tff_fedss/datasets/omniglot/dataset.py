@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,13 +27,14 @@ _NUM_GLYPHS = 1000
 def load(
     data_dir: os.PathLike | None = None,
     *,
-    partition: str = "mixed",
+    partition: Literal[PARTITIONS] = "mixed",
+    characters: Literal[CHARACTERS] = "evaluation",
     seed: int = 0,
     image_size: int = 28,
     test_drawers: Sequence[int] = (17, 18, 19, 20),
     classes_per_client: int = 20,
     drawings_per_class: int = 5,
-    characters: str = "evaluation",
+    retrieval: bool = False,
 ) -> FederatedDataset:
     """Loads Omniglot, with the 659 characters of its evaluation set as the classes.
 
@@ -63,13 +64,30 @@ def load(
         classes_per_client: For mixed and chunks: mean number of characters.
         drawings_per_class: For mixed: mean number of drawings of each; for chunks that
             many times classes_per_client are a client's.
-        characters: Which are the classes: one of `CHARACTERS`.
+        characters: Which are the classes: "evaluation", 659 of them, while the 964
+            others are public, or "all" 1,623, with glyphs as public images.
+        retrieval: Whether to return what `load_unseen` does; that has no test_drawers
+            and no choice of characters.
 
     Returns:
         The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0; the
         label is the character's number minus 965 (public images and with all
         characters: minus 1).
     """
+    if retrieval and characters != "evaluation":
+        raise InvalidInputError(
+            f"characters={characters} has no effect on retrieval, whose classes are "
+            "the 964 characters of the background set."
+        )
+    if retrieval:
+        return load_unseen(
+            data_dir,
+            partition=partition,
+            seed=seed,
+            image_size=image_size,
+            classes_per_client=classes_per_client,
+            drawings_per_class=drawings_per_class,
+        )
     _check_drawers(test_drawers)
     check_choice("partition", partition, PARTITIONS)
     check_choice("characters", characters, CHARACTERS)

@@ -1,6 +1,10 @@
+from typing import Literal
+
 import pytest
 
 from tff_fedss import tasks
+from tff_fedss.datasets import synthetic
+from tff_fedss.datasets.federated import partitioners
 
 # FedSS, sections 4.2, 4.3, A.2 and A.4 and Tables 1-3: rounds, K, eta, m.
 PAPER = {
@@ -12,7 +16,7 @@ PAPER = {
 
 @pytest.mark.parametrize("name", PAPER)
 def test_the_papers_settings(name):
-    (settings,) = tasks.FAMILIES[name].settings.values()
+    (settings,) = tasks.DATASETS[name].settings.values()
     assert PAPER[name] == (
         settings.rounds,
         settings.clients_per_round,
@@ -25,15 +29,15 @@ def test_the_papers_settings(name):
 
 @pytest.mark.slow
 def test_omniglot_retrieves_unseen_characters(test_data):
-    family = tasks.FAMILIES["omniglot"]
     for partition, num_clients, max_classes in (
         ("mixed", 192, 21),
         ("drawer", 600, 55),
     ):
-        dataset = family.load(
-            tasks.DataOptions(
-                test_data / "omniglot28", "retrieval", partition, image_size=28
-            )
+        dataset = tasks.DATASETS["omniglot"].open(
+            "retrieval",
+            data_dir=test_data / "omniglot28",
+            partition=partition,
+            image_size=28,
         )
         assert dataset.num_classes == 964
         assert dataset.num_clients == num_clients
@@ -47,3 +51,23 @@ def test_omniglot_retrieves_unseen_characters(test_data):
     model = tasks.Retrieval(dataset, None)
     # 19 of the 13,179 other drawings are of the same character.
     assert model.chance == pytest.approx(19 / 13_179 * 0.2929, rel=5e-3)
+
+
+def test_options_are_the_keywords_of_the_load():
+    def load(*, image_size, partition: Literal["one", "two"] = "one", letters=26):
+        found.append((image_size, partition, letters))
+        return synthetic.glyphs(letters, image_size=image_size)
+
+    found = []
+    spec = tasks.DatasetSpec("toy", {}, load)
+    assert spec.options == ["letters"]
+    assert spec.partitions == {"one": None, "two": None}
+    dataset = spec.open(
+        "classification", image_size=12, letters=30, validation_share=0.5
+    )
+    assert found == [(12, "one", 30)] and "held out for validation" in dataset.note
+    own = tasks.DATASETS["images"]
+    assert own.options[:2] == ["resize_size", "test"] and "folders" in own.options
+    assert list(own.partitions)[:2] == ["iid", "natural"]
+    assert own.partitions["dirichlet"] is partitioners.Dirichlet
+    assert tasks.DATASETS["glyphs"].partitions == {}

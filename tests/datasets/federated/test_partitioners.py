@@ -1,9 +1,16 @@
 import numpy as np
 import pytest
 
-from tff_fedss.datasets import images
 from tff_fedss.datasets.federated import partitions
-from tff_fedss.datasets.images import clients
+from tff_fedss.datasets.federated.partitioners import (
+    Chunks,
+    Classes,
+    Dirichlet,
+    Iid,
+    Mixed,
+    Natural,
+    Quantity,
+)
 from tff_fedss.errors import InvalidInputError
 
 LABELS = np.repeat(np.arange(10), 60)
@@ -11,38 +18,40 @@ OF_CLIENT = np.arange(600) % 7
 NAMES = [f"person {k}" for k in range(8)]  # The last one has no image.
 
 
-def split(seed=0, **options):
-    return clients.split(
-        LABELS,
-        OF_CLIENT,
-        NAMES,
-        images.ClientOptions(**options),
-        np.random.default_rng(seed),
-    )
+def split(partitioner, seed=0):
+    return partitioner.split(LABELS, np.random.default_rng(seed), OF_CLIENT, NAMES)
 
 
-@pytest.mark.parametrize("name", images.PARTITIONS)
-def test_every_image_goes_to_one_client(name):
-    options = {} if name == "natural" else {"num_clients": 12}
-    found = split(partition=name, classes_per_client=5, **options)
+@pytest.mark.parametrize(
+    "partitioner, num_clients",
+    [
+        (Iid(12), 12),
+        (Natural(), 7),
+        (Dirichlet(clients=12), 12),
+        (Classes(5, 12), 12),
+        (Chunks(12), 12),
+        (Quantity(clients=12), 12),
+        (Mixed(2, 25), 10),
+    ],
+)
+def test_every_image_goes_to_one_client(partitioner, num_clients):
+    found = split(partitioner)
     np.testing.assert_array_equal(np.sort(found.order), np.arange(600))
     assert (found.sizes > 0).all()
-    assert found.num_clients == (7 if name == "natural" else 12)
-    again = split(partition=name, classes_per_client=5, **options)
-    np.testing.assert_array_equal(found.order, again.order)
-    other = split(1, partition=name, classes_per_client=5, **options)
-    assert (found.order != other.order).any()
+    assert found.num_clients == num_clients
+    np.testing.assert_array_equal(found.order, split(partitioner).order)
+    assert (found.order != split(partitioner, 1).order).any()
 
 
 def test_natural_clients_are_those_of_the_data():
-    found = split(partition="natural")
+    found = split(Natural())
     assert found.client_ids == NAMES[:7]
     for k, (_, examples) in enumerate(found.items()):
         assert (OF_CLIENT[examples] == k).all() and len(examples) == sum(k == OF_CLIENT)
 
 
 def test_iid_clients_are_alike():
-    found = split(partition="iid", num_clients=7)
+    found = split(Iid(7))
     assert found.sizes.max() - found.sizes.min() <= 1
     counts = np.stack([np.bincount(LABELS[e], minlength=10) for _, e in found.items()])
     # 60 images of a class on 7 clients, 8.6 on average, standard deviation 2.7.
@@ -50,12 +59,12 @@ def test_iid_clients_are_alike():
 
 
 def test_without_a_number_clients_have_about_a_hundred_images():
-    assert split(partition="iid").num_clients == 6
+    assert split(Iid()).num_clients == 6
 
 
 @pytest.mark.parametrize("sigma, spread", [(0.0, 1.02), (0.5, 2.0), (2.0, 20.0)])
 def test_sizes_are_log_normal(sigma, spread):
-    found = split(partition="quantity", num_clients=20, quantity_sigma=sigma)
+    found = split(Quantity(sigma, 20))
     ratio = found.sizes.max() / found.sizes.min()
     assert ratio <= spread if sigma == 0 else ratio > spread
 
@@ -71,12 +80,8 @@ def test_log_normal_sizes_have_that_distribution():
 
 
 def test_every_client_has_the_least_size():
-    for name, options in (
-        ("quantity", {"quantity_sigma": 3.0}),
-        ("dirichlet", {"dirichlet_alpha": 1.0}),
-    ):
-        found = split(partition=name, num_clients=20, min_client_size=9, **options)
-        assert found.sizes.min() >= 9
+    for partitioner in (Quantity(3.0, 20, 9), Dirichlet(1.0, 20, 9)):
+        assert split(partitioner).sizes.min() >= 9
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 50.0])
@@ -102,56 +107,34 @@ def test_no_place_among_clients_goes_short():
 
 
 def test_classes_per_client():
-    found = split(partition="classes", num_clients=12, classes_per_client=5)
+    found = split(Classes(5, 12))
     for _, examples in found.items():
         assert len(np.unique(LABELS[examples])) == 5
 
 
 def test_chunks_keep_classes_whole_but_at_the_cuts():
-    found = split(partition="chunks", num_clients=10)
+    found = split(Chunks(10))
     of_class = [np.unique(LABELS[examples]) for _, examples in found.items()]
     assert all(len(classes) == 1 for classes in of_class)
 
 
 @pytest.mark.parametrize(
-    "options, message",
+    "partitioner, message",
     [
-        ({"partition": "odd"}, "partition='odd' must be one of iid, natural"),
-        ({"num_clients": 601}, "num_clients=601 must be in 1..600"),
-        ({"num_clients": 0}, "num_clients=0 must be in 1..600"),
-        (
-            {"partition": "dirichlet", "dirichlet_alpha": 0.0},
-            "dirichlet_alpha=0.0 must be above 0",
-        ),
-        (
-            {"partition": "dirichlet", "dirichlet_alpha": 0.01, "num_clients": 100},
-            "100 draws with dirichlet_alpha=0.01 left one of 100 clients",
-        ),
-        (
-            {"partition": "quantity", "quantity_sigma": float("nan")},
-            "quantity_sigma=nan must be",
-        ),
-        (
-            {"partition": "quantity", "num_clients": 10, "min_client_size": 61},
-            "min_client_size=61 must be in 1..60",
-        ),
-        (
-            {"partition": "classes", "classes_per_client": 11, "num_clients": 2},
-            "have 22 places for a class",
-        ),
+        (Iid(601), "clients=601 must be in 1..600"),
+        (Iid(0), "clients=0 must be in 1..600"),
+        (Dirichlet(0.0), "alpha=0.0 must be above 0"),
+        (Dirichlet(0.01, 100), "100 draws with alpha=0.01 left one of 100 clients"),
+        (Quantity(float("nan")), "sigma=nan must be"),
+        (Quantity(clients=10, min_size=61), "min_size=61 must be in 1..60"),
+        (Classes(11, 2), "have 22 places for a class"),
     ],
 )
-def test_bad_options_are_named(options, message):
+def test_bad_options_are_named(partitioner, message):
     with pytest.raises(InvalidInputError, match=message):
-        split(**options)
+        split(partitioner)
 
 
 def test_natural_clients_need_clients():
     with pytest.raises(InvalidInputError, match="partition=natural needs clients"):
-        clients.split(
-            LABELS,
-            None,
-            None,
-            images.ClientOptions("natural"),
-            np.random.default_rng(0),
-        )
+        Natural().split(LABELS, np.random.default_rng(0))

@@ -1,0 +1,134 @@
+"""Words of --dataset: data sets with clients, and images of any origin without them.
+
+A program's own --data_dir stands beside them.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from experiments.common import option_words
+from experiments.common.option_words import Chosen, Word
+from tff_fedss import tasks
+from tff_fedss.datasets import images
+from tff_fedss.datasets.central import labelled_images
+from tff_fedss.errors import InvalidInputError
+
+DATA_DIR = (
+    "images: CLASS/image or CLIENT/CLASS/image, with train/ and test/ above or not, in "
+    "a folder, zip or tar; or an images.csv with path,label and perhaps client and "
+    "split. tfds: TFDS's own folder."
+)
+# Other people's images, as --dataset calls them.
+OWN_IMAGES = ("images", "tfds")
+_HELD_OUT = ("test", "test_share")
+
+
+class _Federated(Mapping):
+    """The words of the data sets with clients, by name; their keywords are options."""
+
+    def __getitem__(self, name: str) -> Word:
+        spec = tasks.DATASETS[name]
+        functions = filter(None, (spec.load, spec.forwards_to))
+        word = option_words.word(*functions, names=spec.options)
+        return Word(f"{spec.title}.", word.options)
+
+    def __iter__(self):
+        return iter(tasks.DATASETS)
+
+    def __len__(self):
+        return len(tasks.DATASETS)
+
+
+FEDERATED = _Federated()
+
+
+def partitions(spec: tasks.DatasetSpec) -> dict[str, Word]:
+    """Returns the words of --partition for a data set, the default first."""
+    return {
+        name: Word() if kind is None else option_words.word(kind)
+        for name, kind in spec.partitions.items()
+    }
+
+
+def keywords(dataset: Chosen, data_dir: str | None, flag: str) -> dict[str, Any]:
+    """Returns what a data set with clients is loaded with, so far as a user says it.
+
+    Args:
+        dataset: One of `tasks.DATASETS`.
+        data_dir: The value of --data_dir.
+        flag: The name of the flag that says which data set.
+
+    Raises:
+        InvalidInputError: If the data set is not read from a --data_dir.
+    """
+    if "data_dir" in tasks.DATASETS[dataset.name].keywords:
+        return {"data_dir": data_dir, **dataset.options}
+    if data_dir is not None:
+        raise InvalidInputError(
+            f"--data_dir={data_dir} has no effect on --{flag}={dataset.name}."
+        )
+    return dict(dataset.options)
+
+
+def central(known: Iterable[str]) -> dict[str, Word]:
+    """Returns the words for data sets without clients.
+
+    Args:
+        known: Those of a program, beside `OWN_IMAGES`.
+    """
+    return {
+        **dict.fromkeys(known, Word()),
+        "images": option_words.word(
+            images.load_folder, images.federated, names=("folders", *_HELD_OUT)
+        ),
+        "tfds": option_words.word(
+            images.load_tfds,
+            images.federated,
+            names=("name", "image", "label", "client", *_HELD_OUT),
+        ),
+    }
+
+
+def open_index(dataset: Chosen, data_dir: str | None) -> images.ImageIndex:
+    """Indexes other people's images.
+
+    Args:
+        dataset: "tfds", or what is read as "images" are.
+        data_dir: Where they are.
+
+    Raises:
+        InvalidInputError: If they are not there, ambiguous or damaged.
+    """
+    options = {k: v for k, v in dataset.options.items() if k not in _HELD_OUT}
+    if dataset.name == "tfds":
+        # TFDS takes seconds to import.
+        from tff_fedss.datasets.images import tfds_index
+
+        return tfds_index.load(data_dir=data_dir, **options)
+    return images.open_folder(data_dir, test=dataset.options.get("test"), **options)
+
+
+def held_out(dataset: Chosen) -> dict[str, Any]:
+    """Returns what is said of the test, as arguments."""
+    return {k: v for k, v in dataset.options.items() if k in _HELD_OUT}
+
+
+def load_labelled(
+    dataset: Chosen, data_dir: str | None, image_size: int | None
+) -> labelled_images.LabelledImages:
+    """Loads labelled images: other people's, or known ones by their name.
+
+    Args:
+        dataset: One of `OWN_IMAGES`, or of `labelled_images.SOURCES`.
+        data_dir: Where they are.
+        image_size: See `labelled_images.load`.
+
+    Raises:
+        InvalidInputError: If the data are not there, damaged or larger than memory.
+    """
+    if dataset.name in OWN_IMAGES:
+        index = open_index(dataset, data_dir)
+        return labelled_images.from_index(
+            index, image_size=image_size, **held_out(dataset)
+        )
+    return labelled_images.load(dataset.name, data_dir, image_size=image_size)

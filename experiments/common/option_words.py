@@ -1,0 +1,248 @@
+"""Option words: flags of the form `--FLAG=WORD:OPTION=VALUE,OPTION=VALUE`.
+
+An option stands behind the word that it belongs to, so that an option without effect
+cannot be typed. The options of a word are the keywords of a dataclass or a function:
+the annotations say their types and bounds, the docstring what they mean.
+
+    @dataclasses.dataclass(frozen=True)
+    class Gaussian:  # With a docstring, whose Attributes are the texts of --help.
+        noise: Annotated[float, Range(low=0.0)]
+        clip: Annotated[float, Range(low=1e-9)] = 1.0
+
+    WORDS = {"none": Word(), "gaussian": word(Gaussian)}
+    name, options = parse("dp", "gaussian:noise=1", WORDS)
+"""
+
+import dataclasses
+import inspect
+import math
+import os
+import pathlib
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from tff_fedss.errors import InvalidInputError
+
+NEEDED = inspect.Parameter.empty
+# What messages call a type, and what an example has of it.
+_KINDS = {
+    int: ("a whole number", "10"),
+    float: ("a number", "1"),
+    str: ("a text", "NAME"),
+    bool: ("true or false", "true"),
+    pathlib.Path: ("a path", "FILE"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The numbers that an option takes, for `Annotated`."""
+
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """An option of a word.
+
+    Attributes:
+        kind: Its type, of `_KINDS`.
+        default: None: left open; `NEEDED`: there is none.
+        choices: The texts that it takes; empty: any.
+        range: The numbers that it takes.
+        help: What it means.
+    """
+
+    kind: type
+    default: Any
+    choices: tuple[str, ...] = ()
+    range: Range = Range()
+    help: str = ""
+
+    @property
+    def expected(self) -> str:
+        """What it takes, in words."""
+        if self.choices:
+            return " or ".join(self.choices)
+        text, low, high = _KINDS[self.kind][0], self.range.low, self.range.high
+        text += f" of at least {low:g}" if low > -math.inf else ""
+        return text + (f", at most {high:g}" if high < math.inf else "")
+
+    @property
+    def example(self) -> str:
+        """A value that it takes."""
+        if self.default not in (None, NEEDED):
+            return as_text(self.default)
+        return self.choices[-1] if self.choices else _KINDS[self.kind][1]
+
+    def parse(self, text: str) -> Any:
+        """Returns the value of a text; raises a ValueError if there is none."""
+        if self.choices and text not in self.choices:
+            raise ValueError
+        if self.kind is bool:
+            return ("false", "true").index(text.lower()) == 1
+        value = self.kind(text)
+        if self.kind in (int, float):
+            in_range = self.range.low <= value <= self.range.high
+            if not math.isfinite(value) or not in_range:
+                raise ValueError
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """What may stand before the colon: its meaning, and its options by name."""
+
+    help: str = ""
+    options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
+
+
+class Chosen(NamedTuple):
+    """What a user has typed: a word, and the values of the options that are given."""
+
+    name: str
+    options: dict[str, Any]
+
+    def __str__(self):
+        given = [f"{name}={as_text(value)}" for name, value in self.options.items()]
+        return ":".join([self.name, *filter(None, [",".join(given)])])
+
+
+def word(*functions: Callable, names: Collection[str] | None = None) -> Word:
+    """Makes a word of the keywords of functions or dataclasses.
+
+    Args:
+        *functions: The first one's docstring begins with the meaning of the word.
+        names: The keywords that are options; by default all. Those that no text stands
+            for, such as lists, are none.
+    """
+    options = {}
+    for function in functions:
+        texts = _documented(function)
+        for name, parameter in inspect.signature(function).parameters.items():
+            if (names is None or name in names) and name not in options:
+                option = _option(parameter, texts.get(name, ""))
+                options |= {} if option is None else {name: option}
+    summary = inspect.getdoc(functions[0]).partition("\n\n")[0]
+    return Word(" ".join(summary.split()), options)
+
+
+def parse(flag: str, text: str, words: Mapping[str, Word], where: str = "") -> Chosen:
+    """Reads the value of a flag.
+
+    Args:
+        flag: Its name, for messages.
+        text: WORD or WORD:OPTION=VALUE,...
+        words: Those that there are.
+        where: What has these words, if not the flag itself, for messages.
+
+    Returns:
+        The word and its options: those with another value than their default, in the
+        order in which they are declared.
+
+    Raises:
+        InvalidInputError: If it is no such text.
+    """
+    name, colon, rest = text.partition(":")
+    if name not in words:
+        raise InvalidInputError(
+            f"--{flag}={text}: expected one of {', '.join(words)}{where}."
+        )
+    options = words[name].options
+    found: dict[str, Any] = {}
+    for item in rest.split(",") if colon else ():
+        key, equals, value = item.partition("=")
+        if key not in options:
+            has = f"it has {', '.join(options)}" if options else "it has none"
+            raise _mistake(flag, text, words, f"{name!r} has no option {key}; {has}")
+        if key in found:
+            raise _mistake(flag, text, words, f"{key} is given twice")
+        try:
+            found[key] = options[key].parse(value)
+        except ValueError:
+            problem = f"{key} is {options[key].expected}, found {value!r}"
+            raise _mistake(flag, text, words, problem) from None
+    for key, option in options.items():
+        if option.default is NEEDED and key not in found:
+            raise _mistake(flag, text, words, f"{name!r} needs {key}")
+    given = {k: found[k] for k in options if k in found}
+    return Chosen(name, {k: v for k, v in given.items() if v != options[k].default})
+
+
+def _mistake(
+    flag: str, text: str, words: Mapping[str, Word], problem: str
+) -> InvalidInputError:
+    name = text.partition(":")[0]
+    return InvalidInputError(
+        f"--{flag}={text}: {problem}; for example --{flag}={example(name, words)}."
+    )
+
+
+def example(name: str, words: Mapping[str, Word]) -> str:
+    """Returns a word with the options that it needs, or else the first one."""
+    options = words[name].options
+    shown = [key for key, option in options.items() if option.default is NEEDED]
+    shown = shown or list(options)[:1]
+    return str(Chosen(name, {key: options[key].example for key in shown}))
+
+
+def help_of(flag: str, words: Mapping[str, Word]) -> list[str]:
+    """Returns the lines of --help on the words that have options."""
+    lines = []
+    for name, word in words.items():
+        if not word.options:
+            continue
+        text = f"--{flag}={example(name, words)}: {word.help}"
+        lines += textwrap.wrap(
+            text, 80, initial_indent=" " * 6, subsequent_indent=" " * 10
+        )
+        for key, option in word.options.items():
+            text = f"{key}: {option.help}"
+            if option.default not in (None, NEEDED):
+                text += f" Default: {as_text(option.default)}."
+            lines += textwrap.wrap(
+                text, 80, initial_indent=" " * 10, subsequent_indent=" " * 14
+            )
+    return lines
+
+
+def as_text(value: Any) -> str:
+    """Returns a value as it is typed."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _option(parameter: inspect.Parameter, text: str) -> Option | None:
+    """The option that a keyword is; None if no text stands for its values."""
+    kind, bounds = parameter.annotation, Range()
+    if typing.get_origin(kind) is Annotated:
+        kind, bounds = typing.get_args(kind)
+    is_union = typing.get_origin(kind) in (types.UnionType, typing.Union)
+    parts = typing.get_args(kind) if is_union else [kind]
+    literal = [p for p in parts if typing.get_origin(p) is Literal]
+    choices = typing.get_args(literal[0]) if literal else ()
+    if choices or os.PathLike in parts:
+        kinds = [str if choices else pathlib.Path]
+    else:
+        kinds = [part for part in parts if part in _KINDS]
+    if not kinds:
+        return None
+    return Option(kinds[0], parameter.default, choices, bounds, text)
+
+
+def _documented(function: Callable) -> dict[str, str]:
+    """The sections Args and Attributes of a docstring, by name."""
+    found: dict[str, str] = {}
+    is_inside, name = False, ""
+    for line in inspect.getdoc(getattr(function, "func", function)).splitlines():
+        if not line.startswith(" "):
+            is_inside = line in ("Args:", "Attributes:")
+        elif is_inside and (entry := re.fullmatch(r" {4}(\**\w+): (.*)", line)):
+            name, found[entry[1]] = entry[1], entry[2]
+        elif is_inside:
+            found[name] += " " + line.strip()
+    return found

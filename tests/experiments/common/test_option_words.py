@@ -1,0 +1,139 @@
+import dataclasses
+import os
+import pathlib
+from typing import Annotated, Literal
+
+import pytest
+
+from experiments.common import config, option_words
+from experiments.common.option_words import Range, Word, parse, word
+from tff_fedss.errors import InvalidInputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian:
+    """Noise that is new
+    in each round.
+
+    Attributes:
+        noise: z, the standard
+            deviation.
+        clip: C.
+    """
+
+    noise: Annotated[float, Range(low=0.0)]
+    clip: Annotated[float, Range(low=1e-9, high=10)] = 1.0
+    sampling: Literal["fixed", "poisson"] | None = None
+    adaptive: bool = False
+    restart: int | None = None
+    file: str | os.PathLike | None = None
+    lists: tuple[int, ...] = ()
+
+
+WORDS = {"none": Word(), "gaussian": word(Gaussian)}
+
+
+@pytest.mark.parametrize(
+    "text, options, canonical",
+    [
+        ("none", {}, "none"),
+        ("gaussian:noise=1", {"noise": 1.0}, "gaussian:noise=1.0"),
+        # Defaults are left out, and the order is that of the declaration.
+        ("gaussian:clip=1,noise=.5", {"noise": 0.5}, "gaussian:noise=0.5"),
+        (
+            "gaussian:restart=3,sampling=poisson,adaptive=true,noise=0,file=a/b.csv",
+            dict(
+                noise=0.0,
+                sampling="poisson",
+                adaptive=True,
+                restart=3,
+                file=pathlib.Path("a/b.csv"),
+            ),
+            "gaussian:noise=0.0,sampling=poisson,adaptive=true,restart=3,file=a/b.csv",
+        ),
+    ],
+)
+def test_a_word_and_its_options(text, options, canonical):
+    chosen = parse("dp", text, WORDS)
+    assert chosen == (text.partition(":")[0], options)
+    assert str(chosen) == canonical and parse("dp", canonical, WORDS) == chosen
+
+
+EXAMPLE = "; for example --dp=gaussian:noise=1."
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("gausian:noise=1", "--dp=gausian:noise=1: expected one of none, gaussian."),
+        (
+            "gaussian:nois=1",
+            "--dp=gaussian:nois=1: 'gaussian' has no option nois; it has noise, clip, "
+            "sampling, adaptive, restart, file" + EXAMPLE,
+        ),
+        ("none:noise=1", "'none' has no option noise; it has none; for example"),
+        ("gaussian", "--dp=gaussian: 'gaussian' needs noise" + EXAMPLE),
+        ("gaussian:", "'gaussian' has no option ; it has noise"),
+        ("gaussian:noise=-1", "noise is a number of at least 0, found '-1'" + EXAMPLE),
+        ("gaussian:noise=nan", "noise is a number of at least 0, found 'nan'"),
+        ("gaussian:noise=inf", "noise is a number of at least 0, found 'inf'"),
+        ("gaussian:noise=1,clip=11", "clip is a number of at least 1e-09, at most 10,"),
+        ("gaussian:noise=1,noise=2", "noise is given twice"),
+        ("gaussian:noise=1,restart=x", "restart is a whole number, found 'x'"),
+        ("gaussian:noise=1,adaptive=yes", "adaptive is true or false, found 'yes'"),
+        (
+            "gaussian:noise=1,sampling=some",
+            "sampling is fixed or poisson, found 'some'",
+        ),
+        ("gaussian:noise=1,lists=1", "has no option lists"),
+    ],
+)
+def test_a_mistake_is_named_with_an_example(text, message):
+    with pytest.raises(InvalidInputError) as error:
+        parse("dp", text, WORDS)
+    assert message in str(error.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(config.Config):
+    """What a user asks for."""
+
+    dp: str | None = config.flag(None, "Noise.", words=WORDS)
+
+
+def test_flags_with_words():
+    assert config.parse(Config(), "--dp=gaussian:clip=1,noise=2").dp == (
+        "gaussian:noise=2.0"
+    )
+    with pytest.raises(InvalidInputError, match="--dp=gaussian: 'gaussian' needs"):
+        config.parse(Config(), "--dp=gaussian")
+    (text,) = config.help_of(Config())
+    assert "--dp=none|gaussian:OPTION=VALUE,..." in text
+    assert "--dp=gaussian:noise=1: Noise that is new in each round." in text
+    assert (
+        "noise: z, the standard deviation." in text and "clip: C. Default: 1.0" in text
+    )
+
+
+def test_options_of_several_functions():
+    def load(name, *, folders: Literal["a", "b"] = "a", **options):
+        """Loads.
+
+        Args:
+            folders: Which.
+            **options: More.
+        """
+
+    def more(images, *, size: int = 3):
+        """More.
+
+        Args:
+            size: How large.
+        """
+
+    found = word(load, more)
+    assert list(found.options) == ["folders", "size"] and found.help == "Loads."
+    assert found.options["folders"] == option_words.Option(
+        str, "a", ("a", "b"), help="Which."
+    )
+    assert list(word(load, more, names=["size"]).options) == ["size"]

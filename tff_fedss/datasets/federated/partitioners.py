@@ -1,0 +1,171 @@
+"""Partitioners: the ways to split labelled images over clients, and their options.
+
+What they compute is in `partitions`. The options are checked there, too.
+"""
+
+import abc
+import dataclasses
+import math
+
+import numpy as np
+
+from tff_fedss.datasets import splits
+from tff_fedss.datasets.federated import partitions
+from tff_fedss.datasets.federated.class_slots import class_slots
+from tff_fedss.datasets.federated.partitions import Partition
+from tff_fedss.errors import InvalidInputError
+
+_IMAGES_PER_CLIENT = 100  # of clients whose number nobody has given
+
+
+class Partitioner(abc.ABC):
+    """A way to split images over clients."""
+
+    @abc.abstractmethod
+    def split(
+        self,
+        labels: np.ndarray,
+        rng: np.random.Generator,
+        owners: np.ndarray | None = None,
+        owner_names: list[str] | None = None,
+    ) -> Partition:
+        """Splits images over clients.
+
+        Args:
+            labels: The class of every image, int[N].
+            rng: Where the draws come from.
+            owners: Whose every image is by the data themselves, int[N], positions in
+                owner_names; None: they do not say.
+            owner_names: The names of the clients that the data have.
+
+        Raises:
+            InvalidInputError: If the options do not fit the images.
+        """
+
+
+def _num_clients(clients: int | None, labels: np.ndarray) -> int:
+    if clients is None:
+        clients = max(1, round(len(labels) / _IMAGES_PER_CLIENT))
+    partitions.check_num_clients(clients, len(labels))
+    return clients
+
+
+@dataclasses.dataclass(frozen=True)
+class Iid(Partitioner):
+    """Images in random order, cut into equal parts.
+
+    Attributes:
+        clients: How many clients; by default about 100 images each.
+    """
+
+    clients: int | None = None
+
+    def split(self, labels, rng, owners=None, owner_names=None):
+        """See the base class."""
+        return partitions.iid(len(labels), _num_clients(self.clients, labels), rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class Natural(Partitioner):
+    """The clients that the data themselves have, with their names."""
+
+    def split(self, labels, rng, owners=None, owner_names=None):
+        """See the base class."""
+        if owners is None:
+            raise InvalidInputError(f"partition=natural {splits.NEEDS_CLIENTS}")
+        return partitions.natural(owners, owner_names, rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dirichlet(Partitioner):
+    """Each class cut in proportions from a Dirichlet distribution.
+
+    Attributes:
+        alpha: The concentration; less is more uneven.
+        clients: How many clients; by default about 100 images each.
+        min_size: No client has fewer images.
+    """
+
+    alpha: float = 0.5
+    clients: int | None = None
+    min_size: int = 1
+
+    def split(self, labels, rng, owners=None, owner_names=None):
+        """See the base class."""
+        num_clients = _num_clients(self.clients, labels)
+        return partitions.dirichlet(labels, num_clients, self.alpha, self.min_size, rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes(Partitioner):
+    """The same number of classes on each client.
+
+    Attributes:
+        per_client: How many classes a client has.
+        clients: How many clients; by default about 100 images each.
+    """
+
+    per_client: int = 20
+    clients: int | None = None
+
+    def split(self, labels, rng, owners=None, owner_names=None):
+        """See the base class."""
+        num_clients = _num_clients(self.clients, labels)
+        return class_slots(labels, num_clients, self.per_client, rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks(Partitioner):
+    """Whole classes but at the cuts, and as many images on each client.
+
+    Attributes:
+        clients: How many clients; by default about 100 images each.
+    """
+
+    clients: int | None = None
+
+    def split(self, labels, rng, owners=None, owner_names=None):
+        """See the base class."""
+        size = math.ceil(len(labels) / _num_clients(self.clients, labels))
+        return partitions.chunks(labels, size, rng)
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantity(Partitioner):
+    """Images at random on clients of log-normal sizes.
+
+    Attributes:
+        sigma: The standard deviation of the logarithm of a client's share.
+        clients: How many clients; by default about 100 images each.
+        min_size: No client has fewer images.
+    """
+
+    sigma: float = 1.0
+    clients: int | None = None
+    min_size: int = 1
+
+    def split(self, labels, rng, owners=None, owner_names=None):
+        """See the base class."""
+        num_clients = _num_clients(self.clients, labels)
+        return partitions.quantity(
+            len(labels), num_clients, self.sigma, self.min_size, rng
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed(Partitioner):
+    """A few classes on each client, in the paper's proportions (FedSS, A.4).
+
+    Attributes:
+        classes_per_client: Mean number of classes of a client.
+        images_per_class: Mean number of images of each of them.
+    """
+
+    classes_per_client: int = 20
+    images_per_class: int = 5
+
+    def split(self, labels, rng, owners=None, owner_names=None):
+        """See the base class."""
+        return partitions.grouped_shares(
+            labels, self.classes_per_client, self.images_per_class, rng
+        )

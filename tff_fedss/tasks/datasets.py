@@ -1,0 +1,283 @@
+"""Table of the data sets of federated experiments: how each is loaded, its settings.
+
+To add a data set, write a function that returns a `FederatedDataset`, and a line of
+`DATASETS`. The function's keywords are the options that a user has, on the command
+line, too: `--dataset=NAME:KEYWORD=VALUE,...`. See `DatasetSpec`.
+"""
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tff_fedss.datasets import (
+    imagenet21k,
+    images,
+    landmarks,
+    omniglot,
+    splits,
+    stanford_online_products,
+    synthetic,
+    tiny_imagenet,
+)
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.datasets.fingerprint import Fingerprint
+from tff_fedss.tasks.classification import Classification
+from tff_fedss.tasks.retrieval import Retrieval
+
+# What can be asked of images, by the name that a user gives it.
+KINDS = {"classification": Classification, "retrieval": Retrieval}
+# What a load takes of the run, if it takes it; its other keywords are its options.
+_OF_THE_RUN = frozenset(
+    {
+        "data_dir",
+        "image_size",
+        "partition",
+        "retrieval",
+        "validation_share",
+        "on_validation",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The hyper-parameters of one experiment, where the user names no others.
+
+    The values for the paper's data sets are those of FedSS, sections 4.2, 4.3, A.2 and
+    A.4. What is the same for all of them (A.2: d = 64, batches of 32, server learning
+    rate 1.0 and momentum 0.9) is the default of the flags themselves.
+
+    Attributes:
+        rounds: How many rounds the paper trains.
+        clients_per_round: K.
+        client_learning_rate: eta.
+        num_negatives: The values of m = |N_k| that the tables compare, increasing.
+        image_size: Height and width of what the model sees, in pixels.
+        model: phi, by its name on the command line.
+        warm_start_epochs: Central epochs on public images before the rounds.
+        rounds_per_evaluation: How often to measure.
+        starts_pretrained: Whether the paper starts phi from ImageNet-1k.
+    """
+
+    rounds: int
+    clients_per_round: int
+    client_learning_rate: float
+    num_negatives: tuple[int, ...]
+    image_size: int = 224
+    model: str = "mobilenet_v3_paper"
+    warm_start_epochs: int = 0
+    rounds_per_evaluation: int = 100
+    starts_pretrained: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetSpec:
+    """A data set of federated experiments.
+
+    Attributes:
+        title: How tables write it.
+        settings: For each of `KINDS` that the data set serves, the default first, its
+            hyper-parameters.
+        load: Loads it. Of what a run decides it takes image_size and, where they mean
+            something, data_dir, partition, retrieval (for the test of unseen classes;
+            needed if it serves both kinds), and validation_share with on_validation
+            (else `splits.hold_out_clients` sees to them). The annotation of partition
+            is a union of `partitioners`, or a `Literal` of words. All other keywords
+            are the options of the data set, documented in the docstring.
+        forwards_to: What load passes its own **keywords to, if it has any: they are
+            options, too.
+    """
+
+    title: str
+    settings: Mapping[str, Settings]
+    load: Callable[..., FederatedDataset]
+    forwards_to: Callable[..., FederatedDataset] | None = None
+
+    @property
+    def keywords(self) -> dict[str, inspect.Parameter]:
+        """What a load takes, by name."""
+        found: dict[str, inspect.Parameter] = {}
+        for function in filter(None, (self.forwards_to, self.load)):
+            found |= {
+                name: parameter
+                for name, parameter in inspect.signature(function).parameters.items()
+                if name in _OF_THE_RUN
+                or parameter.kind is parameter.KEYWORD_ONLY
+                or parameter.default is not parameter.empty
+            }
+        return found
+
+    @property
+    def options(self) -> list[str]:
+        """The names of the options that a user has."""
+        return [name for name in self.keywords if name not in _OF_THE_RUN]
+
+    @property
+    def partitions(self) -> dict[str, type | None]:
+        """The ways to split it over clients, the default first; empty if there is one.
+
+        By name, a partitioner or, for a word without options, None.
+        """
+        if "partition" not in self.keywords:
+            return {}
+        annotation = self.keywords["partition"].annotation
+        choices = typing.get_args(annotation)
+        if isinstance(annotation, types.UnionType):
+            return {choice.__name__.lower(): choice for choice in choices}
+        return dict.fromkeys(choices)
+
+    def open(
+        self,
+        kind: str,
+        *,
+        validation_share: float = 0.0,
+        on_validation: bool = False,
+        **keywords: Any,
+    ) -> FederatedDataset:
+        """Loads the data set.
+
+        Args:
+            kind: One of `KINDS`.
+            validation_share: See `splits.hold_out_clients`.
+            on_validation: See `splits.hold_out_clients`.
+            **keywords: Others of `keywords`.
+
+        Raises:
+            InvalidInputError: If the data are not there, or damaged.
+        """
+        if "retrieval" in self.keywords:
+            keywords["retrieval"] = kind == "retrieval"
+        validation = dict(
+            validation_share=validation_share, on_validation=on_validation
+        )
+        if "validation_share" in self.keywords:
+            return self.load(**keywords, **validation)
+        return splits.hold_out_clients(self.load(**keywords), **validation)
+
+
+# For two cores.
+_SMALL = Settings(
+    rounds=100,
+    clients_per_round=16,
+    client_learning_rate=0.1,
+    num_negatives=(5, 10, 20, 40, 80),
+    image_size=28,
+    model="small_cnn",
+    warm_start_epochs=4,
+    rounds_per_evaluation=10,
+)
+
+# Photographs of any kind: m is that of 20 classes and more.
+_OWN_IMAGES = dataclasses.replace(
+    _SMALL,
+    num_negatives=(20,),
+    image_size=56,
+    warm_start_epochs=0,
+)
+
+DATASETS = {
+    # Drawn as they are asked for: nothing to download, any n.
+    "glyphs": DatasetSpec(
+        "glyphs",
+        {"classification": dataclasses.replace(_SMALL, num_negatives=(5, 10, 20, 40))},
+        synthetic.glyphs,
+    ),
+    # The paper's two tasks: classification as in section 4.2, on the hands of people
+    # who are no clients; retrieval as in section 4.3, of characters no client has.
+    "omniglot": DatasetSpec(
+        "Omniglot", {"classification": _SMALL, "retrieval": _SMALL}, omniglot.load
+    ),
+    "tiny_imagenet": DatasetSpec(
+        "Tiny-ImageNet",
+        {
+            "classification": dataclasses.replace(
+                _SMALL, rounds=200, image_size=56, warm_start_epochs=0
+            )
+        },
+        tiny_imagenet.load,
+    ),
+    # Landmark recognition with natural clients (FedSS, section 4.2, Table 1).
+    "landmarks": DatasetSpec(
+        "Landmarks-User-160k",
+        {
+            "classification": Settings(
+                rounds=5000,
+                clients_per_round=64,
+                client_learning_rate=0.01,
+                num_negatives=(5, 10, 20, 40, 80),
+                starts_pretrained=True,
+            )
+        },
+        landmarks.load,
+    ),
+    # Retrieval of unseen products (FedSS, section 4.3, Tables 2 and 4).
+    "sop": DatasetSpec(
+        "Stanford Online Products",
+        {
+            "retrieval": Settings(
+                rounds=2000,
+                clients_per_round=32,
+                client_learning_rate=0.01,
+                num_negatives=(5, 10, 20, 40, 80),
+                starts_pretrained=True,
+            )
+        },
+        stanford_online_products.load,
+    ),
+    # Classification among 21 thousand classes (FedSS, A.4, Table 3).
+    "imagenet21k": DatasetSpec(
+        "ImageNet-21k",
+        {
+            "classification": Settings(
+                rounds=25_000,
+                # The paper does not say K for this data set; this is Landmarks'.
+                clients_per_round=64,
+                client_learning_rate=0.001,
+                num_negatives=(50, 100, 200, 400, 800),
+                rounds_per_evaluation=500,
+            )
+        },
+        imagenet21k.load,
+    ),
+    "images": DatasetSpec(
+        "own images",
+        {"classification": _OWN_IMAGES, "retrieval": _OWN_IMAGES},
+        images.load_folder,
+        forwards_to=images.federated,
+    ),
+    "tfds": DatasetSpec(
+        "TFDS",
+        {"classification": _OWN_IMAGES, "retrieval": _OWN_IMAGES},
+        images.load_tfds,
+        forwards_to=images.federated,
+    ),
+}
+
+
+def load_clients(
+    name: str, kind: str, keywords: Mapping[str, Any]
+) -> tuple[Callable[..., Mapping[str, Any]], Fingerprint]:
+    """Loads a data set where clients train on it, such as on a machine of a cluster.
+
+    Args:
+        name: The data set's, of `DATASETS`.
+        kind: One of `KINDS`.
+        keywords: Of `DatasetSpec.open`, with absolute paths.
+
+    Returns:
+        What makes a client's argument, `Task.client`, and the fingerprint of the data.
+
+    Raises:
+        InvalidInputError: If the data are not there, or damaged.
+    """
+    task = KINDS[kind](DATASETS[name].open(kind, **keywords), _no_model)
+    return task.client, task.fingerprint()
+
+
+def _no_model() -> tf.keras.Model:
+    raise NotImplementedError("Here are clients' data alone.")
