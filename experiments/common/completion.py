@@ -1,7 +1,7 @@
 """Bash completion: `eval "$(./run.sh completion)"`, which prints what this writes.
 
-The words are those of the programs: their flags, the values of flags with choices, the
-tables of the papers and their cells. Nothing is imported when Tab is pressed.
+The words are those of the programs: the flags and what they take, the tables of the
+papers and their cells. Nothing is imported when Tab is pressed.
 """
 
 import importlib
@@ -49,7 +49,7 @@ def words(programs: Mapping[str, str]) -> dict[str, list[str]]:
         values = {}
         config = getattr(importlib.import_module(module), "Config", None)
         for name, flag in config.flags().items() if config else ():
-            values[f"--{name}"] = list(flag.choices or ())
+            values[f"--{name}"] = list(flag.choices or flag.words or ())
         if module in by_module:
             values["--cell"] = by_module[module]
         follow = [f"{name}=" for name in values]

@@ -11,8 +11,7 @@ _PAGE = dict(
     metrics=(Metric("top1", "top-1 %"),),
 )
 _COMMON = dict(
-    dataset="glyphs",
-    num_classes=40,
+    dataset="glyphs:num_classes=40",
     clients_per_round=2,
     warm_start_epochs=0,
     rounds_per_evaluation=2,
