@@ -96,8 +96,10 @@ def main(config: Config) -> None:
                 "text": text,
                 "metric": task.metric,
                 task.metric: metric,
-                "num_classes": task.dataset.num_classes,
-                "num_clients": task.dataset.num_clients,
+                "data": {
+                    "num_classes": task.dataset.num_classes,
+                    "num_clients": task.dataset.num_clients,
+                },
                 "measured": {
                     "classes_per_client": float(
                         np.mean([row["classes_per_client"] for row in trained])

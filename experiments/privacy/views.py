@@ -98,7 +98,7 @@ def _attacks(run: results.Run) -> pd.DataFrame:
     frame = pd.DataFrame(run.result["attacks"])
     frame = frame[frame.control == ""]
     # Sums are counted by rounds. 16 of 99 clients a round: 186 of them are 30.
-    per_round = int(run.flags["clients_per_round"]) / run.result["num_clients"]
+    per_round = int(run.flags["clients_per_round"]) / run.result["data"]["num_clients"]
     times = {round(t / per_round): t for t in _PARTICIPATIONS}
     x = [
         times.get(x, round(x * per_round, 1)) if name in attacks.TRACED else x
@@ -128,7 +128,7 @@ def _row(view: View, m: int, runs: Sequence[results.Run]) -> dict:
     rows_per_client = {
         "sampled": [None] * len(runs),
         "union": measured.union,
-        "all": [run.result["num_classes"] for run in runs],
+        "all": [run.result["data"]["num_classes"] for run in runs],
     }[view.requests]
     dim = int(runs[0].flags["embedding_dim"])
     traffic = [

@@ -54,6 +54,7 @@ def write_training(folder, attacks, metric=0.5, num_clients=5, **flags):
         "embedding_dim": 64,
         **flags,
     }
+    flags = {name: str(value) for name, value in flags.items()}
     (folder / "flags.txt").write_text(run_files.as_flagfile(flags))
     (folder / "metrics.csv").write_text(
         f"method,round,top1\nfedss,0,\nfedss,1,\nfedss,2,{metric}\n"
@@ -63,8 +64,7 @@ def write_training(folder, attacks, metric=0.5, num_clients=5, **flags):
         "text": "",
         "metric": "top1",
         "top1": metric,
-        "num_classes": 60,
-        "num_clients": num_clients,
+        "data": {"num_classes": 60, "num_clients": num_clients},
         "measured": {
             "classes_per_client": 20.0,
             "union": 33.0,
