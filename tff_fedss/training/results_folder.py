@@ -91,16 +91,8 @@ class ResultsFolder:
         return result
 
     def summary(self, key: str) -> str | None:
-        """Returns what to print of a finished run; None if it is not finished.
-
-        Args:
-            key: Of its result.
-
-        Raises:
-            InvalidInputError: If the result is damaged.
-        """
-        result = self.result
-        if result is None:
+        """Returns what to print of a finished run: this part of `result`, see there."""
+        if (result := self.result) is None:
             return None
         return f"Done before, nothing to run.\n{result[key]}"
 
