@@ -27,7 +27,6 @@ from experiments.common import config, program
 from tff_fedss import files
 from tff_fedss.datasets import stanford_online_products
 from tff_fedss.datasets.federated import partitions, split_csv
-from tff_fedss.errors import InvalidInputError
 
 _OUTPUT = pathlib.Path(__file__).parent / "partitions" / "sop_596_clients.csv"
 
@@ -50,52 +49,20 @@ class Config(config.Config):
 
 
 def main(config: Config) -> None:
-    """Writes the file that the flags ask for and prints what is in it."""
-    write(config.data_dir, config.output, config.images_per_client, config.seed)
-
-
-def write(data_dir: str | None, output: str, images_per_client: int, seed: int) -> None:
-    """Writes a partition and prints what is in it.
-
-    Args:
-        data_dir: Where Ebay_train.txt is; see `read_train_listing`.
-        output: The file to write; its folder is made if it is not there.
-        images_per_client: How many images a client has.
-        seed: Which partition.
-
-    Raises:
-        InvalidInputError: If an argument cannot be used, or the data is not there or
-            damaged.
-        RunStoppedError: If the file cannot be written.
-    """
-    if not data_dir:
-        raise InvalidInputError(
-            "--data_dir is missing: name a folder that holds "
-            f"{stanford_online_products.ARCHIVE} or what it unpacks to."
-        )
-    path = pathlib.Path(output)
-    if not output or path.name in ("", "..") or path.is_dir():
-        raise InvalidInputError(
-            f"--output={output}: expected the name of a CSV file to write."
-        )
-    train = stanford_online_products.read_train_listing(data_dir)
-    partition = stanford_online_products.make_partition(train, images_per_client, seed)
-    files.make_folder(path.parent)
-    split_csv.write(path, stanford_online_products.to_split(train, partition))
+    """Writes the partition that the flags ask for and prints what is in it."""
+    train = stanford_online_products.read_train_listing(config.data_dir)
+    partition = stanford_online_products.make_partition(
+        train, config.images_per_client, config.seed
+    )
+    files.make_folder(pathlib.Path(config.output).parent)
+    split = stanford_online_products.to_split(train, partition)
+    split_csv.write(config.output, split)
     print(summary(partition, train.labels))
-    print(f"Written to {output}")
+    print(f"Written to {config.output}")
 
 
 def summary(partition: partitions.Partition, labels: np.ndarray) -> str:
-    """Describes a partition in three lines.
-
-    Args:
-        partition: The clients.
-        labels: The class of every image, int32[N].
-
-    Returns:
-        The text.
-    """
+    """Describes a partition in three lines; labels are those of all images."""
     counts = partitions.class_counts(partition, labels)
     classes = np.bincount(counts.clients)
     return (

@@ -2,9 +2,6 @@
 
 import collections
 import csv
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,18 +11,9 @@ from tests import sop_archive
 from tff_fedss.datasets import stanford_online_products as sop
 from tff_fedss.errors import InvalidInputError
 
-_ROOT = pathlib.Path(__file__).parents[2]
 
-
-def _run(*flags):
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "data.partition_sop", *flags],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-    )
+def _run(data_dir, output, **options):
+    partition_sop.main(partition_sop.Config(str(data_dir), str(output), **options))
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +28,15 @@ def original_size(tmp_path_factory):
     return folder.parent, rows
 
 
-def test_the_papers_clients(original_size, tmp_path):
+def test_the_papers_clients(original_size, tmp_path, capsys):
     folder, rows = original_size
     output = tmp_path / "new" / "clients.csv"
-    done = _run(f"--data_dir={folder}", f"--output={output}")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    _run(folder, output)
+    printed = capsys.readouterr().out
+    assert printed.splitlines() == [
         "596 clients, 59,551 images of 11,318 classes",
         "images per client:  min 51, median 100, mean 99.92, max 100",
-        *[line for line in done.stdout.splitlines() if line.startswith("classes per")],
+        *[line for line in printed.splitlines() if line.startswith("classes per")],
         f"Written to {output}",
     ]
     with output.open() as file:
@@ -60,7 +48,7 @@ def test_the_papers_clients(original_size, tmp_path):
     assert len(sizes) == 596
     pairs = {(row["user_id"], row["class"]) for row in written}
     assert len(pairs) / 596 == pytest.approx(19.99, abs=0.35)
-    assert f"mean {len(pairs) / 596:.2f}" in done.stdout
+    assert f"mean {len(pairs) / 596:.2f}" in printed
 
     # The same bytes again, here without the program.
     train = sop.read_train_listing(folder)
@@ -73,29 +61,22 @@ def test_the_papers_clients(original_size, tmp_path):
 
 
 def test_bad_input_is_named_and_nothing_is_written(tmp_path):
-    output = str(tmp_path / "out.csv")
-    with pytest.raises(InvalidInputError, match="--data_dir is missing"):
-        partition_sop.write(None, output, 100, 0)
-    with pytest.raises(InvalidInputError, match="does not exist"):
-        partition_sop.write(str(tmp_path / "none"), output, 100, 0)
-    with pytest.raises(InvalidInputError, match="found 0 files Ebay_train.txt"):
-        partition_sop.write(str(tmp_path), output, 100, 0)
-
-    folder = tmp_path / sop_archive.FOLDER
-    folder.mkdir()
-    listing = folder / "Ebay_train.txt"
-    listing.write_text(f"{sop_archive.HEADER}\n1 0 1 a.JPG\n")
-    with pytest.raises(InvalidInputError, match=r"train.txt:2: the class_id '0'"):
-        partition_sop.write(str(tmp_path), output, 100, 0)
+    listing = tmp_path / "Ebay_train.txt"
     listing.write_text(f"{sop_archive.HEADER}\n1 1 1 a.JPG\n")
+    good = tmp_path / "out.csv"
+    for arguments, message in (
+        ((tmp_path / "none", good), "does not exist"),
+        ((tmp_path, f"{listing}/out.csv"), "cannot be created: Not a directory"),
+        ((tmp_path, "/"), "is not the name of a file"),
+        ((tmp_path, tmp_path), "cannot be written: Is a directory"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            _run(*arguments)
     with pytest.raises(InvalidInputError, match="images_per_client=0"):
-        partition_sop.write(str(tmp_path), output, 0, 0)
-    with pytest.raises(InvalidInputError, match="cannot be created: Not a directory"):
-        partition_sop.write(str(tmp_path), f"{listing}/out.csv", 100, 0)
-    for output in ("", ".", "/", "..", str(tmp_path)):
-        with pytest.raises(InvalidInputError, match="--output=.*name of a CSV file"):
-            partition_sop.write(str(tmp_path), output, 100, 0)
-    assert not (tmp_path / "out.csv").exists()
+        _run(tmp_path, good, images_per_client=0)
+    with pytest.raises(InvalidInputError, match="`data_dir` must name"):
+        partition_sop.main(partition_sop.Config(None, str(good)))
+    assert not good.exists()
 
 
 def test_the_summary_counts_clients_images_and_classes():

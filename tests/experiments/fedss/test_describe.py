@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.fedss import describe
-from tff_fedss.datasets import imagenet21k, stanford_online_products, synthetic
+from tff_fedss.datasets import stanford_online_products, synthetic
 from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.clients import Counted, InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
@@ -159,26 +159,6 @@ def test_sop_has_the_papers_596_clients():
     each = stanford_online_products.IMAGES_PER_CLIENT
     split = partitions.chunks(labels, each, np.random.default_rng(0))
     assert list(split.sizes) == [100] * 595 + [51]
-
-
-def test_imagenet21k_has_the_papers_25_691_clients():
-    sizes = _equal_sizes(21_841, 14_197_122)  # A.4, of which 80 % are for training.
-    labels = imagenet21k.training_labels(sizes)
-    split = imagenet21k.client_partition(sizes, seed=0)
-    assert len(split.sizes) == 25_691
-    counts = partitions.class_counts(split, labels)
-    assert set(np.bincount(counts.clients)) == {20}
-    assert abs(np.bincount(labels) - 0.8 * sizes).max() <= 0.8
-    assert abs(split.sizes.mean() - 0.8 * 14_197_122 / 25_691) < 1
-
-
-def test_imagenet21k_with_another_number_of_clients():
-    split = imagenet21k.client_partition(np.full(100, 50), seed=0, num_clients=30)
-    assert len(split.sizes) == 30 and split.sizes.sum() == 100 * 40
-    with pytest.raises(
-        InvalidInputError, match="20 places for a class, but the images of 10"
-    ):
-        imagenet21k.client_partition(np.full(10, 10), seed=0)
 
 
 # --- The program ------------------------------------------------------------------
