@@ -28,6 +28,7 @@ from experiments.common import (
     device_config,
     launch,
     memory_needs,
+    option_words,
     program,
     run_encoder,
 )
@@ -80,7 +81,11 @@ class Config(device_config.DeviceConfig):
         "rows with sparse features; or a data set of images, with the model that "
         "`./run.sh train` has for it.",
         group="The run",
-        choices=("ptb", "extreme", *_IMAGES),
+        words={
+            "ptb": option_words.Word(),
+            "extreme": option_words.Word(),
+            **{name: dataset_words.FEDERATED[name] for name in _IMAGES},
+        },
     )
     sampler: str = config.flag(
         "rff",
