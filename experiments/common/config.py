@@ -130,10 +130,13 @@ class Config:
     def chosen(self, name: str) -> option_words.Chosen:
         """Returns the word of a flag that takes one, and its options.
 
+        Where the flag is open, that is the first word.
+
         Raises:
             InvalidInputError: If it is no such word.
         """
-        return option_words.parse(name, getattr(self, name), self.flags()[name].words)
+        words = self.flags()[name].words
+        return option_words.parse(name, getattr(self, name) or next(iter(words)), words)
 
     def filled(self, settings: Any) -> Self:
         """Returns a copy in which what was open has the values of other settings.

@@ -5,22 +5,61 @@ What each hides, and what it does not, is on docs/privacy.md.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from experiments.common import config
+from experiments.common.option_words import Range, Word, word
 from experiments.fedss.methods import METHODS
 from tff_fedss import class_set_defences, class_sets, metrics
 from tff_fedss.algorithms import aggregation, exchange
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
-_FRESH, _SAMPLED, _PLAIN = "fresh", "sampled", "plain"
-# By the value of --negatives, the flag that it cannot do without.
-OPTIONS = {"randomized_response": "epsilon", "pool": "pool_size"}
+
+@dataclasses.dataclass(frozen=True)
+class RandomizedResponse:
+    """Each class by a coin that is thrown once for the run.
+
+    Attributes:
+        epsilon: What a client's requests tell of any one class at most, in nats. Less
+            is more private, and fewer examples train: their class has to be asked for.
+    """
+
+    epsilon: Annotated[float, Range(low=1e-6)]
 
 
-# What is open is as it was before there were these flags: `None` stands for the words
-# above, so that results folders of then and now belong to the same flags.
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """Always the same decoys, of which m train.
+
+    Attributes:
+        size: M, the decoys that a client asks for, at least m.
+    """
+
+    size: Annotated[int, Range(low=1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Secure:
+    """The sum of the updates alone, as by an ideal protocol: no masks are made.
+
+    Attributes:
+        threshold: Rows of W to which fewer clients of the round contribute are dropped
+            from the sum. 1 drops none.
+    """
+
+    threshold: Annotated[int, Range(low=1)] = 1
+
+
+_NEGATIVES = {
+    "fresh": Word(),
+    "memoised": Word(),
+    "randomized_response": word(RandomizedResponse),
+    "pool": word(Pool),
+}
+_AGGREGATIONS = {"plain": Word(), "secure": word(Secure)}
+
+
 @dataclasses.dataclass(frozen=True)
 class DefencesConfig(config.Config):
     """What the server gets to see."""
@@ -29,21 +68,9 @@ class DefencesConfig(config.Config):
         None,
         "What clients ask for beside their own classes: `fresh`, m negatives drawn "
         "anew each time (the paper's); `memoised`, the same m in all rounds; "
-        "`randomized_response`, each class by a coin that is thrown once, see "
-        "--epsilon; `pool`, always the same --pool_size, of which m train. For fedss "
-        "and neg_only. Default: fresh.",
+        "`randomized_response` or `pool`. For fedss and neg_only. Default: fresh.",
         group="What the server sees (docs/privacy.md)",
-        choices=class_set_defences.NEGATIVES,
-    )
-    epsilon: float | None = config.flag(
-        None,
-        "For randomized_response: what a client's requests tell of any one class at "
-        "most, in nats. Less is more private, and fewer examples train: their class "
-        "has to be asked for.",
-        low=1e-6,
-    )
-    pool_size: int | None = config.flag(
-        None, "M, for pool: the decoys that a client asks for, at least m.", low=1
+        words=_NEGATIVES,
     )
     requests: str | None = config.flag(
         None,
@@ -56,47 +83,34 @@ class DefencesConfig(config.Config):
     aggregation: str | None = config.flag(
         None,
         "What of the clients' updates the server sees: `plain`, each; `secure`, their "
-        "sum alone. The sum is that of an ideal protocol: no masks are made. Default: "
-        "plain.",
-        choices=metrics.AGGREGATIONS,
+        "sum alone. Default: plain.",
+        words=_AGGREGATIONS,
     )
-    secure_threshold: int | None = config.flag(
-        None,
-        "For secure: rows of W to which fewer clients of the round contribute are "
-        "dropped from the sum. Default: 1, none.",
-        low=1,
-    )
+
+    @property
+    def num_decoys(self) -> int:
+        """How many classes a client asks for beside its own, on average.
+
+        Of a class with `num_negatives`.
+        """
+        return self.chosen("negatives").options.get("size", self.num_negatives)
+
+    @property
+    def threshold(self) -> int:
+        """How many clients must contribute to a row, for it to be in the sum."""
+        return self.chosen("aggregation").options.get("threshold", 1)
 
 
 _ConfigT = TypeVar("_ConfigT", bound=DefencesConfig)
 
 
 def with_defaults(config: _ConfigT) -> _ConfigT:
-    """Checks the flags against each other, and leaves open what says nothing new.
-
-    Raises:
-        InvalidInputError: If a flag has no effect, or one is missing.
-    """
-    for name, option in OPTIONS.items():
-        value = getattr(config, option)
-        if config.negatives == name and value is None:
-            raise InvalidInputError(f"--negatives={name} needs --{option}.")
-        if config.negatives != name and value is not None:
-            raise InvalidInputError(
-                f"--{option}={value} has no effect without --negatives={name}."
-            )
-    threshold = config.secure_threshold
-    if threshold is not None and config.aggregation != "secure":
-        raise InvalidInputError(
-            f"--secure_threshold={threshold} has no effect without "
-            "--aggregation=secure."
-        )
+    """Leaves open what says nothing new."""
     return dataclasses.replace(
         config,
-        negatives=_unless(config.negatives, _FRESH),
-        requests=_unless(config.requests, _SAMPLED),
-        aggregation=_unless(config.aggregation, _PLAIN),
-        secure_threshold=_unless(threshold, 1),
+        negatives=None if config.negatives == "fresh" else config.negatives,
+        requests=None if config.requests == "sampled" else config.requests,
+        aggregation=None if config.aggregation == "plain" else config.aggregation,
     )
 
 
@@ -135,22 +149,23 @@ def check(
                 f"{what}: it is for {', '.join(sorted(concerned))}."
             )
     n, most = dataset.num_classes, dataset.num_classes - dataset.max_positives
-    if config.pool_size is not None and not num_negatives <= config.pool_size <= most:
+    asked, options = config.chosen("negatives")
+    if asked == "pool" and not num_negatives <= options["size"] <= most:
         raise InvalidInputError(
-            f"--pool_size={config.pool_size}: expected a number from --num_negatives "
+            f"--negatives={config.negatives}: expected a size from --num_negatives "
             f"= {num_negatives} to {most}, the n = {n} classes of {dataset.name} less "
             f"the {dataset.max_positives} of the client with the most."
         )
-    if config.negatives == "randomized_response" and num_negatives >= n:
+    if asked == "randomized_response" and num_negatives >= n:
         raise InvalidInputError(
             f"--negatives=randomized_response needs --num_negatives below n = {n}, "
             f"found {num_negatives}."
         )
-    threshold = config.secure_threshold
-    if threshold is not None and threshold > cohort_size:
+    if config.threshold > cohort_size:
         raise InvalidInputError(
-            f"--secure_threshold={threshold} is more than --clients_per_round="
-            f"{cohort_size}: no row could have so many contributors."
+            f"--aggregation={config.aggregation}: the threshold is more than "
+            f"--clients_per_round={cohort_size}: no row could have so many "
+            "contributors."
         )
 
 
@@ -173,11 +188,11 @@ def class_set_builder(
     """
     if config.negatives is None or not METHODS[method].draws_negatives:
         return None
-    options = {}
-    if (option := OPTIONS.get(config.negatives)) is not None:
-        options[option] = getattr(config, option)
+    name, options = config.chosen("negatives")
+    if name == "pool":
+        options = {"pool_size": options["size"]}
     return class_set_defences.builder(
-        config.negatives,
+        name,
         dataset.num_classes,
         num_negatives,
         dataset.max_positives,
@@ -191,15 +206,15 @@ def protocol(config: DefencesConfig, method: str) -> metrics.Protocol:
     if not METHODS[method].asks_for_rows:
         return metrics.Protocol(asks_by_id=False)
     return metrics.Protocol(
-        requests=config.requests or _SAMPLED,
-        aggregation=config.aggregation or _PLAIN,
-        threshold=config.secure_threshold or 1,
+        requests=config.requests or "sampled",
+        aggregation=config.chosen("aggregation").name,
+        threshold=config.threshold,
     )
 
 
 def columns(config: DefencesConfig) -> tuple[str, ...]:
     """Returns what metrics.csv has more, see `algorithms.build_fedss`."""
-    return ("w/dropped_rows",) if config.secure_threshold else ()
+    return ("w/dropped_rows",) if config.threshold > 1 else ()
 
 
 def server_options(protocol: metrics.Protocol) -> dict[str, Any]:
@@ -207,7 +222,3 @@ def server_options(protocol: metrics.Protocol) -> dict[str, Any]:
     if protocol.threshold == 1:
         return {}
     return {"rows_aggregator": aggregation.SparseRowsFactory(protocol.threshold)}
-
-
-def _unless(value: Any, default: Any) -> Any:
-    return None if value == default else value

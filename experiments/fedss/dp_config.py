@@ -5,9 +5,10 @@ What it protects, and what not, is on docs/privacy.md.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from experiments.common import config
+from experiments.common.option_words import Range, Word, word
 from experiments.fedss.methods import METHODS
 from tff_fedss import training
 from tff_fedss.algorithms import user_level_dp
@@ -15,20 +16,55 @@ from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import accounting
 
-_NONE = "none"
-MECHANISMS = (_NONE, "gaussian", "ftrl")
-_OPTIONS = (
-    "dp_noise_multiplier",
-    "dp_clip",
-    "dp_adaptive_clip",
-    "dp_delta",
-    "dp_sampling",
-    "dp_restart_every",
-)
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian:
+    """Noise that is new in each round (DP-FedAvg).
+
+    Attributes:
+        noise: z, the standard deviation of the noise on the clients' sum by the clip. 0
+            clips only.
+        clip: C, the largest norm of a client's update; where it is adaptive, of the
+            first round.
+        adaptive: Whether the clip follows the median of the clients' norms, counted
+            with noise of K / 20 clients, which is part of z.
+        delta: At which epsilon is told; by default N^-1.1 for N clients.
+        sampling: How cohorts are drawn, which decides epsilon. "fixed": K clients
+            without replacement, as without --dp; neighbours replace a client.
+            "poisson": each client with probability K / N; neighbours add or remove one.
+    """
+
+    noise: Annotated[float, Range(low=0.0)]
+    clip: Annotated[float, Range(low=1e-9)] = 1.0
+    adaptive: bool = False
+    delta: Annotated[float | None, Range(low=1e-300, high=0.999999)] = None
+    sampling: Literal[training.SAMPLINGS] = "fixed"
 
 
-# What is open is as it was before there were these flags: results folders of then and
-# now belong to the same flags.
+@dataclasses.dataclass(frozen=True)
+class Ftrl:
+    """Noise of a tree over the rounds (DP-FTRL), for cohorts that nobody draws.
+
+    Attributes:
+        noise: z, the standard deviation of the noise on a node of the tree by the clip.
+            0 clips only.
+        clip: As of gaussian.
+        adaptive: As of gaussian.
+        delta: As of gaussian.
+        restart_every: After how many rounds a new tree begins, and an adaptive clip
+            comes into force; by default after all.
+    """
+
+    noise: Annotated[float, Range(low=0.0)]
+    clip: Annotated[float, Range(low=1e-9)] = 1.0
+    adaptive: bool = False
+    delta: Annotated[float | None, Range(low=1e-300, high=0.999999)] = None
+    restart_every: Annotated[int | None, Range(low=1)] = None
+
+
+_MECHANISMS = {"gaussian": Gaussian, "ftrl": Ftrl}
+
+
 @dataclasses.dataclass(frozen=True)
 class DpConfig(config.Config):
     """User-level differential privacy."""
@@ -36,91 +72,25 @@ class DpConfig(config.Config):
     dp: str | None = config.flag(
         None,
         "Clip the update of a client, phi's and its rows' as one vector, weigh all "
-        "clients alike, and put noise on phi and on ALL rows of W: `gaussian`, new in "
-        "each round (DP-FedAvg), or `ftrl`, that of a tree over the rounds. The "
-        "server itself sees requests and updates. Default: none.",
+        "clients alike, and put noise on phi and on ALL rows of W, by one of two "
+        "mechanisms. The server itself sees requests and updates. Default: none.",
         group="User-level differential privacy (docs/privacy.md)",
-        choices=MECHANISMS,
+        words={"none": Word(), **{k: word(m) for k, m in _MECHANISMS.items()}},
     )
-    dp_noise_multiplier: float | None = config.flag(
-        None,
-        "z: the standard deviation of the noise on the clients' sum (ftrl: on a node) "
-        "by the clip. 0 clips only. Needed with --dp.",
-        low=0.0,
-    )
-    dp_clip: float | None = config.flag(
-        None,
-        "C: the largest norm of a client's update; with --dp_adaptive_clip, of the "
-        "first round. Default: 1.",
-        low=1e-9,
-    )
-    dp_adaptive_clip: bool | None = config.flag(
-        None,
-        "Let the clip follow the median of the clients' norms, counted with noise of "
-        "K / 20 clients, which is part of --dp_noise_multiplier.",
-    )
-    dp_delta: float | None = config.flag(
-        None,
-        "delta, at which epsilon is told. Default: N^-1.1 for N clients.",
-        low=1e-300,
-        high=0.999999,
-    )
-    dp_sampling: str | None = config.flag(
-        None,
-        "For gaussian: how cohorts are drawn, which decides epsilon. `fixed`: K "
-        "clients without replacement, as without --dp; neighbours replace a client. "
-        "`poisson`: each client with probability K / N; neighbours add or remove one. "
-        "Default: fixed.",
-        choices=training.SAMPLINGS,
-    )
-    dp_restart_every: int | None = config.flag(
-        None,
-        "For ftrl: after how many rounds a new tree begins, and an adaptive clip comes "
-        "into force. Default: --rounds.",
-        low=1,
-    )
+
+    @property
+    def mechanism(self) -> Gaussian | Ftrl | None:
+        """What --dp asks for; None: nothing."""
+        name, options = self.chosen("dp")
+        return None if name == "none" else _MECHANISMS[name](**options)
 
 
 _ConfigT = TypeVar("_ConfigT", bound=DpConfig)
 
 
 def with_defaults(config: _ConfigT) -> _ConfigT:
-    """Checks the flags against each other, and fills in what depends on no data.
-
-    Args:
-        config: Also with `rounds`.
-
-    Raises:
-        InvalidInputError: If a flag has no effect, or one is missing.
-    """
-    if config.dp in (None, _NONE):
-        for name in _OPTIONS:
-            if (value := getattr(config, name)) is not None:
-                raise InvalidInputError(
-                    f"--{name}={value} has no effect without --dp=gaussian or "
-                    "--dp=ftrl."
-                )
-        return dataclasses.replace(config, dp=None)
-    if config.dp_noise_multiplier is None:
-        raise InvalidInputError(
-            f"--dp={config.dp} needs --dp_noise_multiplier, such as 1.0."
-        )
-    heeds = {"gaussian": "dp_sampling", "ftrl": "dp_restart_every"}
-    for mechanism, name in heeds.items():
-        value = getattr(config, name)
-        if config.dp != mechanism and value is not None:
-            raise InvalidInputError(
-                f"--{name}={value} has no effect on --dp={config.dp}: it is for "
-                f"--dp={mechanism}."
-            )
-    defaults = {"dp_clip": 1.0, "dp_adaptive_clip": False}
-    if config.dp == "ftrl":
-        defaults["dp_restart_every"] = config.rounds
-    else:
-        defaults["dp_sampling"] = "fixed"
-    return dataclasses.replace(
-        config, **{k: v for k, v in defaults.items() if getattr(config, k) is None}
-    )
+    """Leaves open what says nothing new."""
+    return dataclasses.replace(config, dp=None if config.dp == "none" else config.dp)
 
 
 def check(
@@ -132,7 +102,7 @@ def check(
     """Checks the flags against what is to be run.
 
     Args:
-        config: From `with_defaults`; also with `secure_threshold`.
+        config: From `with_defaults`; also a `DefencesConfig`.
         methods: Of `METHODS`.
         dataset: The data.
         cohort_size: K.
@@ -147,9 +117,9 @@ def check(
             f"--dp={config.dp} has no effect on centralized, which has no clients: it "
             "is for the federated methods."
         )
-    if config.secure_threshold:
+    if config.threshold > 1:
         raise InvalidInputError(
-            f"--secure_threshold={config.secure_threshold} and --dp={config.dp} cannot "
+            f"--aggregation={config.aggregation} and --dp={config.dp} cannot "
             "both be: a row that is left out says how many clients have moved it, and "
             "no noise is on that."
         )
@@ -188,20 +158,23 @@ def server_options(
 def _factory(
     config: DpConfig, num_classes: int, cohort_size: int, seed: str
 ) -> user_level_dp.PrivateMeanFactory:
+    mechanism, restart_every = config.mechanism, None
+    if isinstance(mechanism, Ftrl):
+        restart_every = mechanism.restart_every or config.rounds
     return user_level_dp.PrivateMeanFactory(
         num_classes=num_classes,
         clients_per_round=cohort_size,
-        noise_multiplier=config.dp_noise_multiplier,
-        clip=config.dp_clip,
+        noise_multiplier=mechanism.noise,
+        clip=mechanism.clip,
         seed=seed,
-        adaptive_clip=user_level_dp.AdaptiveClip() if config.dp_adaptive_clip else None,
-        restart_every=config.dp_restart_every,
+        adaptive_clip=user_level_dp.AdaptiveClip() if mechanism.adaptive else None,
+        restart_every=restart_every,
     )
 
 
 def sampling(config: DpConfig) -> str:
     """Returns how cohorts are drawn."""
-    return config.dp_sampling or "fixed"
+    return getattr(config.mechanism, "sampling", "fixed")
 
 
 def accountant(
@@ -218,20 +191,22 @@ def accountant(
         cohort_size: K.
         cohort_fn: From a round, counted from 1, to the ids of its clients.
     """
-    if config.dp is None:
+    mechanism = config.mechanism
+    if mechanism is None:
         return None
-    delta = config.dp_delta
+    delta = mechanism.delta
     if delta is None:
         delta = dataset.num_clients**-1.1
-    if config.dp == "ftrl":
+    if isinstance(mechanism, Ftrl):
+        restart_every = mechanism.restart_every or config.rounds
         return accounting.TreeAggregation(
-            config.dp_noise_multiplier, delta, cohort_fn, config.dp_restart_every
+            mechanism.noise, delta, cohort_fn, restart_every
         )
     kind = {
         "fixed": accounting.FixedSizeSampling,
         "poisson": accounting.PoissonSampling,
-    }[sampling(config)]
-    return kind(config.dp_noise_multiplier, delta, dataset.num_clients, cohort_size)
+    }[mechanism.sampling]
+    return kind(mechanism.noise, delta, dataset.num_clients, cohort_size)
 
 
 def columns(config: DpConfig) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
             dataset,
             model_fn,
             embedding_dim=config.embedding_dim,
-            num_negatives=config.pool_size or config.num_negatives,
+            num_negatives=config.num_decoys,
             clients_per_round=config.clients_per_round,
             batch_size=config.batch_size,
         ),

@@ -22,8 +22,7 @@ _OMNIGLOT = {
 def _private(mechanism: str, noise_multiplier: float) -> dict:
     return {
         "aggregation": "secure",
-        "dp": mechanism,
-        "dp_noise_multiplier": noise_multiplier,
+        "dp": f"{mechanism}:noise={noise_multiplier}",
     }
 
 
@@ -33,14 +32,12 @@ def trainings(m: int) -> dict[str, dict]:
         "fresh": {},
         "memoised": {"negatives": "memoised"},
         "randomized_response": {
-            "negatives": "randomized_response",
-            "epsilon": views.RESPONSE_EPSILON,
+            "negatives": f"randomized_response:epsilon={views.RESPONSE_EPSILON}",
         },
-        "pool": {"negatives": "pool", "pool_size": views.POOL_FACTOR * m},
+        "pool": {"negatives": f"pool:size={views.POOL_FACTOR * m}"},
         "threshold": {
             "requests": "union",
-            "aggregation": "secure",
-            "secure_threshold": views.THRESHOLD,
+            "aggregation": f"secure:threshold={views.THRESHOLD}",
         },
         "clipped": _private("gaussian", 0.0),
         "dp_gaussian": _private("gaussian", views.GAUSSIAN_NOISE),
@@ -68,9 +65,7 @@ TABLES = {
             "privacy/train",
             run_name=lambda flags: "fedss",
             cell_flags=frozenset(
-                "num_negatives negatives epsilon pool_size requests aggregation "
-                "secure_threshold dp dp_noise_multiplier dp_clip dp_adaptive_clip "
-                "dp_sampling dp_restart_every".split()
+                ("num_negatives", "negatives", "requests", "aggregation", "dp")
             ),
         ),
         metrics=(Metric("top1", "top-1 %"),),

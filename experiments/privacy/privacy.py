@@ -99,7 +99,7 @@ def _possible(config: Config) -> list[str]:
         InvalidInputError: If none is left.
     """
     hidden = {}
-    if config.aggregation == "secure":
+    if config.chosen("aggregation").name == "secure":
         hidden = dict.fromkeys(("update", "phi"), "--aggregation=secure shows sums")
     if config.requests == "all":
         hidden["intersection"] = "--requests=all: no client asks for anything"
@@ -116,7 +116,7 @@ def _intersect(
     config: Config, task: tasks.FederatedTask, times: list[int]
 ) -> attacks.Attack:
     """Attacks requests; they depend on no model, so that nothing trains."""
-    asking, dataset = config.negatives or "fresh", task.dataset
+    asking, dataset = config.chosen("negatives").name, task.dataset
     builder = seen.class_set_builder(config, dataset)
     requests_of = seen.Requests(
         builder,

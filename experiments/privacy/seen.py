@@ -82,19 +82,19 @@ def request_model(
     """
     if config.negatives is None:
         return intersection.fresh(num_classes, num_positives, config.num_negatives)
-    if config.negatives == "randomized_response":
+    if config.chosen("negatives").name == "randomized_response":
         return intersection.randomized_response(builder.p, builder.q)
     return intersection.memoised(num_classes, num_positives, num_decoys(config))
 
 
 def num_decoys(config: run_config.RunConfig) -> int:
     """Returns how many classes a client asks for beside P_k, on average."""
-    return config.pool_size or config.num_negatives
+    return config.num_decoys
 
 
 def size_is_known(config: run_config.RunConfig) -> bool:
     """Returns whether the size of a request tells |P_k|."""
-    return config.negatives != "randomized_response"
+    return config.chosen("negatives").name != "randomized_response"
 
 
 class Request(NamedTuple):

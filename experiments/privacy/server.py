@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from experiments.fedss import dp_config
 from experiments.fedss.run_config import RunConfig
 from experiments.privacy import attacks, seen
 from tff_fedss import algorithms, training
@@ -52,7 +53,7 @@ class Server:
                 config.seed,
                 np.stack([*self._positives.values()]),
                 self._num_decoys,
-                drops_rows=(config.secure_threshold or 1) > 1,
+                drops_rows=config.threshold > 1,
                 noise_covariance=_noise_covariance(config),
             )
         if "phi" in names:
@@ -187,8 +188,10 @@ class Server:
 
 def _noise_covariance(config: RunConfig) -> np.ndarray | None:
     """How the noise of differential privacy goes over the rounds: it is public."""
-    if config.dp is None:
+    mechanism = config.mechanism
+    if mechanism is None:
         return None
-    if config.dp == "ftrl":
-        return algorithms.tree_covariance(config.rounds, config.dp_restart_every)
+    if isinstance(mechanism, dp_config.Ftrl):
+        restart_every = mechanism.restart_every or config.rounds
+        return algorithms.tree_covariance(config.rounds, restart_every)
     return np.eye(config.rounds)

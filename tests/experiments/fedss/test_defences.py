@@ -9,45 +9,37 @@ from experiments.common import config
 from experiments.fedss import defences_config, run_config, train
 from tests.experiments.fedss.test_train import SMALL
 from tests.experiments.killing import kill_after_a_checkpoint
-from tff_fedss.errors import InvalidInputError
 
 DEFENCES = {
     "memoised": ["--negatives=memoised"],
-    "randomized_response": ["--negatives=randomized_response", "--epsilon=3"],
-    "pool": ["--negatives=pool", "--pool_size=12"],
+    "randomized_response": ["--negatives=randomized_response:epsilon=3.0"],
+    "pool": ["--negatives=pool:size=12"],
     "union": ["--requests=union"],
     "all": ["--requests=all"],
-    "secure": ["--aggregation=secure", "--secure_threshold=2"],
+    "secure": ["--aggregation=secure:threshold=2"],
 }
 
 
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--negatives=pool"], "--negatives=pool needs --pool_size."),
         (
-            ["--negatives=randomized_response"],
-            "--negatives=randomized_response needs --epsilon.",
+            ["--negatives=pool"],
+            "'pool' needs size; for example --negatives=pool:size=10.",
         ),
-        (["--epsilon=2"], "--epsilon=2.0 has no effect without --negatives=randomi"),
+        (["--negatives=randomized_response"], "'randomized_response' needs epsilon"),
+        (["--negatives=memoised:size=9"], "'memoised' has no option size; it has none"),
+        (["--aggregation=plain:threshold=2"], "'plain' has no option threshold"),
         (
-            ["--negatives=memoised", "--pool_size=9"],
-            "--pool_size=9 has no effect without --negatives=pool.",
-        ),
-        (
-            ["--secure_threshold=2", "--aggregation=plain"],
-            "--secure_threshold=2 has no effect without --aggregation=secure.",
+            ["--aggregation=secure:threshold=4"],
+            "the threshold is more than --clients_per_round=3",
         ),
         (
-            ["--aggregation=secure", "--secure_threshold=4"],
-            "--secure_threshold=4 is more than --clients_per_round=3",
+            ["--negatives=pool:size=4"],
+            "--negatives=pool:size=4: expected a size from --num_negatives = 5 to ",
         ),
         (
-            ["--negatives=pool", "--pool_size=4"],
-            "--pool_size=4: expected a number from --num_negatives = 5 to ",
-        ),
-        (
-            ["--negatives=randomized_response", "--epsilon=1", "--num_negatives=40"],
+            ["--negatives=randomized_response:epsilon=1", "--num_negatives=40"],
             "needs --num_negatives below n = 40, found 40",
         ),
         (
@@ -83,19 +75,16 @@ def test_what_says_nothing_new_belongs_to_the_folders_of_before():
         train.Config(),
         "--negatives=fresh",
         "--requests=sampled",
-        "--aggregation=secure",
-        "--secure_threshold=1",
+        "--aggregation=secure:threshold=1",
         "--results_dir=x",
     )
     flags = run_config.with_defaults(told).deciding()
     expected = train.Config(aggregation="secure", results_dir="x")
     expected = run_config.with_defaults(expected).deciding()
     assert flags == expected and flags["aggregation"] == "secure"
-    assert not {"negatives", "requests", "secure_threshold"} & flags.keys()
+    assert not {"negatives", "requests"} & flags.keys()
     plain = run_config.with_defaults(train.Config())
     assert not set(defences_config.DefencesConfig.flags()) & plain.deciding().keys()
-    with pytest.raises(InvalidInputError, match="needs --epsilon"):
-        run_config.with_defaults(train.Config(negatives="randomized_response"))
 
 
 def read(folder):
