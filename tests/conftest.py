@@ -59,7 +59,7 @@ def in_process_context():
 
 @pytest.fixture(autouse=True)
 def plain_precision():
-    """A program that ran in this process may have left --mixed_precision on."""
+    """A program that ran in this process may have left --precision=mixed on."""
     tf.keras.mixed_precision.set_global_policy("float32")
     yield
     tf.keras.mixed_precision.set_global_policy("float32")

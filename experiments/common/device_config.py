@@ -31,11 +31,13 @@ class GpuConfig(config.Config):
         group=_TOPIC,
         marks=_WARM_START,
     )
-    tf32: bool | None = config.flag(
+    precision: str | None = config.flag(
         None,
-        "Let GPUs of Ampere and later take 10 bits of the mantissas of float32 "
-        "factors: faster, and less exact. It changes nothing on a CPU.",
+        "`tf32`: GPUs of Ampere and later take 10 bits of the mantissas of float32 "
+        "factors, which is faster, and less exact; it changes nothing on a CPU. "
+        "Default: float32.",
         group=_TOPIC,
+        choices=("float32", "tf32"),
         marks=_WARM_START,
     )
 
@@ -54,17 +56,20 @@ class GpuConfig(config.Config):
 class DeviceConfig(GpuConfig):
     """Of programs that train networks."""
 
-    mixed_precision: bool | None = config.flag(
+    precision: str | None = config.flag(
         None,
-        "Compute phi in bfloat16; weights, their sums, normalizations, embeddings and "
-        "losses stay float32. For GPUs of Ampere and later.",
+        "`tf32`: GPUs of Ampere and later take 10 bits of the mantissas of float32 "
+        "factors, which is faster, and less exact; it changes nothing on a CPU. "
+        "`mixed`: phi computes in bfloat16; weights, their sums, normalizations, "
+        "embeddings and losses stay float32. For GPUs of Ampere and later. Default: "
+        "float32.",
         group=_TOPIC,
+        choices=("float32", "tf32", "mixed"),
         marks=_WARM_START,
     )
 
 
 _ConfigT = TypeVar("_ConfigT", bound=config.Config)
-_SWITCHES = ("deterministic", "tf32", "mixed_precision")
 
 
 def configure_gpus(asked: _ConfigT) -> _ConfigT:
@@ -82,7 +87,15 @@ def configure_gpus(asked: _ConfigT) -> _ConfigT:
     if not isinstance(asked, GpuConfig):
         runtime.configure_gpus()
         return asked
-    names = [name for name in _SWITCHES if name in asked.flags()]
-    on = {name: bool(getattr(asked, name)) for name in names}
-    runtime.configure_gpus(asked.used_gpus, clients_per_gpu=asked.clients_at_once, **on)
-    return dataclasses.replace(asked, **{n: is_on or None for n, is_on in on.items()})
+    runtime.configure_gpus(
+        asked.used_gpus,
+        clients_per_gpu=asked.clients_at_once,
+        deterministic=bool(asked.deterministic),
+        tf32=asked.precision == "tf32",
+        mixed_precision=asked.precision == "mixed",
+    )
+    return dataclasses.replace(
+        asked,
+        deterministic=asked.deterministic or None,
+        precision=None if asked.precision == "float32" else asked.precision,
+    )

@@ -125,7 +125,7 @@ def install(config: RuntimeConfig) -> Callable[[], None]:
             gpus_per_actor=config.gpus_per_actor,
             clients_per_gpu=config.clients_per_gpu,
             deterministic=bool(config.deterministic),
-            tf32=bool(config.tf32),
+            tf32=config.precision == "tf32",
         )
         return lambda: None  # Its actors check that themselves.
     context = runtime.set_in_process_context(

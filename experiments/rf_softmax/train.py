@@ -212,9 +212,9 @@ def main(config: Config) -> None:
     """Trains and prints the result."""
     name = config.chosen("task").name
     config = launch.filled(config, _SETTINGS.get(name, _SETTINGS["images"]))
-    if config.mixed_precision and name not in _IMAGES:
+    if config.precision == "mixed" and name not in _IMAGES:
         raise InvalidInputError(
-            f"--mixed_precision goes with images; --task={config.task} has none."
+            f"--precision=mixed goes with images; --task={config.task} has none."
         )
     if config.mask_positives and config.task != "extreme":
         raise InvalidInputError(

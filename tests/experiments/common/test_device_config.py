@@ -1,12 +1,11 @@
 """The switches that decide results."""
 
 import pytest
+import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
 from experiments.common import config, device_config
 from tff_fedss import runtime
-
-SWITCHES = ("deterministic", "tf32", "mixed_precision")
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +22,23 @@ def configured(*arguments):
 def test_what_is_off_is_not_recorded():
     # Runs of before there were such flags are the same ones.
     assert configured().deciding() == {}
-    assert configured(*(f"--no{name}" for name in SWITCHES)).deciding() == {}
+    assert configured("--nodeterministic", "--precision=float32").deciding() == {}
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-def test_what_is_on_is_recorded(name):
-    asked = configured(f"--{name}")
-    assert asked.deciding() == {name: "true"}
+@pytest.mark.parametrize(
+    "name, value",
+    [("deterministic", "true"), ("precision", "tf32"), ("precision", "mixed")],
+)
+def test_what_is_on_is_recorded(name, value):
+    asked = configured(f"--{name}={value}")
+    assert asked.deciding() == {name: value}
     assert asked.marked("warm_start")[name]
     assert tf_config.is_op_determinism_enabled() == (name == "deterministic")
+    assert tf.config.experimental.tensor_float_32_execution_enabled() == (
+        value == "tf32"
+    )
+    policy = tf.keras.mixed_precision.global_policy().name
+    assert policy == ("mixed_bfloat16" if value == "mixed" else "float32")
 
 
 def test_every_program_has_its_gpus_set_up(monkeypatch):

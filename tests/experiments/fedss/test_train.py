@@ -326,8 +326,7 @@ def test_a_folder_is_of_deterministic_runs_or_of_others(run_train, tmp_path):
     assert described["flags"]["deterministic"] == "true"
     for flag, difference in {
         "--nodeterministic": "--deterministic=true there, --deterministic=(unset) here",
-        "--tf32": "--tf32=(unset) there, --tf32=true here",
-        "--mixed_precision": "--mixed_precision=(unset) there, ",
+        "--precision=tf32": "--precision=(unset) there, --precision=tf32 here",
     }.items():
         code, _, errors = run_train(*DETERMINISTIC, flag, f"--results_dir={folder}")
         assert code == 2 and difference in errors
