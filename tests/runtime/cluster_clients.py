@@ -1,10 +1,10 @@
 """Clients' data for tests of a cluster: the actors import this module."""
 
 import os
-import time
 
 import numpy as np
 
+from tests.runtime import broken_actors
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.runtime import cluster_actor
 
@@ -25,23 +25,6 @@ def load_nothing():
     raise InvalidInputError("no such folder")
 
 
-class Broken:
-    """An actor that does not start."""
-
-    def __init__(self, *_):
-        raise RuntimeError("Something went wrong:\nthere is no such thing")
-
-    def start(self, shared):
-        """What the pool asks for."""
-
-
-class Endless(Broken):
-    """An actor that never ends to start."""
-
-    def __init__(self, *_):
-        time.sleep(1e6)
-
-
 def load_if_there():
     """Data that are not on machines that were started with a variable."""
     return load_nothing() if "TFF_FEDSS_TEST_WITHOUT" in os.environ else load()
@@ -52,5 +35,5 @@ class BrokenIfWithout(cluster_actor.Actor):
 
     def __init__(self, *args):
         if "TFF_FEDSS_TEST_WITHOUT" in os.environ:
-            Broken()
+            broken_actors.Broken()
         super().__init__(*args)

@@ -19,7 +19,7 @@ import tensorflow_federated as tff
 
 from tests import waiting
 from tests.algorithms import toy
-from tests.runtime import cluster_clients
+from tests.runtime import broken_actors, cluster_clients
 from tff_fedss import runtime, stopping
 from tff_fedss.runtime import cluster_connection, cluster_pool, cluster_round, parts
 from tff_fedss.runtime.frozen import ClientRef
@@ -132,7 +132,7 @@ def test_a_local_cluster_listens_on_this_machine_only(cluster):
 
 def test_a_machine_that_starts_no_actor_is_named(cluster, monkeypatch):
     cluster._pool.close()
-    monkeypatch.setattr(cluster_pool.cluster_actor, "Actor", cluster_clients.Broken)
+    monkeypatch.setattr(cluster_pool.cluster_actor, "Actor", broken_actors.Broken)
     expected = (
         r" \(127.0.0.1\) of the cluster local starts no actor: "
         r"there is no such thing\. It needs this commit"
@@ -147,7 +147,7 @@ def test_a_machine_that_starts_no_actor_is_named(cluster, monkeypatch):
 
 def test_a_round_without_actors_can_be_stopped(cluster, monkeypatch):
     cluster._pool.close()
-    monkeypatch.setattr(cluster_pool.cluster_actor, "Actor", cluster_clients.Endless)
+    monkeypatch.setattr(cluster_pool.cluster_actor, "Actor", broken_actors.Endless)
     handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     asked = threading.Timer(3, os.kill, [os.getpid(), signal.SIGTERM])
     asked.start()
