@@ -96,18 +96,18 @@ def test_class_counts(way):
 
 
 @pytest.mark.parametrize(
-    ("way", "argument"),
+    ("way", "argument", "option"),
     [
-        ("chunks", "images_per_client"),
-        ("class_slots", "num_clients"),
-        ("class_slots", "classes_per_client"),
-        ("grouped_shares", "classes_per_client"),
-        ("grouped_shares", "images_per_class"),
-        ("dirichlet", "num_clients"),
+        ("chunks", "images_per_client", "images_per_client"),
+        ("class_slots", "num_clients", "num_clients"),
+        ("class_slots", "classes_per_client", "classes_per_client"),
+        ("grouped_shares", "classes_per_client", "classes_per_client"),
+        ("grouped_shares", "images_per_class", "images_per_class"),
+        ("dirichlet", "num_clients", "clients"),
     ],
 )
-def test_arguments_below_one(way, argument):
-    with pytest.raises(errors.InvalidInputError, match=f"^{argument}=0 must be"):
+def test_arguments_below_one(way, argument, option):
+    with pytest.raises(errors.InvalidInputError, match=f"^{option}=0 must be"):
         _WAYS[way](_labels(_UNEVEN), rng=_rng(), **{argument: 0})
 
 

@@ -34,6 +34,7 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
         "curves.png",
         "data.json",
         "done.json",
+        "encoder.json",
         "fedss.npz",
         "flags.txt",
         "metrics.csv",
