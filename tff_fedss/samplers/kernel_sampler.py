@@ -40,7 +40,7 @@ class KernelSampler(ClassSampler):
     class be drawn, as an unbiased correction of the logits demands.
 
     A draw costs O(F log(n / B) + B F), an update O(F log(n / B) + B F) too. An
-    inner node is summed anew from its branches, not changed by a difference: the sums
+    inner node is summed again from its branches, not changed by a difference: the sums
     are those of a tree that is built at once, bit for bit, after any number of updates.
     """
 

@@ -23,7 +23,7 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
 
     The text is cut into `batch_size` parts that are read side by side, `num_steps`
     words at a time; the state of the LSTM is carried from one mini-batch to the next
-    (truncated backpropagation), and starts anew with the text.
+    (truncated backpropagation), and is zero at the start of the text.
     """
 
     metric = "perplexity"

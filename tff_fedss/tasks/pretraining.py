@@ -60,7 +60,7 @@ class Pretraining(Task):
         return model, models.inference(model)
 
     def batches(self, num_done: int) -> Iterator[tuple[tf.Tensor, np.ndarray]]:
-        """Yields mini-batches, shuffled anew in each epoch.
+        """Yields mini-batches, reshuffled in each epoch.
 
         Yields:
             Images float32[examples, h, w, c] in 0..255, and labels int32[examples].

@@ -112,7 +112,7 @@ class Checkpoints:
         if any(name.startswith(_DAMAGED) for name in self._names()):
             raise InvalidInputError(
                 f"{self._folder}: all checkpoints are damaged and put aside. Remove "
-                "the results folder to begin anew."
+                "the results folder to start afresh."
             )
         return None
 

@@ -171,7 +171,7 @@ class ResultsFolder:
         Args:
             rounds_done: For each method that resumes from a checkpoint, the number of
                 its rounds that are done. Rows of later rounds, and of methods that
-                start anew, are dropped: these rounds will be run again.
+                start afresh, are dropped: these rounds will be run again.
 
         Raises:
             InvalidInputError: If a row of the rounds that are done is missing, or one
@@ -199,8 +199,8 @@ class ResultsFolder:
                 raise InvalidInputError(
                     f"{path}: expected the rounds 0 to {done} of {method}, each once, "
                     f"since its checkpoint is of round {done}; found {len(found)} of "
-                    "them. Bring the file back, or remove the results folder to begin "
-                    "anew."
+                    "them. Bring the file back, or remove the results folder to start "
+                    "afresh."
                 )
         return rows
 

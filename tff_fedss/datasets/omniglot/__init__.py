@@ -1,4 +1,7 @@
-"""Omniglot: handwritten characters (Lake et al., 2015)."""
+"""Omniglot: handwritten characters (Lake et al., 2015).
+
+Begin with `dataset.load`, which says what a class and a client are.
+"""
 
 from tff_fedss.datasets.omniglot.dataset import (
     PARTITIONS,

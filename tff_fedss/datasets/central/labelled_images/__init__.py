@@ -1,4 +1,8 @@
-"""Plain labelled images, for methods without clients (LEAP, contrastive learning)."""
+"""Plain labelled images, for methods without clients (LEAP, contrastive learning).
+
+Begin with `images.LabelledImages`; `loading` reads the data sets in `SOURCES`,
+`indexed` takes own images.
+"""
 
 from tff_fedss.datasets.central.labelled_images.images import LabelledImages
 from tff_fedss.datasets.central.labelled_images.indexed import load as from_index
