@@ -25,7 +25,7 @@ class Miniature:
         split_dir: The folder of federated_train.csv and test.csv.
         image_dir: The folder of `<image_id>.jpg`.
         clients: For each client, its image ids in the order of the file.
-        test: The test images' ids, likewise.
+        test: The test images' ids, in the order of the file.
         classes: The class of each image id.
         numbers: The number that each image shows.
     """

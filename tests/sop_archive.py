@@ -43,7 +43,7 @@ def listings(
 
     Args:
         train: The paths of each training product.
-        test: Likewise of each test product.
+        test: The paths of each test product.
 
     Returns:
         The rows of Ebay_train.txt and Ebay_test.txt:

@@ -127,7 +127,7 @@ class SampledClasses(ClassSetBuilder):
         seed: tf.Tensor,
         permanent_seed: tf.Tensor | None = None,
     ) -> ClassSet:
-        """See the base class; raises InvalidArgumentError where P_k does not fit."""
+        """Draws a set; raises InvalidArgumentError where P_k does not fit."""
         positives, others = split(labels, self.num_classes, self._max_positives)
         return self.draw(positives, others, seed, permanent_seed)
 
@@ -287,7 +287,7 @@ class AllClasses(ClassSetBuilder):
         seed: tf.Tensor,
         permanent_seed: tf.Tensor | None = None,
     ) -> ClassSet:
-        """See the base class; nothing is drawn."""
+        """Returns the set of all classes; nothing is drawn."""
         del seed, permanent_seed
         keys, everything = tf.range(self.num_classes), tf.ones([self.size], tf.bool)
         return ClassSet(

@@ -29,7 +29,7 @@ times the most that it differed by is allowed to everybody. One that fails is re
 with its reason; its output is in OUTPUT_DIR/logs.
 
 Writes benchmark.csv, benchmark_rounds.csv (every round's time), benchmark.md and
-benchmark.png, after each workload anew. All of it takes an hour on 2 cores, and all
+benchmark.png again after each workload. All of it takes an hour on 2 cores, and all
 contenders together 26 GiB with 64 clients of MobileNetV3-Small: --workloads,
 --num_clients and --contenders measure less.
 """

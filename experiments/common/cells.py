@@ -100,7 +100,7 @@ class Table:
         notes: Sentences below the table, or functions that write them, see `report`.
         x: The column of metrics.csv along the axis of curves.
         curves: The columns of metrics.csv that are drawn; (): the first metric.
-        draw: Draws other figures in the place of curves, see `report`.
+        draw: Draws other figures instead of curves, see `report`.
     """
 
     title: str

@@ -36,7 +36,7 @@ _PLACEHOLDERS = {int: "INT", float: "FLOAT", str: "STRING", tuple: "STRINGS"}
 
 @dataclasses.dataclass(frozen=True)
 class _Flag:
-    """What `flag` was told, see there."""
+    """A declared flag: the arguments of `flag`, its name and its type."""
 
     help: str
     group: str | None
@@ -81,8 +81,8 @@ def flag(
             as "DIR is needed.".
         marks: What else it decides, see `Config.marked`.
     """
-    told = _Flag(help, group, low, high, choices, words, decides, needed, marks)
-    return dataclasses.field(default=default, metadata={_KEY: told})
+    declared = _Flag(help, group, low, high, choices, words, decides, needed, marks)
+    return dataclasses.field(default=default, metadata={_KEY: declared})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +98,10 @@ class Config:
         for owner in cls.__mro__:
             group = None
             for name in owner.__dict__.get("__annotations__", {}):
-                told = fields[name].metadata[_KEY]
-                group = told.group or group
+                declared = fields[name].metadata[_KEY]
+                group = declared.group or group
                 own = dataclasses.replace(
-                    told, name=name, kind=_kind(hints[name]), group=group
+                    declared, name=name, kind=_kind(hints[name]), group=group
                 )
                 result.setdefault(name, own)
         return result
@@ -227,7 +227,7 @@ def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
             values[name] = tuple(value)
         if own.words and value is not None:
             values[name] = str(option_words.parse(name, value, own.words))
-    # What is wrong is told before what is missing.
+    # Errors of wrong values come before those of missing ones.
     for name, own in defaults.flags().items():
         if own.needed and values[name] in (None, ""):
             raise InvalidInputError(f"--{name}={own.needed}")
@@ -260,9 +260,9 @@ def help_of(defaults: Config, topics: Collection[str] | None = None) -> list[str
     """
     own = defaults.flags().values()
     by_topic = {"Flags": sorted((f for f in own if not f.group), key=lambda f: f.name)}
-    for told in own:
-        if told.group and (topics is None or told.group in topics):
-            by_topic.setdefault(told.group, []).append(told)
+    for declared in own:
+        if declared.group and (topics is None or declared.group in topics):
+            by_topic.setdefault(declared.group, []).append(declared)
     return [
         "\n".join(
             [f"{topic}:", *(_help_of(f, getattr(defaults, f.name)) for f in members)]

@@ -269,7 +269,7 @@ def _late(table: Table, measured: pd.DataFrame) -> list[str]:
         text += _pivot(
             table,
             f"What the last quarter of the rounds brought in {metric.title}, in "
-            "points, likewise: what still rises has not shown its end.",
+            "points: what still rises has not shown its end.",
             lambda cell, metric=metric: str(
                 _late_gain(measured[measured["cell"] == cell.name], metric)
             ),

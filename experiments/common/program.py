@@ -72,7 +72,7 @@ def run(
         try:
             asked = device_config.configure_gpus(config.read(defaults, flags.FLAGS))
             main(asked, *([list(arguments[1:])] if takes_arguments else []))
-            sys.stdout.flush()  # Here, where an error can still be told.
+            sys.stdout.flush()  # Here, where an error can still be reported.
         except InvalidInputError as error:
             _fail(_with_flags(str(error), defaults))
         except (RunStoppedError, runtime.ExecutionError) as error:
@@ -121,7 +121,7 @@ def run(
 
 
 def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:
-    """Puts the flags of a cell in the place of --cell; flags after it win.
+    """Replaces --cell by the flags of its cell; flags after it win.
 
     Raises:
         InvalidInputError: If the paper has no such cell.
@@ -179,11 +179,11 @@ def _parse_flags(argv: Sequence[str], takes_arguments: bool) -> Sequence[str]:
 class _Reader:
     """Watches whether somebody still reads what the program prints.
 
-    A training prints little: without this, one behind `| head` would go on for hours
+    A training prints little: without this, one behind `| head` would run for hours
     after its reader has gone.
 
     Attributes:
-        is_gone: Nobody does. The program is then told to end by SIGTERM.
+        is_gone: Nobody does. The program then gets SIGTERM.
     """
 
     def __init__(self):

@@ -67,7 +67,7 @@ class Run:
         flags: Name to value of all flags that decide the results.
         rows: The rows of metrics.csv, a mapping each, numbers as numbers, without what
             was not measured.
-        speed: Likewise of speed.csv.
+        speed: The rows of speed.csv, in the same form.
         result: done.json; None if the run is not finished.
         description: run.json: command, versions, machine; None if it is not there.
         origin: data.json: what was read; None if it is not there.

@@ -64,13 +64,13 @@ class RuntimeConfig(device_config.DeviceConfig):
 
     @property
     def used_gpus(self) -> int | None:
-        """See `GpuConfig`: where other processes train, evaluation is to use none."""
+        """GPUs of this process; where others train, evaluation is to use none."""
         is_elsewhere = self.runtime in ("native", "cluster") or self.cluster is not None
         return 0 if is_elsewhere else self.num_gpus
 
     @property
     def clients_at_once(self) -> int:
-        """See `GpuConfig`."""
+        """How many clients train at once on a GPU."""
         return self.clients_per_gpu
 
 

@@ -61,7 +61,7 @@ def has_begun(path: pathlib.Path) -> bool:
     """Returns whether a run has left anything in a folder that tells of it.
 
     Raises:
-        OSError: If that cannot be told: a forbidden folder is not an empty one.
+        OSError: If the folder cannot be read: it is not taken for an empty one.
     """
     for name in (run_files.FLAGS, run_files.METRICS, run_files.DONE):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

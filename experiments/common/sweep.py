@@ -76,7 +76,7 @@ class Config(config.Config):
     )
     rounds: int | None = config.flag(
         None,
-        "The rounds of each run (epochs, for moco) in the place of its cell's; the "
+        "The rounds of each run (epochs, for moco) instead of its cell's; the "
         "results folder is another one then, and the table says so.",
         low=1,
     )

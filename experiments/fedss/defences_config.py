@@ -67,7 +67,7 @@ class DefencesConfig(config.Config):
     negatives: str | None = config.flag(
         None,
         "What clients ask for beside their own classes: `fresh`, m negatives drawn "
-        "anew each time (the paper's); `memoised`, the same m in all rounds; "
+        "in each round (the paper's); `memoised`, the same m in all rounds; "
         "`randomized_response` or `pool`. For fedss and neg_only. Default: fresh.",
         group="What the server sees (docs/privacy.md)",
         words=_NEGATIVES,

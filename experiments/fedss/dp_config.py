@@ -28,7 +28,7 @@ class Gaussian:
             first round.
         adaptive: Whether the clip follows the median of the clients' norms, counted
             with noise of K / 20 clients, which is part of z.
-        delta: At which epsilon is told; by default N^-1.1 for N clients.
+        delta: At which epsilon is computed; by default N^-1.1 for N clients.
         sampling: How cohorts are drawn, which decides epsilon. "fixed": K clients
             without replacement, as without --dp; neighbours replace a client.
             "poisson": each client with probability K / N; neighbours add or remove one.

@@ -226,7 +226,7 @@ def _draw_confused(
         axes: Where.
         images: uint8[examples, h, w, c].
         true: int64[examples], their classes.
-        predicted: Likewise, what they are taken for.
+        predicted: int64[examples], the classes that the model predicts.
     """
     axes.set_axis_off()
     wrong = np.flatnonzero(true != predicted)

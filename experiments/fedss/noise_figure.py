@@ -179,7 +179,7 @@ def figure9_of_results(
         results: The runs.
         path: The PNG.
         load_task: Loads the task that the flags of a run stand for.
-        **options: Of `figure9`, in the place of the run's own.
+        **options: Of `figure9`, instead of the run's own.
 
     Raises:
         NothingToDraw: As `figure9`.

@@ -218,7 +218,7 @@ class RunConfig(
         "(Table 4).",
     )
     rounds_per_checkpoint: int = config.flag(
-        25, "How often to save what a killed run goes on from.", low=1, decides=False
+        25, "How often to save what a killed run resumes from.", low=1, decides=False
     )
     results_dir: str = launch.results_dir()
     seed: int = launch.seed(2**31 - 1, marks=_WARM_START)

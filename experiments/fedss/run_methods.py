@@ -45,7 +45,7 @@ COLUMNS = (
 def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     """Runs methods side by side, from the data to the files in --results_dir.
 
-    Goes on from the folder's checkpoints, if there are any. If the folder is of a
+    Resumes from the folder's checkpoints, if there are any. If the folder is of a
     finished run, nothing is run again.
 
     Args:

@@ -78,7 +78,7 @@ def with_subclasses(
 def with_near_duplicates(
     data: LabelledImages, share: float, seed: int
 ) -> LabelledImages:
-    """Puts near copies of few training images in the place of others.
+    """Puts near copies of few training images instead of others.
 
     A copy is moved by up to a pixel in each direction and has a little noise. An
     image that is copied has 20 copies.

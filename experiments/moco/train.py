@@ -8,7 +8,7 @@ Kaminsky and Rotstein, "Focal Loss for Contrastive Learning" (2021). The first c
 is its experiment A (from scratch), the second its experiment D (post-training, without
 the keys of the queue that k-means puts into the query's cluster). --loss=plain and
 --loss=clustered post-train as experiments B and C do; --clusters=labels has an oracle
-in the place of k-means. --epochs=0 trains nothing: it measures the --pretrained
+instead of k-means. --epochs=0 trains nothing: it measures the --pretrained
 encoder, or a random one. Published runs are cells (experiments/moco/cells.py):
 `./run.sh table moco/4` does those of Table 4.
 

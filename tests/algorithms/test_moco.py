@@ -371,8 +371,8 @@ def test_it_learns_to_tell_images_apart():
             total += moco.update(*pair)["loss"] / 32
         return total
 
-    # The first queue has random directions, from which keys are easily told apart, so
-    # that this is more than it looks.
+    # The first queue has random directions, from which keys are easily distinguished,
+    # so that this is more than it looks.
     first = epoch()
     *_, last = (epoch() for _ in range(30))
     assert last < 0.6 * first

@@ -170,7 +170,7 @@ def test_it_learns_and_goes_on_from_a_state_bit_for_bit(name):
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_an_lstm_carries_its_state_until_a_text_begins_anew():
+def test_an_lstm_carries_its_state_until_a_text_begins_again():
     encoder = models.LstmEncoder(20, D, batch_size=2, num_units=5, seed=0)
     tokens = rng().integers(20, size=(2, 6)).astype(np.int32)
 
@@ -183,8 +183,8 @@ def test_an_lstm_carries_its_state_until_a_text_begins_anew():
     first, carry = run(slice(0, 3), encoder.initial_carry)
     second, _ = run(slice(3, 6), carry)
     np.testing.assert_allclose(np.concatenate([first, second], 1), whole, atol=1e-6)
-    anew, _ = run(slice(0, 3), carry, keep=0.0)
-    np.testing.assert_allclose(anew, first, atol=1e-6)
+    again, _ = run(slice(0, 3), carry, keep=0.0)
+    np.testing.assert_allclose(again, first, atol=1e-6)
 
 
 def zipf_text():

@@ -45,7 +45,7 @@ def dataset(prepared):
 
 
 def _ids(examples):
-    """The image_ids of examples that are ready, told from their pixels."""
+    """The image_ids of examples that are ready, read from their pixels."""
     return [sop_archive.image_id_of(e["image"]) for e in examples.as_numpy_iterator()]
 
 

@@ -57,7 +57,7 @@ def write_run(
         rounds_done: How many it has; fewer means that it is not finished.
         rounds_per_evaluation: How often the metric is measured.
         train_top1: In percent, after the last round.
-        unseen_map_at_10: Likewise.
+        unseen_map_at_10: In percent, after the last round.
         round_seconds: The time of each round; an evaluation takes half a second.
         num_classes: n.
         flags: More flags.

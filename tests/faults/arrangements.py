@@ -89,7 +89,7 @@ def spoil(name: str, change: Callable[[bytes], bytes | None]) -> dict[str, Any]:
 
 
 def harm(name: str, change: Callable[[bytes], bytes | None]) -> dict[str, Any]:
-    """As `spoil`, without the cure: others like it show that a run goes on."""
+    """As `spoil`, without the cure: others like it show that a run resumes."""
     return {"arrange": spoil(name, change)["arrange"]}
 
 

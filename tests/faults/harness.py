@@ -41,7 +41,7 @@ class Case:
         same: Whether a run that works ends with the bytes of an undisturbed one.
         keeps: Patterns of paths that are there, unchanged, when all is over.
         limits: See `program_server.Server.run`.
-        as_nobody: Likewise; as another user than root it means nothing.
+        as_nobody: See `program_server.Server.run`; only root can change the user.
         without_usual: Whether to leave out the usual flags of the program.
     """
 

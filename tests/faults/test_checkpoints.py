@@ -66,7 +66,7 @@ PUT_ASIDE = of_each(
         says=["is damaged", "resumes after"],
         keeps=[_ASIDE],
     ),
-    # Not a word of a run that begins anew.
+    # Not a word of a run that starts again.
     lambda p: Case(
         "all_of_them",
         p,

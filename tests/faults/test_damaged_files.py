@@ -89,7 +89,7 @@ FLAGS = of_each(
     _folder_for("flags.txt", "stopped"),
 )
 
-# These stand in the way of what the run writes; it goes on once they are gone.
+# These stand in the way of what the run writes; it resumes once they are gone.
 IN_THE_WAY = of_each(
     *(
         lambda p, name=name: Case(

@@ -101,7 +101,7 @@ LANDMARKS = [
     )
 ]
 
-# What is missing is in a list, and the program goes on with the others.
+# What is missing is in a list, and the program continues with the others.
 LANDMARKS_IMAGES = [
     Case(
         label,

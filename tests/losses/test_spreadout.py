@@ -160,7 +160,7 @@ def test_equal_rows_alone_do_not_push(k):
 
 
 def test_rows_at_a_small_distance_push_with_full_force():
-    """In float32 cosines, a distance of 1e-5 cannot be told from 0."""
+    """In float32 cosines, a distance of 1e-5 cannot be distinguished from 0."""
     w = np.array([[1, 0], [1, 1e-5]], np.float32)
     for k in (None, 1):
         _, gradient = lib.spreadout_loss_and_gradient(w, 1.0, k)

@@ -141,7 +141,7 @@ def test_loads_without_the_project(kind, name, tmp_path):
         trained(phi)
     path = tmp_path / {"keras": "e.keras", "tflite": "e.tflite"}.get(kind, "folder")
     models.save_encoder(phi, image_input, path, kind, {})
-    # Two sizes, so that TFLite has to be told.
+    # Two sizes, so that TFLite has to be given one.
     encoder = models.ExportedEncoder(path)
     atol = 1e-5 if kind == "tflite" else 1e-6
     expected = features_of(phi, image_input, pictures())

@@ -57,7 +57,7 @@ def test_clients_are_traced_through_sums():
     assert traced.shape == (20, 80)
     found = [success.auc(s, t) for s, t in zip(traced, truth)]
     assert min(found) > 0.9
-    # Those who took part are told from those who did not: others' classes are chance.
+    # Members are distinguished from non-members: others' classes are chance.
     others = [success.auc(s, t) for s, t in zip(traced, np.roll(truth, 1, 0))]
     assert abs(np.mean(others) - 0.5) < 4 * np.std(others) / 20**0.5
 

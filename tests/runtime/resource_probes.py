@@ -12,8 +12,8 @@ ARGUMENTS = [
 
 # Each takes an int32[3] and would give something else if it were not alone.
 PROBES = {}
-# TFF's own runtime fails from their second call on, or goes on where the last call of
-# the same session has stopped.
+# TFF's own runtime fails from their second call on, or continues where the last call
+# of the same session has stopped.
 NOT_FOR_TFF = {}
 
 

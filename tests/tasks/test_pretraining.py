@@ -92,7 +92,7 @@ def test_the_probe_is_of_phi_as_it_is_at_inference(data):
         run.run_round()
     weights = run.weights
     assert task.evaluate(weights)["probe_top1"] == 1.0
-    # The two colours are told apart by the matrix and by the moving means.
+    # The two colours are distinguished by the matrix and by the moving means.
     nothing = [np.zeros_like(w) for w in weights.trainable]
     blind = type(weights)(nothing, weights.non_trainable)
     assert task.evaluate(blind)["probe_top1"] == 0.5

@@ -112,7 +112,7 @@ def test_what_was_put_aside_is_never_deleted(saved):
     assert names == ["damaged_2_round_3.npz", "damaged_round_3.npz"]
 
 
-def test_only_damaged_ones_are_no_reason_to_begin_anew(saved, capsys):
+def test_only_damaged_ones_are_no_reason_to_start_again(saved, capsys):
     for checkpoint in list(saved.iterdir()):
         damage(checkpoint, DAMAGES["start"])
     for _ in range(2):  # Also when they have been put aside.

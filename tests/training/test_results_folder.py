@@ -68,7 +68,7 @@ def test_a_restart_drops_the_rounds_that_will_be_run_again(tmp_path):
         for metrics in released
         if metrics["round"] <= {"fedss": 2, "pos_only": 1}.get(metrics["method"], -1)
     ]
-    # Methods that went on from different rounds end in the order of an undisturbed run.
+    # Methods that resumed from different rounds end in the order of an undisturbed run.
     for metrics in released:
         if metrics not in again.rows:
             again.release(metrics, row(metrics["method"], metrics["round"]))
@@ -147,7 +147,7 @@ def test_a_second_start_with_other_flags_writes_nothing(tmp_path):
     assert contents(tmp_path) == before
 
 
-def test_a_run_that_another_process_has_just_finished_is_not_begun_anew(tmp_path):
+def test_a_run_that_another_process_has_just_finished_is_not_run_again(tmp_path):
     late = ResultsFolder(tmp_path, FLAGS)
     folder = started(tmp_path)
     folder.release(row("fedss", 0), row("fedss", 0))

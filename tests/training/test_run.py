@@ -42,7 +42,7 @@ class AddingRun(Run):
         return Metrics(sum=self._algorithm.state)
 
 
-def test_a_run_that_resumes_goes_on_as_the_other_would_have():
+def test_a_run_that_resumes_does_as_the_other_would_have():
     whole, resumed = AddingRun(), AddingRun()
     sums = [whole.run_round()["sum"] for _ in range(4)]
     assert sums == [3, 10, 21, 36]

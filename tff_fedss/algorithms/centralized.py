@@ -95,7 +95,7 @@ def iid_batches(
     ready: Callable[[Any, tf.Tensor], Any] | None = None,
     num_done: int = 0,
 ) -> tf.data.Dataset:
-    """Shuffles data anew for every epoch, and repeats them without end.
+    """Shuffles data again for every epoch, and repeats them without end.
 
     Args:
         data: Examples, not batched.

@@ -84,7 +84,7 @@ class MoCo(InPlace):
             num_clusters: Of k-means.
             clusters: One of `MOCO_CLUSTERS`.
             shuffle_keys: Whether the key encoder sees the images of a batch in another
-                order, drawn anew in each step, so that they have other company in split
+                order, drawn in each step, so that they have other company in split
                 statistics than the queries.
             seed: Of the head, the queue, k-means and the shuffling.
 

@@ -72,7 +72,7 @@ class SampledSoftmax(InPlace):
             embedding_dim: d.
             optimizer: A fresh Keras optimizer. A row of W without a gradient must stay
                 as it is (SGD and Adagrad do that, momentum and Adam do not): the
-                sampler is told of the others only.
+                sampler updates the other rows only.
             sampler: Of n classes; None for the full softmax.
             num_negatives: m.
             logit_scale: tau.

@@ -88,7 +88,7 @@ class ClientTraining:
 
     Attributes:
         optimizer: Of TFF; by default SGD with learning rate eta = 0.01 (A.2). Its state
-            starts anew in every round. On GPUs one by `over_one_vector` is faster.
+            is reset in every round. On GPUs one by `over_one_vector` is faster.
         batch_size: The mini-batch b (A.2: 32). A last short batch is a step too.
         num_epochs: Passes over the local data (A.2: 1).
         logit_scale: The fixed scale of the cosine logits (A.2: 20).

@@ -2,7 +2,7 @@
 
 A client's update is ONE vector, (delta phi, delta W_{S_k}): it is clipped to norm C as
 such, summed at uniform weights, and divided by K, which is no client's secret. Gaussian
-noise goes on phi and on ALL rows of W, also on those that no client of the round has
+noise is added to phi and to ALL rows of W, also those that no client of the round has
 asked for. Noise on the rows that were asked for would be no protection: a client that
 holds a class nobody else holds would make its row move at all, and adding or removing
 that client would be seen with certainty, at any epsilon and whatever the noise.

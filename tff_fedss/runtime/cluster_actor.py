@@ -76,7 +76,7 @@ class Part(NamedTuple):
         round_key: Of the round, or whatever is computed; nothing is kept from one to
             the next.
         index: Which part of the round it is.
-        clients: Their arguments, `arguments.of_clients`, frozen; or, in the place of a
+        clients: Their arguments, `arguments.of_clients`, frozen; or, instead of a
             client's value, a `ClientRef`.
     """
 

@@ -78,7 +78,7 @@ class _Device:
         function: Callable[[int, "_Device"], Any],
         read: Callable[[int], None] | None = None,
     ) -> list[Any]:
-        """See `_Invocation.for_each_client`."""
+        """Calls a function for each client of the round, and returns its results."""
         return self._invocation.for_each_client(function, read)
 
 

@@ -35,11 +35,11 @@ class ExpSampler(ClassSampler):
         self._embeddings: np.ndarray | None = None
 
     def rebuild(self, embeddings: np.ndarray) -> None:
-        """See the base class."""
+        """Takes over the embeddings of all classes."""
         self._embeddings = np.array(embeddings, np.float32, order="C")
 
     def update(self, ids: np.ndarray, embeddings: np.ndarray) -> None:
-        """See the base class."""
+        """Replaces the embeddings of some classes."""
         self._embeddings[ids] = embeddings
 
     def draw(
@@ -49,7 +49,7 @@ class ExpSampler(ClassSampler):
         num_samples: int,
         generator: np.random.Generator,
     ) -> Negatives:
-        """See the base class."""
+        """Draws for each query from its softmax without the target."""
         logits = self._logits(queries)
         logits[np.arange(len(queries)), targets] = -np.inf
         return _draw(_exp(logits), num_samples, generator)
@@ -57,7 +57,7 @@ class ExpSampler(ClassSampler):
     def draw_for_batch(
         self, queries: np.ndarray, num_samples: int, generator: np.random.Generator
     ) -> Negatives:
-        """See the base class; q is the mean of the examples' softmax distributions."""
+        """Draws for all queries together; q is the mean of their softmaxes."""
         weights = _exp(self._logits(queries))
         weights /= weights.sum(1, keepdims=True)
         ids, log_q = _draw(weights.mean(0, keepdims=True), num_samples, generator)
@@ -66,7 +66,7 @@ class ExpSampler(ClassSampler):
     def distribution(
         self, queries: np.ndarray, targets: np.ndarray | None
     ) -> Distribution:
-        """See the base class."""
+        """Returns q of each query, its softmax."""
         logits = self._logits(queries)[:, : self.num_classes].astype(np.float64)
         if targets is not None:
             logits[np.arange(len(queries)), targets] = -np.inf

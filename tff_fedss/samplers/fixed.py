@@ -38,7 +38,7 @@ class FixedSampler(ClassSampler):
         num_samples: int,
         generator: np.random.Generator,
     ) -> Negatives:
-        """See the base class. Of the queries, only their number matters."""
+        """Draws for each query; of the queries, only their number matters."""
         targets = np.asarray(targets)[:, np.newaxis]
         left_out = self._probabilities[targets]
         rest = self._ends[-1] - left_out
@@ -54,14 +54,14 @@ class FixedSampler(ClassSampler):
     def draw_for_batch(
         self, queries: np.ndarray, num_samples: int, generator: np.random.Generator
     ) -> Negatives:
-        """See the base class. The queries do not matter."""
+        """Draws for all queries together; the queries do not matter."""
         points = self._ends[-1] * generator.random(num_samples)
         return self._negatives(self._classes_at(points), self._ends[-1])
 
     def distribution(
         self, queries: np.ndarray, targets: np.ndarray | None
     ) -> Distribution:
-        """See the base class. The queries do not matter."""
+        """Returns q of each query; the queries do not matter."""
         if targets is None:
             weights = self._probabilities[np.newaxis]
         else:

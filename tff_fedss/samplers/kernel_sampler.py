@@ -40,7 +40,7 @@ class KernelSampler(ClassSampler):
     class be drawn, as an unbiased correction of the logits demands.
 
     A draw costs O(F log(n / B) + B F), an update O(F log(n / B) + B F) too. An
-    inner node is summed again from its branches, not changed by a difference: the sums
+    inner node is summed from its branches, not changed by a difference: the sums
     are those of a tree that is built at once, bit for bit, after any number of updates.
     """
 
@@ -91,7 +91,7 @@ class KernelSampler(ClassSampler):
         return self._sums
 
     def rebuild(self, embeddings: np.ndarray) -> None:
-        """See the base class."""
+        """Builds the tree of the embeddings of all classes."""
         embeddings = np.asarray(embeddings, np.float32)
         if self.leaf_size > 1:
             self._embeddings = embeddings.copy()
@@ -104,7 +104,7 @@ class KernelSampler(ClassSampler):
         self._sum_upwards(np.arange(num_buckets))
 
     def update(self, ids: np.ndarray, embeddings: np.ndarray) -> None:
-        """See the base class."""
+        """Replaces the embeddings of some classes, and the sums above them."""
         ids = np.asarray(ids)
         if self.leaf_size > 1:
             self._embeddings[ids] = embeddings
@@ -122,14 +122,14 @@ class KernelSampler(ClassSampler):
         num_samples: int,
         generator: np.random.Generator,
     ) -> Negatives:
-        """See the base class."""
+        """Draws for each query, down the tree."""
         queries = np.asarray(queries, np.float32)[:, np.newaxis]
         return self._draw(queries, np.asarray(targets), num_samples, generator)
 
     def draw_for_batch(
         self, queries: np.ndarray, num_samples: int, generator: np.random.Generator
     ) -> Negatives:
-        """See the base class; a class's weight is the mean of the examples' ones.
+        """Draws for all queries together; a class's weight is the mean of theirs.
 
         By the mean of phi(h): it costs as much as the draws of one example.
         """
@@ -140,7 +140,7 @@ class KernelSampler(ClassSampler):
     def distribution(
         self, queries: np.ndarray, targets: np.ndarray | None
     ) -> Distribution:
-        """See the base class. O(F n) an example: the whole tree, level by level."""
+        """Returns q of each query in O(F n), from the whole tree, level by level."""
         queries = np.asarray(queries, np.float32)
         if targets is None:
             queries, targets = queries[np.newaxis], np.array([_NO_TARGET])

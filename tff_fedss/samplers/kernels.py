@@ -99,13 +99,13 @@ class QuadraticKernel(Kernel):
         self.num_features = len(self._i) + 1
 
     def features(self, vectors: np.ndarray) -> np.ndarray:
-        """See the base class."""
+        """Returns phi of each vector."""
         out = np.ones((len(vectors), self.num_features), np.float32)
         out[:, :-1] = vectors[:, self._i] * vectors[:, self._j] * self._factors
         return out
 
     def bucket_sums(self, classes: np.ndarray, is_class: np.ndarray) -> np.ndarray:
-        """See the base class. The products of a bucket are one matrix product."""
+        """Sums phi over each bucket, whose products are one matrix product."""
         counted = np.where(is_class[..., np.newaxis], classes, np.float32(0.0))
         out = np.empty((len(classes), self.num_features), np.float32)
         products = np.matmul(counted.swapaxes(1, 2), counted)
@@ -120,7 +120,7 @@ class QuadraticKernel(Kernel):
         embeddings: np.ndarray,
         ids: np.ndarray,
     ) -> np.ndarray:
-        """See the base class. O(d) a pair, by the equation of the kernel."""
+        """Returns the kernel of each pair in O(d), by its equation."""
         logits = compiled.pair_products(queries, rows, embeddings, ids)
         return self._alpha * logits**2 + 1
 
@@ -152,7 +152,7 @@ class RandomFourierKernel(Kernel):
         self.lower_bound = math.exp(-2 * nu)
 
     def features(self, vectors: np.ndarray) -> np.ndarray:
-        """See the base class."""
+        """Returns phi of each vector."""
         vectors = np.ascontiguousarray(vectors, np.float32)
         norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(1, keepdims=True))
         units = (vectors / np.where(norms > 0, norms, 1.0)).astype(np.float32)

@@ -64,7 +64,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
 
     @property
     def summary(self) -> str:
-        """See the base class."""
+        """The data in one line."""
         data = self.dataset
         num_train, num_test = len(self._train_rows), len(self._test_rows)
         return (
@@ -76,13 +76,13 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         )
 
     def encoder(self) -> models.SparseEncoder:
-        """See the base class."""
+        """Builds the encoder with its initial weights."""
         return models.SparseEncoder(
             self.dataset.num_features, self.embedding_dim, self._seed
         )
 
     def batches(self, num_done: int) -> Iterator[tuple[Any, ...]]:
-        """See the base class. An epoch is a function of the seed and of its number.
+        """Yields rows and labels; an epoch is a function of the seed and its number.
 
         With masked positives, int32[examples, L] comes third: the other labels of each
         row, filled up with -1 to the longest of the mini-batch.
@@ -116,7 +116,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         return encoder, best
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """See the base class.
+        """Measures the precision of the best labels of the test rows.
 
         Returns:
             precision_at_1, precision_at_3 and precision_at_5.

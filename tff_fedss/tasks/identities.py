@@ -73,21 +73,21 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         self._r = int(max(sizes[sizes > 1].min() - 1, 1))
 
     def fingerprint(self) -> Fingerprint:
-        """See the base class."""
+        """Returns a fingerprint of the training images, and of LFW if it is used."""
         own = {} if self._lfw is None else self._lfw.fingerprint()
         return {**self.dataset.fingerprint(), **own}
 
     @property
     def summary(self) -> str:
-        """See the base class."""
+        """The data in one line."""
         return self.dataset.summary
 
     def encoder(self) -> models.ImageEncoder:
-        """See the base class."""
+        """Builds phi with its initial weights."""
         return models.ImageEncoder(self._feature_extractor_fn())
 
     def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
-        """See the base class."""
+        """Yields images and labels; a batch follows from the seed and its number."""
         number = num_done
         while True:
             examples, labels = self.dataset.batch(number, self._batch_size, self._seed)
@@ -110,7 +110,7 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         return encoder, extract
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """See the base class.
+        """Measures verification and retrieval on identities that are not trained on.
 
         Args:
             weights: With trainable = [*encoder, W], W a `models.ShardedMatrix`.

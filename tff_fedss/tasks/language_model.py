@@ -80,7 +80,7 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
 
     @property
     def summary(self) -> str:
-        """See the base class."""
+        """The data in one line."""
         return (
             f"Penn Treebank: n={self.num_classes:,} words, "
             f"{len(self.dataset.train):,} for training, {self._num_valid:,} for "
@@ -88,11 +88,11 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
         )
 
     def encoder(self) -> models.LstmEncoder:
-        """See the base class."""
+        """Builds the LSTM with its initial weights."""
         return self._build_encoder()
 
     def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
-        """See the base class."""
+        """Yields inputs and next words, in the order of the text, without end."""
         inputs, labels = self._train
         per_epoch = inputs.shape[1] // self._num_steps
         position = num_done % per_epoch
@@ -118,7 +118,7 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
         return encoder, loss_sum
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """See the base class.
+        """Measures the perplexity of the validation text.
 
         Returns:
             {"perplexity": exp of the mean full softmax loss over the validation text}.

@@ -39,14 +39,14 @@ class PooledImages(sampled_softmax.SampledSoftmaxTask):
         self._pooled_batches = pooled_batches
 
     def encoder(self) -> models.ImageEncoder:
-        """See the base class."""
+        """Builds phi with its initial weights."""
         return models.ImageEncoder(self._task.feature_extractor_fn())
 
     def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
-        """See the base class."""
+        """Yields images and labels of all clients together, without end."""
         for batch in self._pooled_batches(num_done):
             yield batch["image"], batch["label"].numpy()
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """See the base class: {"top1": ...}."""
+        """Returns {"top1": ...} on the held-out images."""
         return self._task.evaluate(weights)

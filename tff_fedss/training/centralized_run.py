@@ -104,7 +104,7 @@ class CentralizedRun(StepRun):
         return [np.asarray(self._num_updates), *self._algorithm.state]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """See `Run`."""
+        """Takes over what `state` has returned."""
         num_updates, *algorithm_state = state
         self._algorithm.set_state(algorithm_state)
         self._num_updates = int(num_updates)
@@ -126,7 +126,7 @@ class CentralizedRun(StepRun):
         )
 
     def _train_round(self, round_num: int) -> Metrics:
-        """See `Run`.
+        """Does as many updates as the federated round would.
 
         Returns:
             `loss`, `accuracy` and `num_examples`, as a federated run measures them.

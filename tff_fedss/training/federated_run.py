@@ -164,11 +164,11 @@ class FederatedRun(Run):
         return self._state
 
     def set_state(self, state: Any) -> None:
-        """See `Run`."""
+        """Takes over a server state of the process."""
         self._state = state
 
     def state_reader(self) -> Callable[[], Any]:
-        """See `Run`; the state stays for as long as the function does."""
+        """Returns a function that returns the state as it is now, also later."""
         state = self._state
         return lambda: state
 
@@ -178,7 +178,7 @@ class FederatedRun(Run):
         return self.process.get_model_weights(self._state)
 
     def _train_round(self, round_num: int) -> Metrics:
-        """See `Run`.
+        """Runs the process on the clients of the round.
 
         Returns:
             The metrics of the process as Python numbers, without `loss` and `accuracy`

@@ -79,14 +79,14 @@ class LeapRun(StepRun):
         return [self._algorithm.state, embedding]
 
     def set_state(self, state: list[list[np.ndarray]]) -> None:
-        """See `Run`."""
+        """Takes over what `state` has returned."""
         student, embedding = state
         self._algorithm.set_state(student)
         if self.embedding is not None:
             self.embedding.set_state(embedding)
 
     def _train_round(self, round_num: int) -> Metrics:
-        """See `Run`.
+        """Trains the embedding first, then the student.
 
         Returns:
             `steps` (all of them by now), the student's `loss` and `accuracy` on its

@@ -21,7 +21,6 @@ class MocoRun(StepRun):
         self._clusters = clusters
 
     def _train_round(self, round_num: int) -> Metrics:
-        """See `StepRun`."""
         if self._clusters:
             self._algorithm.fit_clusters(round_num)
         return super()._train_round(round_num)

@@ -16,7 +16,7 @@ class StepRun(Run):
         self._steps_per_round = steps_per_round
 
     def _train_round(self, round_num: int) -> Metrics:
-        """See `Run`.
+        """Does the steps of a round.
 
         Returns:
             `steps`, all of them by now, and the algorithm's `round_metrics`.
@@ -48,7 +48,7 @@ class SampledSoftmaxRun(StepRun):
         self._rounds_per_measurement = rounds_per_measurement
 
     def _train_round(self, round_num: int) -> Metrics:
-        """See `StepRun`; some rounds have `metrics.ProposalQuality`, too."""
+        """Returns the metrics of `StepRun`, in some rounds `ProposalQuality`, too."""
         measured = super()._train_round(round_num)
         if round_num % self._rounds_per_measurement == 0:
             quality = self._algorithm.measure_proposal()

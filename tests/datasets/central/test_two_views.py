@@ -42,7 +42,7 @@ def test_seeds_epochs_and_views_differ(images):
 
 
 def test_an_epoch_takes_each_image_once_for_both_views(monkeypatch):
-    # Images of one colour each can be told apart after a crop.
+    # Images of one colour each can be distinguished after a crop.
     monkeypatch.setattr(two_views, "distort", lambda images, draws, *, blur: images)
     levels = np.arange(10, dtype=np.uint8) * 25
     images = np.broadcast_to(levels[:, None, None, None], [10, 8, 8, 3]).copy()

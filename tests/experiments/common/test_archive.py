@@ -43,7 +43,7 @@ def archived(runs, tmp_path):
     return tmp_path / archive.NAME
 
 
-def told(results):
+def described(results):
     """All that runs say, but where they are."""
     return [
         {name: value for name, value in vars(run).items() if name != "source"}
@@ -69,12 +69,12 @@ def refused(path, *parts):
 
 
 def test_runs_are_the_same_from_both(runs, archived):
-    expected = told(table_results.read(runs))
+    expected = described(table_results.read(runs))
     for path in (archived, archived.parent):
         if path == archived.parent:
             runs.rename(path / "elsewhere")
         read = table_results.read(path)
-        assert told(read) == expected and len(expected) == 4
+        assert described(read) == expected and len(expected) == 4
         assert [run.seed for run in read.runs] == [0, 0, 2, 10]
 
 
@@ -125,7 +125,7 @@ def test_tar_makes_the_folder_again(runs, archived, tmp_path):
     )
     path = "omniglot_fedss_m5/seed2/metrics.csv"
     assert (tmp_path / "again" / path).read_bytes() == (runs / path).read_bytes()
-    assert told(table_results.read(tmp_path / "again")) == told(
+    assert described(table_results.read(tmp_path / "again")) == described(
         table_results.read(archived)
     )
 

@@ -1,4 +1,4 @@
-"""The look of figures: what can be told apart, and files that come out the same."""
+"""The look of figures: what can be distinguished, and files that come out the same."""
 
 import subprocess
 import sys

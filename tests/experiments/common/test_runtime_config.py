@@ -103,12 +103,12 @@ def test_what_does_not_go_together(three_gpus, arguments, message):
     ],
 )
 def test_the_gpus_of_a_run(monkeypatch, arguments, used, at_once):
-    told = []
+    calls = []
     monkeypatch.setattr(
-        runtime, "configure_gpus", lambda n, **how: told.append((n, how))
+        runtime, "configure_gpus", lambda n, **how: calls.append((n, how))
     )
     device_config.configure_gpus(parse(*arguments))
-    ((number, how),) = told
+    ((number, how),) = calls
     assert number == used and how["clients_per_gpu"] == at_once
 
 

@@ -158,41 +158,41 @@ const choose = (id, value) => {
 };
 const place = () => visible().indexOf(document.activeElement.closest("article"));
 addEventListener("load", () => {
-  const images = [...document.images], told = {};
-  told.images = images.length;
-  told.there = images.filter(i => i.complete && i.naturalWidth > 0).length;
-  told.all = visible().length;
-  told.right = visible().map(a => Number(a.dataset.right));
+  const images = [...document.images], report = {};
+  report.images = images.length;
+  report.there = images.filter(i => i.complete && i.naturalWidth > 0).length;
+  report.all = visible().length;
+  report.right = visible().map(a => Number(a.dataset.right));
   choose("order", "best");
-  told.best = visible().map(a => Number(a.dataset.right));
+  report.best = visible().map(a => Number(a.dataset.right));
   choose("order", "worst");
   visible()[0].focus();
-  told.keys = [];
+  report.keys = [];
   for (const key of ["ArrowDown", "ArrowDown", "ArrowUp", "End", "Home", "ArrowUp"]) {
     press(key);
-    told.keys.push(place());
+    report.keys.push(place());
   }
   press("ArrowRight");
   press("ArrowRight");
-  told.figure = [...document.activeElement.parentNode.children].indexOf(
+  report.figure = [...document.activeElement.parentNode.children].indexOf(
     document.activeElement);
   press("ArrowLeft");
   press("ArrowLeft");
-  told.back = document.activeElement.tagName;
-  told.stops = queries.querySelectorAll('[tabindex="0"]').length;
+  report.back = document.activeElement.tagName;
+  report.stops = queries.querySelectorAll('[tabindex="0"]').length;
   press("Escape");
-  told.escaped = document.activeElement.id;
+  report.escaped = document.activeElement.id;
   choose("class", "b<i>");
-  told.filtered = visible().map(a => a.dataset.class);
-  told.count = document.getElementById("count").textContent;
+  report.filtered = visible().map(a => a.dataset.class);
+  report.count = document.getElementById("count").textContent;
   choose("class", "");
   choose("wrong", true);
-  told.wrong = visible().map(a => Number(a.dataset.wrong));
-  told.frames = ["own", "right", "wrong"].map(kind => {
+  report.wrong = visible().map(a => Number(a.dataset.wrong));
+  report.frames = ["own", "right", "wrong"].map(kind => {
     const image = document.querySelector(`.${kind} img`);
     return image ? getComputedStyle(image).borderTopStyle : "none";
   });
-  document.title = JSON.stringify(told);
+  document.title = JSON.stringify(report);
 });
 </script>
 """
@@ -225,18 +225,20 @@ def test_in_a_browser(page_file, tmp_path):
     )
     assert outcome.returncode == 0, outcome.stderr
     (title,) = re.findall(r"<title>(.*?)</title>", outcome.stdout, re.DOTALL)
-    told = json.loads(html.unescape(title))
-    assert told["images"] == told["there"] == 12 * 11
-    assert told["all"] == 12
-    assert told["right"] == sorted(told["right"])
-    assert told["best"] == told["right"][::-1]
-    assert told["keys"] == [1, 2, 1, 11, 0, 0]
-    assert told["figure"] == 1 and told["back"] == "ARTICLE" and told["stops"] == 1
-    assert told["escaped"] == "class"
+    report = json.loads(html.unescape(title))
+    assert report["images"] == report["there"] == 12 * 11
+    assert report["all"] == 12
+    assert report["right"] == sorted(report["right"])
+    assert report["best"] == report["right"][::-1]
+    assert report["keys"] == [1, 2, 1, 11, 0, 0]
+    assert (
+        report["figure"] == 1 and report["back"] == "ARTICLE" and report["stops"] == 1
+    )
+    assert report["escaped"] == "class"
     num_class = sum(a["data-class"] == "b<i>" for a in Elements(text).of("article"))
-    assert told["filtered"] == ["b<i>"] * num_class and 0 < num_class < 12
-    assert told["count"] == f"{num_class} of 12 queries"
+    assert report["filtered"] == ["b<i>"] * num_class and 0 < num_class < 12
+    assert report["count"] == f"{num_class} of 12 queries"
     wrong = [int(a["data-wrong"]) for a in Elements(text).of("article")]
-    assert told["wrong"] == [count for count in wrong if count]
-    assert 0 < len(told["wrong"]) < 12
-    assert told["frames"] == ["solid", "solid", "dashed"]
+    assert report["wrong"] == [count for count in wrong if count]
+    assert 0 < len(report["wrong"]) < 12
+    assert report["frames"] == ["solid", "solid", "dashed"]

@@ -84,7 +84,7 @@ def test_any_number_of_actors_gives_the_same_bytes(flags, tmp_path, monkeypatch)
         row["mean_cosine"] = theirs["mean_cosine"]
     assert_same(here, found[2])
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
-    # A run that was killed goes on, on another number of actors.
+    # A run that was killed resumes on another number of actors.
     folder = tmp_path / "killed"
     module = "experiments.fedss.compare"
     where = ("--cluster=local", "--actors=2")

@@ -71,14 +71,14 @@ def test_a_flag_without_effect_is_one_clear_line(run_train, tmp_path, flags, mes
 
 
 def test_what_says_nothing_new_belongs_to_the_folders_of_before():
-    told = config.parse(
+    asked = config.parse(
         train.Config(),
         "--negatives=fresh",
         "--requests=sampled",
         "--aggregation=secure:threshold=1",
         "--results_dir=x",
     )
-    flags = run_config.with_defaults(told).deciding()
+    flags = run_config.with_defaults(asked).deciding()
     expected = train.Config(aggregation="secure", results_dir="x")
     expected = run_config.with_defaults(expected).deciding()
     assert flags == expected and flags["aggregation"] == "secure"

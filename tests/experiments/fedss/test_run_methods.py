@@ -4,15 +4,15 @@ from experiments.fedss import run_config, run_methods
 
 
 @pytest.mark.parametrize(
-    "losses, told",
+    "losses, warning",
     [((0.0, 0.0, 0.0), "in 3 of 3 rounds"), ((0.0, 0.0, 2.5), "in 2 of 3 rounds")],
 )
-def test_a_run_whose_spreadout_has_nothing_to_do_says_so(losses, told):
+def test_a_run_whose_spreadout_has_nothing_to_do_says_so(losses, warning):
     config = run_config.RunConfig(spreadout_margin=0.5)
     rows = [{"method": "pos_only", "round": 1}, {"method": "fedaws", "round": 0}]
     rows += [{"method": "fedaws", "spreadout_loss": loss} for loss in losses]
     text = run_methods._tell_spreadout(config, rows)
-    assert told in text and "--spreadout_margin=0.5" in text
+    assert warning in text and "--spreadout_margin=0.5" in text
 
 
 def test_a_run_whose_spreadout_pushes_does_not():

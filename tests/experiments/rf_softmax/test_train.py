@@ -85,9 +85,9 @@ def test_a_nu_that_is_too_large_for_its_features_is_told(run, text, tmp_path):
         assert code == 0, errors
         return errors
 
-    told = errors_of(12)
-    assert "Warning: round 2: of m=5 negatives" in told
-    assert "Lower --nu=12, or raise --num_frequencies=10." in told
+    errors = errors_of(12)
+    assert "Warning: round 2: of m=5 negatives" in errors
+    assert "Lower --nu=12, or raise --num_frequencies=10." in errors
     assert "Warning" not in errors_of(0.1)
 
 
