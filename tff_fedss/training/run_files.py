@@ -46,6 +46,20 @@ def is_number(text: str) -> bool:
     return bool(_NUMBER.fullmatch(text)) and math.isfinite(float(text))
 
 
+def _whole(content: bytes | None, path: str | os.PathLike) -> bytes:
+    """Returns the content of a file of lines; raises an error if it is cut off."""
+    if content is None:
+        raise InvalidInputError(
+            f"{path} is missing: bring it back, or remove the run's folder."
+        )
+    if not content.endswith(b"\n"):
+        line = content.count(b"\n") + 1
+        raise InvalidInputError(
+            f"{path}:{line}: the file is empty or ends within a line."
+        )
+    return content
+
+
 # --- Flags ------------------------------------------------------------------------
 
 
@@ -74,17 +88,9 @@ def parse_flags(content: bytes | None, path: str | os.PathLike) -> dict[str, str
     Raises:
         InvalidInputError: If it is not there or damaged; it names the line.
     """
-    if content is None:
-        raise InvalidInputError(
-            f"{path} is missing, so that nobody can tell which run this folder is of."
-        )
+    content = _whole(content, path)
     flags: dict[str, str] = {}
-    *lines, rest = re.split(r"\r?\n", files.decoded(content, path))
-    if rest or not lines:
-        raise InvalidInputError(
-            f"{path}:{len(lines) + 1}: the file is empty or ends within a line."
-        )
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(files.decoded_lines(content, path), 1):
         name, equals, value = line.removeprefix("--").partition("=")
         if not line.startswith("--") or not equals or name in flags:
             raise InvalidInputError(
@@ -174,12 +180,8 @@ def parse_rows(
         content = content and content[: content.rfind(b"\n") + 1]
         if not content:
             return []
-    elif content is None:
-        raise InvalidInputError(f"{path} is missing, though the run is done.")
-    elif content and not content.endswith(b"\n"):
-        line = content.count(b"\n") + 1
-        raise InvalidInputError(f"{path}:{line}: the file ends within a line.")
     rows: list[Metrics] = []
+    content = _whole(content, path)
     for where, texts in files.csv_table(content, path, ("method", "round")):
         row = Metrics(method=texts.pop("method"))
         for column, text in texts.items():

@@ -137,15 +137,15 @@ DAMAGES = [
     (
         "metrics.csv",
         pathlib.Path.unlink,
-        "metrics.csv is missing, though the run is done",
+        "metrics.csv is missing: bring it back",
     ),
     (
         "metrics.csv",
         put(b""),
-        "metrics.csv:1: expected the columns method,round, once each; found",
+        "metrics.csv:1: the file is empty or ends within a line",
     ),
-    ("metrics.csv", cut(-1), "metrics.csv:4: the file ends within a line"),
-    ("metrics.csv", cut(-5), "metrics.csv:4: the file ends within a line"),
+    ("metrics.csv", cut(-1), "metrics.csv:4: the file is empty or ends within a line"),
+    ("metrics.csv", cut(-5), "metrics.csv:4: the file is empty or ends within a line"),
     (
         "metrics.csv",
         put(b"method,round\n\xff\xfe\n"),
@@ -195,7 +195,7 @@ DAMAGES = [
     ),
     ("metrics.csv", replace(",0.5", ",0.25"), "metrics.csv:4: tar_at_far is 0.25, but"),
     ("metrics.csv", make_folder, "metrics.csv cannot be read: Is a directory"),
-    ("speed.csv", pathlib.Path.unlink, "speed.csv is missing, though the run is done"),
+    ("speed.csv", pathlib.Path.unlink, "speed.csv is missing: bring it back"),
     ("speed.csv", replace("0.1,1,", "0.1,1,x"), "speed.csv:3: round_seconds is 'x'"),
     ("done.json", put(b""), "done.json:1: not JSON: Expecting value"),
     ("done.json", cut(20), "done.json:1: not JSON"),
