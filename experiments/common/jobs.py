@@ -60,7 +60,7 @@ class Job:
         """Returns the last line of the log."""
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").strip().splitlines()
-            return lines[-1][:300] if lines else "its log is empty"
+            return lines[-1] if lines else "its log is empty"
         return "its log cannot be read"
 
 
