@@ -33,7 +33,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
         ("a" * 300, "File name too long"),
         ("none/x", "No such file"),
         ("file/x", "Not a directory"),
-        ("folder", "Is a directory"),
+        ("folder", "it is no regular file"),
         ("pipe", "it is no regular file"),
         ("loop/x", "Too many levels of symbolic links"),
     ],
@@ -51,7 +51,7 @@ def test_a_path_that_cannot_be_written_is_bad_input(tmp_path, name, reason):
 
 @pytest.mark.parametrize("name", ["", ".", "/", ".."])
 def test_what_is_no_name_of_a_file(name):
-    with pytest.raises(InvalidInputError, match="is not the name of a file"):
+    with pytest.raises(InvalidInputError, match="it is no regular file"):
         files.write(name, b"x")
 
 

@@ -119,13 +119,11 @@ def replacing(path: str | os.PathLike, unique: bool = False) -> Iterator[pathlib
         RunStoppedError: If it cannot be written. What was there before stays.
     """
     path = pathlib.Path(path)
-    if path.name in ("", ".."):
-        raise InvalidInputError(f"{str(path)!r} is not the name of a file.")
-    part = f"{os.getpid()}." if unique else ""
-    temporary = path.with_name(f".{path.name}.{part}tmp")
     with writing(path):
-        if path.exists() and not (path.is_file() or path.is_dir()):
+        if path.exists() and not path.is_file():
             raise InvalidInputError(f"{path} cannot be written: it is no regular file.")
+        part = f"{os.getpid()}." if unique else ""
+        temporary = path.with_name(f".{path.name}.{part}tmp")
         try:
             yield temporary
             os.replace(temporary, path)
@@ -341,10 +339,8 @@ class AppendedFile:
             RunStoppedError: If it cannot be written.
         """
         self._path = path
-        try:
+        with writing(path):
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
-        except OSError as error:
-            raise io_error(error, path, "cannot be written") from error
 
     def append(self, text: str) -> None:
         """Appends a text.
@@ -354,13 +350,14 @@ class AppendedFile:
         """
         data = memoryview(text.encode("utf-8"))
         size = self._file.seek(0, os.SEEK_END)
-        try:
-            while data:  # A disk that becomes full takes a part.
-                data = data[self._file.write(data) :]
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._file.truncate(size)
-            raise io_error(error, self._path, "cannot be written") from error
+        with writing(self._path):
+            try:
+                while data:  # A disk that becomes full takes a part.
+                    data = data[self._file.write(data) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(size)
+                raise
 
     def close(self) -> None:
         """Closes the file."""

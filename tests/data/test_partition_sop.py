@@ -67,8 +67,8 @@ def test_bad_input_is_named_and_nothing_is_written(tmp_path):
     for arguments, message in (
         ((tmp_path / "none", good), "does not exist"),
         ((tmp_path, f"{listing}/out.csv"), "cannot be created: Not a directory"),
-        ((tmp_path, "/"), "is not the name of a file"),
-        ((tmp_path, tmp_path), "cannot be written: Is a directory"),
+        ((tmp_path, "/"), "it is no regular file"),
+        ((tmp_path, tmp_path), "cannot be written: it is no regular file"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             _run(*arguments)
