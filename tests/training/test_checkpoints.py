@@ -38,13 +38,10 @@ def saved(tmp_path):
     return tmp_path / "checkpoints"
 
 
-def test_the_newest_state_comes_back(saved):
+def test_the_newest_are_kept_and_the_newest_of_all_comes_back(saved):
     state, round_num = Checkpoints(saved).restore(state_after(0))
     assert round_num == 3
     assert_same(state, state_after(3))
-
-
-def test_only_the_newest_are_kept(saved):
     Checkpoints(saved, keep=2).save(state_after(10), 10)
     assert {path.name for path in saved.iterdir()} == {"round_3.npz", "round_10.npz"}
 
@@ -226,18 +223,18 @@ def saved_rounds(folder):
 
 
 def test_training_saves_now_and_then_and_at_the_end(tmp_path):
-    places = {"counting": Checkpoints(tmp_path, keep=10)}
+    folders = {"counting": Checkpoints(tmp_path, keep=10)}
     run = CountingRun()
-    train([run], 7, 100, lambda *_: None, places, rounds_per_checkpoint=3)
+    train([run], 7, 100, lambda *_: None, folders, rounds_per_checkpoint=3)
     assert saved_rounds(tmp_path) == [3, 6, 7]
     assert run.num_reads == 3  # To read it copies it.
 
 
 @pytest.mark.parametrize("kind, saved", [(CopyingRun, [3, 5]), (CountingRun, [3])])
 def test_an_interrupt_saves_the_last_whole_round_if_it_is_there(tmp_path, kind, saved):
-    places = {"counting": Checkpoints(tmp_path, keep=10)}
+    folders = {"counting": Checkpoints(tmp_path, keep=10)}
     with pytest.raises(KeyboardInterrupt):
-        train([kind(stop_in=6)], 7, 9, lambda *_: None, places, 3)
+        train([kind(stop_in=6)], 7, 9, lambda *_: None, folders, 3)
     assert saved_rounds(tmp_path) == saved
 
 
@@ -246,12 +243,12 @@ def test_an_interrupt_between_rounds_saves_the_last_one(tmp_path):
         if metrics["round"] == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
-    places = {"counting": Checkpoints(tmp_path, keep=10)}
+    folders = {"counting": Checkpoints(tmp_path, keep=10)}
     # A shell starts what runs in the background with SIGINT ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            train([CountingRun()], 7, 9, release, places, 3)
+            train([CountingRun()], 7, 9, release, folders, 3)
     finally:
         signal.signal(signal.SIGINT, before)
     assert saved_rounds(tmp_path) == [3, 5]
@@ -263,9 +260,9 @@ def test_a_round_that_was_not_released_is_not_saved(tmp_path, kind, saved):
         if metrics["round"] == 5:
             raise OSError("disk full")
 
-    places = {"counting": Checkpoints(tmp_path, keep=10)}
+    folders = {"counting": Checkpoints(tmp_path, keep=10)}
     with pytest.raises(OSError, match="disk full"):
-        train([kind()], 7, 9, release, places, 3)
+        train([kind()], 7, 9, release, folders, 3)
     # The one before is, which was released but not due, if its state is still there.
     assert saved_rounds(tmp_path) == saved
 

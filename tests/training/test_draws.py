@@ -50,10 +50,11 @@ def test_all_clients_are_equally_likely():
         assert abs(counts[client_id] - expected) < 5 * deviation
 
 
-@pytest.mark.parametrize("cohort_size", [0, 31])
-def test_a_cohort_that_cannot_be_had_is_refused(cohort_size):
-    with pytest.raises(ValueError, match="at least 1 and at most 30"):
-        draws.cohort(0, 1, IDS, cohort_size)
+@pytest.mark.parametrize("draw", draws.SAMPLINGS.values(), ids=draws.SAMPLINGS)
+@pytest.mark.parametrize("size", [0, 31])
+def test_a_cohort_that_cannot_be_had_is_refused(draw, size):
+    with pytest.raises(ValueError, match=f"_size={size} .*at least 1 and at most 30"):
+        draw(0, 1, IDS, size)
 
 
 def test_poisson_cohorts_are_independent_coins():
@@ -70,9 +71,3 @@ def test_poisson_cohorts_are_independent_coins():
     # Two clients are in a cohort together as often as coins say: 1 / 9.
     both = sum({IDS[0], IDS[1]} <= cohort for cohort in cohorts)
     assert abs(both - 1000 / 9) < 5 * np.sqrt(1000 * 8 / 81)
-
-
-@pytest.mark.parametrize("expected_size", [0, 31])
-def test_a_poisson_cohort_that_cannot_be_had_is_refused(expected_size):
-    with pytest.raises(ValueError, match="expected_size=.* at most 30"):
-        draws.poisson_cohort(0, 1, IDS, expected_size)

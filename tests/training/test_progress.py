@@ -52,7 +52,9 @@ def test_a_metric_says_of_which_round_it_is(capsys, monkeypatch):
     assert "perplexity 20.0 (round 2)" in lines[3]
 
 
-def test_rejected_clients_are_told(capsys, monkeypatch):
+def test_rejected_clients_and_the_end_are_shown(capsys, monkeypatch):
+    Progress(["a"], 4).update("a", 4, {"loss": 1.0})
+    assert "round 4/4" in capsys.readouterr().err
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     bars = Progress(["a"], 3)
     bars.update("a", 1, {"loss": 1.0, "rejected_clients": 2})
@@ -68,8 +70,3 @@ def test_a_terminal_gets_bars(capsys, monkeypatch):
     text = capsys.readouterr().err
     assert "fedss       : 100%" in text and "full_softmax:   0%" in text
     assert "loss=0.125" in text
-
-
-def test_the_end_is_always_told(capsys):
-    Progress(["a"], 4).update("a", 4, {"loss": 1.0})
-    assert "round 4/4" in capsys.readouterr().err
