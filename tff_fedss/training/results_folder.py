@@ -83,11 +83,7 @@ class ResultsFolder:
         """
         result = run_files.read_json(self.path / run_files.DONE)
         if result is not None and not (self.path / run_files.METRICS).exists():
-            raise InvalidInputError(
-                f"{self.path / run_files.METRICS} is missing, though {run_files.DONE} "
-                "says that the run is done. Bring it back, or remove the results "
-                "folder."
-            )
+            raise run_files.missing(self.path / run_files.METRICS)
         return result
 
     def summary(self, key: str) -> str | None:

@@ -46,12 +46,17 @@ def is_number(text: str) -> bool:
     return bool(_NUMBER.fullmatch(text)) and math.isfinite(float(text))
 
 
+def missing(path: str | os.PathLike) -> InvalidInputError:
+    """Returns the error of a file that every run has at this point."""
+    return InvalidInputError(
+        f"{path} is missing: bring it back, or remove the run's folder."
+    )
+
+
 def _whole(content: bytes | None, path: str | os.PathLike) -> bytes:
     """Returns the content of a file of lines; raises an error if it is cut off."""
     if content is None:
-        raise InvalidInputError(
-            f"{path} is missing: bring it back, or remove the run's folder."
-        )
+        raise missing(path)
     if not content.endswith(b"\n"):
         line = content.count(b"\n") + 1
         raise InvalidInputError(
