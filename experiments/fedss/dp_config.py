@@ -38,7 +38,7 @@ class Gaussian:
     clip: Annotated[float, Range(low=1e-9)] = 1.0
     adaptive: bool = False
     delta: Annotated[float | None, Range(low=1e-300, high=0.999999)] = None
-    sampling: Literal[training.SAMPLINGS] = "fixed"
+    sampling: Literal[tuple(training.SAMPLINGS)] = "fixed"
 
 
 @dataclasses.dataclass(frozen=True)

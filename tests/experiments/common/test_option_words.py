@@ -7,6 +7,11 @@ import pytest
 
 from experiments.common import config, option_words
 from experiments.common.option_words import Range, Word, parse, word
+from experiments.fedss import train
+from experiments.leap import train as leap
+from experiments.moco import train as moco
+from experiments.partial_fc import train as partial_fc
+from experiments.rf_softmax import train as rf_softmax
 from tff_fedss.errors import InvalidInputError
 
 
@@ -137,3 +142,19 @@ def test_options_of_several_functions():
         str, "a", ("a", "b"), help="Which."
     )
     assert list(word(load, more, names=["size"]).options) == ["size"]
+
+
+@pytest.mark.parametrize("program", [train, leap, moco, partial_fc, rf_softmax])
+def test_every_option_takes_its_choices(program):
+    for flag in program.Config().flags().values():
+        for name, its in (flag.words or {}).items():
+            needed = {
+                key: f"{key}={option.example}"
+                for key, option in its.options.items()
+                if option.default is option_words.NEEDED
+            }
+            for key, option in its.options.items():
+                for text in option.choices:
+                    given = ",".join({**needed, key: f"{key}={text}"}.values())
+                    chosen = parse(flag.name, f"{name}:{given}", flag.words)
+                    assert chosen.name == name
