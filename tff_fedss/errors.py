@@ -60,6 +60,6 @@ def check_range(
     """
     is_within = low <= value <= high and not (above and value == low)
     if not (is_within and math.isfinite(value)):
-        wanted = f"above {low:g}" if above else f"at least {low:g}"
-        wanted += " and finite" if math.isinf(high) else f" and at most {high:g}"
+        wanted = f"above {low:.12g}" if above else f"at least {low:.12g}"
+        wanted += " and finite" if math.isinf(high) else f" and at most {high:.12g}"
         raise InvalidInputError(f"{name}={value} must be {wanted}.")

@@ -389,7 +389,7 @@ def test_arguments_out_of_range(folder, arguments, name):
 )
 def test_too_many_classes_kept_from_clients(folder, arguments):
     name = next(iter(arguments))
-    with pytest.raises(errors.InvalidInputError, match=f"{name}=.*leave two or more"):
+    with pytest.raises(errors.InvalidInputError, match=f"{name}=.* must be at least"):
         _load(folder, **arguments)
 
 

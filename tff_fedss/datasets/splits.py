@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tff_fedss.datasets.federated import clients, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
-from tff_fedss.errors import InvalidInputError, check_choice
+from tff_fedss.errors import InvalidInputError, check_choice, check_range
 
 # Keeps the draws of validation clients apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"validate", "big")
@@ -111,7 +111,7 @@ def hold_out(
         row = tests[known][0]
         raise InvalidInputError(
             f"the class {index.class_names[index.labels[row]]!r} of the test is one of "
-            "the training too, and retrieval is of unseen ones: use test=classes."
+            "the training, too; retrieval is of unseen ones: use test=classes."
         )
     if not is_unseen and not known.all():
         left_out = len(tests) - int(known.sum())
@@ -207,11 +207,7 @@ def _public(
 
 def check_validation(share: float, on_validation: bool) -> None:
     """Checks the share of clients for validation, and whether to measure on them."""
-    if not (0 < share < 1 if on_validation else 0 <= share < 1):
-        raise InvalidInputError(
-            f"validation_share={share} must be at least 0 and below 1; with "
-            "on_validation, above 0."
-        )
+    check_range("validation_share", share, 0, 1, above=on_validation)
 
 
 def choose_validation(

@@ -16,7 +16,7 @@ from tff_fedss.datasets import sources
 from tff_fedss.datasets.federated import partitioners, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.images import ImageIndex, image_clients, layout
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_range
 
 # Keeps the draws of this data set apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"tiny-img", "big")
@@ -69,16 +69,10 @@ def load(
     images = open_index(data_dir)
     is_train = images.splits == layout.TRAIN
     most = len(images.class_names) - 2
-    if (
-        min(num_public_classes, num_unseen_classes) < 0
-        or num_unseen_classes == 1
-        or (num_public_classes + num_unseen_classes > most)
-    ):
-        raise InvalidInputError(
-            f"num_public_classes={num_public_classes} and num_unseen_classes="
-            f"{num_unseen_classes}, which is 0 or at least 2, must leave two or more "
-            f"of the {most + 2} classes to the clients."
-        )
+    check_range("num_public_classes", num_public_classes, 0, most)
+    if num_unseen_classes:
+        most_unseen = most - num_public_classes
+        check_range("num_unseen_classes", num_unseen_classes, 2, most_unseen)
     rng = partitions.generator(seed, _PHILOX_STREAM)
     # 0: clients' classes, 1: public ones, 2: unseen ones. Without public classes
     # nothing is drawn: partitions stay what they were.
@@ -160,8 +154,7 @@ def _validation_rows(
         image, wnid = [*fields, ""][:2]
         if wnid not in wnids:
             raise InvalidInputError(
-                f"{where}: {image} has the class {wnid!r}, which is none of the "
-                f"{len(wnids):,} classes in {root}train."
+                f"{where}: {image} has the class {wnid!r}, which {root}train lacks."
             )
         missing.discard(folder + image)
         rows.append(layout.Row(where, folder + image, wnid, None, layout.VALIDATION))

@@ -45,5 +45,7 @@ def test_what_the_probe_has_is_not_trained():
 
 
 def test_what_does_not_go_together_is_refused():
-    with pytest.raises(InvalidInputError, match="num_probe_classes=2 must leave two"):
+    with pytest.raises(
+        InvalidInputError, match="num_probe_classes=2 must be at least 0"
+    ):
         public_images.put_together([source("a", 3, 4)], num_probe_classes=2)

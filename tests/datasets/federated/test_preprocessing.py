@@ -98,7 +98,9 @@ def test_equal_sizes_leave_pixels_alone(photographs, stored):
 
 
 def test_a_crop_larger_than_the_image_is_refused():
-    with pytest.raises(errors.InvalidInputError, match="image_size=65 must be in"):
+    with pytest.raises(
+        errors.InvalidInputError, match="image_size=65 must be at least 1"
+    ):
         Preprocessing(65, 64)
 
 

@@ -150,7 +150,7 @@ def test_fingerprints_know_the_validation_clients():
 @pytest.mark.parametrize(
     "share, on_validation, message",
     [
-        (1.0, False, "validation_share=1.0 must be"),
+        (1.0, False, "validation_share=1 leaves none"),
         (float("nan"), False, "validation_share=nan must be"),
         (0.95, False, "validation_share=0.95 leaves none of the 5 clients"),
         (0.0, True, "validation_share=0.0 must be"),

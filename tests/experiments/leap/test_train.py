@@ -198,7 +198,7 @@ def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
     "flag, message",
     [
         ("--clusters_per_batch=6", "--clusters_per_batch=6 must be at most 5"),
-        ("--num_train=61", "num_train=61 must be in 3..60"),
+        ("--num_train=61", "num_train=61 must be at least 3 and at most 60"),
     ],
 )
 def test_input_that_does_not_go_with_the_data(run, images, tmp_path, flag, message):

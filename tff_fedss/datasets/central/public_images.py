@@ -13,7 +13,7 @@ import numpy as np
 from tff_fedss import seeds
 from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import check_range
 
 # Keeps the choice of classes apart from the other draws of the same seed.
 _STREAM = 4
@@ -104,11 +104,7 @@ def put_together(
         The images, in the order of the sources.
     """
     first = sources[0]
-    if not 0 <= num_probe_classes <= first.num_classes - 2:
-        raise InvalidInputError(
-            f"num_probe_classes={num_probe_classes} must leave two or more of the "
-            f"{first.num_classes} public classes of {first.name}."
-        )
+    check_range("num_probe_classes", num_probe_classes, 0, first.num_classes - 2)
     generator = seeds.generator(seed + (_STREAM << 32), 0)
     is_probe = np.zeros(first.num_classes, bool)
     is_probe[generator.permutation(first.num_classes)[:num_probe_classes]] = True

@@ -14,7 +14,7 @@ from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.federated import clients as clients_lib
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_at_least
 
 # Whose images and classes a fingerprint counts; of more clients, as many of them.
 _COUNTED_CLIENTS = 8192
@@ -369,14 +369,12 @@ def _image_and_label(example: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Te
 
 def _check_element(image: tf.TensorSpec, label: tf.TensorSpec) -> None:
     """Checks that an example is one that models take."""
-    if image.dtype != tf.uint8 or image.shape.rank != 3 or None in image.shape:
+    is_image = (image.dtype, image.shape.rank) == (tf.uint8, 3) and all(image.shape)
+    if not (is_image and label.dtype.is_integer and label.shape.rank == 0):
         raise InvalidInputError(
-            f"images are {image.dtype.name}{image.shape}; expected uint8[h, w, c] of "
-            "one known shape. Give an example_fn that makes them so."
-        )
-    if not label.dtype.is_integer or label.shape.rank != 0:
-        raise InvalidInputError(
-            f"labels are {label.dtype.name}{label.shape}; expected a whole number []."
+            f"examples are images {image.dtype.name}{image.shape} and labels "
+            f"{label.dtype.name}{label.shape}; expected uint8[h, w, c] of one known "
+            "shape and whole numbers []: give an example_fn that makes them so."
         )
 
 
@@ -401,11 +399,10 @@ def _checked_arrays(
 
 
 def _checked_num_classes(num_classes: int | None, largest: int) -> int:
-    if num_classes is not None and num_classes <= largest:
-        raise InvalidInputError(
-            f"num_classes={num_classes}, but a client has the label {largest}."
-        )
-    return largest + 1 if num_classes is None else num_classes
+    if num_classes is None:
+        return largest + 1
+    check_at_least(largest + 1, num_classes=num_classes)
+    return num_classes
 
 
 def _check_test_labels(labels: np.ndarray, num_classes: int, is_unseen: bool) -> None:

@@ -12,13 +12,12 @@ epoch takes them as they come. The same labels, arguments and generator give the
 clients.
 """
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedss.errors import InvalidInputError, check_at_least
+from tff_fedss.errors import InvalidInputError, check_at_least, check_range
 
 CLIENT_PREFIX = "client_"
 _MAX_TRIES = 100
@@ -166,9 +165,8 @@ def quantity(
         min_size: What every client has before the rest is shared out.
         rng: Where sizes and order are drawn from.
     """
-    if not 0 <= sigma < math.inf:
-        raise InvalidInputError(f"sigma={sigma} must be at least 0 and finite.")
-    _check_min_size(num_images, num_clients, min_size)
+    check_range("sigma", sigma, 0)
+    check_range("min_size", min_size, 1, num_images // num_clients)
     shares = rng.standard_normal(num_clients) * sigma
     shares = np.exp(shares - shares.max())
     ideal = shares / shares.sum() * (num_images - num_clients * min_size)
@@ -204,9 +202,8 @@ def dirichlet(
         rng: Where the draws come from.
     """
     check_num_clients(num_clients, len(labels))
-    if not 0 < alpha < math.inf:
-        raise InvalidInputError(f"alpha={alpha} must be above 0 and finite.")
-    _check_min_size(len(labels), num_clients, min_size)
+    check_range("alpha", alpha, 0, above=True)
+    check_range("min_size", min_size, 1, len(labels) // num_clients)
     by_class = random_order_by(labels, rng)
     class_sizes = np.bincount(labels)
     for _ in range(_MAX_TRIES):
@@ -311,19 +308,7 @@ def grouped_shares(
 
 def check_num_clients(num_clients: int, num_images: int) -> None:
     """Checks that every client can have an image."""
-    if not 1 <= num_clients <= num_images:
-        raise InvalidInputError(
-            f"clients={num_clients:,} must be in 1..{num_images:,}, the number of "
-            "training images."
-        )
-
-
-def _check_min_size(num_images: int, num_clients: int, min_size: int) -> None:
-    if min_size < 1 or num_clients * min_size > num_images:
-        raise InvalidInputError(
-            f"min_size={min_size} must be in 1..{num_images // num_clients}: "
-            f"{num_images:,} images for {num_clients:,} clients."
-        )
+    check_range("clients", num_clients, 1, num_images)
 
 
 def ranges(lengths: np.ndarray) -> np.ndarray:

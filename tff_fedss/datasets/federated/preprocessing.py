@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tff_fedss import seeds
 from tff_fedss.datasets.federated import traced
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import check_range
 
 # A.2: the resized image is to the crop as 256 is to 224.
 _RESIZE_OVER_CROP = 256 / 224
@@ -58,11 +58,7 @@ class Preprocessing:
         if self.resize_size is None:
             size = round(self.image_size * _RESIZE_OVER_CROP)
             object.__setattr__(self, "resize_size", size)
-        if not 1 <= self.image_size <= self.resize_size:
-            raise InvalidInputError(
-                f"image_size={self.image_size} must be in 1..resize_size="
-                f"{self.resize_size}: it is cut out of the resized image."
-            )
+        check_range("image_size", self.image_size, 1, self.resize_size)
 
     def training(self, data: tf.data.Dataset, seed: tf.Tensor) -> tf.data.Dataset:
         """Takes a random crop of every image.

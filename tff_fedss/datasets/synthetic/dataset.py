@@ -105,11 +105,8 @@ def glyphs(
     errors.check_at_least(
         0, seed=seed, num_public_classes=num_public_classes, cache_bytes=cache_bytes
     )
-    if num_classes + num_public_classes > _MAX_LABEL or seed >= 2**63:
-        raise errors.InvalidInputError(
-            f"num_classes={num_classes} and num_public_classes={num_public_classes} "
-            f"must give labels of int32, and seed={seed} be less than 2^63."
-        )
+    errors.check_range("num_classes", num_classes, 1, _MAX_LABEL - num_public_classes)
+    errors.check_range("seed", seed, 0, 2**63 - 1)
 
     cache = _ArrayCache(cache_bytes)
     train = _GlyphClientData(

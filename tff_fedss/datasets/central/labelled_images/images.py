@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 from tff_fedss import memory
 from tff_fedss.datasets import fingerprint, sources
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_range
 
 # In messages.
 EXPECTED = (
@@ -117,11 +117,7 @@ class LabelledImages:
         Returns:
             The data set with these training images, in their order. The test is whole.
         """
-        if not self.num_classes <= num_train <= len(self.train_labels):
-            raise InvalidInputError(
-                f"num_train={num_train} must be in {self.num_classes}.."
-                f"{len(self.train_labels)}, the training images of {self.name}."
-            )
+        check_range("num_train", num_train, self.num_classes, len(self.train_labels))
         generator = np.random.Generator(np.random.Philox(key=[seed, num_train]))
         order = generator.permutation(len(self.train_labels))
         # The first images of all classes, then the second ones, and so on.

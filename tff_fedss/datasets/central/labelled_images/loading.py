@@ -90,8 +90,7 @@ def _load_folders(
     for row in np.flatnonzero(~np.isin(images.labels, of_train)):
         raise InvalidInputError(
             f"{flag}: {images.image_name(row)} is of the class "
-            f"{images.class_names[images.labels[row]]!r}, of which there is no "
-            "training image."
+            f"{images.class_names[images.labels[row]]!r}, which has no training image."
         )
     data = indexed.load(images, image_size=image_size, channels=channels, test="given")
     return dataclasses.replace(data, name=name, note=images.note)
