@@ -292,6 +292,28 @@ def expect_once(where_of: dict[str, str], key: str, where: str, what: str) -> No
         raise InvalidInputError(f"{where}: the {what} {key!r} is already in {first}.")
 
 
+def whole_number(
+    text: str, where: str, what: str, low: int = 0, high: int = 2**31 - 1
+) -> int:
+    """Returns the whole number that a field of a table holds.
+
+    Args:
+        text: The field.
+        where: Its line, as "name:line".
+        what: What the number is, for messages.
+        low: The least that it may be.
+        high: The most.
+
+    Raises:
+        InvalidInputError: If it is another text or number.
+    """
+    if not (text.isdecimal() and low <= int(text) <= high):
+        raise InvalidInputError(
+            f"{where}: the {what} {text!r} is not in {low}..{high}."
+        )
+    return int(text)
+
+
 def write_npz(path: str | os.PathLike, arrays: Mapping[str, Any]) -> None:
     """Writes arrays by name into an .npz file with the bytes of `np.savez`.
 

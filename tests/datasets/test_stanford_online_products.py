@@ -181,13 +181,13 @@ def _set(line, text):
 
 _HEADER = sop_archive.HEADER
 _BAD_LISTINGS = {
-    "class 0": (_set(2, "1 0 1 a.JPG"), ":2: the class_id '0' is no whole number"),
+    "class 0": (_set(2, "1 0 1 a.JPG"), ":2: the class_id '0' is not in 1"),
     "class no number": (_set(3, "2 one 1 a.JPG"), ":3: the class_id 'one'"),
     "duplicate id": (_set(6, "2 1 1 x.JPG"), ":6: the image_id '2' is already in .*:3"),
     "path upwards": (_set(3, "2 1 1 ../a.JPG"), ":3: there is no file .*/../a.JPG"),
     "gap": (
         _set(len(_TRAIN) + 1, "43 11 1 a.JPG"),
-        " has the class_id 10, but one has 11",
+        " has the class_id 10",
     ),
 }
 
@@ -205,7 +205,7 @@ def test_a_test_class_that_is_a_training_class_too(tmp_path):
     listing = _listing_with(_set(5, "47 3 1 a.JPG"), _TEST)
     sop_archive.write_zip(tmp_path / _ZIP, {**_archive(), _TEST_LISTING: listing})
     with pytest.raises(
-        InvalidInputError, match=r"Ebay_test\.txt:5: class_id 3 is a training class"
+        InvalidInputError, match=r"Ebay_test\.txt:5: class_id 3 is one of Ebay"
     ):
         sop.load(tmp_path)
 
@@ -281,17 +281,17 @@ def test_clients_of_any_name_and_order(partition_csv, prepared):
     ("change", "reason"),
     [
         (
-            _set(6, "client_0,999,3"),
-            "7: there is no image_id '999' in .*train.txt",
+            lambda lines: lines.append("client_0,1,0\nclient_0,999,3"),
+            " the class of the image_id '999' is 3; expected, .* no such image",
         ),
         (
             _set(6, "client_0,1,8"),
-            r"7: image_id '1' has the class 8; expected 0, .*train.txt:2",
+            " the class of the image_id '1' is 8; expected, .* 0",
         ),
         (_set(6, "client_0,1,9"), r"7: the class '9' is not in 0\.\.8"),
         (
             lambda lines: lines.pop(),
-            r"the training image '1' \(.*txt:2\) is with no client",
+            " the class of the image_id '1' is missing; expected, .* 0",
         ),
     ],
 )

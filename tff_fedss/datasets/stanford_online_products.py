@@ -91,8 +91,7 @@ def load(
         partition = read_partition(clients_csv, train)
     for row in np.flatnonzero(np.isin(test.labels, train.labels))[:1]:
         raise InvalidInputError(
-            f"{test.lines[row]}: class_id {test.labels[row] + 1} is a training class, "
-            "too; test classes must be others."
+            f"{test.lines[row]}: class_id {test.labels[row] + 1} is one of {_TRAIN}."
         )
     rows = [*_rows(train, layout.TRAIN), *_rows(test, layout.TEST)]
     what = layout.from_rows(rows, source.names)
@@ -164,22 +163,17 @@ def read_partition(path: str | os.PathLike, train: Listing) -> partitions.Partit
     """
     split = split_csv.read(path, int(train.labels.max()) + 1)
     row_of = {image_id: row for row, image_id in enumerate(train.image_ids)}
-    rows = np.array([row_of.get(image_id, -1) for image_id in split.image_ids])
-    wrong = (rows < 0) | (split.classes != train.labels[rows])
-    for i in np.flatnonzero(wrong)[:1]:
-        lines = [where for where, _ in files.csv_rows(files.read_bytes(path), path)]
-        row, name = rows[i], split.image_ids[i]
+    found, listed = (
+        dict(zip(images.image_ids, labels.tolist(), strict=True))
+        for images, labels in ((split, split.classes), (train, train.labels))
+    )
+    for image_id, _ in sorted(found.items() ^ listed.items())[:1]:
         raise InvalidInputError(
-            f"{lines[i + 1]}: there is no image_id {name!r} in {_TRAIN}."
-            if row < 0
-            else f"{lines[i + 1]}: image_id {name!r} has the class {split.classes[i]}; "
-            f"expected {train.labels[row]}, the class_id in {train.lines[row]}, less 1."
+            f"{os.fspath(path)}: the class of the image_id {image_id!r} is "
+            f"{found.get(image_id, 'missing')}; expected, by its class_id in {_TRAIN} "
+            f"less 1, {listed.get(image_id, 'no such image')}."
         )
-    for row in np.setdiff1d(np.arange(len(train.labels)), rows)[:1]:
-        raise InvalidInputError(
-            f"{os.fspath(path)}: the training image {train.image_ids[row]!r} "
-            f"({train.lines[row]}) is with no client."
-        )
+    rows = np.array([row_of[image_id] for image_id in split.image_ids])
     client_ids = list(dict.fromkeys(split.clients))
     position = {client_id: k for k, client_id in enumerate(client_ids)}
     client_of = np.array([position[client_id] for client_id in split.clients])
@@ -211,8 +205,7 @@ def _read_train(source: sources.Source) -> Listing:
     present = np.unique(train.labels)
     for gap in np.flatnonzero(present != np.arange(len(present)))[:1]:
         raise InvalidInputError(
-            f"{source.label}: no row of {_TRAIN} has the class_id {gap + 1}, but one "
-            f"has {present[gap] + 1}; expected classes from 1 on without gaps."
+            f"{source.label}: no row of {_TRAIN} has the class_id {gap + 1}."
         )
     return train
 
@@ -224,12 +217,8 @@ def _read(source: sources.Source, name: str) -> Listing:
     rows = files.csv_table(content, f"{source.label}: {path}", _COLUMNS, " ")
     for where, row in rows:
         class_id, image_id = row["class_id"], row["image_id"]
-        if not class_id.isdecimal() or class_id == "0":
-            raise InvalidInputError(
-                f"{where}: the class_id {class_id!r} is no whole number from 1 on."
-            )
         files.expect_once(line_of, image_id, where, "image_id")
-        labels.append(int(class_id) - 1)
+        labels.append(files.whole_number(class_id, where, "class_id", 1) - 1)
         paths.append(folder + row["path"])
     lines = list(line_of.values())
     return Listing(list(line_of), np.array(labels, np.int32), paths, lines)

@@ -60,11 +60,7 @@ def parse(
     for where, row in files.csv_table(content, name, columns):
         image_id, label = row[_IMAGE], row[_CLASS]
         files.expect_once(where_of, image_id, where, _IMAGE)
-        if not label.isdecimal() or int(label) > largest:
-            raise InvalidInputError(
-                f"{where}: the {_CLASS} {label!r} is not in 0..{largest}."
-            )
-        classes.append(int(label))
+        classes.append(files.whole_number(label, where, _CLASS, 0, largest))
         if with_clients:
             if not _FILE_NAME.fullmatch(row[_CLIENT]):
                 raise InvalidInputError(

@@ -87,8 +87,7 @@ def open_index(folder: pathlib.Path, split: str) -> record_index.RecordIndex:
         found = shard.stat().st_size if shard.exists() else 0
         if found != wanted:
             raise InvalidInputError(
-                f"{shard} has {found:,} bytes; expected {wanted:,}: it is missing, cut "
-                "off, or was changed."
+                f"{shard} has {found:,} bytes; expected {wanted:,}."
             )
     return record_index.RecordIndex(tuple(map(str, paths)), index)
 
@@ -107,8 +106,5 @@ def read_class_sizes(folder: os.PathLike) -> dict[str, np.ndarray]:
     columns = ("wnid", *SPLITS)
     for where, row in files.csv_table(files.read_bytes(path), path, columns):
         files.expect_once(where_of, row["wnid"], where, "wnid")
-        numbers = [row[split] for split in SPLITS]
-        if not all(map(str.isdecimal, numbers)):
-            raise InvalidInputError(f"{where}: expected two numbers, found {numbers}.")
-        sizes.append([int(number) for number in numbers])
+        sizes.append([files.whole_number(row[s], where, f"{s} size") for s in SPLITS])
     return dict(zip(SPLITS, np.array(sizes, np.int64).reshape(-1, 2).T, strict=True))
