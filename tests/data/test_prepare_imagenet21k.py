@@ -222,7 +222,7 @@ def test_undecodable_images_are_listed_and_need_permission(with_bad_images, tmp_
         rows = list(csv.DictReader(file))
     assert {row["member"] for row in rows} == bad
     assert all(row["tar"] == f"{row['member'][:9]}.tar" for row in rows)
-    assert "is empty" in {row["reason"] for row in rows}
+    assert any("(0 bytes" in row["reason"] for row in rows)
 
     folder = _prepare(archive, tmp_path / "out", allow_undecodable=True)
     names = [n for split in ("train", "test") for _, n, _ in _records(folder, split)]
@@ -247,37 +247,26 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    ("member", "problem"),
-    [
-        ("n01440764_12.JPEG", "is not an image of this class"),
-    ],
-)
-def test_odd_member_of_a_class_tar(tmp_path, layout, member, problem):
+def test_odd_member_of_a_class_tar(tmp_path, layout):
+    member = "n01440764_12.JPEG"
     images = imagenet21k_archive.classes([2, 2, 3])
     image = next(iter(images["n01440838"].values()))
     images["n01440838"]["n01440838_7.JPEG"] = image
     images["n01440838"][member] = image
     message = _error(LAYOUTS[layout](tmp_path, images), tmp_path)
-    assert "n01440838.tar: the member " in message
-    assert f"{member} {problem}" in message
+    assert "n01440838.tar: found " in message
+    assert f"{member}; expected n01440838_<number>.JPEG" in message
 
 
 @pytest.mark.parametrize("gzipped", [False, True])
-@pytest.mark.parametrize(
-    ("member", "problem"),
-    [
-        ("n01440764.jpg", "is not a class tar"),
-        ("train/bird.tar", "is not a class tar"),
-    ],
-)
-def test_odd_member_of_the_archive(tmp_path, gzipped, member, problem):
+@pytest.mark.parametrize("member", ["n01440764.jpg", "train/bird.tar"])
+def test_odd_member_of_the_archive(tmp_path, gzipped, member):
     tars = imagenet21k_archive.class_tars(imagenet21k_archive.classes([2, 1]))
     content = imagenet21k_archive.tar({**tars, member: tars["n01440764.tar"]})
     path = tmp_path / "whole.tar"
     path.write_bytes(gzip.compress(content) if gzipped else content)
     message = _error(path, tmp_path)
-    assert message.startswith(f"{path}: {member} {problem}")
+    assert message.startswith(f"{path}: found {member}; expected")
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.7, "before the end mark"])
@@ -325,7 +314,7 @@ def test_things_that_are_no_archive(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "fall11.tar").write_bytes(b"")
-    assert "fall11.tar is not a class tar" in _error(other, tmp_path)
+    assert "found fall11.tar; expected" in _error(other, tmp_path)
     noise = tmp_path / "noise.tar"
     noise.write_bytes(np.random.default_rng(0).bytes(3000))
     assert "noise.tar is unreadable or damaged" in _error(noise, tmp_path)

@@ -463,7 +463,7 @@ def test_output_of_another_split(prepare, miniature, tmp_path):
     ("flags", "message"),
     [
         (["--split_dir=/none.zip"], "--split_dir=/none.zip does not exist"),
-        (["--image_dir=/none"], "--image_dir=/none is no folder; expected one with"),
+        (["--image_dir=/none"], "--image_dir=/none is no folder of"),
         (["--shard_dir=/none"], "exactly one of --image_dir"),
         (["--output_dir="], "--output_dir, --split_dir and exactly one of"),
         (["--threads=0"], "--threads"),

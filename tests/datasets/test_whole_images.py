@@ -120,7 +120,7 @@ def test_agrees_with_tensorflow_on_changed_bytes_of_a_whole_file():
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "is empty"),
+        (b"", "is no whole JPEG or PNG .0 bytes"),
         (b"<html>Not found</html>", "is no whole JPEG or PNG .22 bytes"),
         (_encode(_photo(), "GIF"), "is no whole JPEG or PNG"),
         (_encode(_photo(), "BMP"), "is no whole JPEG or PNG"),

@@ -77,8 +77,6 @@ def check(encoded: bytes, formats: Sequence[str] = OF_TENSORFLOW) -> None:
         ValueError: If it cannot be decoded whole. The message is the reason, made to
             follow the name of the file: "is cut off or damaged (...)".
     """
-    if not encoded:
-        raise ValueError("is empty")
     try:
         image = Image.open(io.BytesIO(encoded), formats=formats)
         if image.format == "PNG":

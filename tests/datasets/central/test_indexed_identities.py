@@ -105,7 +105,7 @@ def test_the_share_of_held_out_identities(tmp_path):
     folder = own_images.write(tmp_path, own_images.images(*names))
     assert load(folder).num_classes == 8
     assert load(folder, test_share=0.5).num_classes == 5
-    with pytest.raises(InvalidInputError, match="10 identities with images, 10 of th"):
+    with pytest.raises(InvalidInputError, match="10 identities, 10 of two"):
         load(folder, test_share=0.9)
 
 
@@ -122,5 +122,5 @@ def test_folders_without_identities_are_named(tmp_path):
     with pytest.raises(InvalidInputError, match="found no image"):
         load(tmp_path)
     own_images.write(tmp_path, own_images.images("a/1.png", "a/2.png", "b/1.png"))
-    with pytest.raises(InvalidInputError, match="2 identities with images, 1 of them"):
+    with pytest.raises(InvalidInputError, match="2 identities, 1 of two"):
         load(tmp_path)

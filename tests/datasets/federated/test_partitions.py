@@ -175,7 +175,7 @@ def test_slots_in_random_tight_cases(seed):
     total = num_clients * classes_per_client
     labels = _labels(sizes)
     if total < (sizes > 0).sum():
-        with pytest.raises(errors.InvalidInputError, match="each class needs one"):
+        with pytest.raises(errors.InvalidInputError, match="a client for each class"):
             class_slots(labels, num_clients, classes_per_client, _rng(seed))
         return
     partition = class_slots(labels, num_clients, classes_per_client, _rng(seed))
@@ -224,9 +224,9 @@ def test_class_slots_repair_leaves_no_client_at_a_disadvantage():
 @pytest.mark.parametrize(
     ("sizes", "num_clients", "classes_per_client", "message"),
     [
-        ([5, 5, 5], 1, 2, "2 places for a class, but the images of 3 classes fill 3"),
-        ([5, 5, 5], 2, 4, "8 places.*3 classes fill 3 to 6"),
-        ([2, 2, 2], 7, 1, "7 places.*3 classes fill 3 to 6"),
+        ([5, 5, 5], 1, 2, "is 2; expected 3 "),
+        ([5, 5, 5], 2, 4, "is 8; expected 3 .* to 6 "),
+        ([2, 2, 2], 7, 1, "is 7; expected 3 .* to 6 "),
     ],
 )
 def test_class_slots_that_cannot_be(sizes, num_clients, classes_per_client, message):

@@ -163,10 +163,10 @@ def _without(feature):
 
 _BAD_PAYLOADS = {
     "no example": (b"\xff\xff\xff\xff", "is not a tf.train.Example"),
-    "no image": (_without("picture"), "0 values of the feature 'picture'"),
-    "no class": (_without("class"), "0 values of the feature 'class'"),
-    "class too large": (_example(_encode(0), 7), "class=7, which is not in 0..6"),
-    "negative class": (_example(_encode(0), -1), "class=-1, which is not in 0..6"),
+    "no image": (_without("picture"), "0 values of 'picture'"),
+    "no class": (_without("class"), "0 values of 'class'"),
+    "class too large": (_example(_encode(0), 7), "class=7, not in 0..6"),
+    "negative class": (_example(_encode(0), -1), "class=-1, not in 0..6"),
     "cut image": (_example(_encode(0, "JPEG")[:-30], 0), "image is cut off or damaged"),
 }
 

@@ -20,6 +20,7 @@ import pathlib
 import re
 import xml.etree.ElementTree
 from collections.abc import Callable, Iterable, Iterator
+from itertools import starmap
 
 import numpy as np
 
@@ -263,15 +264,16 @@ def _read_arff(
     num_features = len(names) - num_labels
     place, is_label = place.tolist(), is_label.tolist()  # faster one by one
 
+    def is_valid(index: int, value: float) -> bool:
+        return index in attributes and (not is_label[index] or value in (0, 1))
+
     def parse(line: str) -> _Row:
         line = line.strip()
         cells = [cell.split() for cell in line[1:-1].split(",") if cell.strip()]
         cells = [(int(index), float(value)) for index, value in cells]
-        if line[0] + line[-1] != "{}" or any(i not in attributes for i, _ in cells):
+        if line[0] + line[-1] != "{}" or not all(starmap(is_valid, cells)):
             raise ValueError(line)
         cells = [(i, value) for i, value in cells if value]
-        if any(is_label[i] and value != 1 for i, value in cells):
-            raise ValueError(line)
         features = [(place[i], value) for i, value in cells if not is_label[i]]
         return (
             [i for i, _ in features],

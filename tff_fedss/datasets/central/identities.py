@@ -201,9 +201,8 @@ def of_images(
     sizes = np.unique(images.labels[tests], return_counts=True)[1]
     if len(sizes) < 2 or sizes.max() < 2:
         raise InvalidInputError(
-            f"{images.label}: the test has {len(tests):,} images of {len(sizes):,} "
-            "identities; expected two images of one and another identity, to make "
-            "pairs: take a larger test_share."
+            f"{images.label}: {len(tests):,} test images of {len(sizes):,} identities "
+            "make no pairs of both kinds: take a larger test_share."
         )
     if (test_labels < 0).any():  # Then all are: see `hold_out`.
         others, _ = splits.numbered(images.labels, tests)
@@ -225,10 +224,8 @@ def _unseen(
     num_test = max(2, round(share * len(present)))
     if len(several) < num_test or len(present) < num_test + 2:
         raise InvalidInputError(
-            f"{images.label} has {len(present):,} identities with images, "
-            f"{len(several):,} of them with two or more; expected at least "
-            f"{num_test:,} identities of two images for the test and two more for the "
-            "training."
+            f"{images.label} has {len(present):,} identities, {len(several):,} of two "
+            f"images or more; expected {num_test:,} of these for the test and 2 others."
         )
     chosen = several[rng.permutation(len(several))[:num_test]]
     is_test = np.isin(images.labels[rows], chosen)

@@ -51,9 +51,8 @@ class LfwPairs:
         rows = [line.split("\t") for line in lines if line.strip()]
         if len(numbers) != 2 or len(rows) != 2 * numbers[0] * numbers[1]:
             raise InvalidInputError(
-                f"{pairs_file} has {len(rows):,} pairs; expected a first line with the "
-                "number of folds and that of pairs of either kind in each, and as many "
-                f"pairs, found {header!r}."
+                f"{pairs_file}:1: found {header!r} and {len(rows):,} pairs; expected "
+                "the number of folds and that of pairs of either kind in each."
             )
         self.num_folds = numbers[0]
         self._paths: list[pathlib.Path] = []
@@ -66,9 +65,8 @@ class LfwPairs:
                 row = [row[0], row[1], row[0], row[2]]
             if len(row) != 4 or not (row[1] + row[3]).isdecimal():
                 raise InvalidInputError(
-                    f"{pairs_file}:{number}: {text!r} is no pair; expected "
-                    "NAME, a number and a number, or NAME, a number, NAME and a "
-                    "number, with tabs between."
+                    f"{pairs_file}:{number}: expected NAME, number, number or NAME, "
+                    f"number, NAME, number with tabs between, found {text!r}."
                 )
             first.append(self._place(pathlib.Path(folder), row[0], row[1]))
             second.append(self._place(pathlib.Path(folder), row[2], row[3]))
@@ -100,10 +98,8 @@ class LfwPairs:
                 p for e in _ENDINGS if (p := stem.with_name(stem.name + e)).exists()
             ]
             if not found:
-                raise InvalidInputError(
-                    f"{self._label}: there is no {stem} with an ending of "
-                    f"{', '.join(_ENDINGS)}."
-                )
+                endings = ", ".join(_ENDINGS)
+                raise InvalidInputError(f"{self._label}: no file {stem} ({endings}).")
             self._place_of[key] = len(self._paths)
             self._paths.append(found[0])
         return self._place_of[key]

@@ -65,8 +65,8 @@ def load(data_dir: str | os.PathLike) -> PennTreebank:
         unknown = set(tokens[part]) - set(number_of)
         if unknown:
             raise errors.InvalidInputError(
-                f"{source.label}: {_FILES[part]} has the word {min(unknown)!r}, which "
-                f"is not in {_FILES['train']}; expected the text with <unk>."
+                f"{source.label}: {min(unknown)!r} of {_FILES[part]} is not in "
+                f"{_FILES['train']}; expected the text with <unk>."
             )
         return np.array([number_of[word] for word in tokens[part]], np.int32)
 

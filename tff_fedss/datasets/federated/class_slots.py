@@ -63,10 +63,9 @@ def _slots_per_class(
     least = np.minimum(sizes, 1)
     if not least.sum() <= total <= most.sum():
         raise errors.InvalidInputError(
-            f"num_clients={num_clients:,} with classes_per_client="
-            f"{classes_per_client:,} have {total:,} places for a class, but the images "
-            f"of {least.sum():,} classes fill {least.sum():,} to {most.sum():,}: each "
-            "class needs one, and a client has a class once, with an image or more."
+            f"num_clients={num_clients:,} times classes_per_client="
+            f"{classes_per_client:,} is {total:,}; expected {least.sum():,} (a client "
+            f"for each class) to {most.sum():,} (as many as it has images for)."
         )
 
     def ideal(rate: float) -> np.ndarray:

@@ -89,7 +89,7 @@ def example_parser(image_feature: str, label_feature: str, num_classes: int) -> 
         label = value(example, label_feature, "int64_list")
         if not 0 <= label < num_classes:
             raise ValueError(
-                f"has {label_feature}={label}, which is not in 0..{num_classes - 1}"
+                f"has {label_feature}={label}, not in 0..{num_classes - 1}"
             )
         check_image(value(example, image_feature, "bytes_list"))
         return (np.int32(label),)
@@ -119,9 +119,7 @@ def value(features: Mapping[str, Any], name: str, kind: str) -> Any:
     # `in` first: protobuf would add the feature that is asked for.
     values = getattr(features[name], kind).value if name in features else ()
     if len(values) != 1:
-        raise ValueError(
-            f"has {len(values)} values of the feature {name!r} ({kind}); expected 1"
-        )
+        raise ValueError(f"has {len(values)} values of {name!r} ({kind}); expected 1")
     return values[0]
 
 

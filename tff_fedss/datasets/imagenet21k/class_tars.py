@@ -56,8 +56,8 @@ class ClassTar:
                 name = member.name.rpartition("/")[2]
                 if not pattern.fullmatch(name):
                     raise InvalidInputError(
-                        f"{self.label}: the member {member.name} is not an image of "
-                        f"this class: expected a file {self.wnid}_<number>.JPEG."
+                        f"{self.label}: found {member.name}; expected "
+                        f"{self.wnid}_<number>.JPEG."
                     )
                 places[name] = member.offset_data, member.size
         return places
@@ -134,8 +134,7 @@ def _check_classes(path: pathlib.Path, odd: set[str]) -> None:
     """Checks that no class is in the archive or in the list of classes alone."""
     if odd:
         raise InvalidInputError(
-            f"{path}: {min(odd)} is in the archive or in the list of classes only, as "
-            f"are {len(odd) - 1:,} others."
+            f"{path}: {min(odd)} is in the archive or in the list of classes only."
         )
 
 
@@ -197,9 +196,7 @@ def _wnid(name: str, path: pathlib.Path) -> str:
     """Returns the class of a class tar, from its name in an archive."""
     wnid, _, suffix = name.rpartition("/")[2].partition(".")
     if suffix != "tar" or not _WNID.fullmatch(wnid):
-        raise InvalidInputError(
-            f"{path}: {name} is not a class tar; expected {_LAYOUT}."
-        )
+        raise InvalidInputError(f"{path}: found {name}; expected {_LAYOUT}.")
     return wnid
 
 

@@ -206,8 +206,7 @@ def load(
     index = ImageIndex(source, what, name, without_images=without_images)
     if needs_labels and len(index.class_names or ()) < 2:
         raise InvalidInputError(
-            f"{label}: all images are of one class or none ({index.class_names}); "
-            "expected two or more."
+            f"{label}: all images are of one class or none; expected two or more."
         )
     index.check_images(cache_dir)
     return index

@@ -201,8 +201,7 @@ def _clients_and_classes(
         for folder, rest in parts.items():
             if len(rest) < 2:
                 raise InvalidInputError(
-                    f"{source}: {folder}/ is one folder deep; with clients, expected "
-                    "CLIENT/CLASS/image."
+                    f"{source}: {folder}/ is one folder; expected CLIENT/CLASS/image."
                 )
         return (
             {folder: rest[0] for folder, rest in parts.items()},

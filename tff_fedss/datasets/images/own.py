@@ -83,8 +83,7 @@ def open_folder(
     """
     if data_dir is None:
         raise InvalidInputError(
-            "own images need `data_dir`: a folder or an archive of images, or an "
-            "images.csv."
+            "own images need `data_dir`: a folder, archive or table."
         )
     if folders == "auto" and (test == "clients" or isinstance(partition, Natural)):
         folders = "client/class"

@@ -46,8 +46,7 @@ def in_folder(folder: pathlib.Path) -> Images:
     """Finds images in files, flat or in the tree of the original archives."""
     if not folder.is_dir():
         raise InvalidInputError(
-            f"image_dir={folder} is no folder; expected one with <id>.jpg or "
-            "a/b/c/<id>.jpg."
+            f"image_dir={folder} is no folder of <id>.jpg or a/b/c/<id>.jpg."
         )
 
     def read(image_id: str) -> tuple[str, bytes]:
@@ -74,8 +73,7 @@ def in_shards(folder: pathlib.Path, image_ids: Collection[str]) -> Images:
     shards = sorted(folder.glob("images_*.tar"))
     if not shards:
         raise InvalidInputError(
-            f"shard_dir={folder}: found no images_NNN.tar; expected those of "
-            "Google Landmarks v2, images_000.tar to images_499.tar."
+            f"shard_dir={folder}: found none of images_000.tar to images_499.tar."
         )
     image_ids, found = frozenset(image_ids), {}
 

@@ -261,8 +261,7 @@ def _check_drawers(test_drawers: Sequence[int]) -> None:
     drawers = set(range(1, drawing_files.NUM_DRAWERS + 1))
     if not test_drawers or not set(test_drawers) < drawers:
         raise InvalidInputError(
-            f"test_drawers={tuple(test_drawers)} must be some, but not all, of the "
-            f"drawers 1 to {len(drawers)}."
+            f"test_drawers={tuple(test_drawers)} must be a part of 1..{len(drawers)}."
         )
 
 

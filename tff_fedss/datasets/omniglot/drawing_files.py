@@ -86,8 +86,7 @@ def collect(drawings: Iterable[Drawing], label: str, image_size: int) -> Drawing
         key = (character, drawer)
         if not np.array_equal(images.setdefault(key, pixels), pixels):
             raise InvalidInputError(
-                f"{label}: {names[key]} and {name} are the same character by the same "
-                "drawer, but differ: keep one of them."
+                f"{label}: {names[key]} and {name} are one drawing but differ."
             )
         names[key], alphabets[character] = name, alphabet
     expected = [
