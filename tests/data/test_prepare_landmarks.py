@@ -464,8 +464,8 @@ def test_output_of_another_split(prepare, miniature, tmp_path):
     [
         (["--split_dir=/none.zip"], "--split_dir=/none.zip does not exist"),
         (["--image_dir=/none"], "--image_dir=/none is no folder of"),
-        (["--shard_dir=/none"], "exactly one of --image_dir"),
-        (["--output_dir="], "--output_dir, --split_dir and exactly one of"),
+        (["--shard_dir=/none"], "either --image_dir or --shard_dir"),
+        (["--output_dir="], "--output_dir, --split_dir and either"),
         (["--threads=0"], "--threads"),
         (["--output_dir=/dev/null/x"], "--output_dir=/dev/null/x"),
     ],

@@ -176,7 +176,7 @@ def _error(data_dir, **arguments):
 
 def test_clients_that_are_not_prepared_yet(cache):
     (cache / "train" / "101").unlink()
-    message = "1 of the 3 clients of federated_train.csv have no file ['101']"
+    message = "1 of 3 clients have no file ['101']"
     assert message in _error(cache)
 
 

@@ -183,8 +183,7 @@ def _some_of(
     count = max(1, round(len(different) * share))
     if count >= len(different):
         raise InvalidInputError(
-            f"test={what} with test_share={share:g} holds out all of the "
-            f"{len(different):,} {what}."
+            f"test_share={share:g} holds out all of the {len(different):,} {what}."
         )
     return np.isin(values, rng.choice(different, count, replace=False))
 
@@ -196,8 +195,7 @@ def _public(
     labels = np.unique(index.labels[train])
     if not 0 <= number <= len(labels) - 2:
         raise InvalidInputError(
-            f"num_public_classes={number} must leave two or more of the "
-            f"{len(labels):,} training classes to the clients."
+            f"num_public_classes={number} must leave two of {len(labels):,} classes."
         )
     if not number:
         return train[:0]
@@ -229,8 +227,7 @@ def choose_validation(
         count = max(1, round(num_clients * share))
         if count >= num_clients:
             raise InvalidInputError(
-                f"validation_share={share:g} leaves none of the {num_clients:,} "
-                "clients for training."
+                f"validation_share={share:g} leaves none of the {num_clients} clients."
             )
         chosen[rng.choice(num_clients, count, replace=False)] = True
     return chosen
@@ -240,8 +237,7 @@ def note_validation(num_clients: int, num_left_out: int, num_measured: int) -> s
     """Says for a person who validates, and how many images cannot be measured on."""
     if not num_measured:
         raise InvalidInputError(
-            "no validation client has a class that a training client has: take more "
-            "validation clients."
+            "no validation client has a class that is trained: take more of them."
         )
     note = f"{num_clients:,} clients held out for validation"
     if num_left_out:

@@ -78,7 +78,7 @@ def test_arff_with_a_list_of_labels(tmp_path):
         ("1 5 4\n\n1 0:x\n", "x.txt:3: expected 'label,label feature:value"),
         ("1 5 4\n1 0\n", "x.txt:2: expected 'label,label feature:value"),
         ("1 5 4\n1 0:nan\n", "x.txt:2: a value is not a finite number"),
-        ("2 5 4\n1 0:1\n", "has 1 rows, but its first line says 2"),
+        ("2 5 4\n1 0:1\n", "found 1 rows, not 2"),
         ("1 5 4\n-1 0:1\n", "x.txt:2: a label is not in 0..3"),
         ("1 5 4\n1, 0:1\n", "x.txt:2: expected 'label,label"),
         ("1 5 4\n1 0:1 0:2\n", "x.txt:2: a feature is there twice"),

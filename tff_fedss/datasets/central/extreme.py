@@ -222,7 +222,7 @@ def _read_xmc(
     rows = _collect(path, lines, _xmc_row, expected, num_features, num_labels)
     if len(rows) != num_rows:
         raise errors.InvalidInputError(
-            f"{path} has {len(rows)} rows, but its first line says {num_rows}."
+            f"{path}: found {len(rows)} rows, not {num_rows}."
         )
     return rows, num_features, num_labels
 

@@ -382,14 +382,10 @@ def _checked_arrays(
     arrays: clients_lib.Arrays, shape: tuple[int, ...], whose: str
 ) -> clients_lib.Arrays:
     images, labels = map(np.asarray, arrays)
-    if (
-        images.dtype != np.uint8
-        or (images.ndim, images.shape[1:]) != (4, shape)
-        or labels.dtype.kind not in "iu"
-        or labels.shape != images.shape[:1]
-        or not len(labels)
-        or labels.min() < 0
-    ):
+    are_labels = labels.ndim == 1 and len(labels) and labels.dtype.kind in "iu"
+    found = images.dtype, images.ndim, images.shape
+    expected = np.uint8, 4, (*labels.shape, *shape)
+    if not are_labels or labels.min() < 0 or found != expected:
         raise InvalidInputError(
             f"{whose} has images {images.dtype}{list(images.shape)} and labels "
             f"{labels.dtype}{list(labels.shape)}; expected uint8[N, h, w, c] with "

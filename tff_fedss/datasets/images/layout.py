@@ -162,8 +162,7 @@ def _without_splits(
         if strange:
             raise InvalidInputError(
                 f"{source}: found the folder {strange[0]} beside "
-                f"{' and '.join(sorted(found & _SPLITS.keys()))}; expected train, test "
-                "and val alone, or classes alone."
+                f"{' and '.join(sorted(found & _SPLITS.keys()))}; expected no other."
             )
         split_of = {f: _SPLITS[rest[level].lower()] for f, rest in parts.items()}
         return (

@@ -151,10 +151,9 @@ def _find_clients(folder: pathlib.Path, published: Published) -> list[str]:
         if found != listed:
             strays, missing = sorted(found - listed), sorted(listed - found)
             raise InvalidInputError(
-                f"{train_folder}: {len(missing):,} of the {len(listed):,} clients of "
-                f"{listing.name} have no file {missing[:1]}, and {len(strays):,} files "
-                f"are of no client {strays[:1]}. Remove these, and run `./run.sh "
-                "prepare_landmarks` again for the others."
+                f"{train_folder}: {len(missing):,} of {len(listed):,} clients have no "
+                f"file {missing[:1]}, {len(strays):,} files are of no client "
+                f"{strays[:1]}. Remove these, and run `./run.sh prepare_landmarks`."
             )
     return sorted(found)
 

@@ -76,8 +76,7 @@ def prepare(options: Options) -> None:
         (options.image_dir is None) == (options.shard_dir is None)
     ):
         raise InvalidInputError(
-            "`output_dir`, `split_dir` and exactly one of `image_dir` (a folder of "
-            "jpgs) and `shard_dir` (a folder of images_NNN.tar) must be given."
+            "give `output_dir`, `split_dir` and either `image_dir` or `shard_dir`."
         )
     split = splits.read_split(published, options.split_dir, options.allow_other_split)
     if options.image_dir is not None:

@@ -96,10 +96,9 @@ def collect(drawings: Iterable[Drawing], label: str, image_size: int) -> Drawing
     ]
     for character, drawer in sorted(set(expected) ^ images.keys())[:1]:
         raise InvalidInputError(
-            f"{label}: found {len(images):,} drawings of {len(alphabets):,} characters "
-            f"(<Alphabet>/characterNN/XXXX_YY.png); expected {NUM_DRAWINGS:,} of "
-            f"{NUM_CHARACTERS:,}. The first that is missing, or not Omniglot's, is "
-            f"{character:04}_{drawer:02}.png."
+            f"{label}: found {len(images):,} <Alphabet>/characterNN/XXXX_YY.png of "
+            f"{len(alphabets):,} characters; expected {NUM_DRAWINGS:,} of "
+            f"{NUM_CHARACTERS:,}. Missing, or too many: {character:04}_{drawer:02}.png."
         )
     characters, drawers = np.array(expected, np.int32).T
     return Drawings(
