@@ -106,7 +106,7 @@ def test_a_client_without_examples_has_no_weight(weighting):
     same_bytes(weights_of(state), weights_of(other))
 
 
-def test_the_state_of_an_aggregator_goes_on():
+def test_the_state_of_an_aggregator_is_kept():
     """Adaptive clipping moves its norm from round to round, and measures it."""
     clipping = tff.aggregators.zeroing_factory(
         tff.aggregators.PrivateQuantileEstimationProcess.no_noise(0.01, 0.5, 1.0),

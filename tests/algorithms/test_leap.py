@@ -91,7 +91,7 @@ def test_an_embedding_learns(data):
     assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
 
 
-def test_an_embedding_goes_on_bit_for_bit(data):
+def test_an_embedding_resumes_bit_for_bit(data):
     ours = embedding(data)
     for _ in range(6):
         ours.update()
@@ -221,7 +221,7 @@ def test_losses_that_are_not_finite_end_the_training_at_once(data, pace):
 
 
 @pytest.mark.parametrize("num_before", [1, 4, 7])
-def test_a_student_goes_on_bit_for_bit(data, num_before):
+def test_a_student_resumes_bit_for_bit(data, num_before):
     pace = self_paced.SharePace(0.4, 0.1, 0.5, 1.1)
     kwargs = dict(augmentation=AUGMENTATIONS["flip_crop"])
     ours = student(data, pace, **kwargs)

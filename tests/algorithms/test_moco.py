@@ -297,7 +297,7 @@ def with_batch_norm():
 
 
 @pytest.mark.parametrize("form", ["plain", "filtered"])
-def test_it_goes_on_from_a_state_bit_for_bit(form):
+def test_it_resumes_from_a_state_bit_for_bit(form):
     moco = build(form, 1.0, with_batch_norm)
     moco.fit_clusters(1)
     for step in range(4):

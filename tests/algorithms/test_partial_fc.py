@@ -184,7 +184,7 @@ def test_without_its_positive_an_example_is_left_out():
 @pytest.mark.parametrize(
     "sampling", ["pprn", pytest.param("all_random", marks=pytest.mark.slow)]
 )
-def test_another_number_of_devices_goes_on_with_the_same_losses(sampling):
+def test_another_number_of_devices_resumes_with_the_same_losses(sampling):
     def sampled(num_devices):
         return build(num_devices, sample_rate=0.5, sampling=sampling)
 

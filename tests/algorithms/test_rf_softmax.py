@@ -154,7 +154,7 @@ def test_the_sampler_keeps_up_with_the_classes(name, optimizer):
 
 
 @pytest.mark.parametrize("name", ["full", *samplers.SAMPLERS])
-def test_it_learns_and_goes_on_from_a_state_bit_for_bit(name):
+def test_it_learns_and_resumes_from_a_state_bit_for_bit(name):
     algorithm = build(name, tf.keras.optimizers.Adagrad(0.2))
     before = full_loss(algorithm, *rows(0))
     for step in range(20):

@@ -178,7 +178,7 @@ OTHERS = [
 
 
 @harness.params(SMALL_DISKS)
-def test_a_full_disk_is_named_and_the_run_goes_on(case, place):
+def test_a_full_disk_is_named_and_the_run_resumes(case, place):
     harness.try_case(case, place)
 
 

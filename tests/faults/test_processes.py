@@ -119,7 +119,7 @@ def test_output_to_a_full_device_is_named(program, place):
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("program", TRAINING)
-def test_a_run_that_is_told_to_stop_goes_on_later(program, number, code, place):
+def test_a_run_that_gets_a_signal_resumes_later(program, number, code, place):
     place.begin(program, "new")
     metrics = place.out / "metrics.csv"
     with processes.start(

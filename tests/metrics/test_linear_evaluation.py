@@ -33,7 +33,7 @@ def test_it_is_the_optimum_of_regularized_logistic_regression():
     assert min(accuracies) > 0.4 and max(accuracies) < 0.95
 
 
-def test_what_can_be_told_apart_is():
+def test_what_can_be_separated_is():
     (x, y), (test_x, test_y) = data(0, 60, 0.01), data(1, 30, 0.01)
     assert metrics.linear_accuracy(x, y, test_x, test_y) == 1.0
 

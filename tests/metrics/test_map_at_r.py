@@ -122,7 +122,7 @@ def test_lengths_do_not_matter():
         )
 
 
-def test_collapsed_features_are_still_told_apart():
+def test_collapsed_features_are_still_distinguished():
     """Distances of 1e-4 and their order, which cosines in float32 cannot see."""
     rng = np.random.default_rng(3)
     features = np.ones((60, 16)) + 1e-4 * rng.normal(size=(60, 16))

@@ -68,7 +68,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean():
     np.testing.assert_array_equal(layer(ones, training=False), ones)
 
 
-def test_dropout_goes_on_from_saved_weights():
+def test_dropout_resumes_from_saved_weights():
     ones = tf.ones([20, 20])
     layer, resumed = (models.CountedDropout(0.5, seed=1) for _ in range(2))
     first = layer(ones, training=True).numpy()

@@ -31,7 +31,7 @@ def client(seed, num_positives, num_negatives, per_class=5):
 
 
 @pytest.mark.parametrize("num_positives, num_negatives", [(15, 40), (15, 5)])
-def test_positives_are_told_from_negatives(num_positives, num_negatives):
+def test_positives_are_distinguished_from_negatives(num_positives, num_negatives):
     push, bundle = [], []
     for seed in range(10):
         rows, w, features, truth = client(seed, num_positives, num_negatives)

@@ -53,7 +53,7 @@ def test_linear_accuracy_is_of_the_weights_that_are_given(task):
     assert task.format_metric(0.1234) == "12.3 %"
 
 
-def test_batches_go_on_where_they_were_left(task):
+def test_batches_resume_where_they_were_left(task):
     assert task.steps_per_epoch == 2
     batches = task.batches(0)
     first, second, third = (next(batches) for _ in range(3))

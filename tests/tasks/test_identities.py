@@ -90,7 +90,7 @@ def test_half_of_the_training_images_are_mirrored():
     assert 70 < mirrored < 130  # Of 200: 4 standard deviations.
 
 
-def test_mini_batches_go_on_where_they_were(task):
+def test_mini_batches_resume_where_they_were(task):
     batches = task.batches(0)
     first = [next(batches) for _ in range(5)]
     again = task.batches(3)

@@ -71,7 +71,7 @@ def test_an_epoch_has_every_image_once_and_the_next_another_order(data):
         np.testing.assert_array_equal(labels, expected_labels)
 
 
-def test_a_run_learns_and_goes_on_with_the_same_bytes(data):
+def test_a_run_learns_and_resumes_with_the_same_bytes(data):
     whole = run_of(task_of(data))
     first = whole.run_round()
     state = whole.state

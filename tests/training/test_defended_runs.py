@@ -1,4 +1,4 @@
-"""Runs of what hides requests and rare rows go on from a checkpoint, byte for byte."""
+"""Runs of what hides requests and rare rows resume from a checkpoint, byte for byte."""
 
 import functools
 
@@ -59,7 +59,7 @@ def process(negatives=None, requests="sampled", threshold=1):
         for name in DEFENCES
     ],
 )
-def test_a_run_goes_on_from_a_checkpoint_to_the_same_bytes(name, tmp_path):
+def test_a_run_resumes_from_a_checkpoint_to_the_same_bytes(name, tmp_path):
     built = process(**DEFENCES[name])
 
     def new():

@@ -65,7 +65,7 @@ def in_turn(task):
     return training.InTurnEmbedding(settings(), data.train_images, data.train_labels)
 
 
-def test_a_run_in_turn_goes_on_bit_for_bit_from_a_checkpoint(task, tmp_path):
+def test_a_run_in_turn_resumes_bit_for_bit_from_a_checkpoint(task, tmp_path):
     ours = leap_run(task, in_turn(task))
     for _ in range(2):
         ours.run_round()

@@ -45,7 +45,7 @@ def test_a_figure_that_fails_is_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_styles_can_be_told_apart_without_colors():
+def test_styles_are_distinct_without_colors():
     styles = [*map(plots.style, range(24)), plots.REFERENCE]
     assert len(set(styles)) == 25
     in_grey = [(look.linestyle, look.marker) for look in styles[:8]]

@@ -118,7 +118,7 @@ def test_a_run_that_hides_tells_what_it_costs(run_train, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DEFENCES)
-def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, name):
+def test_a_killed_run_resumes_to_the_same_bytes(run_train, tmp_path, name):
     flags = [*SMALL, *DEFENCES[name], "--rounds=9", "--rounds_per_checkpoint=2"]
     code, _, errors = run_train(*flags, f"--results_dir={tmp_path / 'whole'}")
     assert code == 0, errors

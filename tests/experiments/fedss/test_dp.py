@@ -92,7 +92,7 @@ def test_epsilon_is_in_metrics_progress_table_and_record(run_train, tmp_path):
         [f"{GAUSSIAN},sampling=poisson", "--method=full_softmax"],
     ],
 )
-def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, flags):
+def test_a_killed_run_resumes_to_the_same_bytes(run_train, tmp_path, flags):
     flags = [*SMALL, *flags, "--rounds=9", "--rounds_per_checkpoint=2"]
     method = "full_softmax" if "--method=full_softmax" in flags else "fedss"
     code, _, errors = run_train(*flags, f"--results_dir={tmp_path / 'whole'}")

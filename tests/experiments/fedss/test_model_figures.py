@@ -242,7 +242,7 @@ def test_gradient_noise_falls_with_more_negatives(tmp_path, drawn):
     np.testing.assert_allclose(line.get_ydata(), [n.mean for n in noises.values()])
 
 
-def test_each_law_of_decrease_is_told_from_the_other():
+def test_each_law_of_decrease_is_distinguished_from_the_other():
     m = np.array([5, 10, 20, 40, 80])
     exponential = noise_figure.laws(m, 3 * np.exp(-0.05 * m))
     power = noise_figure.laws(m, 3 * m**-0.5)

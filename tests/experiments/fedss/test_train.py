@@ -83,7 +83,7 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
         pytest.param("centralized", "native", marks=pytest.mark.slow),
     ],
 )
-def test_a_killed_run_goes_on_to_the_same_bytes(run_train, tmp_path, method, runtime):
+def test_a_killed_run_resumes_to_the_same_bytes(run_train, tmp_path, method, runtime):
     flags = (
         *SMALL,
         f"--method={method}",

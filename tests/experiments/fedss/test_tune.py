@@ -216,7 +216,7 @@ def command(folder):
 
 
 @pytest.mark.slow
-def test_a_killed_search_goes_on_to_the_same_choice(tmp_path):
+def test_a_killed_search_resumes_to_the_same_choice(tmp_path):
     """And `train` takes what was chosen."""
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     subprocess.run(command(undisturbed), check=True, timeout=waiting.LIMIT)

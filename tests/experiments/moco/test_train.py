@@ -124,7 +124,7 @@ def test_post_training_starts_from_a_run(run, pretrained, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["plain", "filtered"])
-def test_a_killed_run_goes_on_to_the_same_bytes(run, folders, tmp_path, loss):
+def test_a_killed_run_resumes_to_the_same_bytes(run, folders, tmp_path, loss):
     flags = (*SMALL, f"--data_dir={folders}", f"--loss={loss}", "--gamma=1")
     flags = (*flags, "--epochs=40")
     central_runs.assert_resumed(

@@ -80,7 +80,7 @@ def start(folder, num_devices, *flags):
 
 
 @pytest.mark.slow
-def test_killed_runs_go_on_with_half_and_with_twice_the_devices(tmp_path):
+def test_killed_runs_resume_with_half_and_with_twice_the_devices(tmp_path):
     flags = (
         "--rounds=24",
         "--num_classes=60000",

@@ -81,7 +81,7 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
         ),
     ],
 )
-def test_bad_flags_are_told_in_a_line(run, tmp_path, flags, message):
+def test_bad_flags_are_named_in_a_line(run, tmp_path, flags, message):
     code, _, errors = run(*flags, f"--results_dir={tmp_path}")
     assert code == 2
     assert errors.startswith("error: ") and errors.count("\n") == 1

@@ -72,7 +72,7 @@ def test_a_run_leaves_a_folder_that_explains_it(run, text, tmp_path):
     central_runs.assert_explained(run, flags, folder, ["rff.npz"], "perplexity")
 
 
-def test_a_nu_that_is_too_large_for_its_features_is_told(run, text, tmp_path):
+def test_a_nu_that_is_too_large_for_its_features_is_named(run, text, tmp_path):
     def errors_of(nu):
         code, _, errors = run(
             *SMALL_TEXT,
@@ -93,7 +93,7 @@ def test_a_nu_that_is_too_large_for_its_features_is_told(run, text, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["rff", "quadratic"])
-def test_a_killed_run_goes_on_to_the_same_bytes(run, text, tmp_path, sampler):
+def test_a_killed_run_resumes_to_the_same_bytes(run, text, tmp_path, sampler):
     flags = (
         *SMALL_TEXT,
         f"--data_dir={text}",
