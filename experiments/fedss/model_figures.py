@@ -57,7 +57,8 @@ def load_task_of_flags(flags: Mapping[str, str]) -> tasks.FederatedTask:
     """
     own = {name: text for name, text in flags.items() if name in RunConfig.flags()}
     try:
-        run = config.parse(RunConfig(results_dir=""), *cells.as_arguments(own))
+        # Nothing is written: the folder only has to be given.
+        run = config.parse(RunConfig(results_dir="."), *cells.as_arguments(own))
         dataset = run_parts.load_dataset(run)
     except absl_flags.Error as error:
         raise InvalidInputError(f"the flags.txt of a run: {error}") from error
