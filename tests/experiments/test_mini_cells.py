@@ -12,13 +12,7 @@ from tests import waiting
 @pytest.mark.parametrize(
     "table, cells, data, rounds, heading",
     [
-        (
-            "1",
-            "omniglot_fedss_m5",
-            "omniglot28",
-            2,
-            "# Table 1, --scale=mini: Omniglot",
-        ),
+        ("1", "omniglot_fedss_m5", "omniglot28", 2, "# Table 1 at a size for 2 cores"),
         ("leap/1", "mnist_mini/leap", "mnist-t10k", 2, "# LEAP, Table 1"),
         ("moco/4", "d_gamma1", "cifar10-jpg", 1, "# Focal contrastive learning, Tab"),
         ("partial_fc/omniglot", "pprn_0.1", "omniglot28", 1, "# All 1,623 characters"),
