@@ -314,7 +314,7 @@ def _error(data_dir, **arguments):
 
 
 def test_data_dir_with_other_things(tmp_path):
-    assert "found 0 drawings" in _error(tmp_path)
+    assert "found 0 <Alphabet>/characterNN/XXXX_YY.png" in _error(tmp_path)
     archive_files.write_zip(tmp_path / "images.zip", {"cat.png": _png(0)})
     assert "<Alphabet>/characterNN/XXXX_YY.png" in _error(tmp_path)
 
