@@ -49,11 +49,12 @@ def load(
                 _read_idx(path / image_file, flag, 3),
                 _read_idx(path / label_file, flag, 1).astype(np.int32),
             )
-    for images, labels in parts.values():
+    for part, (images, labels) in parts.items():
         if len(images) != len(labels) or labels.max() >= source.num_classes:
             raise InvalidInputError(
-                f"{flag}: found {len(images):,} images, {len(labels):,} labels up to "
-                f"{labels.max()}; expected as many, up to {source.num_classes - 1}."
+                f"{flag}: {' and '.join(_IDX[part])} have {len(images):,} images and "
+                f"{len(labels):,} labels up to {labels.max()}; expected as many, up to "
+                f"{source.num_classes - 1}."
             )
     if image_size is not None:
         counts = (len(parts[part][1]) if part in parts else 0 for part in _IDX)
@@ -75,6 +76,11 @@ def load(
         )
     train, test = parts["train"], parts["test"]
     num_classes = 1 + int(max(train[1].max(), test[1].max()))
+    if missing := set(range(num_classes)) - {*train[1].tolist()}:
+        raise InvalidInputError(
+            f"{flag}: no training image has the label {min(missing)}; expected some of "
+            f"each of 0 to {num_classes - 1}."
+        )
     check_num_classes(num_classes, flag)
     class_names = tuple(map(str, range(num_classes)))
     return LabelledImages(name, class_names, *train, *test, note=note)
