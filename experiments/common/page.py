@@ -55,6 +55,10 @@ def page(
     return [*lines, *_differences(table, metrics, measured), *_late(table, measured)]
 
 
+def _runs_of(cell: Cell, measured: pd.DataFrame) -> pd.DataFrame:
+    return measured[measured["cell"] == cell.name]
+
+
 class _Values(NamedTuple):
     """A metric of all cells, and how the page writes it."""
 
@@ -65,13 +69,13 @@ class _Values(NamedTuple):
 
     def of(self, cell: Cell) -> list[float]:
         """The values of the finished runs, by seed, scaled."""
-        own = self.measured[self.measured["cell"] == cell.name]
+        own = _runs_of(cell, self.measured)
         return (self.metric.scale * own[self.metric.name].dropna()).tolist()
 
     def text(self, cell: Cell) -> str:
         """Mean ± standard deviation, or the best seed; with a note of missing ones."""
         values, form = self.of(cell), self.metric.form
-        own = self.measured[self.measured["cell"] == cell.name]
+        own = _runs_of(cell, self.measured)
         if not values:
             return "" if own["is_done"].any() else "-"
         if row_of(cell) in self.table.best_of:
@@ -99,7 +103,7 @@ def _flat(
     values = [_Values(table, metric, measured, num_seeds) for metric in metrics]
     rows = []
     for cell in table.cells.values():
-        own = measured[measured["cell"] == cell.name]
+        own = _runs_of(cell, measured)
         done = int(own["is_done"].sum())
         row = {
             "cell": cell.title,
@@ -271,7 +275,7 @@ def _late(table: Table, measured: pd.DataFrame) -> list[str]:
             f"What the last quarter of the rounds brought in {metric.title}, in "
             "points: what still rises has not shown its end.",
             lambda cell, metric=metric: str(
-                _late_gain(measured[measured["cell"] == cell.name], metric)
+                _late_gain(_runs_of(cell, measured), metric)
             ),
         )
     return text

@@ -65,6 +65,5 @@ def between(
         How much more `first` has.
     """
     both = pd.concat([first, second], axis=1, join="inner").dropna()
-    theirs = (scale * both.iloc[:, 1]).tolist()
-    values = [x - y for x, y in zip(scale * both.iloc[:, 0], theirs, strict=True)]
-    return Difference(values, digits)
+    values = scale * both.iloc[:, 0] - scale * both.iloc[:, 1]
+    return Difference(values.tolist(), digits)

@@ -1,20 +1,16 @@
 """What the pages of FedSS's tables show: metrics, pairs of methods, notes."""
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from experiments.common import results as results_lib
 from experiments.common.cells import Cell, Metric, Table
+from experiments.common.page import Runs
 from experiments.fedss import figures
 from experiments.fedss.methods import METHODS, best_of_seeds
-from experiments.fedss.table_results import KIND, row_of
+from experiments.fedss.table_results import KIND, of_runs, row_of
 from tff_fedss import metrics, models, tasks
-
-Runs = Mapping[str, Sequence[results_lib.Run]]
-
 
 _SECOND = Metric(tasks.UNSEEN_METRIC, "MAP@10 of unseen classes", difference_scale=0)
 _TRAIN_TOP1 = Metric("train_top1", "top-1 (train)", best_by="map_at_10")
@@ -93,9 +89,7 @@ def _num_classes(runs: Runs) -> int | None:
 
 
 def _mean_positives(runs: Runs) -> float | None:
-    means = [run.mean("positives_per_client") for own in runs.values() for run in own]
-    known = [mean for mean in means if mean is not None]
-    return statistics.fmean(known) if known else None
+    return of_runs(run for own in runs.values() for run in own).mean_positives
 
 
 def _percent(percent: float) -> str:
