@@ -15,18 +15,22 @@ from tff_fedss import models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.errors import InvalidInputError
 
+# What follows the data where `Settings.follows_data`: open until they are loaded.
+_FOLLOW_DATA = ("num_negatives", "clients_per_round", "image_size")
 # Marks what a warm start depends on.
 _WARM_START = ("warm_start",)
 
 
 def _by_dataset(name: str) -> str:
     """Says in --help what a flag's default is for each data set."""
-    values = {
-        key: getattr(next(iter(spec.settings.values())), name)
-        for key, spec in tasks.DATASETS.items()
+    settings = {
+        key: next(iter(spec.settings.values())) for key, spec in tasks.DATASETS.items()
     }
+    values = {key: getattr(own, name) for key, own in settings.items()}
+    bounded = name in _FOLLOW_DATA
     texts = [
-        f"{key} {_last(value):g}" if not isinstance(value, str) else f"{key} {value}"
+        f"{key} {'at most ' if bounded and settings[key].follows_data else ''}"
+        + (f"{_last(value):g}" if not isinstance(value, str) else value)
         for key, value in values.items()
     ]
     return f" Default: {', '.join(texts)}."
@@ -144,11 +148,21 @@ class RunConfig(
     clients_per_round: int | None = config.flag(
         None, "K, the clients of a round." + _by_dataset("clients_per_round"), low=1
     )
-    batch_size: int = config.flag(32, "The mini-batch on a client.", low=1)
+    batch_size: int | None = config.flag(
+        None, "The mini-batch on a client." + _by_dataset("batch_size"), low=1
+    )
     client_learning_rate: float | None = config.flag(
         None,
         "eta, of SGD on the clients (and of centralized SGD)."
         + _by_dataset("client_learning_rate"),
+        low=0.0,
+    )
+    gradient_clip_norm: float | None = config.flag(
+        None,
+        "The largest norm of a client's gradient, phi's and its rows' as one vector: "
+        "longer ones are scaled to it, so that first steps from scratch cannot make "
+        "all images look alike. 0: not clipped, as in the paper."
+        + _by_dataset("gradient_clip_norm"),
         low=0.0,
     )
     server_learning_rate: float = config.flag(1.0, "alpha, of the server.", low=0.0)
@@ -184,6 +198,13 @@ class RunConfig(
     )
     embedding_dim: int = config.flag(
         64, "d, the length of an image's representation.", low=1, marks=_WARM_START
+    )
+    logit_scale: float | None = config.flag(
+        None,
+        "tau, the scale of the cosine logits. 20 is the paper's, for thousands of "
+        "classes and a pretrained phi; few classes want less. Default: 20; for images "
+        "and tfds AdaCos's, sqrt(2) log(n - 1), at least 3.",
+        low=1e-6,
     )
     initial_norm: float | None = config.flag(
         None,
@@ -286,8 +307,14 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         partition = str(config.chosen_partition())
         config = dataclasses.replace(config, partition=partition)
     settings = spec.settings[task]
-    negatives = _last(settings.num_negatives)
-    config = config.filled(dataclasses.replace(settings, num_negatives=negatives))
+    known = {"num_negatives": _last(settings.num_negatives)}
+    if settings.follows_data:
+        known = dict.fromkeys(_FOLLOW_DATA)
+        if (config.model or settings.model).startswith("mobilenet"):
+            known["image_size"] = settings.image_size  # Of 32 pixels or more.
+    # See data_defaults.py for what is left open here.
+    late = dict(logit_scale=None, gradient_clip_norm=None)
+    config = config.filled(dataclasses.replace(settings, **known, **late))
     config = dp_config.with_defaults(defences_config.with_defaults(config))
     config = runtime_config.with_defaults(config)
     if config.requests == "union" and config.runtime == "cluster":

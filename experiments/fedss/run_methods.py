@@ -74,7 +74,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     if (summary := folder.summary("table")) is not None:
         return summary
     check_placement = runtime_config.install(config)
-    task = run_parts.load_task(config, methods)
+    config, task, chosen = run_parts.load_task(config, methods)
     model, loaded = starting_point.initial(config, task)
     num_w = task.dataset.num_classes * config.embedding_dim
     share = models.last_layer_share(
@@ -82,6 +82,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     )
     facts = [
         task.dataset.summary(),
+        *chosen,
         f"phi: {config.model}, {model.count_params():,} parameters; W: {num_w:,} "
         f"({100 * share:.1f} % of all)",
     ]

@@ -4,18 +4,20 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.common import memory_needs
-from experiments.fedss import defences_config, dp_config
+from experiments.fedss import data_defaults, defences_config, dp_config
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, metrics, models, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
+
+_ConfigT = TypeVar("_ConfigT", bound=RunConfig)
 
 
 def load_dataset(config: RunConfig) -> FederatedDataset:
@@ -57,12 +59,18 @@ def client_fn(
     return context.share(load, task.client, fingerprint)
 
 
-def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
+def load_task(
+    config: _ConfigT, methods: Sequence[str]
+) -> tuple[_ConfigT, tasks.FederatedTask, list[str]]:
     """Loads the data set and checks that the methods can be run on it.
 
     Args:
         config: With the defaults of its data set.
         methods: Of `METHODS`.
+
+    Returns:
+        The flags with the defaults of the data, the task, and what was chosen by the
+        data, see `data_defaults.filled`.
 
     Raises:
         InvalidInputError: If the data are not there, or damaged, or do not go with the
@@ -70,7 +78,7 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
     """
     asked = [METHODS[method] for method in methods]
     memory.check(
-        memory_needs.images(1, config.image_size),
+        memory_needs.images(1, config.image_size or 0),
         device_needs=memory_needs.classifiers(
             asked,
             config.chosen("dataset").options.get("num_classes", 2),
@@ -78,6 +86,7 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
         ),
     )
     dataset = load_dataset(config)
+    config, chosen = data_defaults.filled(config, dataset)
     if config.clients_per_round > dataset.num_clients:
         raise InvalidInputError(
             f"--clients_per_round={config.clients_per_round} is more than the "
@@ -145,7 +154,7 @@ def load_task(config: RunConfig, methods: Sequence[str]) -> tasks.FederatedTask:
             batch_size=config.batch_size,
         ),
     )
-    return tasks.KINDS[config.task](dataset, model_fn)
+    return config, tasks.KINDS[config.task](dataset, model_fn), chosen
 
 
 def build_run(
@@ -167,12 +176,16 @@ def build_run(
         return training.CentralizedRun(
             method,
             task,
-            tf.keras.optimizers.SGD(config.client_learning_rate),
+            tf.keras.optimizers.SGD(
+                config.client_learning_rate,
+                global_clipnorm=config.gradient_clip_norm or None,
+            ),
             cohort_size=config.clients_per_round,
             batch_size=config.batch_size,
             seed=config.seed,
             updates=config.centralized_updates or training.CENTRALIZED_UPDATES[0],
             initial_norm=initial_norm,
+            logit_scale=config.logit_scale,
         )
     protocol = defences_config.protocol(config, method)
     process = _build_process(config, method, task, protocol, initial_norm)
@@ -220,10 +233,9 @@ def _build_process(
             with_positives=True,
         ),
         algorithms.ClientTraining(
-            algorithms.over_one_vector(
-                tff.learning.optimizers.build_sgdm(config.client_learning_rate)
-            ),
+            _client_optimizer(config),
             config.batch_size,
+            logit_scale=config.logit_scale,
             use_xla=bool(config.xla),
         ),
         algorithms.ServerUpdate(
@@ -236,3 +248,12 @@ def _build_process(
         seed=config.seed,
         initial_norm=initial_norm,
     )
+
+
+def _client_optimizer(config: RunConfig) -> tff.learning.optimizers.Optimizer:
+    optimizer = algorithms.over_one_vector(
+        tff.learning.optimizers.build_sgdm(config.client_learning_rate)
+    )
+    if not config.gradient_clip_norm:
+        return optimizer
+    return algorithms.clip_gradients(optimizer, config.gradient_clip_norm)

@@ -69,7 +69,7 @@ def main(config: Config) -> None:
     times = seen.participations(config.participations)
     folder = output_files.create_folder(config.results_dir, "results_dir")
     runtime_config.install(config)
-    task = run_parts.load_task(config, [_METHOD])
+    config, task, _ = run_parts.load_task(config, [_METHOD])
     print(task.dataset.summary(), flush=True)
     made: dict[str, attacks.Attack] = {}
     possible = _possible(config)

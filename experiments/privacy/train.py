@@ -67,7 +67,7 @@ def main(config: Config) -> None:
         print(summary)
         return
     runtime_config.install(config)
-    task = run_parts.load_task(config, [METHOD])
+    config, task, _ = run_parts.load_task(config, [METHOD])
     seen.check_public_images(config.task, task)
     print(task.dataset.summary(), flush=True)
     inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}

@@ -53,3 +53,26 @@ def test_hyperparameters_can_be_set():
 def test_without_gpus_it_is_the_optimizer_itself():
     optimizer = OPTIMIZERS["sgd"]()
     assert algorithms.over_one_vector(optimizer) is optimizer
+
+
+@pytest.mark.parametrize("norm, factor", [(2.0, 2 / 5), (5.0, 1.0), (7.0, 1.0)])
+def test_gradients_are_clipped_by_the_norm_of_all(norm, factor):
+    optimizer = algorithms.clip_gradients(tff.learning.optimizers.build_sgdm(0.5), norm)
+    weights = (tf.constant([1.0, 2.0]), tf.constant([[3.0]]))
+    gradient = (tf.constant([3.0, 0.0]), tf.constant([[4.0]]))  # A norm of 5.
+    state = optimizer.initialize(
+        tf.nest.map_structure(tf.type_spec_from_value, weights)
+    )
+    _, (a, b) = optimizer.next(state, weights, gradient)
+    np.testing.assert_allclose(a, [1 - 0.5 * 3 * factor, 2], rtol=1e-6)
+    np.testing.assert_allclose(b, [[3 - 0.5 * 4 * factor]], rtol=1e-6)
+
+
+def test_a_clipped_gradient_that_is_not_finite_stays_so():
+    optimizer = algorithms.clip_gradients(tff.learning.optimizers.build_sgdm(0.5), 1)
+    weights = (tf.constant([1.0]),)
+    state = optimizer.initialize(
+        tf.nest.map_structure(tf.type_spec_from_value, weights)
+    )
+    _, (updated,) = optimizer.next(state, weights, (tf.constant([np.inf]),))
+    assert not np.isfinite(updated).any()

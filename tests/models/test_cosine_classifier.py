@@ -47,3 +47,12 @@ def test_initial_rows_have_a_norm_of_about_a_third(num_classes, embedding_dim):
 def test_the_norm_of_initial_rows_may_be_another():
     w = models.initial_classifier(2000, 64, [0, 0], norm=0.1)
     assert np.linalg.norm(w, axis=1).mean() == pytest.approx(0.1, rel=0.02)
+
+
+@pytest.mark.parametrize("num_classes", [11, 2028])
+def test_at_adacos_scale_a_class_at_45_degrees_has_half_the_probability(num_classes):
+    cosines = np.zeros(num_classes)
+    cosines[0] = np.cos(np.pi / 4)
+    odds = np.exp(models.adacos_scale(num_classes) * cosines)
+    np.testing.assert_allclose(odds[0] / odds.sum(), 1 / 2, rtol=1e-6)
+    assert models.adacos_scale(2) == 3.0

@@ -8,6 +8,7 @@ from tff_fedss.algorithms.centralized import Centralized, iid_batches
 from tff_fedss.algorithms.dp_noise import tree_covariance
 from tff_fedss.algorithms.fedaws import build_fedaws
 from tff_fedss.algorithms.fedss import METHODS, build_fedss
+from tff_fedss.algorithms.gradient_clipping import clip_gradients
 from tff_fedss.algorithms.leap import SelfPacedStudent
 from tff_fedss.algorithms.magnet_embedding import (
     MagnetEmbedding,
@@ -43,6 +44,7 @@ __all__ = [
     "build_fedaws",
     "build_fedss",
     "build_sparse_sgdm",
+    "clip_gradients",
     "iid_batches",
     "over_one_vector",
     "pixel_clusters",

@@ -10,6 +10,7 @@ import functools
 from tff_fedss.models.cosine_classifier import (
     INITIAL_NORM,
     UNIT_EPSILON,
+    adacos_scale,
     cosine_logits,
     initial_classifier,
     unit,
@@ -101,6 +102,7 @@ __all__ = [
     "ShardedMatrix",
     "SparseEncoder",
     "SplitBatchNormalization",
+    "adacos_scale",
     "assign",
     "check_output",
     "communication_saving",

@@ -4,6 +4,8 @@ A row of W is a class (the paper writes classes as columns). Logits are cosines 
 fixed scale (FedSS, A.2: scale 20, after NormFace), so that only directions matter.
 """
 
+import math
+
 import tensorflow as tf
 
 # Added to squared norms: a zero vector then has cosine 0 with everything and a finite
@@ -34,6 +36,16 @@ def cosine_logits(
     cosines = tf.matmul(unit(features), unit(classifier), transpose_b=True)
     # Rounding takes a cosine of 1 a little beyond it.
     return scale * tf.clip_by_value(cosines, -1.0, 1.0)
+
+
+def adacos_scale(num_classes: int) -> float:
+    """Returns the fixed scale of AdaCos for n classes, sqrt(2) log(n - 1).
+
+    With it, softmax gives a class at an angle of 45 degrees a probability of 1/2 if all
+    others are at 90 (Zhang et al., AdaCos, CVPR 2019, section 3.2). FedSS's 20 is for
+    thousands of classes and a pretrained phi. Below 10 classes the scale is 3.
+    """
+    return max(3.0, math.sqrt(2) * math.log(max(num_classes - 1, 1)))
 
 
 def initial_classifier(

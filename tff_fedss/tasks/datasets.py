@@ -49,19 +49,26 @@ class Settings:
     """The hyper-parameters of one experiment, where the user names no others.
 
     The values for the paper's data sets are those of FedSS, sections 4.2, 4.3, A.2 and
-    A.4. What is the same for all of them (A.2: d = 64, batches of 32, server learning
-    rate 1.0 and momentum 0.9) is the default of the flags themselves.
+    A.4. What is the same for all data (A.2: d = 64, server learning rate 1.0 and
+    momentum 0.9) is the default of the flags themselves.
 
     Attributes:
         rounds: How many rounds the paper trains.
-        clients_per_round: K.
+        clients_per_round: K; where it is `follows_data`, at most that.
         client_learning_rate: eta.
-        num_negatives: The values of m = |N_k| that the tables compare, increasing.
-        image_size: Height and width of what the model sees, in pixels.
+        num_negatives: The values of m = |N_k| that the tables compare, increasing;
+            where it is `follows_data`, at most the last.
+        image_size: Height and width of what the model sees, in pixels; where it is
+            `follows_data`, at most that.
         model: phi, by its name on the command line.
         warm_start_epochs: Central epochs on public images before the rounds.
         rounds_per_evaluation: How often to measure.
         starts_pretrained: Whether the paper starts phi from ImageNet-1k.
+        batch_size: The mini-batch on a client.
+        logit_scale: tau; None: `models.adacos_scale` of n.
+        gradient_clip_norm: Of clients' gradients; 0: they are not clipped.
+        follows_data: Whether the values are for any images, and are brought to what
+            the data allow.
     """
 
     rounds: int
@@ -73,6 +80,10 @@ class Settings:
     warm_start_epochs: int = 0
     rounds_per_evaluation: int = 100
     starts_pretrained: bool = False
+    batch_size: int = 32
+    logit_scale: float | None = 20.0
+    gradient_clip_norm: float = 0.0
+    follows_data: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,12 +183,16 @@ _SMALL = Settings(
     rounds_per_evaluation=10,
 )
 
-# Photographs of any kind: m is that of 20 classes and more.
+# Images of any kind, from scratch or from a warm start. Measured: docs/own_images.md.
 _OWN_IMAGES = dataclasses.replace(
     _SMALL,
     num_negatives=(20,),
     image_size=56,
     warm_start_epochs=0,
+    batch_size=16,
+    logit_scale=None,
+    gradient_clip_norm=1.0,
+    follows_data=True,
 )
 
 DATASETS = {

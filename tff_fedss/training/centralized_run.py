@@ -59,6 +59,7 @@ class CentralizedRun(StepRun):
         seed: int,
         updates: str = "client_steps",
         initial_norm: float = models.INITIAL_NORM,
+        logit_scale: float = 20.0,
     ):
         """Starts at round 0.
 
@@ -71,6 +72,7 @@ class CentralizedRun(StepRun):
             seed: Of the initial W, the cohorts and the order of the examples.
             updates: One of `CENTRALIZED_UPDATES`.
             initial_norm: Of the rows of W, see `models.initial_classifier`.
+            logit_scale: The fixed scale of the cosine logits.
 
         Raises:
             ValueError: If there are no such updates.
@@ -82,6 +84,7 @@ class CentralizedRun(StepRun):
             optimizer,
             seed=seed,
             initial_norm=initial_norm,
+            logit_scale=logit_scale,
         )
         super().__init__(name, task, algorithm, 1)
         self._cohort_size = cohort_size

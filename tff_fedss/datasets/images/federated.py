@@ -12,6 +12,9 @@ from tff_fedss.datasets.images import image_clients, index
 # Keep these draws apart from others of the same seed.
 _PHILOX_STREAM = int.from_bytes(b"images..", "big")
 
+# The least and largest default size, and how many images decide it.
+_SIZES = (8, 56)
+_MEASURED_IMAGES = 16
 
 # What splits other people's images over clients, the default first.
 AnyPartitioner = (
@@ -28,7 +31,7 @@ def load(
     images: index.ImageIndex,
     *,
     partition: AnyPartitioner = partitioners.Iid(),
-    image_size: int = 64,
+    image_size: int | None = None,
     resize_size: int | None = None,
     retrieval: bool = False,
     test: Literal[splits.TESTS] | None = None,
@@ -46,7 +49,8 @@ def load(
     Args:
         images: Which there are.
         partition: What splits the training images over clients.
-        image_size: Height and width in pixels of what the model sees: a crop.
+        image_size: Height and width in pixels of what the model sees: a crop. By
+            default 56, or the shorter side of most images if that is less.
         resize_size: Height and width in pixels that images are brought to before the
             crop; by default 256/224 of image_size, the paper's ratio (Appendix A.2).
         retrieval: Whether the test is of classes that no client has.
@@ -121,9 +125,16 @@ def load(
         test=held_out,
         public=public,
         num_classes=len(present),
-        image_size=image_size,
+        image_size=image_size or _fitting_size(images, chosen.train),
         resize_size=resize_size,
         test_is_unseen=unseen,
         class_names=[images.class_names[c] for c in present],
         note="; ".join(filter(None, notes)),
     )
+
+
+def _fitting_size(images: index.ImageIndex, rows: np.ndarray) -> int:
+    """Returns the median shorter side of a few images, between 8 and 56."""
+    few = rows[:: -(-len(rows) // _MEASURED_IMAGES)]
+    sides = [min(images.pixels(row).shape[:2]) for row in few]
+    return int(np.clip(np.median(sides), *_SIZES))

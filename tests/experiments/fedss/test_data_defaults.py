@@ -1,0 +1,67 @@
+"""Flags that nobody gave follow from the data: no default is refused."""
+
+import csv
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from experiments.fedss import data_defaults, run_config, run_parts
+from tff_fedss import models
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three classes of twelve images of 20 by 24 pixels."""
+    path = tmp_path_factory.mktemp("few classes")
+    rng = np.random.default_rng(0)
+    for name in "abc":
+        (path / name).mkdir()
+        for i in range(12):
+            pixels = rng.integers(0, 256, (20, 24, 3), np.uint8)
+            Image.fromarray(pixels).save(path / name / f"{i}.png")
+    return path
+
+
+def test_few_images_train_by_defaults(run_train, folder, tmp_path):
+    run = tmp_path / "run"
+    code, output, errors = run_train(
+        "--dataset=images",
+        f"--data_dir={folder}",
+        "--partition=classes:per_client=1,clients=3",
+        "--rounds=1",
+        f"--results_dir={run}",
+    )
+    assert code == 0, errors
+    assert "--clients_per_round=3: of 3 clients." in output
+    assert "--num_negatives=2: a client has at most 1 of the n = 3 classes." in output
+    assert "--image_size=20" in output and "--logit_scale=3:" in output
+    assert [r["round"] for r in csv.DictReader((run / "metrics.csv").open())] == [*"01"]
+    # Chosen again from the same data when the flagfile repeats the run.
+    assert "num_negatives" not in (run / "flags.txt").read_text()
+
+
+@pytest.mark.parametrize("partition", ["iid", "classes:per_client=1,clients=3"])
+def test_what_is_chosen(folder, partition):
+    config = run_config.with_defaults(
+        run_config.RunConfig(
+            dataset="images", data_dir=str(folder), partition=partition
+        )
+    )
+    dataset = run_parts.load_dataset(config)
+    chosen, _ = data_defaults.filled(config, dataset)
+    assert chosen.clients_per_round == dataset.num_clients
+    # At least 1, where a client has all classes; FedSS then trains all of them.
+    assert chosen.num_negatives == max(1, 3 - dataset.max_positives)
+    assert (chosen.batch_size, chosen.gradient_clip_norm) == (16, 1.0)
+    assert chosen.logit_scale == models.adacos_scale(3) == 3.0
+
+
+def test_the_papers_settings_stay():
+    config = run_config.with_defaults(
+        run_config.RunConfig(dataset="glyphs:num_classes=30")
+    )
+    chosen, lines = data_defaults.filled(config, run_parts.load_dataset(config))
+    assert not lines
+    assert (chosen.logit_scale, chosen.gradient_clip_norm) == (20.0, 0.0)
+    assert (chosen.clients_per_round, chosen.batch_size) == (16, 32)
