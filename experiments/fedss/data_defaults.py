@@ -42,7 +42,8 @@ def filled(config: _ConfigT, dataset: FederatedDataset) -> tuple[_ConfigT, list[
         values["logit_scale"] = settings.logit_scale or models.adacos_scale(num_classes)
         if settings.logit_scale is None:
             reasons["logit_scale"] = "AdaCos's, sqrt(2) log(n - 1), at least 3"
-    if config.gradient_clip_norm is None:
-        values["gradient_clip_norm"] = settings.gradient_clip_norm
+    for name in ("gradient_clip_norm", "initial_norm"):
+        if getattr(config, name) is None:
+            values[name] = getattr(settings, name)
     lines = [f"--{name}={values[name]:.3g}: {why}." for name, why in reasons.items()]
     return dataclasses.replace(config, **values), lines

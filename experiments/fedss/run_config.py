@@ -209,8 +209,9 @@ class RunConfig(
     initial_norm: float | None = config.flag(
         None,
         "The norm of the rows of the initial W: a step turns a row by about the "
-        "learning rate over its square. The paper does not state it. Default: "
-        f"{models.INITIAL_NORM:g}.",
+        "learning rate over its square. The paper does not state it. With clipped "
+        "gradients, short rows learn before phi moves much, which keeps a warm start."
+        + _by_dataset("initial_norm"),
         low=1e-6,
     )
     warm_start_epochs: int | None = config.flag(
@@ -313,7 +314,7 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         if (config.model or settings.model).startswith("mobilenet"):
             known["image_size"] = settings.image_size  # Of 32 pixels or more.
     # See data_defaults.py for what is left open here.
-    late = dict(logit_scale=None, gradient_clip_norm=None)
+    late = dict.fromkeys(("logit_scale", "gradient_clip_norm", "initial_norm"))
     config = config.filled(dataclasses.replace(settings, **known, **late))
     config = dp_config.with_defaults(defences_config.with_defaults(config))
     config = runtime_config.with_defaults(config)

@@ -171,7 +171,6 @@ def build_run(
         task: The task.
         client_fn: See `client_fn`; None: clients' arguments are made here.
     """
-    initial_norm = config.initial_norm or models.INITIAL_NORM
     if not METHODS[method].has_clients:
         return training.CentralizedRun(
             method,
@@ -184,11 +183,11 @@ def build_run(
             batch_size=config.batch_size,
             seed=config.seed,
             updates=config.centralized_updates or training.CENTRALIZED_UPDATES[0],
-            initial_norm=initial_norm,
+            initial_norm=config.initial_norm,
             logit_scale=config.logit_scale,
         )
     protocol = defences_config.protocol(config, method)
-    process = _build_process(config, method, task, protocol, initial_norm)
+    process = _build_process(config, method, task, protocol)
     sampling = dp_config.sampling(config)
     cohort_size = config.clients_per_round
     cohort_fn = training.cohort_fn(task, cohort_size, config.seed, sampling)
@@ -210,7 +209,6 @@ def _build_process(
     method: str,
     task: tasks.Task,
     protocol: metrics.Protocol,
-    initial_norm: float,
 ) -> tff.learning.templates.LearningProcess:
     builder = defences_config.class_set_builder(
         config,
@@ -246,7 +244,7 @@ def _build_process(
             **dp_config.server_options(config, method, task.dataset),
         ),
         seed=config.seed,
-        initial_norm=initial_norm,
+        initial_norm=config.initial_norm,
     )
 
 

@@ -9,10 +9,10 @@ runs side by side, and is measured on the images of those apart. Nothing looks a
 test. The other flags are those of `./run.sh train`, and every run is one of `train`: it
 resumes after a kill when the same command is given again.
 
-The results folder gets the page of a table, tuning.md with tuning.csv and tuning.png
-(the metric of each run after its last round), and tuned.flags, with the flags of the
-highest metric, for `train --flagfile`. A run that diverges counts as one, and stops no
-other.
+The results folder gets the page of a table, tuning.md with tuning.csv, tuning.png (the
+metric of each run by round) and rates.png (after the last round, by rate, beside what
+it was before training), and tuned.flags, with the flags of the highest metric, for
+`train --flagfile`. A run that diverges counts as one, and stops no other.
 """
 
 import dataclasses
@@ -28,6 +28,7 @@ from experiments.common import (
     jobs,
     output_files,
     page,
+    plots,
     program,
     report,
 )
@@ -42,6 +43,7 @@ _TOPIC = "The search"
 _SEARCHED = frozenset({"client_learning_rate", "on_validation"})
 # A run of the search has a data set's own rounds, divided by this.
 _SHORTER = 4
+_PLOT = "rates.png"
 _DIVERGED = "has diverged in round"
 _KIND = results_lib.RunKind(
     "train", lambda flags: flags["method"], check_result=lambda run: None
@@ -123,9 +125,11 @@ def main(config: Config) -> None:
         raise RunStoppedError(
             "all runs have diverged: give smaller --client_learning_rates."
         )
+    runs = report.read(table, folder)
+    _plot(table, runs, folder / _PLOT)
     command = ["./run.sh", "tune", *sys.argv[1:]]
     print(report.write_table(("tuning", ""), table, folder, 1, command))
-    chosen = _chosen(table, report.read(table, folder))
+    chosen = _chosen(table, runs)
     output_files.write_text(folder / "tuned.flags", run_files.as_flagfile(chosen))
     print(f"Written to {folder}/")
 
@@ -157,7 +161,12 @@ def _table(config: Config) -> cells.Table:
         kind=_KIND,
         metrics=(cells.Metric(task.metric, f"{task.metric_title} %", ".2f"),),
         is_pivot=is_of_m,
-        notes=("Measured on validation clients. `-`: the run has diverged.", _note),
+        notes=(
+            "Measured on validation clients. `-`: the run has diverged.",
+            _gains,
+            _note,
+            f"![By rate]({_PLOT})",
+        ),
     )
 
 
@@ -240,6 +249,67 @@ def _best(table: cells.Table, runs: page.Runs) -> str:
     metric = table.metrics[0].name
     done = {name: own[0] for name, own in runs.items() if own and own[0].is_done}
     return max(done, key=lambda name: done[name].final(metric))
+
+
+def _start(table: cells.Table, runs: page.Runs) -> float:
+    """Returns the highest metric that a run had before its first round."""
+    metric = table.metrics[0].name
+    return max(own[0].rows[0][metric] for own in runs.values() if own and own[0].rows)
+
+
+def _gains(table: cells.Table, runs: page.Runs, *_: object) -> list[str]:
+    """Says what training has gained, and at which rates it makes things worse."""
+    metric, start = table.metrics[0], _start(table, runs)
+    best = _best(table, runs)
+    gains = {
+        name: 100 * (own[0].final(metric.name, scale=1) - start)
+        for name, own in runs.items()
+        if own and own[0].is_done
+    }
+    each = "; ".join(f"{name} {gain:+.1f}" for name, gain in gains.items())
+    lines = [
+        f"Before training: {metric.title} {100 * start:.2f}. Gain in points: {each}."
+    ]
+    worse = [name for name, gain in gains.items() if gain < 0]
+    if gains[best] <= 0:
+        rates = [
+            float(c.settings["client_learning_rate"]) for c in table.cells.values()
+        ]
+        lines.append(
+            "Recommendation: do not train with these flags: no run ends above the "
+            f"start. Try rates below {min(rates):g} or more rounds."
+        )
+    else:
+        chosen = ", ".join(f"{k}={v}" for k, v in _chosen(table, runs).items())
+        lines.append(
+            f"Recommendation: train with {chosen}: {gains[best]:+.1f}."
+            + (f" Worse than the start: {', '.join(worse)}." if worse else "")
+        )
+    return lines
+
+
+def _plot(table: cells.Table, runs: page.Runs, path: pathlib.Path) -> None:
+    """Draws the metric after the last round by rate, a curve for each m."""
+    metric, start = table.metrics[0], _start(table, runs)
+    by_column: dict[str, list[dict[str, float]]] = {}
+    for name, cell in table.cells.items():
+        if runs[name] and runs[name][0].is_done:
+            rate = float(cell.settings["client_learning_rate"])
+            value = runs[name][0].final(metric.name, scale=1)
+            points = by_column.setdefault(cell.column or "after training", [])
+            points.append({"rate": rate, metric.name: value})
+    rates = sorted({point["rate"] for points in by_column.values() for point in points})
+    before = [{"rate": rate, metric.name: start} for rate in rates]
+    series = [
+        plots.Series(label, plots.style(i), [points])
+        for i, (label, points) in enumerate(by_column.items())
+    ]
+    series.append(plots.Series("before training", plots.REFERENCE, [before]))
+    title = "learning rate of the clients"
+    panel = plots.panel(
+        series, "rate", metric.name, title, metric.title, scale=100, log="x"
+    )
+    plots.write_curves(path, [panel])
 
 
 def _note(table: cells.Table, runs: page.Runs, *_: object) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_fedss import models
 from tff_fedss.datasets import (
     imagenet21k,
     images,
@@ -67,6 +68,7 @@ class Settings:
         batch_size: The mini-batch on a client.
         logit_scale: tau; None: `models.adacos_scale` of n.
         gradient_clip_norm: Of clients' gradients; 0: they are not clipped.
+        initial_norm: Of the rows of the initial W, see `models.initial_classifier`.
         follows_data: Whether the values are for any images, and are brought to what
             the data allow.
     """
@@ -83,6 +85,7 @@ class Settings:
     batch_size: int = 32
     logit_scale: float | None = 20.0
     gradient_clip_norm: float = 0.0
+    initial_norm: float = models.INITIAL_NORM
     follows_data: bool = False
 
 
@@ -192,6 +195,7 @@ _OWN_IMAGES = dataclasses.replace(
     batch_size=16,
     logit_scale=None,
     gradient_clip_norm=1.0,
+    initial_norm=0.03,
     follows_data=True,
 )
 

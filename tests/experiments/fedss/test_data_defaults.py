@@ -53,7 +53,8 @@ def test_what_is_chosen(folder, partition):
     assert chosen.clients_per_round == dataset.num_clients
     # At least 1, where a client has all classes; FedSS then trains all of them.
     assert chosen.num_negatives == max(1, 3 - dataset.max_positives)
-    assert (chosen.batch_size, chosen.gradient_clip_norm) == (16, 1.0)
+    assert (chosen.batch_size, chosen.initial_norm) == (16, 0.03)
+    assert chosen.gradient_clip_norm == 1.0
     assert chosen.logit_scale == models.adacos_scale(3) == 3.0
 
 
@@ -64,4 +65,5 @@ def test_the_papers_settings_stay():
     chosen, lines = data_defaults.filled(config, run_parts.load_dataset(config))
     assert not lines
     assert (chosen.logit_scale, chosen.gradient_clip_norm) == (20.0, 0.0)
+    assert chosen.initial_norm == models.INITIAL_NORM
     assert (chosen.clients_per_round, chosen.batch_size) == (16, 32)

@@ -160,12 +160,34 @@ def test_the_highest_metric_is_taken(run_tune, made_up, tmp_path):
     # sqrt(0.61 * 0.39 / 400)
     taken = "Taken: --client_learning_rate=0.03, the highest top-1 %: 61.00, with a "
     assert taken + "standard error of 2.44 on 400 images" in output
+    assert "Before training: top-1 % " in output and "rate_0.01 +" in output
+    assert "Recommendation: train with client_learning_rate=0.03: +" in output
+    assert (tmp_path / "rates.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "tuning.md").read_text() in output
     flags = run_files.read_flags(tmp_path / "tuned.flags")
     assert flags == {"client_learning_rate": "0.03"}
     percents = [100 * float(row["top1"]) for row in rows_of(tmp_path)]
     assert percents == pytest.approx([40.0, 61.0, 50.0], abs=1e-9)
     assert (tmp_path / "tuning.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_where_nothing_gains_it_says_not_to_train(run_tune, made_up, tmp_path):
+    ends, _ = made_up
+    ends |= {0.01: 40.0, 0.03: 61.0}
+    flags = (*SMALL, "--client_learning_rates=0.01,0.03", f"--results_dir={tmp_path}")
+    assert run_tune(*flags)[0] == 0
+    for path in tmp_path.glob("*/*/metrics.csv"):
+        with path.open() as file:
+            rows = list(csv.DictReader(file))
+        rows[0]["top1"] = "0.9"
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    code, output, errors = run_tune(*flags)
+    assert code == 0, errors
+    assert "Gain in points: rate_0.01 -50.0; rate_0.03 -29.0." in output
+    assert "do not train with these flags" in output and "below 0.01" in output
 
 
 def test_of_equal_ones_the_first_is_taken(run_tune, made_up, tmp_path):
