@@ -88,6 +88,9 @@ _TINY_IMAGENET = dict(
     image_size=32,
     model="mobilenet_v3_small",
     warm_start_epochs=0,
+    logit_scale=20.0,
+    gradient_clip_norm=0.0,
+    initial_norm=0.3,
     rounds_per_evaluation=40,
     runtime="in_process",
 )

@@ -202,8 +202,8 @@ class RunConfig(
     logit_scale: float | None = config.flag(
         None,
         "tau, the scale of the cosine logits. 20 is the paper's, for thousands of "
-        "classes and a pretrained phi; few classes want less. Default: 20; for images "
-        "and tfds AdaCos's, sqrt(2) log(n - 1), at least 3.",
+        "classes and a pretrained phi; few classes want less. Default: 20; for "
+        "tiny_imagenet, images and tfds AdaCos's, sqrt(2) log(n - 1), at least 3.",
         low=1e-6,
     )
     initial_norm: float | None = config.flag(

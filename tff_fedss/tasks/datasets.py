@@ -215,7 +215,10 @@ DATASETS = {
         "Tiny-ImageNet",
         {
             "classification": dataclasses.replace(
-                _SMALL, rounds=200, image_size=56, warm_start_epochs=0
+                _OWN_IMAGES,
+                rounds=200,
+                num_negatives=_SMALL.num_negatives,
+                follows_data=False,
             )
         },
         tiny_imagenet.load,
