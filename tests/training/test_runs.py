@@ -1,5 +1,3 @@
-"""The runs, the loop and the warm start, on a tiny task."""
-
 import functools
 
 import numpy as np
@@ -7,8 +5,81 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import algorithms, models, runtime, tasks, training
+from tests.algorithms import toy
+from tff_fedss import algorithms, class_set_defences, models, runtime, tasks, training
+from tff_fedss.algorithms import aggregation
 from tff_fedss.datasets import synthetic
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.training import Metrics, Run
+
+
+class Algorithm:
+    """Adds up numbers."""
+
+    def __init__(self):
+        self.state = 0
+
+    @property
+    def weights(self):
+        return -self.state
+
+    def set_state(self, state):
+        self.state = state
+
+
+class Numbers:
+    """A task whose batches are 1, 2, 3, ..."""
+
+    def batches(self, num_done):
+        return iter(range(num_done + 1, 1000))
+
+
+class AddingRun(Run):
+    """Two numbers a round."""
+
+    fails_in = None
+
+    def __init__(self):
+        super().__init__("adding", Numbers(), Algorithm())
+
+    def _train_round(self, round_num):
+        for number in self._next_batches(2 * (round_num - 1), 2):
+            self._algorithm.state += number
+        if round_num == self.fails_in:
+            raise ValueError("lost")
+        return Metrics(sum=self._algorithm.state)
+
+
+def test_a_run_that_resumes_does_as_the_other_would_have():
+    whole, resumed = AddingRun(), AddingRun()
+    sums = [whole.run_round()["sum"] for _ in range(4)]
+    assert sums == [3, 10, 21, 36]
+    for _ in range(2):  # Also one that has done rounds before.
+        resumed.resume(10, 2)
+        assert [resumed.run_round()["sum"] for _ in range(2)] == sums[2:]
+        assert resumed.round_num == 4
+        assert resumed.state == whole.state and resumed.weights == whole.weights
+
+
+def test_a_state_can_be_read_until_the_next_round_begins():
+    run = AddingRun()
+    run.run_round()
+    read_state = run.state_reader()
+    assert read_state() == read_state() == 3
+    run.run_round()
+    assert read_state() is None and run.state_reader()() == 10
+
+
+def test_a_round_that_fails_does_not_count_and_leaves_nothing_to_read():
+    run = AddingRun()
+    run.run_round()
+    read_state, run.fails_in = run.state_reader(), 2
+    with pytest.raises(ValueError, match="lost"):
+        run.run_round()
+    assert run.round_num == 1 and read_state() is None
+    run.resume(3, 1)
+    run.fails_in = None
+    assert run.run_round() == {"sum": 10}
 
 
 def phi():
@@ -245,3 +316,73 @@ def test_the_warm_start_trains_phi_in_place(task):
         np.abs(a - b).max() for a, b in zip(first.get_weights(), initial.get_weights())
     ]
     assert min(moved) > 1e-4
+
+
+M = 4
+DEFENCES = {
+    "memoised": {"negatives": ("memoised", {})},
+    "randomized_response": {"negatives": ("randomized_response", {"epsilon": 3.0})},
+    "union": {"requests": "union"},
+    "all": {"requests": "all"},
+    "threshold": {"threshold": 2},
+    "all of them": {
+        "negatives": ("pool", {"pool_size": 6}),
+        "requests": "union",
+        "threshold": 2,
+    },
+}
+
+
+@functools.cache
+def toy_task():
+    cohort = toy.make_cohort()
+    dataset = FederatedDataset.from_arrays(
+        {f"client{i}": (c["image"], c["label"]) for i, c in enumerate(cohort)},
+        (cohort[0]["image"], cohort[0]["label"]),
+        num_classes=toy.NUM_CLASSES,
+    )
+    return tasks.Classification(dataset, toy.dense_features)
+
+
+def defended_process(negatives=None, requests="sampled", threshold=1):
+    own = {"max_positives": toy.MAX_POSITIVES, "num_negatives": M}
+    if negatives is not None:
+        name, options = negatives
+        sizes = (toy.NUM_CLASSES, M, toy.MAX_POSITIVES)
+        own = {"builder": class_set_defences.builder(name, *sizes, **options)}
+    return algorithms.build_fedss(
+        toy.dense_features,
+        toy.NUM_CLASSES,
+        algorithms.ClassSets(requests=requests, with_positives=True, **own),
+        server_update=algorithms.ServerUpdate(
+            rows_aggregator=aggregation.SparseRowsFactory(threshold)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "all of them" else pytest.mark.slow)
+        for name in DEFENCES
+    ],
+)
+def test_a_run_resumes_from_a_checkpoint_to_the_same_bytes(name, tmp_path):
+    built = defended_process(**DEFENCES[name])
+
+    def new():
+        return training.FederatedRun("x", built, toy_task(), cohort_size=2, seed=3)
+
+    whole, first = new(), new()
+    expected = [whole.run_round() for _ in range(4)]
+    found = [first.run_round() for _ in range(2)]
+    checkpoints = training.Checkpoints(tmp_path)
+    checkpoints.save(first.state, first.round_num)
+    later = new()
+    later.resume(*training.Checkpoints(tmp_path).restore(later.state))
+    assert later.round_num == 2
+    found += [later.run_round() for _ in range(2)]
+    assert found == expected
+    toy.same_bytes(whole.state, later.state)
+    # Something was trained, and another seed would have come to something else.
+    assert not np.array_equal(whole.state.classifier, first.state.classifier)

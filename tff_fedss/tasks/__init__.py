@@ -1,10 +1,13 @@
 """Tasks: a data set, a model and a metric each, with the paper's hyper-parameters.
 
-Begin with `task.Task`, which all share, and `classification`, the paper's own.
+Begin with `task.Task`, which all share, and `federated`, the paper's own two.
 """
 
-from tff_fedss.tasks.classification import UNSEEN_METRIC, Classification
-from tff_fedss.tasks.contrastive import Contrastive
+from tff_fedss.tasks.central_images import (
+    Contrastive,
+    LabelledClassification,
+    Pretraining,
+)
 from tff_fedss.tasks.datasets import (
     DATASETS,
     KINDS,
@@ -13,14 +16,15 @@ from tff_fedss.tasks.datasets import (
     load_clients,
 )
 from tff_fedss.tasks.extreme import ExtremeClassification
-from tff_fedss.tasks.federated_task import FederatedTask
+from tff_fedss.tasks.federated import (
+    UNSEEN_METRIC,
+    Classification,
+    FederatedTask,
+    Retrieval,
+)
 from tff_fedss.tasks.identities import IdentityVerification
-from tff_fedss.tasks.labelled_images import LabelledClassification
 from tff_fedss.tasks.language_model import LanguageModel
-from tff_fedss.tasks.pooled_images import PooledImages
-from tff_fedss.tasks.pretraining import Pretraining
-from tff_fedss.tasks.retrieval import Retrieval
-from tff_fedss.tasks.sampled_softmax import SampledSoftmaxTask
+from tff_fedss.tasks.sampled_softmax import PooledImages, SampledSoftmaxTask
 from tff_fedss.tasks.task import Task
 
 __all__ = [

@@ -27,8 +27,7 @@ from tff_fedss.datasets import (
 )
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.tasks.classification import Classification
-from tff_fedss.tasks.retrieval import Retrieval
+from tff_fedss.tasks.federated import Classification, Retrieval
 
 # What can be asked of images, by the name that a user gives it.
 KINDS = {"classification": Classification, "retrieval": Retrieval}

@@ -5,7 +5,8 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_fedss import metrics, models, runtime, tasks
-from tff_fedss.datasets.central import identities
+from tff_fedss.datasets.central import extreme, identities, penn_treebank
+from tff_fedss.errors import InvalidInputError
 
 
 def classifier(rows):
@@ -99,3 +100,38 @@ def test_mini_batches_resume_where_they_were(task):
         np.testing.assert_array_equal(examples, other_examples)
         np.testing.assert_array_equal(labels, other_labels)
     assert len(first[0][1]) == 7 and task.num_classes == 6 and task.embedding_dim == 4
+
+
+OPTIONS = {"embedding_dim": 2, "logit_scale": 1.0, "batch_size": 4, "seed": 0}
+
+
+@pytest.mark.parametrize("part", ["train", "valid"])
+def test_a_text_that_is_too_short(part):
+    long, short = (np.zeros(count, np.int32) for count in (200, 20))
+    texts = {"train": long, "valid": long, "test": long, part: short}
+    name = {"train": "training", "valid": "validation"}[part]
+    with pytest.raises(InvalidInputError, match=f"than the 20 words of the {name}"):
+        tasks.LanguageModel(
+            penn_treebank.PennTreebank(**texts, words=["a"]),
+            num_steps=5,
+            num_units=2,
+            **OPTIONS,
+        )
+
+
+@pytest.mark.parametrize("part", ["training", "test"])
+def test_rows_without_labels(part):
+    def rows(num_labels):
+        return extreme.SparseRows(
+            np.zeros(1, np.int32),
+            np.ones(1, np.float32),
+            np.array([0, 1]),
+            np.zeros(num_labels, np.int32),
+            np.array([0, num_labels]),
+        )
+
+    data = extreme.ExtremeDataset(
+        rows(int(part == "test")), rows(int(part != "test")), 2, 2
+    )
+    with pytest.raises(InvalidInputError, match=f"no {part} row has a label"):
+        tasks.ExtremeClassification(data, **OPTIONS)

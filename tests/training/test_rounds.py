@@ -1,0 +1,198 @@
+"""What a round draws, says and stops at."""
+
+import collections
+import math
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_fedss.errors import RunStoppedError
+from tff_fedss.training import Progress, draws, progress
+from tff_fedss.training.divergence import DivergenceGuard
+
+IDS = [f"client_{i}" for i in range(30)]
+
+
+def test_client_seeds_depend_on_seed_round_and_client():
+    keys = [
+        (0, 1, "a"),
+        (1, 1, "a"),
+        (0, 2, "a"),
+        (0, 1, "b"),
+        (0, 11, ""),
+        (0, 1, "1"),
+    ]
+    seeds = [tuple(draws.client_seed(*key)) for key in keys]
+    assert len(set(seeds)) == len(keys)
+    assert seeds == [tuple(draws.client_seed(*key)) for key in keys]
+    assert draws.client_seed(0, 1, "a").dtype == np.int32
+    assert draws.client_seed(0, 1, "a").shape == (2,)
+
+
+def test_draws_are_pinned():
+    # A change of these functions changes every published result: it must be meant.
+    np.testing.assert_array_equal(
+        draws.client_seed(0, 1, "client_0"), [1015356337, -825583442]
+    )
+    assert draws.cohort(0, 1, IDS, 3) == ["client_15", "client_7", "client_18"]
+
+
+def test_cohorts_are_distinct_clients_and_depend_on_seed_and_round():
+    cohort = draws.cohort(0, 1, IDS, 10)
+    assert len(set(cohort)) == 10 and set(cohort) <= set(IDS)
+    assert cohort == draws.cohort(0, 1, IDS, 10)
+    assert cohort != draws.cohort(0, 2, IDS, 10)
+    assert cohort != draws.cohort(1, 1, IDS, 10)
+
+
+def test_all_clients_are_equally_likely():
+    counts = collections.Counter(
+        c for round_num in range(1000) for c in draws.cohort(0, round_num, IDS, 10)
+    )
+    # Each is in a cohort with probability 1/3; five standard deviations.
+    expected, deviation = 1000 / 3, np.sqrt(1000 * 2 / 9)
+    for client_id in IDS:
+        assert abs(counts[client_id] - expected) < 5 * deviation
+
+
+@pytest.mark.parametrize("draw", draws.SAMPLINGS.values(), ids=draws.SAMPLINGS)
+@pytest.mark.parametrize("size", [0, 31])
+def test_a_cohort_that_cannot_be_had_is_refused(draw, size):
+    with pytest.raises(ValueError, match=f"_size={size} .*at least 1 and at most 30"):
+        draw(0, 1, IDS, size)
+
+
+def test_poisson_cohorts_are_independent_coins():
+    assert draws.poisson_cohort(0, 1, IDS, 10) == draws.poisson_cohort(0, 1, IDS, 10)
+    cohorts = [set(draws.poisson_cohort(0, r, IDS, 10)) for r in range(1000)]
+    expected, deviation = 1000 / 3, np.sqrt(1000 * 2 / 9)
+    for client_id in IDS:
+        count = sum(client_id in cohort for cohort in cohorts)
+        assert abs(count - expected) < 5 * deviation
+    # Sizes vary as those of 30 coins do: 20 / 3; those of `cohort` would not.
+    sizes = [len(cohort) for cohort in cohorts]
+    assert np.mean(sizes) == pytest.approx(10, abs=5 * np.sqrt(20 / 3 / 1000))
+    assert np.var(sizes) == pytest.approx(20 / 3, rel=0.2)
+    # Two clients are in a cohort together as often as coins say: 1 / 9.
+    both = sum({IDS[0], IDS[1]} <= cohort for cohort in cohorts)
+    assert abs(both - 1000 / 9) < 5 * np.sqrt(1000 * 8 / 81)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_stops_the_run(loss):
+    with pytest.raises(
+        RunStoppedError, match="fedss has diverged in round 7: its loss"
+    ):
+        DivergenceGuard("fedss", 9).check_round(7, {"loss": loss})
+
+
+def test_a_weight_that_is_not_finite_stops_the_run():
+    # Scalars may be infinite, and the sum of squares of finite numbers may be, too.
+    large = np.float32(1e30) * np.ones(9, np.float32)
+    good = [large, np.arange(2), np.float64(np.inf)]
+    bad = [*good, np.array([[0.0, math.inf]])]
+    guard = DivergenceGuard("moco", 9, "epoch")
+    guard.check_weights(7, tff.learning.models.ModelWeights(good, []))
+    guard.check_weights(7, good)
+    with pytest.raises(RunStoppedError, match="in epoch 7: a weight is not finite"):
+        guard.check_weights(7, bad)
+    with pytest.raises(RunStoppedError, match="not finite"):
+        guard.check_weights(7, tff.learning.models.ModelWeights(bad, []))
+    for value in (np.nan, -np.inf):
+        with pytest.raises(RunStoppedError, match="not finite"):
+            guard.check_weights(7, [*good, np.array([0.0, value])])
+
+
+def test_a_metric_that_is_not_finite_stops_the_run():
+    guard = DivergenceGuard("rff", 9)
+    guard.check_metrics(3, {"perplexity": 1e300, "steps": 100})
+    with pytest.raises(RunStoppedError, match="in round 4: perplexity is inf"):
+        guard.check_metrics(4, {"perplexity": math.inf})
+
+
+def test_rounds_without_an_accepted_client_are_counted():
+    guard = DivergenceGuard("fedss", 100)
+    lost, learnt = {"rejected_clients": 5}, {"loss": 2.0, "rejected_clients": 4}
+    assert not guard.check_round(1, lost)
+    assert not guard.check_round(2, lost)
+    assert guard.check_round(3, learnt)
+    assert not guard.check_round(4, lost)
+    assert not guard.check_round(5, lost)
+    with pytest.raises(RunStoppedError, match="in round 6: for 3 rounds in a row"):
+        guard.check_round(6, lost)
+    short = DivergenceGuard("fedss", 2)
+    assert not short.check_round(1, lost)
+    with pytest.raises(RunStoppedError, match="for 2 rounds"):
+        short.check_round(2, lost)
+
+
+def test_a_log_gets_lines_with_loss_accuracy_and_eta(capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with Progress(["fedss", "full_softmax"], 4) as bars:
+        now[0] = 6.0
+        bars.update("fedss", 1, {"loss": 2.5})
+        assert capsys.readouterr().err == ""  # Too early for a line.
+        now[0] = 12.0
+        bars.update("full_softmax", 1, {"loss": 2.25})
+        assert capsys.readouterr().err == (
+            # Two of eight rounds took 12 s: six more take 36 s.
+            "full_softmax  round 1/4  loss 2.250  ETA 00:36\n"
+        )
+        bars.update("fedss", 2, {"loss": 1.5, "top1": 0.125})
+        line = capsys.readouterr().err
+        assert line == "fedss         round 2/4  loss 1.500  top-1 12.5 %  ETA 00:20\n"
+
+
+def test_accuracy_is_shown_until_top1_is_known(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    bars = Progress(["a"], 3)
+    bars.update("a", 1, {"accuracy": 0.5})
+    assert "acc 50.0 %" in capsys.readouterr().err
+    bars.update("a", 2, {"accuracy": 0.5, "top1": 0.25})
+    line = capsys.readouterr().err
+    assert "top-1 25.0 %" in line and "acc" not in line
+    bars.update("a", 3, {"accuracy": 0.5})
+    assert "top-1 25.0 % (round 2)" in capsys.readouterr().err
+
+
+def test_a_metric_says_of_which_round_it_is(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    bars = Progress(
+        ["a"],
+        9,
+        metric="perplexity",
+        metric_title="perplexity",
+        format_metric="{:.1f}".format,
+    )
+    lines = []
+    for done, metrics in enumerate(
+        [{"perplexity": 99.0}, {"loss": 4.0}, {"loss": 3.0, "perplexity": 20.0}, {}]
+    ):
+        bars.update("a", done, metrics)
+        lines.append(capsys.readouterr().err)
+    assert "perplexity 99.0  ETA" in lines[0]
+    assert "round 1/9  perplexity 99.0 (round 0)  loss 4.000" in lines[1]
+    assert "perplexity 20.0  loss 3.000" in lines[2]
+    assert "perplexity 20.0 (round 2)" in lines[3]
+
+
+def test_rejected_clients_and_the_end_are_shown(capsys, monkeypatch):
+    Progress(["a"], 4).update("a", 4, {"loss": 1.0})
+    assert "round 4/4" in capsys.readouterr().err
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    bars = Progress(["a"], 3)
+    bars.update("a", 1, {"loss": 1.0, "rejected_clients": 2})
+    assert "rejected clients 2" in capsys.readouterr().err
+    bars.update("a", 2, {"loss": 1.0, "rejected_clients": 0})
+    assert "rejected" not in capsys.readouterr().err
+
+
+def test_a_terminal_gets_bars(capsys, monkeypatch):
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True, raising=False)
+    with Progress(["fedss", "full_softmax"], 4) as bars:
+        bars.update("fedss", 4, {"loss": 0.125})
+    text = capsys.readouterr().err
+    assert "fedss       : 100%" in text and "full_softmax:   0%" in text
+    assert "loss=0.125" in text

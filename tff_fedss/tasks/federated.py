@@ -1,0 +1,282 @@
+"""Tasks on clients' images: classification and retrieval (FedSS, sections 4.2, 4.3)."""
+
+import abc
+import collections
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import metrics, models
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.tasks.task import Task
+
+# The column of what is measured on images of classes that nobody has.
+UNSEEN_METRIC = "unseen_map_at_10"
+_EVALUATION_BATCH = 256
+# Measured after 5 to 30 rounds of runs on Omniglot and on glyphs: 0.997 to 0.999 where
+# nothing was learnt, at most 0.91 where something was.
+_COLLAPSED_COSINE = 0.95
+_COLLAPSED_CHANCES = 5
+_COLLAPSED_WAY = 0.1
+# Of MAP@R, and of the pairs of TAR@FAR.
+_R = 10
+_FAR = 1e-3
+_NUM_PAIRS = 100_000
+_PAIRS_SEED = 0
+
+
+class FederatedTask(Task):
+    """A task on the images of clients.
+
+    Attributes:
+        feature_extractor_fn: Builds phi, see `algorithms.build_fedss`.
+    """
+
+    def __init__(
+        self,
+        dataset: FederatedDataset,
+        feature_extractor_fn: Callable[[], tf.keras.Model],
+    ):
+        super().__init__(dataset)
+        self.feature_extractor_fn = feature_extractor_fn
+
+    def client(
+        self,
+        client_id: str,
+        seed: np.ndarray,
+        with_positives: bool = False,
+        permanent_seed: np.ndarray | None = None,
+    ) -> Mapping[str, Any]:
+        """Returns one element of the client argument of `algorithms.build_fedss`.
+
+        Args:
+            client_id: One of the data set's clients.
+            seed: int32[2], see `training.client_seed`.
+            with_positives: As the process has it.
+            permanent_seed: int32[2], see `training.permanent_seed`; None where the
+                process has none.
+        """
+        result = collections.OrderedDict(
+            data=self.dataset.client_examples(client_id, seed), seed=seed
+        )
+        if with_positives:
+            result["positives"] = self.dataset.positives(client_id)
+        if permanent_seed is not None:
+            result["permanent_seed"] = permanent_seed
+        return result
+
+    def train_top1(self, weights: tff.learning.models.ModelWeights) -> float:
+        """Measures how well the training images are classified (FedSS, A.5, Table 4).
+
+        Args:
+            weights: With trainable = [*phi, W].
+
+        Returns:
+            The share of all clients' images whose nearest class is their own.
+        """
+        data = self.dataset.pooled_examples()
+        if self.dataset.preprocessing is not None:
+            data = self.dataset.preprocessing.evaluation(data)
+        classifier = tf.convert_to_tensor(weights.trainable[-1])
+        num_correct = num_examples = 0
+        for features, labels in self._features(weights, data):
+            num_correct += int(_count_correct(features, labels, classifier))
+            num_examples += len(labels)
+        return num_correct / num_examples
+
+    @property
+    @abc.abstractmethod
+    def chance(self) -> float:
+        """The value of the metric that a model without knowledge is expected to get."""
+
+    def has_collapsed(self, measured: Mapping[str, Any]) -> bool:
+        """Whether phi gives all images nearly the same features and knows nothing.
+
+        Args:
+            measured: From `evaluate`.
+
+        Returns:
+            True if the mean cosine between test images is above 0.95 and the metric not
+            above five times chance, or, of few classes, a tenth of the way from chance
+            to 1.
+        """
+        most = min(
+            _COLLAPSED_CHANCES * self.chance,
+            self.chance + _COLLAPSED_WAY * (1 - self.chance),
+        )
+        return (
+            measured["mean_cosine"] > _COLLAPSED_COSINE
+            and measured[self.metric] <= most
+        )
+
+    @functools.cached_property
+    def _model(self) -> tuple[tf.keras.Model, list[tf.Variable]]:
+        model = self.feature_extractor_fn()
+        # Listed now: once another model has been built in a graph, as TFF does, Keras
+        # may refuse to list the variables of this one.
+        return model, model.trainable_variables
+
+    @functools.cached_property
+    def _extract(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        model, _ = self._model
+
+        @tf.function(reduce_retracing=True)
+        def extract(images):
+            return model(tf.cast(images, tf.float32), training=False)
+
+        return extract
+
+    def _features(
+        self, weights: tff.learning.models.ModelWeights, data: tf.data.Dataset
+    ) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        """Yields features float32[batch, d] and labels int32[batch] of examples."""
+        *phi, _ = weights.trainable
+        _, variables = self._model
+        models.assign(variables, phi)
+        for batch in data.batch(_EVALUATION_BATCH).prefetch(tf.data.AUTOTUNE):
+            yield self._extract(batch["image"]), batch["label"]
+
+    def _all_features(
+        self, weights: tff.learning.models.ModelWeights, data: tf.data.Dataset
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns those of all examples: float32[examples, d] and int32[examples]."""
+        features, labels = zip(*self._features(weights, data), strict=True)
+        return np.concatenate(features), np.concatenate(labels)
+
+
+class Classification(FederatedTask):
+    """Classify held-out images among all n classes; the metric is top-1 accuracy.
+
+    Where the data set has images of classes that nobody has, each of them looks for its
+    like among the others, too: what phi is worth for retrieval (Section 4.3).
+
+    Raises:
+        ValueError: If the test images are of other classes than the clients'.
+    """
+
+    metric = "top1"
+    metric_title = "top-1"
+
+    def __init__(
+        self,
+        dataset: FederatedDataset,
+        feature_extractor_fn: Callable[[], tf.keras.Model],
+    ):
+        if dataset.test_is_unseen:
+            raise ValueError(
+                f"{dataset.name} cannot be classified: its test images are of classes "
+                "that no client has. Use Retrieval."
+            )
+        super().__init__(dataset, feature_extractor_fn)
+
+    @property
+    def chance(self) -> float:
+        """One of n."""
+        return 1 / self.dataset.num_classes
+
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
+        """Measures a model on the test split, see the base class.
+
+        Returns:
+            {"top1": the share of test images whose nearest class is their own,
+            "mean_cosine": see `metrics.MeanCosine`, "unseen_map_at_10": see
+            `metrics.map_at_r`}; the last where there are images of classes that nobody
+            has.
+        """
+        classifier = tf.convert_to_tensor(weights.trainable[-1])
+        num_correct, cosine = 0, metrics.MeanCosine()
+        for features, labels in self._features(weights, self.dataset.test_examples()):
+            num_correct += int(_count_correct(features, labels, classifier))
+            cosine.add(features)
+        measured = dict(
+            top1=num_correct / self.dataset.test.num_examples, mean_cosine=cosine.value
+        )
+        if self.dataset.unseen is not None:
+            measured[UNSEEN_METRIC] = metrics.map_at_r(
+                *self._all_features(weights, self.dataset.unseen_examples()), _R
+            )
+        return measured
+
+
+class Retrieval(FederatedTask):
+    """Every test image looks for its like among the others; the metric is MAP@10.
+
+    R-precision (which, unlike MAP@10, a small class lets reach 1) and TAR@FAR = 0.001,
+    of 50,000 pairs of images of one class and as many of two, stand beside it.
+
+    The features of phi alone are measured: W has no row for the classes of the test
+    images where these are unseen.
+    """
+
+    metric = "map_at_10"
+    metric_title = "MAP@10"
+
+    @functools.cached_property
+    def chance(self) -> float:
+        """The expected MAP@10 (Eq. 9) of a random ranking.
+
+        For a query with c others of its class among the N others, rank i is relevant
+        with probability c/N, and each earlier rank, given that, with (c-1)/(N-1).
+        """
+        labels = self._test_labels
+        _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+        others, same = len(labels) - 1, sizes[class_of] - 1
+        ranks = np.arange(1, _R + 1)
+        earlier = (ranks - 1) * (same[:, np.newaxis] - 1) / (others - 1)
+        precision = (1 + earlier) / ranks
+        return float(np.mean(same[:, np.newaxis] / others * precision))
+
+    @functools.cached_property
+    def _test_labels(self) -> np.ndarray:
+        labels = self.dataset.test.data.map(lambda e: e["label"]).batch(4096)
+        return np.concatenate([batch.numpy() for batch in labels])
+
+    @functools.cached_property
+    def _pairs(self) -> metrics.Pairs | None:
+        """The pairs of TAR@FAR, the same each time; None if all classes have one image.
+
+        One class alone has no pairs of two.
+        """
+        _, sizes = np.unique(self._test_labels, return_counts=True)
+        if len(sizes) < 2 or sizes.max() < 2:
+            return None
+        return metrics.draw_pairs(self._test_labels, _NUM_PAIRS, _PAIRS_SEED)
+
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
+        """Measures a model on the test split, see the base class.
+
+        Returns:
+            {"map_at_10": see `metrics.map_at_r`, "r_precision": see
+            `metrics.r_precision`, "tar_at_far": see `metrics.tar_at_far`,
+            "mean_cosine": see `metrics.MeanCosine`}; without the second and the third
+            if no test class has two images, or there is only one.
+        """
+        features, labels = self._all_features(weights, self.dataset.test_examples())
+        cosine = metrics.MeanCosine()
+        cosine.add(features)
+        measured = {}
+        if self._pairs is None:
+            measured["map_at_10"] = metrics.map_at_r(features, labels, _R)
+        else:
+            measured["map_at_10"], measured["r_precision"] = (
+                metrics.map_and_r_precision(features, labels, _R)
+            )
+            cosines = metrics.pair_cosines(features, self._pairs)
+            measured["tar_at_far"] = metrics.tar_at_far(
+                cosines, self._pairs.is_same, _FAR
+            )
+        measured["mean_cosine"] = cosine.value
+        return measured
+
+
+@tf.function(reduce_retracing=True)
+def _count_correct(
+    features: tf.Tensor, labels: tf.Tensor, classifier: tf.Tensor
+) -> tf.Tensor:
+    """Counts the features whose nearest class, a row of W, is their own: int64[]."""
+    predictions = metrics.nearest_classes(features, classifier)
+    return tf.math.count_nonzero(tf.equal(predictions, labels))
