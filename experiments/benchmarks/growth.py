@@ -9,8 +9,8 @@ more than 20 GB), and for K from 8 to 128. FullSoftmax stands beside it up to 20
 classes. Every case is a process of its own, which waits while another is at work; they
 take turns, so that other load meets all of them.
 
-Prints tables and writes growth.csv, growth.md and growth.png. About 15 minutes on 2
-quiet cores, up to 10 GB of memory at a time.
+Prints tables and writes growth.csv and growth.md. About 15 minutes on 2 quiet cores, up
+to 10 GB of memory at a time.
 """
 
 import concurrent.futures
@@ -19,7 +19,6 @@ import dataclasses
 import functools
 import multiprocessing
 import os
-import pathlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.benchmarks import peak_memory
-from experiments.common import config, output_files, plots, program
+from experiments.common import config, output_files, program
 from tff_fedss import algorithms, metrics, models, runtime
 
 _IMAGE_SHAPE = (28, 28, 1)
@@ -73,7 +72,7 @@ class Config(config.Config):
     """What a user asks for."""
 
     output_dir: str = config.flag(
-        "results/benchmarks", "Where growth.csv, .md and .png go."
+        "results/benchmarks", "Where growth.csv and growth.md go."
     )
     repeats: int = config.flag(
         5, "Rounds of each case that count, after the first two.", low=1
@@ -100,9 +99,8 @@ def measure(all_series: Mapping[str, Sequence[Case]], repeats: int, folder: str)
         table = with_ratios(pd.DataFrame(rows))
         output_files.write_text(output_dir / "growth.csv", table.to_csv(index=False))
         output_files.write_text(output_dir / "growth.md", _as_markdown(table, repeats))
-        _plot(table, output_dir / "growth.png")
     print((output_dir / "growth.md").read_text())
-    print(f"Written to {output_dir}/growth.csv, .md and .png")
+    print(f"Written to {output_dir}/growth.csv and .md")
 
 
 def _measure(cases: Sequence[Case], repeats: int) -> list[dict[str, Any]]:
@@ -262,29 +260,6 @@ def _as_markdown(table: pd.DataFrame, repeats: int) -> str:
     )
     rounded = table.round(3).astype(object).fillna("")
     return f"{text}\n\n{rounded.to_markdown(index=False)}\n"
-
-
-def _plot(table: pd.DataFrame, path: pathlib.Path) -> None:
-    """Draws seconds and peak memory by n, and seconds by K."""
-    by_n, memory, by_cohort = [], [], []
-    for i, (name, rows) in enumerate(table.groupby("series", sort=False)):
-        label = f"{rows.method.iloc[0]}, d = {rows.embedding_dim.iloc[0]}"
-        look = plots.style(i)
-        if name == "cohort":
-            by_cohort.append(plots.Curve(label, rows.cohort_size, rows.seconds, look))
-        else:
-            by_n.append(plots.Curve(label, rows.num_classes, rows.seconds, look))
-            memory.append(plots.Curve(label, rows.num_classes, rows.peak_mib, look))
-    plots.write_curves(
-        path,
-        [
-            plots.Panel(by_n, "classes n", "seconds a round", log="xy"),
-            plots.Panel(memory, "classes n", "peak memory, MiB", log="xy"),
-            plots.Panel(
-                by_cohort, "clients a round K", "seconds a round", from_zero=True
-            ),
-        ],
-    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ the sampling takes. Images are noise and classes are uniform: neither matters to
 speed. Every case is a process of its own, one after the other. `--cases=1e7:0.1,1e7:1`
 measures some only.
 
-Prints a table and writes partial_fc.csv, .md and .png. About 10 minutes on 2 quiet
+Prints a table and writes partial_fc.csv and partial_fc.md. About 10 minutes on 2 quiet
 cores; ten million classes need 8 GiB of memory.
 """
 
@@ -18,7 +18,6 @@ import concurrent.futures
 import dataclasses
 import multiprocessing
 import os
-import pathlib
 import re
 import statistics
 import time
@@ -28,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.benchmarks.peak_memory import peak_bytes
-from experiments.common import config, output_files, plots, program
+from experiments.common import config, output_files, program
 from tff_fedss import algorithms, losses, models, runtime
 from tff_fedss.errors import InvalidInputError
 
@@ -100,9 +99,8 @@ def measure(cases: Sequence[Case], repeats: int, folder: str) -> None:
         path = output_dir / "partial_fc.csv"
         output_files.write_text(path, table.to_csv(index=False))
         output_files.write_text(path.with_suffix(".md"), _as_markdown(table))
-        _plot(table, path.with_suffix(".png"))
     print(path.with_suffix(".md").read_text())
-    print(f"Written to {output_dir}/partial_fc.csv, .md and .png")
+    print(f"Written to {output_dir}/partial_fc.csv and .md")
 
 
 def _measure(case: Case, repeats: int) -> dict[str, float]:
@@ -170,27 +168,6 @@ def _as_markdown(table: pd.DataFrame) -> str:
         "Peak: of the process, TensorFlow included.\n\n"
         f"{table.round(3).astype(object).fillna('').to_markdown(index=False)}\n"
     )
-
-
-def _plot(table: pd.DataFrame, path: pathlib.Path) -> None:
-    """Draws examples a second and peak memory by n, a line for each rate."""
-    panels = []
-    for column, title in (
-        ("examples_per_second", "examples a second"),
-        ("peak_mib", "peak, MiB"),
-    ):
-        by_rate = table.groupby("sample_rate", sort=False)
-        curves = [
-            plots.Curve(f"r = {r:g}", rows.num_classes, rows[column], plots.style(i))
-            for i, (r, rows) in enumerate(by_rate)
-        ]
-        panels.append(plots.Panel(curves, "classes n", title, log="xy"))
-    least = table.drop_duplicates("num_classes")
-    look = plots.REFERENCE._replace(linestyle=":")
-    panels[1].curves.append(
-        plots.Curve("W and momentum", least.num_classes, least.w_and_momentum_mib, look)
-    )
-    plots.write_curves(path, panels)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The files of the attacks on a run: attacks.csv, attacks.md, attacks.png and .pdf."""
+"""The files of the attacks on a run: attacks.csv and attacks.md."""
 
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.common import output_files, plots, table, table_header
+from experiments.common import output_files, table, table_header
 
 _HEADER = (
     "attack",
@@ -65,7 +65,6 @@ def write(
     """
     rows = [{"kind": kind, **row} for kind, own in sections.items() for row in own.rows]
     output_files.write_csv(folder / "attacks.csv", rows)
-    draw(folder / "attacks.png", sections)
     command = ["./run.sh", "privacy", *sys.argv[1:]]
     head = [*table_header.of_this_process(flags, command), f"- {summary}"]
     parts = ["# What the server learns", "\n".join(head)]
@@ -109,38 +108,3 @@ def _line(own: Mapping[str, Mapping]) -> list[str]:
         number("recall"),
         number("exact"),
     ]
-
-
-def draw(path: pathlib.Path, sections: Mapping[str, Section]) -> None:
-    """Draws precision and AUC by x; the controls are the grey lines at chance."""
-    size = {"figsize": (1 + 4.3 * len(sections), 9.2), "squeeze": False}
-    with plots.figure(path, 2, len(sections), **size) as (_, grid):
-        for column, (kind, own) in zip(grid.T, sections.items(), strict=True):
-            for axes, key, label in zip(
-                column,
-                ("precision_at", "auc"),
-                (f"{kind}: precision at $|P_k|$", f"{kind}: AUC"),
-                strict=True,
-            ):
-                plots.draw_panel(axes, _panel(own, key, label))
-            column[1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.15))
-
-
-def _panel(section: Section, key: str, label: str) -> plots.Panel:
-    by_attack: dict[tuple[str, str], list[Mapping]] = {}
-    for row in section.rows:
-        by_attack.setdefault((row["attack"], row["control"]), []).append(row)
-    names = list(dict.fromkeys(attack for attack, _ in by_attack))
-    curves = []
-    for (attack, control), own in by_attack.items():
-        look = plots.style(names.index(attack))
-        if control:
-            look = plots.Style("0.6", ":", look.marker)
-        name = control or attack
-        # Each kind of control is named once.
-        shown = name if not control or attack == names[0] else ""
-        x, y = [row["x"] for row in own], [row[key] for row in own]
-        curves.append(plots.Curve(shown, x, y, look))
-    xs = [row["x"] for row in section.rows]
-    log = "x" if max(xs) > 30 and min(xs) > 0 else ""
-    return plots.Panel(curves, section.unit, label, log=log, from_zero=True)

@@ -11,7 +11,7 @@ The attacks, of which --attack names one or more:
     phi            one client's update of the feature extractor alone
 
 All but the first train with the flags of `./run.sh train` and look before round 1 and
-then every --rounds_per_evaluation rounds. attacks.md, .csv, .png and .pdf have all.
+then every --rounds_per_evaluation rounds. attacks.md and attacks.csv have all.
 Every attack is also judged by random classes and against guesses, which have to be at
 chance.
 

@@ -5,7 +5,7 @@ r"""The quality of the samplers: the bias of the gradient, and the error of e^o.
 
 Writes into DIR:
 
-- bias.md, .csv, .png and .pdf: how far the mean of the sampled gradient (in the
+- bias.md and bias.csv: how far the mean of the sampled gradient (in the
   logits) is from the full softmax's, for every sampler, by m and by D;
 - mse.md and mse.csv: the RF-softmax poster's Table 1, the mean squared error of
   estimates of e^o by random Fourier, quadratic and random Maclaurin features.
@@ -32,7 +32,7 @@ import scipy.special
 import tensorflow as tf
 import tqdm
 
-from experiments.common import config, output_files, plots, program
+from experiments.common import config, output_files, program
 from tff_fedss import samplers
 from tff_fedss.errors import InvalidInputError
 
@@ -96,7 +96,6 @@ def main(config: Config) -> None:
         )
     folder = output_files.create_folder(config.output_dir)
     bias = _bias(config.num_draws)
-    _plot(bias, folder / "bias.png")
     cells = [f"{b:.4f} ({n:.4f})" for b, n in bias[["bias", "noise"]].values]
     _write(
         folder / "bias",
@@ -175,19 +174,6 @@ def _bias(num_draws: int) -> pd.DataFrame:
             rows.append((name, m, bias, noise, clipped))
     columns = ["sampler", "num_negatives", "bias", "noise", "clipped_share"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def _plot(bias: pd.DataFrame, path: pathlib.Path) -> None:
-    """Draws the bias by m, and the noise of its measurement."""
-    curves = [
-        plots.Curve(name, own.num_negatives, own.bias, plots.style(i))
-        for i, (name, own) in enumerate(bias.groupby("sampler", sort=False))
-    ]
-    own = bias[bias.sampler == "exp"]
-    look = plots.REFERENCE._replace(linestyle=":")
-    curves.append(plots.Curve("noise (exp)", own.num_negatives, own.noise, look))
-    panel = plots.Panel(curves, "m", "bias of the gradient, $L_1$", log="xy")
-    plots.write_curves(path, [panel])
 
 
 def _bias_of(
