@@ -40,7 +40,10 @@ def main(config: Config) -> None:
             )
         print(f"{path}: done before, nothing to embed.")
         return
-    vectors.write(path, vectors.compute(encoder, images))
+    found = vectors.compute(encoder, images)
+    if warning := vectors.collapse_warning(found.vectors):
+        print(warning)
+    vectors.write(path, found)
     classes = (
         "without classes"
         if images.class_names is None

@@ -2,7 +2,8 @@
 
     ./run.sh evaluate --model=encoder.keras --images=DIR
 
-MAP@10 (FedSS, Eq. 9) and R-precision: do images of a class find each other? Top-1: does
+MAP@10 (FedSS, Eq. 9), MAP@R and R-precision (R: the other images of the query's class)
+and Recall@1 and 10: do images of a class find each other? Top-1: does
 an image lie nearest to the centre of its own class, of which it is not a part (leave
 one out)? TAR@FAR: of pairs of one class, how many are as close as at most a share --far
 of the pairs of two classes? No classifier takes part, so that the classes may be new
@@ -27,6 +28,9 @@ R = 10
 _PAIRS_SEED = 0
 _TITLES = {
     "map_at_10": "MAP@10",
+    "map_at_own_r": "MAP@R",
+    "recall_at_1": "Recall@1",
+    "recall_at_10": "Recall@10",
     "r_precision": "R-precision",
     "center_top1": "top-1, nearest centre",
     "tar_at_far": "TAR@FAR",
@@ -67,6 +71,8 @@ def main(config: Config) -> None:
                 raise InvalidInputError(
                     f"--images={config.images}: nothing to measure: {error}"
                 ) from error
+    if warning := vectors.collapse_warning(features):
+        print(warning)
     print(as_text(images.name, measured, config.far))
     if config.output is not None:
         content = {
@@ -93,12 +99,15 @@ def measure(
     if len(labels) <= R:
         raise ValueError(f"MAP@{R} takes more than {R} images, found {len(labels)}")
     cosines = metrics.pair_cosines(features, pairs)
-    map_at_10, r_precision = metrics.map_and_r_precision(features, labels, R)
+    scores = metrics.retrieval_scores(features, labels, R)
     return {
         "images": len(labels),
         "classes": len(np.unique(labels)),
-        "map_at_10": map_at_10,
-        "r_precision": r_precision,
+        "map_at_10": scores.map_at_r,
+        "map_at_own_r": scores.map_at_own_r,
+        "recall_at_1": scores.recall_at_1,
+        "recall_at_10": scores.recall_at_r,
+        "r_precision": scores.r_precision,
         "center_top1": metrics.center_accuracy(features, labels),
         "tar_at_far": metrics.tar_at_far(cosines, pairs.is_same, far),
     }

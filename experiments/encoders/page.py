@@ -1,20 +1,24 @@
 """The page of neighbours: one HTML file that needs neither a network nor a mouse."""
 
 import base64
+import collections
 import dataclasses
 import html
 import io
+import json
 import pathlib
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from PIL import Image
 
 _TEMPLATE = pathlib.Path(__file__).with_name("page.html")
-_THUMBNAIL = 96
-# Smaller ones are drawings and icons, which a JPEG would blur.
-_AS_PNG = 64
-_JPEG_QUALITY = 80
+# Pixels and quality of thumbnails: the first that fit into _MOST_BYTES.
+_THUMBNAILS = ((96, 80), (96, 60), (80, 50), (64, 40), (48, 30))
+_MOST_BYTES = 1_500_000
+# Smaller ones are drawings and icons, which are kept exactly.
+_EXACT = 64
+_MOST_CONFUSIONS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,14 +77,13 @@ def render(
     Returns:
         HTML, always the same for the same arguments.
     """
-    thumbnails: dict[int, str] = {}
+    rows = {found.row for query in queries for found in query.neighbours}
+    thumbnails = _thumbnails(rows.union(query.row for query in queries), encoded)
 
-    def figure(row: int, caption: str, alt: str, kind: str) -> str:
-        if row not in thumbnails:
-            thumbnails[row] = _thumbnail(encoded(row))
+    def figure(row: int, caption: str, alt: str, kind: str, distance: float) -> str:
         return (
-            f'<figure class="{kind}" tabindex="-1">'
-            f'<img src="{thumbnails[row]}" alt="{_text(alt)}" '
+            f'<figure class="{kind}" tabindex="-1" data-distance="{distance:.3f}">'
+            f'<img data-image="{row}" alt="{_text(alt)}" '
             f'title="{_text(name_of(row))}">'
             f"<figcaption>{caption}</figcaption></figure>"
         )
@@ -88,13 +91,13 @@ def render(
     def article(number: int, query: Query) -> str:
         own, path = class_of(query.row), name_of(query.row)
         outcome = f"{query.num_right} of {query.most_right} right"
-        figures = [figure(query.row, _text(own), f"Query: {own}, {path}", "own")]
+        figures = [figure(query.row, _text(own), f"Query: {own}, {path}", "own", 0)]
         for rank, found in enumerate(query.neighbours, 1):
             name, word = class_of(found.row), "right" if found.is_right else "wrong"
             sign = "\N{CHECK MARK}" if found.is_right else "\N{BALLOT X}"
             caption = f"{sign} {found.distance:.3f}<br>{_text(name)}"
             alt = f"{rank}, {word}: {name}, distance {found.distance:.3f}"
-            figures.append(figure(found.row, caption, alt, word))
+            figures.append(figure(found.row, caption, alt, word, found.distance))
         label = f"Query {own}, {path}: {outcome}"
         return (
             f'<article role="listitem" tabindex="-1" data-class="{_text(own)}" '
@@ -112,18 +115,58 @@ def render(
         summary=_text(summary),
         options="".join(f"<option>{_text(name)}</option>" for name in names),
         articles="\n".join(article(*numbered) for numbered in enumerate(queries)),
+        confused=_confused(queries, class_of),
+        thumbnails=json.dumps(thumbnails),
     )
 
 
-def _thumbnail(encoded: bytes) -> str:
-    """A data URI of an image, made small."""
+def _confused(queries: Sequence[Query], class_of: Callable[[int], str]) -> str:
+    """Lists the pairs of classes that are taken for each other most often."""
+    counts = collections.Counter(
+        (class_of(query.row), class_of(found.row))
+        for query in queries
+        for found in query.neighbours
+        if not found.is_right
+    )
+    if not counts:
+        return "<p>No class is taken for another.</p>"
+    items = "".join(
+        f"<li>{_text(own)} → {_text(other)}: {count}</li>"
+        for (own, other), count in counts.most_common(_MOST_CONFUSIONS)
+    )
+    return (
+        "<details><summary>Classes confused most (query → wrong neighbours)</summary>"
+        f"<ol>{items}</ol></details>"
+    )
+
+
+def _thumbnails(
+    rows: Collection[int], encoded: Callable[[int], bytes]
+) -> dict[int, str]:
+    """Returns a data URI of each image, as large as all of them may be together."""
+    images = {row: _small(encoded(row)) for row in sorted(rows)}
+    for size, quality in _THUMBNAILS:
+        found = {row: _data_uri(image, size, quality) for row, image in images.items()}
+        if sum(map(len, found.values())) <= _MOST_BYTES:
+            break
+    return found
+
+
+def _small(encoded: bytes) -> Image.Image:
+    size = _THUMBNAILS[0][0]
     image = Image.open(io.BytesIO(encoded))
-    image.draft("RGB", (2 * _THUMBNAIL, 2 * _THUMBNAIL))
+    image.draft("RGB", (2 * size, 2 * size))
     image = image.convert("RGB")
-    image.thumbnail((_THUMBNAIL, _THUMBNAIL))
-    buffer, kind = io.BytesIO(), "png" if max(image.size) <= _AS_PNG else "jpeg"
-    image.save(buffer, kind, quality=_JPEG_QUALITY)
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    image.thumbnail((size, size))
+    return image
+
+
+def _data_uri(image: Image.Image, size: int, quality: int) -> str:
+    image, buffer = image.copy(), io.BytesIO()
+    image.thumbnail((size, size))
+    is_exact = max(image.size) <= _EXACT and quality == _THUMBNAILS[0][1]
+    image.save(buffer, "webp", quality=quality, lossless=is_exact)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _text(text: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from tff_fedss import files, models, progress
+from tff_fedss import files, metrics, models, progress
 from tff_fedss.datasets.federated.preprocessing import decode_image
 from tff_fedss.datasets.images import ImageIndex
 from tff_fedss.errors import InvalidInputError
@@ -26,6 +26,7 @@ SUFFIXES = (".parquet", ".npz")
 # Images that go through the encoder together, while the next ones are decoded.
 _BATCH = 32
 _ROW_GROUP = 1 << 14
+_COLLAPSED_COSINE = 0.97
 _ORIGIN = "tff_fedss"
 
 
@@ -87,6 +88,24 @@ def compute(encoder: models.ExportedEncoder, images: ImageIndex) -> Vectors:
         None if labels is None else [_as_text(images.class_names[k]) for k in labels],
         result,
         origin(encoder, images),
+    )
+
+
+def collapse_warning(vectors: np.ndarray) -> str:
+    """Says if all images look alike to the encoder; empty if they do not.
+
+    Args:
+        vectors: float32[N, d], of length 1.
+    """
+    cosine = metrics.MeanCosine()
+    cosine.add(vectors)
+    if len(vectors) < 2 or cosine.value <= _COLLAPSED_COSINE:
+        return ""
+    return (
+        "WARNING: the encoder has collapsed, all images look alike to it: mean cosine "
+        f"{cosine.value:.3f} of 1, effective rank "
+        f"{metrics.effective_rank(vectors):.1f} of {vectors.shape[1]}. Neighbours and "
+        "scores mean little."
     )
 
 

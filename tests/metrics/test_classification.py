@@ -116,7 +116,7 @@ def test_classes_that_have_no_centre_to_compare_are_an_error(labels, message):
     for measure in (
         metrics.center_accuracy,
         metrics.r_precision,
-        metrics.map_and_r_precision,
+        metrics.retrieval_scores,
     ):
         with pytest.raises(ValueError, match=message):
             measure(np.eye(3), np.array(labels))

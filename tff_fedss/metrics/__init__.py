@@ -10,7 +10,7 @@ from tff_fedss.metrics.classification import (
     confusion_matrix,
     nearest_classes,
 )
-from tff_fedss.metrics.collapse import MeanCosine
+from tff_fedss.metrics.collapse import MeanCosine, effective_rank
 from tff_fedss.metrics.communication import (
     AGGREGATIONS,
     BYTES_PER_PARAMETER,
@@ -24,7 +24,11 @@ from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
 from tff_fedss.metrics.nearest import nearest_images
 from tff_fedss.metrics.precision import precision_at_k
 from tff_fedss.metrics.proposal import ProposalQuality, proposal_quality
-from tff_fedss.metrics.r_precision import map_and_r_precision, r_precision
+from tff_fedss.metrics.r_precision import (
+    RetrievalScores,
+    r_precision,
+    retrieval_scores,
+)
 from tff_fedss.metrics.verification import (
     Pairs,
     draw_pairs,
@@ -43,16 +47,17 @@ __all__ = [
     "Pairs",
     "ProposalQuality",
     "Protocol",
+    "RetrievalScores",
     "average_precision_at_r",
     "center_accuracy",
     "classifier_traffic",
     "client_predictions",
     "confusion_matrix",
     "draw_pairs",
+    "effective_rank",
     "fold_accuracies",
     "gradient_noise",
     "linear_accuracy",
-    "map_and_r_precision",
     "map_at_r",
     "nearest_classes",
     "nearest_images",
@@ -61,5 +66,6 @@ __all__ = [
     "precision_at_k",
     "proposal_quality",
     "r_precision",
+    "retrieval_scores",
     "tar_at_far",
 ]

@@ -1,4 +1,4 @@
-"""Mean cosine of features, which shows whether they have collapsed."""
+"""Mean cosine and effective rank of features: whether they have collapsed."""
 
 import numpy as np
 
@@ -35,3 +35,22 @@ class MeanCosine:
             return 1.0
         # |sum of u|^2 is the sum of all cosines, those of images with themselves too.
         return float((np.sum(np.square(self._sum)) - self._count) / pairs)
+
+
+def effective_rank(features: np.ndarray) -> float:
+    """Returns how many directions features differ in (Roy and Vetterli, 2007).
+
+    exp of the entropy of the shares of variance along the principal directions: d if
+    they are equal, 1 if all features lie on a line, 0 if all are equal.
+
+    Args:
+        features: float32[images, d], at least one; their lengths do not matter.
+    """
+    units = unit(features)
+    variances = np.linalg.eigvalsh(np.cov(units.T, ddof=0).reshape(units.shape[1], -1))
+    variances = np.maximum(variances, 0.0)
+    # Below rounding, there are no differences.
+    if variances.sum() < 1e-12:
+        return 0.0
+    shares = variances[variances > 0] / variances.sum()
+    return float(np.exp(-np.sum(shares * np.log(shares))))

@@ -262,9 +262,9 @@ class Retrieval(FederatedTask):
         if self._pairs is None:
             measured["map_at_10"] = metrics.map_at_r(features, labels, _R)
         else:
-            measured["map_at_10"], measured["r_precision"] = (
-                metrics.map_and_r_precision(features, labels, _R)
-            )
+            scores = metrics.retrieval_scores(features, labels, _R)
+            measured["map_at_10"] = scores.map_at_r
+            measured["r_precision"] = scores.r_precision
             cosines = metrics.pair_cosines(features, self._pairs)
             measured["tar_at_far"] = metrics.tar_at_far(
                 cosines, self._pairs.is_same, _FAR

@@ -30,12 +30,17 @@ def test_measures_all_classes_and_the_trained_and_new_ones_apart(
     assert list(content["measured"]) == ["all", "new classes"]
     assert content["measured"]["all"]["images"] == 45
     assert content["measured"]["new classes"]["classes"] == 2
-    _, header, _, *rows, _ = output.splitlines()
+    # phi is untrained, and three colours look alike to it.
+    warning, _, header, _, *rows, _ = output.splitlines()
+    assert warning.startswith("WARNING: the encoder has collapsed")
     assert header.split() == ["mine", "all", "new", "classes"]
     assert [row.partition("  ")[0] for row in rows] == [
         "images",
         "classes",
         "MAP@10",
+        "MAP@R",
+        "Recall@1",
+        "Recall@10",
         "R-precision",
         "top-1, nearest centre",
         "TAR@FAR=0.01",
@@ -73,6 +78,15 @@ def test_vectors_of_other_images_are_refused(
     assert errors.count("\n") == 1
     code, _, errors = run(evaluate, *flags, f"--vectors={tmp_path / 'none'}")
     assert code == 2 and "is no file" in errors
+
+
+def test_a_collapsed_encoder_is_said_first():
+    rng = np.random.default_rng(0)
+    direction = np.eye(8)[0]
+    alike = direction + 0.01 * rng.normal(size=(50, 8))
+    warning = vectors.collapse_warning(alike.astype(np.float32))
+    assert "mean cosine 0.999" in warning and "of 8" in warning
+    assert not vectors.collapse_warning(rng.normal(size=(50, 8)).astype(np.float32))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
+import base64
 import html.parser
+import io
 import json
 import re
 import shutil
@@ -6,6 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from experiments.encoders import neighbours, page
 from tests.datasets.images import own_images
@@ -85,9 +88,12 @@ def test_the_page_is_whole_and_asks_for_nothing(page_file):
     right = [int(a["data-right"]) for a in articles]
     assert right == sorted(right)
     assert len(elements.of("figure", "right")) == sum(right)
-    for image in elements.of("img"):
-        assert re.match(r"data:image/(png|jpeg);base64,.", image["src"])
-        assert image["alt"]
+    # Each image is there once, by its number.
+    thumbnails = json.loads(re.search(r"const thumbnails = (\{.*\});", text)[1])
+    assert {image["data-image"] for image in elements.of("img")} == {*thumbnails}
+    assert all(u.startswith("data:image/webp;base64,") for u in thumbnails.values())
+    assert all(image["alt"] for image in elements.of("img"))
+    assert "Classes confused most" in text
     assert all(a["aria-label"] for a in articles)
     assert "<i>" not in text and "b&lt;i&gt;" in text
     # Nothing that a browser would fetch.
@@ -134,14 +140,31 @@ def test_nothing_to_show_is_said(flags, names, message, run, encoder_file, tmp_p
     assert errors.count("\n") == 1
 
 
+def decoded(uri):
+    content = base64.b64decode(uri.removeprefix("data:image/webp;base64,"))
+    return Image.open(io.BytesIO(content)).convert("RGB")
+
+
 def test_pictures_of_all_kinds_become_thumbnails():
-    for kind, size, expected in (
-        ("PNG", (28, 28), "png"),
-        ("JPEG", (300, 200), "jpeg"),
-        ("PNG", (4000, 10), "jpeg"),
-    ):
-        image = own_images.encoded(own_images.picture(1, size), kind)
-        assert page._thumbnail(image).startswith(f"data:image/{expected};base64,")
+    kinds = {0: ("PNG", (28, 28)), 1: ("JPEG", (300, 200)), 2: ("PNG", (4000, 10))}
+    pictures = {
+        row: own_images.encoded(own_images.picture(1, size), kind)
+        for row, (kind, size) in kinds.items()
+    }
+    found = page._thumbnails(pictures, pictures.get)
+    assert [decoded(found[row]).size for row in kinds] == [(28, 28), (64, 96), (1, 96)]
+    # Drawings are kept to the pixel.
+    original = Image.open(io.BytesIO(pictures[0])).convert("RGB")
+    np.testing.assert_array_equal(decoded(found[0]), original)
+
+
+def test_a_page_of_many_photographs_stays_small():
+    """Noise, which no format makes small, of 100 queries with 10 neighbours each."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (20, 200, 200, 3), np.uint8)
+    pictures = [own_images.encoded(p, "JPEG") for p in pixels]
+    found = page._thumbnails(range(1100), lambda row: pictures[row % 20])
+    assert sum(map(len, found.values())) < 2_000_000
 
 
 # What a user does, by the keyboard: what comes of it is put into the title.
@@ -186,6 +209,12 @@ addEventListener("load", () => {
   report.filtered = visible().map(a => a.dataset.class);
   report.count = document.getElementById("count").textContent;
   choose("class", "");
+  document.getElementById("far").value = 0;
+  document.getElementById("far").dispatchEvent(new Event("input"));
+  report.near = [...document.querySelectorAll("figure")].filter(
+    f => f.offsetHeight > 0).length;
+  document.getElementById("far").value = 2;
+  document.getElementById("far").dispatchEvent(new Event("input"));
   choose("wrong", true);
   report.wrong = visible().map(a => Number(a.dataset.wrong));
   report.frames = ["own", "right", "wrong"].map(kind => {
@@ -235,6 +264,8 @@ def test_in_a_browser(page_file, tmp_path):
         report["figure"] == 1 and report["back"] == "ARTICLE" and report["stops"] == 1
     )
     assert report["escaped"] == "class"
+    # At most 0 away: the queries themselves, and copies of them.
+    assert 12 <= report["near"] < 12 * 11
     num_class = sum(a["data-class"] == "b<i>" for a in Elements(text).of("article"))
     assert report["filtered"] == ["b<i>"] * num_class and 0 < num_class < 12
     assert report["count"] == f"{num_class} of 12 queries"
