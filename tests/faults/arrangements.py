@@ -1,21 +1,12 @@
-"""Ways to bring a fault about, and to remove it again."""
+"""Ways to bring a fault about."""
 
 import fcntl
 import shutil
 from collections.abc import Callable
-from typing import Any
 
-from tests.faults import programs
-from tests.faults.harness import Case, Place
+from tests.faults.harness import Arrangement, Place
 
-Arrangement = Callable[[Place], None]
-
-
-def of_each(
-    *cases: Callable[[str], Case], names: tuple[str, ...] = programs.TRAINING
-) -> list[Case]:
-    """Makes cases for each program that trains: functions of its name."""
-    return [case(program) for program in names for case in cases]
+Change = Callable[[bytes], bytes | None]
 
 
 def all_of(*arrangements: Arrangement) -> Arrangement:
@@ -29,10 +20,10 @@ def all_of(*arrangements: Arrangement) -> Arrangement:
 
 
 def write(name: str, content: bytes | str) -> Arrangement:
-    """Puts a file into the place's folder; run/... is in the results folder."""
+    """Puts a file into the place's folder; {name} is that of the run."""
 
     def arrange(place):
-        path = place.root / name
+        path = _path(place, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
@@ -40,75 +31,49 @@ def write(name: str, content: bytes | str) -> Arrangement:
 
 
 def make_folder(name: str) -> Arrangement:
-    """Makes a folder, where a file should be."""
-    return lambda place: (place.root / name).mkdir(parents=True)
-
-
-def remove(name: str) -> Arrangement:
-    """Removes a file or a folder."""
+    """Makes a folder, in the place of a file if there is one."""
 
     def arrange(place):
-        path = place.root / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        path = _path(place, name)
+        path.unlink(missing_ok=True)
+        path.mkdir(parents=True)
 
     return arrange
 
 
-def spoil(name: str, change: Callable[[bytes], bytes | None]) -> dict[str, Any]:
-    """Changes a file, and restores it as the cure.
+def remove(name: str) -> Arrangement:
+    """Removes a folder and all in it."""
+    return lambda place: shutil.rmtree(_path(place, name))
+
+
+def change(name: str, by: Change) -> Arrangement:
+    """Changes a file.
 
     Args:
-        name: In the place's folder. A pattern: the first path in its order.
-        change: From the file's content to another; None: the file is lost.
-
-    Returns:
-        `arrange` and `cure` of a case.
+        name: In the place's folder.
+        by: From the file's content to another; None: the file is lost.
     """
 
-    def find(place):
-        return sorted(place.root.glob(name))[0]
-
     def arrange(place):
-        path = find(place)
-        place.kept = (path, path.read_bytes())
-        content = change(place.kept[1])
+        path = _path(place, name)
+        old = path.read_bytes()
+        content = by(old)
         if content is None:
             path.unlink()
         else:
-            assert content != place.kept[1], f"{path} is as it was"
+            assert content != old, f"{path} is as it was"
             path.write_bytes(content)
 
-    def cure(place):
-        path, content = place.kept
-        path.write_bytes(content)
-
-    return {"arrange": arrange, "cure": cure}
+    return arrange
 
 
-def harm(name: str, change: Callable[[bytes], bytes | None]) -> dict[str, Any]:
-    """As `spoil`, without the cure: others like it show that a run resumes."""
-    return {"arrange": spoil(name, change)["arrange"]}
+def forbid(name: str) -> Arrangement:
+    """Nobody but its owner may use a file or a folder."""
+    return lambda place: _path(place, name).chmod(0o000)
 
 
-def replace_by_folder(name: str) -> dict[str, Any]:
-    """Puts a folder where a file should be, and restores the file as the cure."""
-
-    def arrange(place):
-        path = place.root / name
-        place.kept = path.read_bytes() if path.exists() else None
-        path.unlink(missing_ok=True)
-        path.mkdir()
-
-    def cure(place):
-        path = place.root / name
-        path.rmdir()
-        if place.kept is not None:
-            path.write_bytes(place.kept)
-
-    return {"arrange": arrange, "cure": cure}
+def _path(place, name):
+    return place.root / name.replace("{name}", place.name)
 
 
 def flip(content: bytes) -> bytes:
@@ -126,9 +91,14 @@ def lose(_content: bytes) -> None:
     """The file is not there any more."""
 
 
-def put(content: bytes | str) -> Callable[[bytes], bytes]:
+def put(content: bytes | str) -> Change:
     """Another content."""
     return lambda _: content if isinstance(content, bytes) else content.encode()
+
+
+def swap(old: bytes, new: bytes) -> Change:
+    """Another text where one occurs first."""
+    return lambda content: content.replace(old, new, 1)
 
 
 def hold_lock(place: Place) -> None:
@@ -137,8 +107,3 @@ def hold_lock(place: Place) -> None:
     lock = (place.out / ".lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     place.held.append(lock)
-
-
-def let_go(place: Place) -> None:
-    """The other process has ended."""
-    place.held.pop().close()

@@ -10,35 +10,13 @@ import pytest
 from tests.experiments import program_server
 from tests.faults import harness
 
-_HERE = "tests/faults/"
+_HERE = pathlib.Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if pathlib.Path(__file__).parent in item.path.parents:
+        if _HERE in item.path.parents:
             item.add_marker(pytest.mark.slow)
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Says how many cases were tried and how many failed, over all processes."""
-    if not terminalreporter.config.getoption("--slow"):
-        return
-    ids = {
-        outcome: {
-            report.nodeid
-            for report in terminalreporter.getreports(outcome)
-            if _HERE in getattr(report, "nodeid", "")
-        }
-        for outcome in ("passed", "failed", "error", "skipped")
-    }
-    failed = ids["failed"] | ids["error"]
-    tried = ids["passed"] | failed
-    skipped = len(ids["skipped"] - tried)
-    terminalreporter.write_sep("=", "faults")
-    terminalreporter.write_line(
-        f"tried {len(tried)} / failed {len(failed)}"
-        + (f" / skipped {skipped}, see -rs" if skipped else "")
-    )
 
 
 @pytest.fixture(scope="session")
@@ -50,18 +28,13 @@ def server():
 
 
 @pytest.fixture(scope="session")
-def _templates():
+def templates(server):
+    """Undisturbed, stopped and finished runs of each program, made when asked for."""
     # Not pytest's folder: another user cannot enter that.
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tff_fedss_faults_"))
     folder.chmod(0o755)
-    yield folder
+    yield harness.Templates(server, folder)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def templates(server, _templates):
-    """Undisturbed, stopped and finished runs of each program, made when asked for."""
-    return harness.Templates(server, _templates)
 
 
 @pytest.fixture
@@ -73,6 +46,6 @@ def place(server, templates):
     yield place
     place.unmount()
     for path in [folder, *folder.rglob("*")]:
-        if path.is_dir() and not path.is_symlink() and os.geteuid():
+        if path.is_dir() and os.geteuid():
             path.chmod(0o755)
     shutil.rmtree(folder)

@@ -117,34 +117,57 @@ def tiny_imagenet(folder: pathlib.Path) -> None:
 # --- Programs ---------------------------------------------------------------------
 
 _OUT = "--results_dir=run"
-_ROUNDS = (
-    f"--rounds={ROUNDS}",
-    "--rounds_per_evaluation=2",
-    "--rounds_per_checkpoint=1",
+_ROUNDS = (f"--rounds={ROUNDS}", "--rounds_per_evaluation=2", _OUT)
+_EACH = "--rounds_per_checkpoint=1"
+_DATA = "--data_dir=data"
+
+
+def _federated(*flags: str) -> tuple[str, ...]:
+    of_all = "--warm_start_epochs=0 --runtime=in_process".split()
+    return (
+        *of_all,
+        *_ROUNDS,
+        _EACH,
+        "--num_negatives=5",
+        "--clients_per_round=3",
+        *flags,
+    )
+
+
+def _partial_fc(*flags: str) -> tuple[str, ...]:
+    of_all = (
+        "--num_strata=4 --sample_rate=0.5 --embedding_dim=6 --batch_size=8 "
+        "--steps_per_round=2 --num_devices=1"
+    )
+    return (*of_all.split(), *_ROUNDS, _EACH, *flags)
+
+
+def _rf_softmax(flags: str) -> tuple[str, ...]:
+    of_all = "--embedding_dim=6 --steps_per_round=3"
+    return (*flags.split(), *of_all.split(), _DATA, *_ROUNDS, _EACH)
+
+
+_LEAP = (
+    "--dataset=mnist --student=lenet --embedding=lenet --embedding_dim=4 --in_turn "
+    "--clusters_per_class=2 --clusters_per_batch=3 --examples_per_cluster=4 "
+    "--embedding_learning_rate=0.003 --batch_size=8 --learning_rate=0.02 "
+    "--steps_per_round=3"
 )
-_FEDERATED = (
-    "--num_negatives=5",
-    "--clients_per_round=3",
-    "--warm_start_epochs=0",
-    "--runtime=in_process",
-    *_ROUNDS,
-    _OUT,
+_MOCO = (
+    "--dataset=cifar10 --image_size=16 --batch_size=8 --queue_size=20 --num_clusters=2 "
+    f"--epochs={ROUNDS} --epochs_per_evaluation=2"
 )
+_GLYPHS = "--dataset=glyphs:num_classes=40"
 
 PROGRAMS = {
-    "train": Program(
-        "experiments.fedss.train",
-        ("--dataset=glyphs:num_classes=40", *_FEDERATED),
-        name="fedss",
-    ),
+    "train": Program("experiments.fedss.train", _federated(_GLYPHS), name="fedss"),
     "train_photographs": Program(
         "experiments.fedss.train",
-        (
+        _federated(
             "--dataset=tiny_imagenet",
-            "--data_dir=data",
+            _DATA,
             "--partition=dirichlet:clients=3",
             "--image_size=16",
-            *_FEDERATED,
             "--num_negatives=2",
             "--clients_per_round=2",
         ),
@@ -153,115 +176,44 @@ PROGRAMS = {
     ),
     "compare": Program(
         "experiments.fedss.compare",
-        (
-            "--dataset=glyphs:num_classes=40",
-            "--methods=fedss,pos_only",
-            *_FEDERATED,
-        ),
+        _federated(_GLYPHS, "--methods=fedss,pos_only"),
         name="fedss",
     ),
     "rf_softmax": Program(
         "experiments.rf_softmax.train",
-        (
-            "--task=ptb",
-            "--data_dir=data",
-            "--num_negatives=5",
-            "--num_units=8",
-            "--embedding_dim=6",
-            "--batch_size=2",
-            "--num_steps=4",
-            "--num_frequencies=10",
-            "--steps_per_round=3",
-            *_ROUNDS,
-            _OUT,
+        _rf_softmax(
+            "--task=ptb --num_negatives=5 --num_units=8 --batch_size=2 --num_steps=4 "
+            "--num_frequencies=10"
         ),
         text,
         "rff",
     ),
     "rf_softmax_labels": Program(
         "experiments.rf_softmax.train",
-        (
-            "--task=extreme",
-            "--data_dir=data",
-            "--sampler=exp",
-            "--num_negatives=4",
-            "--embedding_dim=6",
-            "--steps_per_round=3",
-            *_ROUNDS,
-            _OUT,
-        ),
+        _rf_softmax("--task=extreme --sampler=exp --num_negatives=4"),
         labelled_rows,
         "exp",
     ),
     "partial_fc": Program(
         "experiments.partial_fc.train",
-        (
-            "--num_classes=90",
-            "--num_strata=4",
-            "--sample_rate=0.5",
-            "--embedding_dim=6",
-            "--batch_size=8",
-            "--steps_per_round=2",
-            "--num_devices=1",
-            *_ROUNDS,
-            _OUT,
-        ),
+        _partial_fc("--num_classes=90"),
         name="pprn_0.5",
     ),
     "partial_fc_faces": Program(
         "experiments.partial_fc.train",
-        (
-            "--dataset=faces",
-            "--data_dir=data",
-            "--model=small_cnn",
-            "--image_size=16",
-            "--num_strata=4",
-            "--sample_rate=0.5",
-            "--embedding_dim=6",
-            "--batch_size=8",
-            "--steps_per_round=2",
-            "--num_devices=1",
-            *_ROUNDS,
-            _OUT,
-        ),
+        _partial_fc("--dataset=faces", _DATA, "--model=small_cnn", "--image_size=16"),
         faces,
         "pprn_0.5",
     ),
     "leap": Program(
         "experiments.leap.train",
-        (
-            "--dataset=mnist",
-            "--data_dir=data",
-            "--student=lenet",
-            "--embedding=lenet",
-            "--embedding_dim=4",
-            "--in_turn",
-            "--clusters_per_class=2",
-            "--clusters_per_batch=3",
-            "--examples_per_cluster=4",
-            "--embedding_learning_rate=0.003",
-            "--batch_size=8",
-            "--learning_rate=0.02",
-            "--steps_per_round=3",
-            *_ROUNDS,
-            _OUT,
-        ),
+        (*_LEAP.split(), _DATA, *_ROUNDS, _EACH),
         labelled_blobs.write,
         "leap",
     ),
     "moco": Program(
         "experiments.moco.train",
-        (
-            "--dataset=cifar10",
-            "--data_dir=data",
-            "--image_size=16",
-            "--batch_size=8",
-            "--queue_size=20",
-            "--num_clusters=2",
-            f"--epochs={ROUNDS}",
-            "--epochs_per_evaluation=2",
-            _OUT,
-        ),
+        (*_MOCO.split(), _DATA, _OUT),
         image_folders,
         "moco",
     ),
@@ -288,6 +240,7 @@ def command(name: str) -> str:
         "train_photographs": "train",
         "rf_softmax_labels": "rf_softmax",
         "partial_fc_faces": "partial_fc",
+        "figures": "python -m experiments.fedss.figures",
         "run_table": "table",
         "sampler_quality": "python -m experiments.rf_softmax.sampler_quality",
     }

@@ -1,0 +1,287 @@
+"""Full disks, forbidden folders, signals, two starts at once, readers who go away."""
+
+import shutil
+import signal
+
+import portpicker
+import pytest
+
+from tests.faults import harness
+from tests.faults.harness import EITHER, Case, of_each
+from tests.faults.programs import TRAINING
+
+_SPACE = ("No space left", "disk is full", "free some space", "free space")
+_LIMIT = ("File too large", "ulimit")
+_BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells count
+
+
+# --- Disks and folders ------------------------------------------------------------
+
+
+def small_disk(size):
+    """The results folder is a disk of its own."""
+    return lambda place: place.mount(place.out, f"size={size},mode=0777")
+
+
+def read_only_after_a_stop(place):
+    """The disk of a stopped run is read-only now."""
+    keep = place.out.rename(place.root / "keep")
+    place.mount(place.out, "size=100m,mode=0777")
+    shutil.copytree(keep, place.out, dirs_exist_ok=True)
+    shutil.rmtree(keep)
+    place.remount(place.out, "ro")
+
+
+def make_theirs(place):
+    """A folder of somebody else's."""
+    (place.root / "theirs").mkdir()
+    (place.root / "theirs").chmod(0o555)
+
+
+def forbid_run(place):
+    """The stopped run is somebody else's."""
+    for path in [place.out, *place.out.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+
+
+FULL = of_each(
+    # Nothing fits; the flags do; a few rounds do; all but the end.
+    *(
+        Case(
+            f"a_disk_of_{size}",
+            arrange=small_disk(size),
+            cure=lambda place: place.remount(place.out, "size=100m"),
+            code=1,
+            says=["run", _SPACE],
+            writes=None,
+        )
+        for size in ("4k", "12k", "24k", "40k", "64k")
+    ),
+    *(
+        Case(
+            f"files_of_{size}_at_most",
+            # What Numba compiles is in its cache by then.
+            prepare=lambda place: place.templates.get(place.program, "finished"),
+            limits={"FSIZE": size},
+            cure=True,
+            code=1,
+            says=["run", _LIMIT],
+            writes=None,
+        )
+        for size in (0, 100, 600, 2000, 10_000)
+    ),
+    *(
+        Case(
+            f"files_of_{size}_at_most_from_a_stop_on",
+            start="stopped",
+            limits={"FSIZE": size},
+            cure=True,
+            code=1,
+            says=["run", _LIMIT],
+            writes=None,
+            # What was saved before is still there.
+            keeps=["run/flags.txt", "run/data.json"],
+        )
+        for size in (0, 300, 5000)
+    ),
+)
+
+FORBIDDEN = of_each(
+    Case(
+        "a_read_only_disk",
+        flags=["--results_dir=disk/run"],
+        arrange=lambda place: place.mount(place.root / "disk", "ro"),
+        code=EITHER,
+        says=["disk/run", "ead-only file system"],
+    ),
+    Case(
+        "a_disk_that_became_read_only",
+        start="stopped",
+        arrange=read_only_after_a_stop,
+        cure=lambda place: place.remount(place.out, "rw"),
+        code=EITHER,
+        says=["run", "ead-only file system"],
+    ),
+    Case(
+        "somebody_else_s_folder",
+        flags=["--results_dir=theirs/run"],
+        arrange=make_theirs,
+        code=EITHER,
+        says=["theirs/run", "ermission denied"],
+        as_nobody=True,
+    ),
+    Case(
+        "somebody_else_s_run",
+        start="stopped",
+        arrange=forbid_run,
+        cure=True,
+        code=EITHER,
+        says=["run", "ermission denied"],
+        as_nobody=True,
+    ),
+    *(
+        Case(label, flags=[f"--results_dir={path}"], code=EITHER, says=[path])
+        for label, path in (
+            ("no_folder_can_be_here", "/proc/run"),
+            ("a_device_for_a_folder", "/dev/null/run"),
+        )
+    ),
+)
+
+# They write their files at the end.
+OTHERS = [
+    case
+    for program, flag, own in (
+        ("sampler_quality", "output_dir", ["--num_draws=100"]),
+        ("describe", "output", []),
+    )
+    for case in (
+        Case(
+            "to_theirs",
+            program,
+            [f"--{flag}=theirs/x.png", *own],
+            arrange=make_theirs,
+            code=EITHER,
+            says=["ermission denied"],
+            writes=None,
+            as_nobody=True,
+        ),
+        Case(
+            "to_a_small_file",
+            program,
+            [f"--{flag}=out/x.png", *own],
+            code=1,
+            says=[_LIMIT],
+            writes=None,
+            limits={"FSIZE": 500},
+        ),
+    )
+]
+
+
+@harness.params([*FULL, *FORBIDDEN, *OTHERS])
+def test_what_cannot_be_written_is_named_and_the_run_resumes(case, place):
+    harness.try_case(case, place)
+
+
+# --- Other processes --------------------------------------------------------------
+
+
+def expect_finished_by(program, place):
+    """The same command finishes the run, with the bytes of an undisturbed one."""
+    again = place.run(Case("again", program))
+    assert again.code == 0, again
+    harness.expect_same_bytes(program, place)
+
+
+@pytest.mark.parametrize("program", TRAINING)
+def test_of_two_starts_at_once_one_is_refused(program, place):
+    place.begin(program, "new")
+    with (
+        place.start(program, "--seed=0") as first,
+        place.start(program, "--seed=1") as second,
+    ):
+        ends = [harness.end(first), harness.end(second)]
+    assert sorted(e.code for e in ends) == [0, 2], ends
+    seed = [e.code for e in ends].index(0)
+    # The other may have finished before this one has looked.
+    says = [("in use by another process", f"--seed={seed} there")]
+    harness.judge(Case("refused", program, says=says), ends[1 - seed])
+    assert f"--seed={seed}\n" in (place.out / "flags.txt").read_text()
+    # The folder is whole, and of the one that says so.
+    again = place.run(Case("again", program, [f"--seed={seed}"]))
+    assert again.code == 0 and "Done before" in again.output
+    if seed == 0:
+        harness.expect_same_bytes(program, place)
+
+
+@pytest.mark.parametrize("program", TRAINING)
+def test_of_two_equal_starts_one_is_refused_or_finds_it_done(program, place):
+    place.begin(program, "new")
+    with place.start(program) as first, place.start(program) as second:
+        ends = [harness.end(first), harness.end(second)]
+    assert min(e.code for e in ends) == 0, ends
+    for outcome in ends:
+        if outcome.code:
+            says = [("in use by another process", "has just finished")]
+            harness.judge(Case("refused", program, says=says), outcome)
+        assert "Traceback" not in outcome.output + outcome.errors
+    harness.expect_same_bytes(program, place)
+
+
+def _read_a_line(process):
+    """Reads the first line of a program's output, and goes away."""
+    line = process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    # What else is there to be read at its end.
+    process.stdout = None
+    return process.wait(harness.SECONDS), line, errors
+
+
+# The slowest imports are the same for all: a few stand for all of them.
+@pytest.mark.parametrize("program", ["train", "moco", "run_table", "prepare_landmarks"])
+def test_help_into_head(program, place):
+    with place.start(program, "--help") as process:
+        code, line, errors = _read_a_line(process)
+    assert line and errors == ""
+    assert code in (0, _BROKEN_PIPE)  # It may have been written as a whole before.
+
+
+@pytest.mark.parametrize("program", TRAINING)
+def test_a_run_into_head_stops_or_finishes(program, place):
+    """Nobody reads what comes of it: it must not run for hours without a word."""
+    place.begin(program, "new")
+    with place.start(program) as process:
+        code, line, errors = _read_a_line(process)
+    assert line and code == _BROKEN_PIPE, errors
+    assert "Traceback" not in errors and "BrokenPipe" not in errors
+    expect_finished_by(program, place)
+
+
+@pytest.mark.parametrize("program", TRAINING)
+def test_output_to_a_full_device_is_named(program, place):
+    place.begin(program, "new")
+    with open("/dev/full", "w") as full, place.start(program, stdout=full) as process:
+        outcome = harness.end(process)
+    assert outcome.code == 1, outcome
+    assert "Traceback" not in outcome.errors, outcome.errors
+    assert "error: " in outcome.errors and "No space left" in outcome.errors
+    expect_finished_by(program, place)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("program", TRAINING)
+def test_a_run_that_gets_a_signal_resumes_later(program, number, code, place):
+    place.begin(program, "new")
+    metrics = place.out / "metrics.csv"
+    with place.start(
+        program,
+        # A shell starts what runs in the background with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        harness.wait_until(
+            lambda: metrics.exists() and metrics.read_text().count("\n") >= 2, process
+        )
+        process.send_signal(number)
+        outcome = harness.end(process)
+    # It may have been at its end.
+    assert outcome.code in (0, code), outcome
+    assert "Traceback" not in outcome.errors, outcome.errors
+    expect_finished_by(program, place)
+
+
+def test_no_cluster_at_an_address_is_named(place):
+    address = f"ray://localhost:{portpicker.pick_unused_port()}"
+    with place.start("train", f"--cluster={address}") as process:
+        outcome = harness.end(process)
+    case = Case("none", "train", says=[f"--cluster={address}", "refused"])
+    harness.judge(case, outcome)
+
+
+def test_demo_writes_where_it_can(place):
+    """The demo's own folder is below where it is started."""
+    (place.root / "results").write_text("not a folder")
+    with place.start("demo", "--rounds=1") as process:
+        outcome = harness.end(process)
+    harness.judge(Case("demo", "demo", code=EITHER, says=["results"]), outcome)

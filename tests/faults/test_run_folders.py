@@ -1,0 +1,392 @@
+"""Results folders: whose they are, what a kill or a bad disk has left, checkpoints."""
+
+import pytest
+
+from tests.faults import harness, programs
+from tests.faults.arrangements import (
+    all_of,
+    change,
+    cut_off,
+    flip,
+    forbid,
+    hold_lock,
+    lose,
+    make_folder,
+    put,
+    write,
+)
+from tests.faults.harness import EITHER, Case, of_each
+
+_IN_USE = "in use by another process"
+_RESUMES = "resumes after"
+
+
+# --- Whose the folder is ----------------------------------------------------------
+
+LOCKED = of_each(
+    Case("in_use_before_anything_else", arrange=hold_lock, says=[_IN_USE], cure=True),
+    Case(
+        "in_use_with_the_same_flags",
+        start="stopped",
+        arrange=hold_lock,
+        says=[_IN_USE],
+        cure=True,
+    ),
+    # It must not write its own flags, whatever it says.
+    Case(
+        "in_use_with_other_flags",
+        flags=["--seed=1"],
+        start="stopped",
+        arrange=hold_lock,
+        says=["--results_dir=run", (_IN_USE, "--seed=0 there")],
+    ),
+)
+
+WHOSE = of_each(
+    *(
+        Case(
+            f"another_seed_than_a_{start}_run_s",
+            flags=["--seed=1"],
+            start=start,
+            says=["--seed=0 there, --seed=1 here"],
+        )
+        for start in ("stopped", "finished")
+    ),
+    Case(
+        "a_file_where_the_folder_should_be",
+        arrange=write("run", "not a folder"),
+        says=["--results_dir=run", "Not a directory"],
+        cure=True,
+    ),
+    Case(
+        "somebody_s_files",
+        arrange=write("run/letter.txt", "Dear"),
+        says=["--results_dir=run", "not a run's folder"],
+        cure=True,
+    ),
+    Case("no_results_dir", flags=["--results_dir="], says=["--results_dir"]),
+)
+
+
+# --- What a kill has left ---------------------------------------------------------
+
+
+def _interrupt_without_checkpoints(place):
+    case = Case("interrupted", place.program, _seldom(place.program))
+    outcome = place.run(case, stop_after_rows=programs.STOP_AFTER_ROWS)
+    assert outcome.code == 130, outcome
+
+
+def _seldom(program):
+    return [f"--{_unit(program)}s_per_checkpoint=100"]
+
+
+def _unit(program):
+    return "epoch" if program == "moco" else "round"
+
+
+def _move(place):
+    (place.root / "elsewhere").mkdir()
+    place.out.rename(place.root / "elsewhere/it")
+
+
+LEFTOVERS = of_each(
+    Case("an_empty_folder", arrange=make_folder("run"), code=0),
+    Case(
+        "a_lock_and_half_of_the_flags",
+        arrange=all_of(write("run/.lock", ""), write("run/.flags.txt.tmp", "--see")),
+        code=0,
+    ),
+    *(
+        Case(label, start="stopped", arrange=arrange, code=0, says=[_RESUMES])
+        for label, arrange in (
+            (
+                "halves_of_later_files",
+                all_of(
+                    write("run/.metrics.csv.tmp", "method,rou"),
+                    write("run/.done.json.tmp", "{"),
+                    write("run/.speed.csv.tmp", ""),
+                    write("run/.{name}.npz.tmp.npz", b"PK\3\4"),
+                    write("run/.curves.png.tmp", b"\x89PNG"),
+                ),
+            ),
+            (
+                "half_of_a_checkpoint",
+                write("run/checkpoints/{name}/.round_3.npz.tmp", "?"),
+            ),
+            ("half_of_a_row", change("run/metrics.csv", lambda c: c + c[-40:-20])),
+            (
+                "half_of_a_row_of_speed",
+                change("run/speed.csv", lambda c: c + c[-20:-5]),
+            ),
+            ("an_interrupted_run_resumes", None),
+        )
+    ),
+    Case(
+        "a_finished_run_is_not_run_again",
+        start="finished",
+        code=0,
+        says=["Done before"],
+    ),
+    Case(
+        "a_folder_that_was_moved",
+        flags=["--results_dir=elsewhere/it"],
+        start="stopped",
+        arrange=_move,
+        code=0,
+        says=[_RESUMES],
+        same=False,
+    ),
+) + [
+    # Every round that was recorded whole is kept, whatever --rounds_per_checkpoint is.
+    Case(
+        "an_interruption_loses_no_round",
+        program,
+        _seldom(program),
+        prepare=_interrupt_without_checkpoints,
+        code=0,
+        says=[f"{_RESUMES} {_unit(program)} 3"],
+    )
+    for program in programs.TRAINING
+]
+
+
+# --- Files that are lost, cut off or in the way -----------------------------------
+
+# What else may be wrong in them: tests/training/test_results_folder.py.
+DAMAGED = of_each(
+    *(
+        Case(
+            label, start=start, arrange=change(f"run/{name}", by), says=says, cure=True
+        )
+        for label, start, name, by, says in (
+            ("metrics_lost", "stopped", "metrics.csv", lose, ["run/metrics.csv"]),
+            (
+                "metrics_with_a_wrong_line",
+                "stopped",
+                "metrics.csv",
+                lambda c: c + b"what is this\n",
+                ["run/metrics.csv"],
+            ),
+            (
+                "metrics_lost_after_the_end",
+                "finished",
+                "metrics.csv",
+                lose,
+                ["run/metrics.csv"],
+            ),
+            ("done_cut_off", "finished", "done.json", cut_off, ["run/done.json"]),
+            (
+                "flags_cut_off",
+                "stopped",
+                "flags.txt",
+                cut_off,
+                [("flags.txt", "there")],
+            ),
+            ("flags_lost", "stopped", "flags.txt", lose, ["flags.txt"]),
+        )
+    ),
+    *(
+        Case(
+            f"a_folder_for_{name}",
+            start=start,
+            arrange=make_folder(f"run/{name}"),
+            code=EITHER,
+            says=[name],
+            cure=True,
+        )
+        for name, start in (
+            ("metrics.csv", "stopped"),
+            ("done.json", "finished"),
+            ("flags.txt", "stopped"),
+        )
+    ),
+    # These stand in the way of what the run writes; it resumes once they are gone.
+    *(
+        Case(
+            f"a_folder_for_{name}",
+            start="stopped",
+            arrange=make_folder(f"run/{name}"),
+            code=EITHER,
+            says=[name],
+            writes=None,
+            cure=True,
+        )
+        for name in ("speed.csv", "curves.png", "{name}.npz", ".lock", "run.json")
+    ),
+    Case(
+        "a_file_for_checkpoints",
+        arrange=write("run/checkpoints", "no folder"),
+        says=[("checkpoints", "not a run's folder")],
+        cure=True,
+    ),
+)
+
+_WARM = ["--warm_start_epochs=1", "--warm_start_cache=warm", "--rounds=1"]
+
+
+def _cache(by):
+    def arrange(place):
+        outcome = place.run(Case("fill", "train", [*_WARM, "--results_dir=other"]))
+        assert outcome.code == 0, outcome
+        (path,) = place.root.glob("warm/*.npz")
+        path.write_bytes(by(path.read_bytes()))
+
+    return arrange
+
+
+WARM_START = [
+    Case(
+        f"cache_{label}",
+        "train",
+        _WARM,
+        arrange=arrange,
+        code=code,
+        says=says,
+        writes=None,
+        cure=True,
+        same=False,
+    )
+    for label, arrange, code, says in (
+        ("cut_off", _cache(cut_off), 2, ["warm/", ".npz"]),
+        ("empty", _cache(put("")), 2, ["warm/", ".npz"]),
+        ("of_something_else", _cache(put("no weights")), 2, ["warm/", ".npz"]),
+        ("a_file", write("warm", "no folder"), EITHER, ["warm"]),
+    )
+]
+
+
+# --- Checkpoints ------------------------------------------------------------------
+
+
+def checkpoints(place):
+    """The checkpoints of a run, oldest first."""
+    parent = place.out / "checkpoints" / place.name
+    found = list(parent.glob("round_*.npz"))
+    assert len(found) >= 2, list(parent.iterdir())
+    return sorted(found, key=lambda path: int(path.stem[6:]))
+
+
+def newest(arrangement):
+    """Does something to the newest checkpoint, such as `forbid`."""
+    return lambda place: arrangement(
+        str(checkpoints(place)[-1].relative_to(place.root))
+    )(place)
+
+
+def damage_newest(by):
+    return newest(lambda name: change(name, by))
+
+
+def damage_all(place):
+    for path in checkpoints(place):
+        path.write_bytes(flip(path.read_bytes()))
+
+
+def _put_aside_before(place):
+    last = checkpoints(place)[-1]
+    last.with_name(f"damaged_{last.name}").write_text("put aside before")
+
+
+_ASIDE = ["run/checkpoints/*damaged*"]
+
+# Put aside, and resumed from the one before, to the same bytes.
+PUT_ASIDE = of_each(
+    *(
+        Case(
+            label,
+            start="stopped",
+            arrange=arrange,
+            code=0,
+            says=["is damaged", _RESUMES],
+            keeps=_ASIDE,
+        )
+        for label, arrange in (
+            ("the_newest_one_bit", damage_newest(flip)),
+            ("the_newest_cut_off", damage_newest(cut_off)),
+            ("the_newest_empty", damage_newest(put(b""))),
+            ("the_newest_zeros", damage_newest(lambda c: b"\0" * len(c))),
+            (
+                "put_aside_a_second_time",
+                all_of(_put_aside_before, damage_newest(flip)),
+            ),
+        )
+    ),
+    # Not a word of a run that starts again.
+    Case(
+        "all_of_them",
+        start="stopped",
+        arrange=damage_all,
+        says=["checkpoints", "damaged"],
+        writes=["run/checkpoints/*", "run/.lock", "run/run.json"],
+        keeps=_ASIDE,
+    ),
+    Case(
+        "all_of_them_and_again",
+        start="stopped",
+        arrange=all_of(damage_all, lambda p: p.run(Case("first", p.program))),
+        says=["checkpoints", "damaged"],
+        writes=["run/run.json"],
+        keeps=_ASIDE,
+    ),
+)
+
+# Not damage: the line names what is wrong, and all checkpoints stay in their places.
+LEFT_ALONE = of_each(
+    *(
+        Case(
+            label,
+            start="stopped",
+            arrange=arrange,
+            cure=True,
+            code=1,
+            says=["checkpoints", says],
+            writes=["run/run.json"],
+            as_nobody=as_nobody,
+        )
+        for label, arrange, says, as_nobody in (
+            ("unreadable", newest(forbid), "ermission denied", True),
+            (
+                "in_a_folder_that_cannot_be_entered",
+                forbid("run/checkpoints"),
+                "ermission denied",
+                True,
+            ),
+            ("a_folder_in_its_place", newest(make_folder), "irectory", False),
+        )
+    )
+)
+
+
+@harness.params([*LOCKED, *WHOSE])
+def test_a_folder_of_others_is_left_alone(case, place):
+    harness.try_case(case, place)
+
+
+@harness.params(LEFTOVERS)
+def test_what_is_left_of_a_run_is_resumed(case, place):
+    harness.try_case(case, place)
+
+
+@harness.params([*DAMAGED, *WARM_START])
+def test_a_damaged_file_is_named(case, place):
+    harness.try_case(case, place)
+
+
+@harness.params(PUT_ASIDE)
+def test_a_damaged_checkpoint_is_put_aside(case, place):
+    harness.try_case(case, place)
+
+
+@harness.params(LEFT_ALONE)
+def test_a_checkpoint_that_cannot_be_read_is_left_alone(case, place):
+    harness.try_case(case, place)
+
+
+@pytest.mark.parametrize("program", programs.TRAINING)
+def test_a_run_in_a_folder_with_a_line_break_can_be_read(program, place):
+    place.begin(program, "new")
+    case = Case("line_break", program, ["--results_dir=a\nb"], code=0)
+    harness.judge(case, place.run(case))
+    again = place.run(case)
+    assert again.code == 0 and "Done before" in again.output, again
