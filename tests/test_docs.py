@@ -1,8 +1,10 @@
-"""The Python of docs/library.md and of the notebook runs, from top to bottom."""
+"""What README, docs and run.sh say: examples run, links lead on, commands have help."""
 
+import ast
 import json
 import pathlib
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -66,3 +68,41 @@ def test_the_notebook_runs(capsys):
     assert names["curve"][-1] > 5 * names["task"].chance
     assert names["same"] > 5 * names["task"].chance
     assert "nearest image of the same class" in capsys.readouterr().out
+
+
+README = pathlib.Path(__file__).parent.parent / "README.md"
+
+
+def test_the_library_example_learns(capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    (top1,) = re.findall(r"'top1': ([\d.]+)", capsys.readouterr().out)
+    assert float(top1) > 10 / 500  # ten times chance
+
+
+def test_links_lead_somewhere():
+    links = re.findall(r"\]\(([^)#]+)\)", README.read_text())
+    assert len(links) > 5
+    for link in links:
+        assert (README.parent / link).exists(), link
+
+
+ROOT = pathlib.Path(__file__).parents[1]
+TABLE = re.search(r"<<'END'\n(.*?)\nEND", (ROOT / "run.sh").read_text(), re.DOTALL)[1]
+PROGRAMS = [line.split(maxsplit=2) for line in TABLE.splitlines()]
+
+
+def test_help_fits_a_screen():
+    command = ["bash", str(ROOT / "run.sh"), "help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert len(text.splitlines()) <= 40
+    assert len(PROGRAMS) <= 20
+    for name, _, line in PROGRAMS:
+        assert re.search(rf"^  {name} +{re.escape(line)}$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name, module", [program[:2] for program in PROGRAMS])
+def test_every_command_has_an_example(name, module):
+    source = ROOT / f"{module.replace('.', '/')}.py"
+    text = ast.get_docstring(ast.parse(source.read_text()))
+    assert re.search(rf"^ +./run.sh {name}\b", text, re.MULTILINE)

@@ -12,10 +12,12 @@ from experiments.fedss import train
 def run_program(capsys):
     """Runs a program in this process: module, flags -> (exit code, stdout, stderr)."""
 
-    def run(module, *flags):
+    def run(module, *flags, **options):
         handler = signal.getsignal(signal.SIGTERM)
         with pytest.raises(SystemExit) as end:
-            program.run(module.main, module.Config(), [module.__name__, *flags])
+            program.run(
+                module.main, module.Config(), [module.__name__, *flags], **options
+            )
         signal.signal(signal.SIGTERM, handler)
         return (end.value.code or 0, *capsys.readouterr())
 

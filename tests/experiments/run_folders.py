@@ -30,17 +30,11 @@ def write_run(
     method=None,
     m=None,
     correction="inclusion",
-    metric="top1",
     rounds=4,
     rounds_done=None,
     rounds_per_evaluation=2,
-    train_top1=None,
-    unseen_map_at_10=None,
-    round_seconds=1.5,
     num_classes=NUM_CLASSES,
     flags=None,
-    command=("/somewhere/train.py",),
-    collapsed=None,
 ) -> pathlib.Path:
     """Writes one run.
 
@@ -52,17 +46,11 @@ def write_run(
         method: By default what the cell's name says; so also m and the correction.
         m: The number of negatives.
         correction: --logit_correction.
-        metric: `top1` or `map_at_10`.
         rounds: How many the run is to have.
         rounds_done: How many it has; fewer means that it is not finished.
         rounds_per_evaluation: How often the metric is measured.
-        train_top1: In percent, after the last round.
-        unseen_map_at_10: In percent, after the last round.
-        round_seconds: The time of each round; an evaluation takes half a second.
         num_classes: n.
         flags: More flags.
-        command: In run.json.
-        collapsed: In done.json, unless None.
 
     Returns:
         The folder.
@@ -80,7 +68,7 @@ def write_run(
     all_flags = {
         "method": method,
         "dataset": "omniglot",
-        "task": "classification" if metric == "top1" else "retrieval",
+        "task": "classification",
         "partition": "mixed",
         "image_size": 28,
         "num_negatives": 80 if m is None else m,
@@ -95,7 +83,7 @@ def write_run(
     (folder / "flags.txt").write_text(
         "".join(f"--{k}={v}\n" for k, v in all_flags.items())
     )
-    _write_description(folder, command)
+    _write_description(folder, ("/somewhere/train.py",))
     classes = {
         "fedss": POSITIVES + (m or 0),
         "neg_only": POSITIVES + (m or 0),
@@ -107,7 +95,7 @@ def write_run(
         time = {"method": method, "round": number}
         if number:
             row |= {"loss": 1 / number, "num_examples": 100}
-            time |= {"round_seconds": round_seconds}
+            time |= {"round_seconds": 1.5}
             if method != "centralized":
                 row |= {
                     "num_clients": 3,
@@ -116,26 +104,19 @@ def write_run(
                     "bytes_down": 4 * (PHI_PARAMETERS + classes * EMBEDDING_DIM),
                 }
         if number % rounds_per_evaluation == 0 or number == rounds:
-            row[metric] = percent / 100 * number / rounds
+            row["top1"] = percent / 100 * number / rounds
             time["evaluation_seconds"] = 0.5
-            if number == rounds and train_top1 is not None:
-                row["train_top1"] = train_top1 / 100
-            if number == rounds and unseen_map_at_10 is not None:
-                row["unseen_map_at_10"] = unseen_map_at_10 / 100
         rows.append(row)
         speed.append(time)
     (folder / "metrics.csv").write_text(_as_csv(_METRICS, rows))
     (folder / "speed.csv").write_text(_as_csv(_SPEED, speed))
     if rounds_done == rounds:
-        outcome = {"percent": percent}
-        if collapsed is not None:
-            outcome["collapsed"] = collapsed
         (folder / "done.json").write_text(
             json.dumps(
                 {
-                    "metric": metric,
+                    "metric": "top1",
                     "num_classes": num_classes,
-                    "outcomes": {method: outcome},
+                    "outcomes": {method: {"percent": percent}},
                 },
                 indent=2,
             )
@@ -191,53 +172,23 @@ def _as_csv(columns, rows) -> str:
 
 # --- Runs of the centralized programs ---------------------------------------------
 
-# Flags that a program keeps of each run, with some values.
+# Flags that Partial FC keeps of each run, with some values.
 FLAGS = {
-    "rf_softmax": {
-        "task": "ptb",
-        "sampler": "rff",
-        "data_dir": "ptb",
-        "seed": 0,
-        "num_negatives": 100,
-        "nu": 4.0,
-        "num_frequencies": 256,
-        "rounds": 3,
-        "learning_rate": 0.05,
-    },
-    "partial_fc": {
-        "dataset": "omniglot",
-        "data_dir": "omniglot",
-        "seed": 0,
-        "sample_rate": 0.1,
-        "sampling": "pprn",
-        "rounds": 2,
-        "learning_rate": 0.001,
-    },
-    "leap": {
-        "method": "leap",
-        "dataset": "cifar10",
-        "seed": 0,
-        "pace": "share",
-        "rounds": 3,
-        "learning_rate": 0.1,
-    },
-    "moco": {
-        "dataset": "cifar10",
-        "seed": 0,
-        "loss": "plain",
-        "gamma": 0.0,
-        "epochs": 2,
-        "learning_rate": 0.06,
-    },
+    "dataset": "omniglot",
+    "data_dir": "omniglot",
+    "seed": 0,
+    "sample_rate": 0.1,
+    "sampling": "pprn",
+    "rounds": 2,
+    "learning_rate": 0.001,
 }
 
 
-def write_own_run(folder, program, name, rows, *, flags=None, is_done=True, **values):
-    """Writes a run of a centralized program.
+def write_own_run(folder, name, rows, *, flags=None, is_done=True, **values):
+    """Writes a run of Partial FC.
 
     Args:
         folder: The folder of the run.
-        program: A key of `FLAGS`.
         name: Of the run, as in metrics.csv.
         rows: Of metrics.csv, without method and round.
         flags: More flags, or others; those of None are left out.
@@ -249,13 +200,12 @@ def write_own_run(folder, program, name, rows, *, flags=None, is_done=True, **va
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True)
-    length = "epochs" if program == "moco" else "rounds"
-    flags = {**FLAGS[program], length: len(rows) - 1, **(flags or {})}
+    flags = {**FLAGS, "rounds": len(rows) - 1, **(flags or {})}
     seed = flags["seed"]
     (folder / "flags.txt").write_text(
         "".join(f"--{k}={v}\n" for k, v in flags.items() if v is not None)
     )
-    _write_description(folder, (f"/somewhere/{program}/train.py", f"--seed={seed}"))
+    _write_description(folder, ("/somewhere/train.py", f"--seed={seed}"))
     rows = [{"method": name, "round": i, **row} for i, row in enumerate(rows)]
     columns = dict.fromkeys(column for row in rows for column in row)
     columns = list(columns) or ["method", "round"]

@@ -96,7 +96,6 @@ def write(folder, cell, seed, value, **flags):
     own = {"sampling": row or "pprn", "sample_rate": rate if row else 1.0}
     return run_folders.write_own_run(
         folder / cell / f"seed{seed}",
-        "partial_fc",
         "toy",
         rows,
         flags={**own, "seed": seed, **flags},

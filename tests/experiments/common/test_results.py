@@ -29,7 +29,6 @@ ROWS = (
 def write(path, seed=0, rows=ROWS, flags=None, origin=None, **options):
     folder = run_folders.write_own_run(
         path / f"seed{seed}",
-        "partial_fc",
         "pprn_0.1",
         rows,
         flags={"seed": seed, **(flags or {})},

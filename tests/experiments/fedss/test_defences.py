@@ -1,15 +1,19 @@
-"""What the server gets to see, as flags of `./run.sh train`."""
+"""What protects clients, as flags of `./run.sh train`: DP, and what the server sees."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
 
 from experiments.common import config
-from experiments.fedss import defences_config, run_config, train
-from tests.experiments.fedss.test_train import SMALL
-from tests.experiments.killing import kill_after_a_checkpoint
+from experiments.fedss import defences_config, dp_config, run_config, train
+from tests.experiments import central_runs
+from tests.experiments.fedss.test_train import SMALL, TRAIN
+from tff_fedss.privacy import accounting
 
+GAUSSIAN = "--dp=gaussian:noise=0.2"
+FTRL = "--dp=ftrl:noise=0.2"
 DEFENCES = {
     "memoised": ["--negatives=memoised"],
     "randomized_response": ["--negatives=randomized_response:epsilon=3.0"],
@@ -59,9 +63,30 @@ DEFENCES = {
             "--requests=union cannot be trained on a cluster",
         ),
         (["--requests=some"], "--requests=some: value should be one of <sampled|unio"),
+        (
+            ["--dp=gaussian"],
+            "--dp=gaussian: 'gaussian' needs noise; for example --dp=gaussian:noise=1.",
+        ),
+        (["--dp=none:delta=0.1"], "'none' has no option delta; it has none"),
+        ([f"{FTRL},sampling=poisson"], "'ftrl' has no option sampling; it has noise"),
+        ([f"{GAUSSIAN},restart_every=9"], "'gaussian' has no option restart_every"),
+        ([f"{GAUSSIAN},delta=1"], "delta is a number of at least 1e-300, at most 0.9"),
+        (
+            [GAUSSIAN, "--method=centralized"],
+            "--dp=gaussian:noise=0.2 has no effect on centralized, which has no clie",
+        ),
+        (
+            [GAUSSIAN, "--aggregation=secure:threshold=2"],
+            "--aggregation=secure:threshold=2 and --dp=gaussian:noise=0.2 cannot both",
+        ),
+        (
+            ["--dp=gaussian:noise=0.9,adaptive=true"],
+            "--dp=gaussian:noise=0.9,adaptive=true with --clients_per_round=3: "
+            "noise_multiplier=0.9 leaves",
+        ),
     ],
 )
-def test_a_flag_without_effect_is_one_clear_line(run_train, tmp_path, flags, message):
+def test_a_flag_that_cannot_be_is_one_clear_line(run_train, tmp_path, flags, message):
     folder = tmp_path / "run"
     code, _, errors = run_train(*SMALL, *flags, f"--results_dir={folder}")
     assert code == 2, errors
@@ -117,21 +142,19 @@ def test_a_run_that_hides_tells_what_it_costs(run_train, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DEFENCES)
-def test_a_killed_run_resumes_to_the_same_bytes(run_train, tmp_path, name):
-    flags = [*SMALL, *DEFENCES[name], "--rounds=9", "--rounds_per_checkpoint=2"]
-    code, _, errors = run_train(*flags, f"--results_dir={tmp_path / 'whole'}")
-    assert code == 0, errors
-    folder = tmp_path / "killed"
-    kill_after_a_checkpoint(
-        "experiments.fedss.train", "fedss", flags, folder, seconds=600
-    )
-    code, output, errors = run_train(*flags, f"--results_dir={folder}")
-    assert code == 0, errors
-    assert "fedss: resumes after round" in output
-    for file in ("metrics.csv", "fedss.npz", "table.csv"):
-        whole = (tmp_path / "whole" / file).read_bytes()
-        assert (folder / file).read_bytes() == whole, file
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *DEFENCES.values(),
+        [f"{FTRL},adaptive=true,restart_every=4"],
+        [f"{GAUSSIAN},sampling=poisson", "--method=full_softmax"],
+    ],
+)
+def test_a_killed_run_resumes_to_the_same_bytes(run_train, tmp_path, flags):
+    method = "full_softmax" if "--method=full_softmax" in flags else "fedss"
+    flags = [*SMALL, *flags, "--rounds=9", "--rounds_per_checkpoint=2"]
+    learned = (f"{method}.npz", "table.csv")
+    central_runs.assert_resumed(run_train, TRAIN, method, flags, tmp_path, learned)
 
 
 @pytest.mark.slow
@@ -151,3 +174,37 @@ def test_what_else_is_sent_changes_no_weight(run_train, tmp_path, name):
         for f in (tmp_path / name, tmp_path / "sampled")
     )
     assert ours == theirs
+
+
+def test_without_it_nothing_belongs_to_other_flags():
+    plain = train.Config(results_dir="x")
+    flags = run_config.with_defaults(config.parse(plain, "--dp=none"))
+    plain = run_config.with_defaults(plain)
+    assert flags.deciding() == plain.deciding()
+    assert not set(dp_config.DpConfig.flags()) & plain.deciding().keys()
+
+
+def test_epsilon_is_in_metrics_progress_table_and_record(run_train, tmp_path):
+    folder = tmp_path / "run"
+    flags = (*SMALL, f"{GAUSSIAN},sampling=poisson,delta=0.01")
+    code, output, errors = run_train(*flags, "--rounds=2", f"--results_dir={folder}")
+    assert code == 0, errors
+    dataset_size = 8  # Glyphs of 40 classes.
+    accountant = accounting.PoissonSampling(0.2, 0.01, dataset_size, 3)
+    with (folder / "metrics.csv").open() as file:
+        start, *rows = csv.DictReader(file)
+    assert not start["epsilon"]
+    expected = [accountant.epsilon(1), accountant.epsilon(2)]
+    assert [float(row["epsilon"]) for row in rows] == pytest.approx(expected)
+    assert all(float(row["dp/clip"]) == 1 for row in rows)
+    assert f"epsilon {expected[1]:.3g}" in errors
+    assert "neighbours: a client is added or removed" in output
+    (table,) = csv.DictReader((folder / "table.csv").open())
+    assert float(table["epsilon"]) == pytest.approx(expected[1])
+    done = json.loads((folder / "done.json").read_text())
+    assert done["outcomes"]["fedss"]["epsilon"] == pytest.approx(expected[1])
+    assert done["user_level_dp"]["fedss"] == {
+        "epsilon": pytest.approx(expected[1]),
+        "delta": 0.01,
+        "neighbours": "a client is added or removed",
+    }

@@ -1,9 +1,5 @@
 """The description of a data set: its counts, its table, its picture."""
 
-import os
-import subprocess
-import sys
-
 import matplotlib.axes
 import matplotlib.image
 import numpy as np
@@ -164,20 +160,18 @@ def test_sop_has_the_papers_596_clients():
 # --- The program ------------------------------------------------------------------
 
 
-def test_program(tmp_path):
-    command = [sys.executable, "-P", "-m", "experiments.fedss.describe"]
-    result = subprocess.run(
-        [*command, "--dataset=glyphs:num_classes=60", "--output=a/b.png"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+def test_program(run_program, tmp_path):
+    picture = tmp_path / "a" / "b.png"
+    code, output, errors = run_program(
+        describe,
+        "--dataset=glyphs:num_classes=60",
+        f"--output={picture}",
+        f"--results_dir={tmp_path}",
     )
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("glyphs: 12 clients, n = 60 classes, ")
-    assert result.stdout.endswith("Histograms: a/b.png\n")
-    assert (tmp_path / "a" / "b.png").stat().st_size > 10_000
+    assert code == 0, errors
+    assert output.startswith("glyphs: 12 clients, n = 60 classes, ")
+    assert output.endswith(f"Histograms: {picture}\n")
+    assert picture.stat().st_size > 10_000
 
 
 def test_histograms_are_a_png():
