@@ -185,10 +185,11 @@ class RunConfig(
     )
     pretrained: str | None = config.flag(
         None,
-        "Start phi from this file: Keras .h5, .keras or SavedModel, by the names of "
-        "the layers (ImageNet weights of MobileNetV3, for instance, those with their "
-        "top, or what `./run.sh export` wrote), or the METHOD.npz or moco.npz of "
-        "another run.",
+        "Start phi from `imagenet`, Keras's weights of mobilenet_v3_small or _large, "
+        "downloaded once; or from this file: Keras .h5, .keras or SavedModel, by the "
+        "names of the layers (such as `./run.sh export` wrote), or the METHOD.npz or "
+        "moco.npz of another run. Default, for images and tfds: imagenet, if the file "
+        "is there and no --warm_start_epochs are asked for.",
         marks=_WARM_START,
     )
     allow_partial_pretrained: bool | None = config.flag(
@@ -313,6 +314,10 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         known = dict.fromkeys(_FOLLOW_DATA)
         if (config.model or settings.model).startswith("mobilenet"):
             known["image_size"] = settings.image_size  # Of 32 pixels or more.
+    if settings.follows_data and not (config.pretrained or config.warm_start_epochs):
+        weights = models.imagenet_file(config.model or settings.model)
+        if weights is not None and weights.is_file():
+            config = dataclasses.replace(config, pretrained="imagenet")
     # See data_defaults.py for what is left open here.
     late = dict.fromkeys(("logit_scale", "gradient_clip_norm", "initial_norm"))
     config = config.filled(dataclasses.replace(settings, **known, **late))

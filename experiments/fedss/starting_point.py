@@ -1,6 +1,7 @@
 """What phi is before the first round: as drawn, loaded or trained on public classes."""
 
 import functools
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +12,28 @@ from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
 from tff_fedss.errors import InvalidInputError
 
+IMAGENET = "imagenet"
+
+
+def path_of(config: RunConfig) -> str | os.PathLike:
+    """Returns the file of --pretrained, which is downloaded if it is `imagenet`.
+
+    Raises:
+        InvalidInputError: If that cannot be had.
+    """
+    if config.pretrained != IMAGENET:
+        return config.pretrained
+    try:
+        return models.fetch_imagenet(config.model)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--pretrained={error}") from error
+
 
 def fingerprint(config: RunConfig) -> dict[str, dict[str, str]]:
     """Returns what tells one --pretrained from another; nothing if there is none."""
     if not config.pretrained:
         return {}
-    digest = models.pretrained_digest(config.pretrained)
+    digest = models.pretrained_digest(path_of(config))
     return {"pretrained": {"--pretrained": digest}}
 
 
@@ -33,7 +50,7 @@ def initial(
         return model, None
     options = {"min_share": 0.0} if config.allow_partial_pretrained else {}
     try:
-        return model, models.load_pretrained(model, config.pretrained, **options)
+        return model, models.load_pretrained(model, path_of(config), **options)
     except models.PartialFitError as error:
         raise InvalidInputError(
             f"--pretrained: {error} Give another file, or --allow_partial_pretrained "

@@ -1,4 +1,6 @@
 import functools
+import hashlib
+import pathlib
 import shutil
 
 import h5py
@@ -7,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tff_fedss import errors, models
+from tff_fedss.models import pretrained
 
 SHAPE, ALPHA = (32, 32, 3), 0.25
 
@@ -223,3 +226,45 @@ def test_refuses_to_run_inside_a_graph(weights_file, build):
     model = build()
     with tf.Graph().as_default(), pytest.raises(ValueError, match="eagerly"):
         models.load_pretrained(model, str(weights_file))
+
+
+def test_imagenet_weights_lie_in_the_cache_of_keras(
+    weights_file, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(pathlib.Path, "home", lambda: tmp_path)
+    path = models.imagenet_file("mobilenet_v3_small")
+    assert models.imagenet_file("small_cnn") is None
+    assert path == tmp_path / ".keras" / "models" / path.name
+    path.parent.mkdir(parents=True)
+    shutil.copy(weights_file, path)
+    digest = hashlib.md5(path.read_bytes()).hexdigest()
+    monkeypatch.setitem(pretrained._IMAGENET, "mobilenet_v3_small", (path.name, digest))
+    assert models.fetch_imagenet("mobilenet_v3_small") == path
+
+
+def test_without_a_network_the_message_says_where_the_weights_belong(
+    tmp_path, monkeypatch
+):
+    def fail(*args, **options):
+        raise OSError("no network")
+
+    monkeypatch.setattr(pathlib.Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(tf.keras.utils, "get_file", fail)
+    with pytest.raises(errors.InvalidInputError) as error:
+        models.fetch_imagenet("mobilenet_v3_large")
+    message = str(error.value)
+    assert "weights_mobilenet_v3_large_224_1.0_float.h5 cannot be downloaded" in message
+    assert "59e551e166be033d707958cf9e29a6a7" in message and str(tmp_path) in message
+    with pytest.raises(errors.InvalidInputError, match="no ImageNet weights of small"):
+        models.fetch_imagenet("small_cnn")
+
+
+def test_the_digests_are_those_of_keras():
+    from keras.src.applications import mobilenet_v3
+
+    for size in ("small", "large"):
+        name, digest = pretrained._IMAGENET[f"mobilenet_v3_{size}"]
+        key = f"{size}_224_1.0_float"
+        assert name == f"weights_mobilenet_v3_{key}.h5"
+        assert digest == mobilenet_v3.WEIGHTS_HASHES[key][0]
+        assert mobilenet_v3.BASE_WEIGHT_PATH == pretrained._IMAGENET_ORIGIN

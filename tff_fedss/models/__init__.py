@@ -40,6 +40,8 @@ from tff_fedss.models.model_size import ModelSize, model_size
 from tff_fedss.models.pretrained import (
     LoadReport,
     PartialFitError,
+    fetch_imagenet,
+    imagenet_file,
     load_pretrained,
     pretrained_digest,
 )
@@ -108,6 +110,8 @@ __all__ = [
     "communication_saving",
     "cosine_logits",
     "counted_dropouts",
+    "fetch_imagenet",
+    "imagenet_file",
     "inference",
     "INITIAL_NORM",
     "initial_classifier",

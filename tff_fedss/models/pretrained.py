@@ -1,10 +1,12 @@
 """Pretrained weights for a feature extractor, from files (FedSS, A.2)."""
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import os
 import pathlib
+import sys
 from collections.abc import Iterator, Mapping
 
 import h5py
@@ -16,6 +18,20 @@ from tff_fedss.errors import InvalidInputError
 
 # Weights by layer and then by their own short name: {"Conv": {"kernel": array}}.
 _Weights = Mapping[str, Mapping[str, np.ndarray]]
+# Keras's MobileNetV3 with ImageNet's top, by the network's name: file and MD5.
+_IMAGENET = {
+    "mobilenet_v3_small": (
+        "weights_mobilenet_v3_small_224_1.0_float.h5",
+        "8768d4c2e7dee89b9d02b2d03d65d862",
+    ),
+    "mobilenet_v3_large": (
+        "weights_mobilenet_v3_large_224_1.0_float.h5",
+        "59e551e166be033d707958cf9e29a6a7",
+    ),
+}
+_IMAGENET_ORIGIN = (
+    "https://storage.googleapis.com/tensorflow/keras-applications/mobilenet_v3/"
+)
 # A message names so many layers that do not fit.
 _MAX_NAMED = 3
 # MoCo's two dense layers behind the encoder, each with a kernel and a bias.
@@ -59,6 +75,53 @@ class LoadReport:
         if self.unused:
             sentences.append(f"In the file but not used: {', '.join(self.unused)}.")
         return " ".join(sentences)
+
+
+def imagenet_file(network: str) -> pathlib.Path | None:
+    """Returns where Keras's ImageNet weights of a network are kept, there or not.
+
+    Args:
+        network: Its name in `FEATURE_EXTRACTORS`.
+
+    Returns:
+        The file in Keras's cache; None if there are no such weights of the network.
+    """
+    if network not in _IMAGENET:
+        return None
+    return pathlib.Path.home() / ".keras" / "models" / _IMAGENET[network][0]
+
+
+def fetch_imagenet(network: str) -> pathlib.Path:
+    """Returns the file of `imagenet_file`, downloaded if it is not there yet.
+
+    Raises:
+        InvalidInputError: If the network has no such weights, or they cannot be had.
+    """
+    path = imagenet_file(network)
+    if path is None:
+        raise InvalidInputError(
+            f"imagenet: Keras has no ImageNet weights of {network}; it has those of "
+            f"{', '.join(_IMAGENET)}."
+        )
+    name, digest = _IMAGENET[network]
+    origin = _IMAGENET_ORIGIN + name
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            tf.keras.utils.get_file(
+                name,
+                origin,
+                file_hash=digest,
+                hash_algorithm="md5",
+                cache_subdir="models",
+                cache_dir=str(path.parents[1]),
+            )
+    # What it raises without a network is not documented.
+    except Exception as error:
+        raise InvalidInputError(
+            f"imagenet: {name} cannot be downloaded. Put the file from {origin} (MD5 "
+            f"{digest}) to {path}."
+        ) from error
+    return path
 
 
 def load_pretrained(
