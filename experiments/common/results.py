@@ -237,11 +237,13 @@ def read_run(
                 where = source.at(run_files.METRICS, line)
                 raise InvalidInputError(f"{where}: there is no {column}.")
     if is_done:
-        if run.rounds_done != run.num_rounds or not run.rows:
+        # A run that --patience ended early says so.
+        length = result.get("last_rounds", {}).get(name, run.num_rounds)
+        if run.rounds_done != length or not run.rows:
             raise InvalidInputError(
                 f"{run.last_line}: the last round is "
                 f"{run.rounds_done if run.rows else '(none)'}, but the run is done, "
-                f"with --{kind.length}={run.num_rounds}."
+                f"with --{kind.length}={length}."
             )
         kind.check_result(run)
     return run

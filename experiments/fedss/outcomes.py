@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         method: As the paper writes it.
-        percent: The metric of the task after the last round.
+        percent: The metric of the task after the round whose weights are kept.
         classes_percent: The mean |S_k| over all rounds, in percent of n.
         classifier_parameters: Sent down to a client per round; a mean.
         classifier_bytes_down: Per client and round.
@@ -45,15 +45,18 @@ class Outcome(NamedTuple):
         return fields
 
 
-def outcome(run: training.Run, rows: Sequence[training.Metrics]) -> Outcome:
+def outcome(
+    run: training.Run, rows: Sequence[training.Metrics], share: float
+) -> Outcome:
     """Sums up a finished run.
 
     Args:
         run: The run.
         rows: What `training.train` released, of this run and of others.
+        share: The metric of the task after the round whose weights are kept.
     """
     own = [row for row in rows if row["method"] == run.name]
-    title, percent = METHODS[run.name].title, 100 * own[-1][run.task.metric]
+    title, percent = METHODS[run.name].title, 100 * share
     sizes = [row["classes_per_client"] for row in own if "classes_per_client" in row]
     if not sizes:
         return Outcome(title, percent, None, None, None, None)

@@ -240,6 +240,19 @@ class RunConfig(
         "Measure after the last round how well the training images are classified, too "
         "(Table 4).",
     )
+    keep: str | None = config.flag(
+        None,
+        "Whose weights the run leaves: those of the `last` round or of the `best` one, "
+        "by clients kept apart (--validation_share, a tenth), never by the test. "
+        "Default: last; for images and tfds best.",
+        choices=("last", "best"),
+    )
+    patience: int | None = config.flag(
+        None,
+        "End a method once so many rounds have not been better for the validation "
+        "clients; for --keep=best. Its last round may then lack --train_top1.",
+        low=1,
+    )
     rounds_per_checkpoint: int = config.flag(
         25, "How often to save what a killed run resumes from.", low=1, decides=False
     )
@@ -302,6 +315,11 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         raise InvalidInputError(
             f"--task={config.task} does not go with --dataset={config.dataset}, which "
             f"has {' and '.join(spec.settings)}."
+        )
+    if config.patience is not None and config.keep == "last":
+        raise InvalidInputError(
+            f"--patience={config.patience} needs --keep=best: it counts the rounds "
+            "since the best one."
         )
     task = config.task or next(iter(spec.settings))
     config = dataclasses.replace(config, task=task)

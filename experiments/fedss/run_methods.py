@@ -9,6 +9,8 @@ import tqdm
 
 from experiments.common import output_files, run_encoder, runtime_config
 from experiments.fedss import (
+    best_round,
+    closing,
     defences_config,
     dp_config,
     run_config,
@@ -67,6 +69,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
             *COLUMNS,
             *defences_config.columns(config),
             *dp_config.columns(config),
+            *([best_round.column(config)] if best_round.may_be_kept(config) else []),
             *([tasks.UNSEEN_METRIC] if options.get("num_unseen_classes") else []),
             *([_SPREADOUT] if "fedaws" in methods else []),
         ),
@@ -74,7 +77,9 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     if (summary := folder.summary("table")) is not None:
         return summary
     check_placement = runtime_config.install(config)
+    config, validation, notes = best_round.hold_out(config)
     config, task, chosen = run_parts.load_task(config, methods)
+    kept = best_round.KeptRound(config, task, validation)
     model, loaded = starting_point.initial(config, task)
     num_w = task.dataset.num_classes * config.embedding_dim
     share = models.last_layer_share(
@@ -83,6 +88,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     facts = [
         task.dataset.summary(),
         *chosen,
+        *notes,
         f"phi: {config.model}, {model.count_params():,} parameters; W: {num_w:,} "
         f"({100 * share:.1f} % of all)",
     ]
@@ -97,7 +103,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
     folder.open(inputs)
     with contextlib.closing(folder):
-        return _train_in(config, folder, task, methods, inputs, check_placement)
+        return _train_in(config, folder, task, methods, inputs, check_placement, kept)
 
 
 def _train_in(
@@ -107,6 +113,7 @@ def _train_in(
     methods: Sequence[str],
     inputs: Mapping[str, Any],
     check_placement: Callable[[], None],
+    kept: best_round.KeptRound,
 ) -> str:
     """Does what `train_methods` does once the folder is open."""
     client_fn = run_parts.client_fn(config, task, inputs["data"])
@@ -118,19 +125,17 @@ def _train_in(
             if not run.round_num:
                 run.set_feature_extractor(phi)
 
-    collapsed = {m["method"] for m in folder.rows if _has_collapsed(task, m)}
+    by_name = {run.name: run for run in runs}
 
     def release(metrics: training.Metrics, speed: training.Metrics) -> None:
         method = metrics["method"]
         if metrics["round"] and METHODS[method].has_clients:
             check_placement()
         folder.release(metrics, speed)
-        if _has_collapsed(task, metrics):
-            if method not in collapsed:
-                tqdm.tqdm.write(_explain_collapse(method, metrics), file=sys.stderr)
-            collapsed.add(method)
-        elif task.metric in metrics:
-            collapsed.discard(method)
+        if kept.is_best and metrics is kept.row(folder.rows, method):
+            folder.write_weights(f"{method}.npz", by_name[method].weights)
+        if text := closing.warning(task, folder.rows, method):
+            tqdm.tqdm.write(text, file=sys.stderr)
 
     with output_files.drawing_afterwards(
         lambda: outcomes_lib.plot(folder.rows, task, folder.path / "curves.png")
@@ -143,16 +148,23 @@ def _train_in(
             checkpoints,
             config.rounds_per_checkpoint,
             config.train_top1,
+            validate=kept.measure,
+            is_over=lambda run: kept.is_over(folder.rows, run.name),
         )
-    for run in runs:
-        folder.write_weights(f"{run.name}.npz", run.weights)
+    if not kept.is_best:
+        for run in runs:
+            folder.write_weights(f"{run.name}.npz", run.weights)
     dataset = config.chosen("dataset")
     image_input = run_encoder.federated_input(
         dataset.name, config.image_size, dataset.options.get("resize_size")
     )
     encoder = run_encoder.Encoder(config.model, config.embedding_dim, image_input)
     run_encoder.write(folder, encoder)
-    outcomes = [outcomes_lib.outcome(run, folder.rows) for run in runs]
+    rows = {run.name: kept.row(folder.rows, run.name) for run in runs}
+    outcomes = [
+        outcomes_lib.outcome(run, folder.rows, rows[run.name][task.metric])
+        for run in runs
+    ]
     folder.write_text("table.csv", outcomes_lib.as_csv(outcomes, task.metric))
     table = outcomes_lib.as_text(
         outcomes, task.metric_title, task.dataset.num_classes, task.chance
@@ -160,9 +172,17 @@ def _train_in(
     guarantees = dp_config.record(runs)
     table += dp_config.as_text(guarantees)
     table += _tell_spreadout(config, folder.rows)
-    last_rows = {row["method"]: row for row in folder.rows}
-    for method in (run.name for run in runs if run.name in collapsed):
-        table += "\n" + _explain_collapse(method, last_rows[method])
+    own = {
+        run.name: [row for row in folder.rows if row["method"] == run.name]
+        for run in runs
+    }
+    lines = [
+        closing.summary(run, own[run.name], rows[run.name] if kept.is_best else None)
+        for run in runs
+    ]
+    lines += [closing.diagnosis(config, run, own[run.name]) for run in runs]
+    table = "\n".join([table, *filter(None, lines)])
+    ended = {r.name: r.round_num for r in runs if r.round_num < config.rounds}
     folder.finish(
         {
             "table": table,
@@ -176,10 +196,16 @@ def _train_in(
             "outcomes": {
                 run.name: {
                     **outcome.known(),
-                    **({"collapsed": True} if run.name in collapsed else {}),
+                    **(
+                        {"collapsed": True}
+                        if closing.has_collapsed(task, rows[run.name])
+                        else {}
+                    ),
+                    **({"kept_round": rows[run.name]["round"]} if kept.is_best else {}),
                 }
                 for run, outcome in zip(runs, outcomes, strict=True)
             },
+            **({"last_rounds": ended} if ended else {}),
             **guarantees,
         }
     )
@@ -196,20 +222,4 @@ def _tell_spreadout(config: RunConfig, rows: Sequence[training.Metrics]) -> str:
         f"\nFedAwS: in {idle} of {len(losses)} rounds no two classes were within "
         f"--spreadout_margin={config.spreadout_margin:g}, and the regularizer did "
         "nothing: such a round is one of pos_only. See --help of --spreadout_margin."
-    )
-
-
-def _has_collapsed(task: tasks.FederatedTask, metrics: training.Metrics) -> bool:
-    """Whether an evaluation, if the row has one, found phi collapsed by training."""
-    is_trained = metrics["round"] > 0
-    return is_trained and "mean_cosine" in metrics and task.has_collapsed(metrics)
-
-
-def _explain_collapse(method: str, metrics: training.Metrics) -> str:
-    return (
-        f"{method}: the features have collapsed: after round {metrics['round']} all "
-        f"images look alike to phi (mean cosine {metrics['mean_cosine']:.3f}) and it "
-        "knows hardly more than chance. Small federated runs from scratch do that. "
-        "What helps: --warm_start_epochs, --pretrained, a smaller "
-        "--client_learning_rate."
     )

@@ -200,11 +200,12 @@ def read(*results_dirs: str | pathlib.Path) -> Results:
 
 
 def _check_result(run: results_lib.Run) -> None:
-    """Checks that done.json and the last row say the same."""
+    """Checks that done.json and the row of the round that is kept say the same."""
     where = run.source.at("done.json", 1)
     try:
         num_classes = run.result["num_classes"]
-        percent = run.result["outcomes"][run.name]["percent"]
+        outcome = run.result["outcomes"][run.name]
+        percent = outcome["percent"]
     except (KeyError, TypeError) as error:
         raise InvalidInputError(
             f"{where}: expected num_classes and outcomes of {run.name} with their "
@@ -215,6 +216,8 @@ def _check_result(run: results_lib.Run) -> None:
             raise InvalidInputError(f"{where}: {name} is {value!r}, not a number.")
     metric = tasks.KINDS[run.flags["task"]].metric
     measured = run.final(metric)
+    if "kept_round" in outcome:
+        measured = dict(run.curve(metric))[outcome["kept_round"]]
     if not abs(measured - percent) <= 1e-6:
         raise InvalidInputError(
             f"{run.last_line}: {metric} is {measured:g} %, but "

@@ -40,7 +40,7 @@ from tff_fedss.training import run_files
 
 _TOPIC = "The search"
 # The search itself gives these to each run.
-_SEARCHED = frozenset({"client_learning_rate", "on_validation"})
+_SEARCHED = frozenset({"client_learning_rate", "on_validation", "keep", "patience"})
 # A run of the search has a data set's own rounds, divided by this.
 _SHORTER = 4
 _PLOT = "rates.png"

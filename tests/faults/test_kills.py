@@ -166,12 +166,20 @@ def _unfinished(folder: pathlib.Path) -> set[tuple[pathlib.Path, int]]:
     return found
 
 
-@pytest.mark.parametrize("program", programs.TRAINING)
-def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(program, place):
+@pytest.mark.parametrize(
+    "program, more",
+    [
+        *(pytest.param(name, [], id=name) for name in programs.TRAINING),
+        pytest.param("train", ["--keep=best"], id="train_keep_best"),
+    ],
+)
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
+    program, more, place
+):
     place.begin(program, "new")
     known = programs.PROGRAMS[program]
     flags = [flag for flag in known.flags if not flag.startswith("--results_dir")]
-    flags += _LONG[program]
+    flags += [*_LONG[program], *more]
     undisturbed, killed = place.root / "undisturbed", place.root / "killed"
     log = place.root / "output.txt"
     where = (place.root, log)

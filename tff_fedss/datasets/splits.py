@@ -28,6 +28,10 @@ NEEDS_CLIENTS = (
 )
 
 
+class NoValidationError(InvalidInputError):
+    """The data have no clients to spare for validation."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Rows:
     """Rows of an index by their use; no row has two.
@@ -226,7 +230,7 @@ def choose_validation(
     if share:
         count = max(1, round(num_clients * share))
         if count >= num_clients:
-            raise InvalidInputError(
+            raise NoValidationError(
                 f"validation_share={share:g} leaves none of the {num_clients} clients."
             )
         chosen[rng.choice(num_clients, count, replace=False)] = True
@@ -236,7 +240,7 @@ def choose_validation(
 def note_validation(num_clients: int, num_left_out: int, num_measured: int) -> str:
     """Says for a person who validates, and how many images cannot be measured on."""
     if not num_measured:
-        raise InvalidInputError(
+        raise NoValidationError(
             "no validation client has a class that is trained: take more of them."
         )
     note = f"{num_clients:,} clients held out for validation"

@@ -55,7 +55,11 @@ def nearest_images(
     for start in range(0, len(queries), block_size):
         indices = tf.constant(queries[start : start + block_size], tf.int32)
         result[start : start + block_size] = _nearest(
-            tf.gather(as_queries, indices), gallery, indices, r, tf.constant(block_size)
+            tf.gather(as_queries, indices),
+            gallery,
+            indices,
+            tf.constant(r),
+            tf.constant(block_size),
         )
     return result
 
@@ -84,9 +88,22 @@ def _fixed_point(features: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.constant(queries), tf.constant(gallery)
 
 
-@tf.function(reduce_retracing=True)
+# One graph for all shapes and R.
+@tf.function(
+    input_signature=[
+        tf.TensorSpec([None, None], tf.float64),
+        tf.TensorSpec([None, None], tf.float64),
+        tf.TensorSpec([None], tf.int32),
+        tf.TensorSpec([], tf.int32),
+        tf.TensorSpec([], tf.int32),
+    ]
+)
 def _nearest(
-    queries: tf.Tensor, gallery: tf.Tensor, indices: tf.Tensor, r: int, block: tf.Tensor
+    queries: tf.Tensor,
+    gallery: tf.Tensor,
+    indices: tf.Tensor,
+    r: tf.Tensor,
+    block: tf.Tensor,
 ) -> tf.Tensor:
     """Finds the R images that are nearest to each query.
 
@@ -94,7 +111,7 @@ def _nearest(
         queries: float64[queries, d + 1], a block of `_fixed_point`'s queries.
         gallery: float64[images, d + 1], all images; more than R.
         indices: int32[queries], of the queries among the images.
-        r: R.
+        r: int32[], R.
         block: int32[], how many images to compare at once.
 
     Returns:

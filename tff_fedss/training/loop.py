@@ -21,6 +21,8 @@ def train(
     measures_train: bool = False,
     examples: str = "images",
     unit: str = "round",
+    validate: Callable[[Any], Mapping[str, float]] = lambda weights: {},
+    is_over: Callable[[Run], bool] = lambda run: False,
 ) -> None:
     """Trains the runs side by side: round 1 of each, then round 2 of each, and so on.
 
@@ -46,6 +48,9 @@ def train(
         measures_train: Whether the last evaluation has "train_top1" too.
         examples: What the runs train on, for the name of the speed.
         unit: What a round is, for the progress.
+        validate: Measures weights beside each evaluation; its values are in the same
+            row.
+        is_over: Whether a run ends before its last round; asked after every round.
 
     Raises:
         RunStoppedError: If a run has diverged, see `DivergenceGuard`; or from
@@ -79,13 +84,14 @@ def train(
     ):
 
         def report(run: Run, metrics: Metrics, speed: Metrics) -> None:
-            is_due = run.round_num % rounds_per_evaluation == 0
-            if is_due or run.round_num == num_rounds:
+            is_last = run.round_num == num_rounds
+            if run.round_num % rounds_per_evaluation == 0 or is_last:
                 start = time.monotonic()
                 weights = run.weights
                 guards[run.name].check_weights(run.round_num, weights)
                 metrics.update(run.task.evaluate(weights))
-                if measures_train and run.round_num == num_rounds:
+                metrics.update(validate(weights))
+                if measures_train and is_last:
                     metrics["train_top1"] = run.task.train_top1(weights)
                 speed["evaluation_seconds"] = time.monotonic() - start
                 guards[run.name].check_metrics(run.round_num, metrics)
@@ -107,15 +113,17 @@ def train(
             if run.round_num % rounds_per_checkpoint == 0:
                 save(run)
 
+        def is_due(run: Run) -> bool:
+            return run.round_num < num_rounds and not is_over(run)
+
         for run in runs:
             if run.round_num == 0:
                 report(run, Metrics(), Metrics())
         try:
-            while any(run.round_num < num_rounds for run in runs):
-                for run in runs:
-                    if run.round_num < num_rounds:
-                        do_round(run)
-                        stopping.stop_if_asked()
+            while due := [run for run in runs if is_due(run)]:
+                for run in due:
+                    do_round(run)
+                    stopping.stop_if_asked()
         finally:
             # Not a round whose metrics are lost: that one is done again.
             for run in runs:

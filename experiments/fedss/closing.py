@@ -1,0 +1,148 @@
+"""The last lines of a run: what training has changed, and the cause of a loss."""
+
+import math
+import shlex
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.fedss.methods import METHODS
+from experiments.fedss.run_config import RunConfig
+from tff_fedss import models, tasks, training
+
+# A classifier whose rows have grown by so much has taken steps that are too long.
+_LONG_ROWS = 2.0
+_RISEN_LOSS = 1.05
+_FEWER, _MORE = 10, 2  # The next rate to try is a tenth, the next rounds are twice.
+
+
+def summary(
+    run: training.Run,
+    rows: Sequence[training.Metrics],
+    kept: training.Metrics | None = None,
+) -> str:
+    """Says in one line what a run has measured before, during and after training.
+
+    Args:
+        run: The run at its end.
+        rows: Its rows, from round 0 on.
+        kept: The row of the round that is kept; None: the last one.
+    """
+    metric = run.task.metric
+    measured = [row for row in rows if metric in row]
+    first, last = measured[0], measured[-1]
+    best = max(measured, key=lambda row: row[metric])
+
+    def value(row: training.Metrics) -> str:
+        return run.task.format_metric(row[metric])
+
+    text = (
+        f"{METHODS[run.name].title}: {run.task.metric_title} {value(first)} before "
+        f"training, {value(last)} after {last['round']:,} rounds, best {value(best)} "
+        f"at round {best['round']:,}"
+    )
+    if kept is not None:
+        text += f"; kept: round {kept['round']:,} ({value(kept)}), the best for validation clients"
+    return text + "."
+
+
+def has_collapsed(task: tasks.FederatedTask, row: training.Metrics) -> bool:
+    """Returns whether an evaluation, if the row has one, found phi collapsed."""
+    return row["round"] > 0 and "mean_cosine" in row and task.has_collapsed(row)
+
+
+def warning(
+    task: tasks.FederatedTask, rows: Sequence[training.Metrics], method: str
+) -> str | None:
+    """Warns during training of a method that has just collapsed a second time.
+
+    One evaluation says little: many runs start with a collapse, and recover.
+
+    Args:
+        task: The task.
+        rows: The rows by now; the last one is the newest.
+        method: Whose.
+    """
+    own = [r for r in rows if r["method"] == method and task.metric in r]
+    is_due = rows[-1] is own[-1]
+    collapsed = [has_collapsed(task, row) for row in own[-3:]]
+    if not is_due or collapsed != [False, True, True]:
+        return None
+    last = own[-1]
+    return (
+        f"{METHODS[method].title}: measured twice in a row, all images look alike to "
+        f"phi (mean cosine {last['mean_cosine']:.3f} at round {last['round']}). If "
+        "that stays so, a smaller --client_learning_rate helps."
+    )
+
+
+def diagnosis(
+    config: RunConfig, run: training.Run, rows: Sequence[training.Metrics]
+) -> str | None:
+    """Says what went wrong in a run that has lost by training, or has collapsed.
+
+    Args:
+        config: Its flags, without open ones.
+        run: The run at its end.
+        rows: Its rows, from round 0 on.
+
+    Returns:
+        What is wrong, the cause its own numbers point to, and a command to try. None if
+        nothing is wrong.
+    """
+    task, metric = run.task, run.task.metric
+    first, *trained = (row for row in rows if metric in row)
+    last = trained[-1]
+    is_below = last[metric] < first[metric]
+    is_collapsed = has_collapsed(task, last)
+    if not is_below and not is_collapsed:
+        return None
+    flags = {"client_learning_rate": f"{config.client_learning_rate / _FEWER:g}"}
+    losses = [row["loss"] for row in rows if "loss" in row]
+    tenth = math.ceil(len(losses) / 10)
+    before, after = np.mean(losses[:tenth]), np.mean(losses[-tenth:])
+    norms = np.linalg.norm(np.asarray(run.weights.trainable[-1]), axis=1)
+    growth = norms.mean() / (config.initial_norm or models.INITIAL_NORM)
+    values = [row[metric] for row in trained]
+    if is_collapsed:
+        cause = (
+            f"phi has collapsed: the mean cosine of two images is "
+            f"{last['mean_cosine']:.3f} ({first['mean_cosine']:.3f} before training)"
+        )
+    elif after > _RISEN_LOSS * before:
+        cause = f"the rate is too high: the loss rose from {before:.3g} to {after:.3g}"
+    elif growth > _LONG_ROWS:
+        cause = (
+            f"the rate is too high: the rows of W are {growth:.1f} times as long as "
+            "before training"
+        )
+    elif values[-1] == max(values) > values[0]:
+        cause = (
+            f"too few rounds: {task.metric_title} is still rising, from "
+            f"{task.format_metric(min(values))} to {task.format_metric(values[-1])}"
+        )
+        flags = {"rounds": f"{_MORE * config.rounds}"}
+    else:
+        cause = (
+            f"the rate may be too high: the loss went from {before:.3g} to "
+            f"{after:.3g}, and phi has lost what it knew"
+        )
+    what = "ended below its start" if is_below else "learned hardly anything"
+    title, command = METHODS[run.name].title, _command(config, flags)
+    return f"{title} {what}; {cause}. Try:\n  {command}"
+
+
+def _command(config: RunConfig, flags: dict[str, str]) -> str:
+    """Returns the command of the same run with other flags."""
+    program = "compare" if "methods" in config.flags() else "train"
+    folder = config.results_dir.rstrip("/")
+    name = "_".join(f"{k.removeprefix('client_')}_{v}" for k, v in flags.items())
+    return shlex.join(
+        [
+            "./run.sh",
+            program,
+            f"--flagfile={folder}/flags.txt",
+            *(f"--{name}={value}" for name, value in flags.items()),
+            f"--results_dir={folder}_{name}",
+        ]
+    )
