@@ -42,7 +42,7 @@ def summary(
         f"at round {best['round']:,}"
     )
     if kept is not None:
-        text += f"; kept: round {kept['round']:,} ({value(kept)}), the best for validation clients"
+        text += f"; kept: round {kept['round']:,} ({value(kept)}), best for validation"
     return text + "."
 
 

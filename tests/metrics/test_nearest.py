@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tff_fedss import metrics
+from tff_fedss.metrics import nearest
 
 
 def images(count=70, dim=5):
@@ -57,3 +58,9 @@ def test_copies_at_lengths_of_powers_of_two_rank_by_index():
 def test_bad_arguments_are_refused(features, r, message):
     with pytest.raises(ValueError, match=message):
         metrics.nearest_images(features, r)
+
+
+def test_one_graph_serves_every_number_of_images_and_neighbours():
+    for r in range(1, 8):
+        metrics.nearest_images(images(60 + r), r)
+    assert nearest._nearest.experimental_get_tracing_count() == 1

@@ -44,7 +44,9 @@ def test_the_summary_has_start_end_and_best():
         "round 3."
     )
     assert closing.diagnosis(CONFIG, run_of(), rows) is None
-    assert "; kept: round 2 (42.0 %), the" in closing.summary(run_of(), rows, rows[2])
+    assert "; kept: round 2 (42.0 %), best for validation" in closing.summary(
+        run_of(), rows, rows[2]
+    )
 
 
 @pytest.mark.parametrize(
