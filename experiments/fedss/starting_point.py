@@ -49,8 +49,9 @@ def initial(
     if not config.pretrained:
         return model, None
     options = {"min_share": 0.0} if config.allow_partial_pretrained else {}
+    path = path_of(config)
     try:
-        return model, models.load_pretrained(model, path_of(config), **options)
+        return model, models.load_pretrained(model, path, **options)
     except models.PartialFitError as error:
         raise InvalidInputError(
             f"--pretrained: {error} Give another file, or --allow_partial_pretrained "
