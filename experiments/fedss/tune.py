@@ -55,7 +55,7 @@ class Config(run_config.RunConfig):
     """The flags of the program."""
 
     client_learning_rates: tuple[str, ...] = config.flag(
-        ("0.01", "0.03", "0.1", "0.3"),
+        ("0.01", "0.03", "0.1", "0.3", "1"),
         "The rates (eta) to try.",
         group=_TOPIC,
     )

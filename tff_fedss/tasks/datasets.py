@@ -185,9 +185,10 @@ _SMALL = Settings(
     rounds_per_evaluation=10,
 )
 
-# Images of any kind, from scratch or from a warm start. Measured: docs/own_images.md.
+# Images of any kind, from scratch or a warm start: docs/results/own_images.md.
 _OWN_IMAGES = dataclasses.replace(
     _SMALL,
+    client_learning_rate=0.3,
     num_negatives=(20,),
     image_size=56,
     warm_start_epochs=0,
