@@ -102,7 +102,10 @@ def diagnosis(
     tenth = math.ceil(len(losses) / 10)
     before, after = np.mean(losses[:tenth]), np.mean(losses[-tenth:])
     norms = np.linalg.norm(np.asarray(run.weights.trainable[-1]), axis=1)
-    growth = norms.mean() / (config.initial_norm or models.INITIAL_NORM)
+    start = config.initial_norm or models.INITIAL_NORM
+    growth = norms.mean() / start
+    # Rows that start short are meant to grow.
+    is_long = norms.mean() > _LONG_ROWS * max(start, models.INITIAL_NORM)
     values = [row[metric] for row in trained]
     if is_collapsed:
         cause = (
@@ -111,7 +114,7 @@ def diagnosis(
         )
     elif after > _RISEN_LOSS * before:
         cause = f"the rate is too high: the loss rose from {before:.3g} to {after:.3g}"
-    elif growth > _LONG_ROWS:
+    elif is_long:
         cause = (
             f"the rate is too high: the rows of W are {growth:.1f} times as long as "
             "before training"
