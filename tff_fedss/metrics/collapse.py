@@ -8,9 +8,9 @@ from tff_fedss.vectors import unit
 class MeanCosine:
     """The mean cosine between the features of two different images.
 
-    Features have collapsed when all images get the same one: the mean is 1. That is the
-    state in which small federated runs from scratch get stuck, with a loss that falls
-    (the classifier learns how frequent classes are) and a metric at chance. Of centred
+    Features have collapsed when all images get the same one: the mean is 1. Steps that
+    are too long leave a run from scratch in that state, with a loss that falls (the
+    classifier learns how frequent classes are) and a metric at chance. Of centred
     features of many classes the mean is about 0.
     """
 

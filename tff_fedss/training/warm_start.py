@@ -27,9 +27,9 @@ def warm_start(
 ) -> None:
     """Trains phi with Adam on the public images of a data set.
 
-    From scratch, small federated runs stay at chance for long: the features collapse
-    before they separate. The paper starts from ImageNet-1k (A.2); this is the same
-    idea with classes of the same kind that no client holds.
+    At a logit scale of 20, small federated runs from scratch stay at chance for long:
+    the features collapse before they separate. The paper starts from ImageNet-1k (A.2);
+    this is the same idea with classes of the same kind that no client holds.
 
     Args:
         model: phi; its weights are the start, and are trained in place.
