@@ -19,19 +19,19 @@ from typing import Any
 from experiments.common.jobs import Job, Process
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.runtime import cluster_connection, cluster_machines
+from tff_fedss.runtime import cluster_machines
 
 
 def on_cluster(address: str) -> Callable[[Job, int], Process]:
     """Returns a function that starts a job on a cluster, on a GPU if it has any.
 
     Args:
-        address: See `cluster_connection.connect`.
+        address: See `cluster_machines.connect`.
 
     Raises:
         InvalidInputError: If it cannot be reached, or a machine has another version.
     """
-    cluster_connection.connect(address)
+    cluster_machines.connect(address)
     import ray
 
     versions = cluster_machines.Versions(address, ("tff_fedss", "experiments"))

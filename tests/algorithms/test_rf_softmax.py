@@ -187,6 +187,23 @@ def test_an_lstm_carries_its_state_until_a_text_begins_again():
     np.testing.assert_allclose(again, first, atol=1e-6)
 
 
+def test_sparse_rows_are_weighted_sums_of_their_features():
+    encoder = models.SparseEncoder(4, 3, seed=0)
+    (weights,) = encoder.trainable_variables
+    inputs = {
+        "ids": np.array([1, 3, 3], np.int32),
+        "values": np.array([2.0, -1.0, 0.5], np.float32),
+        "rows": np.array([0, 0, 2], np.int32),
+        "num_rows": np.int32(3),
+    }
+    features, carry = encoder(inputs, (), training=True)
+    w = weights.numpy()
+    np.testing.assert_allclose(
+        features, [2 * w[1] - w[3], np.zeros(3), 0.5 * w[3]], atol=1e-6
+    )
+    assert carry == ()
+
+
 def zipf_text():
     # 8 texts of 12 words each, most of them frequent ones.
     p = 1 / np.arange(1, N + 1)

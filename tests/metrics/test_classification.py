@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import optimize, special
 
-from tests.metrics.labelled_features import images
+from tests.metrics.test_retrieval import labelled_images
 from tff_fedss import metrics
 from tff_fedss.metrics import classification
 
@@ -96,7 +97,7 @@ def centers_one_by_one(features, labels):
 @pytest.mark.parametrize("rows", [4096, 7])
 def test_equals_centres_made_for_each_image(rows, monkeypatch):
     monkeypatch.setattr(classification, "_ROWS", rows)
-    features, labels = images()
+    features, labels = labelled_images()
     expected = centers_one_by_one(features.astype(np.float64), labels)
     assert 0.3 < expected < 0.95
     np.testing.assert_allclose(metrics.center_accuracy(features, labels), expected)
@@ -120,3 +121,45 @@ def test_classes_that_have_no_centre_to_compare_are_an_error(labels, message):
     ):
         with pytest.raises(ValueError, match=message):
             measure(np.eye(3), np.array(labels))
+
+
+def data(seed, count, spread):
+    rng = np.random.default_rng(seed)
+    labels = (np.arange(count) % 3).astype(np.int32)
+    centers = np.random.default_rng(9).normal(size=[3, 5])
+    features = centers[labels] + spread * rng.standard_normal([count, 5])
+    return (1000 * features + 3).astype(np.float32), labels
+
+
+def test_it_is_the_optimum_of_regularized_logistic_regression():
+    (x, y), (test_x, test_y) = data(0, 60, 2.0), data(1, 300, 2.0)
+    mean, deviation = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
+
+    def objective(flat, c):
+        w, b = flat[:15].reshape(5, 3), flat[15:]
+        log_p = special.log_softmax((x - mean) / deviation @ w + b, axis=1)
+        return -c * log_p[np.arange(60), y].sum() + 0.5 * (w**2).sum()
+
+    accuracies = []
+    for c in (0.001, 1.0):
+        best = optimize.minimize(objective, np.zeros(18), args=(c,)).x
+        scores = (test_x - mean) / deviation @ best[:15].reshape(5, 3) + best[15:]
+        expected = (scores.argmax(1) == test_y).mean()
+        found = metrics.linear_accuracy(x, y, test_x, test_y, strength=c)
+        assert found == pytest.approx(expected, abs=1.01 / 300)
+        accuracies.append(found)
+    assert min(accuracies) > 0.4 and max(accuracies) < 0.95
+
+
+def test_what_can_be_separated_is():
+    (x, y), (test_x, test_y) = data(0, 60, 0.01), data(1, 30, 0.01)
+    assert metrics.linear_accuracy(x, y, test_x, test_y) == 1.0
+
+
+def test_a_feature_that_never_changes_says_nothing():
+    (x, y), (test_x, test_y) = data(0, 60, 1.0), data(1, 30, 1.0)
+    alone = metrics.linear_accuracy(x, y, test_x, test_y)
+    wide = np.concatenate([x, np.full([60, 1], 7, np.float32)], 1)
+    # Were it brought to variance 1, the test would be far away from the training.
+    wild = np.concatenate([test_x, np.full([30, 1], 1e6, np.float32)], 1)
+    assert metrics.linear_accuracy(wide, y, wild, test_y) == alone

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedss.models import mobilenet_layers, placement
+from tff_fedss.models import (
+    layers,
+    mobilenet_layers,
+)
 
 
 def outputs_and_gradients(layer, x, directions):
@@ -97,7 +100,7 @@ def test_only_small_plain_ones_have_a_gradient_of_their_own(
 
 def test_gpus_have_tensorflows_gradient(monkeypatch):
     monkeypatch.delattr(mobilenet_layers, "_kernel_gradient")
-    with placement.as_if_gpus():
+    with layers.as_if_gpus():
         layer = mobilenet_layers.DepthwiseConv2D(
             3, padding="same", use_bias=False, name="d"
         )

@@ -21,7 +21,12 @@ from tests import waiting
 from tests.algorithms import toy
 from tests.runtime import broken_actors, cluster_clients
 from tff_fedss import runtime, stopping
-from tff_fedss.runtime import cluster_connection, cluster_pool, cluster_round, parts
+from tff_fedss.runtime import (
+    cluster_machines,
+    cluster_pool,
+    cluster_round,
+    parts,
+)
 from tff_fedss.runtime.frozen import ClientRef
 
 ray = pytest.importorskip("ray")
@@ -41,7 +46,7 @@ def local_ray():
     with pytest.MonkeyPatch.context() as patch:
         # Sockets lie in it, whose paths may have 107 bytes.
         patch.setenv("RAY_TMPDIR", RAY_FOLDER)
-        cluster_connection.connect("local")
+        cluster_machines.connect("local")
         try:
             yield
         finally:

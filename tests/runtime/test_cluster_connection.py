@@ -9,7 +9,7 @@ import portpicker
 import pytest
 
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.runtime import cluster_connection
+from tff_fedss.runtime import cluster_machines
 
 ray = pytest.importorskip("ray")
 
@@ -41,7 +41,7 @@ def web_server():
 
 def message_of(address):
     with pytest.raises(InvalidInputError) as error:
-        cluster_connection.connect(address)
+        cluster_machines.connect(address)
     message = str(error.value)
     assert "\n" not in message
     return message

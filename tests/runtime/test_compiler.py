@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 
-from tff_fedss.runtime import compiler, grappler
+from tff_fedss.runtime import compiler
 
 _CLIENTS_INTS = tff.FederatedType(np.int32, tff.CLIENTS)
 
@@ -70,7 +70,7 @@ def _run(graph_def, feed):
 
 def test_an_optimized_graph_gives_the_same_with_fewer_operations():
     graph_def = _graph_with_a_constant_sum()
-    optimized = grappler.optimize(graph_def, ["x:0"], ["y:0"])
+    optimized = compiler.optimize(graph_def, ["x:0"], ["y:0"])
     assert not any(node.op == "AddV2" for node in optimized.node)
     x = np.array([1.0, -2.0, 0.5], np.float32)
     np.testing.assert_array_equal(_run(optimized, x), 190 * x)
@@ -82,7 +82,7 @@ def test_what_runs_first_is_kept():
         variable = tf.compat.v1.get_variable("v", initializer=3.0, use_resource=True)
         tf.identity(variable, name="y")
         init_op = tf.compat.v1.global_variables_initializer().name
-    optimized = grappler.optimize(graph.as_graph_def(), [], ["y:0"], init_op)
+    optimized = compiler.optimize(graph.as_graph_def(), [], ["y:0"], init_op)
     with tf.Graph().as_default():
         tf.graph_util.import_graph_def(optimized, name="")
         with tf.compat.v1.Session() as session:
@@ -92,7 +92,7 @@ def test_what_runs_first_is_kept():
 
 def test_a_graph_without_results_stays_as_it_is():
     graph_def = _graph_with_a_constant_sum()
-    assert grappler.optimize(graph_def, ["x:0"], []) is graph_def
+    assert compiler.optimize(graph_def, ["x:0"], []) is graph_def
 
 
 def _is_off():
@@ -102,8 +102,8 @@ def _is_off():
 
 
 def test_functions_on_cpus_are_not_optimized_again():
-    with grappler.not_again("/device:CPU:0"):
+    with compiler.not_again("/device:CPU:0"):
         assert _is_off()
     assert not _is_off()
-    with grappler.not_again("/device:GPU:1"):
+    with compiler.not_again("/device:GPU:1"):
         assert not _is_off()

@@ -92,7 +92,7 @@ def test_a_batch_draws_from_the_mean_of_its_examples(name, leaf_size):
     sampler = samplers.SAMPLERS[name](options)
     sampler.rebuild(EMBEDDINGS)
     queries = EMBEDDINGS[:7]
-    ids, log_q = sampler.draw_for_batch(queries, 100_000, rng(1))
+    ids, log_q = sampler.draw(queries, None, 100_000, rng(1))
     assert ids.dtype == np.int32 and log_q.dtype == np.float32
     assert ids.shape == log_q.shape == (100_000,)
     assert sampler.num_clipped == 0

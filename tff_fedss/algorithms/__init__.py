@@ -8,21 +8,24 @@ from tff_fedss.algorithms.centralized import Centralized, iid_batches
 from tff_fedss.algorithms.dp_noise import tree_covariance
 from tff_fedss.algorithms.fedaws import build_fedaws
 from tff_fedss.algorithms.fedss import METHODS, build_fedss
-from tff_fedss.algorithms.gradient_clipping import clip_gradients
-from tff_fedss.algorithms.leap import SelfPacedStudent
-from tff_fedss.algorithms.magnet_embedding import (
+from tff_fedss.algorithms.leap import (
     MagnetEmbedding,
     MagnetSettings,
+    SelfPacedStudent,
     pixel_clusters,
 )
 from tff_fedss.algorithms.moco import MOCO_CLUSTERS, MoCo
-from tff_fedss.algorithms.one_vector import over_one_vector
+from tff_fedss.algorithms.optimizers import (
+    CosineByEpoch,
+    SGDUnderRate,
+    build_sparse_sgdm,
+    clip_gradients,
+    over_one_vector,
+)
 from tff_fedss.algorithms.partial_fc import PartialFC
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
 from tff_fedss.algorithms.server_update import ServerState
 from tff_fedss.algorithms.settings import ClassSets, ClientTraining, ServerUpdate
-from tff_fedss.algorithms.sgd_under_rate import CosineByEpoch, SGDUnderRate
-from tff_fedss.algorithms.sparse_sgdm import build_sparse_sgdm
 
 __all__ = [
     "METHODS",

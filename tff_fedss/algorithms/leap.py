@@ -1,32 +1,41 @@
-"""LEAP: a student that is trained on easy examples of all kinds (Algorithm 2).
+"""LEAP: a student that is trained on easy examples of all kinds, and its embedding.
 
 "LEAP: Learning Embeddings for Adaptive Pace". At the start of an epoch, examples whose
 loss is below a threshold are selected; within a cluster of similar examples it falls
 with their rank (`samplers.self_paced`). In LEAP the clusters come from a network that
-is trained beside the student (`magnet_embedding`), in SPLD from the pixels, once; SPL
+is trained beside the student (`MagnetEmbedding`), in SPLD from the pixels, once; SPL
 has gamma = 0, so that clusters do not matter, and Random selects everything. All four
-are this class.
+are `SelfPacedStudent`.
 
 The order is that of Algorithm 2: the first epoch trains on all of D with the initial W*
 (line 10), each one after on what the one before has selected (lines 11 to 23, 27). A
 student that selects before it has learned anything finds a few classes easy, at random.
 Line 24 stands inside the loop over mini-batches, where 390 factors of 1.1 an epoch
 would be 10^16; the text says "at every epoch", and so it is here.
+
+On the mini-batches of the embedding network the text contradicts itself: sections 4.1
+and 4.3 have "randomly sampled mini-batches of size 64", Algorithm 1 neighbourhoods of
+clusters (lines 13 and 25). The Magnet loss is defined on neighbourhoods, so they are
+what is drawn here. Line 21 refreshes the index when epoch e equals R; that R counts
+epochs, and that it happens again every R epochs, is our reading of "refresh".
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from tff_fedss import losses, models, seeds
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
-from tff_fedss.datasets.central.augmentation import Augmentation
+from tff_fedss.datasets.central.augmentation import AUGMENTATIONS, Augmentation
 from tff_fedss.errors import RunStoppedError
 from tff_fedss.samplers import self_paced
 
-# Keeps the draws apart from those of an embedding network with the same seed.
-_STREAM = 2
+# Keep the draws of the two apart where they have the same seed.
+_EMBEDDING_STREAM = 1
+_STUDENT_STREAM = 2
 
 
 class SelfPacedStudent(InPlace):
@@ -139,12 +148,12 @@ class SelfPacedStudent(InPlace):
 
     def _shuffled(self) -> np.ndarray:
         """The selected examples in the order of this epoch."""
-        generator = seeds.generator(self._seed + (_STREAM << 32), self.epoch)
+        generator = seeds.generator(self._seed + (_STUDENT_STREAM << 32), self.epoch)
         return generator.permutation(np.flatnonzero(self.selected))
 
     def _step(self, images, labels):
         step_num = self._optimizer.iterations
-        seed = seeds.fold_in(tf.constant([self._seed, _STREAM]), step_num)
+        seed = seeds.fold_in(tf.constant([self._seed, _STUDENT_STREAM]), step_num)
         return self._softmax_step(
             lambda: self._model(self._augmentation(images, seed), training=True), labels
         )
@@ -169,3 +178,219 @@ class SelfPacedStudent(InPlace):
         self.selected = np.array(selected)
         self._order = None
         super().set_state(values)
+
+
+@dataclasses.dataclass(frozen=True)
+class MagnetSettings:
+    """What the embedding network is, and how it is trained.
+
+    Attributes:
+        network_fn: Builds it, from images in 0..255 to float32[examples, d], always
+            with the same initial weights. It can be pickled.
+        num_classes: n.
+        clusters_per_class: K.
+        clusters_per_batch: M.
+        examples_per_cluster: D, at least 2.
+        alpha: Of the Magnet loss.
+        learning_rate: Of Adam.
+        epochs_per_refresh: R, read as epochs. One has ceil(N / (M D)) mini-batches.
+        augmentation: Of what it is trained on; not of what is clustered.
+        seed: Of the mini-batches and of the initial centers.
+    """
+
+    network_fn: Callable[[], tf.keras.Model]
+    num_classes: int
+    clusters_per_class: int = 8
+    clusters_per_batch: int = 8
+    examples_per_cluster: int = 8
+    alpha: float = 1.0
+    learning_rate: float = 1e-4
+    epochs_per_refresh: int = 1
+    augmentation: Augmentation = AUGMENTATIONS["none"]
+    seed: int = 0
+
+
+class MagnetEmbedding(InPlace):
+    """A network, the clusters of its representations, and the losses of examples.
+
+    Clusters come with the first update.
+
+    Args:
+        settings: What the network is, and how it is trained.
+        images: uint8[N, height, width, channels], to train on.
+        labels: int32[N].
+
+    Attributes:
+        num_steps: The number of updates done.
+        CLUSTERS: The index of `clusters` in `state`.
+
+    Raises:
+        ValueError: If there are too few classes for a mini-batch.
+    """
+
+    CLUSTERS: ClassVar[int] = 1
+
+    def __init__(
+        self, settings: MagnetSettings, images: np.ndarray, labels: np.ndarray
+    ):
+        impostors = settings.clusters_per_class * (settings.num_classes - 1)
+        if settings.clusters_per_batch - 1 > impostors:
+            raise ValueError(
+                f"{settings.clusters_per_batch} clusters in a mini-batch: there are "
+                f"{impostors} of other classes than the first."
+            )
+        self.num_steps = 0
+        self._settings = settings
+        self._images, self._labels = images, labels
+        self._model = settings.network_fn()
+        super().__init__(
+            self._model.trainable_variables,
+            tf.keras.optimizers.Adam(settings.learning_rate),
+            self._model.non_trainable_variables,
+        )
+        self._infer = models.inference(self._model)
+        self._update_graph = tf.function(self._step)
+        batch = settings.clusters_per_batch * settings.examples_per_cluster
+        self._steps_per_refresh = settings.epochs_per_refresh * -(-len(labels) // batch)
+        num_clusters = settings.num_classes * settings.clusters_per_class
+        self._index = self_paced.ClusterIndex(
+            settings.clusters_per_class,
+            np.zeros(len(labels), np.int32),
+            np.zeros([num_clusters, self._model.output_shape[1]], np.float32),
+        )
+        # Of each example, when it was last in a mini-batch; -1: never.
+        self._losses = np.full(len(labels), -1, np.float32)
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """int32[N], the cluster of each example, as of the last refresh."""
+        return self._index.assignments
+
+    def represent(self, images: np.ndarray) -> np.ndarray:
+        """Returns the representations r of images uint8[N, ...], float32[N, d]."""
+        return self._infer(images)
+
+    def update(self) -> float:
+        """Does one step on a neighbourhood; before it, a refresh if one is due.
+
+        Returns:
+            The Magnet loss of the mini-batch from before the step.
+
+        Raises:
+            RunStoppedError: If that is not finite.
+        """
+        settings = self._settings
+        generator = seeds.generator(
+            settings.seed + (_EMBEDDING_STREAM << 32), self.num_steps
+        )
+        if self.num_steps % self._steps_per_refresh == 0:
+            self._refresh(int(generator.integers(2**31)))
+        chosen, examples = self_paced.draw_neighbourhood(
+            self._index,
+            self_paced.cluster_losses(self._index, self._losses),
+            settings.clusters_per_batch,
+            settings.examples_per_cluster,
+            generator,
+        )
+        example_losses = self._update_graph(
+            self._images[examples.reshape(-1)],
+            self._index.classes(chosen),
+        ).numpy()
+        if not np.isfinite(example_losses).all():
+            raise RunStoppedError(
+                f"the embedding network has diverged in step {self.num_steps + 1}: its "
+                "Magnet loss is not finite. Try a smaller learning rate for it, or a "
+                "smaller alpha."
+            )
+        self._losses[examples] = example_losses
+        self.num_steps += 1
+        return float(example_losses.mean())
+
+    def _refresh(self, seed: int) -> None:
+        """Recomputes representations and clusters (lines 4-12 and 21-24)."""
+        self._index = self_paced.build_index(
+            self._infer(self._images),
+            self._labels,
+            self._settings.num_classes,
+            self._settings.clusters_per_class,
+            seed,
+        )
+
+    def _step(self, images, cluster_classes):
+        settings = self._settings
+        step_num = self._optimizer.iterations
+        seed = seeds.fold_in(tf.constant([settings.seed, _EMBEDDING_STREAM]), step_num)
+        with tf.GradientTape() as tape:
+            outputs = self._model(settings.augmentation(images, seed), training=True)
+            shape = [settings.clusters_per_batch, settings.examples_per_cluster, -1]
+            example_losses = losses.magnet_loss(
+                tf.reshape(outputs, shape), cluster_classes, settings.alpha
+            )
+            loss = tf.reduce_mean(example_losses)
+        self._descend(tape.gradient(loss, self._trainable))
+        return example_losses
+
+    @property
+    def state(self) -> list[np.ndarray]:
+        """Everything that the next updates depend on."""
+        return [
+            np.asarray(self.num_steps),
+            self._index.assignments,
+            self._index.centers,
+            self._losses.copy(),
+            *super().state,
+        ]
+
+    def set_state(self, state: Sequence[np.ndarray]) -> None:
+        """Goes back to a state."""
+        num_steps, assignments, centers, example_losses, *values = state
+        self.num_steps = int(num_steps)
+        self._index = self_paced.ClusterIndex(
+            self._settings.clusters_per_class,
+            np.array(assignments),
+            np.array(centers),
+        )
+        self._losses = np.array(example_losses)
+        super().set_state(values)
+
+
+def pixel_clusters(
+    images: np.ndarray,
+    labels: np.ndarray,
+    num_classes: int,
+    clusters_per_class: int,
+    seed: int,
+    *,
+    within_classes: bool = False,
+) -> np.ndarray:
+    """Returns SPLD's clusters: those of the pixels, found once, before training.
+
+    LEAP says of SPLD that it "uses K-Means to partition its data into K clusters at the
+    start": the data, not those of a class. Ours are as many in all as LEAP's, n K, of
+    images at 8x8 pixels. Within classes, what is compared are representations alone;
+    the selections of LEAP and SPLD then hardly differ.
+
+    Args:
+        images: uint8[N, height, width, channels].
+        labels: int32[N].
+        num_classes: n.
+        clusters_per_class: K.
+        seed: Of the initial centers.
+        within_classes: Whether to cluster each class by itself, into K, and not all
+            images into n K clusters.
+
+    Returns:
+        int32[N].
+    """
+    blocks = [
+        tf.image.resize(images[start : start + 4096], [8, 8], antialias=True).numpy()
+        for start in range(0, len(images), 4096)
+    ]
+    pixels = np.concatenate(blocks).reshape(len(images), -1)
+    if not within_classes:
+        labels = np.zeros(len(images), np.int32)
+        num_classes, clusters_per_class = 1, num_classes * clusters_per_class
+    index = self_paced.build_index(
+        pixels, labels, num_classes, clusters_per_class, seed
+    )
+    return index.assignments

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tff_fedss import losses, metrics, models, seeds
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
-from tff_fedss.algorithms.sparse_sgdm import scaled
+from tff_fedss.algorithms.optimizers import scaled
 from tff_fedss.samplers import ClassSampler
 
 # How many examples q is measured on, from the last mini-batch.
@@ -231,9 +231,8 @@ class SampledSoftmax(InPlace):
         def draw(h, labels, step):
             # The draws of a step follow from its number: a resumed run has the same.
             generator = seeds.generator(self._seed, step)
-            if self._share_negatives:
-                return self.sampler.draw_for_batch(h, self._num_negatives, generator)
-            return self.sampler.draw(h, labels, self._num_negatives, generator)
+            targets = None if self._share_negatives else labels
+            return self.sampler.draw(h, targets, self._num_negatives, generator)
 
         ids, log_q = tf.numpy_function(
             draw, [h, labels, self._optimizer.iterations], [tf.int32, tf.float32]

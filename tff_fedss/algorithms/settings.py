@@ -8,7 +8,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import class_sets, errors
-from tff_fedss.algorithms import aggregation, exchange, one_vector, sparse_sgdm
+from tff_fedss.algorithms import (
+    aggregation,
+    exchange,
+    optimizers,
+)
 
 Optimizer = tff.learning.optimizers.Optimizer
 
@@ -101,7 +105,7 @@ class ClientTraining:
     """
 
     optimizer: Optimizer = dataclasses.field(
-        default_factory=lambda: one_vector.over_one_vector(
+        default_factory=lambda: optimizers.over_one_vector(
             tff.learning.optimizers.build_sgdm(0.01)
         )
     )
@@ -146,7 +150,7 @@ class ServerUpdate:
     """
 
     optimizer: Optimizer = dataclasses.field(
-        default_factory=lambda: sparse_sgdm.build_sparse_sgdm(1.0, 0.9)
+        default_factory=lambda: optimizers.build_sparse_sgdm(1.0, 0.9)
     )
     phi_aggregator: aggregation.Factory | None = None
     rows_aggregator: aggregation.Factory | None = None

@@ -1,16 +1,18 @@
 """Metrics of a model (accuracy, retrieval, pairs) and of a round (traffic, noise).
 
-MAP@R of the FedSS paper is in `map_at_r`, on the exact search of `nearest`; top-1
-accuracy and confusion matrices are in `classification`.
+`retrieval` has MAP@R of the FedSS paper, on an exact search; `classification` top-1
+accuracy and confusion matrices; `verification` pairs.
 """
 
 from tff_fedss.metrics.classification import (
+    MeanCosine,
     center_accuracy,
     client_predictions,
     confusion_matrix,
+    effective_rank,
+    linear_accuracy,
     nearest_classes,
 )
-from tff_fedss.metrics.collapse import MeanCosine, effective_rank
 from tff_fedss.metrics.communication import (
     AGGREGATIONS,
     BYTES_PER_PARAMETER,
@@ -18,16 +20,20 @@ from tff_fedss.metrics.communication import (
     Protocol,
     classifier_traffic,
 )
-from tff_fedss.metrics.gradient_noise import GradientNoise, gradient_noise
-from tff_fedss.metrics.linear_evaluation import linear_accuracy
-from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
-from tff_fedss.metrics.nearest import nearest_images
-from tff_fedss.metrics.precision import precision_at_k
-from tff_fedss.metrics.proposal import ProposalQuality, proposal_quality
-from tff_fedss.metrics.r_precision import (
+from tff_fedss.metrics.retrieval import (
     RetrievalScores,
+    average_precision_at_r,
+    map_at_r,
+    nearest_images,
+    precision_at_k,
     r_precision,
     retrieval_scores,
+)
+from tff_fedss.metrics.sampling import (
+    GradientNoise,
+    ProposalQuality,
+    gradient_noise,
+    proposal_quality,
 )
 from tff_fedss.metrics.verification import (
     Pairs,

@@ -1,10 +1,12 @@
-"""Top-1 accuracy, confusion matrices, and classification by class centres."""
+"""Classification by W, by class centres and by a linear layer; collapsed features."""
+
+import warnings
 
 import numpy as np
 import tensorflow as tf
 
 from tff_fedss import models
-from tff_fedss.metrics import inputs
+from tff_fedss.metrics import retrieval
 from tff_fedss.vectors import unit
 
 _ROWS = 4096
@@ -116,8 +118,8 @@ def center_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
         ValueError: If no class has two images or all images are of one, a feature is
             not finite, or an argument has the wrong shape.
     """
-    units = unit(inputs.finite(features))
-    class_of, sizes = inputs.classes(features, labels)
+    units = unit(retrieval.finite_features(features))
+    class_of, sizes = retrieval.class_sizes(features, labels)
     sums = np.zeros([len(sizes), units.shape[1]])
     np.add.at(sums, class_of, units)
     centers = unit(sums)
@@ -132,3 +134,105 @@ def center_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
         cosines[np.arange(len(rows)), own] = -np.inf
         right += int(np.sum(of_own >= cosines.max(1)))
     return right / len(queries)
+
+
+_MAX_ITERATIONS = 1000
+
+
+def linear_accuracy(
+    train_features: np.ndarray,
+    train_labels: np.ndarray,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    strength: float = 1.0,
+) -> float:
+    """Fits multinomial logistic regression on some features and tests it on others.
+
+    The usual protocol trains a linear layer by SGD on random crops (the paper: for 50
+    epochs), and its learning rate (30, in MoCo) has to suit the length of the features.
+    This is the same kind of classifier without such a choice: features are brought to
+    mean 0 and variance 1 by the training examples, and the optimum of the convex
+    objective is found by L-BFGS. No crops are drawn.
+
+    Args:
+        train_features: float32[N, features].
+        train_labels: int32[N], of at least two classes.
+        test_features: float32[test examples, features].
+        test_labels: int32[test examples].
+        strength: C of scikit-learn: the sum of the losses is weighed by it against half
+            the squared weights.
+
+    Returns:
+        The share of the test examples that are given their class.
+    """
+    # Together they take seconds to import.
+    import threadpoolctl
+    from sklearn import exceptions, linear_model
+
+    mean = train_features.mean(0, dtype=np.float64)
+    deviation = train_features.std(0, dtype=np.float64)
+    # A feature that never changes says nothing.
+    scale = np.where(deviation > 1e-6, 1.0 / np.maximum(deviation, 1e-6), 0.0)
+
+    def standardized(features):
+        return (features - mean) * scale
+
+    classifier = linear_model.LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS)
+    # One thread, so that sums do not depend on how many there are.
+    with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
+        # If the classes are separable, the optimum is far and the labels settled.
+        warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
+        classifier.fit(standardized(train_features), train_labels)
+        predictions = classifier.predict(standardized(test_features))
+    return float(np.mean(predictions == test_labels))
+
+
+class MeanCosine:
+    """The mean cosine between the features of two different images.
+
+    Features have collapsed when all images get the same one: the mean is 1. Steps that
+    are too long leave a run from scratch in that state, with a loss that falls (the
+    classifier learns how frequent classes are) and a metric at chance. Of centred
+    features of many classes the mean is about 0.
+    """
+
+    def __init__(self):
+        self._sum: np.ndarray | float = 0.0
+        self._count = 0
+
+    def add(self, features: np.ndarray) -> None:
+        """Adds images.
+
+        Args:
+            features: float32[images, d].
+        """
+        self._sum = self._sum + unit(features).sum(0)
+        self._count += len(features)
+
+    @property
+    def value(self) -> float:
+        """The mean over all pairs of different images; 1 for less than two images."""
+        pairs = self._count * (self._count - 1)
+        if not pairs:
+            return 1.0
+        # |sum of u|^2 is the sum of all cosines, those of images with themselves too.
+        return float((np.sum(np.square(self._sum)) - self._count) / pairs)
+
+
+def effective_rank(features: np.ndarray) -> float:
+    """Returns how many directions features differ in (Roy and Vetterli, 2007).
+
+    exp of the entropy of the shares of variance along the principal directions: d if
+    they are equal, 1 if all features lie on a line, 0 if all are equal.
+
+    Args:
+        features: float32[images, d], at least one; their lengths do not matter.
+    """
+    units = unit(features)
+    variances = np.linalg.eigvalsh(np.cov(units.T, ddof=0).reshape(units.shape[1], -1))
+    variances = np.maximum(variances, 0.0)
+    # Below rounding, there are no differences.
+    if variances.sum() < 1e-12:
+        return 0.0
+    shares = variances[variances > 0] / variances.sum()
+    return float(np.exp(-np.sum(shares * np.log(shares))))

@@ -1,8 +1,8 @@
 """Feature extractors phi and the cosine classifier W.
 
-Phi is MobileNetV3 in the paper (`mobilenet_v3`) and `small_cnn` for small images;
-`cosine_classifier` has the logits. `pretrained` reads weights, `exported_encoder`
-writes and loads a trained phi; the tables below name all networks.
+Phi is MobileNetV3 in the paper (`mobilenet_v3`) and `networks.small_cnn` for small
+images; `cosine_classifier` has the logits. `pretrained` reads weights,
+`exported_encoder` writes and loads a trained phi; the tables below name all networks.
 """
 
 import functools
@@ -10,9 +10,11 @@ import functools
 from tff_fedss.models.cosine_classifier import (
     INITIAL_NORM,
     UNIT_EPSILON,
+    ShardedMatrix,
     adacos_scale,
     cosine_logits,
     initial_classifier,
+    scatter_rows,
     unit,
 )
 from tff_fedss.models.encoders import ImageEncoder, LstmEncoder, SparseEncoder
@@ -23,12 +25,20 @@ from tff_fedss.models.exported_encoder import (
     save_encoder,
     with_input_and_length,
 )
-from tff_fedss.models.group_normalization import GroupNormalization
 from tff_fedss.models.image_input import ImageInput
-from tff_fedss.models.inference import inference
-from tff_fedss.models.layers import CountedDropout, counted_dropouts
-from tff_fedss.models.lenet import lenet
-from tff_fedss.models.mlp import mlp
+from tff_fedss.models.keras_tools import (
+    ModelSize,
+    assign,
+    inference,
+    model_size,
+    values,
+)
+from tff_fedss.models.layers import (
+    CountedDropout,
+    GroupNormalization,
+    SplitBatchNormalization,
+    counted_dropouts,
+)
 from tff_fedss.models.mobilenet_v3 import (
     NORMALIZATIONS,
     communication_saving,
@@ -36,7 +46,14 @@ from tff_fedss.models.mobilenet_v3 import (
     mobilenet_v3,
     paper_feature_extractor,
 )
-from tff_fedss.models.model_size import ModelSize, model_size
+from tff_fedss.models.networks import (
+    lenet,
+    mlp,
+    resnet18,
+    small_cnn,
+    vgg16,
+    wide_resnet,
+)
 from tff_fedss.models.pretrained import (
     LoadReport,
     PartialFitError,
@@ -45,14 +62,7 @@ from tff_fedss.models.pretrained import (
     load_pretrained,
     pretrained_digest,
 )
-from tff_fedss.models.projection_head import with_projection_head
-from tff_fedss.models.resnet import resnet18, wide_resnet
-from tff_fedss.models.resnet50 import BATCH_NORM_SPLITS, resnet50
-from tff_fedss.models.sharded_matrix import ShardedMatrix, scatter_rows
-from tff_fedss.models.small_cnn import small_cnn
-from tff_fedss.models.split_batch_normalization import SplitBatchNormalization
-from tff_fedss.models.variables import assign, values
-from tff_fedss.models.vgg import vgg16
+from tff_fedss.models.resnet50 import BATCH_NORM_SPLITS, resnet50, with_projection_head
 
 # By the name that a user gives them: (image shape, d, seed=...) -> phi.
 FEATURE_EXTRACTORS = {

@@ -7,7 +7,7 @@ weights but the depthwise convolution, whose weight is that of Keras's.
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss.models import placement
+from tff_fedss.models import layers
 
 # Beyond it, the products of all pairs of positions cost more than they save.
 _MOST_PAIRS = 3000
@@ -97,7 +97,7 @@ class DepthwiseConv2D(tf.keras.layers.DepthwiseConv2D):
         )
         if (
             not is_plain
-            or placement.is_for_gpus()
+            or layers.is_for_gpus()
             or None in (height, width)
             or height * width * outputs[0] * outputs[1] > _MOST_PAIRS
         ):

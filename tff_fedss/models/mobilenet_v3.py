@@ -32,8 +32,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_fedss.models import mobilenet_layers
-from tff_fedss.models.group_normalization import GroupNormalization
-from tff_fedss.models.layers import FLOAT32, LayerNames
+from tff_fedss.models.layers import FLOAT32, GroupNormalization, LayerNames
 
 _ARCHITECTURES = {
     "large": tf.keras.applications.MobileNetV3Large,

@@ -1,4 +1,4 @@
-"""ResNet-50, the encoder of MoCo.
+"""ResNet-50, the encoder of MoCo, and the head behind it in training.
 
 He et al., "Deep Residual Learning for Image Recognition" (2016), Table 1, in the
 variant that torchvision and MoCo use: where a block halves the image, its 3x3
@@ -9,9 +9,13 @@ import functools
 
 import tensorflow as tf
 
-from tff_fedss.models.group_normalization import GroupNormalization
-from tff_fedss.models.layers import FLOAT32, Layers, batch_normalization
-from tff_fedss.models.split_batch_normalization import SplitBatchNormalization
+from tff_fedss.models.layers import (
+    FLOAT32,
+    GroupNormalization,
+    Layers,
+    SplitBatchNormalization,
+    batch_normalization,
+)
 
 _BLOCKS = (3, 4, 6, 3)
 _WIDTH = 64
@@ -79,3 +83,31 @@ def _bottleneck(layers: Layers, x: tf.Tensor, width: int, strides: int) -> tf.Te
     y = layers.norm_relu(layers.conv(y, width, 3, strides))
     y = layers.norm(layers.conv(y, width_out, 1))
     return layers.relu(layers.add(y, shortcut))
+
+
+def with_projection_head(
+    backbone: tf.keras.Model, embedding_dim: int = 128, seed: int = 0
+) -> tf.keras.Model:
+    """Puts MoCo v2's two-layer head behind a backbone.
+
+    As wide as the features, ReLU, then the embedding (Chen et al., 2020, section 3).
+
+    Args:
+        backbone: From images to float32[examples, features].
+        embedding_dim: Of what queries and keys are compared in; 128 in MoCo.
+        seed: Of the initial weights of the head: same seed, same weights.
+
+    Returns:
+        A Keras model from images to float32[examples, embedding_dim], of any length. It
+        shares the weights of the backbone.
+    """
+
+    def dense(units, number, name, activation=None):
+        glorot = tf.keras.initializers.GlorotUniform(1000 * seed + number)
+        options = {"kernel_initializer": glorot, "name": name, "dtype": FLOAT32}
+        return tf.keras.layers.Dense(units, activation, **options)
+
+    hidden = dense(backbone.output_shape[1], 1, "head_hidden", "relu")
+    head = dense(embedding_dim, 2, "head_embedding")
+    outputs = head(hidden(backbone.output))
+    return tf.keras.Model(backbone.input, outputs, name=f"{backbone.name}_with_head")

@@ -8,10 +8,10 @@ likelihood ratio is the best attack on every way of asking (Neyman and Pearson):
 """
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 
 class RequestModel(NamedTuple):
@@ -70,24 +70,6 @@ def among_others(model: RequestModel, share: float) -> RequestModel:
     )
 
 
-def as_matrix(requests: Iterable[np.ndarray], num_classes: int) -> np.ndarray:
-    """Puts a client's requests into a matrix.
-
-    Args:
-        requests: For each participation the keys, int[any]; one that comes up twice
-            counts once.
-        num_classes: n.
-
-    Returns:
-        bool[participations, n].
-    """
-    requests = list(requests)
-    asked = np.zeros((len(requests), num_classes), bool)
-    for row, keys in zip(asked, requests, strict=True):
-        row[np.asarray(keys, np.int64)] = True
-    return asked
-
-
 def in_all(asked: np.ndarray) -> np.ndarray:
     """Claims the classes that are in every request: the plain intersection.
 
@@ -125,17 +107,6 @@ def log_likelihood_ratio(asked: np.ndarray, model: RequestModel) -> np.ndarray:
     return _times(times, _log_ratio(p, q)) + _times(
         len(asked) - times, _log_ratio(1 - p, 1 - q)
     )
-
-
-def posterior(log_ratio: np.ndarray, prior: float) -> np.ndarray:
-    """Returns the probability that a class is in P_k, float64[n].
-
-    Args:
-        log_ratio: From `log_likelihood_ratio`.
-        prior: What it was before any request, such as |P_k| / n.
-    """
-    odds = np.clip(log_ratio + math.log(prior / (1 - prior)), -700, 700)
-    return 1 / (1 + np.exp(-odds))
 
 
 def epsilon(model: RequestModel) -> float:
@@ -249,18 +220,7 @@ def expected_of_unions(
     share = (num_positives + num_negatives) / num_classes
     in_union = 1 - (1 - num_negatives / others) * (1 - share) ** (cohort_size - 1)
     stays = in_union**participations
-    counts = np.arange(others + 1)
-    if 0 < stays < 1:
-        log_factorial = np.concatenate([[0.0], np.cumsum(np.log(counts[1:]))])
-        log_choose = log_factorial[-1] - log_factorial - log_factorial[::-1]
-        chance = np.exp(
-            log_choose
-            + counts * math.log(stays)
-            + (others - counts) * math.log1p(-stays)
-        )
-        chance /= chance.sum()
-    else:
-        chance = (counts == others * stays).astype(np.float64)
+    chance = stats.binom.pmf(np.arange(others + 1), others, stays)
     return _expected(num_positives, chance)
 
 

@@ -24,7 +24,6 @@ from tff_fedss.files import error_text
 from tff_fedss.runtime import (
     arguments,
     cluster_actor,
-    cluster_connection,
     cluster_cut,
     cluster_machines,
     cluster_pool,
@@ -64,7 +63,7 @@ class ClusterContext(tff.framework.SyncContext):
         """Connects to the cluster; actors start when needed.
 
         Args:
-            address: See `cluster_connection.connect`.
+            address: See `cluster_machines.connect`.
             num_actors: How many actors; by default one on each machine, also on those
                 that join later, or one for each `gpus_per_actor` of its GPUs.
             gpus_per_actor: How many GPUs an actor has; by default 1 if the cluster has
@@ -78,7 +77,7 @@ class ClusterContext(tff.framework.SyncContext):
         Raises:
             InvalidInputError: If the cluster cannot be reached.
         """
-        cluster_connection.connect(address)
+        cluster_machines.connect(address)
         self._address = address
         self._here = InProcessContext(["CPU:0"])
         self._pool = cluster_pool.Pool(

@@ -13,7 +13,10 @@ from typing import Any
 from absl import logging
 
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.runtime import cluster_actor, cluster_connection, cluster_machines
+from tff_fedss.runtime import (
+    cluster_actor,
+    cluster_machines,
+)
 from tff_fedss.runtime.errors import WorkerError
 
 # So often may the actors of a machine fail to start, one after another.
@@ -203,7 +206,7 @@ class Pool:
         ray.kill(member.handle)
         # A process that is stopped does not see that Ray wants it to end.
         is_stalled = _seconds_asked(member) > _STALLED_SECONDS
-        if self._address == cluster_connection.LOCAL and member.pid:
+        if self._address == cluster_machines.LOCAL and member.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL if is_stalled else signal.SIGCONT)
         elif is_stalled:

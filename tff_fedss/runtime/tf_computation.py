@@ -26,7 +26,11 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context as eager_context
 
-from tff_fedss.runtime import graphs, grappler, resources
+from tff_fedss.runtime import (
+    compiler,
+    graphs,
+    resources,
+)
 from tff_fedss.runtime.graph_copy import GraphCopy, Variable, new_variable
 from tff_fedss.runtime.values import SequenceValue, flatten
 
@@ -84,7 +88,7 @@ class TFComputation:
             else []
         )
         fetches = _tensor_names(tensorflow_proto.result)
-        graph_def = grappler.optimize(
+        graph_def = compiler.optimize(
             tf.compat.v1.GraphDef.FromString(tensorflow_proto.graph_def.value),
             self._feeds,
             fetches,
@@ -164,7 +168,7 @@ class TFComputation:
             return _unflatten(self._result, iter(self._copy.run(*inputs)), owners)
         if self.trains_on_host:
             device.note_training_on_host()
-        with grappler.not_again(device.name):
+        with compiler.not_again(device.name):
             return self._run(inputs, owners, device)
 
     def _run(

@@ -3,15 +3,21 @@
 `sample_without_replacement` draws a client's negatives (FedSS). The `ClassSampler`s
 draw the negatives of sampled softmax, for each example or for a batch (RF-softmax);
 `SAMPLERS` has them by name. `ShardSampler` draws the rows of W in shards (Partial FC).
-`neighbourhoods` and `self_paced` say which examples LEAP's two networks are trained on.
+`self_paced` says which examples LEAP's two networks are trained on.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tff_fedss.samplers.class_sampler import ClassSampler, Distribution, Negatives
-from tff_fedss.samplers.exp import ExpSampler
-from tff_fedss.samplers.fixed import FixedSampler, log_uniform_sampler, uniform_sampler
+from tff_fedss.samplers.class_sampler import (
+    ClassSampler,
+    Distribution,
+    ExpSampler,
+    FixedSampler,
+    Negatives,
+    log_uniform_sampler,
+    uniform_sampler,
+)
 from tff_fedss.samplers.kernel_sampler import KernelSampler
 from tff_fedss.samplers.kernels import Kernel, QuadraticKernel, RandomFourierKernel
 from tff_fedss.samplers.shards import SAMPLINGS, ShardSample, ShardSampler

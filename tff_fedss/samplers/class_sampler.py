@@ -1,4 +1,4 @@
-"""What every proposal distribution q of sampled softmax has in common.
+"""Samplers of sampled softmax: their base, fixed proposals, and the softmax itself.
 
 A sampler draws m negative classes s_1..s_m, independent and with replacement: for each
 example from its distribution q over [n] without the example's target t, or once for a
@@ -13,6 +13,7 @@ import abc
 from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 
 
 class Negatives(NamedTuple):
@@ -49,7 +50,7 @@ class ClassSampler(abc.ABC):
     Attributes:
         num_classes: n.
         needs_embeddings: Whether q depends on the class embeddings. If so, `rebuild`
-            must come first; if not, `rebuild` and `update` do nothing.
+            must come first; if not, `rebuild` and `update` have no effect.
         num_estimates: How many class weights, or sums of them, have been estimated.
         num_clipped: How many of these were out of bounds and have been clipped.
     """
@@ -72,33 +73,22 @@ class ClassSampler(abc.ABC):
     def draw(
         self,
         queries: np.ndarray,
-        targets: np.ndarray,
+        targets: np.ndarray | None,
         num_samples: int,
         generator: np.random.Generator,
     ) -> Negatives:
-        """Draws negatives for each example.
+        """Draws negatives for each example, or for a whole batch.
+
+        Those of a batch may be the target of an example, which must then leave them out
+        of its softmax: it is the sum over the others that they estimate.
 
         Args:
             queries: float32[examples, d], the input embeddings h.
-            targets: int[examples], the target class of each example.
+            targets: int[examples], the target class of each example. None: the examples
+                share their negatives.
             num_samples: m, at least 1.
             generator: Decides the draws; the state that it is in when this is called,
                 the arguments and the embeddings are all that they depend on.
-        """
-
-    @abc.abstractmethod
-    def draw_for_batch(
-        self, queries: np.ndarray, num_samples: int, generator: np.random.Generator
-    ) -> Negatives:
-        """Draws negatives that all examples of a batch share.
-
-        They may be the target of an example, which must then leave them out of its
-        softmax: it is the sum over the others that they estimate.
-
-        Args:
-            queries: float32[examples, d], the input embeddings h.
-            num_samples: m, at least 1.
-            generator: As for `draw`.
         """
 
     @abc.abstractmethod
@@ -111,18 +101,17 @@ class ClassSampler(abc.ABC):
 
         Args:
             queries: float32[examples, d], the input embeddings h.
-            targets: int[examples], as for `draw`. None: the q of `draw_for_batch`.
+            targets: int[examples] or None, as for `draw`.
         """
 
-    @abc.abstractmethod
     def rebuild(self, embeddings: np.ndarray) -> None:
         """Takes the embeddings of all classes.
 
         Args:
             embeddings: float32[n, d].
         """
+        del embeddings
 
-    @abc.abstractmethod
     def update(self, ids: np.ndarray, embeddings: np.ndarray) -> None:
         """Takes new embeddings of some classes.
 
@@ -130,6 +119,7 @@ class ClassSampler(abc.ABC):
             ids: int[k], the classes, each once.
             embeddings: float32[k, d], one for each of them.
         """
+        del ids, embeddings
 
 
 def points_on(lengths: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
@@ -144,3 +134,192 @@ def points_on(lengths: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
         and the product may round up to it.
     """
     return np.minimum(uniforms * lengths, np.nextafter(lengths, 0.0))
+
+
+class FixedSampler(ClassSampler):
+    """Draws from given probabilities, in O(log n) a class."""
+
+    def __init__(self, probabilities: np.ndarray):
+        """Adds them up.
+
+        Args:
+            probabilities: float[n], positive; they need not sum to 1.
+
+        Raises:
+            ValueError: If a probability is not positive and finite.
+        """
+        probabilities = np.asarray(probabilities, np.float64)
+        super().__init__(len(probabilities))
+        if not (np.isfinite(probabilities).all() and (probabilities > 0).all()):
+            raise ValueError("probabilities must be positive and finite.")
+        self._ends = np.cumsum(probabilities)
+        # What `draw` compares with: exact also where the sum has rounded.
+        self._probabilities = np.diff(self._ends, prepend=0.0)
+
+    def draw(
+        self,
+        queries: np.ndarray,
+        targets: np.ndarray | None,
+        num_samples: int,
+        generator: np.random.Generator,
+    ) -> Negatives:
+        """Draws for each query or for all; only the number of queries matters."""
+        if targets is None:
+            points = self._ends[-1] * generator.random(num_samples)
+            return self._negatives(self._classes_at(points), self._ends[-1])
+        targets = np.asarray(targets)[:, np.newaxis]
+        left_out = self._probabilities[targets]
+        rest = self._ends[-1] - left_out
+        # A line without the target's interval: what is beyond it moves up.
+        points = rest * generator.random((len(queries), num_samples))
+        starts = self._ends[targets] - left_out
+        points += np.where(points >= starts, left_out, 0.0)
+        ids = self._classes_at(points)
+        # Rounding may put a point that is on a border to the wrong side of it.
+        ids = np.where(ids == targets, np.where(targets, targets - 1, 1), ids)
+        return self._negatives(ids, rest)
+
+    def distribution(
+        self, queries: np.ndarray, targets: np.ndarray | None
+    ) -> Distribution:
+        """Returns q of each query; the queries do not matter."""
+        if targets is None:
+            weights = self._probabilities[np.newaxis]
+        else:
+            weights = np.tile(self._probabilities, (len(targets), 1))
+            weights[np.arange(len(targets)), targets] = 0.0
+        with np.errstate(divide="ignore"):
+            log_q = np.log(weights / weights.sum(1, keepdims=True))
+        return Distribution(log_q, np.zeros(log_q.shape, bool))
+
+    def _classes_at(self, points: np.ndarray) -> np.ndarray:
+        ids = np.searchsorted(self._ends, points, "right")
+        return np.minimum(ids, self.num_classes - 1)  # Points may be rounded up.
+
+    def _negatives(self, ids: np.ndarray, total: np.ndarray | float) -> Negatives:
+        log_q = np.log(self._probabilities[ids] / total)
+        return Negatives(ids.astype(np.int32), log_q.astype(np.float32))
+
+
+def uniform_sampler(num_classes: int) -> FixedSampler:
+    """The uniform distribution over [n].
+
+    Args:
+        num_classes: n.
+    """
+    return FixedSampler(np.ones(num_classes))
+
+
+def log_uniform_sampler(num_classes: int) -> FixedSampler:
+    """Zipf's law: q_i ~ log((i + 2) / (i + 1)), for text.
+
+    It suits classes that are sorted by falling frequency, as a vocabulary is.
+
+    Args:
+        num_classes: n.
+    """
+    return FixedSampler(np.diff(np.log(np.arange(1.0, num_classes + 2))))
+
+
+# Classes are summed in blocks of so many, so that drawing needs no running sum over n.
+_BLOCK = 128
+
+
+class ExpSampler(ClassSampler):
+    """q_i ~ exp(tau h.c_i).
+
+    "Only the softmax distribution provides an unbiased gradient estimate" (Rawat et
+    al., RF-softmax): the ideal that the kernel samplers approximate.
+    """
+
+    needs_embeddings = True
+
+    def __init__(self, num_classes: int, scale: float):
+        """Holds no embeddings yet.
+
+        Args:
+            num_classes: n.
+            scale: tau, that of the logits.
+        """
+        super().__init__(num_classes)
+        self._scale = np.float32(scale)
+        self._embeddings: np.ndarray | None = None
+
+    def rebuild(self, embeddings: np.ndarray) -> None:
+        """Takes over the embeddings of all classes."""
+        self._embeddings = np.array(embeddings, np.float32, order="C")
+
+    def update(self, ids: np.ndarray, embeddings: np.ndarray) -> None:
+        """Replaces the embeddings of some classes."""
+        self._embeddings[ids] = embeddings
+
+    def draw(
+        self,
+        queries: np.ndarray,
+        targets: np.ndarray | None,
+        num_samples: int,
+        generator: np.random.Generator,
+    ) -> Negatives:
+        """Draws from a query's softmax without the target, or from the mean of all."""
+        logits = self._logits(queries)
+        if targets is None:
+            weights = _exp(logits)
+            weights /= weights.sum(1, keepdims=True)
+            ids, log_q = _draw(weights.mean(0, keepdims=True), num_samples, generator)
+            return Negatives(ids[0], log_q[0])
+        logits[np.arange(len(queries)), targets] = -np.inf
+        return _draw(_exp(logits), num_samples, generator)
+
+    def distribution(
+        self, queries: np.ndarray, targets: np.ndarray | None
+    ) -> Distribution:
+        """Returns q of each query, its softmax."""
+        logits = self._logits(queries)[:, : self.num_classes].astype(np.float64)
+        if targets is not None:
+            logits[np.arange(len(queries)), targets] = -np.inf
+        log_q = scipy.special.log_softmax(logits, 1)
+        if targets is None:
+            log_q = scipy.special.logsumexp(log_q, 0, keepdims=True)
+            log_q -= np.log(len(queries))
+        return Distribution(log_q, np.zeros(log_q.shape, bool))
+
+    def _logits(self, queries: np.ndarray) -> np.ndarray:
+        """float32[examples, n], padded by -inf to a whole number of blocks."""
+        num_padded = -(-self.num_classes // _BLOCK) * _BLOCK
+        logits = np.empty((len(queries), num_padded), np.float32)
+        logits[:, self.num_classes :] = -np.inf
+        np.matmul(
+            self._scale * queries,
+            self._embeddings.T,
+            out=logits[:, : self.num_classes],
+        )
+        return logits
+
+
+def _exp(logits: np.ndarray) -> np.ndarray:
+    """exp() in place, with the largest value of a row brought to 1."""
+    logits -= logits.max(1, keepdims=True)
+    return np.exp(logits, out=logits)
+
+
+def _draw(
+    weights: np.ndarray, num_samples: int, generator: np.random.Generator
+) -> Negatives:
+    """Draws from the distribution in each row of float32[rows, whole blocks]."""
+    rows = np.arange(len(weights))[:, np.newaxis]
+    blocks = weights.reshape(len(weights), -1, _BLOCK)
+    block_ends = np.cumsum(blocks.sum(2), 1, np.float64)
+    uniforms = generator.random((2, len(weights), num_samples))
+    points = points_on(block_ends[:, -1:], uniforms[0])
+    block_of = np.stack(
+        [
+            np.searchsorted(e, p, "right")
+            for e, p in zip(block_ends, points, strict=True)
+        ]
+    )
+    # Within the block by a second number: of the first one, few digits are left.
+    ends = np.cumsum(blocks[rows, block_of], 2, np.float64)
+    points = points_on(ends[..., -1], uniforms[1])
+    ids = block_of * _BLOCK + (ends <= points[..., np.newaxis]).sum(2)
+    log_q = np.log(weights[rows, ids] / block_ends[:, -1:])
+    return Negatives(ids.astype(np.int32), log_q.astype(np.float32))

@@ -118,35 +118,24 @@ class KernelSampler(ClassSampler):
     def draw(
         self,
         queries: np.ndarray,
-        targets: np.ndarray,
+        targets: np.ndarray | None,
         num_samples: int,
         generator: np.random.Generator,
     ) -> Negatives:
-        """Draws for each query, down the tree."""
-        queries = np.asarray(queries, np.float32)[:, np.newaxis]
-        return self._draw(queries, np.asarray(targets), num_samples, generator)
+        """Draws for each query, down the tree.
 
-    def draw_for_batch(
-        self, queries: np.ndarray, num_samples: int, generator: np.random.Generator
-    ) -> Negatives:
-        """Draws for all queries together; a class's weight is the mean of theirs.
-
-        By the mean of phi(h): it costs as much as the draws of one example.
+        For a batch, a class's weight is the mean over the queries, by the mean of
+        phi(h): it costs as much as the draws of one example.
         """
-        queries = np.asarray(queries, np.float32)[np.newaxis]
-        ids, log_q = self._draw(queries, np.array([_NO_TARGET]), num_samples, generator)
-        return Negatives(ids[0], log_q[0])
+        groups, left_out = _groups_of(queries, targets)
+        drawn = self._draw(groups, left_out, num_samples, generator)
+        return drawn if targets is not None else Negatives(*(part[0] for part in drawn))
 
     def distribution(
         self, queries: np.ndarray, targets: np.ndarray | None
     ) -> Distribution:
         """Returns q of each query in O(F n), from the whole tree, level by level."""
-        queries = np.asarray(queries, np.float32)
-        if targets is None:
-            queries, targets = queries[np.newaxis], np.array([_NO_TARGET])
-        else:
-            queries = queries[:, np.newaxis]
-        targets = np.asarray(targets).astype(np.int64)
+        queries, targets = _groups_of(queries, targets)
         features = self._features(queries)
         own = self._target_products(queries, features, targets)
         parts = Distribution(
@@ -220,14 +209,13 @@ class KernelSampler(ClassSampler):
 
         Args:
             queries: float32[groups, queries of each, d].
-            targets: int[groups], what is left out, or _NO_TARGET.
+            targets: int64[groups], what is left out, or _NO_TARGET.
             num_samples: m, for each group.
             generator: Decides the draws.
 
         Returns:
             Of shape [groups, m].
         """
-        targets = targets.astype(np.int64)
         features = self._features(queries)
         own = self._target_products(queries, features, targets)
         num_levels = len(self._sizes)
@@ -317,6 +305,19 @@ class KernelSampler(ClassSampler):
             compiled.sum_groups(
                 self._level(level + 1), nodes, self._level(level), _FAN_OUT
             )
+
+
+def _groups_of(
+    queries: np.ndarray, targets: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns queries in groups, float32[groups, size, d], and int64[groups], targets.
+
+    Each query is a group; without targets, all together are one.
+    """
+    queries = np.asarray(queries, np.float32)
+    if targets is None:
+        return queries[np.newaxis], np.array([_NO_TARGET])
+    return queries[:, np.newaxis], np.asarray(targets).astype(np.int64)
 
 
 def _split(

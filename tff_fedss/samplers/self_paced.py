@@ -1,14 +1,17 @@
-"""Which training examples a self-paced learner takes next: easy ones, of all kinds.
+"""Samplers of LEAP's training examples: easy ones of all kinds, and neighbourhoods.
 
-Self-paced learning with diversity (SPLD; Jiang et al., NeurIPS 2014), as LEAP has it
-(Algorithm 2). Here, among the samplers, because it decides what training gets to see;
-like them it knows nothing of models.
+The student takes what self-paced learning with diversity selects (SPLD; Jiang et al.,
+NeurIPS 2014; LEAP, Algorithm 2). The embedding network takes neighbourhoods of clusters
+of each class (Rippel et al., ICLR 2016; LEAP, 3.1 and Algorithm 1).
 """
 
 import dataclasses
+import functools
 from typing import Protocol
 
 import numpy as np
+import threadpoolctl
+from sklearn import cluster
 
 
 def select(
@@ -158,3 +161,159 @@ class SharePace:
             return np.inf, diversity
         count = max(round(share * len(losses)), 1)
         return easiness_for(losses, clusters, diversity, count), diversity
+
+
+_INITIALIZATIONS = 10
+_MAX_ITERATIONS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterIndex:
+    """K clusters for each of n classes.
+
+    The k-th cluster of class c has the number c K + k. A class with fewer different
+    examples than K has fewer clusters; the other numbers are not in use.
+
+    Attributes:
+        clusters_per_class: K.
+        assignments: int32[N], the cluster of each example.
+        centers: float32[n K, d], mu; those of clusters not in use do not matter.
+    """
+
+    clusters_per_class: int
+    assignments: np.ndarray
+    centers: np.ndarray
+
+    @functools.cached_property
+    def sizes(self) -> np.ndarray:
+        """int[n K], the number of examples in each cluster."""
+        return np.bincount(self.assignments, minlength=len(self.centers))
+
+    @functools.cached_property
+    def _members(self) -> list[np.ndarray]:
+        order = np.argsort(self.assignments, kind="stable")
+        return np.split(order, np.cumsum(self.sizes)[:-1])
+
+    def members(self, number: int) -> np.ndarray:
+        """Returns the examples of a cluster, int[size], in their order."""
+        return self._members[number]
+
+    def classes(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns the classes of clusters, as int32."""
+        return (np.asarray(numbers) // self.clusters_per_class).astype(np.int32)
+
+
+def build_index(
+    representations: np.ndarray,
+    labels: np.ndarray,
+    num_classes: int,
+    clusters_per_class: int,
+    seed: int,
+) -> ClusterIndex:
+    """Clusters each class by itself with k-means++ (Algorithm 1, lines 8-12).
+
+    The best of ten starts, of at most 20 iterations each. On one thread: the sums of
+    several would depend on which is first, and with them the clusters.
+
+    Args:
+        representations: float32[N, d], r.
+        labels: int32[N].
+        num_classes: n.
+        clusters_per_class: K.
+        seed: Of the initial centers.
+
+    Returns:
+        The index.
+    """
+    assignments = np.zeros(len(labels), np.int32)
+    centers = np.zeros(
+        (num_classes * clusters_per_class, representations.shape[1]), np.float32
+    )
+    by_class = np.argsort(labels, kind="stable")
+    ends = np.cumsum(np.bincount(labels, minlength=num_classes))
+    with threadpoolctl.threadpool_limits(1):
+        for label, examples in enumerate(np.split(by_class, ends[:-1])):
+            if not len(examples):
+                continue
+            own = np.ascontiguousarray(representations[examples], np.float32)
+            # k-means warns if it finds fewer different points than clusters.
+            num_clusters = min(clusters_per_class, len(np.unique(own, axis=0)))
+            kmeans = cluster.KMeans(
+                num_clusters,
+                init="k-means++",
+                n_init=_INITIALIZATIONS,
+                max_iter=_MAX_ITERATIONS,
+                random_state=seed,
+            ).fit(own)
+            first = label * clusters_per_class
+            assignments[examples] = first + kmeans.labels_
+            centers[first : first + num_clusters] = kmeans.cluster_centers_
+    return ClusterIndex(clusters_per_class, assignments, centers)
+
+
+def cluster_losses(index: ClusterIndex, example_losses: np.ndarray) -> np.ndarray:
+    """Averages the losses of the examples of each cluster (Algorithm 1, line 19).
+
+    Args:
+        index: The clusters.
+        example_losses: float[N]; -1 for an example that has not been seen yet.
+
+    Returns:
+        float64[n K], L_I. A cluster none of whose examples has been seen has the mean
+        of all those seen (1 if there is none); one that is not in use has 0.
+    """
+    is_seen = example_losses != -1
+    seen = index.assignments[is_seen]
+    values = example_losses[is_seen].astype(np.float64)
+    counts = np.bincount(seen, minlength=len(index.centers))
+    sums = np.bincount(seen, values, minlength=len(index.centers))
+    mean = values.mean() if len(values) else 1.0
+    losses = np.where(counts, sums / np.maximum(counts, 1), mean)
+    return np.where(index.sizes > 0, losses, 0.0)
+
+
+def draw_neighbourhood(
+    index: ClusterIndex,
+    losses: np.ndarray,
+    num_clusters: int,
+    examples_per_cluster: int,
+    generator: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws a mini-batch of clusters that may be confused (LEAP, 3.1).
+
+    The seed cluster I_1 is drawn with probability in proportion to its loss; I_2 to I_M
+    are the nearest clusters of other classes; D examples are drawn from each, uniformly
+    and, unless it has fewer, without replacement.
+
+    Args:
+        index: The clusters.
+        losses: float[n K], L_I, see `cluster_losses`. All 0: any cluster may be seed.
+        num_clusters: M; of other classes there must be M - 1.
+        examples_per_cluster: D.
+        generator: Of the draws.
+
+    Returns:
+        The clusters int[M], seed first, and the examples int[M, D].
+    """
+    is_used = index.sizes > 0
+    weights = np.where(is_used, losses, 0.0)
+    if not weights.sum() > 0:
+        weights = is_used.astype(np.float64)
+    seed_cluster = generator.choice(len(weights), p=weights / weights.sum())
+    classes = index.classes(np.arange(len(weights)))
+    distances = np.square(index.centers - index.centers[seed_cluster]).sum(1)
+    is_impostor = is_used & (classes != classes[seed_cluster])
+    distances = np.where(is_impostor, distances, np.inf)
+    nearest = np.argsort(distances, kind="stable")[: num_clusters - 1]
+    chosen = np.append(seed_cluster, nearest)
+    if not is_impostor[nearest].all():
+        raise ValueError(f"there are not {num_clusters - 1} clusters of other classes.")
+    examples = [
+        generator.choice(
+            index.members(number),
+            examples_per_cluster,
+            replace=index.sizes[number] < examples_per_cluster,
+        )
+        for number in chosen
+    ]
+    return chosen, np.stack(examples)

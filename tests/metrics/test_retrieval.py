@@ -1,3 +1,5 @@
+"""Features of a few small classes."""
+
 import itertools
 import subprocess
 import sys
@@ -5,7 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from tff_fedss.metrics.map_at_r import average_precision_at_r, map_at_r
+from tff_fedss import metrics
+from tff_fedss.metrics import retrieval
+from tff_fedss.metrics.retrieval import average_precision_at_r, map_at_r
 
 
 def brute_force(features, labels, r):
@@ -162,7 +166,7 @@ def test_labels_must_be_one_for_each_image():
 _MEASURE_MEMORY = """
 import resource
 import numpy as np
-from tff_fedss.metrics.map_at_r import map_at_r
+from tff_fedss.metrics.retrieval import map_at_r
 features = np.random.default_rng(0).normal(size=(20_000, 64)).astype(np.float32)
 labels = np.arange(20_000) // 5
 map_at_r(features[:2000], labels[:2000])  # TensorFlow's own start.
@@ -180,3 +184,139 @@ def test_memory_does_not_grow_with_the_square_of_the_images():
     )
     # All distances at once would be 20,000^2 * 8 bytes = 3.2 GB.
     assert int(run.stdout) < 300 * 1024
+
+
+def with_a_copy(count=70, dim=5):
+    features = np.random.default_rng(0).normal(size=(count, dim)).astype(np.float32)
+    features[40] = 2 * features[7]  # A copy, at another length.
+    return features
+
+
+def by_sorting(features, r, queries):
+    """The slow twin: all distances, in the order of distance and index."""
+    units = features.astype(np.float64)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    distances = np.round(np.linalg.norm(units[queries, None] - units, axis=2), 6)
+    distances[np.arange(len(queries)), queries] = np.inf
+    return np.argsort(distances, axis=1, kind="stable")[:, :r]
+
+
+@pytest.mark.parametrize("queries", [None, [7, 40, 0, 69, 7]])
+@pytest.mark.parametrize("block_size", [1024, 16])
+def test_finds_what_sorting_all_distances_finds(queries, block_size):
+    features = with_a_copy()
+    found = metrics.nearest_images(features, 9, queries, block_size)
+    asked = np.arange(70) if queries is None else np.array(queries)
+    np.testing.assert_array_equal(found, by_sorting(features, 9, asked))
+    place = list(asked).index(7)
+    assert found[place, 0] == 40 and asked[place] not in found[place]
+
+
+def test_copies_at_lengths_of_powers_of_two_rank_by_index():
+    features = np.random.default_rng(5).normal(size=(200, 64)).astype(np.float32)
+
+    def found(lengths):
+        copies = features[:, np.newaxis] * lengths[:, np.newaxis]
+        copies = copies.astype(np.float32).reshape(-1, 64)
+        return metrics.nearest_images(copies, 6)
+
+    all_seven = np.arange(1400).reshape(200, 7)
+    others = [np.delete(own, k) for own in all_seven for k in range(7)]
+    np.testing.assert_array_equal(found(2.0 ** np.arange(-3, 4)), others)
+    # Other factors round every number, and so change the directions.
+    assert np.any(found(np.arange(1.0, 8.0)) != others)
+
+
+@pytest.mark.parametrize(
+    "features, r, message",
+    [
+        (np.zeros([3]), 1, r"\[images, d\]: \(3,\)"),
+        (np.zeros([3, 2]), 3, "takes more than 3 images, found 3"),
+        (np.zeros([3, 2]), 0, "R = 0 takes"),
+        (np.full([3, 2], np.inf), 1, "finite"),
+    ],
+)
+def test_bad_arguments_are_refused(features, r, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.nearest_images(features, r)
+
+
+def test_one_graph_serves_every_number_of_images_and_neighbours():
+    for r in range(1, 8):
+        metrics.nearest_images(with_a_copy(60 + r), r)
+    assert retrieval._nearest.experimental_get_tracing_count() == 1
+
+
+def one_by_one(features, labels, rank=10):
+    """The slow twin: R-precision, MAP at each query's R, and recall at 1 and a rank."""
+    units = features / np.linalg.norm(features, axis=1, keepdims=True)
+    rows = []
+    for k, unit in enumerate(units):
+        others = np.flatnonzero(np.arange(len(units)) != k)
+        r = np.sum(labels[others] == labels[k])
+        if not r:
+            continue
+        near = others[np.argsort(-(units[others] @ unit), kind="stable")]
+        right = labels[near] == labels[k]
+        precisions = [np.mean(right[: i + 1]) for i in range(r) if right[i]]
+        rows.append(
+            (np.mean(right[:r]), sum(precisions) / r, right[0], right[:rank].any())
+        )
+    return np.mean(rows, 0)
+
+
+@pytest.mark.parametrize("block_numbers", [None, 3000])
+def test_equals_the_search_for_one_query_at_a_time(block_numbers, monkeypatch):
+    if block_numbers:
+        monkeypatch.setattr(retrieval, "_BLOCK_NUMBERS", block_numbers)
+    features, labels = labelled_images()
+    expected = one_by_one(features, labels)
+    assert np.all((expected > 0.1) & (expected < 1))
+    np.testing.assert_allclose(metrics.r_precision(features, labels), expected[0])
+    scores = metrics.retrieval_scores(features, labels)
+    np.testing.assert_allclose(scores[1:], expected)
+
+
+@pytest.mark.parametrize("r", [1, 5, 20])
+def test_one_search_measures_both_to_the_bit(r):
+    """Of classes with fewer and with more images than R, and with one."""
+    features, labels = labelled_images()
+    features[7] = features[3]
+    assert metrics.retrieval_scores(features, labels, r)[:2] == (
+        metrics.map_at_r(features, labels, r),
+        metrics.r_precision(features, labels),
+    )
+
+
+def test_classes_apart_are_found_whole():
+    labels = np.array([0, 0, 0, 1, 1])
+    assert metrics.r_precision(np.eye(2)[labels], labels) == 1
+
+
+def test_effective_rank_counts_directions():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(20_000, 8))
+    assert 7.9 < metrics.effective_rank(features) <= 8
+    assert metrics.effective_rank(np.ones([5, 8])) == 0
+    on_a_line = np.outer([1.0, -1, 1, -1], np.eye(8)[2])
+    np.testing.assert_allclose(metrics.effective_rank(on_a_line), 1, rtol=1e-6)
+
+
+def test_hits_are_counted_by_rank():
+    ranked = np.array([[4, 1, 0, 2, 3], [0, 1, 2, 3, 4]])
+    labels = [np.array([0, 4]), np.array([3])]
+    assert metrics.precision_at_k(ranked, labels, 1) == 1 / 2
+    assert metrics.precision_at_k(ranked, labels, 3) == 2 / 6
+    assert metrics.precision_at_k(ranked, labels, 5) == 3 / 10
+    # Ranks that are not there are wrong.
+    assert metrics.precision_at_k(ranked[:, :2], labels, 5) == 1 / 10
+
+
+def labelled_images(seed=0):
+    """Classes of 1 to 9 images, somewhat apart."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(9), np.arange(1, 10))
+    centers = rng.normal(size=(9, 6))
+    features = centers[labels] + rng.normal(size=(len(labels), 6))
+    order = rng.permutation(len(labels))
+    return features[order].astype(np.float32), labels[order] * 10

@@ -1,3 +1,5 @@
+"""The effective sample size of a proposal, against its definition by simulation."""
+
 import functools
 
 import numpy as np
@@ -10,8 +12,9 @@ from tests.algorithms.toy import (
     NUM_CLASSES,
     dense_features,
 )
-from tff_fedss import algorithms
-from tff_fedss.metrics.gradient_noise import _client_seed, gradient_noise
+from tff_fedss import algorithms, metrics
+from tff_fedss.metrics.sampling import _client_seed, gradient_noise
+from tff_fedss.samplers import Distribution
 
 NUM_POSITIVES = 5
 ALL_NEGATIVES = NUM_CLASSES - NUM_POSITIVES
@@ -127,3 +130,63 @@ def test_rejected_clients_are_an_error():
     broken = build(3, loss_fn=no_number)
     with pytest.raises(ValueError, match="2 of 2 updates were not finite"):
         gradient_noise(build(), broken, initial_weights(), make_batches(1), 2, 0)
+
+
+N, M = 12, 20
+
+
+def rng(seed=0):
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def proposal(q):
+    with np.errstate(divide="ignore"):
+        return Distribution(np.log(q), np.zeros(q.shape, bool))
+
+
+LOGITS = 2 * rng().standard_normal((3, N))
+LEFT_OUT = np.arange(N) == np.array([[1], [5], [0]])
+
+
+def softmax():
+    weights = np.where(LEFT_OUT, 0.0, np.exp(LOGITS))
+    return weights / weights.sum(1, keepdims=True)
+
+
+def test_the_softmax_itself_has_all_its_draws():
+    quality = metrics.proposal_quality(LOGITS, LEFT_OUT, proposal(softmax()), M)
+    assert quality.effective_samples == pytest.approx(M)
+    assert quality.clipped_mass == 0
+
+
+def test_it_is_what_the_weights_of_many_draws_say():
+    q = np.where(LEFT_OUT, 0.0, rng(1).random((3, N)) + 0.2)
+    q /= q.sum(1, keepdims=True)
+    quality = metrics.proposal_quality(LOGITS, LEFT_OUT, proposal(q), M)
+    effective = []
+    for own_q, own_p in zip(q, softmax()):
+        drawn = rng(2).choice(N, 400_000, p=own_q)
+        weights = own_p[drawn] / own_q[drawn]
+        effective.append(M / (1 + weights.var() / weights.mean() ** 2))
+    assert quality.effective_samples == pytest.approx(np.mean(effective), rel=0.01)
+    # One q for a batch: the draws of what is left out count nothing.
+    shared = np.full((1, N), 1 / N)
+    quality = metrics.proposal_quality(LOGITS, LEFT_OUT, proposal(shared), M)
+    expected = np.mean(M / (N * (softmax() ** 2).sum(1)))
+    assert quality.effective_samples == pytest.approx(expected)
+
+
+def test_a_class_that_is_never_drawn_leaves_nothing():
+    # Of the draws themselves, all weights would be equal.
+    logits = np.array([[10.0, 0.0, 0.0, 0.0]])
+    q = np.array([[1e-30, 0.5, 0.5, 0.0]])
+    is_clipped = np.array([[True, False, False, True]])
+    quality = metrics.proposal_quality(
+        logits,
+        np.array([[False, False, False, True]]),
+        proposal(q)._replace(is_clipped=is_clipped),
+        M,
+    )
+    assert quality.effective_samples < 1e-27
+    share = np.exp(10.0) / (np.exp(10.0) + 2)
+    assert quality.clipped_mass == pytest.approx(share)

@@ -1,0 +1,368 @@
+"""Retrieval metrics: MAP@R and R-precision, on an exact search of the nearest images.
+
+After Musgrave et al., "A Metric Learning Reality Check" (ECCV 2020). Every image is a
+query against all others; distances are Euclidean, between features of length 1.
+
+The search rounds unit vectors to multiples of 2^-25, about the resolution of float32.
+All products and sums are then whole numbers below 2^53, which float64 adds without
+error in any order: copies of a vector are equally far, and neither blocks nor device
+can change a ranking. Cosines in float32 would confuse distances below 3e-4.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tff_fedss.vectors import unit
+
+
+def finite_features(features: np.ndarray) -> np.ndarray:
+    """Returns the features, [images, d]; a ValueError if one is not finite."""
+    features = np.asarray(features)
+    if features.ndim != 2 or not np.isfinite(features).all():
+        raise ValueError(f"features must be finite, [images, d]: {features.shape}.")
+    return features
+
+
+def labels_for(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Returns the labels; a ValueError if there is not one for each image."""
+    labels = np.asarray(labels)
+    if labels.shape != (len(features),):
+        raise ValueError(f"found {len(features)} images and labels {labels.shape}.")
+    return labels
+
+
+def class_sizes(
+    features: np.ndarray, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts the images of each class.
+
+    Args:
+        features: [images, d].
+        labels: [images], integers.
+
+    Returns:
+        The images' classes, int64[images], numbered from 0 on, and the classes' sizes.
+
+    Raises:
+        ValueError: If no class has two images, or all images are of one.
+    """
+    labels = labels_for(features, labels)
+    _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(sizes) < 2 or sizes.max() < 2:
+        raise ValueError("needs two classes, and one with two images or more.")
+    return class_of, sizes
+
+
+_ONE = 2.0**25
+
+
+def nearest_images(
+    features: np.ndarray,
+    r: int,
+    queries: np.ndarray | None = None,
+    block_size: int = 1024,
+) -> np.ndarray:
+    """Finds the R images that are nearest to each query, which is one of them.
+
+    Distances are Euclidean, between features of length 1. Equally distant images rank
+    by index, the smallest first. Such are copies, also of twice or half the length, or
+    any power of two: other factors round every number, and so change the direction. The
+    query itself is left out; a copy of it at another index is not. A zero vector has no
+    direction: it is sqrt(2) away from everything, as if its cosines were 0.
+
+    On 2 busy cores, 60,502 features of 64 numbers (the size of SOP's test split) took
+    44 seconds at R = 10, and 250 MB beside the features.
+
+    Args:
+        features: [images, d] of a floating type, of any lengths.
+        r: R.
+        queries: Which images to find neighbours of, int[queries]; None: all.
+        block_size: How many queries to compare with how many images at once. Memory is
+            in proportion to its square; the result does not depend on it.
+
+    Returns:
+        int32[queries, R], indices of images from the nearest on.
+
+    Raises:
+        ValueError: If there are not more than R images, or a feature is not finite.
+    """
+    features = finite_features(features)
+    if not 1 <= r < len(features):
+        raise ValueError(f"R = {r} takes more than {r} images, found {len(features)}.")
+    if queries is None:
+        queries = np.arange(len(features))
+    as_queries, gallery = _fixed_point(features)
+    result = np.empty([len(queries), r], np.int32)
+    for start in range(0, len(queries), block_size):
+        indices = tf.constant(queries[start : start + block_size], tf.int32)
+        result[start : start + block_size] = _nearest(
+            tf.gather(as_queries, indices),
+            gallery,
+            indices,
+            tf.constant(r),
+            tf.constant(block_size),
+        )
+    return result
+
+
+def _fixed_point(features: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
+    """Turns features into two factors whose product ranks images by nearness.
+
+    |q - p|^2 = |q|^2 - (2 q.p - |p|^2). The bracket is the product of (2 q, 1) and
+    (p, -|p|^2), and |q|^2 is the same for all images p that a query q ranks. Rounding
+    leaves |p|^2 next to 1, so it is not left out: close vectors would rank by it.
+
+    Args:
+        features: [images, d], finite.
+
+    Returns:
+        Queries and gallery, float64[images, d + 1] of whole numbers.
+    """
+    units = unit(features)
+    is_zero = ~units.any(1, keepdims=True)
+    points = np.round(_ONE * units)
+    squares = np.sum(points**2, 1, keepdims=True)
+    # As an image, a zero vector counts as one of length 1 with cosine 0; as a query,
+    # it finds all images equally far.
+    queries = np.concatenate([2.0 * points, np.where(is_zero, 0.0, 1.0)], 1)
+    gallery = np.concatenate([points, np.where(is_zero, -(_ONE**2), -squares)], 1)
+    return tf.constant(queries), tf.constant(gallery)
+
+
+# One graph for all shapes and R.
+@tf.function(
+    input_signature=[
+        tf.TensorSpec([None, None], tf.float64),
+        tf.TensorSpec([None, None], tf.float64),
+        tf.TensorSpec([None], tf.int32),
+        tf.TensorSpec([], tf.int32),
+        tf.TensorSpec([], tf.int32),
+    ]
+)
+def _nearest(
+    queries: tf.Tensor,
+    gallery: tf.Tensor,
+    indices: tf.Tensor,
+    r: tf.Tensor,
+    block: tf.Tensor,
+) -> tf.Tensor:
+    """Finds the R images that are nearest to each query.
+
+    Args:
+        queries: float64[queries, d + 1], a block of `_fixed_point`'s queries.
+        gallery: float64[images, d + 1], all images; more than R.
+        indices: int32[queries], of the queries among the images.
+        r: int32[], R.
+        block: int32[], how many images to compare at once.
+
+    Returns:
+        int32[queries, R], indices into gallery from the nearest on.
+    """
+    num_queries = tf.shape(queries)[0]
+    indices = indices[:, tf.newaxis]
+    lowest = tf.constant(-np.inf, queries.dtype)
+    best = tf.fill([num_queries, r], lowest)
+    images = tf.zeros([num_queries, r], tf.int32)
+    for start in tf.range(0, tf.shape(gallery)[0], block):
+        # One block at a time: loops otherwise run ten iterations at once, in ten times
+        # the memory.
+        tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+        rows = gallery[start : start + block]
+        nearness = tf.matmul(queries, rows, transpose_b=True)
+        is_query = tf.equal(indices, start + tf.range(tf.shape(rows)[0]))
+        nearness = tf.where(is_query, lowest, nearness)
+        # top_k puts the first among equals first, and what is best so far stands in
+        # front of this block, whose indices are larger.
+        best, places = tf.math.top_k(tf.concat([best, nearness], 1), r)
+        images = tf.where(
+            places < r,
+            tf.gather(images, tf.minimum(places, r - 1), batch_dims=1),
+            start + places - r,
+        )
+    return images
+
+
+def map_at_r(
+    features: np.ndarray, labels: np.ndarray, r: int = 10, block_size: int = 1024
+) -> float:
+    """Computes the mean average precision at R over all queries (Eq. 9).
+
+    The search is exact, see `nearest_images`, and so is what it costs. The query itself
+    is left out; a copy of it at another index is not.
+
+    Args:
+        features: [images, d] of a floating type, of any lengths.
+        labels: [images], integers.
+        r: R, the number of images to retrieve for each query. Eq. 9 divides by R even
+            if fewer than R images of the query's class exist; such a query cannot reach
+            1, and one whose class has no other image counts as 0.
+        block_size: How many queries to compare with how many images at once. Memory
+            is in proportion to its square; the result does not depend on it.
+
+    Returns:
+        The mean of P(1..R) over ranks and queries, in [0, 1].
+
+    Raises:
+        ValueError: If there are not more than R images, a feature is not finite, or
+            there is not one label for each image.
+    """
+    return float(np.mean(average_precision_at_r(features, labels, r, block_size)))
+
+
+def average_precision_at_r(
+    features: np.ndarray, labels: np.ndarray, r: int = 10, block_size: int = 1024
+) -> np.ndarray:
+    """Computes the term of each query in `map_at_r`.
+
+    Args:
+        features: As in `map_at_r`.
+        labels: As in `map_at_r`.
+        r: As in `map_at_r`.
+        block_size: As in `map_at_r`.
+
+    Returns:
+        float64[images]: for each query 1/R sum_{i <= R} P(i), where P(i) is the
+        precision of the first i retrievals if the i-th has the query's label, else 0.
+
+    Raises:
+        ValueError: As in `map_at_r`.
+    """
+    labels = labels_for(features, labels)
+    neighbors = nearest_images(features, r, block_size=block_size)
+    return precision_of_ranks(labels[neighbors] == labels[:, np.newaxis])
+
+
+def precision_of_ranks(is_relevant: np.ndarray) -> np.ndarray:
+    """Computes the term of each query in `map_at_r` from what it has retrieved.
+
+    Args:
+        is_relevant: bool[queries, R], from the nearest on.
+
+    Returns:
+        float64[queries], see `average_precision_at_r`.
+    """
+    ranks = np.arange(1, is_relevant.shape[1] + 1)
+    return np.mean(np.cumsum(is_relevant, 1) / ranks * is_relevant, 1)
+
+
+# Of the matrix of nearness that a block of queries has, in numbers.
+_BLOCK_NUMBERS = 2**22
+
+
+def r_precision(features: np.ndarray, labels: np.ndarray) -> float:
+    """Computes the mean R-precision over the images whose class has several.
+
+    The search is that of `nearest_images`. Images that are alone in their class are
+    found by others, but are no queries.
+
+    Args:
+        features: [images, d] of a floating type, of any lengths.
+        labels: [images], integers.
+
+    Returns:
+        The mean share of the R nearest images that have the query's label, in [0, 1].
+
+    Raises:
+        ValueError: If no class has two images or all images are of one, a feature is
+            not finite, or an argument has the wrong shape.
+    """
+    _, sums, num_queries = _search(features, labels, 0)
+    return float(sums[0] / num_queries)
+
+
+class RetrievalScores(NamedTuple):
+    """How well images of a class find each other; all in [0, 1].
+
+    All but `map_at_r` are means over the images whose class has several.
+
+    Attributes:
+        map_at_r: See `metrics.map_at_r`.
+        r_precision: See `r_precision`.
+        map_at_own_r: MAP@R of Musgrave et al. (Section 3), where R is the number of
+            other images of a query's class.
+        recall_at_1: The share of queries whose nearest image has their label.
+        recall_at_r: The share of queries that find one among the first R.
+    """
+
+    map_at_r: float
+    r_precision: float
+    map_at_own_r: float
+    recall_at_1: float
+    recall_at_r: float
+
+
+def retrieval_scores(
+    features: np.ndarray, labels: np.ndarray, r: int = 10
+) -> RetrievalScores:
+    """Computes all scores by one search; those of other functions to the bit.
+
+    Args:
+        features: [images, d] of a floating type, of any lengths.
+        labels: [images], integers.
+        r: R of MAP@R and of the recall, positive.
+
+    Raises:
+        ValueError: As of `map_at_r` and `r_precision`.
+    """
+    average_precision, sums, num_queries = _search(features, labels, r)
+    means = (sums / num_queries).tolist()
+    return RetrievalScores(float(np.mean(average_precision)), *means)
+
+
+def _search(
+    features: np.ndarray, labels: np.ndarray, r: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Searches for all queries.
+
+    Returns:
+        Each query's average precision at R, none if R is 0; the sums over queries of
+        R-precision, MAP at their own R, and recall at 1 and R; and their number.
+    """
+    class_of, sizes = class_sizes(features, labels)
+    others = sizes[class_of] - 1
+    # Queries of about the same R together, and few different numbers to search for.
+    groups = np.where(others, 2 ** np.ceil(np.log2(np.maximum(others, 1))), 0)
+    queries = np.argsort(others, kind="stable")
+    average_precision = np.zeros(len(class_of) if r else 0)
+    totals = np.zeros(4)
+    for group in np.unique(groups if r else groups[others > 0]).astype(int):
+        block = queries[groups[queries] == group]
+        num_found = max(r, others[block].max())
+        num_parts = -(-len(block) * (group + 1024) // _BLOCK_NUMBERS)
+        for part in np.array_split(block, num_parts):
+            neighbors = nearest_images(features, int(num_found), part)
+            is_relevant = class_of[neighbors] == class_of[part, np.newaxis]
+            if r:
+                average_precision[part] = precision_of_ranks(is_relevant[:, :r])
+            own = np.maximum(others[part], 1)
+            counted = is_relevant & (np.arange(num_found) < others[part, np.newaxis])
+            precisions = precision_of_ranks(counted) * num_found / own
+            totals += [
+                np.sum(counted.sum(1) / own),
+                np.sum(precisions),
+                np.sum(is_relevant[:, 0]),
+                np.sum(is_relevant[:, : max(r, 1)].any(1)),
+            ]
+    return average_precision, totals, np.count_nonzero(others)
+
+
+def precision_at_k(ranked: np.ndarray, labels: Sequence[np.ndarray], k: int) -> float:
+    """Returns the share of an example's labels among its k best classes, in the mean.
+
+    Args:
+        ranked: int[examples, at least k], classes, the best first. With fewer columns
+            (fewer classes), ranks beyond them count as wrong.
+        labels: For each example, its labels, each once.
+        k: How many ranks count.
+
+    Returns:
+        mean over examples of |first k ranks in labels| / k.
+    """
+    hits = sum(
+        np.isin(best, own).sum()
+        for best, own in zip(ranked[:, :k], labels, strict=True)
+    )
+    return float(hits) / (k * len(ranked))

@@ -1,0 +1,104 @@
+"""Weights of a model as arrays, its outputs for many images, and its size."""
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+
+def values(variables: Iterable[tf.Variable]) -> list[np.ndarray]:
+    """Returns copies of the values of variables, in their order."""
+    return [variable.numpy() for variable in variables]
+
+
+def assign(
+    variables: Iterable[tf.Variable], values: Iterable[np.ndarray | tf.Tensor]
+) -> None:
+    """Gives variables their values.
+
+    Args:
+        variables: In the order of the values.
+        values: One for each variable, of its shape.
+
+    Raises:
+        ValueError: If there are more or fewer, or one has another shape.
+    """
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+_BATCH = 512
+
+
+def inference(model: tf.keras.Model) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns a function that applies a model to many images, as in a test.
+
+    Args:
+        model: From float32[examples, ...], with values in 0..255, to
+            float32[examples, outputs].
+
+    Returns:
+        Maps uint8[N, height, width, channels] to float32[N, outputs]. It always has the
+        weights that the model has then.
+    """
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, *model.input_shape[1:]], tf.uint8)]
+    )
+    def apply(images):
+        return model(tf.cast(images, tf.float32), training=False)
+
+    def infer(images: np.ndarray) -> np.ndarray:
+        starts = range(0, len(images), _BATCH)
+        return np.concatenate([apply(images[i : i + _BATCH]).numpy() for i in starts])
+
+    return infer
+
+
+_FLOAT = 4
+
+
+class ModelSize(NamedTuple):
+    """What a model takes in memory.
+
+    Attributes:
+        parameters: Bytes of its weights.
+        activations: Bytes that must be kept of each example for a gradient, at least:
+            the outputs of the layers that have weights.
+    """
+
+    parameters: int
+    activations: int
+
+
+def model_size(model_fn: Callable[[], tf.keras.Model]) -> ModelSize:
+    """Measures a model that may be too large to be built.
+
+    Args:
+        model_fn: Builds it. It is called inside a graph, where no weight gets a value.
+    """
+    with tf.Graph().as_default(), _quiet():
+        model = model_fn()
+        outputs = [
+            math.prod(layer.output_shape[1:]) for layer in model.layers if layer.weights
+        ]
+        return ModelSize(
+            _FLOAT * sum(math.prod(v.shape.as_list()) for v in model.variables),
+            _FLOAT * sum(outputs),
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides TensorFlow's warning of what Keras's BatchNorm uses in graphs."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
