@@ -1,4 +1,4 @@
-"""Starts from Keras's and this project's own files, and from files that hardly fit."""
+"""Starts from files of Keras and of this project, and from files that hardly fit."""
 
 import functools
 import hashlib
