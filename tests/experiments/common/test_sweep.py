@@ -14,7 +14,7 @@ import pytest
 
 from experiments.common import cells, jobs, sweep
 from tests import waiting
-from tests.experiments import run_folders
+from tests.experiments import program_server, run_folders
 from tff_fedss.errors import InvalidInputError
 
 TOYS = pathlib.Path(__file__).parents[1] / "toys"
@@ -34,18 +34,27 @@ def command(table, results_dir, *flags):
     return [*module, f"--results_dir={results_dir}", *flags]
 
 
-def run(*arguments):
-    return subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=waiting.LIMIT,
-    )
+@pytest.fixture(scope="module")
+def server(with_toys):
+    """A process that runs any program, and knows the toys."""
+    server = program_server.Server()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def run(server):
+    """Runs `table`: a table, its results folder, flags -> code, output, errors."""
+
+    def run(table, results_dir, *flags):
+        folder = f"--results_dir={results_dir}"
+        return server.run("experiments.common.sweep", table, folder, *flags)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def finished(run, tmp_path_factory):
     """The outcome of the command for three cells, and its results folder."""
     results_dir = tmp_path_factory.mktemp("results")
     return run("toy/1", results_dir, "--workers=2"), results_dir
@@ -53,50 +62,49 @@ def finished(tmp_path_factory):
 
 def test_a_paper_is_a_folder_and_a_failed_cell_stops_no_other(finished):
     outcome, results_dir = finished
-    assert outcome.returncode == 1
-    assert "FAILED: glyphs_neg_only_m41 seed 0" in outcome.stderr
-    assert "--num_negatives=41 is more than" in outcome.stderr
-    assert "2 of 3 runs are done." in outcome.stdout
+    assert outcome.code == 1
+    assert "FAILED: glyphs_neg_only_m41 seed 0" in outcome.errors
+    assert "--num_negatives=41 is more than" in outcome.errors
+    assert "2 of 3 runs are done." in outcome.output
     for cell in ("glyphs_fedss_m5", "glyphs_fedss_m10"):
         done = json.loads((results_dir / cell / "seed0" / "done.json").read_text())
         assert done["metric"] == "top1"
-        assert f"{cell} seed 0: done" in outcome.stdout
-    assert "# Three cells" in outcome.stdout
+        assert f"{cell} seed 0: done" in outcome.output
+    assert "# Three cells" in outcome.output
     assert (results_dir / "table1.md").exists()
 
 
-def test_what_is_done_is_not_run_again(finished):
+def test_what_is_done_is_not_run_again(run, finished):
     _, results_dir = finished
     paths = [*results_dir.glob("*/seed0/metrics.csv")]
     before = {path: path.stat().st_mtime_ns for path in paths}
     assert len(before) == 2
     outcome = run("toy/1", results_dir, "--cells=*fedss*")
-    assert outcome.returncode == 0, outcome.stderr
-    assert "2 of 2 runs are done." in outcome.stdout
+    assert outcome.code == 0, outcome.errors
+    assert "2 of 2 runs are done." in outcome.output
     # Another program may have had the runs; the page is written without any.
     (results_dir / "table1.md").unlink()
     outcome = run("toy/1", results_dir, "--report")
-    assert outcome.returncode == 0 and "# Three cells" in outcome.stdout
+    assert outcome.code == 0 and "# Three cells" in outcome.output
     assert (results_dir / "table1.md").exists()
     assert {path: path.stat().st_mtime_ns for path in paths} == before
 
 
-def test_a_list_has_a_command_for_each_run_that_is_missing(finished):
+def test_a_list_has_a_command_for_each_run_that_is_missing(server, run, finished):
     _, results_dir = finished
     outcome = run("toy/1", results_dir, "--list")
-    assert outcome.returncode == 0, outcome.stderr
-    (line,) = outcome.stdout.splitlines()
+    assert outcome.code == 0, outcome.errors
+    (line,) = outcome.output.splitlines()
     script, python, *arguments = shlex.split(line)
     assert pathlib.Path(script).name == "run.sh" and python == "python"
-    again = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False
-    )
-    assert again.returncode == 2 and "--num_negatives=41 is more" in again.stderr
+    module, *flags = arguments[arguments.index("-m") + 1 :]
+    again = server.run(module, *flags)
+    assert again.code == 2 and "--num_negatives=41 is more" in again.errors
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_table_leaves_runs_that_resume(tmp_path, number):
+def test_a_killed_table_leaves_runs_that_resume(run, tmp_path, number):
     arguments = command("toy/long", tmp_path, "--cells=long")
     with subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -110,16 +118,16 @@ def test_a_killed_table_leaves_runs_that_resume(tmp_path, number):
     _, alive = psutil.wait_procs(children, timeout=waiting.LIMIT)
     assert not alive
     assert list(folder.glob("round_*.npz"))
-    listed = run("toy/long", tmp_path, "--cells=long", "--list").stdout
+    listed = run("toy/long", tmp_path, "--cells=long", "--list").output
     assert len(listed.splitlines()) == 1
 
 
-def test_a_foreign_run_is_refused_by_its_program(tmp_path):
+def test_a_foreign_run_is_refused_by_its_program(run, tmp_path):
     run_folders.write_run(tmp_path, "glyphs_fedss_m5", 0, 50.0, rounds_done=1)
     outcome = run("toy/1", tmp_path, "--cells=glyphs_fedss_m5")
-    assert outcome.returncode == 1
+    assert outcome.code == 1
     difference = "--dataset=omniglot there, --dataset=glyphs:num_classes=40 here"
-    assert difference in outcome.stderr
+    assert difference in outcome.errors
 
 
 @pytest.mark.parametrize(
