@@ -1,20 +1,21 @@
 """Runs that start from weights that were trained before, and `./run.sh pretrain`."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from tests.datasets.images import own_images
-from tests.experiments import central_runs, program_server
+from tests.experiments import central_runs
 from tff_fedss import models
 
 SMALL = ("--image_size=16", "--epochs=2", "--batch_size=8", "--embedding_dim=8")
 
 
 @pytest.fixture(scope="module")
-def run():
-    """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
-    with program_server.serve("experiments.fedss.pretrain") as run:
-        yield run
+def run(server):
+    """Runs the program in a process: flags -> (exit code, stdout, stderr)."""
+    return functools.partial(server.run, "experiments.fedss.pretrain")
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
+import functools
+
 import numpy as np
 import pytest
 
 from tests import labelled_blobs
 from tests.datasets.images import own_images
-from tests.experiments import central_runs, killing, program_server
+from tests.experiments import central_runs, killing
 
 SMALL = (
     "--dataset=mnist",
@@ -24,10 +26,9 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def run():
-    """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
-    with program_server.serve("experiments.leap.train") as run:
-        yield run
+def run(server):
+    """Runs the program in a process: flags -> (exit code, stdout, stderr)."""
+    return functools.partial(server.run, "experiments.leap.train")
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,12 @@
+import functools
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from experiments.common import run_encoder
 from tests.datasets.images import own_images
-from tests.experiments import central_runs, program_server
+from tests.experiments import central_runs
 from tests.experiments.central_runs import rows_of
 
 SMALL = (
@@ -18,10 +20,9 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def run():
-    """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
-    with program_server.serve("experiments.moco.train") as run:
-        yield run
+def run(server):
+    """Runs the program in a process: flags -> (exit code, stdout, stderr)."""
+    return functools.partial(server.run, "experiments.moco.train")
 
 
 @pytest.fixture(scope="module")

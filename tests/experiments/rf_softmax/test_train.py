@@ -1,9 +1,11 @@
+import functools
+
 import numpy as np
 import pytest
 
 from experiments.common import run_encoder
 from tests.datasets.images import own_images
-from tests.experiments import central_runs, program_server
+from tests.experiments import central_runs
 
 SMALL_TEXT = (
     "--task=ptb",
@@ -19,10 +21,9 @@ SMALL_TEXT = (
 
 
 @pytest.fixture(scope="module")
-def run():
-    """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
-    with program_server.serve("experiments.rf_softmax.train") as run:
-        yield run
+def run(server):
+    """Runs the program in a process: flags -> (exit code, stdout, stderr)."""
+    return functools.partial(server.run, "experiments.rf_softmax.train")
 
 
 @pytest.fixture
