@@ -87,8 +87,8 @@ def writing(path: str | os.PathLike) -> Iterator[None]:
         raise io_error(error, path, "cannot be written") from error
 
 
-def make_folder(path: str | os.PathLike, name: str | None = None) -> None:
-    """Makes a folder and those above it, where they are not there.
+def make_folder(path: str | os.PathLike, name: str | None = None) -> pathlib.Path:
+    """Makes a folder and those above it, where they are not there, and returns it.
 
     Args:
         path: The folder.
@@ -104,6 +104,7 @@ def make_folder(path: str | os.PathLike, name: str | None = None) -> None:
         if isinstance(error, FileExistsError):
             error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         raise io_error(error, name or path, "cannot be created") from error
+    return pathlib.Path(path)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,8 @@ import time
 
 from experiments.benchmarks import contest, table
 from experiments.benchmarks.workload import Workload
-from experiments.common import config, output_files, program
+from experiments.common import config, program
+from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 
 _WORKLOADS = (
@@ -107,7 +108,9 @@ def main(config: Config) -> None:
             raise InvalidInputError(f"{script.name} failed; its message is above.")
         return
     names, workloads = _names(config), _workloads(config)
-    output_dir = output_files.create_folder(config.output_dir)
+    output_dir = files.make_folder(
+        config.output_dir, f"--output_dir={config.output_dir}"
+    )
     log_dir = output_dir / "logs"
     shutil.rmtree(log_dir, ignore_errors=True)
     results, begun = [], time.monotonic()

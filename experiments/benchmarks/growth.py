@@ -30,8 +30,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.benchmarks import peak_memory
-from experiments.common import config, output_files, program
-from tff_fedss import algorithms, metrics, models, runtime
+from experiments.common import config, program
+from tff_fedss import algorithms, files, metrics, models, runtime
 
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_IMAGES, _BATCH_SIZE = 96, 32
@@ -92,13 +92,13 @@ def measure(all_series: Mapping[str, Sequence[Case]], repeats: int, folder: str)
         repeats: Rounds of each case that count.
         folder: Where the files go.
     """
-    output_dir = output_files.create_folder(folder)
+    output_dir = files.make_folder(folder, f"--output_dir={folder}")
     rows: list[dict[str, Any]] = []
     for name, cases in all_series.items():
         rows += [{"series": name, **row} for row in _measure(cases, repeats)]
         table = with_ratios(pd.DataFrame(rows))
-        output_files.write_text(output_dir / "growth.csv", table.to_csv(index=False))
-        output_files.write_text(output_dir / "growth.md", _as_markdown(table, repeats))
+        files.write_text(output_dir / "growth.csv", table.to_csv(index=False))
+        files.write_text(output_dir / "growth.md", _as_markdown(table, repeats))
     print((output_dir / "growth.md").read_text())
     print(f"Written to {output_dir}/growth.csv and .md")
 

@@ -12,8 +12,8 @@ import pandas as pd
 
 from experiments.benchmarks import contest
 from experiments.benchmarks.contest import Result
-from experiments.common import output_files, plots
-from tff_fedss import training
+from experiments.common import plots
+from tff_fedss import files, training
 
 _OURS = ("ours_in_process", "ours_native")
 _TFF = "tff_fed_avg"
@@ -87,7 +87,7 @@ def write(
         ("benchmark_rounds.csv", pd.DataFrame(_rounds(results)).to_csv(index=False)),
         ("benchmark.md", "\n\n".join(filter(None, page)) + "\n"),
     ):
-        output_files.write_text(output_dir / name, content)
+        files.write_text(output_dir / name, content)
     _plot(groups, output_dir / "benchmark.png")
 
 

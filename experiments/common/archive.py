@@ -34,13 +34,7 @@ _PRESET = 9
 
 
 def read(path: str | os.PathLike) -> dict[str, bytes]:
-    """Reads an archive.
-
-    Args:
-        path: The archive.
-
-    Returns:
-        The content of each file, by its path in the archive.
+    """Returns the content of each file of an archive, by its path in there.
 
     Raises:
         InvalidInputError: If the archive is missing, damaged or too large, or a member
@@ -88,16 +82,7 @@ def _contents(archive: tarfile.TarFile, path: str | os.PathLike) -> dict[str, by
 
 
 def write(path: str | os.PathLike, contents: Mapping[str, bytes]) -> None:
-    """Writes an archive whole or not at all; the same contents give the same bytes.
-
-    Args:
-        path: The archive.
-        contents: The content of each file, by its path in the archive.
-
-    Raises:
-        InvalidInputError: If there can be no such file.
-        RunStoppedError: If it cannot be written.
-    """
+    """Writes an archive whole or not at all; the same contents give the same bytes."""
     unpacked = io.BytesIO()
     with tarfile.open(fileobj=unpacked, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted(contents):
@@ -108,12 +93,7 @@ def write(path: str | os.PathLike, contents: Mapping[str, bytes]) -> None:
 
 
 def write_runs(path: str | os.PathLike, results_dir: str | os.PathLike) -> None:
-    """Writes the finished runs of a results folder as an archive, see `write`.
-
-    Args:
-        path: The archive.
-        results_dir: Holds CELL/seedK/, with names of cells of one part or more.
-    """
+    """Writes the finished runs of a results folder, CELL/seedK/, as an archive."""
     results_dir = pathlib.Path(results_dir)
     runs = sorted(done.parent for done in results_dir.rglob(run_files.DONE))
     write(

@@ -145,8 +145,7 @@ def table(
     """Makes a table of a list of cells, and of what its page shows.
 
     Raises:
-        ValueError: If two cells have one name or one place on the page, or one starts
-            from another table's.
+        ValueError: If two cells have one name, or one row and column of the page.
     """
     by_name = {cell.name: cell for cell in cells}
     if len(by_name) < len(cells):
@@ -155,9 +154,6 @@ def table(
         places = {(cell.row or cell.title, cell.column) for cell in cells}
         if len(places) < len(cells):
             raise ValueError(f"two cells of {title} have one row and column")
-    for cell in cells:
-        if cell.start is not None and cell.start not in by_name:
-            raise ValueError(f"{cell.name} starts from {cell.start}, which is no cell")
     return Table(title, program, by_name, results, seeds, **page)
 
 
@@ -167,11 +163,7 @@ def tables_of(paper: str) -> Mapping[tuple[str, str], Table]:
 
 
 def find(paper: str, name: str) -> Cell:
-    """Returns a cell of a paper.
-
-    Args:
-        paper: The paper.
-        name: TABLE/SCALE/CELL.
+    """Returns a cell of a paper by its name, TABLE/SCALE/CELL.
 
     Raises:
         InvalidInputError: If there is no such cell; it names those that there are.

@@ -16,17 +16,14 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from experiments.common.jobs import Job, Process
+from experiments.common.jobs import Job
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.runtime import cluster_machines
 
 
-def on_cluster(address: str) -> Callable[[Job, int], Process]:
+def on_cluster(address: str) -> Callable[[Job, int], "_RemoteRun"]:
     """Returns a function that starts a job on a cluster, on a GPU if it has any.
-
-    Args:
-        address: See `cluster_machines.connect`.
 
     Raises:
         InvalidInputError: If it cannot be reached, or a machine has another version.
@@ -85,7 +82,7 @@ _run, _read = _sent_as_code()
 
 
 class _RemoteRun:
-    """A run on the cluster, with the methods of `jobs.Process`."""
+    """A run on the cluster, with the methods of a `subprocess.Popen`."""
 
     def __init__(self, ray: Any, task: Any, job: Job):
         self._ray, self._job = ray, job

@@ -21,10 +21,7 @@ _MEASUREMENT = frozenset(
 
 
 def check_same_cell(runs: Sequence[Run]) -> None:
-    """Checks that runs may be averaged: they differ in the seed alone.
-
-    Args:
-        runs: Of one cell.
+    """Checks that the runs of a cell may be averaged: they differ in the seed alone.
 
     Raises:
         InvalidInputError: If a flag that decides results differs, or the data, or the
@@ -51,9 +48,7 @@ def check_same_cell(runs: Sequence[Run]) -> None:
 def check_same_table(runs: Sequence[Run], may_differ: Collection[str] = ()) -> None:
     """Checks that cells may be compared: they differ in what defines a cell alone.
 
-    Args:
-        runs: Of all cells.
-        may_differ: More flags in which they are meant to differ.
+    They may also differ in the flags `may_differ`.
 
     Raises:
         InvalidInputError: If another flag that decides results differs, or the data, or
@@ -97,10 +92,7 @@ def _comparable(flags: Flags, name: str) -> str | bool | None:
 def _check_origins(runs: Sequence[Run], of_data: Collection[str] = ()) -> None:
     """Checks that runs that say what they have read, have read the same.
 
-    Args:
-        runs: The runs.
-        of_data: Flags that may say which data are read: runs that differ in one need
-            not have read the same.
+    Those that differ in a flag of `of_data`, which says which data are read, need not.
     """
     firsts: dict[tuple, Run] = {}
     for run in runs:

@@ -20,7 +20,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from absl import flags
@@ -35,39 +35,10 @@ _PLACEHOLDERS = {int: "INT", float: "FLOAT", str: "STRING", tuple: "STRINGS"}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Flag:
-    """A declared flag: the arguments of `flag`, its name and its type."""
+class Flag:
+    """A declared flag, see `flag`.
 
-    help: str
-    group: str | None
-    low: float | None
-    high: float | None
-    choices: Sequence[str] | None
-    words: Mapping[str, option_words.Word] | None
-    decides: bool
-    needed: str | None
-    marks: tuple[str, ...]
-    name: str = ""
-    kind: type = str
-
-
-def flag(
-    default: Any,
-    help: str,  # As absl calls it.
-    *,
-    group: str | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    choices: Sequence[str] | None = None,
-    words: Mapping[str, option_words.Word] | None = None,
-    decides: bool = True,
-    needed: str | None = None,
-    marks: tuple[str, ...] = (),
-) -> Any:
-    """Declares a flag, as the field of a dataclass.
-
-    Args:
-        default: Its value where the user gives none.
+    Attributes:
         help: For --help.
         group: Its topic there; the flags after it in the class have it, too, up to one
             that names another. Flags of no topic come first, by name.
@@ -77,12 +48,29 @@ def flag(
         words: The words that it takes, with their options, see `option_words`.
         decides: Whether it decides what comes out of a run, so that flags.txt has it
             and a results folder belongs to its value.
+        off: The value that is the same as none: it is left open (None).
         needed: Says that it cannot be left open, and why: what follows `--name=`, such
             as "DIR is needed.".
-        marks: What else it decides, see `Config.marked`.
+        name: The name of its field.
+        kind: The type of its values.
     """
-    declared = _Flag(help, group, low, high, choices, words, decides, needed, marks)
-    return dataclasses.field(default=default, metadata={_KEY: declared})
+
+    help: str
+    group: str | None = None
+    low: float | None = None
+    high: float | None = None
+    choices: Sequence[str] | None = None
+    words: Mapping[str, option_words.Word] | None = None
+    decides: bool = True
+    off: str | bool | None = None
+    needed: str | None = None
+    name: str = ""
+    kind: type = str
+
+
+def flag(default: Any, help: str, **options: Any) -> Any:
+    """Declares a flag with its default, as the field of a dataclass; see `Flag`."""
+    return dataclasses.field(default=default, metadata={_KEY: Flag(help, **options)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +78,7 @@ class Config:
     """What a user asks of a program. The programs have subclasses."""
 
     @classmethod
-    def flags(cls) -> dict[str, _Flag]:
+    def flags(cls) -> dict[str, Flag]:
         """Returns the flags by name: those of a class before those it inherits."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
         hints = typing.get_type_hints(cls)
@@ -119,14 +107,6 @@ class Config:
             }
         )
 
-    def marked(self, mark: str) -> dict[str, Any]:
-        """Returns the values of the flags with a mark, by name."""
-        return {
-            name: getattr(self, name)
-            for name, own in self.flags().items()
-            if mark in own.marks
-        }
-
     def chosen(self, name: str) -> option_words.Chosen:
         """Returns the word of a flag that takes one, and its options.
 
@@ -138,34 +118,21 @@ class Config:
         words = self.flags()[name].words
         return option_words.parse(name, getattr(self, name) or next(iter(words)), words)
 
-    def filled(self, settings: Any) -> Self:
-        """Returns a copy in which what was open has the values of other settings.
-
-        Args:
-            settings: A dataclass. Its attributes that are no flag of this name, or one
-                that is not open, are passed over.
-        """
-        names = self.flags()
-        return dataclasses.replace(
-            self,
-            **{
-                field.name: getattr(settings, field.name)
-                for field in dataclasses.fields(settings)
-                if field.name in names and getattr(self, field.name) is None
-            },
-        )
+    def filled(self, settings: Mapping[str, Any]) -> Self:
+        """Returns a copy in which flags that were open have the values of settings."""
+        is_open = {
+            name: value
+            for name, value in settings.items()
+            if name in self.flags() and getattr(self, name) is None
+        }
+        return dataclasses.replace(self, **is_open)
 
 
 _ConfigT = TypeVar("_ConfigT", bound=Config)
 
 
 def define(defaults: Config, flag_values: flags.FlagValues) -> None:
-    """Defines flags for absl.
-
-    Args:
-        defaults: Which, and with what defaults.
-        flag_values: Where.
-    """
+    """Defines the flags of a program for absl."""
     for name, own in defaults.flags().items():
         default = getattr(defaults, name)
         # For --helpfull they are flags of the program, not of this module.
@@ -202,11 +169,7 @@ def undefine(defaults: Config, flag_values: flags.FlagValues) -> None:
 
 
 def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
-    """Returns what the user asks for.
-
-    Args:
-        defaults: As for `define`.
-        flag_values: Where the flags are, parsed.
+    """Returns what the user asks for, by flags that `define` has defined.
 
     Raises:
         InvalidInputError: If a flag is missing that cannot be left open, or a number
@@ -227,6 +190,8 @@ def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
             values[name] = tuple(value)
         if own.words and value is not None:
             values[name] = str(option_words.parse(name, value, own.words))
+        if own.off is not None and values[name] == own.off:
+            values[name] = None
     # Errors of wrong values come before those of missing ones.
     for name, own in defaults.flags().items():
         if own.needed and values[name] in (None, ""):
@@ -235,11 +200,7 @@ def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
 
 
 def parse(defaults: _ConfigT, *arguments: str) -> _ConfigT:
-    """Returns what arguments ask for, without a program around it.
-
-    Args:
-        defaults: As for `define`.
-        *arguments: Of a command line.
+    """Returns what arguments of a command line ask for, see `read`.
 
     Raises:
         absl.flags.Error: If one does not parse.
@@ -251,18 +212,12 @@ def parse(defaults: _ConfigT, *arguments: str) -> _ConfigT:
     return read(defaults, flag_values)
 
 
-def help_of(defaults: Config, topics: Collection[str] | None = None) -> list[str]:
-    """Writes what --help says of the flags: a text for each topic.
-
-    Args:
-        defaults: The flags and their defaults.
-        topics: Those to write of; by default all. Flags of no topic are always there.
-    """
+def help_of(defaults: Config) -> list[str]:
+    """Writes what --help says of the flags: a text for each topic."""
     own = defaults.flags().values()
     by_topic = {"Flags": sorted((f for f in own if not f.group), key=lambda f: f.name)}
-    for declared in own:
-        if declared.group and (topics is None or declared.group in topics):
-            by_topic.setdefault(declared.group, []).append(declared)
+    for declared in filter(lambda f: f.group, own):
+        by_topic.setdefault(declared.group, []).append(declared)
     return [
         "\n".join(
             [f"{topic}:", *(_help_of(f, getattr(defaults, f.name)) for f in members)]
@@ -272,7 +227,7 @@ def help_of(defaults: Config, topics: Collection[str] | None = None) -> list[str
     ]
 
 
-def _help_of(own: _Flag, default: Any) -> str:
+def _help_of(own: Flag, default: Any) -> str:
     value = _PLACEHOLDERS.get(own.kind)
     if own.kind is str and (own.choices or own.words):
         value = "|".join(own.choices or own.words)

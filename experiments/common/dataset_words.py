@@ -53,11 +53,6 @@ def partitions(spec: tasks.DatasetSpec) -> dict[str, Word]:
 def keywords(dataset: Chosen, data_dir: str | None, flag: str) -> dict[str, Any]:
     """Returns what a data set with clients is loaded with, so far as a user says it.
 
-    Args:
-        dataset: One of `tasks.DATASETS`.
-        data_dir: The value of --data_dir.
-        flag: The name of the flag that says which data set.
-
     Raises:
         InvalidInputError: If the data set is not read from a --data_dir.
     """
@@ -71,11 +66,7 @@ def keywords(dataset: Chosen, data_dir: str | None, flag: str) -> dict[str, Any]
 
 
 def central(known: Iterable[str]) -> dict[str, Word]:
-    """Returns the words for data sets without clients.
-
-    Args:
-        known: Those of a program, beside `OWN_IMAGES`.
-    """
+    """Returns the words for data sets without clients: known ones, and `OWN_IMAGES`."""
     return {
         **dict.fromkeys(known, Word()),
         "images": option_words.word(
@@ -90,11 +81,7 @@ def central(known: Iterable[str]) -> dict[str, Word]:
 
 
 def open_index(dataset: Chosen, data_dir: str | None) -> images.ImageIndex:
-    """Indexes other people's images.
-
-    Args:
-        dataset: "tfds", or what is read as "images" are.
-        data_dir: Where they are.
+    """Indexes other people's images: of "tfds", or else read as "images" are.
 
     Raises:
         InvalidInputError: If they are not there, ambiguous or damaged.
@@ -117,11 +104,6 @@ def load_labelled(
     dataset: Chosen, data_dir: str | None, image_size: int | None
 ) -> labelled_images.LabelledImages:
     """Loads labelled images: other people's, or known ones by their name.
-
-    Args:
-        dataset: One of `OWN_IMAGES`, or of `labelled_images.SOURCES`.
-        data_dir: Where they are.
-        image_size: See `labelled_images.load`.
 
     Raises:
         InvalidInputError: If the data are not there, damaged or larger than memory.

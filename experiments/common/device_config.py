@@ -1,13 +1,11 @@
 """The flags that say which GPUs a program uses, and with what precision it computes."""
 
 import dataclasses
-from typing import TypeVar
 
 from experiments.common import config
 from tff_fedss import runtime
 
 _TOPIC = "Where it runs"
-_WARM_START = ("warm_start",)  # See `experiments.fedss.run_config`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,15 +19,13 @@ class GpuConfig(config.Config):
         low=0,
         decides=False,
     )
-    # Those that decide results are open by default, and off: a run without them is
-    # one of before there were such flags.
     deterministic: bool | None = config.flag(
         None,
         "Same seed, same bytes on a GPU, too: its kernels add in a fixed order, some "
         "of them slower. CPUs need no such thing, but compute other bytes with it. A "
         "published --cell has it where there are GPUs.",
         group=_TOPIC,
-        marks=_WARM_START,
+        off=False,
     )
     precision: str | None = config.flag(
         None,
@@ -38,7 +34,7 @@ class GpuConfig(config.Config):
         "Default: float32.",
         group=_TOPIC,
         choices=("float32", "tf32"),
-        marks=_WARM_START,
+        off="float32",
     )
 
     @property
@@ -65,37 +61,23 @@ class DeviceConfig(GpuConfig):
         "float32.",
         group=_TOPIC,
         choices=("float32", "tf32", "mixed"),
-        marks=_WARM_START,
+        off="float32",
     )
 
 
-_ConfigT = TypeVar("_ConfigT", bound=config.Config)
-
-
-def configure_gpus(asked: _ConfigT) -> _ConfigT:
-    """Does what the flags say, before TensorFlow is used.
-
-    Args:
-        asked: Those of any program.
-
-    Returns:
-        The flags; a switch that is off counts as one that was not given.
+def configure_gpus(asked: config.Config) -> None:
+    """Does what the flags of any program say, before TensorFlow is used.
 
     Raises:
         InvalidInputError: If TensorFlow does not see so many GPUs.
     """
     if not isinstance(asked, GpuConfig):
         runtime.configure_gpus()
-        return asked
+        return
     runtime.configure_gpus(
         asked.used_gpus,
         clients_per_gpu=asked.clients_at_once,
         deterministic=bool(asked.deterministic),
         tf32=asked.precision == "tf32",
         mixed_precision=asked.precision == "mixed",
-    )
-    return dataclasses.replace(
-        asked,
-        deterministic=asked.deterministic or None,
-        precision=None if asked.precision == "float32" else asked.precision,
     )

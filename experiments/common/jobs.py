@@ -10,10 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from experiments.common import output_files
-from tff_fedss import progress
+from tff_fedss import files, progress
 
 _PR_SET_PDEATHSIG = 1
 
@@ -64,34 +62,17 @@ class Job:
         return "its log cannot be read"
 
 
-class Process(Protocol):
-    """A run at work, with the methods of `subprocess.Popen`."""
-
-    def poll(self) -> int | None:
-        """Returns the exit code, or None while the run is at work."""
-
-    def terminate(self) -> None:
-        """Asks the run to save its state and to end."""
-
-    def wait(self) -> object:
-        """Waits for the end of a run that was asked to end."""
-
-
 def run_all(
-    jobs: Sequence[Job], num_slots: int, begin: Callable[[Job, int], Process]
+    jobs: Sequence[Job], num_slots: int, begin: Callable[[Job, int], subprocess.Popen]
 ) -> None:
-    """Runs every job that is not done.
+    """Runs every job that is not done, `num_slots` at a time.
 
     A job that starts from another one waits for it. Jobs that fail stop no others. If
-    this process is stopped, the runs save their state and end.
-
-    Args:
-        jobs: The jobs.
-        num_slots: The number of jobs at work at the same time.
-        begin: Starts a job in a slot.
+    this process is stopped, the runs save their state and end. `begin` starts a job in
+    a slot and returns a process, or what has its methods.
     """
     waiting = [job for job in jobs if not job.is_done]
-    running: dict[int, tuple[Job, Process]] = {}
+    running: dict[int, tuple[Job, subprocess.Popen]] = {}
     options = {"initial": len(jobs) - len(waiting), "delay": 0}
     bar = progress.bar("Runs", len(jobs), "runs", **options)
     try:
@@ -100,7 +81,9 @@ def run_all(
                 unfinished = [*waiting, *(job for job, _ in running.values())]
                 if (job := next_job(waiting, unfinished)) is not None:
                     waiting.remove(job)
-                    output_files.create_folder(job.folder.parent, "results_dir")
+                    files.make_folder(
+                        job.folder.parent, f"--results_dir={job.folder.parent}"
+                    )
                     running[slot] = job, begin(job, slot)
             time.sleep(0.5)
             for slot, (job, process) in list(running.items()):
@@ -124,16 +107,16 @@ def next_job(waiting: Sequence[Job], unfinished: Sequence[Job]) -> Job | None:
     return next((job for job in waiting if job.start not in open_folders), None)
 
 
-def local(num_slots: int, gpus: Sequence[str]) -> Callable[[Job, int], Process]:
-    """Returns a function that starts a job on this machine.
+def local(
+    num_slots: int, gpus: Sequence[str]
+) -> Callable[[Job, int], subprocess.Popen]:
+    """Returns a function that starts a job in a slot of this machine.
 
-    Args:
-        num_slots: The number of slots; each has an equal share of the cores.
-        gpus: The numbers of the GPUs; each slot has one of them, if there are any.
+    Each slot has an equal share of the cores and, if there are any, one of the GPUs.
     """
     cores = sorted(os.sched_getaffinity(0))
 
-    def begin(job: Job, slot: int) -> Process:
+    def begin(job: Job, slot: int) -> subprocess.Popen:
         share = cores[slot % len(cores) :: num_slots]
 
         def prepare() -> None:

@@ -4,16 +4,14 @@ What the programs share that train one thing without clients: rf_softmax, partia
 leap, moco and `fedss.pretrain`.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from experiments.common import config, output_files, plots
+from experiments.common import config, plots
 from tff_fedss import training
 from tff_fedss.errors import InvalidInputError
 
 _TOPIC = "The run"
-_ConfigT = TypeVar("_ConfigT", bound=config.Config)
 
 
 def results_dir() -> Any:
@@ -28,20 +26,14 @@ def results_dir() -> Any:
     )
 
 
-def seed(high: int = 2**31 - 2, marks: tuple[str, ...] = ()) -> Any:
-    """Declares --seed.
-
-    Args:
-        high: The largest.
-        marks: See `config.flag`.
-    """
+def seed(high: int = 2**31 - 2) -> Any:
+    """Declares --seed, up to a largest one."""
     return config.flag(
         0,
         "Decides every random draw: same seed, same results.",
         group=_TOPIC,
         low=0,
         high=high,
-        marks=marks,
     )
 
 
@@ -56,20 +48,9 @@ def checkpoints(default: int) -> Any:
 
 
 def by_dataset(settings: Mapping[str, Mapping[str, Any]], name: str) -> str:
-    """Writes the defaults of a flag for its help.
-
-    Args:
-        settings: Defaults by flag, by what they are for.
-        name: The flag.
-    """
+    """Writes a flag's defaults for its help, of settings by data set and flag."""
     values = [f"{key} {own[name]}" for key, own in settings.items() if name in own]
     return f" Default: {', '.join(values)}."
-
-
-def filled(asked: _ConfigT, settings: Mapping[str, Any]) -> _ConfigT:
-    """Returns the flags with defaults, by flag, where they were left open."""
-    is_open = {k: v for k, v in settings.items() if getattr(asked, k) is None}
-    return dataclasses.replace(asked, **is_open)
 
 
 def check_image_size(asked: config.Config, flag: str) -> None:
@@ -134,7 +115,7 @@ def run(
     folder.open({"data": trained.task.fingerprint(), **inputs()})
     try:
         starts = folder.resume([trained], unit)
-        with output_files.drawing_afterwards(lambda: _plot(folder, trained, curves)):
+        with plots.drawing_afterwards(lambda: _plot(folder, trained, curves)):
             training.train(
                 [trained],
                 rounds,

@@ -19,14 +19,7 @@ _MAX_CLIENTS = 1000
 
 
 def matrix(title: str, num_rows: int, num_columns: int, copies: int = 1) -> dict:
-    """Counts copies of float32[rows, columns], such as W and its momentum.
-
-    Args:
-        title: What to call it.
-        num_rows: Such as n.
-        num_columns: Such as d.
-        copies: How many there are.
-    """
+    """Counts copies of float32[rows, columns], such as W and its momentum."""
     times = f"{copies} x " if copies > 1 else ""
     return {
         f"{title} ({times}{num_rows:,} x {num_columns:,} numbers)": _FLOAT
@@ -49,12 +42,8 @@ def network(
 ) -> dict:
     """Counts a network in training: its weights, and what a gradient needs.
 
-    Args:
-        title: What to call it.
-        model_fn: Builds it; no weight gets a value.
-        batch_size: Examples at the same time.
-        copies: How often the weights are there: once themselves, once as their
-            gradient, and as often as the optimizer keeps them.
+    The copies of the weights are themselves, their gradient, and what the optimizer
+    keeps. The model is built without values.
     """
     size = models.model_size(model_fn)
     return {
@@ -68,13 +57,7 @@ def network(
 
 
 def classifiers(methods: Collection[Any], num_classes: int, embedding_dim: int) -> dict:
-    """Counts the W of methods that run side by side, and their momentums.
-
-    Args:
-        methods: Of `fedss.methods.METHODS`, the values.
-        num_classes: n.
-        embedding_dim: d.
-    """
+    """Counts the W of `fedss.methods` that run side by side, and their momentums."""
     copies = sum(2 if method.has_clients else 1 for method in methods)
     return matrix("W and its momentum", num_classes, embedding_dim, copies)
 
@@ -89,16 +72,9 @@ def round_of_clients(
     clients_per_round: int,
     batch_size: int,
 ) -> dict:
-    """Counts what a round needs beside W: the rows of its clients, and phi.
+    """Counts what a round of `fedss.methods`, run one after another, needs beside W.
 
-    Args:
-        methods: Of `fedss.methods.METHODS`, the values, run one after another.
-        dataset: The data.
-        model_fn: Builds phi.
-        embedding_dim: d.
-        num_negatives: m.
-        clients_per_round: K.
-        batch_size: The mini-batch.
+    That is the rows of its clients, and phi.
     """
     needs = {}
     num_classes = dataset.num_classes
@@ -137,12 +113,7 @@ def sampling_tree(
 ) -> dict:
     """Counts the tree of a kernel-based sampler, and what makes its features.
 
-    Args:
-        sampler: Of `samplers.SAMPLERS`; the others have no tree.
-        num_classes: n.
-        embedding_dim: d.
-        num_frequencies: D, of rff.
-        leaf_size: B; None: the sampler's own, whose tree is small where it can be.
+    A leaf size of None is the sampler's own, whose tree is small where it can be.
     """
     if sampler == "rff":
         num_features = 2 * num_frequencies

@@ -2,8 +2,8 @@
 
 A number is the mean over the finished seeds of a cell ± their sample standard deviation
 (ddof = 1); of `Table.best_of` it is the best seed. A difference is the mean over the
-seeds that both cells have, ± half of its 95 % interval (see `paired`). The paper's
-numbers stand as paper.csv prints them.
+seeds that both cells have, ± half of its 95 % interval. The paper's numbers stand as
+paper.csv prints them.
 """
 
 import statistics
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.common import paired, plots, results
+from experiments.common import plots, results
 from experiments.common import table as tables
 from experiments.common.cells import Cell, Metric, Table
 
@@ -34,15 +34,7 @@ def page(
     paper: pd.DataFrame,
     num_seeds: int,
 ) -> list[str]:
-    """Returns the lines of the page below its header and above its notes.
-
-    Args:
-        table: The table.
-        runs: The runs by cell.
-        measured: The same, see `frame`.
-        paper: The paper's numbers of this table.
-        num_seeds: How many seeds each cell is to have.
-    """
+    """Returns the lines of the page below its header and above its notes."""
     metrics = [m for m in table.metrics if measured[m.name].notna().any()]
     metrics = metrics or list(table.metrics[:1])
     if not table.is_pivot:
@@ -200,7 +192,7 @@ def _difference_table(
     shown = [[name, *row] for name, row in rows.items() if any(row)]
     if not shown:
         return []
-    caption = f"{title}: {paired.CAPTION}"
+    caption = f"{title}: {tables.CAPTION}"
     return [caption, "", tables.as_markdown(header, shown), ""]
 
 
@@ -236,7 +228,7 @@ def _difference(
         for row, at in places
     ]
     scale = metric.difference_scale
-    return str(paired.between(*sides, scale, metric.difference_digits))
+    return str(tables.between(*sides, scale, metric.difference_digits))
 
 
 # --- The paper's numbers ----------------------------------------------------------
@@ -258,10 +250,10 @@ def _value_and_std(row: pd.Series) -> str:
 # --- What is read off curves ------------------------------------------------------
 
 
-def _late_gain(own: pd.DataFrame, metric: Metric) -> paired.Difference:
+def _late_gain(own: pd.DataFrame, metric: Metric) -> tables.Difference:
     """What the last quarter of the rounds brought, see `results.Run.late_gain`."""
     column = own.get(LATE + metric.name, pd.Series(dtype=float))
-    return paired.Difference(column.astype(float).dropna().tolist())
+    return tables.Difference(column.astype(float).dropna().tolist())
 
 
 def _late(table: Table, measured: pd.DataFrame) -> list[str]:
@@ -337,8 +329,7 @@ def notes(
             "it is at chance. Such a number says nothing of the method."
         )
     if table.has_late:
-        all_runs = [run for own in runs.values() for run in own]
-        late = results.late_note(all_runs, table.metrics[0].name)
+        late = _late_note(runs, table.metrics[0].name)
         found.append(
             f"Last quarter: the gain after 3/4 of the rounds, in points.{late}"
         )
@@ -348,6 +339,23 @@ def notes(
     if sources:
         found.append(f"The paper's numbers: {sources}.")
     return [*(f"- {note}" for note in found), "", *_other_numbers(table, paper)]
+
+
+def _late_note(runs: Runs, metric: str) -> str:
+    """Says since which round a late gain counts; "" if it is the last quarter."""
+    done = [run for own in runs.values() for run in own if run.is_done]
+    starts = {(run.late_start(metric), run.num_rounds) for run in done}
+    others = [
+        f"round {start:,} of {rounds:,}"
+        for start, rounds in starts
+        if start not in (None, results.LATE * rounds)
+    ]
+    if not others:
+        return ""
+    return (
+        f" It is counted from {', '.join(sorted(others))}, the measurement nearest to "
+        "three quarters."
+    )
 
 
 def _other_numbers(table: Table, paper: pd.DataFrame) -> list[str]:

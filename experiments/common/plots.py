@@ -9,7 +9,7 @@ import contextlib
 import io
 import math
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import matplotlib
@@ -130,16 +130,9 @@ def panel(
     scale: float = 1.0,
     **options,
 ) -> Panel:
-    """Makes a panel of a column of metrics.csv.
+    """Makes a panel of a column y of metrics.csv, times a scale, by a column x.
 
-    Args:
-        series: What to compare; one that has not measured it is left out.
-        x: The column along the axis; a row without it is at 0.
-        y: The column.
-        xlabel: See `Panel`.
-        ylabel: See `Panel`.
-        scale: The column is multiplied by it: 100 makes percent of shares.
-        **options: More of `Panel`.
+    A series that has not measured y is left out; a row without x is at 0.
     """
     curves = []
     for one in series:
@@ -155,17 +148,7 @@ def panel(
 def mean_curve(
     seeds: Sequence[Mapping[float, float]], label: str, look: Style, scale: float = 1.0
 ) -> Curve | None:
-    """Averages over seeds, at the points that all of them have.
-
-    Args:
-        seeds: For each of them y by x.
-        label: What the legend is to say.
-        look: How it is to look.
-        scale: y is multiplied by it.
-
-    Returns:
-        Mean and sample standard deviation; None if there is no such point.
-    """
+    """Averages y by x over seeds, at the points that all of them have, if any."""
     common = sorted(set.intersection(*map(set, seeds))) if seeds else []
     if not common:
         return None
@@ -191,12 +174,6 @@ def figure(path: pathlib.Path, *grid: int, **options) -> Iterator[tuple]:
             whole or not at all.
         *grid: Rows and columns of panels.
         **options: For `plt.subplots`.
-
-    Yields:
-        The figure and its panels.
-
-    Raises:
-        InvalidInputError: If it cannot be written.
     """
     options.setdefault("figsize", (6, 4))
     with plt.rc_context(_LOOK):
@@ -214,18 +191,22 @@ def figure(path: pathlib.Path, *grid: int, **options) -> Iterator[tuple]:
         files.write(pathlib.Path(path).with_suffix(suffix), content.getvalue())
 
 
+@contextlib.contextmanager
+def drawing_afterwards(draw: Callable[[], None]) -> Iterator[None]:
+    """Draws at the end of the body, and if possible also where that is stopped."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            draw()
+        raise
+    draw()
+
+
 def write_curves(path: pathlib.Path, panels: Iterable[Panel]) -> bool:
     """Draws panels of curves side by side, with one legend, and writes the figure.
 
-    Args:
-        path: As for `figure`.
-        panels: Those without a curve are left out.
-
-    Returns:
-        Whether there was anything to draw; if not, nothing is written.
-
-    Raises:
-        InvalidInputError: If it cannot be written.
+    Panels without a curve are left out. Returns whether any was left to write.
     """
     panels = [panel for panel in panels if panel.curves]
     if not panels:
@@ -246,12 +227,7 @@ def write_curves(path: pathlib.Path, panels: Iterable[Panel]) -> bool:
 
 
 def draw_panel(axes: plt.Axes, panel: Panel) -> None:
-    """Draws curves with their bands.
-
-    Args:
-        axes: Where.
-        panel: What.
-    """
+    """Draws curves with their bands."""
     for i, curve in enumerate(panel.curves):
         # Markers of one curve lie between those of the others.
         every = math.ceil(len(curve.x) / _MOST_MARKERS)
@@ -276,12 +252,7 @@ def draw_panel(axes: plt.Axes, panel: Panel) -> None:
 
 
 def log_axis(axes: plt.Axes, which: str) -> None:
-    """Makes an axis of what is drawn logarithmic, with several ticks in any range.
-
-    Args:
-        axes: What has been drawn already.
-        which: "x" or "y".
-    """
+    """Makes the axis "x" or "y" of a drawing logarithmic, with several ticks."""
     getattr(axes, f"set_{which}scale")("log")
     axis = getattr(axes, f"{which}axis")
     low, high = axis.get_view_interval()
@@ -314,11 +285,8 @@ def add_legend(
 ) -> None:
     """Puts one legend above all panels, unless no series has a label.
 
-    Args:
-        drawn: The figure.
-        panels: Its panels; series of the same label are taken for one.
-        ncols: In so many columns, or fewer, so that it is not wider than the figure; by
-            default by the figure's width.
+    Series of the same label are taken for one. It has `ncols` columns, or fewer, so
+    that it is not wider than the figure.
     """
     found = {}
     for axes in panels:
@@ -337,11 +305,7 @@ def add_legend(
 
 
 def seeds_note(curves: Iterable[Curve]) -> str:
-    """Says of how many seeds curves are, and what a band is; empty: of none.
-
-    Args:
-        curves: All of a figure.
-    """
+    """Says of how many seeds a figure's curves are, and what a band is."""
     counts = {curve.num_seeds for curve in curves} - {None}
     if not counts:
         return ""

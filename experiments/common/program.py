@@ -9,7 +9,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from absl import app, flags, logging
@@ -32,7 +32,6 @@ def run(
     argv: Sequence[str] | None = None,
     *,
     takes_arguments: bool = False,
-    topics: Collection[str] | None = None,
     paper: str | None = None,
 ) -> None:
     """Sets the TFF context, parses the flags, sets up GPUs and calls `main`.
@@ -51,7 +50,6 @@ def run(
         argv: Its name and flags; by default those of the command line.
         takes_arguments: Whether `main` also takes a list of what else is on the command
             line, such as everything after `--`. Else there must be nothing else.
-        topics: Those that `--help` has, see `config.help_of`.
         paper: Whose cells the program trains: --cell names one of them, for its flags.
 
     Raises:
@@ -70,7 +68,8 @@ def run(
             # TFF and TensorFlow report every file that they write.
             logging.set_verbosity(logging.WARNING)
         try:
-            asked = device_config.configure_gpus(config.read(defaults, flags.FLAGS))
+            asked = config.read(defaults, flags.FLAGS)
+            device_config.configure_gpus(asked)
             main(asked, *([list(arguments[1:])] if takes_arguments else []))
             sys.stdout.flush()  # Here, where an error can still be reported.
         except InvalidInputError as error:
@@ -102,7 +101,7 @@ def run(
             _fail(error)
     if _HELP & set(itertools.takewhile(lambda a: a != "--", arguments[1:])):
         try:
-            print(_help(defaults, topics, paper), flush=True)
+            print(_help(defaults, paper), flush=True)
         except BrokenPipeError:
             _end_with_broken_pipe()
         sys.exit(0)
@@ -121,22 +120,20 @@ def run(
 
 
 def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:
-    """Replaces --cell by the flags of its cell; flags after it win.
+    """Puts the flags of the cell that --cell names before all others, which win.
 
     Raises:
         InvalidInputError: If the paper has no such cell.
     """
-    expanded: list[str] = []
-    for argument in arguments:
-        name, equals, value = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and equals and name == "cell":
-            expanded += cells.as_arguments(cells.find(paper, value).settings)
-            # Published numbers are to come out again. On CPUs they do anyway.
-            if tf.config.list_physical_devices("GPU"):
-                expanded.append("--deterministic")
-        else:
-            expanded.append(argument)
-    return expanded
+    named = [x for x in arguments[1:] if re.match("--?cell=", x)]
+    if not named:
+        return list(arguments)
+    cell = cells.find(paper, named[-1].partition("=")[2])
+    own = cells.as_arguments(cell.settings)
+    # Published numbers are to come out again. On CPUs they do anyway.
+    if tf.config.list_physical_devices("GPU"):
+        own.append("--deterministic")
+    return [arguments[0], *own, *(x for x in arguments[1:] if x not in named)]
 
 
 def _with_flags(message: str, defaults: config.Config) -> str:
@@ -149,9 +146,7 @@ def _with_flags(message: str, defaults: config.Config) -> str:
     return re.sub(rf"`({names})`", r"--\1", message)
 
 
-def _help(
-    defaults: config.Config, topics: Collection[str] | None, paper: str | None
-) -> str:
+def _help(defaults: config.Config, paper: str | None) -> str:
     """The docstring of the program and its flags, by topic."""
     parts = [(sys.modules["__main__"].__doc__ or "").strip()]
     if paper is not None:
@@ -160,7 +155,7 @@ def _help(
             f"experiments/{paper}/cells.py, such as\n      "
             f"--cell={cells.example(paper)}. Flags after it win."
         )
-    return "\n\n".join([*parts, *config.help_of(defaults, topics)])
+    return "\n\n".join([*parts, *config.help_of(defaults)])
 
 
 def _parse_flags(argv: Sequence[str], takes_arguments: bool) -> Sequence[str]:

@@ -24,7 +24,6 @@ import pandas as pd
 
 from experiments.common import (
     comparable,
-    output_files,
     plots,
     results,
     sources,
@@ -32,6 +31,7 @@ from experiments.common import (
 )
 from experiments.common import page as page_lib
 from experiments.common.cells import Cell, Table, as_texts
+from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 
 _MOST_CURVES = 12
@@ -47,7 +47,7 @@ def write_table(
     command: Sequence[str],
     output_dir: pathlib.Path | None = None,
 ) -> str:
-    """Writes NAME.md, NAME.csv (a row for each run) and figures.
+    """Writes NAME.md, NAME.csv (a row for each run) and figures; returns the page.
 
     Args:
         name: The name of the table, and its scale.
@@ -56,9 +56,6 @@ def write_table(
         num_seeds: How many seeds each cell is to have.
         command: What was given to write it, argument by argument.
         output_dir: Where to write; by default the results_dir.
-
-    Returns:
-        The page, in Markdown.
 
     Raises:
         InvalidInputError: If there is no run of the table, a file of one is damaged, or
@@ -69,7 +66,7 @@ def write_table(
     stem = f"table{number}" if number.isdecimal() else number
     if output_dir is None:
         output_dir = results_dir if results_dir.is_dir() else results_dir.parent
-    folder = output_files.create_folder(output_dir)
+    folder = files.make_folder(output_dir, f"--output_dir={output_dir}")
     measured = frame(table, runs)
     paper = _paper_values(table, number)
     draw = table.draw or draw_curves
@@ -89,8 +86,8 @@ def write_table(
         ]
     )
     text = text.rstrip("\n") + "\n"
-    output_files.write_text(folder / f"{stem}.md", text)
-    output_files.write_text(folder / f"{stem}.csv", measured.to_csv(index=False))
+    files.write_text(folder / f"{stem}.md", text)
+    files.write_text(folder / f"{stem}.csv", measured.to_csv(index=False))
     return text
 
 

@@ -10,8 +10,8 @@ not get into a table.
 import dataclasses
 import pathlib
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from experiments.common import sources
 from tff_fedss import training
@@ -21,7 +21,7 @@ from tff_fedss.training import run_files
 Flags = Mapping[str, str]
 
 # Of the rounds, before the last quarter: does a run still rise?
-_LATE = 0.75
+LATE = 0.75
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +32,6 @@ class RunKind:
         program: Its name, as `./run.sh` knows it.
         run_name: Finds the name of a run, which stands in its files, from its flags.
         choices: Flags that must be there, and the values that they may have.
-        whole_numbers: Flags that must be there and be whole numbers.
-        numbers: Flags that must be there and be numbers.
         length: The flag that says how many rounds a run is to have.
         columns: Those of metrics.csv in which every row but the first has a number.
         cell_flags: Those in which the cells of a table differ.
@@ -47,8 +45,6 @@ class RunKind:
     program: str
     run_name: Callable[[Flags], str]
     choices: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
-    whole_numbers: Sequence[str] = ("seed", "rounds")
-    numbers: Sequence[str] = ()
     length: str = "rounds"
     columns: Sequence[str] = ()
     cell_flags: frozenset[str] = frozenset()
@@ -113,19 +109,11 @@ class Run:
         return self.rows[-1]["round"] if self.rows else 0
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
-        """Returns rounds and the metric after them, in percent.
-
-        Args:
-            metric: A column of metrics.csv that holds shares.
-        """
+        """Returns rounds and a share of metrics.csv after them, in percent."""
         return [(r["round"], 100 * r[metric]) for r in self.rows if metric in r]
 
     def final(self, metric: str, scale: float = 100) -> float | None:
-        """Returns the metric after the last round; None if the run is unfinished.
-
-        Args:
-            metric: A column of metrics.csv.
-            scale: What to multiply it by: 100 makes percent of a share.
+        """Returns a column's last value, scaled; None if the run is unfinished.
 
         Raises:
             InvalidInputError: If the run is done but did not measure it.
@@ -146,27 +134,15 @@ class Run:
     def late_start(self, metric: str) -> int | None:
         """Returns the measured round that is nearest to three quarters of all.
 
-        Of two that are equally near it is the later one.
-
-        Args:
-            metric: A column of metrics.csv.
-
-        Returns:
-            The round; None if the metric was not measured before the last one.
+        Of two that are equally near it is the later one. None: the metric was not
+        measured before the last round.
         """
         measured = [row["round"] for row in self.rows if metric in row][:-1]
-        aim = _LATE * self.num_rounds
+        aim = LATE * self.num_rounds
         return min(measured, key=lambda k: (abs(k - aim), -k), default=None)
 
     def late_gain(self, metric: str) -> float | None:
-        """Returns the gain since `late_start`, in points of a hundred.
-
-        Args:
-            metric: A column of metrics.csv that holds shares.
-
-        Returns:
-            The gain; None if it was not measured before.
-        """
+        """Returns the gain since `late_start`, in points, if it was measured."""
         start = self.late_start(metric)
         if start is None:
             return None
@@ -191,24 +167,8 @@ class Run:
         return self.source.at(run_files.METRICS, len(self.rows) + 1)
 
 
-AnyRun = TypeVar("AnyRun", bound=Run)
-
-
-# --- One run ----------------------------------------------------------------------
-
-
-def read_run(
-    source: sources.RunFolder | pathlib.Path,
-    kind: RunKind,
-    run_class: type[AnyRun] = Run,
-) -> AnyRun:
-    """Reads a run.
-
-    Args:
-        source: Where its files are, or its folder. If it is called seedK, the seed must
-            be K.
-        kind: Of which program it must be.
-        run_class: What to return.
+def read_run(source: sources.RunFolder | pathlib.Path, kind: RunKind) -> Run:
+    """Reads a run of a kind; in a folder seedK, its seed must be K.
 
     Raises:
         InvalidInputError: If a file is damaged; it names the file, and the line.
@@ -216,21 +176,21 @@ def read_run(
     """
     if isinstance(source, pathlib.Path):
         source = sources.RunFolder(source)
-    flags = source.read_flags()
+    flags = run_files.parse_flags(
+        source.read(run_files.FLAGS), source.at(run_files.FLAGS)
+    )
     _check_flags(source, flags, kind)
     result = source.read_json(run_files.DONE)
-    is_done = result is not None
-    name = kind.run_name(flags)
-    run = run_class(
-        source=source,
-        kind=kind,
-        flags=flags,
-        rows=source.read_rows(run_files.METRICS, name, is_done),
-        speed=source.read_rows(run_files.SPEED, name, is_done),
-        result=result,
-        description=_read_description(source),
-        origin=_read_origin(source),
+    is_done, name = result is not None, kind.run_name(flags)
+    rows, speed = (
+        run_files.parse_rows(source.read(file), source.at(file), is_done, name)
+        for file in (run_files.METRICS, run_files.SPEED)
     )
+    description = source.read_json(run_files.RUN)
+    _check_parts(description, source.at(run_files.RUN), "versions", "machine")
+    origin = source.read_json(run_files.DATA)
+    _check_parts(origin, source.at(run_files.DATA), "data", "pretrained")
+    run = Run(source, kind, flags, rows, speed, result, description or None, origin)
     for line, row in enumerate(run.rows[1:], 3):
         for column in kind.columns:
             if column not in row:
@@ -257,17 +217,11 @@ def _check_flags(source: sources.RunFolder, flags: Flags, kind: RunKind) -> None
                 f"{where}: --{name}={flags.get(name, '(unset)')} is none of "
                 f"{', '.join(known)}; expected a run of ./run.sh {kind.program}."
             )
-    for name in kind.whole_numbers:
+    for name in ("seed", kind.length):
         value = flags.get(name, "")
         if not (value.isascii() and value.isdecimal() and len(value) < 19):
             raise InvalidInputError(
                 f"{where}: --{name}={flags.get(name, '(unset)')} is no whole number."
-            )
-    for name in kind.numbers:
-        value = flags.get(name, "")
-        if not run_files.is_number(value):
-            raise InvalidInputError(
-                f"{where}: --{name}={flags.get(name, '(unset)')} is no number."
             )
     seed = sources.seed_of(source.path)
     if seed is not None and int(flags["seed"]) != seed:
@@ -276,30 +230,13 @@ def _check_flags(source: sources.RunFolder, flags: Flags, kind: RunKind) -> None
         )
 
 
-def _read_description(source: sources.RunFolder) -> dict[str, Any] | None:
-    value = source.read_json(run_files.RUN) or {}
-    where = source.at(run_files.RUN)
-    for name, kind in (("command", list), ("versions", dict), ("machine", dict)):
-        if not isinstance(value.get(name, kind()), kind):
-            raise InvalidInputError(
-                f"{where}: {name} is {run_files.short(value[name])}, expected a JSON "
-                f"{'array' if kind is list else 'object'}."
-            )
-    if not all(isinstance(part, str) for part in value.get("command", ())):
-        raise InvalidInputError(f"{where}: command must be an array of strings.")
-    return value or None
-
-
-def _read_origin(source: sources.RunFolder) -> dict[str, Any] | None:
-    value = source.read_json(run_files.DATA)
-    for name in ("data", "pretrained"):
+def _check_parts(value: Mapping[str, Any] | None, where: str, *names: str) -> None:
+    for name in names:
         part = (value or {}).get(name)
         if part is not None and not isinstance(part, dict):
             raise InvalidInputError(
-                f"{source.at(run_files.DATA)}: {name} is {run_files.short(part)}, "
-                "expected a JSON object."
+                f"{where}: {name} is {run_files.short(part)}, expected a JSON object."
             )
-    return value
 
 
 def _check_values(run: Run) -> None:
@@ -312,9 +249,7 @@ def _check_values(run: Run) -> None:
             f"{run.kind.program} writes them."
         )
     for name, value in run.result.items():
-        if name in ("metric", "text"):
-            continue
-        if name not in last and name != metric:
+        if name in ("metric", "text") or name not in (*last, metric):
             continue
         measured = last.get(name, "(not there)")
         if isinstance(value, bool) or value != measured:
@@ -322,30 +257,3 @@ def _check_values(run: Run) -> None:
                 f"{run.last_line}: {name} is {measured}, but {where} says "
                 f"{run_files.short(value)}."
             )
-
-
-# --- Runs together ------------------------------------------------------------------
-
-
-def late_note(runs: Iterable[Run], metric: str) -> str:
-    """Says since which round `Run.late_gain` counts; "" if it is the last quarter.
-
-    Args:
-        runs: Those that are done count.
-        metric: A column of metrics.csv.
-
-    Returns:
-        A sentence that follows another one.
-    """
-    starts = {(run.late_start(metric), run.num_rounds) for run in runs if run.is_done}
-    others = [
-        f"round {start:,} of {rounds:,}"
-        for start, rounds in starts
-        if start not in (None, _LATE * rounds)
-    ]
-    if not others:
-        return ""
-    return (
-        f" It is counted from {', '.join(sorted(others))}, the measurement nearest to "
-        "three quarters."
-    )

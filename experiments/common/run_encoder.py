@@ -62,10 +62,7 @@ def write(folder: training.ResultsFolder, encoder: Encoder) -> None:
 
 
 def read(folder: pathlib.Path) -> tuple[str, tf.keras.Model, ImageInput]:
-    """Reads encoder.json.
-
-    Returns:
-        The model's name, the model with initial weights, and the preprocessing.
+    """Returns the model's name, the model with initial weights, and the preprocessing.
 
     Raises:
         InvalidInputError: If there is none, or it is damaged.

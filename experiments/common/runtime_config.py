@@ -37,6 +37,7 @@ class RuntimeConfig(device_config.DeviceConfig):
         None,
         "Let XLA compile the step of a client: on a GPU few and large kernels instead "
         "of many small ones. It takes a while to begin, and is slower on a CPU.",
+        off=False,
     )
     cluster: str | None = config.flag(
         None,
@@ -100,8 +101,7 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         raise InvalidInputError(
             "--xla needs --runtime=in_process: TFF's own runtime has no XLA."
         )
-    # Off is what it was before there was such a flag.
-    return dataclasses.replace(config, xla=config.xla or None)
+    return config
 
 
 def install(config: RuntimeConfig) -> Callable[[], None]:

@@ -1,6 +1,5 @@
 """Where the runs of a table are: folders CELL/seedK/, or an archive of them."""
 
-import contextlib
 import pathlib
 import re
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ from typing import Any
 from experiments.common import archive
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.training import Metrics, run_files
+from tff_fedss.training import run_files
 
 _SEED_FOLDER = re.compile(r"seed(\d+)", re.ASCII)
 
@@ -22,52 +21,29 @@ class RunFolder:
     """
 
     def __init__(self, path: pathlib.Path, contents: Mapping[str, bytes] | None = None):
-        """Reads nothing yet.
-
-        Args:
-            path: The folder.
-            contents: The content of each file by its name, if it lies in an archive.
-        """
         self.path = path
-        self._contents = contents
+        self._contents = contents  # Of a run in an archive: that of each file by name.
 
     def at(self, name: str, line: int | None = None) -> str:
         """Says for a message where a file of the run, or a line of it, stands."""
         return f"{self.path / name}" + (f":{line}" if line else "")
 
-    def read_flags(self) -> dict[str, str]:
-        """Reads flags.txt, see `run_files.parse_flags`."""
-        return run_files.parse_flags(
-            self._content(run_files.FLAGS), self.at(run_files.FLAGS)
-        )
-
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Reads a JSON file, see `run_files.parse_json`; None if it is not there."""
-        content = self._content(name)
+        content = self.read(name)
         return None if content is None else run_files.parse_json(content, self.at(name))
 
-    def read_rows(self, name: str, run_name: str, is_done: bool) -> list[Metrics]:
-        """Reads a CSV file, see `run_files.parse_rows`."""
-        content = self._content(name)
-        return run_files.parse_rows(content, self.at(name), is_done, run_name)
-
-    def _content(self, name: str) -> bytes | None:
+    def read(self, name: str) -> bytes | None:
+        """Returns the content of a file of the run; None if it is not there."""
         if self._contents is None:
             return files.read_if_there(self.path / name)
         return self._contents.get(name)
 
 
 def has_begun(path: pathlib.Path) -> bool:
-    """Returns whether a run has left anything in a folder that tells of it.
-
-    Raises:
-        OSError: If the folder cannot be read: it is not taken for an empty one.
-    """
-    for name in (run_files.FLAGS, run_files.METRICS, run_files.DONE):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            (path / name).lstat()
-            return True
-    return False
+    """Returns whether a run has left anything in a folder that tells of it."""
+    names = (run_files.FLAGS, run_files.METRICS, run_files.DONE)
+    return any((path / name).exists() for name in names)
 
 
 def seed_of(path: pathlib.PurePath) -> int | None:
@@ -84,33 +60,12 @@ def seed_folders(folder: pathlib.Path) -> list[pathlib.Path]:
     return [path for path in sorted(numbered, key=seed_of) if has_begun(path)]
 
 
-def folders_of_cells(
-    results_dir: pathlib.Path, depth: int = 1
-) -> dict[str, list[pathlib.Path]]:
-    """Lists the folders of runs, see `seed_folders`, by the name of the cell.
-
-    Args:
-        results_dir: Holds CELL/seedK/. What is no run is let be.
-        depth: How many parts the name of a cell has.
-
-    Raises:
-        InvalidInputError: If it is no folder.
-    """
-    if not results_dir.is_dir():
-        raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
-    found = {
-        path.relative_to(results_dir).as_posix(): seed_folders(path)
-        for path in sorted(results_dir.glob("/".join("*" * depth)))
-    }
-    return {cell: folders for cell, folders in found.items() if folders}
-
-
 def find_cells(results_dir: pathlib.Path, depth: int = 1) -> dict[str, list[RunFolder]]:
     """Finds the runs of a table, by the name of the cell.
 
     Args:
         results_dir: Holds CELL/seedK/, or an archive of them; or the archive.
-        depth: See `folders_of_cells`.
+        depth: How many parts the name of a cell has.
 
     Raises:
         InvalidInputError: If it is no folder, the archive is damaged, or it holds both,
@@ -119,7 +74,11 @@ def find_cells(results_dir: pathlib.Path, depth: int = 1) -> dict[str, list[RunF
     """
     path = results_dir
     if results_dir.is_dir():
-        folders = folders_of_cells(results_dir, depth)
+        found = {
+            folder.relative_to(results_dir).as_posix(): seed_folders(folder)
+            for folder in sorted(results_dir.glob("/".join("*" * depth)))
+        }
+        folders = {cell: paths for cell, paths in found.items() if paths}
         path = results_dir / archive.NAME
         if folders and path.exists():
             raise InvalidInputError(

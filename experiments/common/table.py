@@ -1,5 +1,11 @@
-"""Tables as CSV, as Markdown and for the terminal, by pandas and tabulate."""
+"""Tables as CSV, as Markdown and for the terminal; means and differences over seeds.
 
+Runs of the same seed share what the seed decides, the start of the weights and the
+order of the clients or of the examples, so that the mean of their differences says more
+than the difference of two means.
+"""
+
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +15,10 @@ import pandas as pd
 import tabulate
 
 _LEVEL = 0.95
+CAPTION = (
+    "the mean over finished runs of the same seeds, ± half of its 95 % interval "
+    "(Student's t). Bold: the interval excludes zero."
+)
 # tabulate would make columns wider than their headers.
 tabulate.MIN_PADDING = 0
 _RULE = tabulate.Line("", "-", "--", "")
@@ -36,12 +46,9 @@ def as_csv(
 def as_markdown(
     header: Sequence[str], rows: Iterable[Sequence[Any]], left: Sequence[int] = (0,)
 ) -> str:
-    """Writes a table of texts in Markdown, its columns in line.
+    """Writes a table of texts in Markdown, its columns in line; None is a blank.
 
-    Args:
-        header: The titles of the columns.
-        rows: A text for each column; None is a blank.
-        left: Which columns are flush left; the others are flush right.
+    The columns `left` are flush left, the others flush right.
     """
     return _as_table("pipe", header, rows, left, lambda x: x.replace("|", r"\|"))
 
@@ -52,13 +59,9 @@ def as_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Returns half of the 95 % interval of a mean, by Student's t.
+    """Returns half of the 95 % interval of the mean over seeds, by Student's t.
 
-    Args:
-        values: Of independent seeds.
-
-    Returns:
-        It; None for fewer than two values.
+    None for fewer than two values.
     """
     if len(values) < 2:
         return None
@@ -67,18 +70,6 @@ def half_width(values: Sequence[float]) -> float | None:
 
     error = statistics.stdev(values) / math.sqrt(len(values))
     return float(stats.t.ppf((1 + _LEVEL) / 2, len(values) - 1)) * error
-
-
-def signed_mean(values: Sequence[float], digits: int) -> str:
-    """Writes `+mean ± half of the 95 % interval`, see `half_width`; the one, of one.
-
-    Args:
-        values: Of independent seeds; at least one.
-        digits: After the point.
-    """
-    text = f"{statistics.fmean(values):+.{digits}f}"
-    half = half_width(values)
-    return text if half is None else f"{text} ± {half:.{digits}f}"
 
 
 def _as_table(tablefmt, header, rows, left, escape) -> str:
@@ -99,3 +90,43 @@ def mean_std(values: Sequence[float], digits: int) -> str:
     if len(values) > 1:
         text += f" ± {statistics.stdev(values):,.{digits}f}"
     return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A mean over seeds with its interval.
+
+    Attributes:
+        values: The value of each seed.
+        digits: How many to write after the point.
+    """
+
+    values: Sequence[float]
+    digits: int = 1
+
+    def __str__(self) -> str:
+        """Writes `+4.2 ± 3.7`, in bold if the interval excludes 0; "" of no seed."""
+        if not self.values:
+            return ""
+        mean, half = statistics.fmean(self.values), half_width(self.values)
+        text = f"{mean:+.{self.digits}f}"
+        if half is None:
+            return text
+        text += f" ± {half:.{self.digits}f}"
+        return f"**{text}**" if abs(mean) > half else text
+
+
+def between(
+    first: pd.Series, second: pd.Series, scale: float = 100, digits: int = 1
+) -> Difference:
+    """Returns how much more one cell has than another, seed by seed.
+
+    Args:
+        first: The metric of each run by its seed.
+        second: That of the cell to compare with.
+        scale: The factor; 100 makes points of a share.
+        digits: See `Difference`.
+    """
+    both = pd.concat([first, second], axis=1, join="inner").dropna()
+    values = scale * both.iloc[:, 0] - scale * both.iloc[:, 1]
+    return Difference(values.tolist(), digits)

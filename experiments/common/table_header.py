@@ -61,15 +61,7 @@ def lines(
 
 
 def of_this_process(flags: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """Says of numbers that this very process has made how they came to be.
-
-    Args:
-        flags: Name to value of all flags that decide the results.
-        command: What was given, argument by argument.
-
-    Returns:
-        Items of a list in Markdown.
-    """
+    """Says of numbers that this very process has made how they came to be."""
     described = provenance.describe(flags)
     versions = described["versions"]
     return [
@@ -120,12 +112,7 @@ def _seeds(cells: Cells, expected_seeds: Mapping[str, int]) -> str:
 
 
 def _by_group(cells: Mapping[str, Sequence[str]], is_all: bool = True) -> str:
-    """Writes values with the cells that have them, the most frequent first.
-
-    Args:
-        cells: By value, names.
-        is_all: Whether there are no other cells.
-    """
+    """Writes values with the cells that have them, the most frequent first."""
     groups = sorted(cells.items(), key=lambda item: -len(item[1]))
     if len(groups) == 1 and is_all:
         value, names = groups[0]

@@ -12,7 +12,7 @@ import pathlib
 
 import numpy as np
 
-from experiments.common import config, output_files, program
+from experiments.common import config, program
 from experiments.encoders import page, sources, vectors
 from tff_fedss import files, metrics
 from tff_fedss.datasets import fingerprint
@@ -82,7 +82,7 @@ def main(config: Config) -> None:
         images.image_name,
         images.encoded,
     )
-    output_files.create_folder(folder, "output")
+    files.make_folder(folder, f"--output={folder}")
     files.write_text(folder / "index.html", text)
     if warning:
         print(warning)

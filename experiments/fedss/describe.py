@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from experiments.common import config, output_files, plots, program, table
+from experiments.common import config, plots, program, table
 from experiments.fedss import run_config, run_parts
-from tff_fedss import memory, progress
+from tff_fedss import files, memory, progress
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
@@ -129,7 +129,7 @@ def main(config: Config) -> None:
     if dataset.note:
         note += f"; {dataset.note}"
     title = f"{dataset.name}: {dataset.num_clients:,} clients"
-    output_files.create_folder(output.parent, "output")
+    files.make_folder(output.parent, f"--output={output.parent}")
     plot(counts, title, note, output)
     print(
         f"{title}, n = {dataset.num_classes:,} classes, "
@@ -139,4 +139,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main, Config(results_dir="results/describe"), topics=())
+    program.run(main, Config(results_dir="results/describe"))

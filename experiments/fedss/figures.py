@@ -13,12 +13,13 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.common import config, output_files, program
+from experiments.common import config, program
 from experiments.common import results as results_lib
 from experiments.common.cells import Table
 from experiments.fedss import model_figures, noise_figure, result_figures, table_results
 from experiments.fedss.model_figures import LoadTask
 from experiments.fedss.result_figures import NothingToDraw
+from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 
 # What each figure shows, for captions.
@@ -148,9 +149,8 @@ def main(config: Config) -> None:
         options["num_negatives"] = list(map(_size, config.num_negatives))
     moved = {} if config.data_dir is None else {"data_dir": config.data_dir}
     results = table_results.read(*config.results_dirs) if config.results_dirs else None
-    folder = output_files.create_folder(
-        config.output_dir or next(iter(config.results_dirs), "results/figures")
-    )
+    folder = config.output_dir or next(iter(config.results_dirs), "results/figures")
+    folder = files.make_folder(folder, f"--output_dir={folder}")
     for number in map(known.get, config.figures):
         path = folder / f"figure{number}.png"
         try:

@@ -158,7 +158,7 @@ def _finish(
 def _with_defaults(config: Config) -> Config:
     """Gives what was left open its value, and checks that flags go together."""
     spec = tasks.DATASETS[config.chosen("dataset").name]
-    config = config.filled(next(iter(spec.settings.values())))
+    config = config.filled(vars(next(iter(spec.settings.values()))))
     if config.normalization != "group" and not config.model.startswith("mobilenet"):
         raise InvalidInputError(
             f"--normalization={config.normalization} needs a MobileNetV3, found "

@@ -10,15 +10,13 @@ from experiments.common import (
     option_words,
     runtime_config,
 )
-from experiments.fedss import defences_config, dp_config
+from experiments.fedss import privacy_config
 from tff_fedss import models, tasks, training
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.errors import InvalidInputError
 
 # What follows the data where `Settings.follows_data`: open until they are loaded.
 _FOLLOW_DATA = ("num_negatives", "clients_per_round", "image_size")
-# Marks what a warm start depends on.
-_WARM_START = ("warm_start",)
 
 
 def _by_dataset(name: str) -> str:
@@ -51,8 +49,7 @@ def _all_partitions() -> dict[str, option_words.Word]:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(
-    defences_config.DefencesConfig,
-    dp_config.DpConfig,
+    privacy_config.PrivacyConfig,
     runtime_config.RuntimeConfig,
 ):
     """What a user asks of a federated run, whatever the method."""
@@ -65,13 +62,11 @@ class RunConfig(
         "how to get the others. A data set's own options stand behind its name.",
         group="The run",
         words=dataset_words.FEDERATED,
-        marks=_WARM_START,
     )
     data_dir: str | None = config.flag(
         None,
         "Where the data set is: a folder or an archive, see data/README.md. Without "
         "it, TFDS downloads Omniglot and SOP. " + dataset_words.DATA_DIR,
-        marks=_WARM_START,
     )
     task: str | None = config.flag(
         None,
@@ -80,7 +75,6 @@ class RunConfig(
         "omniglot, images and tfds know both.",
         group="Data",
         choices=tasks.KINDS,
-        marks=_WARM_START,
     )
     partition: str | None = config.flag(
         None,
@@ -109,7 +103,6 @@ class RunConfig(
         "Height and width of what the model sees, in pixels."
         + _by_dataset("image_size"),
         low=8,
-        marks=_WARM_START,
     )
     num_negatives: int | None = config.flag(
         None,
@@ -181,7 +174,6 @@ class RunConfig(
         + _by_dataset("model"),
         group="Model",
         choices=models.FEATURE_EXTRACTORS,
-        marks=_WARM_START,
     )
     pretrained: str | None = config.flag(
         None,
@@ -190,7 +182,6 @@ class RunConfig(
         "names of the layers (such as `./run.sh export` wrote), or the METHOD.npz or "
         "moco.npz of another run. Default, for images and tfds: imagenet, if the file "
         "is there and no --warm_start_epochs are asked for.",
-        marks=_WARM_START,
     )
     allow_partial_pretrained: bool | None = config.flag(
         None,
@@ -198,7 +189,7 @@ class RunConfig(
         "parameters: the others keep their initial values. By default that is refused.",
     )
     embedding_dim: int = config.flag(
-        64, "d, the length of an image's representation.", low=1, marks=_WARM_START
+        64, "d, the length of an image's representation.", low=1
     )
     logit_scale: float | None = config.flag(
         None,
@@ -221,7 +212,6 @@ class RunConfig(
         "which no client holds (the paper starts from ImageNet-1k). 0: from scratch."
         + _by_dataset("warm_start_epochs"),
         low=0,
-        marks=_WARM_START,
     )
     warm_start_cache: str | None = config.flag(
         None,
@@ -257,7 +247,7 @@ class RunConfig(
         25, "How often to save what a killed run resumes from.", low=1, decides=False
     )
     results_dir: str = launch.results_dir()
-    seed: int = launch.seed(2**31 - 1, marks=_WARM_START)
+    seed: int = launch.seed(2**31 - 1)
 
     @property
     def spec(self) -> tasks.DatasetSpec:
@@ -338,8 +328,7 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
             config = dataclasses.replace(config, pretrained="imagenet")
     # See data_defaults.py for what is left open here.
     late = dict.fromkeys(("logit_scale", "gradient_clip_norm", "initial_norm"))
-    config = config.filled(dataclasses.replace(settings, **known, **late))
-    config = dp_config.with_defaults(defences_config.with_defaults(config))
+    config = config.filled({**vars(settings), **known, **late})
     config = runtime_config.with_defaults(config)
     if config.requests == "union" and config.runtime == "cluster":
         raise InvalidInputError(

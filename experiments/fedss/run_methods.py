@@ -7,17 +7,16 @@ from typing import Any
 
 import tqdm
 
-from experiments.common import output_files, run_encoder, runtime_config
+from experiments.common import plots, run_encoder, runtime_config
+from experiments.fedss import outcomes as outcomes_lib
 from experiments.fedss import (
     best_round,
     closing,
-    defences_config,
-    dp_config,
+    privacy_config,
     run_config,
     run_parts,
     starting_point,
 )
-from experiments.fedss import outcomes as outcomes_lib
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
@@ -67,8 +66,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
         config.deciding(),
         (
             *COLUMNS,
-            *defences_config.columns(config),
-            *dp_config.columns(config),
+            *privacy_config.columns(config),
             *([best_round.column(config)] if best_round.may_be_kept(config) else []),
             *([tasks.UNSEEN_METRIC] if options.get("num_unseen_classes") else []),
             *([_SPREADOUT] if "fedaws" in methods else []),
@@ -137,7 +135,7 @@ def _train_in(
         if text := closing.warning(task, folder.rows, method):
             tqdm.tqdm.write(text, file=sys.stderr)
 
-    with output_files.drawing_afterwards(
+    with plots.drawing_afterwards(
         lambda: outcomes_lib.plot(folder.rows, task, folder.path / "curves.png")
     ):
         training.train(
@@ -169,8 +167,8 @@ def _train_in(
     table = outcomes_lib.as_text(
         outcomes, task.metric_title, task.dataset.num_classes, task.chance
     )
-    guarantees = dp_config.record(runs)
-    table += dp_config.as_text(guarantees)
+    guarantees = privacy_config.record(runs)
+    table += privacy_config.as_text(guarantees)
     table += _tell_spreadout(config, folder.rows)
     own = {
         run.name: [row for row in folder.rows if row["method"] == run.name]

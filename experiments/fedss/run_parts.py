@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.common import memory_needs
-from experiments.fedss import data_defaults, defences_config, dp_config
+from experiments.fedss import data_defaults, privacy_config
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, metrics, models, runtime, tasks, training
@@ -98,14 +98,7 @@ def load_task(
             f"--num_negatives={config.num_negatives} is more than the n = "
             f"{num_classes} classes of {dataset.name}: take fewer."
         )
-    defences_config.check(
-        config,
-        methods,
-        dataset,
-        num_negatives=config.num_negatives,
-        cohort_size=config.clients_per_round,
-    )
-    dp_config.check(config, methods, dataset, config.clients_per_round)
+    privacy_config.check(config, methods, dataset)
     if config.centralized_updates is not None and "centralized" not in methods:
         raise InvalidInputError(
             f"--centralized_updates={config.centralized_updates} has no effect on "
@@ -186,9 +179,9 @@ def build_run(
             initial_norm=config.initial_norm,
             logit_scale=config.logit_scale,
         )
-    protocol = defences_config.protocol(config, method)
+    protocol = privacy_config.protocol(config, method)
     process = _build_process(config, method, task, protocol)
-    sampling = dp_config.sampling(config)
+    sampling = privacy_config.sampling(config)
     cohort_size = config.clients_per_round
     cohort_fn = training.cohort_fn(task, cohort_size, config.seed, sampling)
     return training.FederatedRun(
@@ -200,7 +193,7 @@ def build_run(
         protocol=protocol,
         client_fn=client_fn,
         sampling=sampling,
-        accountant=dp_config.accountant(config, task.dataset, cohort_size, cohort_fn),
+        accountant=privacy_config.accountant(config, task.dataset, cohort_fn),
     )
 
 
@@ -210,13 +203,7 @@ def _build_process(
     task: tasks.Task,
     protocol: metrics.Protocol,
 ) -> tff.learning.templates.LearningProcess:
-    builder = defences_config.class_set_builder(
-        config,
-        method,
-        task.dataset,
-        num_negatives=config.num_negatives,
-        logit_correction=config.logit_correction,
-    )
+    builder = privacy_config.class_set_builder(config, method, task.dataset)
     draws = METHODS[method].draws_negatives and builder is None
     return METHODS[method].build(
         config,
@@ -240,8 +227,7 @@ def _build_process(
             algorithms.build_sparse_sgdm(
                 config.server_learning_rate, config.server_momentum
             ),
-            **defences_config.server_options(protocol),
-            **dp_config.server_options(config, method, task.dataset),
+            **privacy_config.server_options(config, method, task.dataset),
         ),
         seed=config.seed,
         initial_norm=config.initial_norm,

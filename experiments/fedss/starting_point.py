@@ -13,6 +13,20 @@ from tff_fedss import models, tasks, training
 from tff_fedss.errors import InvalidInputError
 
 IMAGENET = "imagenet"
+# The flags that decide what a warm start comes to.
+_DECIDING = (
+    "dataset",
+    "data_dir",
+    "task",
+    "image_size",
+    "model",
+    "pretrained",
+    "embedding_dim",
+    "warm_start_epochs",
+    "seed",
+    "deterministic",
+    "precision",
+)
 
 
 def path_of(config: RunConfig) -> str | os.PathLike:
@@ -83,7 +97,8 @@ def trained(
             training.warm_start, model, task.dataset, epochs, seed
         )
         if config.warm_start_cache:
-            deciding = {**config.marked("warm_start"), "inputs": inputs}
+            deciding = {name: getattr(config, name) for name in _DECIDING}
+            deciding["inputs"] = inputs
             cache = training.WarmStartCache(config.warm_start_cache, deciding)
             cache.fill(model, train)
         else:

@@ -234,8 +234,6 @@ KIND = results_lib.RunKind(
         "task": tasks.KINDS,
         "model": models.FEATURE_EXTRACTORS,
     },
-    whole_numbers=("seed", "rounds", "embedding_dim", "num_negatives"),
-    numbers=("client_learning_rate",),
     cell_flags=frozenset(
         {
             "method",

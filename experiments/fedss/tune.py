@@ -26,7 +26,6 @@ from experiments.common import (
     cells,
     config,
     jobs,
-    output_files,
     page,
     plots,
     program,
@@ -34,7 +33,7 @@ from experiments.common import (
 )
 from experiments.common import results as results_lib
 from experiments.fedss import methods, run_config, train
-from tff_fedss import tasks
+from tff_fedss import files, tasks
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import run_files
 
@@ -130,7 +129,7 @@ def main(config: Config) -> None:
     command = ["./run.sh", "tune", *sys.argv[1:]]
     print(report.write_table(("tuning", ""), table, folder, 1, command))
     chosen = _chosen(table, runs)
-    output_files.write_text(folder / "tuned.flags", run_files.as_flagfile(chosen))
+    files.write_text(folder / "tuned.flags", run_files.as_flagfile(chosen))
     print(f"Written to {folder}/")
 
 

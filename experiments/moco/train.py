@@ -246,7 +246,7 @@ def _with_defaults(config: Config) -> Config:
     dataset = config.chosen("dataset").name
     settings = _SETTINGS.get(dataset, _SETTINGS["small images"])
     image_size = _IMAGE_SIZES[dataset]
-    config = launch.filled(config, dict(settings, image_size=image_size))
+    config = config.filled(dict(settings, image_size=image_size))
     if config.clusters is not None and config.loss == "plain":
         raise InvalidInputError(
             f"--clusters={config.clusters} has no effect on --loss=plain, which knows "

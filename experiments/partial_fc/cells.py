@@ -30,7 +30,6 @@ _KIND = results_lib.RunKind(
     program="partial_fc",
     run_name=_run_name,
     choices={"sampling": samplers.SAMPLINGS},
-    numbers=("sample_rate",),
     columns=("steps",),
     cell_flags=frozenset({"sampling", "sample_rate"}),
     has_own_data=lambda flags: flags.get("dataset") == "generated",

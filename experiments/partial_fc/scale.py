@@ -27,8 +27,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.benchmarks.peak_memory import peak_bytes
-from experiments.common import config, output_files, program
-from tff_fedss import algorithms, losses, models, runtime
+from experiments.common import config, program
+from tff_fedss import algorithms, files, losses, models, runtime
 from tff_fedss.errors import InvalidInputError
 
 _IMAGE_SHAPE = (28, 28, 1)
@@ -86,7 +86,7 @@ def measure(cases: Sequence[Case], repeats: int, folder: str) -> None:
         repeats: Steps of each that count.
         folder: Where the files go.
     """
-    output_dir = output_files.create_folder(folder)
+    output_dir = files.make_folder(folder, f"--output_dir={folder}")
     # Not forked: TensorFlow's threads would not be there.
     context = multiprocessing.get_context("spawn")
     rows = []
@@ -97,8 +97,8 @@ def measure(cases: Sequence[Case], repeats: int, folder: str) -> None:
         print(f"{case}: {rows[-1]['seconds']:.3f} s a step", flush=True)
         table = with_ratios(pd.DataFrame(rows))
         path = output_dir / "partial_fc.csv"
-        output_files.write_text(path, table.to_csv(index=False))
-        output_files.write_text(path.with_suffix(".md"), _as_markdown(table))
+        files.write_text(path, table.to_csv(index=False))
+        files.write_text(path.with_suffix(".md"), _as_markdown(table))
     print(path.with_suffix(".md").read_text())
     print(f"Written to {output_dir}/partial_fc.csv and .md")
 

@@ -253,7 +253,7 @@ def _with_defaults(config: Config) -> Config:
             raise InvalidInputError(
                 f"--{name} goes with {those}, found --dataset={dataset}."
             )
-    config = launch.filled(config, _SETTINGS[dataset])
+    config = config.filled(_SETTINGS[dataset])
     if (config.model == "mlp") != is_generated:
         raise InvalidInputError(
             f"--model={config.model} does not go with --dataset={dataset}: mlp is for "

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.common import output_files, table, table_header
+from experiments.common import table, table_header
+from tff_fedss import files
 
 _HEADER = (
     "attack",
@@ -64,7 +65,7 @@ def write(
         RunStoppedError: If a file cannot be written.
     """
     rows = [{"kind": kind, **row} for kind, own in sections.items() for row in own.rows]
-    output_files.write_csv(folder / "attacks.csv", rows)
+    files.write_text(folder / "attacks.csv", table.as_csv(rows))
     command = ["./run.sh", "privacy", *sys.argv[1:]]
     head = [*table_header.of_this_process(flags, command), f"- {summary}"]
     parts = ["# What the server learns", "\n".join(head)]
@@ -72,7 +73,7 @@ def write(
         facts = "\n".join(f"- {fact}" for fact in own.facts)
         parts += [part for part in (f"## {kind}", facts, _table(own)) if part]
     text = "\n\n".join([*parts, _NOTE]) + "\n"
-    output_files.write_text(folder / "attacks.md", text)
+    files.write_text(folder / "attacks.md", text)
     return text
 
 

@@ -27,10 +27,10 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from experiments.common import config, output_files, program, runtime_config
+from experiments.common import config, program, runtime_config
 from experiments.fedss import run_config, run_parts, starting_point
 from experiments.privacy import attacks, page, seen, server
-from tff_fedss import progress, tasks, training
+from tff_fedss import files, progress, tasks, training
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import intersection
 
@@ -67,7 +67,9 @@ def main(config: Config) -> None:
     """Attacks, writes and prints."""
     config = run_config.with_defaults(config)
     times = seen.participations(config.participations)
-    folder = output_files.create_folder(config.results_dir, "results_dir")
+    folder = files.make_folder(
+        config.results_dir, f"--results_dir={config.results_dir}"
+    )
     runtime_config.install(config)
     config, task, _ = run_parts.load_task(config, [_METHOD])
     print(task.dataset.summary(), flush=True)
@@ -165,4 +167,4 @@ def _train(
 
 
 if __name__ == "__main__":
-    program.run(main, Config(rounds=64, rounds_per_evaluation=16), topics=None)
+    program.run(main, Config(rounds=64, rounds_per_evaluation=16))

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments.fedss import defences_config, run_config
+from experiments.fedss import privacy_config, run_config
 from tff_fedss import class_sets, models, tasks, training
 from tff_fedss.algorithms import client_update
 from tff_fedss.datasets.federated.dataset import FederatedDataset
@@ -51,13 +51,7 @@ def class_set_builder(
         config: With the defaults of its data set, checked.
         dataset: The data.
     """
-    made = defences_config.class_set_builder(
-        config,
-        "fedss",
-        dataset,
-        num_negatives=config.num_negatives,
-        logit_correction=config.logit_correction,
-    )
+    made = privacy_config.class_set_builder(config, "fedss", dataset)
     return made or class_sets.SampledClasses(
         dataset.num_classes,
         config.num_negatives,

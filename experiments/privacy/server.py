@@ -4,7 +4,6 @@ from collections.abc import Collection
 
 import numpy as np
 
-from experiments.fedss import dp_config
 from experiments.fedss.run_config import RunConfig
 from experiments.privacy import attacks, seen
 from tff_fedss import algorithms, training
@@ -191,7 +190,6 @@ def _noise_covariance(config: RunConfig) -> np.ndarray | None:
     mechanism = config.mechanism
     if mechanism is None:
         return None
-    if isinstance(mechanism, dp_config.Ftrl):
-        restart_every = mechanism.restart_every or config.rounds
-        return algorithms.tree_covariance(config.rounds, restart_every)
+    if config.restart_every is not None:
+        return algorithms.tree_covariance(config.rounds, config.restart_every)
     return np.eye(config.rounds)

@@ -15,8 +15,7 @@ import numpy as np
 
 from experiments.common import config, program, runtime_config
 from experiments.fedss import (
-    defences_config,
-    dp_config,
+    privacy_config,
     run_config,
     run_methods,
     run_parts,
@@ -59,8 +58,7 @@ def main(config: Config) -> None:
         config.deciding(),
         (
             *run_methods.COLUMNS,
-            *defences_config.columns(config),
-            *dp_config.columns(config),
+            *privacy_config.columns(config),
         ),
     )
     if (summary := folder.summary("text")) is not None:
@@ -106,7 +104,7 @@ def main(config: Config) -> None:
                     ),
                     "union": union,
                     "share_trained": watch.share_trained,
-                    "epsilon": dp_config.epsilon(run),
+                    "epsilon": privacy_config.epsilon(run),
                 },
                 "attacks": attacks.summary(records + requests),
             }
@@ -210,6 +208,5 @@ if __name__ == "__main__":
     program.run(
         main,
         Config(rounds=60, rounds_per_evaluation=20),
-        topics=None,
         paper="privacy",
     )

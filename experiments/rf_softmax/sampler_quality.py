@@ -32,8 +32,8 @@ import scipy.special
 import tensorflow as tf
 import tqdm
 
-from experiments.common import config, output_files, program
-from tff_fedss import samplers
+from experiments.common import config, program
+from tff_fedss import files, samplers
 from tff_fedss.errors import InvalidInputError
 
 
@@ -94,7 +94,7 @@ def main(config: Config) -> None:
         settings["pixels in [-1, 1], tau = 4.3, alpha = 100, e^(o - tau)"] = _Setting(
             _unit(2 * digits - 1), tau=4.3, is_shifted=True, alpha=100.0
         )
-    folder = output_files.create_folder(config.output_dir)
+    folder = files.make_folder(config.output_dir, f"--output_dir={config.output_dir}")
     bias = _bias(config.num_draws)
     cells = [f"{b:.4f} ({n:.4f})" for b, n in bias[["bias", "noise"]].values]
     _write(
@@ -129,9 +129,9 @@ def _generator(*key: int) -> np.random.Generator:
 
 def _write(path: pathlib.Path, rows: pd.DataFrame, page: pd.DataFrame, text: str):
     """Writes rows as .csv, and the text and a table of them as .md."""
-    output_files.write_text(path.with_suffix(".csv"), rows.to_csv(index=False))
+    files.write_text(path.with_suffix(".csv"), rows.to_csv(index=False))
     table = page.reset_index().to_markdown(index=False, floatfmt=".1e")
-    output_files.write_text(path.with_suffix(".md"), f"{text}\n\n{table}\n")
+    files.write_text(path.with_suffix(".md"), f"{text}\n\n{table}\n")
     print(f"{text}\n\n{table}")
 
 

@@ -211,7 +211,7 @@ _OPTIMIZERS = {
 def main(config: Config) -> None:
     """Trains and prints the result."""
     name = config.chosen("task").name
-    config = launch.filled(config, _SETTINGS.get(name, _SETTINGS["images"]))
+    config = config.filled(_SETTINGS.get(name, _SETTINGS["images"]))
     if config.precision == "mixed" and name not in _IMAGES:
         raise InvalidInputError(
             f"--precision=mixed goes with images; --task={config.task} has none."

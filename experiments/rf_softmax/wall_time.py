@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 import tqdm
 
-from experiments.common import config, output_files, program
-from tff_fedss import samplers
+from experiments.common import config, program
+from tff_fedss import files, samplers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,9 @@ _POSTER = {
 
 def main(config: Config) -> None:
     """Measures and prints."""
-    output_dir = output_files.create_folder(config.output_dir)
+    output_dir = files.make_folder(
+        config.output_dir, f"--output_dir={config.output_dir}"
+    )
     rows = pd.DataFrame(
         row for n in map(int, config.classes) for row in _measure(n, config.repeats)
     )
@@ -75,14 +77,14 @@ def main(config: Config) -> None:
     exp = rows[rows.sampler == "exp"].set_index("classes")
     for ratio, column in (("exp_ratio", "draw_cpu_ms"), ("poster_ratio", "poster_ms")):
         rows[ratio] = rows.classes.map(exp[column]) / rows[column]
-    output_files.write_text(output_dir / "wall_time.csv", rows.to_csv(index=False))
+    files.write_text(output_dir / "wall_time.csv", rows.to_csv(index=False))
     text = (
         f"Batch of {_BATCH_SIZE}, m = {_NUM_NEGATIVES}, d = {_DIM}; medians of "
         f"{config.repeats} calls, in turns. cpu: processor time, one thread. Ratios: "
         "exp over this, here in processor time.\n\n"
         f"{rows.round(3).astype(object).fillna('').to_markdown(index=False)}\n"
     )
-    output_files.write_text(output_dir / "wall_time.md", text)
+    files.write_text(output_dir / "wall_time.md", text)
     print(text)
 
 

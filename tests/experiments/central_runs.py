@@ -13,15 +13,7 @@ def rows_of(folder):
 
 
 def assert_explained(run, flags, folder, learned, metric):
-    """The folder of a finished run has all files, and its flags.txt repeats it.
-
-    Args:
-        run: The program: flags -> (exit code, stdout, stderr).
-        flags: Of the run, without its results folder.
-        folder: Its results folder.
-        learned: The files of what was learned.
-        metric: The column by which runs are compared.
-    """
+    """The folder of a finished run has all files, and its flags.txt repeats it."""
     names = {path.name for path in folder.iterdir()}
     assert {"metrics.csv", "speed.csv", "curves.png", "run.json", *learned} <= names
     assert "checkpoints" not in names
@@ -40,17 +32,7 @@ def assert_explained(run, flags, folder, learned, metric):
 
 
 def assert_resumed(run, module, name, flags, folder, learned, rounds="?"):
-    """A run that is killed ends with the bytes of one that is not.
-
-    Args:
-        run: The program: flags -> (exit code, stdout, stderr).
-        module: The program, as `python -m` takes it.
-        name: Of the run.
-        flags: Of it, for many rounds.
-        folder: For the results folders.
-        learned: The files of what was learned.
-        rounds: After which round to kill it, see `killing.kill_after_a_checkpoint`.
-    """
+    """A run that is killed ends with the bytes of one that is not."""
     whole, killed = folder / "whole", folder / "killed"
     code, _, errors = run(*flags, f"--results_dir={whole}")
     assert code == 0, errors
@@ -68,14 +50,7 @@ def assert_same_bytes(first, second, learned):
 
 
 def assert_refused(run, flags, message, folder):
-    """Bad input is one clear line, and leaves no folder.
-
-    Args:
-        run: The program: flags -> (exit code, stdout, stderr).
-        flags: Of it.
-        message: A part of the line.
-        folder: A folder that is not there yet.
-    """
+    """Bad input is one clear line, and leaves no folder."""
     code, _, errors = run(f"--results_dir={folder}", *flags)
     assert code == 2, errors
     assert errors.count("\n") == 1 and message in errors

@@ -12,13 +12,7 @@ from tests import waiting
 
 
 def kill_when(process, is_time, seconds):
-    """Kills a program at a moment of its life.
-
-    Args:
-        process: The `subprocess.Popen`.
-        is_time: Whether the moment has come; asked again and again.
-        seconds: How long it may take to get there.
-    """
+    """Kills a program at a moment of its life, which comes within some seconds."""
     deadline = time.monotonic() + seconds
     while not is_time():
         assert process.poll() is None and time.monotonic() < deadline
@@ -30,13 +24,7 @@ def kill_when(process, is_time, seconds):
 def kill_after_a_checkpoint(module, name, flags, folder, seconds, rounds="?"):
     """Starts a program and kills it once it has saved one of its first rounds.
 
-    Args:
-        module: The program, as `python -m` takes it.
-        name: Of the run that saves.
-        flags: Of the program, without its results folder.
-        folder: The results folder.
-        seconds: How long it may take to get there.
-        rounds: A pattern of the round's number; by default one of the first ten.
+    `rounds` is a pattern of the round's number; by default one of the first ten.
     """
     command = [sys.executable, "-m", module, *flags, f"--results_dir={folder}"]
     pattern = f"checkpoints/{name}/round_{rounds}.npz"
@@ -48,12 +36,7 @@ def kill_after_a_checkpoint(module, name, flags, folder, seconds, rounds="?"):
 def interrupt_when(command, is_time):
     """Presses Ctrl-C at a moment of a program's life, as in a terminal.
 
-    Args:
-        command: What to start, argument by argument.
-        is_time: Whether the moment has come; asked again and again.
-
-    Returns:
-        (exit code, stderr, all processes that it had started by then).
+    Returns (exit code, stderr, all processes that it had started by then).
     """
     with subprocess.Popen(
         command,

@@ -41,12 +41,7 @@ class Server:
     """A process that runs programs; it is started again should it die or hang."""
 
     def __init__(self, seconds: float = 900.0):
-        """Starts nothing yet.
-
-        Args:
-            seconds: A run that takes longer hangs.
-        """
-        self._seconds = seconds
+        self._seconds = seconds  # A run that takes longer hangs.
         self._process: subprocess.Popen | None = None
         self._answers: int | None = None
 
@@ -59,7 +54,7 @@ class Server:
         as_nobody: bool = False,
         stop_after_rows: int | None = None,
     ) -> Outcome:
-        """Runs a program.
+        """Runs a program; a process that died or hung is an AssertionError.
 
         Args:
             module: As `python -m` takes it.
@@ -68,12 +63,6 @@ class Server:
             limits: Soft limits by name: `FSIZE` in bytes, and so on.
             as_nobody: Whether to run it as the user nobody (needs root).
             stop_after_rows: Ctrl-C comes when so many rounds have been recorded.
-
-        Returns:
-            Its exit code and what it wrote.
-
-        Raises:
-            AssertionError: If the process died or hung; the message has its output.
         """
         if self._process is None:
             self._start()

@@ -36,24 +36,10 @@ def write_run(
     num_classes=NUM_CLASSES,
     flags=None,
 ) -> pathlib.Path:
-    """Writes one run.
+    """Writes a run of `train`, and returns its folder.
 
-    Args:
-        results_dir: The folder of the table.
-        cell: The name of the cell, such as omniglot_fedss_m5.
-        seed: The seed.
-        percent: The metric after the last round; it grows towards it round by round.
-        method: By default what the cell's name says; so also m and the correction.
-        m: The number of negatives.
-        correction: --logit_correction.
-        rounds: How many the run is to have.
-        rounds_done: How many it has; fewer means that it is not finished.
-        rounds_per_evaluation: How often the metric is measured.
-        num_classes: n.
-        flags: More flags.
-
-    Returns:
-        The folder.
+    The metric grows to `percent` round by round. Method, m and the correction are by
+    default what the cell's name says. With fewer rounds_done it is not finished.
     """
     stem, _, rest = cell.partition("_m")
     if stem.endswith("_uncorrected") or rest.endswith("_uncorrected"):
@@ -142,13 +128,7 @@ PERCENTS = {
 
 
 def write_table(results_dir, percents=None, **options) -> None:
-    """Writes a table of finished runs.
-
-    Args:
-        results_dir: Where.
-        percents: For each cell the metric by seed; by default `PERCENTS`.
-        **options: For `write_run`.
-    """
+    """Writes a table of finished runs, by default of `PERCENTS`."""
     for cell, values in (PERCENTS if percents is None else percents).items():
         for seed, percent in enumerate(values):
             write_run(results_dir, cell, seed, percent, **options)
@@ -185,18 +165,9 @@ FLAGS = {
 
 
 def write_own_run(folder, name, rows, *, flags=None, is_done=True, **values):
-    """Writes a run of Partial FC.
+    """Writes a run of Partial FC, and returns its folder.
 
-    Args:
-        folder: The folder of the run.
-        name: Of the run, as in metrics.csv.
-        rows: Of metrics.csv, without method and round.
-        flags: More flags, or others; those of None are left out.
-        is_done: Whether to write done.json, with what the last row has.
-        **values: More of done.json.
-
-    Returns:
-        The folder.
+    Flags of None are left out; done.json has what the last row has, and `values`.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True)

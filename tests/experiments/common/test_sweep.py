@@ -162,7 +162,6 @@ def test_cells_that_are_not_there(tmp_path):
     [
         (["0", "a"], "--seeds=0,a must be whole numbers"),
         ([], "--seeds= must be"),
-        (["0", "1" + 12 * "0"], "--seeds=0,1000000000000 must be at most 2147"),
         (["1", "01"], "--seeds=1,01 has a seed twice"),
     ],
 )
@@ -243,18 +242,6 @@ def test_every_cell_of_the_paper_is_there():
             assert cell.settings.get("logit_correction", "inclusion") == (
                 "none" if name.endswith("_uncorrected") else "inclusion"
             )
-
-
-def test_photographs_have_fewer_cells():
-    table = cells.tables_of("fedss")["1", "tiny_imagenet"]
-    names = "fedss_m5 fedss_m20 fedss_m80 neg_only_m20 neg_only_m80 pos_only fedaws"
-    assert sorted(table.cells) == sorted(
-        f"tiny_imagenet_{name}"
-        for name in (*names.split(), "full_softmax", "centralized")
-    )
-    for cell in table.cells.values():
-        assert cell.settings["model"] == "mobilenet_v3_small"
-        assert cell.settings["rounds"] == 400
 
 
 def test_table_4_shares_the_runs_of_table_2():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.common import config
-from experiments.fedss import defences_config, dp_config, run_config, train
+from experiments.fedss import privacy_config, run_config, train
 from tests.experiments import central_runs
 from tests.experiments.fedss.test_train import SMALL, TRAIN
 from tff_fedss.privacy import accounting
@@ -108,8 +108,6 @@ def test_what_says_nothing_new_belongs_to_the_folders_of_before():
     expected = run_config.with_defaults(expected).deciding()
     assert flags == expected and flags["aggregation"] == "secure"
     assert not {"negatives", "requests"} & flags.keys()
-    plain = run_config.with_defaults(train.Config())
-    assert not set(defences_config.DefencesConfig.flags()) & plain.deciding().keys()
 
 
 def read(folder):
@@ -181,7 +179,7 @@ def test_without_it_nothing_belongs_to_other_flags():
     flags = run_config.with_defaults(config.parse(plain, "--dp=none"))
     plain = run_config.with_defaults(plain)
     assert flags.deciding() == plain.deciding()
-    assert not set(dp_config.DpConfig.flags()) & plain.deciding().keys()
+    assert not set(privacy_config.PrivacyConfig.flags()) & plain.deciding().keys()
 
 
 def test_epsilon_is_in_metrics_progress_table_and_record(run_train, tmp_path):

@@ -1,0 +1,378 @@
+"""The flags of what the server gets to see of a client, and of differential privacy.
+
+What each hides, and what it does not, is on docs/privacy.md.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal
+
+from experiments.common import config
+from experiments.common.option_words import Range, Word, word
+from experiments.fedss.methods import METHODS
+from tff_fedss import class_set_defences, class_sets, metrics, training
+from tff_fedss.algorithms import aggregation, exchange, user_level_dp
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss.errors import InvalidInputError
+from tff_fedss.privacy import accounting
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomizedResponse:
+    """Each class by a coin that is thrown once for the run.
+
+    Attributes:
+        epsilon: What a client's requests tell of any one class at most, in nats. Less
+            is more private, and fewer examples train: their class has to be asked for.
+    """
+
+    epsilon: Annotated[float, Range(low=1e-6)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pool:
+    """Always the same decoys, of which m train.
+
+    Attributes:
+        size: M, the decoys that a client asks for, at least m.
+    """
+
+    size: Annotated[int, Range(low=1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Secure:
+    """The sum of the updates alone, as by an ideal protocol: no masks are made.
+
+    Attributes:
+        threshold: Rows of W to which fewer clients of the round contribute are dropped
+            from the sum. 1 drops none.
+    """
+
+    threshold: Annotated[int, Range(low=1)] = 1
+
+
+_NEGATIVES = {
+    "fresh": Word(),
+    "memoised": Word(),
+    "randomized_response": word(RandomizedResponse),
+    "pool": word(Pool),
+}
+_AGGREGATIONS = {"plain": Word(), "secure": word(Secure)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian:
+    """Noise that is new in each round (DP-FedAvg).
+
+    Attributes:
+        noise: z, the standard deviation of the noise on the clients' sum by the clip. 0
+            clips only.
+        clip: C, the largest norm of a client's update; where it is adaptive, of the
+            first round.
+        adaptive: Whether the clip follows the median of the clients' norms, counted
+            with noise of K / 20 clients, which is part of z.
+        delta: At which epsilon is computed; by default N^-1.1 for N clients.
+        sampling: How cohorts are drawn, which decides epsilon. "fixed": K clients
+            without replacement, as without --dp; neighbours replace a client.
+            "poisson": each client with probability K / N; neighbours add or remove one.
+    """
+
+    noise: Annotated[float, Range(low=0.0)]
+    clip: Annotated[float, Range(low=1e-9)] = 1.0
+    adaptive: bool = False
+    delta: Annotated[float | None, Range(low=1e-300, high=0.999999)] = None
+    sampling: Literal[tuple(training.SAMPLINGS)] = "fixed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ftrl:
+    """Noise of a tree over the rounds (DP-FTRL), for cohorts that nobody draws.
+
+    Attributes:
+        noise: z, the standard deviation of the noise on a node of the tree by the clip.
+            0 clips only.
+        clip: As of gaussian.
+        adaptive: As of gaussian.
+        delta: As of gaussian.
+        restart_every: After how many rounds a new tree begins, and an adaptive clip
+            comes into force; by default after all.
+    """
+
+    noise: Annotated[float, Range(low=0.0)]
+    clip: Annotated[float, Range(low=1e-9)] = 1.0
+    adaptive: bool = False
+    delta: Annotated[float | None, Range(low=1e-300, high=0.999999)] = None
+    restart_every: Annotated[int | None, Range(low=1)] = None
+
+
+_MECHANISMS = {"gaussian": Gaussian, "ftrl": Ftrl}
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyConfig(config.Config):
+    """What the server gets to see, and user-level differential privacy."""
+
+    negatives: str | None = config.flag(
+        None,
+        "What clients ask for beside their own classes: `fresh`, m negatives drawn "
+        "in each round (the paper's); `memoised`, the same m in all rounds; "
+        "`randomized_response` or `pool`. For fedss and neg_only. Default: fresh.",
+        group="What the server sees (docs/privacy.md)",
+        words=_NEGATIVES,
+        off="fresh",
+    )
+    requests: str | None = config.flag(
+        None,
+        "Which rows of W go to a client: `sampled`, those that it asks for (the "
+        "paper's); `union`, those that any client of the round asks for, as by a "
+        "private set union; `all`. The weights that come out are the same. Default: "
+        "sampled.",
+        choices=exchange.REQUESTS,
+        off="sampled",
+    )
+    aggregation: str | None = config.flag(
+        None,
+        "What of the clients' updates the server sees: `plain`, each; `secure`, their "
+        "sum alone. Default: plain.",
+        words=_AGGREGATIONS,
+        off="plain",
+    )
+
+    dp: str | None = config.flag(
+        None,
+        "Clip the update of a client, phi's and its rows' as one vector, weigh all "
+        "clients alike, and put noise on phi and on ALL rows of W, by one of two "
+        "mechanisms. The server itself sees requests and updates. Default: none.",
+        group="User-level differential privacy (docs/privacy.md)",
+        words={"none": Word(), **{k: word(m) for k, m in _MECHANISMS.items()}},
+        off="none",
+    )
+
+    @property
+    def num_decoys(self) -> int:
+        """How many classes a client asks for beside its own, on average.
+
+        Of a class with `num_negatives`.
+        """
+        return self.chosen("negatives").options.get("size", self.num_negatives)
+
+    @property
+    def threshold(self) -> int:
+        """How many clients must contribute to a row, for it to be in the sum."""
+        return self.chosen("aggregation").options.get("threshold", 1)
+
+    @property
+    def mechanism(self) -> Gaussian | Ftrl | None:
+        """What --dp asks for; None: nothing."""
+        name, options = self.chosen("dp")
+        return None if name == "none" else _MECHANISMS[name](**options)
+
+    @property
+    def restart_every(self) -> int | None:
+        """After how many rounds DP-FTRL begins a new tree; None without it."""
+        if not isinstance(self.mechanism, Ftrl):
+            return None
+        return self.mechanism.restart_every or self.rounds
+
+
+def check(
+    config: PrivacyConfig, methods: Sequence[str], dataset: FederatedDataset
+) -> None:
+    """Checks the flags of a run of some of `METHODS`.
+
+    Raises:
+        InvalidInputError: If one has no effect on any of the methods, or cannot be with
+            these data.
+    """
+    has_clients = {name for name, method in METHODS.items() if method.has_clients}
+    drawing = {name for name, method in METHODS.items() if method.draws_negatives}
+    asking = {name for name, method in METHODS.items() if method.asks_for_rows}
+    for name, concerned, what in (
+        ("negatives", drawing, "draws no negatives"),
+        ("requests", asking, "asks for no rows"),
+        ("aggregation", asking, "has no rows of W that come from a part of a cohort"),
+        ("dp", has_clients, "has no clients"),
+    ):
+        value = getattr(config, name)
+        if value is not None and not concerned & {*methods}:
+            raise InvalidInputError(
+                f"--{name}={value} has no effect on {' and '.join(methods)}, which "
+                f"{what}: it is for {', '.join(sorted(concerned))}."
+            )
+    m, cohort_size = config.num_negatives, config.clients_per_round
+    n, most = dataset.num_classes, dataset.num_classes - dataset.max_positives
+    asked, options = config.chosen("negatives")
+    if asked == "pool" and not m <= options["size"] <= most:
+        raise InvalidInputError(
+            f"--negatives={config.negatives}: expected a size from --num_negatives "
+            f"= {m} to {most}, the n = {n} classes of {dataset.name} less "
+            f"the {dataset.max_positives} of the client with the most."
+        )
+    if asked == "randomized_response" and m >= n:
+        raise InvalidInputError(
+            f"--negatives=randomized_response needs --num_negatives below n = {n}, "
+            f"found {m}."
+        )
+    if config.threshold > cohort_size:
+        raise InvalidInputError(
+            f"--aggregation={config.aggregation}: the threshold is more than "
+            f"--clients_per_round={cohort_size}: no row could have so many "
+            "contributors."
+        )
+    if config.dp is None:
+        return
+    if config.threshold > 1:
+        raise InvalidInputError(
+            f"--aggregation={config.aggregation} and --dp={config.dp} cannot "
+            "both be: a row that is left out says how many clients have moved it, and "
+            "no noise is on that."
+        )
+    try:
+        _private_mean(config, n, seed="")
+    except ValueError as error:  # Of what the flags are, in the words of the library.
+        raise InvalidInputError(
+            f"--dp={config.dp} with --clients_per_round={cohort_size}: {error}"
+        ) from error
+
+
+def class_set_builder(
+    config: PrivacyConfig, method: str, dataset: FederatedDataset
+) -> class_sets.ClassSetBuilder | None:
+    """Makes what draws the class sets of a method; None: the method's own way."""
+    if config.negatives is None or not METHODS[method].draws_negatives:
+        return None
+    name, options = config.chosen("negatives")
+    if name == "pool":
+        options = {"pool_size": options["size"]}
+    return class_set_defences.builder(
+        name,
+        dataset.num_classes,
+        config.num_negatives,
+        dataset.max_positives,
+        config.logit_correction,
+        **options,
+    )
+
+
+def protocol(config: PrivacyConfig, method: str) -> metrics.Protocol:
+    """Returns how requests and updates of a method travel."""
+    if not METHODS[method].asks_for_rows:
+        return metrics.Protocol(asks_by_id=False)
+    return metrics.Protocol(
+        requests=config.requests or "sampled",
+        aggregation=config.chosen("aggregation").name,
+        threshold=config.threshold,
+    )
+
+
+def server_options(
+    config: PrivacyConfig, method: str, dataset: FederatedDataset
+) -> dict[str, Any]:
+    """Returns the arguments of `algorithms.ServerUpdate` that the flags want.
+
+    Each method has noise of its own: equal noise of two published models could be taken
+    off.
+    """
+    options: dict[str, Any] = {}
+    if (threshold := protocol(config, method).threshold) > 1:
+        options["rows_aggregator"] = aggregation.SparseRowsFactory(threshold)
+    if config.dp is not None:
+        options["client_weighting"] = "uniform"
+        options["joint_aggregator"] = _private_mean(
+            config, dataset.num_classes, seed=f"{config.seed} {method}"
+        )
+    return options
+
+
+def _private_mean(
+    config: PrivacyConfig, num_classes: int, seed: str
+) -> user_level_dp.PrivateMeanFactory:
+    mechanism = config.mechanism
+    return user_level_dp.PrivateMeanFactory(
+        num_classes=num_classes,
+        clients_per_round=config.clients_per_round,
+        noise_multiplier=mechanism.noise,
+        clip=mechanism.clip,
+        seed=seed,
+        adaptive_clip=user_level_dp.AdaptiveClip() if mechanism.adaptive else None,
+        restart_every=config.restart_every,
+    )
+
+
+def sampling(config: PrivacyConfig) -> str:
+    """Returns how cohorts are drawn."""
+    return getattr(config.mechanism, "sampling", "fixed")
+
+
+def accountant(
+    config: PrivacyConfig,
+    dataset: FederatedDataset,
+    cohort_fn: Callable[[int], Sequence[str]],
+) -> accounting.Accountant | None:
+    """Makes what knows epsilon; None without differential privacy.
+
+    Args:
+        config: The flags, checked.
+        dataset: The data.
+        cohort_fn: From a round, counted from 1, to the ids of its clients.
+    """
+    mechanism = config.mechanism
+    if mechanism is None:
+        return None
+    delta = mechanism.delta
+    if delta is None:
+        delta = dataset.num_clients**-1.1
+    if isinstance(mechanism, Ftrl):
+        return accounting.TreeAggregation(
+            mechanism.noise, delta, cohort_fn, config.restart_every
+        )
+    kind = {
+        "fixed": accounting.FixedSizeSampling,
+        "poisson": accounting.PoissonSampling,
+    }[mechanism.sampling]
+    cohort_size = config.clients_per_round
+    return kind(mechanism.noise, delta, dataset.num_clients, cohort_size)
+
+
+def columns(config: PrivacyConfig) -> tuple[str, ...]:
+    """Returns what metrics.csv has more."""
+    dropped = ("w/dropped_rows",) if config.threshold > 1 else ()
+    of_dp = ("epsilon", "dp/clip", "dp/clipped_share")
+    return (*dropped, *(() if config.dp is None else of_dp))
+
+
+def record(runs: Sequence[training.Run]) -> dict[str, Any]:
+    """Returns what done.json has more: the guarantee of each run that has one."""
+    guarantees = {
+        run.name: {
+            "epsilon": epsilon(run),
+            "delta": run.accountant.delta,
+            "neighbours": run.accountant.relation,
+        }
+        for run in runs
+        if getattr(run, "accountant", None) is not None
+    }
+    return {"user_level_dp": guarantees} if guarantees else {}
+
+
+def epsilon(run: training.FederatedRun) -> float | None:
+    """Returns what a run has spent by now; None where nothing bounds it (for JSON)."""
+    if run.accountant is None:
+        return None
+    spent = run.accountant.epsilon(run.round_num)
+    return spent if spent < float("inf") else None
+
+
+def as_text(guarantees: dict[str, Any]) -> str:
+    """Says below a table what the epsilons of `record` mean."""
+    if not guarantees:
+        return ""
+    one = next(iter(guarantees["user_level_dp"].values()))
+    if one["epsilon"] is None:
+        return "\nepsilon: none, for there was no noise; updates were clipped."
+    return (
+        f"\nepsilon: of a client, at delta = {one['delta']:.2g}; neighbours: "
+        f"{one['neighbours']}. Of all models that leave\nthe server, each method on "
+        "its own; requests and updates themselves are not protected."
+    )
