@@ -25,16 +25,8 @@ def check_same_cell(runs: Sequence[Run]) -> None:
 
     Raises:
         InvalidInputError: If a flag that decides results differs, or the data, or the
-            pretrained model, or two runs have the same seed; it names them.
+            pretrained model; it names them.
     """
-    by_seed: dict[int, Run] = {}
-    for run in runs:
-        if run.seed in by_seed:
-            raise InvalidInputError(
-                f"{run.path} and {by_seed[run.seed].path} of the same cell both have "
-                f"--seed={run.seed}."
-            )
-        by_seed[run.seed] = run
     for run in runs[1:]:
         differences = _differences(run, runs[0], {"seed"})
         if differences:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from absl import app, flags, logging
 
-from experiments.common import cells, config, device_config
+from experiments.common import cells, config, runtime_config
 from tff_fedss import files, runtime
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
@@ -69,7 +69,7 @@ def run(
             logging.set_verbosity(logging.WARNING)
         try:
             asked = config.read(defaults, flags.FLAGS)
-            device_config.configure_gpus(asked)
+            runtime_config.configure_gpus(asked)
             main(asked, *([list(arguments[1:])] if takes_arguments else []))
             sys.stdout.flush()  # Here, where an error can still be reported.
         except InvalidInputError as error:

@@ -1,15 +1,38 @@
-"""Where the runs of a table are: folders CELL/seedK/, or an archive of them."""
+"""Where the runs of a table are: folders CELL/seedK/, or an archive of them.
 
+The archive, runs.tar.xz, is how runs are published: it holds CELL/seedK/NAME, as the
+results folder of the table does, without weights and checkpoints. `tar -xf runs.tar.xz
+-C FOLDER` makes the folder again, which `./run.sh table` then continues. The project
+itself reads it in memory and never extracts it. The same files give the same bytes.
+"""
+
+import io
+import lzma
+import os
 import pathlib
 import re
+import tarfile
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.common import archive
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
 
+ARCHIVE = "runs.tar.xz"
+
+# The files of a run that are published.
+_OF_A_RUN = (
+    run_files.FLAGS,
+    run_files.RUN,
+    run_files.DATA,
+    run_files.METRICS,
+    run_files.SPEED,
+    run_files.DONE,
+)
+_MOST_BYTES = 64 * 2**20  # Of all files together, decompressed.
+_MOST_MEMBERS = 10_000
+_PRESET = 9
 _SEED_FOLDER = re.compile(r"seed(\d+)", re.ASCII)
 
 
@@ -79,10 +102,10 @@ def find_cells(results_dir: pathlib.Path, depth: int = 1) -> dict[str, list[RunF
             for folder in sorted(results_dir.glob("/".join("*" * depth)))
         }
         folders = {cell: paths for cell, paths in found.items() if paths}
-        path = results_dir / archive.NAME
+        path = results_dir / ARCHIVE
         if folders and path.exists():
             raise InvalidInputError(
-                f"--results_dir={results_dir} holds {archive.NAME} and the folder "
+                f"--results_dir={results_dir} holds {ARCHIVE} and the folder "
                 f"{next(iter(folders))}, both with runs: take away one of them."
             )
         if folders:
@@ -94,14 +117,14 @@ def find_cells(results_dir: pathlib.Path, depth: int = 1) -> dict[str, list[RunF
     raise InvalidInputError(
         f"--results_dir={results_dir} holds no run: expected folders "
         f"{'PART/' * (depth - 1)}CELL/seedK/ with a flags.txt, as ./run.sh table "
-        f"leaves them, or {archive.NAME}."
+        f"leaves them, or {ARCHIVE}."
     )
 
 
 def _archived_cells(path: pathlib.Path) -> dict[str, list[RunFolder]]:
     """Returns the runs in an archive by the name of the cell, by increasing seed."""
     runs: dict[pathlib.PurePosixPath, dict[str, bytes]] = {}
-    for name, content in archive.read(path).items():
+    for name, content in read_archive(path).items():
         parts = pathlib.PurePosixPath(name)
         runs.setdefault(parts.parent, {})[parts.name] = content
     cells: dict[str, list[RunFolder]] = {}
@@ -114,3 +137,80 @@ def _archived_cells(path: pathlib.Path) -> dict[str, list[RunFolder]]:
             RunFolder(path / folder, runs[folder])
         )
     return cells
+
+
+# --- Archives -----------------------------------------------------------------------
+
+
+def read_archive(path: str | os.PathLike) -> dict[str, bytes]:
+    """Returns the content of each file of an archive, by its path in there.
+
+    Raises:
+        InvalidInputError: If the archive is missing, damaged or too large, or a member
+            is no plain file inside of it.
+        RunStoppedError: If it cannot be read.
+    """
+    packed = files.read_if_there(path)
+    if packed is None:
+        raise InvalidInputError(f"{path} is missing.")
+    try:
+        with lzma.open(io.BytesIO(packed)) as stream:
+            # What would decompress to more is not decompressed.
+            unpacked = stream.read(_MOST_BYTES + 1)
+        if len(unpacked) > _MOST_BYTES:
+            raise InvalidInputError(
+                f"{path} holds more than {_MOST_BYTES // 2**20} MiB, expected the "
+                "text files of runs."
+            )
+        with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as archive:
+            contents = _contents(archive, path)
+    except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
+        raise InvalidInputError(
+            f"{path} is damaged: {files.error_text(error)}."
+        ) from error
+    return contents
+
+
+def _contents(archive: tarfile.TarFile, path: str | os.PathLike) -> dict[str, bytes]:
+    contents = {}
+    for number, member in enumerate(archive):
+        if number == _MOST_MEMBERS:
+            raise InvalidInputError(f"{path} holds more than {_MOST_MEMBERS:,} files.")
+        if member.isdir():
+            continue
+        parts = pathlib.PurePosixPath(member.name).parts
+        if not member.isreg() or {"/", ".."} & {*parts}:
+            raise InvalidInputError(
+                f"{path}: found {run_files.short(member.name)}, expected plain files "
+                "with a path inside of the archive."
+            )
+        if member.name in contents:
+            raise InvalidInputError(f"{path}: {member.name} is there twice.")
+        contents[member.name] = archive.extractfile(member).read()
+    return contents
+
+
+def write_archive(path: str | os.PathLike, contents: Mapping[str, bytes]) -> None:
+    """Writes an archive whole or not at all; the same contents give the same bytes."""
+    unpacked = io.BytesIO()
+    with tarfile.open(fileobj=unpacked, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in sorted(contents):
+            member = tarfile.TarInfo(name)  # Owner, group and time are 0.
+            member.size = len(contents[name])
+            tar.addfile(member, io.BytesIO(contents[name]))
+    files.write(path, lzma.compress(unpacked.getvalue(), preset=_PRESET))
+
+
+def write_runs(path: str | os.PathLike, results_dir: str | os.PathLike) -> None:
+    """Writes the finished runs of a results folder, CELL/seedK/, as an archive."""
+    results_dir = pathlib.Path(results_dir)
+    runs = sorted(done.parent for done in results_dir.rglob(run_files.DONE))
+    write_archive(
+        path,
+        {
+            (run / name).relative_to(results_dir).as_posix(): (run / name).read_bytes()
+            for run in runs
+            for name in _OF_A_RUN
+            if (run / name).exists()
+        },
+    )

@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from experiments.common import config, device_config
+from experiments.common import config, runtime_config
 from experiments.encoders import vectors
 from tff_fedss import models
 from tff_fedss.datasets import images as own_images
@@ -13,7 +13,7 @@ from tff_fedss.errors import InvalidInputError
 
 
 @dataclasses.dataclass(frozen=True)
-class SourcesConfig(device_config.GpuConfig):
+class SourcesConfig(runtime_config.GpuConfig):
     """An encoder and images."""
 
     model: str | None = config.flag(

@@ -32,12 +32,13 @@ import tensorflow as tf
 from experiments.common import (
     config,
     dataset_words,
-    device_config,
     launch,
     memory_needs,
     option_words,
     program,
+    runtime_config,
 )
+from experiments.fedss import starting_point
 from tff_fedss import algorithms, files, memory, models, tasks, training
 from tff_fedss.datasets.central import augmentation, labelled_images, public_images
 from tff_fedss.errors import InvalidInputError
@@ -49,7 +50,7 @@ _PROBE_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(device_config.DeviceConfig):
+class Config(runtime_config.DeviceConfig):
     """What a user asks for."""
 
     dataset: str = config.flag(
@@ -131,7 +132,7 @@ def main(config: Config) -> None:
         functools.partial(_finish, config),
         unit="epoch",
         curves=("loss", "accuracy"),
-        inputs=functools.partial(_pretrained_fingerprint, config),
+        inputs=functools.partial(starting_point.fingerprint, config),
     )
     path = pathlib.Path(config.results_dir) / WEIGHTS
     print(f"Start federated runs from it: --pretrained={path}")
@@ -252,13 +253,6 @@ def _source(config: Config, given: str) -> public_images.Source:
     return public_images.Source(
         data.name, data.train_images, data.train_labels, data.num_classes
     )
-
-
-def _pretrained_fingerprint(config: Config) -> dict[str, dict[str, str]]:
-    if not config.pretrained:
-        return {}
-    digest = models.pretrained_digest(config.pretrained)
-    return {"pretrained": {"--pretrained": digest}}
 
 
 def _build_run(config: Config) -> training.StepRun:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments.common import memory_needs
+from experiments.common import launch, memory_needs
 from experiments.fedss import data_defaults, privacy_config
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
@@ -115,11 +115,7 @@ def load_task(
                 else "."
             )
         )
-    if config.model.startswith("mobilenet") and config.image_size < 32:
-        raise InvalidInputError(
-            f"--model={config.model} needs --image_size of at least 32, "
-            f"found {config.image_size}."
-        )
+    launch.check_image_size(config, "model")
     neighbors = config.spreadout_neighbors
     if "fedaws" in methods and neighbors and neighbors >= dataset.num_classes:
         raise InvalidInputError(

@@ -28,10 +28,10 @@ import tensorflow as tf
 from experiments.common import (
     config,
     dataset_words,
-    device_config,
     launch,
     memory_needs,
     program,
+    runtime_config,
 )
 from experiments.leap import corruptions
 from tff_fedss import algorithms, memory, models, tasks, training
@@ -41,7 +41,7 @@ from tff_fedss.samplers import self_paced
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(device_config.DeviceConfig):
+class Config(runtime_config.DeviceConfig):
     """What a user asks for."""
 
     method: str = config.flag(

@@ -34,11 +34,11 @@ import tensorflow as tf
 from experiments.common import (
     config,
     dataset_words,
-    device_config,
     launch,
     memory_needs,
     program,
     run_encoder,
+    runtime_config,
 )
 from tff_fedss import algorithms, files, losses, memory, models, tasks, training
 from tff_fedss.datasets.central import labelled_images
@@ -91,7 +91,7 @@ _by_dataset = functools.partial(launch.by_dataset, _SETTINGS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(device_config.DeviceConfig):
+class Config(runtime_config.DeviceConfig):
     """What a user asks for."""
 
     dataset: str = config.flag(

@@ -30,11 +30,11 @@ from typing import Any
 from experiments.common import (
     config,
     dataset_words,
-    device_config,
     launch,
     memory_needs,
     program,
     run_encoder,
+    runtime_config,
 )
 from tff_fedss import (
     algorithms,
@@ -69,7 +69,7 @@ _MODELS = {"mlp": models.mlp, **models.FEATURE_EXTRACTORS}
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(device_config.DeviceConfig):
+class Config(runtime_config.DeviceConfig):
     """What a user asks for."""
 
     dataset: str = config.flag(

@@ -25,12 +25,12 @@ import tensorflow as tf
 from experiments.common import (
     config,
     dataset_words,
-    device_config,
     launch,
     memory_needs,
     option_words,
     program,
     run_encoder,
+    runtime_config,
 )
 from tff_fedss import algorithms, memory, models, samplers, tasks, training
 from tff_fedss.datasets.central import extreme, penn_treebank
@@ -72,7 +72,7 @@ _by_task = functools.partial(launch.by_dataset, _SETTINGS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(device_config.DeviceConfig):
+class Config(runtime_config.DeviceConfig):
     """What a user asks for."""
 
     task: str = config.flag(

@@ -8,8 +8,8 @@ import statistics
 
 import pytest
 
-from experiments.common import archive, plots, report
 from experiments.common import cells as cells_lib
+from experiments.common import plots, report, sources
 
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -60,7 +60,7 @@ def undrawn(monkeypatch):
 def test_a_page_has_the_numbers_of_its_runs(tmp_path, page):
     paper, name, scale, folder, file = page
     published = RESULTS / folder
-    shutil.copy(published / archive.NAME, tmp_path)
+    shutil.copy(published / sources.ARCHIVE, tmp_path)
     text = (published / f"{file}.md").read_text()
     command = shlex.split(re.search("- Command: `(.*)`", text)[1])
     of_cells = cells_lib.tables_of(paper)[name, scale]
@@ -76,7 +76,7 @@ def test_a_page_has_the_numbers_of_its_runs(tmp_path, page):
 def test_every_packed_table_has_its_page_here():
     packed = {
         path.parent.relative_to(RESULTS).as_posix()
-        for path in RESULTS.rglob(archive.NAME)
+        for path in RESULTS.rglob(sources.ARCHIVE)
     }
     of_readmes = {
         "figure6_mini",

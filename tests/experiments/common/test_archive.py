@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from experiments.common import archive, sources
+from experiments.common import sources
 from experiments.fedss import table_results
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
@@ -39,8 +39,8 @@ def runs(tmp_path):
 
 @pytest.fixture
 def archived(runs, tmp_path):
-    archive.write_runs(tmp_path / archive.NAME, runs)
-    return tmp_path / archive.NAME
+    sources.write_runs(tmp_path / sources.ARCHIVE, runs)
+    return tmp_path / sources.ARCHIVE
 
 
 def described(results):
@@ -62,7 +62,7 @@ def write_tar(path, *members):
 
 def refused(path, *parts):
     with pytest.raises(InvalidInputError) as error:
-        archive.read(path)
+        sources.read_archive(path)
     for part in (str(path), *parts):
         assert part in str(error.value)
     assert "\n" not in str(error.value)
@@ -79,7 +79,7 @@ def test_runs_are_the_same_from_both(runs, archived):
 
 
 def test_only_the_published_files_of_finished_runs_are_in_it(archived):
-    names = archive.read(archived)
+    names = sources.read_archive(archived)
     assert {pathlib.Path(name).name for name in names} == {
         "flags.txt",
         "run.json",
@@ -92,10 +92,10 @@ def test_only_the_published_files_of_finished_runs_are_in_it(archived):
 
 def test_the_same_contents_give_the_same_bytes(tmp_path):
     backwards = dict(reversed(CONTENTS.items()))
-    archive.write(tmp_path / "x", CONTENTS)
-    archive.write(tmp_path / "y", backwards)
+    sources.write_archive(tmp_path / "x", CONTENTS)
+    sources.write_archive(tmp_path / "y", backwards)
     assert (tmp_path / "x").read_bytes() == (tmp_path / "y").read_bytes()
-    assert archive.read(tmp_path / "x") == CONTENTS
+    assert sources.read_archive(tmp_path / "x") == CONTENTS
     with tarfile.open(tmp_path / "x") as tar:
         members = tar.getmembers()
     assert [member.name for member in members] == sorted(CONTENTS)
@@ -103,10 +103,10 @@ def test_the_same_contents_give_the_same_bytes(tmp_path):
 
 
 def test_published_archives_are_as_they_would_be_written(tmp_path):
-    paths = sorted(PUBLISHED.rglob(archive.NAME))
+    paths = sorted(PUBLISHED.rglob(sources.ARCHIVE))
     assert len(paths) > 20
     for path in paths:
-        archive.write(tmp_path / "again", archive.read(path))
+        sources.write_archive(tmp_path / "again", sources.read_archive(path))
         # xz itself may compress otherwise in another version.
         again = lzma.decompress((tmp_path / "again").read_bytes())
         assert again == lzma.decompress(path.read_bytes()), path
@@ -181,10 +181,10 @@ def test_damaged_archives_are_refused(archived):
 
 
 def test_a_damaged_file_inside_is_named_with_its_line(archived):
-    contents = archive.read(archived)
+    contents = sources.read_archive(archived)
     name = "omniglot_fedss_m5/seed2/metrics.csv"
     lines = contents[name].splitlines(keepends=True)
-    archive.write(
+    sources.write_archive(
         archived, {**contents, name: b"".join([*lines[:2], b"nonsense\n", *lines[2:]])}
     )
     with pytest.raises(InvalidInputError, match="found 1 fields; the header") as error:
@@ -193,12 +193,12 @@ def test_a_damaged_file_inside_is_named_with_its_line(archived):
 
 
 def test_folders_beside_an_archive_are_refused(runs, archived):
-    archived.rename(runs / archive.NAME)
+    archived.rename(runs / sources.ARCHIVE)
     with pytest.raises(InvalidInputError, match="take away one of them"):
         sources.find_cells(runs)
 
 
 def test_files_that_are_of_no_run_are_refused(tmp_path):
-    archive.write(tmp_path / archive.NAME, {"README.md": b""})
+    sources.write_archive(tmp_path / sources.ARCHIVE, {"README.md": b""})
     with pytest.raises(InvalidInputError, match="expected files CELL/seedK/NAME"):
         sources.find_cells(tmp_path)

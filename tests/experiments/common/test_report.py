@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import experiments
-from experiments.common import archive, cells, plots, report
+from experiments.common import cells, plots, report, sources
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
 
@@ -219,9 +219,9 @@ def test_the_frame_has_a_row_for_each_run(toy, runs, tmp_path):
 
 
 def test_an_archive_gives_the_same_page(toy, runs, tmp_path):
-    archive.write_runs(tmp_path / archive.NAME, runs)
+    sources.write_runs(tmp_path / sources.ARCHIVE, runs)
     from_archive = page(
-        toy, tmp_path / archive.NAME, output_dir=tmp_path / "of_archive"
+        toy, tmp_path / sources.ARCHIVE, output_dir=tmp_path / "of_archive"
     )
     assert from_archive == page(toy, runs)
     assert (tmp_path / "of_archive" / "table1.md").read_text() == from_archive

@@ -250,14 +250,6 @@ def test_cells_of_a_table(tmp_path):
     comparable.check_same_table([first, other], {"num_strata"})
 
 
-def test_a_seed_counts_once(tmp_path):
-    runs = [read(write(tmp_path / name)) for name in "ab"]
-    refused(
-        comparable.check_same_cell, runs, "a/seed0", "b/seed0", "both have --seed=0"
-    )
-    comparable.check_same_table(runs)
-
-
 def test_data_that_are_drawn_from_the_seed(tmp_path):
     own = {"dataset": "generated"}
     runs = cell(

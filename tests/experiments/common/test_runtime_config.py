@@ -4,8 +4,9 @@ import types
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import config as tf_config
 
-from experiments.common import config, device_config, runtime_config
+from experiments.common import config, runtime_config
 from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
 
@@ -89,7 +90,7 @@ def test_the_gpus_of_a_run(monkeypatch, arguments, used, at_once):
     monkeypatch.setattr(
         runtime, "configure_gpus", lambda n, **how: calls.append((n, how))
     )
-    device_config.configure_gpus(parse(*arguments))
+    runtime_config.configure_gpus(parse(*arguments))
     ((number, how),) = calls
     assert number == used and how["clients_per_gpu"] == at_once
 
@@ -115,3 +116,46 @@ def test_clients_that_did_not_train_on_the_gpus_are_noticed(three_gpus):
     three_gpus.client_devices, three_gpus.trained_on_host = {GPUS[0]}, True
     with pytest.raises(RuntimeError, match="function of tf.data"):
         check()
+
+
+# --- The switches that decide results ---------------------------------------------
+
+
+@pytest.fixture
+def as_before():
+    yield
+    runtime.configure_gpus()
+
+
+def configured(*arguments):
+    asked = config.parse(runtime_config.DeviceConfig(), *arguments)
+    runtime_config.configure_gpus(asked)
+    return asked
+
+
+def test_what_is_off_is_not_recorded(as_before):
+    # Runs of before there were such flags are the same ones.
+    assert configured().deciding() == {}
+    assert configured("--nodeterministic", "--precision=float32").deciding() == {}
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("deterministic", "true"), ("precision", "tf32"), ("precision", "mixed")],
+)
+def test_what_is_on_is_recorded(as_before, name, value):
+    asked = configured(f"--{name}={value}")
+    assert asked.deciding() == {name: value}
+    assert tf_config.is_op_determinism_enabled() == (name == "deterministic")
+    assert tf.config.experimental.tensor_float_32_execution_enabled() == (
+        value == "tf32"
+    )
+    policy = tf.keras.mixed_precision.global_policy().name
+    assert policy == ("mixed_bfloat16" if value == "mixed" else "float32")
+
+
+def test_every_program_has_its_gpus_set_up(monkeypatch):
+    called = []
+    monkeypatch.setattr(runtime, "configure_gpus", lambda *_, **how: called.append(how))
+    runtime_config.configure_gpus(config.Config())
+    assert called == [{}]
