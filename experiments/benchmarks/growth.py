@@ -85,13 +85,7 @@ def main(config: Config) -> None:
 
 
 def measure(all_series: Mapping[str, Sequence[Case]], repeats: int, folder: str):
-    """Measures, prints and writes.
-
-    Args:
-        all_series: Cases by the name of what varies.
-        repeats: Rounds of each case that count.
-        folder: Where the files go.
-    """
+    """Measures, prints and writes."""
     output_dir = files.make_folder(folder, f"--output_dir={folder}")
     rows: list[dict[str, Any]] = []
     for name, cases in all_series.items():
@@ -227,9 +221,6 @@ def _clients(case: Case) -> list[dict[str, Any]]:
 
 def with_ratios(rows: pd.DataFrame) -> pd.DataFrame:
     """Adds what a row is to the first row of its series.
-
-    Args:
-        rows: As `_measure` returns them, with their `series`.
 
     Returns:
         The rows with of_first (seconds), first_round (over the median) and

@@ -10,9 +10,6 @@ def peak_bytes(pid: int | None = None) -> int:
 
     Not getrusage: that counts what the parent held before the program began, too.
 
-    Args:
-        pid: The process; None: this one.
-
     Returns:
         Bytes; 0 if the process is gone.
     """

@@ -31,9 +31,6 @@ complete -o default -F _tff_fedss ./run.sh run.sh"""
 def words(programs: Mapping[str, str]) -> dict[str, list[str]]:
     """Returns the words that may follow.
 
-    Args:
-        programs: The commands, and their modules.
-
     Returns:
         By "commands", "COMMAND " and "COMMAND --flag".
     """

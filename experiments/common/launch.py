@@ -80,9 +80,8 @@ def run(
     """Trains to the end, from where an earlier process has stopped, or from the start.
 
     Args:
-        asked: The flags: results_dir, and of a round rounds, rounds_per_evaluation
-            (None: at the start and the end only) and rounds_per_checkpoint. A folder
-            with other values of the flags that decide results is refused.
+        asked: The flags: results_dir, rounds, rounds_per_evaluation (None: at the start
+            and the end only) and rounds_per_checkpoint, or those of another unit.
         columns: Of metrics.csv, after `method` and `round`.
         build: Loads the data and builds the run, unless it is done.
         finish: Writes what was learned; returns the result in a line and by metric.

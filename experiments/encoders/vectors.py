@@ -130,10 +130,6 @@ def write(path: pathlib.Path, vectors: Vectors) -> None:
     A .parquet file has the columns path, label (null without classes) and vector, a
     list of d floats. An .npz file has arrays of these names, label only with classes.
 
-    Args:
-        path: The file; its suffix says the format.
-        vectors: The vectors.
-
     Raises:
         RunStoppedError: If it cannot be written.
     """

@@ -15,10 +15,6 @@ def filled(config: _ConfigT, dataset: FederatedDataset) -> tuple[_ConfigT, list[
 
     They stay open in flags.txt: the same data lead to the same values.
 
-    Args:
-        config: From `run_config.with_defaults`.
-        dataset: Its data.
-
     Returns:
         The flags without open ones, and a line on each choice for the user.
     """

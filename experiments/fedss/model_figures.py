@@ -48,9 +48,6 @@ LoadTask = Callable[[Mapping[str, str]], tasks.FederatedTask]
 def load_task_of_flags(flags: Mapping[str, str]) -> tasks.FederatedTask:
     """Loads the task that a run had.
 
-    Args:
-        flags: Of the run, all of them.
-
     Raises:
         NothingToDraw: If the data are not there.
         InvalidInputError: If a flag that must be a number is none.
@@ -277,9 +274,6 @@ def figure8(path: pathlib.Path) -> dict[int, np.ndarray]:
     """Draws the share of the last layer in MobileNetV3 by n, for d = 64 and 1280 (A.1).
 
     Takes about 15 seconds, to build the networks and count.
-
-    Args:
-        path: The PNG.
 
     Returns:
         For each d the shares in percent at the points of the curve.

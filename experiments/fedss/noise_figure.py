@@ -150,10 +150,6 @@ class Law(NamedTuple):
 def laws(sizes: Sequence[int], noise: Sequence[float]) -> dict[str, Law]:
     """Fits a e^(-b m), "exponentially" as A.3 has it, and a m^-b to gradient noise.
 
-    Args:
-        sizes: m, at least three, all different.
-        noise: Positive, of each.
-
     Returns:
         By the law's formula.
     """

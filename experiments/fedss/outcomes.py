@@ -87,12 +87,7 @@ def outcome(
 
 
 def as_csv(outcomes: Sequence[Outcome], metric: str) -> str:
-    """Writes outcomes as CSV, a row per method.
-
-    Args:
-        outcomes: The rows.
-        metric: The metric of the task.
-    """
+    """Writes outcomes as CSV, a row per method."""
     if all(outcome.epsilon is None for outcome in outcomes):
         rows = [outcome.known() for outcome in outcomes]
     else:

@@ -54,10 +54,6 @@ def _metric_title(results: Results) -> str:
 def figure3(results: Results, path: pathlib.Path) -> None:
     """Draws learning curves by method, FedSS and NegOnly at the middle |S_k|.
 
-    Args:
-        results: The runs.
-        path: The PNG.
-
     Raises:
         NothingToDraw: If no run has been evaluated.
     """
@@ -83,10 +79,6 @@ def figure4(results: Results, path: pathlib.Path) -> None:
     """Draws the convergence of FedSS by |S_k|, with FullSoftmax.
 
     Both readings of the logit correction get a panel, if both were run.
-
-    Args:
-        results: The runs.
-        path: The PNG.
 
     Raises:
         NothingToDraw: If no run of FedSS has been evaluated.
@@ -134,9 +126,6 @@ def _seeds(cells: list[Cell], what: str) -> str:
 def transmitted_parameters(cell: Cell) -> float | None:
     """Returns the classifier parameters that a client gets, and sends, per round.
 
-    Args:
-        cell: The cell.
-
     Returns:
         A mean over clients, rounds and runs; None where there are no clients.
     """
@@ -154,10 +143,6 @@ def transmitted_parameters(cell: Cell) -> float | None:
 
 def figure5(results: Results, path: pathlib.Path) -> None:
     """Draws the metric against transmitted classifier parameters (Figures 5 and 10).
-
-    Args:
-        results: The runs.
-        path: The PNG.
 
     Raises:
         NothingToDraw: If no run with clients is finished.

@@ -243,9 +243,7 @@ class RunConfig(
         "clients; for --keep=best. Its last round may then lack --train_top1.",
         low=1,
     )
-    rounds_per_checkpoint: int = config.flag(
-        25, "How often to save what a killed run resumes from.", low=1, decides=False
-    )
+    rounds_per_checkpoint: int = launch.checkpoints(25)
     results_dir: str = launch.results_dir()
     seed: int = launch.seed(2**31 - 1)
 

@@ -49,10 +49,6 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     Resumes from the folder's checkpoints, if there are any. If the folder is of a
     finished run, nothing is run again.
 
-    Args:
-        config: What the user asks for.
-        methods: Of `METHODS`.
-
     Returns:
         The table of what came of each method, for the terminal.
 

@@ -23,9 +23,6 @@ _ConfigT = TypeVar("_ConfigT", bound=RunConfig)
 def load_dataset(config: RunConfig) -> FederatedDataset:
     """Loads the data set that the flags ask for.
 
-    Args:
-        config: With the defaults of its data set.
-
     Raises:
         InvalidInputError: If the data are not there, or damaged, or do not go with the
             other flags.
@@ -38,12 +35,8 @@ def client_fn(
 ) -> Callable[..., Any]:
     """Returns what makes a client's argument, as `FederatedTask.client` does.
 
-    In a cluster that is done where the client trains, from the same --data_dir.
-
-    Args:
-        config: With the defaults of its data set.
-        task: The task.
-        fingerprint: Of its data.
+    In a cluster that is done where the client trains, from the same --data_dir, whose
+    data must have the fingerprint.
     """
     context = tff.framework.get_context_stack().current
     if not isinstance(context, runtime.ClusterContext):
@@ -63,10 +56,6 @@ def load_task(
     config: _ConfigT, methods: Sequence[str]
 ) -> tuple[_ConfigT, tasks.FederatedTask, list[str]]:
     """Loads the data set and checks that the methods can be run on it.
-
-    Args:
-        config: With the defaults of its data set.
-        methods: Of `METHODS`.
 
     Returns:
         The flags with the defaults of the data, the task, and what was chosen by the
@@ -152,14 +141,7 @@ def build_run(
     task: tasks.FederatedTask,
     client_fn: Callable[..., Any] | None = None,
 ) -> training.FederatedRun | training.CentralizedRun:
-    """Builds the run of one method.
-
-    Args:
-        config: With the defaults of its data set.
-        method: One of `METHODS`.
-        task: The task.
-        client_fn: See `client_fn`; None: clients' arguments are made here.
-    """
+    """Builds the run of a method; without a `client_fn` it makes clients' arguments."""
     if not METHODS[method].has_clients:
         return training.CentralizedRun(
             method,

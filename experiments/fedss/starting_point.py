@@ -78,15 +78,9 @@ def initial(
 def trained(
     config: RunConfig, task: tasks.FederatedTask, inputs: Mapping[str, Any]
 ) -> list[np.ndarray]:
-    """Trains phi on public classes, or takes what --warm_start_cache has of that.
+    """Returns what phi starts the rounds with: trained on public classes, if asked.
 
-    Args:
-        config: With the defaults of its data set.
-        task: The task.
-        inputs: Fingerprints of what the run reads.
-
-    Returns:
-        The weights that phi starts the rounds with.
+    --warm_start_cache may have that for the fingerprints of what the run reads.
     """
     # A new model: once others have been built in graphs, as TFF does, Keras may refuse
     # to list the variables of an earlier one.

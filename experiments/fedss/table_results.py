@@ -153,11 +153,7 @@ class Results:
         return round(self.mean_positives) + (setting.num_negatives or 0)
 
     def num_negatives(self, method: str) -> list[int]:
-        """Returns the values of m that a method was run with, increasing.
-
-        Args:
-            method: By its name on the command line.
-        """
+        """Returns the values of m that a method was run with, increasing."""
         return sorted(
             {s.num_negatives for s in self.cells if s.method == method} - {None}
         )

@@ -79,13 +79,7 @@ def main(config: Config) -> None:
 
 
 def measure(cases: Sequence[Case], repeats: int, folder: str) -> None:
-    """Measures, prints and writes.
-
-    Args:
-        cases: What to measure, one after the other.
-        repeats: Steps of each that count.
-        folder: Where the files go.
-    """
+    """Measures, prints and writes."""
     output_dir = files.make_folder(folder, f"--output_dir={folder}")
     # Not forked: TensorFlow's threads would not be there.
     context = multiprocessing.get_context("spawn")
@@ -148,11 +142,7 @@ def _measure(case: Case, repeats: int) -> dict[str, float]:
 
 
 def with_ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Adds how often as long r = 1 takes (of_full), and the peak over W and momentum.
-
-    Args:
-        rows: As `_measure` returns them.
-    """
+    """Adds how often as long r = 1 takes (of_full), and the peak of W's memory."""
     full = rows[rows.sample_rate == 1].set_index("num_classes").seconds
     return rows.assign(
         of_full=rows.num_classes.map(full) / rows.seconds,

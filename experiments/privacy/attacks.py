@@ -45,10 +45,6 @@ class Attack:
     Attributes:
         unit: What x counts.
         records: By now.
-
-    Args:
-        seed: Of the controls.
-        unit: See above.
     """
 
     def __init__(self, seed: int, unit: str = "round"):
@@ -325,11 +321,7 @@ class Aggregate(Attack):
             self.judge(name, round_num, own[lone], claimed, truth[lone])
 
     def trace(self, rounds: Iterable[int]) -> None:
-        """Attacks all clients by all sums, without any request.
-
-        Args:
-            rounds: After how many to judge.
-        """
+        """Attacks all clients by all sums, without any request."""
         for last in rounds:
             cohorts = np.array(self._cohorts[:last])
             present = np.array(self._present[:last])

@@ -52,12 +52,6 @@ def write(
 ) -> str:
     """Writes the files.
 
-    Args:
-        folder: Where.
-        sections: By the name of the attack.
-        flags: Those that decide results.
-        summary: Of the data.
-
     Returns:
         The page, in Markdown.
 

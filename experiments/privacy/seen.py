@@ -109,10 +109,6 @@ def request_fn(
 ) -> Callable[[np.ndarray, str, int], Request]:
     """Returns what makes a client's request as the server gets it.
 
-    Args:
-        builder: Of class sets.
-        seed: Of the run.
-
     Returns:
         (P_k int32[any], client id, round) -> the request.
     """
@@ -230,12 +226,7 @@ _SOME_CLIENTS = 200
 
 
 class Updates:
-    """The updates of single clients, from the model that a run has now.
-
-    Args:
-        run: Whose process and model are taken.
-        server_learning_rate: Of the process.
-    """
+    """The updates of single clients, from the model that a run has now."""
 
     def __init__(self, run: training.FederatedRun, server_learning_rate: float):
         self._run = run
@@ -247,9 +238,6 @@ class Updates:
 
         It is the step of the process with this client as the cohort, without momentum:
         the mean of one.
-
-        Args:
-            client: An element of the process's client argument.
         """
         process, weights = self._run.process, self._run.weights
         state = process.set_model_weights(self._initial, weights)
@@ -279,10 +267,6 @@ class Model(NamedTuple):
 
 def check_public_images(name: str, task: tasks.FederatedTask) -> None:
     """Checks that a task's test images can be those that the server has.
-
-    Args:
-        name: Of the task, for --task.
-        task: The task.
 
     Raises:
         InvalidInputError: If they are of other classes than the clients'.

@@ -59,12 +59,7 @@ class Server:
             self.attacks["phi"] = attacks.Attack(config.seed)
 
     def release(self, metrics: training.Metrics, speed: training.Metrics) -> None:
-        """Looks at what a round has done, and at the clients of the next one.
-
-        Args:
-            metrics: Of the round, from `training.train`.
-            speed: Of the round; not used.
-        """
+        """Looks at what a round has done, and at the clients of the next one."""
         del speed
         round_num, task = metrics["round"], self._run.task
         model = self._public.seen_by(self._run.weights)

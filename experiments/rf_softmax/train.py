@@ -335,14 +335,7 @@ def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
 def _check_memory(
     config: Config, num_classes: int, encoder: dict[str, int], num_examples: int = 1
 ) -> None:
-    """Checks that the run fits into memory, and that buckets are not beyond n.
-
-    Args:
-        config: The flags.
-        num_classes: n.
-        encoder: What the encoder needs, see `memory_needs`.
-        num_examples: The least that a mini-batch has.
-    """
+    """Checks that the run fits into memory, and that buckets are not beyond n."""
     if config.leaf_size is not None and config.leaf_size > num_classes:
         raise InvalidInputError(
             f"--leaf_size={config.leaf_size} is more than the n={num_classes} classes."

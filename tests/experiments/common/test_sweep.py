@@ -202,17 +202,6 @@ def test_a_run_on_a_cluster_has_no_path_that_is_relative(tmp_path, monkeypatch):
     assert arguments["auto"] == [f"{tmp_path}/data", "name", "0"]
 
 
-def test_cells_in_parts_start_from_the_folder_of_the_table(tmp_path):
-    settings = {"rounds": 1}
-    parts = [
-        cells.Cell("a/b", settings, ""),
-        cells.Cell("c/d", settings, "", start="a/b"),
-    ]
-    table = cells.table("x", "experiments.leap.train", parts, "x")
-    _, job = jobs_of(("1", "mini"), table, [3], tmp_path)
-    assert job.start == tmp_path / "a/b/seed3"
-
-
 # --- The published cells ----------------------------------------------------------
 
 
