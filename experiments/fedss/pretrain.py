@@ -261,7 +261,10 @@ def _build_run(config: Config) -> training.StepRun:
     model = task.model_fn()
     if config.pretrained:
         try:
-            print(models.load_pretrained(model, config.pretrained), flush=True)
+            print(
+                models.load_pretrained(model, starting_point.path_of(config)),
+                flush=True,
+            )
         except InvalidInputError as error:
             raise InvalidInputError(f"--pretrained: {error}") from error
     learning_rate = tf.keras.optimizers.schedules.CosineDecay(
