@@ -151,60 +151,39 @@ def _columns(table: Table) -> list[str]:
 def _differences(
     table: Table, metrics: Sequence[Metric], measured: pd.DataFrame
 ) -> list[str]:
-    """How far apart cells are, seed by seed.
+    """How far apart the rows of `Table.pairs` are, seed by seed.
 
     A table of columns has a table of differences for each metric; one without columns a
     single one, with a column for each metric.
     """
     metrics = [metric for metric in metrics if metric.difference_scale]
     columns = _columns(table)
-    if columns != [""]:
-        header = ["", *(column or table.no_column for column in columns)]
-        text = []
-        for metric in metrics:
-            text += _difference_table(
-                header,
-                f"Differences in {metric.title}{_unit(metric)}",
-                {
-                    _pair_title(pair): [
-                        _difference(table, metric, measured, pair, column)
-                        for column in columns
-                    ]
-                    for pair in table.pairs
-                },
-            )
-        return text
-    return _difference_table(
-        ["", *(metric.title for metric in metrics)],
-        f"Differences{_unit(metrics[0])}",
-        {
-            _pair_title(pair): [
-                _difference(table, metric, measured, pair, "") for metric in metrics
+    if columns == [""]:
+        groups = {"Differences": [(metric.title, metric, "") for metric in metrics]}
+    else:
+        groups = {
+            f"Differences in {metric.title}": [
+                (column or table.no_column, metric, column) for column in columns
             ]
-            for pair in table.pairs
-        },
-    )
-
-
-def _difference_table(
-    header: Sequence[str], title: str, rows: Mapping[str, Sequence[str]]
-) -> list[str]:
-    shown = [[name, *row] for name, row in rows.items() if any(row)]
-    if not shown:
-        return []
-    caption = f"{title}: {tables.CAPTION}"
-    return [caption, "", tables.as_markdown(header, shown), ""]
-
-
-def _unit(metric: Metric) -> str:
-    return ", in points" if metric.difference_scale == 100 else ""
-
-
-def _pair_title(pair: tuple) -> str:
-    first, second = pair
-    if isinstance(second, tuple):
-        second = f"{second[0]} ({second[1]})"
-    return f"{first} − {second}"
+            for metric in metrics
+        }
+    lines = []
+    for title, places in groups.items():
+        rows = []
+        for first, second in table.pairs:
+            other = second if isinstance(second, str) else "{} ({})".format(*second)
+            texts = [
+                _difference(table, metric, measured, (first, second), column)
+                for _, metric, column in places
+            ]
+            if any(texts):
+                rows.append([f"{first} − {other}", *texts])
+        if rows:
+            in_points = ", in points" * (places[0][1].difference_scale == 100)
+            header = ["", *(name for name, _, _ in places)]
+            caption = f"{title}{in_points}: {tables.CAPTION}"
+            lines += [caption, "", tables.as_markdown(header, rows), ""]
+    return lines
 
 
 def _difference(
