@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import experiments
+from experiments.common import option_words
 from experiments.common import results as results_lib
 from tff_fedss.errors import InvalidInputError
 
@@ -193,15 +194,9 @@ def example(paper: str) -> str:
 
 def as_texts(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns settings as the flags.txt of a run has them."""
-    return {name: _as_text(value) for name, value in settings.items()}
+    return {name: option_words.as_text(value) for name, value in settings.items()}
 
 
 def as_arguments(settings: Mapping[str, Any]) -> list[str]:
     """Returns settings as the arguments of a command."""
     return [f"--{name}={value}" for name, value in as_texts(settings).items()]
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(value) if isinstance(value, tuple | list) else str(value)

@@ -236,7 +236,7 @@ def _help_of(own: Flag, default: Any) -> str:
     name = f"--[no]{own.name}" if own.kind is bool else f"--{own.name}={value}"
     text = own.help
     if default not in (None, ()) and own.kind is not bool:
-        text += f" Default: {cells.as_texts({'': own.kind(default)})['']}."
+        text += f" Default: {option_words.as_text(own.kind(default))}."
     wrapped = textwrap.wrap(text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
     lines = [*textwrap.wrap(name, 86, initial_indent="  "), *wrapped]
     return "\n".join([*lines, *option_words.help_of(own.name, own.words or {})])

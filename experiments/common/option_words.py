@@ -213,7 +213,9 @@ def help_of(flag: str, words: Mapping[str, Word]) -> list[str]:
 
 def as_text(value: Any) -> str:
     """Returns a value as it is typed."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple | list) else str(value)
 
 
 def _option(parameter: inspect.Parameter, text: str) -> Option | None:
