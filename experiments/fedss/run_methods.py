@@ -8,7 +8,6 @@ from typing import Any
 import tqdm
 
 from experiments.common import plots, run_encoder, runtime_config
-from experiments.fedss import outcomes as outcomes_lib
 from experiments.fedss import (
     best_round,
     closing,
@@ -17,6 +16,7 @@ from experiments.fedss import (
     run_parts,
     starting_point,
 )
+from experiments.fedss import outcomes as outcomes_lib
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
