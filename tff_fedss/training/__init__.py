@@ -25,13 +25,12 @@ from tff_fedss.training.federated_run import (
 )
 from tff_fedss.training.leap_run import Embedding, InTurnEmbedding, LeapRun
 from tff_fedss.training.loop import train
-from tff_fedss.training.moco_run import MocoRun
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.provenance import processor
 from tff_fedss.training.results_folder import ResultsFolder
 from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.run_files import read_arrays
-from tff_fedss.training.step_run import SampledSoftmaxRun, StepRun
+from tff_fedss.training.step_run import MocoRun, SampledSoftmaxRun, StepRun
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
 
 __all__ = [

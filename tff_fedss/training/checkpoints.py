@@ -157,11 +157,7 @@ def _key(number: int) -> str:
 
 
 def _damage(path: pathlib.Path) -> str | None:
-    """Says what is wrong with a file, all of which is read; None: nothing.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
+    """Says what is wrong with a file, all of which is read; None: nothing."""
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             name = archive.testzip()
@@ -181,11 +177,7 @@ def _damage(path: pathlib.Path) -> str | None:
 
 
 def _read(path: pathlib.Path, structure: Any) -> Any:
-    """Reads a file that is whole.
-
-    Raises:
-        ValueError: If it is of another model.
-    """
+    """Reads a file that is whole; ValueError if it is of another model."""
     expected = tf.nest.flatten(structure)
     archive = zipfile.ZipFile(path)
     names = archive.namelist()

@@ -11,20 +11,12 @@ from tff_fedss.errors import RunStoppedError
 
 # So many rounds in a row without an accepted client are no accident.
 _MAX_LOST_ROUNDS = 3
-_CURE = "Try a smaller learning rate. Checkpoints of earlier {unit}s stay as they are."
 
 
 class DivergenceGuard:
     """Watches one run, and stops it when it has diverged."""
 
     def __init__(self, name: str, num_rounds: int, unit: str = "round"):
-        """Starts to watch.
-
-        Args:
-            name: Of the run.
-            num_rounds: How many rounds it is to have.
-            unit: What a round is called.
-        """
         self._name = name
         self._num_rounds = num_rounds
         self._unit = unit
@@ -95,8 +87,9 @@ class DivergenceGuard:
                 "Try other weights to start from, or a smaller scale of the logits."
             )
         raise RunStoppedError(
-            f"{self._name} has diverged in {self._unit} {round_num}: {why}. "
-            + _CURE.format(unit=self._unit)
+            f"{self._name} has diverged in {self._unit} {round_num}: {why}. Try a "
+            f"smaller learning rate. Checkpoints of earlier {self._unit}s stay as they "
+            "are."
         )
 
 

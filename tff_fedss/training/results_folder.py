@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,11 +13,12 @@ import tensorflow_federated as tff
 
 from tff_fedss import files, models
 from tff_fedss.errors import InvalidInputError, RunStoppedError
-from tff_fedss.training import provenance, run_files, same_run
+from tff_fedss.training import provenance, run_files
 from tff_fedss.training.checkpoints import Checkpoints
 from tff_fedss.training.run import Metrics, Run
 
 _CHECKPOINTS = "checkpoints"
+_LOCK = ".lock"
 _KEY = ("method", "round")
 
 
@@ -67,7 +69,7 @@ class ResultsFolder:
         self._files: dict[str, files.AppendedFile] = {}
         self._boards: dict[str, tf.summary.SummaryWriter] = {}
         self._lock: files.Lock | None = None
-        same_run.check_flags(self.path, self._flags)
+        _check_flags(self.path, self._flags)
 
     @property
     def rows(self) -> list[Metrics]:
@@ -108,21 +110,21 @@ class ResultsFolder:
         name = f"results_dir={self.path}"
         files.make_folder(self.path, name)
         try:
-            self._lock = files.Lock(self.path / same_run.LOCK)
+            self._lock = files.Lock(self.path / _LOCK)
         except BlockingIOError as error:
             raise InvalidInputError(f"{name} is in use by another process.") from error
         except OSError as error:
             raise files.io_error(error, name, "cannot be locked") from error
         try:
             # Again: whoever had the lock until now may have written here.
-            same_run.check_flags(self.path, self._flags)
+            _check_flags(self.path, self._flags)
             if self.result is not None:
                 raise InvalidInputError(
                     f"{name}: another process has just finished this run. The same "
                     "command again shows what came of it."
                 )
             data = data or {}
-            same_run.check_data(self.path, data)
+            _check_data(self.path, data)
             self.write_text(run_files.FLAGS, self._flagfile)
             if data and not (self.path / run_files.DATA).exists():
                 self._write_json(run_files.DATA, data)
@@ -292,3 +294,58 @@ class ResultsFolder:
         """
         with files.replacing(self.path / name) as temporary:
             files.write_npz(temporary, arrays)
+
+
+def _check_flags(folder: pathlib.Path, flags: Mapping[str, str]) -> None:
+    """Checks that a folder, which need not exist, is free or has the same flags.txt."""
+    name = f"results_dir={folder}"
+    try:
+        found = os.listdir(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise files.io_error(error, name, "cannot be read") from error
+    if (folder / run_files.FLAGS).exists():
+        theirs = run_files.read_flags(folder / run_files.FLAGS)
+        differences = [
+            f"--{flag}={theirs.get(flag, '(unset)')} there, "
+            f"--{flag}={flags.get(flag, '(unset)')} here"
+            for flag in sorted({*theirs, *flags})
+            if theirs.get(flag) != flags.get(flag)
+        ]
+        if differences:
+            raise InvalidInputError(
+                f"{name} belongs to a run with other flags: {'; '.join(differences)}. "
+                "Name another folder, or remove it."
+            )
+    # What a kill in the very first write leaves is no one's.
+    elif not {_LOCK, f".{run_files.FLAGS}.tmp"}.issuperset(found):
+        raise InvalidInputError(
+            f"{name} holds files but no {run_files.FLAGS}, so it is not a run's "
+            "folder. Name an empty or a new one."
+        )
+
+
+def _check_data(folder: pathlib.Path, data: Mapping[str, Any]) -> None:
+    """Checks that a folder has no data.json, or the same fingerprint of each input."""
+    theirs = run_files.read_json(folder / run_files.DATA)
+    if theirs is None:
+        return
+    differences = [
+        f"{what}: {_shown(there.get(what))} there, {_shown(here.get(what))} here"
+        for name in data
+        for there, here in [(theirs.get(name) or {}, data[name])]
+        for what in dict.fromkeys([*there, *here])
+        if there.get(what) != here.get(what)
+    ]
+    if differences:
+        raise InvalidInputError(
+            f"results_dir={folder} is of a run with other input: "
+            f"{'; '.join(differences)}. Bring back what it had, or name another folder."
+        )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "nothing" if value is None else str(value)
