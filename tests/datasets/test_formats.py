@@ -1,4 +1,7 @@
-"""Each kind of image file, as TensorFlow then sees it, beside Pillow's own pixels."""
+"""Each kind of image file, whole or damaged, as TensorFlow and Pillow see it."""
+
+import io
+import warnings
 
 import numpy as np
 import pytest
@@ -87,3 +90,141 @@ def test_the_first_of_several_frames():
             frames[0], kind, save_all=True, append_images=frames[1:], lossless=True
         )
         np.testing.assert_array_equal(seen(encoded), own_images.picture(0))
+
+
+def _photo(height=60, width=80):
+    """A smooth picture with noise, so that its files have some length."""
+    rng = np.random.default_rng(0)
+    ramp = np.linspace(0, 255, height * width * 3).reshape(height, width, 3)
+    noisy = ramp + rng.normal(0, 10, ramp.shape)
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
+
+
+def _encode(image, file_format, **options):
+    content = io.BytesIO()
+    image.save(content, file_format, **options)
+    return content.getvalue()
+
+
+def _sixteen_bit():
+    return Image.fromarray(np.arange(4800, dtype=np.uint16).reshape(60, 80) * 13)
+
+
+_WHOLE = {
+    "jpeg": _encode(_photo(), "JPEG"),
+    "progressive jpeg": _encode(_photo(), "JPEG", progressive=True),
+    "grey jpeg": _encode(_photo().convert("L"), "JPEG"),
+    "CMYK jpeg": _encode(_photo().convert("CMYK"), "JPEG"),
+    "jpeg with a tail": _encode(_photo(), "JPEG") + b"a camera's notes",
+    "jpeg of one pixel": _encode(_photo(1, 1), "JPEG"),
+    "jpeg of one column": _encode(_photo(50, 1), "JPEG"),
+    "png": _encode(_photo(), "PNG"),
+    "grey png": _encode(_photo().convert("L"), "PNG"),
+    "png with alpha": _encode(_photo().convert("RGBA"), "PNG"),
+    "grey png with alpha": _encode(_photo().convert("LA"), "PNG"),
+    "palette png": _encode(_photo().convert("P"), "PNG"),
+    "1 bit png": _encode(_photo().convert("1"), "PNG"),
+    "16 bit png": _encode(_sixteen_bit(), "PNG"),
+    "png of one pixel": _encode(_photo(1, 1), "PNG"),
+}
+
+
+def _tensorflow_decodes(encoded):
+    try:
+        tf.io.decode_image(bytes(encoded), channels=3, expand_animations=False)
+    except tf.errors.InvalidArgumentError:
+        return False
+    return True
+
+
+def _passes(encoded):
+    try:
+        formats.check(encoded)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", _WHOLE)
+def test_whole_images_of_every_kind_pass_and_tensorflow_decodes_them(kind):
+    formats.check(_WHOLE[kind])
+    decoded = tf.io.decode_image(_WHOLE[kind], channels=3, expand_animations=False)
+    assert decoded.dtype == tf.uint8
+    width, height = Image.open(io.BytesIO(_WHOLE[kind])).size
+    assert decoded.shape == (height, width, 3)
+
+
+@pytest.mark.parametrize(
+    "kind", ["jpeg", "progressive jpeg", "grey jpeg", "CMYK jpeg", "png", "palette png"]
+)
+def test_a_file_cut_off_anywhere_is_found(kind):
+    whole = _WHOLE[kind]
+    lengths = np.unique(np.linspace(1, len(whole) - 1, 60).astype(int))
+    for length in [*lengths, len(whole) - 2, len(whole) - 4, len(whole) - 8]:
+        assert not _passes(whole[:length]), f"{length} of {len(whole)} bytes"
+        assert not _tensorflow_decodes(whole[:length])
+
+
+def test_damage_is_found_where_tensorflow_finds_it_and_nowhere_else():
+    rng = np.random.default_rng(1)
+    found, missed = 0, 0
+    for kind in ("jpeg", "progressive jpeg", "grey jpeg", "png"):
+        whole = _WHOLE[kind]
+        for _ in range(60):
+            damaged = bytearray(whole)
+            where = rng.integers(len(whole) // 2, len(whole), 3)
+            damaged[where[0]] ^= int(rng.integers(1, 256))
+            damaged[where[1] : where[1] + 20] = bytes(20)
+            damaged = bytes(damaged[: where[2]])
+            passes, decodes = _passes(damaged), _tensorflow_decodes(damaged)
+            assert passes or not decodes, "a false alarm"
+            found += not decodes and not passes
+            missed += not decodes and passes
+    assert found > 200
+    # Damage can end the compressed data before the cut: a JPEG has no checksum.
+    assert missed <= 3
+
+
+def test_agrees_with_tensorflow_on_changed_bytes_of_a_whole_file():
+    rng = np.random.default_rng(2)
+    outcomes = []
+    for kind in ("jpeg", "grey jpeg", "png"):
+        whole = _WHOLE[kind]
+        for _ in range(40):
+            damaged = bytearray(whole)
+            damaged[rng.integers(len(whole) // 2, len(whole))] ^= 8
+            outcomes.append((_passes(bytes(damaged)), _tensorflow_decodes(damaged)))
+    assert all(ours == theirs for ours, theirs in outcomes)
+    assert {(False, False), (True, True)} <= set(outcomes)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is no whole JPEG or PNG .0 bytes"),
+        (b"<html>Not found</html>", "is no whole JPEG or PNG .22 bytes"),
+        (_encode(_photo(), "GIF"), "is no whole JPEG or PNG"),
+        (_encode(_photo(), "BMP"), "is no whole JPEG or PNG"),
+        (_WHOLE["jpeg"][:3], "is no whole JPEG or PNG .3 bytes"),
+        (_WHOLE["jpeg"][:-40], "cut off or damaged .*truncated"),
+        (_WHOLE["png"][:-4], "cut off or damaged .*its end is missing"),
+    ],
+)
+def test_says_what_is_wrong(content, reason):
+    with pytest.raises(ValueError, match=reason) as raised:
+        formats.check(content)
+    assert "\n" not in str(raised.value)
+    assert "object at 0x" not in str(raised.value)
+
+
+def test_never_raises_anything_but_value_error():
+    rng = np.random.default_rng(3)
+    whole = list(_WHOLE.values())
+    with warnings.catch_warnings():
+        # Damaged sizes look like huge images.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        for i in range(1500):
+            damaged = bytearray(whole[i % len(whole)])
+            for _ in range(rng.integers(1, 6)):
+                damaged[rng.integers(8, min(len(damaged), 700))] = rng.integers(256)
+            _passes(bytes(damaged[: rng.integers(8, 2 * len(damaged))]))

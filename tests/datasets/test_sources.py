@@ -1,9 +1,16 @@
+"""Folders and archives: every file comes out, or an error says why not."""
+
+import io
 import os
 import shutil
+import tarfile
 
+import numpy as np
 import pytest
 
+from tests.datasets import archive_files
 from tests.datasets.images import own_images
+from tff_fedss import errors
 from tff_fedss.datasets import images, sources
 from tff_fedss.errors import RunStoppedError
 
@@ -99,3 +106,148 @@ def test_an_image_that_vanishes_stops_the_run(tmp_path):
     (folder / "a/1.png").unlink()
     with pytest.raises(RunStoppedError, match="a/1.png can no longer be read"):
         index.encoded(0)
+
+
+_FILES = {
+    "a/": b"",
+    "a/first.bin": np.random.default_rng(0).bytes(1500),
+    "a/empty.bin": b"",
+    "b/second.bin": np.random.default_rng(1).bytes(700),
+    "b/skipped.txt": b"not wanted",
+}
+_WANTED = {name: _FILES[name] for name in _FILES if name.endswith(".bin")}
+
+
+def _write(path):
+    write = (
+        archive_files.write_zip if path.suffix == ".zip" else archive_files.write_tar
+    )
+    write(path, _FILES)
+
+
+def _read(path):
+    source = sources.open_source(path, "--data_dir=x")
+    return dict(source.read_all(lambda name: not name.endswith(".txt")))
+
+
+@pytest.mark.parametrize("suffix", sources.SUFFIXES)
+def test_reads_what_is_wanted(tmp_path, suffix):
+    path = tmp_path / f"files{suffix}"
+    _write(path)
+    assert sources.is_archive(path)
+    assert _read(path) == _WANTED
+
+
+@pytest.mark.parametrize("suffix", sources.SUFFIXES)
+def test_cut_off_anywhere(tmp_path, suffix):
+    path = tmp_path / f"files{suffix}"
+    _write(path)
+    content = path.read_bytes()
+    if suffix == ".tar":
+        # Two blocks of zeros end a tar, and more fill its last record.
+        content = content[: len(content.rstrip(b"\0")) // 512 * 512 + 512]
+    for length in [0, *np.linspace(1, len(content) - 1, 60).astype(int)]:
+        path.write_bytes(content[:length])
+        with pytest.raises(errors.InvalidInputError) as error:
+            _read(path)
+        message = str(error.value)
+        assert message.startswith(
+            f"--data_dir=x: files{suffix} is unreadable or damaged: "
+        )
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize("at", [512, 1024 + 2048])
+def test_tar_cut_off_between_two_members(tmp_path, at):
+    """What tarfile itself takes for the end of the archive."""
+    path = tmp_path / "files.tar"
+    _write(path)
+    path.write_bytes(path.read_bytes()[:at])
+    with tarfile.open(path) as tar:
+        assert tar.getnames()  # no complaint
+    with pytest.raises(errors.InvalidInputError, match=f"at byte {at:,}"):
+        _read(path)
+
+
+def test_damaged_header_in_a_tar(tmp_path):
+    path = tmp_path / "files.tar"
+    _write(path)
+    content = bytearray(path.read_bytes())
+    content[512 + 3] ^= 1  # in the name of the second member
+    path.write_bytes(content)
+    with pytest.raises(errors.InvalidInputError, match="at byte 512"):
+        _read(path)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz", ".tar.xz", ".tar.bz2"])
+def test_flipped_bit(tmp_path, suffix):
+    path = tmp_path / f"files{suffix}"
+    _write(path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 16
+    path.write_bytes(content)
+    with pytest.raises(errors.InvalidInputError, match="damaged"):
+        _read(path)
+
+
+def test_wrong_checksum_at_the_end_of_a_gzip(tmp_path):
+    path = tmp_path / "files.tgz"
+    _write(path)
+    content = bytearray(path.read_bytes())
+    content[-6] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(errors.InvalidInputError, match="CRC"):
+        _read(path)
+
+
+def test_wanted_link_is_refused(tmp_path):
+    path = tmp_path / "files.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.addfile(tarfile.TarInfo("a"), io.BytesIO())
+        link = tarfile.TarInfo("b")
+        link.type, link.linkname = tarfile.SYMTYPE, "a"
+        tar.addfile(link)
+    with pytest.raises(errors.InvalidInputError, match="b is a link"):
+        _read(path)
+
+
+def test_other_names_are_no_archives(tmp_path):
+    for name in ("images.rar", "tar", "images.gz", "zip"):
+        assert not sources.is_archive(tmp_path / name)
+
+
+def _images(path):
+    index = images.load_index(path, cache_dir=path.parent / "cache")
+    return index.fingerprint(np.arange(len(index)))
+
+
+_IMAGES = own_images.images("a/0.png", "a/1.png", "b/0.png", "b/1.png")
+
+
+def test_a_damaged_name_in_a_zip_is_no_missing_image(tmp_path):
+    path = tmp_path / "data.zip"
+    archive_files.write_zip(path, _IMAGES)
+    assert _images(path)["images"] == 4
+    head, directory = path.read_bytes().rsplit(b"b/1.png", 1)
+    path.write_bytes(head + b"b/1.pnk" + directory)
+    with pytest.raises(errors.InvalidInputError, match=r"data\.zip .*differ"):
+        _images(path)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
+def test_random_damage_to_an_archive_is_found(tmp_path, suffix):
+    path = tmp_path / f"x{suffix}"
+    is_zip = suffix == ".zip"
+    (archive_files.write_zip if is_zip else archive_files.write_tar)(path, _IMAGES)
+    content, expected = path.read_bytes(), _images(path)
+    generator = np.random.default_rng(0)
+    for _ in range(40):
+        damaged = bytearray(content)
+        damaged[generator.integers(len(damaged))] ^= generator.integers(1, 256)
+        path.write_bytes(damaged)
+        try:
+            found = _images(path)
+        except errors.InvalidInputError:
+            continue
+        # Not every byte counts: a time, or an owner.
+        assert found == expected

@@ -25,10 +25,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss.datasets.federated import record_index, records, split_csv, traced
+from tff_fedss.datasets.federated import record_index, records, split_csv
 from tff_fedss.datasets.federated.clients import Counted
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
-from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
+from tff_fedss.datasets.federated.preprocessing import (
+    Preprocessing,
+    TracedOnce,
+    decode_image,
+)
 from tff_fedss.datasets.landmarks.layout import (
     CLASS_FEATURE,
     IMAGE_FEATURE,
@@ -172,7 +176,7 @@ def _stored_example(serialized: tf.Tensor) -> collections.OrderedDict:
     )
 
 
-_parse = traced.TracedOnce(lambda data: data.map(_stored_example))
+_parse = TracedOnce(lambda data: data.map(_stored_example))
 
 
 def _stored_examples(path: str | tf.Tensor) -> tf.data.Dataset:
