@@ -35,7 +35,7 @@ unless `--allow_undecodable`, or if the disk is full; and with 2 on any other ba
 import dataclasses
 
 from experiments.common import config, program
-from tff_fedss.datasets.imagenet21k import preparation, shards
+from tff_fedss.datasets.imagenet21k import dataset, preparation
 from tff_fedss.errors import InvalidInputError
 
 
@@ -69,7 +69,7 @@ def main(config: Config) -> None:
         if not getattr(config, name):
             raise InvalidInputError(f"--{name} must be given; see --help.")
     folder = preparation.prepare(**dataclasses.asdict(config))
-    sizes = shards.read_class_sizes(folder)
+    sizes = dataset.read_class_sizes(folder)
     print(
         f"{folder} holds {sizes['train'].sum():,} training and "
         f"{sizes['test'].sum():,} test images of {len(sizes['train']):,} classes."

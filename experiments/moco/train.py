@@ -42,7 +42,7 @@ from experiments.common import (
 )
 from tff_fedss import algorithms, files, losses, memory, models, tasks, training
 from tff_fedss.datasets.central import labelled_images
-from tff_fedss.datasets.central.two_views import TwoViews
+from tff_fedss.datasets.central.augmentation import TwoViews
 from tff_fedss.errors import InvalidInputError
 
 NAME = "moco"

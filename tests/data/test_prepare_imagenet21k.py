@@ -20,7 +20,8 @@ from data import prepare_imagenet21k
 from tests import imagenet21k_archive, landmarks_images
 from tff_fedss import errors
 from tff_fedss.datasets import formats
-from tff_fedss.datasets.imagenet21k import class_tars, preparation, shards
+from tff_fedss.datasets.imagenet21k import class_tars, preparation
+from tff_fedss.datasets.imagenet21k import dataset as shards
 
 ROOT = pathlib.Path(__file__).parents[2]
 SIZES = [1, 2, 3, 7, 30, 10, 18]

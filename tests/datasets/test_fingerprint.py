@@ -14,13 +14,13 @@ from tests import landmarks_images
 from tff_fedss import tasks
 from tff_fedss.datasets import fingerprint, images, landmarks, synthetic
 from tff_fedss.datasets.central import (
+    augmentation,
     extreme,
     identities,
     labelled_images,
     penn_treebank,
-    two_views,
 )
-from tff_fedss.datasets.federated import record_index, records
+from tff_fedss.datasets.federated import records
 from tff_fedss.datasets.federated.clients import Counted, InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 
@@ -226,7 +226,7 @@ def test_records_count_wherever_they_lie(tmp_path):
 
 
 def test_a_record_of_the_same_length_with_another_image(tmp_path):
-    parse = record_index.example_parser("image", "class", 3)
+    parse = records.example_parser("image", "class", 3)
 
     def of(folder, colour):
         (tmp_path / folder).mkdir()
@@ -235,7 +235,7 @@ def test_a_record_of_the_same_length_with_another_image(tmp_path):
         with tf.io.TFRecordWriter(str(path)) as writer:
             for label in range(3):
                 writer.write(_example(image, label))
-        index = record_index.build_index([path], parse, what="x", cache_dir=tmp_path)
+        index = records.build_index([path], parse, what="x", cache_dir=tmp_path)
         data = records.RecordClientData(index, ["a"], lambda _: np.arange(3))
         return fingerprint.of(data.contents())
 
@@ -336,7 +336,7 @@ _TASKS = {
     "contrastive": lambda label: tasks.Contrastive(
         _labelled(label),
         _flatten,
-        two_views.TwoViews(8, blur=False),
+        augmentation.TwoViews(8, blur=False),
         batch_size=2,
         seed=0,
     ),

@@ -9,7 +9,8 @@ import tensorflow as tf
 from tests import imagenet21k_archive
 from tff_fedss import errors
 from tff_fedss.datasets import imagenet21k
-from tff_fedss.datasets.imagenet21k import preparation, shards
+from tff_fedss.datasets.imagenet21k import dataset as shards
+from tff_fedss.datasets.imagenet21k import preparation
 
 # 25 classes, 150 images, 125 of them for training.
 SIZES = [1, 2, 3, 4, 5, *[6, 7] * 8, 2, 8, 9, 12]

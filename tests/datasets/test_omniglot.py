@@ -10,7 +10,6 @@ from PIL import Image
 from tests.datasets import archive_files
 from tff_fedss import errors
 from tff_fedss.datasets import omniglot, sources
-from tff_fedss.datasets.omniglot import drawing_files
 
 # A miniature drawing has 5x5 pixels which spell out its number in binary, so that a
 # test can tell from an image alone which drawing it is.
@@ -61,8 +60,8 @@ def two_drawers():
 @pytest.fixture
 def miniature(two_drawers, monkeypatch):
     """Makes Omniglot a tenth of its size: what two of its twenty drawers drew."""
-    monkeypatch.setattr(drawing_files, "NUM_DRAWERS", 2)
-    monkeypatch.setattr(drawing_files, "NUM_DRAWINGS", 2 * 1623)
+    monkeypatch.setattr(omniglot, "NUM_DRAWERS", 2)
+    monkeypatch.setattr(omniglot, "NUM_DRAWINGS", 2 * 1623)
     return two_drawers
 
 
@@ -106,8 +105,8 @@ def test_reads_an_archive_by_its_folder_and_by_its_own_path(miniature, tmp_path)
     files = {f"resized/{k}": v for k, v in {**ignored, **miniature}.items()}
     path = tmp_path / "omniglot_resized.tar.gz"
     archive_files.write_tar(path, files)
-    _assert_all_drawings(drawing_files.read(tmp_path, _SIDE), 2)
-    _assert_all_drawings(drawing_files.read(str(path), _SIDE), 2)
+    _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE), 2)
+    _assert_all_drawings(omniglot.read_drawings(str(path), _SIDE), 2)
 
 
 def test_reads_the_original_zips_with_the_small_subsets(miniature, tmp_path):
@@ -117,22 +116,22 @@ def test_reads_the_original_zips_with_the_small_subsets(miniature, tmp_path):
     subset = {f"images_background_small1/{_path(5, 2)}": miniature[_path(5, 2)]}
     archive_files.write_zip(tmp_path / "images_background_small1.zip", subset)
     (tmp_path / "LICENSE").write_text("MIT")
-    _assert_all_drawings(drawing_files.read(tmp_path, _SIDE), 2)
+    _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE), 2)
 
 
 def test_reads_a_folder_of_drawings_and_no_archive_beside_them(miniature, tmp_path):
     archive_files.write_folder(tmp_path / "python" / "images", miniature)
     (tmp_path / "old.zip").write_bytes(b"not read, as there are drawings")
-    _assert_all_drawings(drawing_files.read(tmp_path, _SIDE), 2)
+    _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE), 2)
 
 
 def test_larger_drawings_are_averaged_over_areas(monkeypatch):
-    monkeypatch.setattr(drawing_files, "NUM_CHARACTERS", 1)
-    monkeypatch.setattr(drawing_files, "NUM_DRAWERS", 1)
+    monkeypatch.setattr(omniglot, "NUM_CHARACTERS", 1)
+    monkeypatch.setattr(omniglot, "NUM_DRAWERS", 1)
     pixels = np.full([4, 4], 255, np.uint8)
     pixels[0, 0] = pixels[2:, 2:] = 0
-    drawing = drawing_files.Drawing("x", "A", 1, 1, Image.fromarray(pixels))
-    (image,) = drawing_files.collect([drawing], "test", 2).images
+    drawing = omniglot.Drawing("x", "A", 1, 1, Image.fromarray(pixels))
+    (image,) = omniglot.collect([drawing], "test", 2).images
     np.testing.assert_allclose(image[..., 0], [[255 / 4, 0], [0, 255]], atol=1)
 
 
@@ -145,7 +144,7 @@ def all_drawings():
     keys = np.array([(c, d) for c in range(1, 1624) for d in range(1, 21)], np.int32)
     characters, drawers = keys.T
     ink = (_number(characters, drawers)[:, None] & _BITS) > 0
-    return drawing_files.Drawings(
+    return omniglot.Drawings(
         255 * ink.reshape(-1, _SIDE, _SIDE, 1).astype(np.uint8),
         characters,
         drawers,
@@ -156,7 +155,7 @@ def all_drawings():
 @pytest.fixture
 def load(all_drawings, monkeypatch):
     """`omniglot.load`, without reading the files again."""
-    monkeypatch.setattr(drawing_files, "read", lambda *_: all_drawings)
+    monkeypatch.setattr(omniglot, "read_drawings", lambda *_: all_drawings)
     return functools.partial(omniglot.load, "already read", image_size=_SIDE)
 
 
@@ -374,11 +373,11 @@ def test_arguments_out_of_range_before_any_file_is_read(tmp_path, arguments):
 def tfds_reader(monkeypatch):
     import tensorflow_datasets as tfds
 
-    from tff_fedss.datasets.omniglot import tfds_builder
+    from tff_fedss.datasets import omniglot_tfds
 
     gcs = tfds.core.utils.gcs_utils
     monkeypatch.setattr(gcs, "_is_gcs_disabled", True)
-    return tfds_builder
+    return omniglot_tfds
 
 
 def _write_original_zips(folder, files):
@@ -400,7 +399,7 @@ def _unverified(folder):
     return tfds.download.DownloadConfig(manual_dir=folder)
 
 
-def test_tfds_builder_keeps_the_drawer(tfds_reader, miniature, tmp_path):
+def test_omniglot_tfds_keeps_the_drawer(tfds_reader, miniature, tmp_path):
     # 105x105 as TFDS expects; averaging squares of 21x21 restores the 5x5 pixels.
     # TFDS calls a class by its alphabet and its number there, which must be unique.
     keys = [(c, d) for c in range(1, 1624) for d in (1, 2)]
@@ -447,7 +446,7 @@ def test_tfds_gives_the_same_as_the_archive(tfds_reader, test_data, tmp_path):
     theirs = tfds_reader.read(
         28, str(tmp_path / "tfds"), _unverified(tmp_path / "zips")
     )
-    ours = drawing_files.read(path, 28)
+    ours = omniglot.read_drawings(path, 28)
     for name in ("images", "characters", "drawers", "alphabets"):
         np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name))
 

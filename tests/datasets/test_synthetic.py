@@ -11,9 +11,8 @@ import pytest
 import tensorflow as tf
 
 from tff_fedss import errors
-from tff_fedss.datasets import bijection, synthetic
-from tff_fedss.datasets.synthetic import glyph_drawing
-from tff_fedss.datasets.synthetic.dataset import _num_bytes
+from tff_fedss.datasets import bijection, glyph_drawing, synthetic
+from tff_fedss.datasets.synthetic import _num_bytes
 
 _SMALL = {
     "num_classes": 60,

@@ -7,9 +7,8 @@ import tensorflow_federated as tff
 
 from tff_fedss import algorithms, models, tasks, training
 from tff_fedss.datasets.central import public_images
-from tff_fedss.datasets.central.augmentation import Augmentation
+from tff_fedss.datasets.central.augmentation import Augmentation, TwoViews
 from tff_fedss.datasets.central.labelled_images import LabelledImages
-from tff_fedss.datasets.central.two_views import TwoViews
 
 
 def mean_colour(image_size):

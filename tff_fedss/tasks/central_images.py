@@ -8,10 +8,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import losses, metrics, models, seeds
-from tff_fedss.datasets.central.augmentation import Augmentation
+from tff_fedss.datasets.central.augmentation import Augmentation, TwoViews
 from tff_fedss.datasets.central.labelled_images import LabelledImages
 from tff_fedss.datasets.central.public_images import PublicImages
-from tff_fedss.datasets.central.two_views import TwoViews
 from tff_fedss.tasks.task import Task
 
 # Keeps the order of the images apart from the other draws of the same seed.

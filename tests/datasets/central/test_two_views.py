@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image
 from scipy import ndimage
 
-from tff_fedss.datasets.central import two_views
+from tff_fedss.datasets.central import augmentation
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def first(batches, count):
 
 
 def test_what_was_left_off_goes_on_as_if_it_had_not_been(images):
-    views = two_views.TwoViews(8, blur=True)
+    views = augmentation.TwoViews(8, blur=True)
     whole = first(views.batches(images, 4, seed=3), 6)  # Three epochs.
     rest = first(views.batches(images, 4, seed=3, num_done=3), 3)
     for ours, theirs in zip(whole[3:], rest, strict=True):
@@ -32,7 +32,7 @@ def test_what_was_left_off_goes_on_as_if_it_had_not_been(images):
 
 
 def test_seeds_epochs_and_views_differ(images):
-    views = two_views.TwoViews(8, blur=False)
+    views = augmentation.TwoViews(8, blur=False)
     (query, key, labels), (second, *_) = first(views.batches(images[:4], 4, seed=0), 2)
     ((other, *_),) = first(views.batches(images[:4], 4, seed=1), 1)
     np.testing.assert_array_equal(labels, [-1] * 4)
@@ -43,10 +43,10 @@ def test_seeds_epochs_and_views_differ(images):
 
 def test_an_epoch_takes_each_image_once_for_both_views(monkeypatch):
     # Images of one colour each can be distinguished after a crop.
-    monkeypatch.setattr(two_views, "distort", lambda images, draws, *, blur: images)
+    monkeypatch.setattr(augmentation, "distort", lambda images, draws, *, blur: images)
     levels = np.arange(10, dtype=np.uint8) * 25
     images = np.broadcast_to(levels[:, None, None, None], [10, 8, 8, 3]).copy()
-    views = two_views.TwoViews(8, blur=False)
+    views = augmentation.TwoViews(8, blur=False)
     seen = []
     batches = views.batches(images, 3, seed=0, labels=np.arange(10))
     for query, key, labels in first(batches, 6):
@@ -62,7 +62,7 @@ def test_an_epoch_takes_each_image_once_for_both_views(monkeypatch):
 
 def test_crops_have_the_areas_and_ratios_that_were_asked_for():
     data = tf.data.Dataset.range(3000).map(
-        lambda seed: two_views.random_box(80, 90, [tf.cast(seed, tf.int32), 0])
+        lambda seed: augmentation.random_box(80, 90, [tf.cast(seed, tf.int32), 0])
     )
     boxes = np.stack(list(data.as_numpy_iterator()))
     top, left, height, width = boxes.T
@@ -83,14 +83,14 @@ def test_crops_have_the_areas_and_ratios_that_were_asked_for():
 
 def test_a_crop_that_cannot_fit_is_cut_to_the_image():
     for seed in range(20):
-        top, left, height, width = two_views.random_box(2, 400, [seed, 0]).numpy()
+        top, left, height, width = augmentation.random_box(2, 400, [seed, 0]).numpy()
         assert height <= 2 and top + height <= 2 and left + width <= 400
 
 
 def test_a_crop_is_resized_as_pillow_does(images):
-    views = two_views.TwoViews(5, blur=False)
+    views = augmentation.TwoViews(5, blur=False)
     for seed in range(5):
-        top, left, height, width = two_views.random_box(12, 14, [seed, 1]).numpy()
+        top, left, height, width = augmentation.random_box(12, 14, [seed, 1]).numpy()
         box = (left, top, left + width, top + height)
         part = Image.fromarray(images[0]).crop(box)
         expected = np.asarray(part.resize((5, 5), Image.Resampling.BILINEAR))
@@ -125,7 +125,7 @@ def test_colour_jitter_is_that_of_a_pixel_at_a_time(images):
     parameters = np.array(
         [[1, 1, 1, 0], [1.4, 0.6, 1.4, 0.1], [0.6, 1.4, 0.6, -0.1], [0.8, 1.1, 1.2, 0]]
     )
-    ours = two_views.jitter(stack, *map(column, parameters.T))
+    ours = augmentation.jitter(stack, *map(column, parameters.T))
     for image, row, found in zip(stack, parameters, ours, strict=True):
         np.testing.assert_allclose(found, jittered(image, *row), atol=2e-5)
     np.testing.assert_allclose(ours[0], stack[0], atol=1e-5)
@@ -134,7 +134,7 @@ def test_colour_jitter_is_that_of_a_pixel_at_a_time(images):
 def test_each_image_is_blurred_by_its_own_sigma(images):
     stack = images[:3].astype(np.float32) / 255
     sigmas = [0.1, 0.9, 2.0]
-    ours = two_views.gaussian_blur(stack, column(sigmas))
+    ours = augmentation.gaussian_blur(stack, column(sigmas))
     for image, sigma, found in zip(stack, sigmas, ours, strict=True):
         expected = ndimage.gaussian_filter(
             np.float64(image), (sigma, sigma, 0), mode="mirror", truncate=6 / sigma
@@ -145,20 +145,20 @@ def test_each_image_is_blurred_by_its_own_sigma(images):
 def test_a_draw_decides_each_part_alone(images):
     stack = np.repeat(images[:1].astype(np.float32) / 255, 5, 0)
     # Nothing but what a row turns on: jitter, grayscale, blur and flip are off.
-    draws = np.full([5, two_views.NUM_DRAWS], 0.99, np.float32)
+    draws = np.full([5, augmentation.NUM_DRAWS], 0.99, np.float32)
     draws[1, 8] = 0.0  # flip
     draws[2, 5] = 0.0  # grayscale
     draws[3, 6:8] = 0.0, 0.5  # blur
     draws[4, :5] = 0.0, 1.0, 0.5, 0.5, 0.5  # jitter: brightness alone
-    same, flipped, grey, blurred, bright = two_views.distort(stack, draws, blur=True)
+    same, flipped, grey, blurred, bright = augmentation.distort(stack, draws, blur=True)
     np.testing.assert_array_equal(same, stack[0])
     np.testing.assert_array_equal(flipped, stack[0, :, ::-1])
     np.testing.assert_allclose(grey[..., 0], gray(stack[0]), atol=1e-6)
     np.testing.assert_array_equal(grey[..., 0], grey[..., 2])
     sigma = 0.1 + 0.5 * 1.9
     np.testing.assert_allclose(
-        blurred, two_views.gaussian_blur(stack[:1], column([sigma]))[0], atol=1e-6
+        blurred, augmentation.gaussian_blur(stack[:1], column([sigma]))[0], atol=1e-6
     )
     np.testing.assert_allclose(bright, np.clip(1.4 * stack[0], 0, 1), atol=1e-5)
-    sharp = two_views.distort(stack, draws, blur=False)
+    sharp = augmentation.distort(stack, draws, blur=False)
     np.testing.assert_array_equal(sharp[3], stack[0])

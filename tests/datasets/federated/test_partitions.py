@@ -9,7 +9,6 @@ import pytest
 
 from tff_fedss import errors
 from tff_fedss.datasets.federated import partitions
-from tff_fedss.datasets.federated.class_slots import class_slots
 from tff_fedss.datasets.federated.partitioners import (
     Chunks,
     Classes,
@@ -19,6 +18,7 @@ from tff_fedss.datasets.federated.partitioners import (
     Natural,
     Quantity,
 )
+from tff_fedss.datasets.federated.partitions import class_slots
 from tff_fedss.errors import InvalidInputError
 
 

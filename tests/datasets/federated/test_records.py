@@ -11,13 +11,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from PIL import Image
 
-from tff_fedss.datasets.federated import record_index, records
+from tff_fedss.datasets.federated import records
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.errors import InvalidInputError
 
 _NUM_CLASSES = 7
 _SIZES = (5, 1, 8, 3)  # records of each file
-_PARSE = record_index.example_parser("picture", "class", _NUM_CLASSES)
+_PARSE = records.example_parser("picture", "class", _NUM_CLASSES)
 
 
 def _pixels(number):
@@ -65,7 +65,7 @@ def paths(tmp_path):
 @pytest.fixture
 def build(tmp_path):
     def build(paths, parse=_PARSE, cache_dir=tmp_path / "cache", what="test"):
-        return record_index.build_index(paths, parse, what=what, cache_dir=cache_dir)
+        return records.build_index(paths, parse, what=what, cache_dir=cache_dir)
 
     return build
 

@@ -84,7 +84,7 @@ def test_any_feature_may_be_the_class(folder):
 
 def test_it_is_listed_once(folder, monkeypatch):
     first = load(folder)
-    monkeypatch.setattr(tfds_index.record_index, "_scan", None)
+    monkeypatch.setattr(tfds_index.records, "_scan", None)
     again = load(folder)
     assert pixels_of(first) == pixels_of(again)
     rows = np.arange(12)

@@ -1,5 +1,5 @@
 """Data without clients, for the companions of FedSS.
 
-`labelled_images` and `two_views` (LEAP, MoCo), `identities` and `lfw_pairs` (Partial
+`labelled_images` and `augmentation` (LEAP, MoCo), `identities` and `lfw_pairs` (Partial
 FC), `extreme` and `penn_treebank` (RF-softmax), `public_images` to pretrain on.
 """

@@ -1,8 +1,21 @@
-"""Random changes of small labelled images, a whole mini-batch at once."""
+"""Random changes of images: of labelled mini-batches, and two views of each (MoCo v2).
+
+`TwoViews` is the augmentation of Chen et al., "Improved Baselines with Momentum
+Contrastive Learning" (2020): a random resized crop, colour jitter, grayscale, blur and
+a horizontal flip. Everything that is drawn follows from (seed, epoch, image), so that a
+resumed run sees the views that an uninterrupted one would have seen.
+
+Where it differs from torchvision's transforms, which MoCo v2 used: the four parts of
+the colour jitter always come in the order brightness, contrast, saturation, hue, which
+is random there; and if none of ten drawn crops fits into the image, the first of them
+is cut to the image, where torchvision takes the largest crop in the centre.
+"""
 
 import dataclasses
 import math
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tff_fedss import seeds
@@ -97,3 +110,242 @@ AUGMENTATIONS = {
     # LEAP 4.2. Translation and crop are one move here; how far is not stated.
     "flips_crop_rotation": Augmentation(True, True, shift=4, rotation=15.0),
 }
+
+
+_MIN_AREA = 0.2  # Of a crop, as a share of the image.
+_MAX_LOG_RATIO = math.log(4 / 3)  # Of a crop's width to its height.
+_NUM_TRIES = 10
+_JITTER_SHARE, _JITTER, _HUE_JITTER = 0.8, 0.4, 0.1
+_GRAY_SHARE = 0.2
+_BLUR_SHARE, _BLUR_SIGMA = 0.5, (0.1, 2.0)  # In pixels.
+_BLUR_RADIUS = 6  # Three of the largest sigma.
+_GRAY = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow has it.
+
+# What `distort` takes of the numbers drawn for a view.
+NUM_DRAWS = 9
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoViews:
+    """Makes mini-batches of pairs of views.
+
+    Attributes:
+        image_size: Height and width of a view in pixels.
+        blur: Whether to blur half of the views, as MoCo v2 does at 224 pixels. At 32
+            pixels there is little left of a blurred image.
+    """
+
+    image_size: int
+    blur: bool = True
+
+    def batches(
+        self,
+        images: np.ndarray,
+        batch_size: int,
+        seed: int,
+        num_done: int = 0,
+        labels: np.ndarray | None = None,
+    ) -> tf.data.Dataset:
+        """Goes through the images again and again, in a new order in every epoch.
+
+        An epoch is floor(N / batch_size) whole batches, as in MoCo's code: the images
+        that are left over are others in every epoch.
+
+        Args:
+            images: uint8[N, h, w, 3].
+            batch_size: The mini-batch, at most N.
+            seed: Of the orders and of the views.
+            num_done: How many batches to leave out, because they have been used before.
+            labels: int32[N], of the images; by default -1.
+
+        Returns:
+            Batches (query views, key views, labels) without end; views are
+            uint8[batch_size, image_size, image_size, 3], labels int32[batch_size].
+        """
+        stored = tf.constant(images)
+        if labels is None:
+            labels = np.full(len(images), -1)
+        stored_labels = tf.constant(labels, tf.int32)
+        num_images = len(images)
+        per_epoch = num_images // batch_size * batch_size
+
+        def load(place):
+            epoch_seed = seeds.fold_in([seed, 0], place // per_epoch)
+            image_id = tf.random.experimental.index_shuffle(
+                place % per_epoch,
+                seed=epoch_seed,
+                max_index=tf.constant(num_images - 1, tf.int64),
+            )
+            image_seed = seeds.fold_in(epoch_seed, image_id)
+            image = tf.gather(stored, image_id)
+            pair = [self.crop(image, seeds.fold_in(image_seed, v)) for v in (0, 1)]
+            draws = _uniform([2, NUM_DRAWS], seeds.fold_in(image_seed, 2))
+            return tf.stack(pair), draws, tf.gather(stored_labels, image_id)
+
+        def finish(pairs, draws, labels):
+            size = self.image_size
+            views = distort(
+                tf.reshape(pairs, [-1, size, size, 3]),
+                tf.reshape(draws, [-1, NUM_DRAWS]),
+                blur=self.blur,
+            )
+            pixels = tf.saturate_cast(tf.round(255.0 * views), tf.uint8)
+            pixels = tf.reshape(pixels, [batch_size, 2, size, size, 3])
+            return pixels[:, 0], pixels[:, 1], labels
+
+        in_order: dict[str, Any] = dict(
+            num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
+        return (
+            tf.data.Dataset.range(num_done * batch_size, tf.int64.max)
+            .map(load, **in_order)
+            .batch(batch_size, drop_remainder=True)
+            .map(finish, **in_order)
+            .prefetch(2)
+        )
+
+    def crop(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """Cuts out a random part and brings it to the size of a view.
+
+        Args:
+            image: uint8[height, width, 3].
+            seed: int32[2].
+
+        Returns:
+            float32[image_size, image_size, 3], in 0..1; resized by bilinear
+            interpolation with antialiasing.
+        """
+        shape = tf.shape(image)
+        top, left, height, width = tf.unstack(random_box(shape[0], shape[1], seed))
+        part = image[top : top + height, left : left + width]
+        size = [self.image_size, self.image_size]
+        view = tf.image.resize(part, size, antialias=True)
+        view.set_shape([*size, 3])
+        return tf.clip_by_value(view / 255.0, 0.0, 1.0)
+
+
+def _uniform(shape: list[int], seed: tf.Tensor) -> tf.Tensor:
+    return tf.random.stateless_uniform(shape, seed, alg="philox")
+
+
+def random_box(height: tf.Tensor, width: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Draws a part with 0.2 to 1 of the area and a ratio of sides of 3/4 to 4/3.
+
+    Args:
+        height: int32[], of the image in pixels.
+        width: int32[], of the image in pixels.
+        seed: int32[2].
+
+    Returns:
+        int32[4]: top, left, height and width of the part.
+    """
+    draws = _uniform([_NUM_TRIES + 1, 2], seed)
+    size = tf.stack([height, width])
+    image_area = tf.cast(height * width, tf.float32)
+    area = image_area * (_MIN_AREA + (1 - _MIN_AREA) * draws[:-1, 0])
+    half_log_ratio = 0.5 * _MAX_LOG_RATIO * (2.0 * draws[:-1, 1] - 1.0)
+    sides = tf.sqrt(area)[:, tf.newaxis] * tf.exp(
+        tf.stack([-half_log_ratio, half_log_ratio], 1)
+    )
+    boxes = tf.maximum(tf.cast(tf.round(sides), tf.int32), 1)
+    fits = tf.reduce_all(boxes <= size, 1)
+    box = tf.minimum(boxes[tf.argmax(fits)], size)
+    places = tf.cast(size - box + 1, tf.float32)
+    start = tf.minimum(tf.cast(draws[-1] * places, tf.int32), size - box)
+    return tf.concat([start, box], 0)
+
+
+def distort(images: tf.Tensor, draws: tf.Tensor, *, blur: bool) -> tf.Tensor:
+    """Applies colour jitter, grayscale, blur and a flip, each to its share of images.
+
+    Args:
+        images: float32[N, h, w, 3] in 0..1.
+        draws: float32[N, NUM_DRAWS], uniform in [0, 1).
+        blur: Whether any image is to be blurred.
+
+    Returns:
+        float32[N, h, w, 3] in 0..1.
+    """
+    draws = tf.unstack(draws[:, tf.newaxis, tf.newaxis, tf.newaxis, :], NUM_DRAWS, -1)
+    jittered, brightness, contrast, saturation, hue, gray, blurred, sigma, flip = draws
+
+    def factor(draw):
+        return 1.0 + _JITTER * (2.0 * draw - 1.0)
+
+    x = jitter(
+        images,
+        factor(brightness),
+        factor(contrast),
+        factor(saturation),
+        _HUE_JITTER * (2.0 * hue - 1.0),
+    )
+    x = tf.where(jittered < _JITTER_SHARE, x, images)
+    x = tf.where(gray < _GRAY_SHARE, _grayscale(x) + tf.zeros_like(x), x)
+    if blur:
+        low, high = _BLUR_SIGMA
+        blurry = gaussian_blur(x, low + (high - low) * sigma)
+        x = tf.where(blurred < _BLUR_SHARE, blurry, x)
+    return tf.where(flip < 0.5, x[:, :, ::-1], x)
+
+
+def jitter(
+    images: tf.Tensor,
+    brightness: tf.Tensor,
+    contrast: tf.Tensor,
+    saturation: tf.Tensor,
+    hue: tf.Tensor,
+) -> tf.Tensor:
+    """Changes the colours as Pillow does, one after another, within 0..1.
+
+    Args:
+        images: float32[N, h, w, 3] in 0..1.
+        brightness: float32[N, 1, 1, 1], the factor of all values.
+        contrast: float32[N, 1, 1, 1], the factor of distances from the mean grey.
+        saturation: float32[N, 1, 1, 1], the factor of distances from a pixel's grey.
+        hue: float32[N, 1, 1, 1], what is added to the hue, of which 1 is a full circle.
+
+    Returns:
+        As `images`.
+    """
+
+    def blend(x, other, share):
+        return tf.clip_by_value(other + share * (x - other), 0.0, 1.0)
+
+    x = blend(images, 0.0, brightness)
+    x = blend(x, tf.reduce_mean(_grayscale(x), [1, 2], keepdims=True), contrast)
+    x = blend(x, _grayscale(x), saturation)
+    h, s, v = tf.unstack(tf.image.rgb_to_hsv(x), axis=-1)
+    h = tf.math.floormod(h + hue[..., 0], 1.0)
+    return tf.image.hsv_to_rgb(tf.stack([h, s, v], -1))
+
+
+def gaussian_blur(images: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
+    """Blurs each image with a Gaussian of its own, cut off at 6 pixels.
+
+    Args:
+        images: float32[N, h, w, channels], larger than 6 pixels; mirrored at its edge.
+        sigma: float32[N, 1, 1, 1], in pixels.
+
+    Returns:
+        As `images`.
+    """
+    offsets = tf.range(-_BLUR_RADIUS, _BLUR_RADIUS + 1, dtype=tf.float32)
+    weights = tf.exp(-0.5 * tf.square(offsets / sigma))  # [N, 1, 1, 13]
+    weights /= tf.reduce_sum(weights, -1, keepdims=True)
+    for axis in (1, 2):
+        size = tf.shape(images)[axis]
+        margins = [[0, 0]] * 4
+        margins[axis] = [_BLUR_RADIUS] * 2
+        padded = tf.pad(images, margins, "REFLECT")
+        images = tf.add_n(
+            [
+                weight * tf.gather(padded, t + tf.range(size), axis=axis)
+                for t, weight in enumerate(tf.split(weights, len(offsets), -1))
+            ]
+        )
+    return images
+
+
+def _grayscale(images: tf.Tensor) -> tf.Tensor:
+    """[..., 3] -> [..., 1]."""
+    return tf.reduce_sum(images * tf.constant(_GRAY), -1, keepdims=True)

@@ -11,7 +11,6 @@ import numpy as np
 
 from tff_fedss.datasets import splits
 from tff_fedss.datasets.federated import partitions
-from tff_fedss.datasets.federated.class_slots import class_slots
 from tff_fedss.datasets.federated.partitions import Partition
 from tff_fedss.errors import InvalidInputError
 
@@ -111,7 +110,7 @@ class Classes(Partitioner):
     def split(self, labels, rng, owners=None, owner_names=None):
         """See the base class."""
         num_clients = _num_clients(self.clients, labels)
-        return class_slots(labels, num_clients, self.per_client, rng)
+        return partitions.class_slots(labels, num_clients, self.per_client, rng)
 
 
 @dataclasses.dataclass(frozen=True)

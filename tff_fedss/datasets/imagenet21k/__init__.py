@@ -1,6 +1,6 @@
 """ImageNet-21k (FedSS, Appendix A.4).
 
-`load` makes clients of its TFRecord shards (`shards`). `preparation` makes these, of
+`dataset.load` makes clients of its TFRecord shards. `preparation` makes these, of
 the tars in which the data set is distributed (`class_tars`).
 """
 

@@ -6,18 +6,112 @@ memory, and images are read when their turn comes. In memory is the order in whi
 clients hold the training images, 8 bytes an image.
 """
 
+import json
 import math
 import os
 import pathlib
 
 import numpy as np
 
-from tff_fedss import errors
-from tff_fedss.datasets import bijection
+from tff_fedss import errors, files
+from tff_fedss.datasets import bijection, sources
 from tff_fedss.datasets.federated import partitions, preprocessing, records
-from tff_fedss.datasets.federated.class_slots import class_slots
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
-from tff_fedss.datasets.imagenet21k import shards
+
+NAME = "imagenet21k"
+VERSION = "1.0.0"
+SPLITS = ("train", "test")
+PREPARATION_FILE = "preparation.json"
+CLASS_SIZES_FILE = "class_sizes.csv"  # The last to be written.
+UNDECODABLE_FILE = "undecodable.csv"
+INDEX_FILE = "index.npz"  # For each split the lengths of its records, int64[N].
+
+
+def shard_name(split: str, label: int, num_classes: int) -> str:
+    """Returns the name of a shard's file, which is as TFDS expects it."""
+    digits = max(5, len(str(num_classes)))
+    return f"{NAME}-{split}.tfrecord-{label:0{digits}}-of-{num_classes:0{digits}}"
+
+
+def num_test(num_images: int | np.ndarray) -> int | np.ndarray:
+    """Says how many of a class's images are for the test.
+
+    "For every class we do a random 80-20 split" (FedSS, Appendix A.4).
+
+    Args:
+        num_images: n_c, of one class or of many, int64[n].
+
+    Returns:
+        round(0.2 * n_c), in whole numbers; so a class of one or two has none.
+    """
+    return (2 * num_images + 5) // 10
+
+
+def read_preparation(folder: os.PathLike) -> dict:
+    """Returns what was prepared: `{"seed", "wnids"}`.
+
+    Args:
+        folder: Where shards are, all or some.
+    """
+    path = pathlib.Path(folder) / PREPARATION_FILE
+    with sources.reading(f"{path}, which says what has been prepared,"):
+        return json.loads(path.read_bytes())
+
+
+def open_index(folder: pathlib.Path, split: str) -> records.RecordIndex:
+    """Opens the index of a split, and checks that its shards are there, whole.
+
+    Args:
+        folder: Where all shards are.
+        split: "train" or "test".
+
+    Returns:
+        The index; 24 bytes of memory a record.
+    """
+    folder = folder.absolute()
+    sizes = read_class_sizes(folder)[split]
+    path = folder / INDEX_FILE
+    # It compares a checksum.
+    with sources.reading(str(path)), np.load(path) as arrays:
+        lengths = arrays[split]
+    frame = records.HEADER_BYTES + records.FOOTER_BYTES
+    ends = np.cumsum(lengths + frame)  # As if all shards were one.
+    shard_ends = np.append(0, ends)[np.cumsum(sizes)]
+    shard_starts = np.append(0, shard_ends[:-1])
+    index = np.empty(len(lengths), records.DTYPE)
+    index["file"] = index["label"] = np.repeat(np.arange(len(sizes)), sizes)
+    index["length"] = lengths
+    index["offset"] = ends - lengths - records.FOOTER_BYTES
+    index["offset"] -= np.repeat(shard_starts, sizes)
+    paths = [
+        folder / shard_name(split, label, len(sizes)) for label in range(len(sizes))
+    ]
+    for shard, wanted in zip(paths, shard_ends - shard_starts, strict=True):
+        found = shard.stat().st_size if shard.exists() else 0
+        if found != wanted:
+            raise errors.InvalidInputError(
+                f"{shard} has {found:,} bytes; expected {wanted:,}."
+            )
+    return records.RecordIndex(tuple(map(str, paths)), index)
+
+
+def read_class_sizes(folder: os.PathLike) -> dict[str, np.ndarray]:
+    """Reads how many images each class has, without touching an image.
+
+    Args:
+        folder: Where all shards are, or just CLASS_SIZES_FILE.
+
+    Returns:
+        For each split int64[n], in the order of the labels.
+    """
+    path = pathlib.Path(folder) / CLASS_SIZES_FILE
+    where_of, sizes = {}, []
+    columns = ("wnid", *SPLITS)
+    for where, row in files.csv_table(files.read_bytes(path), path, columns):
+        files.expect_once(where_of, row["wnid"], where, "wnid")
+        sizes.append([files.whole_number(row[s], where, f"{s} size") for s in SPLITS])
+    return dict(zip(SPLITS, np.array(sizes, np.int64).reshape(-1, 2).T, strict=True))
+
 
 # "The train split is used to generate 25,691 clients, each containing approximately 400
 # images distributed across 20 class labels." The split is the fall 2011 release's:
@@ -66,9 +160,9 @@ def load(
         image_size, resize_size, records.read_image("image")
     )
     folder = _folder(pathlib.Path(data_dir))
-    sizes = shards.read_class_sizes(folder)
-    train = shards.open_index(folder, "train")
-    test = shards.open_index(folder, "test")
+    sizes = read_class_sizes(folder)
+    train = open_index(folder, "train")
+    test = open_index(folder, "test")
     partition = client_partition(
         sizes["train"] + sizes["test"],
         seed=seed,
@@ -82,7 +176,7 @@ def load(
         len(test), partitions.generator(seed, _TEST_ORDER_STREAM)
     )
     return FederatedDataset(
-        name=shards.NAME,
+        name=NAME,
         num_classes=len(sizes["train"]),
         image_shape=(image_size, image_size, 3),
         train=client_data,
@@ -112,7 +206,7 @@ def client_partition(
 
     Args:
         class_sizes: n_c, how many images each class has, int64[n], training and test
-            together; see `shards.read_class_sizes`.
+            together; see `read_class_sizes`.
         seed: Which clients.
         num_clients: K; see `load`.
         classes_per_client: |P_k| of every client.
@@ -125,7 +219,7 @@ def client_partition(
     errors.check_at_least(1, classes_per_client=classes_per_client)
     if num_clients is None:
         num_clients = default_num_clients(class_sizes, classes_per_client)
-    return class_slots(
+    return partitions.class_slots(
         labels,
         num_clients,
         classes_per_client,
@@ -141,7 +235,7 @@ def training_labels(class_sizes: np.ndarray) -> np.ndarray:
             together.
     """
     class_sizes = np.asarray(class_sizes)
-    train = class_sizes - shards.num_test(class_sizes)
+    train = class_sizes - num_test(class_sizes)
     return np.repeat(np.arange(len(train), dtype=np.int32), train)
 
 
@@ -170,12 +264,12 @@ def default_num_clients(
 
 
 def _folder(data_dir: pathlib.Path) -> pathlib.Path:
-    version = pathlib.Path(shards.NAME) / shards.VERSION
+    version = pathlib.Path(NAME) / VERSION
     found = "a folder without it" if data_dir.is_dir() else "no such folder"
     for folder in (data_dir, data_dir / version):
-        if (folder / shards.CLASS_SIZES_FILE).is_file():
+        if (folder / CLASS_SIZES_FILE).is_file():
             return folder.absolute()
-        if (folder / shards.PREPARATION_FILE).is_file():
+        if (folder / PREPARATION_FILE).is_file():
             found = f"{version}, which is not finished"
     raise errors.InvalidInputError(
         f"data_dir={data_dir}: found {found}; expected {version}, as ./run.sh "

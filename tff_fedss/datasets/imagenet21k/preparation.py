@@ -19,7 +19,7 @@ import numpy as np
 from tff_fedss import files, progress
 from tff_fedss.datasets import formats
 from tff_fedss.datasets.federated import record_writer
-from tff_fedss.datasets.imagenet21k import class_tars, shards
+from tff_fedss.datasets.imagenet21k import class_tars, dataset
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 _PROGRESS = "progress"
@@ -53,12 +53,12 @@ def choose_test(seed: int, names: Iterable[str]) -> set[str]:
         names: The names of the class's images, which have the wnid in them.
 
     Returns:
-        `shards.num_test` of the names.
+        `dataset.num_test` of the names.
     """
     hashed = sorted(
         (hashlib.sha256(f"{seed}/{name}".encode()).digest(), name) for name in names
     )
-    return {name for _, name in hashed[: shards.num_test(len(hashed))]}
+    return {name for _, name in hashed[: dataset.num_test(len(hashed))]}
 
 
 def prepare(
@@ -81,32 +81,32 @@ def prepare(
         workers: How many classes are worked on at once; None: one per core.
         wnids: A file with the wnid of every class; see `class_tars.open_archive`.
         allow_undecodable: Whether to finish without images that cannot be decoded. They
-            are listed in shards.UNDECODABLE_FILE in either case.
+            are listed in dataset.UNDECODABLE_FILE in either case.
 
     Returns:
-        The folder of the shards.
+        The folder of the dataset.
 
     Raises:
         RunStoppedError: If the disk is full or the system forbids to write.
         UndecodableImagesError: If there are such images, and they are not allowed.
     """
-    folder = pathlib.Path(output_dir) / shards.NAME / shards.VERSION
-    before = files.read_if_there(folder / shards.PREPARATION_FILE)
-    if before is not None and shards.read_preparation(folder)["seed"] != seed:
+    folder = pathlib.Path(output_dir) / dataset.NAME / dataset.VERSION
+    before = files.read_if_there(folder / dataset.PREPARATION_FILE)
+    if before is not None and dataset.read_preparation(folder)["seed"] != seed:
         raise InvalidInputError(
             f"{folder} has been prepared with another seed than {seed}. Name another "
             "`output_dir`, or remove the folder."
         )
-    if (folder / shards.CLASS_SIZES_FILE).exists():
+    if (folder / dataset.CLASS_SIZES_FILE).exists():
         return folder
     known = None
     if wnids is not None:
         known = class_tars.read_wnids(wnids)
     elif before is not None:
-        known = shards.read_preparation(folder)["wnids"]
+        known = dataset.read_preparation(folder)["wnids"]
     tars = class_tars.open_archive(archive, known)
     run = json.dumps({"seed": seed, "wnids": tars.wnids}).encode()
-    with record_writer.open_folder(folder, {shards.PREPARATION_FILE: run}):
+    with record_writer.open_folder(folder, {dataset.PREPARATION_FILE: run}):
         os.makedirs(folder / _PROGRESS, exist_ok=True)
         _write_classes(tars, folder, seed, workers or len(os.sched_getaffinity(0)))
         _describe(tars.wnids, folder, allow_undecodable)
@@ -159,10 +159,10 @@ def _write_class(
         names = {"train": sorted(places.keys() - test), "test": sorted(test)}
         lengths = {
             split: record_writer.write_records(
-                folder / shards.shard_name(split, label, num_classes),
+                folder / dataset.shard_name(split, label, num_classes),
                 (_example(read(name), label, name) for name in names[split]),
             )
-            for split in shards.SPLITS
+            for split in dataset.SPLITS
         }
     return _Class(lengths, sorted(undecodable))
 
@@ -190,11 +190,11 @@ def _describe(wnids: list[str], folder: pathlib.Path, allow_undecodable: bool) -
     ]
     lengths = {
         split: [written.lengths[split] for written in classes]
-        for split in shards.SPLITS
+        for split in dataset.SPLITS
     }
-    sizes = {split: list(map(len, lengths[split])) for split in shards.SPLITS}
+    sizes = {split: list(map(len, lengths[split])) for split in dataset.SPLITS}
     rows = [("tar", "member", "reason"), *undecodable]
-    listing = folder / shards.UNDECODABLE_FILE
+    listing = folder / dataset.UNDECODABLE_FILE
     files.write_text(listing, files.csv_text(rows))
     if undecodable and not allow_undecodable:
         total = len(undecodable) + sum(map(sum, sizes.values()))
@@ -203,16 +203,16 @@ def _describe(wnids: list[str], folder: pathlib.Path, allow_undecodable: bool) -
             f"listed in {listing}. Everything else is written: run the same command "
             "with `allow_undecodable` to finish without them."
         )
-    with files.replacing(folder / shards.INDEX_FILE) as temporary:
+    with files.replacing(folder / dataset.INDEX_FILE) as temporary:
         arrays = {
             split: np.concatenate([np.array(x, np.int64) for x in lengths[split]])
-            for split in shards.SPLITS
+            for split in dataset.SPLITS
         }
         files.write_npz(temporary, arrays)
     _write_metadata(wnids, folder, lengths)
     table = zip(wnids, sizes["train"], sizes["test"], strict=True)
-    text = files.csv_text([("wnid", *shards.SPLITS), *table])
-    files.write_text(folder / shards.CLASS_SIZES_FILE, text)
+    text = files.csv_text([("wnid", *dataset.SPLITS), *table])
+    files.write_text(folder / dataset.CLASS_SIZES_FILE, text)
 
 
 def _write_metadata(
@@ -237,7 +237,7 @@ def _write_metadata(
                     shard_lengths=list(map(len, lengths[split])),
                     num_bytes=sum(map(sum, lengths[split])),
                 )
-                for split in shards.SPLITS
+                for split in dataset.SPLITS
             ],
             check_data=False,
             supervised_keys=("image", "label"),

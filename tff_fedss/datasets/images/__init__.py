@@ -5,10 +5,10 @@ clients and splits off paths or a table; `federated` makes client data of an ind
 """
 
 from tff_fedss.datasets.images.federated import load as federated
+from tff_fedss.datasets.images.federated import load_folder, load_tfds, open_folder
 from tff_fedss.datasets.images.index import ImageIndex
 from tff_fedss.datasets.images.index import load as load_index
 from tff_fedss.datasets.images.layout import FOLDERS
-from tff_fedss.datasets.images.own import load_folder, load_tfds, open_folder
 from tff_fedss.datasets.splits import TESTS
 
 __all__ = [

@@ -12,7 +12,7 @@ import tensorflow_datasets as tfds
 
 from tff_fedss import files
 from tff_fedss.datasets import formats, sources
-from tff_fedss.datasets.federated import record_index
+from tff_fedss.datasets.federated import records
 from tff_fedss.datasets.images import layout
 from tff_fedss.datasets.images.index import ImageIndex
 from tff_fedss.errors import InvalidInputError
@@ -87,7 +87,7 @@ class _Records(sources.Source):
         label: str,
         path: os.PathLike,
         name: str,
-        index: record_index.RecordIndex,
+        index: records.RecordIndex,
         image_key: str,
     ):
         self.label, self.path = label, pathlib.Path(path)
@@ -97,8 +97,8 @@ class _Records(sources.Source):
 
     def read(self, number: int) -> bytes:
         """See the base class."""
-        features = record_index.parsed(self._index.read(number))
-        return record_index.value(features, self._image_key, "bytes_list")
+        features = records.parsed(self._index.read(number))
+        return records.value(features, self._image_key, "bytes_list")
 
 
 def _prepared(label: str, tfds_name: str, data_dir) -> tfds.core.DatasetBuilder:
@@ -166,21 +166,21 @@ def _records(
     used: list[str],
     keys: dict[str, str],
     cache_dir: str | os.PathLike | None,
-) -> record_index.RecordIndex:
+) -> records.RecordIndex:
     """Returns the records of some splits in TFDS's own order."""
     image_key, *others = keys.values()
     kinds = {key: _kind(info.features[key]) for key in others}
 
     def parse(serialized: bytes) -> tuple:
-        features = record_index.parsed(serialized)
-        encoded = record_index.value(features, image_key, "bytes_list")
-        record_index.check_image(encoded, formats.ALL)
-        return tuple(record_index.value(features, *each) for each in kinds.items())
+        features = records.parsed(serialized)
+        encoded = records.value(features, image_key, "bytes_list")
+        records.check_image(encoded, formats.ALL)
+        return tuple(records.value(features, *each) for each in kinds.items())
 
     splits = [info.splits[name] for name in used]
     paths = [path for split in splits for path in split.filepaths]
     lengths = [length for split in splits for length in split.shard_lengths]
-    index = record_index.build_index(
+    index = records.build_index(
         paths,
         parse,
         what=f"{info.full_name} {' '.join(keys.values())}",

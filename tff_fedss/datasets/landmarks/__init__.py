@@ -5,18 +5,11 @@ and the images of Google Landmarks v2 (`image_sources`).
 """
 
 from tff_fedss.datasets.landmarks.dataset import load
-from tff_fedss.datasets.landmarks.layout import (
+from tff_fedss.datasets.landmarks.splits import (
+    SPLITS,
     TEST_FILE,
     TRAIN_FOLDER,
-    to_record,
+    Published,
 )
-from tff_fedss.datasets.landmarks.splits import SPLITS, Published
 
-__all__ = [
-    "SPLITS",
-    "TEST_FILE",
-    "TRAIN_FOLDER",
-    "Published",
-    "load",
-    "to_record",
-]
+__all__ = ["SPLITS", "TEST_FILE", "TRAIN_FOLDER", "Published", "load"]

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss.datasets.federated import record_index, records, split_csv
+from tff_fedss.datasets.federated import records, split_csv
 from tff_fedss.datasets.federated.clients import Counted
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.federated.preprocessing import (
@@ -33,13 +33,14 @@ from tff_fedss.datasets.federated.preprocessing import (
     TracedOnce,
     decode_image,
 )
-from tff_fedss.datasets.landmarks.layout import (
+from tff_fedss.datasets.landmarks.splits import (
     CLASS_FEATURE,
     IMAGE_FEATURE,
+    SPLITS,
     TEST_FILE,
     TRAIN_FOLDER,
+    Published,
 )
-from tff_fedss.datasets.landmarks.splits import SPLITS, Published
 from tff_fedss.errors import InvalidInputError, check_choice
 
 
@@ -74,11 +75,9 @@ def load(
     client_ids = _find_clients(folder, published)
     paths = [str(folder / TRAIN_FOLDER / client_id) for client_id in client_ids]
 
-    index = record_index.build_index(
+    index = records.build_index(
         [*paths, str(folder / TEST_FILE)],
-        record_index.example_parser(
-            IMAGE_FEATURE, CLASS_FEATURE, published.num_classes
-        ),
+        records.example_parser(IMAGE_FEATURE, CLASS_FEATURE, published.num_classes),
         what=published.title,
     )
     # The rows are in the order of the files, each file's in the order of its records.

@@ -14,16 +14,17 @@ from typing import NamedTuple
 from tff_fedss import files, progress
 from tff_fedss.datasets.federated import record_writer
 from tff_fedss.datasets.landmarks import image_sources, splits
-from tff_fedss.datasets.landmarks.layout import (
-    REJECTED_COLUMNS,
-    REJECTED_FILE,
+from tff_fedss.datasets.landmarks.splits import (
+    CLASS_FEATURE,
+    IMAGE_FEATURE,
     TEST_FILE,
-    TEST_OWNER,
     TRAIN_FOLDER,
-    read_rejected,
-    to_record,
 )
 from tff_fedss.errors import InvalidInputError, RunStoppedError
+
+_REJECTED_FILE = "rejected.csv"
+_REJECTED_COLUMNS = ("image_id", "user_id", "reason", "path")
+_TEST_OWNER = "test"  # stands for a user_id of a rejected test image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +104,7 @@ class _Unit(NamedTuple):
 
     Attributes:
         file: Its path in the output folder.
-        owner: The client, or `TEST_OWNER`.
+        owner: The client, or `_TEST_OWNER`.
         image_ids: Its images, in order.
         classes: Theirs.
     """
@@ -143,7 +144,7 @@ def _units(split: splits.SplitFiles) -> list[_Unit]:
     test = split.test
     # First, as it takes longest.
     return [
-        _Unit(TEST_FILE, TEST_OWNER, test.image_ids, test.classes.tolist()),
+        _Unit(TEST_FILE, _TEST_OWNER, test.image_ids, test.classes.tolist()),
         *clients,
     ]
 
@@ -159,8 +160,8 @@ def _write(
     """
     folder = options.folder
     (folder / TRAIN_FOLDER).mkdir(exist_ok=True)
-    listing = folder / REJECTED_FILE
-    incomplete = read_rejected(listing)
+    listing = folder / _REJECTED_FILE
+    incomplete = _read_rejected(listing)
     to_do = [
         unit
         for unit in units
@@ -169,7 +170,7 @@ def _write(
     rejected = {}
     if to_do:
         if not listing.exists():
-            files.write_text(listing, files.csv_text([REJECTED_COLUMNS]))
+            files.write_text(listing, files.csv_text([_REJECTED_COLUMNS]))
         appended = files.AppendedFile(listing)
 
         def work(unit: _Unit) -> list[_Rejected]:
@@ -187,7 +188,7 @@ def _write(
         for row in rejected.get(unit.owner, ())
     ]
     if in_order:
-        text = files.csv_text([REJECTED_COLUMNS, *in_order])
+        text = files.csv_text([_REJECTED_COLUMNS, *in_order])
         files.write_text(listing, text)
     else:
         listing.unlink(missing_ok=True)
@@ -222,6 +223,34 @@ def _write_unit(
     return rejected
 
 
+def to_record(encoded: bytes, label: int) -> bytes:
+    """Makes the record of one image, always the same bytes.
+
+    Args:
+        encoded: The content of a JPEG file.
+        label: Its class.
+
+    Returns:
+        A serialized `tf.train.Example`.
+    """
+    return record_writer.example({IMAGE_FEATURE: encoded, CLASS_FEATURE: label})
+
+
+def _read_rejected(path: pathlib.Path) -> set[str]:
+    """Reads whose images were left out when the data was prepared.
+
+    Args:
+        path: The file; it need not be there.
+
+    Returns:
+        Clients' ids, and `_TEST_OWNER` for the test.
+    """
+    content = files.read_if_there(path)
+    if content is None:
+        return set()
+    return {row["user_id"] for _, row in files.csv_table(content, path, ["user_id"])}
+
+
 def _report(
     options: Options,
     split: splits.SplitFiles,
@@ -238,7 +267,7 @@ def _report(
     if rejected:
         found = (
             f"{len(rejected):,} of {num_train + num_test:,} images are missing or "
-            f"damaged: see {folder / REJECTED_FILE}. The first: "
+            f"damaged: see {folder / _REJECTED_FILE}. The first: "
             f"{rejected[0].path} {rejected[0].reason}."
         )
         num_rejected = collections.Counter(row.owner for row in rejected)
@@ -259,7 +288,7 @@ def _report(
                 "`allow_missing`."
             )
         print(f"note: {found} They are left out.", file=sys.stderr)
-    num_test_rejected = sum(row.owner == TEST_OWNER for row in rejected)
+    num_test_rejected = sum(row.owner == _TEST_OWNER for row in rejected)
     num_train_rejected = len(rejected) - num_test_rejected
     print(
         f"{folder} holds {num_train - num_train_rejected:,} images of "

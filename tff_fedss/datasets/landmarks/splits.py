@@ -1,4 +1,4 @@
-"""The published splits of Google Landmarks v2, and the CSV files that they come in."""
+"""The published splits of Google Landmarks v2: their CSV files, and names of ours."""
 
 import dataclasses
 import sys
@@ -10,6 +10,11 @@ import numpy as np
 from tff_fedss.datasets import sources
 from tff_fedss.datasets.federated import split_csv
 from tff_fedss.errors import InvalidInputError
+
+TRAIN_FOLDER = "train"
+TEST_FILE = "test.tfRecord"
+IMAGE_FEATURE = "image/encoded_jpeg"
+CLASS_FEATURE = "class"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from tff_fedss.datasets import tfds_download
-from tff_fedss.datasets.omniglot import drawing_files
+from tff_fedss.datasets import omniglot, tfds_download
 
 
 class OmniglotDrawers(tfds.image_classification.Omniglot):
@@ -47,7 +46,7 @@ def read(
     image_size: int,
     tfds_dir: str | None = None,
     download_config: tfds.download.DownloadConfig | None = None,
-) -> drawing_files.Drawings:
+) -> omniglot.Drawings:
     """Downloads Omniglot where that has not been done, and reads every drawing.
 
     Args:
@@ -71,11 +70,11 @@ def read(
     )
     alphabet_names = builder.info.features["alphabet"].int2str
 
-    def drawings() -> Iterator[drawing_files.Drawing]:
+    def drawings() -> Iterator[omniglot.Drawing]:
         for split in builder.as_dataset(["train", "test"]):
             for example in split.as_numpy_iterator():
                 character, drawer = int(example["label"]) + 1, int(example["drawer"])
-                yield drawing_files.Drawing(
+                yield omniglot.Drawing(
                     f"{character:04}_{drawer:02}.png",
                     alphabet_names(example["alphabet"]),
                     character,
@@ -83,4 +82,4 @@ def read(
                     Image.fromarray(example["image"]),
                 )
 
-    return drawing_files.collect(drawings(), "TFDS", image_size)
+    return omniglot.collect(drawings(), "TFDS", image_size)

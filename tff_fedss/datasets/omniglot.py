@@ -1,18 +1,150 @@
 """Omniglot as a federated data set of handwritten characters (Lake et al., 2015)."""
 
+import dataclasses
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from PIL import Image
 
-from tff_fedss.datasets import synthetic
+from tff_fedss import progress
+from tff_fedss.datasets import formats, sources, synthetic
 from tff_fedss.datasets.central import identities
 from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.clients import InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
-from tff_fedss.datasets.omniglot import drawing_files
 from tff_fedss.errors import InvalidInputError, check_at_least, check_choice
+
+NUM_CHARACTERS = 1623
+# Characters 1..964 are the "background" set of 30 alphabets, 965..1623 the "evaluation"
+# set of 20, in the numbering of the file names.
+NUM_BACKGROUND_CHARACTERS = 964
+NUM_DRAWERS = 20
+NUM_DRAWINGS = NUM_CHARACTERS * NUM_DRAWERS
+
+_DRAWING = re.compile(r"(?:^|/)([^/]+)/character\d+/(\d{4})_(\d{2})\.png$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawings:
+    """All 32,460 drawings, sorted by character and then by drawer.
+
+    Attributes:
+        images: uint8[32460, size, size, 1]; ink is 255 on 0.
+        characters: int32[32460], in 1..1623.
+        drawers: int32[32460], in 1..20. Drawers of different alphabets are different
+            people, though they have the same numbers.
+        alphabets: str[32460], the name of the character's alphabet.
+    """
+
+    images: np.ndarray
+    characters: np.ndarray
+    drawers: np.ndarray
+    alphabets: np.ndarray
+
+
+class Drawing(NamedTuple):
+    """One drawing.
+
+    Attributes:
+        name: What to call it in a message.
+        alphabet: The name of its alphabet.
+        character: In 1..1623.
+        drawer: In 1..20.
+        image: Dark ink on white.
+    """
+
+    name: str
+    alphabet: str
+    character: int
+    drawer: int
+    image: Image.Image
+
+
+def collect(drawings: Iterable[Drawing], label: str, image_size: int) -> Drawings:
+    """Takes drawings in any order and checks that they are Omniglot's, all of them.
+
+    Args:
+        drawings: All drawings.
+        label: What messages begin with.
+        image_size: The height and width that they are brought to, in pixels, by
+            averaging areas.
+    """
+    images, names, alphabets = {}, {}, {}
+    for name, alphabet, character, drawer, image in progress.bar(
+        "Reading Omniglot", NUM_DRAWINGS, "drawings", drawings
+    ):
+        width, height = image.size
+        if width != height or width < image_size:
+            raise InvalidInputError(
+                f"{label}: {name} is {width}x{height} pixels; expected a square of at "
+                f"least image_size={image_size} pixels a side."
+            )
+        image = image.convert("L")
+        if width > image_size:
+            image = image.resize((image_size, image_size), Image.Resampling.BOX)
+        pixels = 255 - np.asarray(image)
+        key = (character, drawer)
+        if not np.array_equal(images.setdefault(key, pixels), pixels):
+            raise InvalidInputError(
+                f"{label}: {names[key]} and {name} are one drawing but differ."
+            )
+        names[key], alphabets[character] = name, alphabet
+    expected = [
+        (character, drawer)
+        for character in range(1, NUM_CHARACTERS + 1)
+        for drawer in range(1, NUM_DRAWERS + 1)
+    ]
+    for character, drawer in sorted(set(expected) ^ images.keys())[:1]:
+        raise InvalidInputError(
+            f"{label}: found {len(images):,} <Alphabet>/characterNN/XXXX_YY.png of "
+            f"{len(alphabets):,} characters; expected {NUM_DRAWINGS:,} of "
+            f"{NUM_CHARACTERS:,}. Missing, or too many: {character:04}_{drawer:02}.png."
+        )
+    characters, drawers = np.array(expected, np.int32).T
+    return Drawings(
+        np.stack([images[key] for key in expected])[..., None],
+        characters,
+        drawers,
+        np.array([alphabets[character] for character, _ in expected]),
+    )
+
+
+def read_drawings(data_dir: str | os.PathLike, image_size: int) -> Drawings:
+    """Reads and checks every drawing in a folder or an archive.
+
+    Files are recognized by `<Alphabet>/characterNN/XXXX_YY.png` at the end of their
+    path, with XXXX the number of the character and YY the drawer; others are ignored.
+
+    Args:
+        data_dir: A folder with such files somewhere below it; or, if it has none, a
+            folder with archives of them (such as the original `images_background.zip`
+            and `images_evaluation.zip`); or the path of one archive.
+        image_size: The height and width that drawings are brought to, in pixels, by
+            averaging areas.
+    """
+    label = f"data_dir={os.fspath(data_dir)}"
+    return collect(_drawings(pathlib.Path(data_dir), label), label, image_size)
+
+
+def _drawings(path: pathlib.Path, label: str) -> Iterator[Drawing]:
+    found = [sources.open_source(path, label)]
+    if path.is_dir() and not any(map(_DRAWING.search, found[0].names)):
+        archives = sorted(filter(sources.is_archive, path.iterdir()))
+        found = [sources.open_source(archive, label) for archive in archives]
+    for source in found:
+        for name, content in source.read_all(_DRAWING.search):
+            try:
+                formats.check(content)
+                image = Image.fromarray(formats.pixels(content))
+            except ValueError as error:
+                raise InvalidInputError(f"{label}: {name} {error}.") from error
+            alphabet, character, drawer = _DRAWING.search(name).groups()
+            yield Drawing(name, alphabet, int(character), int(drawer), image)
+
 
 PARTITIONS = ("mixed", "drawer", "chunks")
 CHARACTERS = ("evaluation", "all")
@@ -48,7 +180,7 @@ def load(
 
     Args:
         data_dir: A folder of drawings, a folder of archives of them or one archive; see
-            `drawing_files.read`. If None, they are downloaded through TFDS.
+            `read_drawings`. If None, they are downloaded through TFDS.
         partition: How the training drawings are split over clients. "mixed": clients
             hold about classes_per_client characters and drawings_per_class drawings of
             each, in the proportions of the paper's ImageNet-21k clients (Appendix A.4).
@@ -93,14 +225,14 @@ def load(
     check_choice("characters", characters, CHARACTERS)
     drawings = _read(data_dir, image_size)
 
-    public = drawings.characters <= drawing_files.NUM_BACKGROUND_CHARACTERS
+    public = drawings.characters <= NUM_BACKGROUND_CHARACTERS
     if characters == "all":
         public[:] = False
     test = ~public & np.isin(drawings.drawers, test_drawers)
     train = np.flatnonzero(~public & ~test)
     labels = drawings.characters - 1
     if characters == "evaluation":
-        labels[~public] -= drawing_files.NUM_BACKGROUND_CHARACTERS
+        labels[~public] -= NUM_BACKGROUND_CHARACTERS
         warm_start = HeldOut.from_arrays(drawings.images[public], labels[public])
     else:
         warm_start = _glyphs(image_size)
@@ -145,7 +277,7 @@ def load_unseen(
     check_choice("partition", partition, PARTITIONS)
     drawings = _read(data_dir, image_size)
     labels = drawings.characters - 1
-    is_train = labels < drawing_files.NUM_BACKGROUND_CHARACTERS
+    is_train = labels < NUM_BACKGROUND_CHARACTERS
     return _dataset(
         drawings,
         labels,
@@ -203,7 +335,7 @@ def _glyphs(image_size: int) -> HeldOut:
 
 
 def _dataset(
-    drawings: drawing_files.Drawings,
+    drawings: Drawings,
     labels: np.ndarray,
     train: np.ndarray,
     test: np.ndarray,
@@ -258,21 +390,21 @@ def _dataset(
 
 
 def _check_drawers(test_drawers: Sequence[int]) -> None:
-    drawers = set(range(1, drawing_files.NUM_DRAWERS + 1))
+    drawers = set(range(1, NUM_DRAWERS + 1))
     if not test_drawers or not set(test_drawers) < drawers:
         raise InvalidInputError(
             f"test_drawers={tuple(test_drawers)} must be a part of 1..{len(drawers)}."
         )
 
 
-def _read(data_dir: os.PathLike | None, image_size: int) -> drawing_files.Drawings:
+def _read(data_dir: os.PathLike | None, image_size: int) -> Drawings:
     check_at_least(1, image_size=image_size)
     if data_dir is not None:
-        return drawing_files.read(data_dir, image_size)
+        return read_drawings(data_dir, image_size)
     # Imported here: it takes seconds, and a data_dir needs none of it.
-    from tff_fedss.datasets.omniglot import tfds_builder
+    from tff_fedss.datasets import omniglot_tfds
 
-    return tfds_builder.read(image_size)
+    return omniglot_tfds.read(image_size)
 
 
 def _drawer_clients(

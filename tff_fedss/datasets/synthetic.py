@@ -11,14 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from tff_fedss import errors, memory
-from tff_fedss.datasets import bijection
+from tff_fedss.datasets import bijection, glyph_drawing
 from tff_fedss.datasets.federated.clients import (
     ArrayClientData,
     Arrays,
     dataset_from_chunks,
 )
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
-from tff_fedss.datasets.synthetic import glyph_drawing
 
 _CHUNK_SIZE = 100  # images rendered at a time for the test and public splits
 _CLIENT_PREFIX = "client_"
