@@ -377,7 +377,12 @@ def tfds_reader(monkeypatch):
 
     gcs = tfds.core.utils.gcs_utils
     monkeypatch.setattr(gcs, "_is_gcs_disabled", True)
-    return omniglot_tfds
+
+    def read(image_size, *arguments):
+        drawings = omniglot_tfds.drawings(*arguments)
+        return omniglot.collect(drawings, "TFDS", image_size)
+
+    return read
 
 
 def _write_original_zips(folder, files):
@@ -411,7 +416,7 @@ def test_omniglot_tfds_keeps_the_drawer(tfds_reader, miniature, tmp_path):
     }
     assert len(files) == len(miniature)
     _write_original_zips(tmp_path / "zips", files)
-    drawings = tfds_reader.read(
+    drawings = tfds_reader(
         _SIDE, str(tmp_path / "tfds"), _unverified(tmp_path / "zips")
     )
     _assert_all_drawings(drawings, 2)
@@ -421,7 +426,7 @@ def test_tfds_refuses_files_with_other_checksums(tfds_reader, tmp_path):
     files = {_path(*key): _png(0, magnify=21) for key in [(1, 1), (965, 1)]}
     _write_original_zips(tmp_path / "downloads" / "manual", files)
     with pytest.raises(errors.InvalidInputError, match="wrong checksum.*`data_dir`"):
-        tfds_reader.read(_SIDE, str(tmp_path))
+        tfds_reader(_SIDE, str(tmp_path))
 
 
 def test_failed_download_names_the_other_way(tfds_reader, monkeypatch, tmp_path):
@@ -433,7 +438,7 @@ def test_failed_download_names_the_other_way(tfds_reader, monkeypatch, tmp_path)
     monkeypatch.setattr(requests.Session, "get", fail)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     with pytest.raises(errors.InvalidInputError, match="no route.*`data_dir`") as error:
-        tfds_reader.read(_SIDE, str(tmp_path))
+        tfds_reader(_SIDE, str(tmp_path))
     assert "\n" not in str(error.value)
 
 
@@ -443,9 +448,7 @@ def test_tfds_gives_the_same_as_the_archive(tfds_reader, test_data, tmp_path):
     members = sources.open_source(path).read_all(lambda name: name.endswith(".png"))
     files = {"/".join(name.split("/")[-3:]): content for name, content in members}
     _write_original_zips(tmp_path / "zips", files)
-    theirs = tfds_reader.read(
-        28, str(tmp_path / "tfds"), _unverified(tmp_path / "zips")
-    )
+    theirs = tfds_reader(28, str(tmp_path / "tfds"), _unverified(tmp_path / "zips"))
     ours = omniglot.read_drawings(path, 28)
     for name in ("images", "characters", "drawers", "alphabets"):
         np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name))

@@ -1,6 +1,7 @@
 """Omniglot as a federated data set of handwritten characters (Lake et al., 2015)."""
 
 import dataclasses
+import itertools
 import os
 import pathlib
 import re
@@ -404,7 +405,8 @@ def _read(data_dir: os.PathLike | None, image_size: int) -> Drawings:
     # Imported here: it takes seconds, and a data_dir needs none of it.
     from tff_fedss.datasets import omniglot_tfds
 
-    return omniglot_tfds.read(image_size)
+    drawings = itertools.starmap(Drawing, omniglot_tfds.drawings())
+    return collect(drawings, "TFDS", image_size)
 
 
 def _drawer_clients(

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from tff_fedss.datasets import omniglot, tfds_download
+from tff_fedss.datasets import tfds_download
 
 
 class OmniglotDrawers(tfds.image_classification.Omniglot):
@@ -42,22 +42,20 @@ class OmniglotDrawers(tfds.image_classification.Omniglot):
             yield image_id, {**example, "drawer": int(drawer)}
 
 
-def read(
-    image_size: int,
+def drawings(
     tfds_dir: str | None = None,
     download_config: tfds.download.DownloadConfig | None = None,
-) -> omniglot.Drawings:
-    """Downloads Omniglot where that has not been done, and reads every drawing.
+) -> Iterator[tuple[str, str, int, int, Image.Image]]:
+    """Downloads Omniglot where that has not been done, and yields every drawing.
 
     Args:
-        image_size: The height and width that drawings are brought to, in pixels.
         tfds_dir: Where TFDS keeps its data sets. If None, where it always does
             (`TFDS_DATA_DIR`, `~/tensorflow_datasets`).
         download_config: For tests. If None, every file is checked against TFDS's
             checksums, even one that was not downloaded but put in place by hand.
 
-    Returns:
-        The drawings.
+    Yields:
+        The fields of an `omniglot.Drawing`.
     """
     builder = tfds_download.prepared(
         lambda: OmniglotDrawers(data_dir=tfds_dir),
@@ -69,17 +67,13 @@ def read(
         or tfds.download.DownloadConfig(force_checksums_validation=True),
     )
     alphabet_names = builder.info.features["alphabet"].int2str
-
-    def drawings() -> Iterator[omniglot.Drawing]:
-        for split in builder.as_dataset(["train", "test"]):
-            for example in split.as_numpy_iterator():
-                character, drawer = int(example["label"]) + 1, int(example["drawer"])
-                yield omniglot.Drawing(
-                    f"{character:04}_{drawer:02}.png",
-                    alphabet_names(example["alphabet"]),
-                    character,
-                    drawer,
-                    Image.fromarray(example["image"]),
-                )
-
-    return omniglot.collect(drawings(), "TFDS", image_size)
+    for split in builder.as_dataset(["train", "test"]):
+        for example in split.as_numpy_iterator():
+            character, drawer = int(example["label"]) + 1, int(example["drawer"])
+            yield (
+                f"{character:04}_{drawer:02}.png",
+                alphabet_names(example["alphabet"]),
+                character,
+                drawer,
+                Image.fromarray(example["image"]),
+            )

@@ -102,12 +102,6 @@ def client_ids(num_clients: int) -> list[str]:
     return [f"{CLIENT_PREFIX}{k:0{digits}}" for k in range(num_clients)]
 
 
-def check_seed(seed: int) -> None:
-    """Checks that a seed is in 0..2^63-1."""
-    if not 0 <= seed < 2**63:
-        raise InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
-
-
 def generator(seed: int, stream: int) -> np.random.Generator:
     """Makes the generator of a data set's draws.
 
@@ -115,7 +109,8 @@ def generator(seed: int, stream: int) -> np.random.Generator:
         seed: Which partition; 0 <= seed < 2^63.
         stream: Keeps the draws of a data set apart from others of the same seed.
     """
-    check_seed(seed)
+    if not 0 <= seed < 2**63:
+        raise InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
     return np.random.Generator(np.random.Philox(key=[seed, stream]))
 
 
