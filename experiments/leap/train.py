@@ -33,7 +33,7 @@ from experiments.common import (
     program,
     runtime_config,
 )
-from experiments.leap import corruptions
+from experiments.leap.label_noise import with_label_noise
 from tff_fedss import algorithms, memory, models, tasks, training
 from tff_fedss.datasets.central import augmentation, labelled_images
 from tff_fedss.errors import InvalidInputError
@@ -81,25 +81,6 @@ class Config(runtime_config.DeviceConfig):
         low=0.0,
         high=0.99,
     )
-    merge_classes: int | None = config.flag(
-        None,
-        "Merge the classes into so many: class i becomes a subclass of class i mod "
-        "that; with 2, digits are even or odd. Also measures `rare_top1`.",
-        low=2,
-    )
-    imbalance: float | None = config.flag(
-        None,
-        "With --merge_classes: how many times as many training images the largest "
-        "subclass of a class has as its smallest. Default: 1.",
-        low=1.0,
-        high=1e6,
-    )
-    near_duplicates: float = config.flag(
-        0.0,
-        "The share of the training images that near copies of others replace.",
-        low=0.0,
-        high=0.95,
-    )
     results_dir: str = launch.results_dir()
     seed: int = launch.seed()
     student: str = config.flag(
@@ -113,12 +94,6 @@ class Config(runtime_config.DeviceConfig):
         False,
         "Train the embedding network in the same process, an update for each of the "
         "student's: the same bytes each time.",
-    )
-    embedding_warmup: int = config.flag(
-        0,
-        "With --in_turn: so many updates of the embedding network before the student's "
-        "first.",
-        low=0,
     )
     pace: str = config.flag(
         "share",
@@ -199,13 +174,10 @@ _COLUMNS = (
     "accuracy",
     "top1",
     "test_loss",
-    "rare_top1",
     "epoch",
     "selected_share",
     "selected_classes",
     "mislabelled_share",
-    "rare_share",
-    "copied_share",
     "easiness",
     "diversity",
     "embedding_loss",
@@ -230,11 +202,6 @@ def main(config: Config) -> None:
 
 def _check(config: Config) -> None:
     """Refuses flags that would do nothing."""
-    if config.imbalance is not None and config.merge_classes is None:
-        raise InvalidInputError(
-            f"--imbalance={config.imbalance:g} goes with --merge_classes: it is among "
-            "the subclasses of a class."
-        )
     if config.pace == "threshold" and config.pace_cap < 1:
         raise InvalidInputError(
             f"--pace_cap={config.pace_cap:g} is a share, and goes with --pace=share."
@@ -243,11 +210,6 @@ def _check(config: Config) -> None:
         raise InvalidInputError(
             f"--diversity={config.diversity:g} goes with --method=leap and spld; spl "
             "has no clusters."
-        )
-    if config.embedding_warmup and not (config.in_turn and config.method == "leap"):
-        raise InvalidInputError(
-            f"--embedding_warmup={config.embedding_warmup} goes with --method=leap "
-            "--in_turn."
         )
 
 
@@ -277,7 +239,7 @@ def _build_run(config: Config, stack: contextlib.ExitStack) -> training.LeapRun:
         arguments = _magnet_settings(config, data), data.train_images, data.train_labels
         embedding = stack.enter_context(
             contextlib.closing(
-                training.InTurnEmbedding(*arguments, config.embedding_warmup)
+                training.InTurnEmbedding(*arguments)
                 if config.in_turn
                 else training.EmbeddingProcess(*arguments)
             )
@@ -300,7 +262,7 @@ def _build_run(config: Config, stack: contextlib.ExitStack) -> training.LeapRun:
 
 
 def _load_data(config: Config) -> labelled_images.LabelledImages:
-    """Loads the images, and makes them harder in the ways that are asked for."""
+    """Loads the images, and makes labels wrong if that is asked for."""
     data = dataset_words.load_labelled(
         config.chosen("dataset"), config.data_dir, config.image_size
     )
@@ -311,16 +273,8 @@ def _load_data(config: Config) -> labelled_images.LabelledImages:
         )
     if config.num_train is not None:
         data = data.subset(config.num_train)
-    if config.merge_classes is not None:
-        data = corruptions.with_subclasses(
-            data, config.merge_classes, config.imbalance or 1.0, config.seed
-        )
-    if config.near_duplicates:
-        data = corruptions.with_near_duplicates(
-            data, config.near_duplicates, config.seed
-        )
     if config.label_noise:
-        data = corruptions.with_label_noise(data, config.label_noise, config.seed)
+        data = with_label_noise(data, config.label_noise, config.seed)
     return data
 
 
@@ -467,9 +421,7 @@ def _clusters_fn(
         functools.partial(
             algorithms.pixel_clusters,
             data.train_images,
-            data.train_labels,
-            data.num_classes,
-            config.clusters_per_class,
+            data.num_classes * config.clusters_per_class,
             config.seed,
         )
     )

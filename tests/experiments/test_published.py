@@ -29,7 +29,6 @@ PAGES = (
     ("fedss", "retrieval_rates", "mini", "retrieval_rates_mini", "retrieval_rates"),
     ("fedss", "spreadout", "mini", "spreadout_mini", "spreadout"),
     ("leap", "1", "mini", "leap/mini", "table1"),
-    ("leap", "diversity", "mini", "leap/diversity", "diversity"),
     ("leap", "noise", "mini", "leap/noise", "noise"),
     ("moco", "gammas", "mini", "moco/gammas", "gammas"),
     ("moco", "oracle", "mini", "moco/oracle", "oracle"),

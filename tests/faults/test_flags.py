@@ -43,14 +43,12 @@ ANY = of_each(
 # A number out of the range of a float flag, where it is not -1.
 # A number out of the range of a float flag, where it is not -1.
 _OUT_OF_RANGE = {
-    "imbalance": 0,
     "key_momentum": 1.5,
     "label_noise": 1,
     "logit_scale": 0,
     "margin_size": 2,
     "max_gradient_norm": 0,
     "momentum": 2,
-    "near_duplicates": 1,
     "nu": 0,
     "pace_cap": 2,
     "pace_growth": 0,

@@ -80,20 +80,6 @@ def test_a_run_in_turn_resumes_bit_for_bit_from_a_checkpoint(task, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_an_embedding_is_warmed_before_the_student_begins(task):
-    data = task.dataset
-    warmed = training.InTurnEmbedding(
-        settings(), data.train_images, data.train_labels, warmup_steps=5
-    )
-    cold = in_turn(task)
-    for _ in range(5):
-        cold.update()
-    expected = np.mean([cold.update() for _ in range(3)])
-    assert warmed.advance(3) == expected and warmed.num_steps == 8
-    warmed.advance(3)
-    assert warmed.num_steps == 11
-
-
 def test_a_round_says_what_was_trained_on(task):
     run = leap_run(task, in_turn(task))
     metrics = run.run_round()

@@ -354,30 +354,16 @@ class MagnetEmbedding(InPlace):
         super().set_state(values)
 
 
-def pixel_clusters(
-    images: np.ndarray,
-    labels: np.ndarray,
-    num_classes: int,
-    clusters_per_class: int,
-    seed: int,
-    *,
-    within_classes: bool = False,
-) -> np.ndarray:
+def pixel_clusters(images: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
     """Returns SPLD's clusters: those of the pixels, found once, before training.
 
     LEAP says of SPLD that it "uses K-Means to partition its data into K clusters at the
-    start": the data, not those of a class. Ours are as many in all as LEAP's, n K, of
-    images at 8x8 pixels. Within classes, what is compared are representations alone;
-    the selections of LEAP and SPLD then hardly differ.
+    start": the data, not those of a class. Ours are of images at 8x8 pixels.
 
     Args:
         images: uint8[N, height, width, channels].
-        labels: int32[N].
-        num_classes: n.
-        clusters_per_class: K.
+        num_clusters: How many in all; n K are as many as LEAP's.
         seed: Of the initial centers.
-        within_classes: Whether to cluster each class by itself, into K, and not all
-            images into n K clusters.
 
     Returns:
         int32[N].
@@ -387,10 +373,5 @@ def pixel_clusters(
         for start in range(0, len(images), 4096)
     ]
     pixels = np.concatenate(blocks).reshape(len(images), -1)
-    if not within_classes:
-        labels = np.zeros(len(images), np.int32)
-        num_classes, clusters_per_class = 1, num_classes * clusters_per_class
-    index = self_paced.build_index(
-        pixels, labels, num_classes, clusters_per_class, seed
-    )
-    return index.assignments
+    one_class = np.zeros(len(images), np.int32)
+    return self_paced.build_index(pixels, one_class, 1, num_clusters, seed).assignments

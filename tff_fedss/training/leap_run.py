@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tff_fedss.algorithms import MagnetEmbedding, MagnetSettings, SelfPacedStudent
+from tff_fedss.algorithms import MagnetEmbedding, SelfPacedStudent
 from tff_fedss.tasks import LabelledClassification
 from tff_fedss.training.embedding_process import EmbeddingProcess
 from tff_fedss.training.run import Metrics
@@ -18,28 +18,8 @@ class InTurnEmbedding(MagnetEmbedding):
     Repeatable and resumable bit for bit, unlike `EmbeddingProcess`.
     """
 
-    def __init__(
-        self,
-        settings: MagnetSettings,
-        images: np.ndarray,
-        labels: np.ndarray,
-        warmup_steps: int = 0,
-    ):
-        """Makes an untrained network.
-
-        Args:
-            settings: Of the network.
-            images: uint8[N, height, width, channels], to train on.
-            labels: int32[N].
-            warmup_steps: How many updates come before the student's first.
-        """
-        super().__init__(settings, images, labels)
-        self._warmup_steps = warmup_steps
-
     def advance(self, num_steps: int) -> float:
         """Trains beside so many of the student's updates; returns the mean loss."""
-        while self.num_steps < self._warmup_steps:
-            self.update()
         return float(np.mean([self.update() for _ in range(num_steps)]))
 
     def trained(self) -> MagnetEmbedding:
@@ -92,10 +72,9 @@ class LeapRun(StepRun):
             `steps` (all of them by now), the student's `loss` and `accuracy` on its
             mini-batches, `num_examples`, `epoch`, and of the epoch in which the round
             ends: `selected_share`, `selected_classes` (the entropy of the selected
-            labels, as the number of equally frequent classes), `mislabelled_share`,
-            `rare_share` and `copied_share` (of the selected examples, as far as the
-            data have such marks), `easiness` (lambda) and `diversity` (gamma); and
-            `embedding_loss`, the mean Magnet loss.
+            labels, as the number of equally frequent classes), `mislabelled_share` (of
+            the selected examples, if it is known), `easiness` (lambda) and `diversity`
+            (gamma); and `embedding_loss`, the mean Magnet loss.
         """
         student, measured = self._algorithm, Metrics()
         if self.embedding is not None:
@@ -110,8 +89,10 @@ class LeapRun(StepRun):
             selected_share=float(student.selected.mean()),
             selected_classes=_effective_number(data.train_labels[student.selected]),
         )
-        for name, is_marked in data.marked.items():
-            measured[f"{name}_share"] = float(is_marked[student.selected].mean())
+        if data.mislabelled is not None:
+            measured["mislabelled_share"] = float(
+                data.mislabelled[student.selected].mean()
+            )
         if np.isfinite(student.easiness):
             measured.update(easiness=student.easiness, diversity=student.diversity)
         return measured

@@ -7,7 +7,6 @@ or MNIST's IDX files) or from TFDS; `from_index` takes images of any other index
 import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -67,10 +66,8 @@ class LabelledImages:
         test_images: uint8[test images, height, width, channels].
         test_labels: int32[test images].
         note: What is special about it, for the summary; may be empty.
-        marked: Training images whose share of a selection is of interest, bool[N]:
-            mislabelled, rare or copied ones, by what somebody made of the data.
-        test_is_rare: bool[test images], which are of a rare subclass; None: nobody made
-            subclasses.
+        mislabelled: bool[N], which training images somebody gave a wrong label; None:
+            nobody did.
     """
 
     name: str
@@ -80,8 +77,7 @@ class LabelledImages:
     test_images: np.ndarray
     test_labels: np.ndarray
     note: str = ""
-    marked: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    test_is_rare: np.ndarray | None = None
+    mislabelled: np.ndarray | None = None
 
     @property
     def num_classes(self) -> int:
@@ -140,15 +136,10 @@ class LabelledImages:
         sizes = np.bincount(self.train_labels, minlength=self.num_classes)
         place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         kept = np.sort(by_class[np.argsort(place, kind="stable")[:num_train]])
-        return self.of(kept)
-
-    def of(self, kept: np.ndarray) -> "LabelledImages":
-        """Returns the data set with these training images alone, int64[kept]."""
         return dataclasses.replace(
             self,
             train_images=self.train_images[kept],
             train_labels=self.train_labels[kept],
-            marked={name: is_marked[kept] for name, is_marked in self.marked.items()},
         )
 
 

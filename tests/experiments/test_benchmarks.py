@@ -1,26 +1,23 @@
-"""The benchmark: what it measures is the same in all, and it tells who cheats."""
+"""The benchmark tells who cheats; the ratios of growth."""
 
 import csv
 import pathlib
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from experiments.benchmarks import contest, table
+from experiments.benchmarks import contest, growth, table
 from experiments.benchmarks.workload import BATCH_SIZE, Workload
-from tests.experiments.benchmarks import fake_contender
+from tests.experiments import fake_contender
 
 _WORKLOAD = Workload("fedavg", "cnn", num_clients=2, num_examples=40)
-_FAKE = contest.Entry("tests.experiments.benchmarks.fake_contender")
+_FAKE = contest.Entry("tests.experiments.fake_contender")
 _FAKES = {
     "reference": _FAKE,
     "fake": _FAKE,
-    "absent": contest.Entry(
-        "tests.experiments.benchmarks.fake_contender", "no_such_peer"
-    ),
-    "other": contest.Entry(
-        "tests.experiments.benchmarks.fake_contender", algorithms=("fedss",)
-    ),
+    "absent": contest.Entry("tests.experiments.fake_contender", "no_such_peer"),
+    "other": contest.Entry("tests.experiments.fake_contender", algorithms=("fedss",)),
 }
 
 
@@ -52,11 +49,11 @@ def test_an_honest_contender_is_ok_and_measured(tmp_path):
 def test_a_contender_of_another_checkout(tmp_path):
     own = pathlib.Path(fake_contender.__file__)
     folder = tmp_path / "checkout"
-    for package in ("tests", "tests/experiments", "tests/experiments/benchmarks"):
+    for package in ("tests", "tests/experiments"):
         (folder / package).mkdir(parents=True)
         (folder / package / "__init__.py").touch()
     other = own.read_text().replace('settings = "fake"', 'settings = "another"')
-    (folder / "tests/experiments/benchmarks" / own.name).write_text(other)
+    (folder / "tests/experiments" / own.name).write_text(other)
     name = f"fake:checkout={folder}"
     results, _ = _run(tmp_path, ["fake", name], repeats=1)
     assert (results[name].status, results[name].note) == ("ok", "another")
@@ -249,3 +246,28 @@ def test_all_contenders_compute_the_same(tmp_path, model):
         log_dir=tmp_path,
     )
     assert {r.contender: (r.status, r.note) for r in results if r.status != "ok"} == {}
+
+
+def test_ratios_are_to_the_first_row_of_a_series():
+    columns = ["series", "seconds", "first_seconds", "classifier_mib", "peak_mib"]
+    rows = [
+        ("n_d64", 1.0, 4.0, 1.0, 700.0),
+        ("n_d64", 1.2, 4.0, 245.0, 1310.0),
+        ("cohort", 0.5, 1.0, 1.0, 700.0),
+    ]
+    table = growth.with_ratios(pd.DataFrame(rows, columns=columns))
+    assert table.of_first.tolist() == [1, 1.2, 1]
+    assert table.first_round[1] == pytest.approx(4 / 1.2)
+    assert table.memory_over_w[1] == pytest.approx(2.5)  # (1310 - 700) / (245 - 1).
+    assert table.memory_over_w[[0, 2]].isna().all()
+
+
+@pytest.mark.slow
+def test_measures_cases_in_processes_of_their_own(tmp_path):
+    cases = [growth.Case(num_classes=n, cohort_size=2) for n in (200, 400)]
+    growth.measure({"n_d64": cases}, repeats=1, folder=tmp_path)
+    first, second = csv.DictReader((tmp_path / "growth.csv").open())
+    assert float(first["seconds"]) > 0 and float(first["peak_mib"]) > 100
+    # 90 positives and 80 negatives, a row of 64 floats each.
+    assert float(second["bytes_down"]) == 170 * 64 * 4
+    assert (tmp_path / "growth.md").exists()

@@ -1,3 +1,5 @@
+"""`./run.sh moco`."""
+
 import functools
 
 import numpy as np

@@ -1,11 +1,16 @@
+"""`./run.sh leap`, and wrong labels."""
+
 import functools
 
 import numpy as np
 import pytest
+import scipy.stats
 
+from experiments.leap.label_noise import with_label_noise
 from tests import labelled_blobs
 from tests.datasets.images import own_images
 from tests.experiments import central_runs, killing
+from tff_fedss.datasets.central import labelled_images
 
 SMALL = (
     "--dataset=mnist",
@@ -100,30 +105,6 @@ def test_wrong_labels_are_selected_less_often(run, images, tmp_path):
     assert float(rows[-1]["selected_share"]) == pytest.approx(0.6)
 
 
-def test_long_tails_and_near_duplicates(run, tmp_path):
-    labelled_blobs.write(tmp_path / "four", num_train=120, num_classes=4)
-    code, output, errors = run(
-        *SMALL,
-        f"--data_dir={tmp_path / 'four'}",
-        "--merge_classes=2",
-        "--imbalance=5",
-        "--near_duplicates=0.5",
-        "--embedding_warmup=2",
-        "--rounds=2",
-        f"--results_dir={tmp_path / 'run'}",
-    )
-    assert code == 0, errors
-    # 30 and 6 of each class, of which half are copies.
-    assert "n=2 classes, 72 training and 30 test images" in output
-    assert "4 subclasses, the largest 5 times the smallest" in output
-    assert "50% of the training images are near copies of 2 others" in output
-    rows = central_runs.rows_of(tmp_path / "run")
-    assert [bool(row["rare_top1"]) for row in rows] == [True, False, True]
-    assert float(rows[1]["selected_share"]) == 1
-    assert float(rows[1]["rare_share"]) == pytest.approx(12 / 72)
-    assert float(rows[1]["copied_share"]) == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize("method", ["spld", "random"])
 def test_the_baselines_learn(run, images, tmp_path, method):
     code, _, errors = run(
@@ -184,11 +165,6 @@ def test_a_killed_run_with_two_processes_is_resumed(run, images, tmp_path):
             ["--method=spl", "--diversity=0.5"],
             "--diversity=0.5 goes with --method=leap",
         ),
-        (
-            ["--method=spld", "--embedding_warmup=5"],
-            "--embedding_warmup=5 goes with --method=leap --in_turn",
-        ),
-        (["--imbalance=10"], "--imbalance=10 goes with --merge_classes"),
     ],
 )
 def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
@@ -205,3 +181,39 @@ def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
 def test_input_that_does_not_go_with_the_data(run, images, tmp_path, flag, message):
     flags = (*SMALL, f"--data_dir={images}", flag)
     central_runs.assert_refused(run, flags, message, tmp_path / "run")
+
+
+def test_label_noise_makes_a_share_of_the_labels_wrong():
+    data = ten_digits()
+    assert data.mislabelled is None
+    noisy = with_label_noise(data, 0.4, seed=1)
+    is_wrong = noisy.train_labels != data.train_labels
+    np.testing.assert_array_equal(noisy.mislabelled, is_wrong)
+    assert is_wrong.sum() == round(0.4 * len(data.train_labels))
+    # To all other classes alike, within what so few draws allow.
+    many = [with_label_noise(data, 0.9, seed=s) for s in range(60)]
+    moves = np.concatenate(
+        [(m.train_labels - data.train_labels)[m.mislabelled] for m in many]
+    )
+    counts = np.bincount(moves % data.num_classes, minlength=data.num_classes)
+    assert counts[0] == 0 and scipy.stats.chisquare(counts[1:]).pvalue > 1e-4
+    np.testing.assert_array_equal(noisy.test_labels, data.test_labels)
+    np.testing.assert_array_equal(
+        noisy.train_labels, with_label_noise(data, 0.4, seed=1).train_labels
+    )
+    assert "40% of the training labels are wrong" in noisy.summary()
+    assert noisy.fingerprint() != data.fingerprint()
+
+
+def ten_digits():
+    """Images of noise, no two alike."""
+    generator = np.random.default_rng(0)
+    train_labels, test_labels = (generator.integers(0, 10, n) for n in (400, 50))
+    return labelled_images.LabelledImages(
+        "digits",
+        tuple("0123456789"),
+        generator.integers(0, 256, (400, 6, 5, 1)).astype(np.uint8),
+        train_labels.astype(np.int32),
+        generator.integers(0, 256, (50, 6, 5, 1)).astype(np.uint8),
+        test_labels.astype(np.int32),
+    )

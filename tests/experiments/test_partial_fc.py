@@ -1,10 +1,15 @@
+"""`./run.sh partial_fc`, and its steps by n and r."""
+
+import csv
 import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from experiments.common import run_encoder
+from experiments.partial_fc import scale
 from tests.datasets.images import own_images
 from tests.experiments import central_runs, killing, program_server
 from tff_fedss import models
@@ -210,3 +215,29 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
 def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
     flags = ("--num_devices=2", *flags)
     central_runs.assert_refused(run, flags, message, tmp_path / "run")
+
+
+def test_rates_are_compared_with_the_full_softmax():
+    columns = [
+        "num_classes",
+        "sample_rate",
+        "seconds",
+        "w_and_momentum_mib",
+        "peak_mib",
+    ]
+    rows = [(2**20, 1.0, 3.0, 512, 1024), (2**20, 0.1, 0.5, 512, 768)]
+    table = scale.with_ratios(pd.DataFrame(rows, columns=columns))
+    assert table.of_full.tolist() == [1, 6]
+    assert table.peak_over_w_and_momentum.tolist() == [2, 1.5]
+
+
+@pytest.mark.slow
+def test_measures_cases_in_processes_of_their_own(tmp_path):
+    small = dict(num_devices=2, batch_size=8, embedding_dim=8)
+    cases = [scale.Case(4000, rate, **small) for rate in (1.0, 0.1)]
+    scale.measure(cases, 1, tmp_path)
+    first, second = csv.DictReader((tmp_path / "partial_fc.csv").open())
+    assert float(first["classes_per_step"]) == 4000
+    assert float(second["classes_per_step"]) == pytest.approx(407, abs=4)
+    assert float(second["seconds"]) > 0 and float(second["peak_mib"]) > 100
+    assert (tmp_path / "partial_fc.md").exists()
