@@ -4,17 +4,25 @@
 
 The encoder takes uint8 images [N, height, width, 3] of any size, makes them ready as
 the run's evaluation does, and gives float32 vectors [N, d] of length 1. It loads
-without this project, by Keras (.keras), TensorFlow (the folder of a SavedModel) or the
-TFLite that is a part of TensorFlow. The run's data are not needed. `embed`, `evaluate`
-and `neighbours` take it, and so does --pretrained of `train`, but for TFLite's.
+without this project, by Keras (.keras), TensorFlow (the folder of a SavedModel), the
+TFLite that is a part of TensorFlow, or ONNX Runtime (.onnx). What was written is loaded
+and compared with the run's encoder; model_card.md beside it says what it is. The run's
+data are not needed. `embed`, `evaluate` and `neighbours` take it, and so does
+--pretrained of `train`, but for TFLite's and ONNX's.
 """
 
 import dataclasses
 import pathlib
 
+import numpy as np
+
 from experiments.common import config, program
 from experiments.encoders import finished_runs
-from tff_fedss import models
+from tff_fedss import files, models
+from tff_fedss.errors import RunStoppedError
+
+# Between an exported encoder's vectors and those of the run.
+_MOST_DEVIATION = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +44,8 @@ class Config(config.Config):
         "keras",
         "`keras`: a .keras file, for Keras 2; `saved_model`: a folder, for TensorFlow "
         "in any language; `tflite`: a .tflite file, which needs TensorFlow's "
-        "operations beside TFLite's (the Flex delegate).",
+        "operations beside TFLite's (the Flex delegate); `onnx`: a .onnx file, for "
+        "ONNX Runtime.",
         choices=tuple(models.FORMATS),
     )
     output: str | None = config.flag(
@@ -50,19 +59,66 @@ def main(config: Config) -> None:
     """Exports, and says what."""
     models.check_output(config.output, config.format)
     run = finished_runs.read(config.results_dir, config.method)
-    models.save_encoder(
-        run.phi, run.image_input, config.output, config.format, run.facts
-    )
+    output = pathlib.Path(config.output)
+    models.save_encoder(run.phi, run.image_input, output, config.format, run.facts)
+    deviation = _deviation(run, output)
+    if not deviation <= _MOST_DEVIATION:
+        raise RunStoppedError(
+            f"{output}: its vectors differ by up to {deviation:.1e} from the run's; "
+            f"expected at most {_MOST_DEVIATION:g}."
+        )
     size = run.image_input.image_size
     print(
-        f"{config.output}: {run.facts['model']} of {run.facts['method']}, "
+        f"{output}: {run.facts['model']} of {run.facts['method']}, "
         f"{run.phi.count_params():,} parameters, {size}x{size} pixels to "
-        f"{run.phi.output_shape[-1]} numbers; {_bytes(config.output):,} bytes"
+        f"{run.phi.output_shape[-1]} numbers; {_bytes(output):,} bytes; largest "
+        f"deviation from the run's vectors {deviation:.1e}"
     )
+    card = output.with_name("model_card.md")
+    if card.exists():
+        print(f"{card} is there already and is left as it is.")
+    else:
+        files.write_text(card, _card(run, output.name, config.format))
 
 
-def _bytes(path: str) -> int:
-    top = pathlib.Path(path)
+def _deviation(run: finished_runs.FinishedRun, path: pathlib.Path) -> float:
+    """The largest difference between the vectors of a file and of the run's phi."""
+    rng = np.random.default_rng(0)
+    own = run.image_input.image_size
+    exported = models.ExportedEncoder(path)
+    ours = models.with_input_and_length(run.phi, run.image_input)
+    result = 0.0
+    for height, width in ((own, own), (2 * own, own + 5), (40, 61)):
+        images = rng.integers(0, 256, (4, height, width, 3)).astype(np.uint8)
+        difference = exported.embed(list(images)) - ours(images, training=False)
+        result = np.maximum(result, np.abs(difference).max())
+    return float(result)
+
+
+def _card(run: finished_runs.FinishedRun, name: str, kind: str) -> str:
+    flags, facts = run.facts["flags"], run.facts
+    classes = facts["class_names"]
+    return f"""# {name}
+
+- Data: {flags.get("dataset", "see the run")}\
+{f", {len(classes):,} classes" if classes else ""}
+- Method: {facts["method"]}; model: {facts["model"]}, \
+{run.phi.count_params():,} parameters
+- Rounds: {flags.get("rounds", "the default")}
+- Format: {kind}
+- Input: uint8[N, height, width, 3], RGB images 0..255 of any size and number. Not \
+floats in 0..1: all formats but Keras refuse floats, Keras those that are not whole.
+- Output: float32[N, {run.phi.output_shape[-1]}], vectors of length 1
+- SHA-256 of the run's weights: {facts["weights_sha256"]}
+- Licence of data and weights: (to be filled in)
+
+## Scores
+
+    {run.scores.replace(chr(10), chr(10) + "    ")}
+"""
+
+
+def _bytes(top: pathlib.Path) -> int:
     return sum(p.stat().st_size for p in (top, *top.rglob("*")) if p.is_file())
 
 

@@ -22,11 +22,13 @@ class FinishedRun:
         phi: With the weights that the run has ended with.
         image_input: The preprocessing of its images.
         facts: For the metadata of the encoder, for JSON.
+        scores: The table that the run ended with.
     """
 
     phi: tf.keras.Model
     image_input: ImageInput
     facts: Mapping[str, Any]
+    scores: str
 
 
 def read(results_dir: str, method: str | None = None) -> FinishedRun:
@@ -62,7 +64,7 @@ def read(results_dir: str, method: str | None = None) -> FinishedRun:
         "flags": flags,
         "run": {k: v for k, v in description.items() if k in ("started", "versions")},
     }
-    return FinishedRun(phi, image_input, facts)
+    return FinishedRun(phi, image_input, facts, done.get("table", "none"))
 
 
 def _weights_file(folder: pathlib.Path, where: str, method: str | None) -> pathlib.Path:

@@ -35,6 +35,10 @@ if kind == "keras":
 elif kind == "saved_model":
     signature = tf.saved_model.load(path).signatures["serving_default"]
     vectors = signature(tf.constant(images))["vectors"].numpy()
+elif kind == "onnx":
+    import onnxruntime
+
+    (vectors,) = onnxruntime.InferenceSession(path).run(None, {"images": images})
 else:
     interpreter = tf.lite.Interpreter(path)
     (place,), (result,) = (
@@ -139,7 +143,7 @@ def test_loads_without_the_project(kind, name, tmp_path):
     phi = build((32, 32, 3))
     if name != "resnet50":  # Of random weights, its 50 layers overflow.
         trained(phi)
-    path = tmp_path / {"keras": "e.keras", "tflite": "e.tflite"}.get(kind, "folder")
+    path = tmp_path / {"saved_model": "folder"}.get(kind, f"e.{kind}")
     models.save_encoder(phi, image_input, path, kind, {})
     # Two sizes, so that TFLite has to be given one.
     encoder = models.ExportedEncoder(path)
@@ -159,6 +163,38 @@ def test_loads_without_the_project(kind, name, tmp_path):
     )
     alone = np.load(tmp_path / "vectors.npy")
     np.testing.assert_allclose(alone, expected[::2], rtol=0, atol=atol)
+
+
+@pytest.fixture(scope="module", params=models.FORMATS)
+def encoder_of_each_format(request, phi, tmp_path_factory):
+    path = tmp_path_factory.mktemp("formats") / f"e.{request.param}"
+    models.save_encoder(phi, IMAGE_INPUT, path, request.param, {"method": "fedss"})
+    return models.ExportedEncoder(path)
+
+
+def test_every_format_takes_any_number_of_images(encoder_of_each_format, phi):
+    encoder = encoder_of_each_format
+    assert encoder.metadata["method"] == "fedss"
+    images = np.stack(pictures()[::2] * 3)
+    expected = features_of(phi, IMAGE_INPUT, images)
+    for count in (6, 1, 0):
+        vectors = encoder._apply(images[:count])
+        assert vectors.shape == (count, 16) and vectors.dtype == np.float32
+        np.testing.assert_allclose(vectors, expected[:count], rtol=0, atol=1e-5)
+
+
+def test_every_format_refuses_floats_in_0_to_1(encoder_of_each_format):
+    images = np.stack(pictures()[:1]).astype(np.float32) / 255
+    encoder = encoder_of_each_format
+    if encoder.metadata["encoder"] == "keras":
+        loaded = tf.keras.models.load_model(encoder.path)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be uint8"):
+            loaded(images)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be uint8"):
+            loaded(-255 * np.ones_like(images))
+    else:
+        with pytest.raises(Exception, match="(?i)uint8|type"):
+            encoder._apply(images)
 
 
 def without_weights(path, keras_file):
@@ -193,6 +229,7 @@ def test_what_is_no_encoder_is_refused(write, message, keras_file, tmp_path):
     "name, kind, message",
     [
         ("x.h5", "keras", "must end in .keras"),
+        ("x.pb", "onnx", "must end in .onnx"),
         ("none/x.keras", "keras", "no folder"),
         ("folder", "tflite", "is no encoder"),
         ("folder", "saved_model", "is no encoder"),

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,16 +16,24 @@ def pictures():
     return [rng.integers(0, 256, (*size, 3)).astype(np.uint8) for size in SIZES]
 
 
-def as_a_graph(image_input):
+def as_a_graph(image_input, **options):
     """As it is used: TensorFlow optimizes the graph, and knows no size."""
     spec = tf.TensorSpec([None, None, None, 3], tf.uint8)
-    return tf.function(image_input, input_signature=[spec])
+    return tf.function(
+        functools.partial(image_input, **options),
+        input_signature=[spec],
+        autograph=False,
+    )
 
 
 @pytest.mark.parametrize("sizes", [(56, 64), (28, 28), (48, None)])
-def test_antialias_gives_the_pixels_of_a_runs_evaluation(sizes):
+@pytest.mark.parametrize("of_basic_ops", [False, True])
+def test_antialias_gives_the_pixels_of_a_runs_evaluation(sizes, of_basic_ops):
     preprocessing = Preprocessing(*sizes, read=lambda image: image)
-    apply = as_a_graph(ImageInput(sizes[0], resize_size=preprocessing.resize_size))
+    apply = as_a_graph(
+        ImageInput(sizes[0], resize_size=preprocessing.resize_size),
+        of_basic_ops=of_basic_ops,
+    )
     for image in pictures():
         data = tf.data.Dataset.from_tensors({"image": image, "label": 0})
         (example,) = preprocessing.evaluation(data)

@@ -6,6 +6,10 @@ installed, and `tff_fedss.json` within it says where it comes from:
 
     encoder = tf.keras.models.load_model("encoder.keras")
     vectors = encoder(images)  # uint8[N, height, width, 3] to float32[N, d]
+
+SavedModel, TFLite and ONNX refuse images of another type. Keras would cast them, so a
+.keras file checks the values instead: floats that are no whole numbers in 0..255 are
+refused.
 """
 
 import dataclasses
@@ -30,12 +34,17 @@ from tff_fedss.models.image_input import ImageInput
 _METADATA = "tff_fedss.json"
 # Where TensorFlow keeps a SavedModel's files that are not its own.
 _EXTRA_FOLDER = "assets.extra"
+_OPSET = 17
 _MAX_BATCH = 32
 _MAX_BATCH_PIXELS = 1 << 23
 
 
 def with_input_and_length(
-    phi: tf.keras.Model, image_input: ImageInput, *, of_keras_layers: bool = True
+    phi: tf.keras.Model,
+    image_input: ImageInput,
+    *,
+    of_keras_layers: bool = True,
+    checks_values: bool = False,
 ) -> tf.keras.Model:
     """Puts the preprocessing of images before phi, and a division by the length after.
 
@@ -45,6 +54,8 @@ def with_input_and_length(
         image_input: The preprocessing.
         of_keras_layers: Whether to replace this project's layers by Keras's own, which
             give the same but for rounding: the model then loads without this project.
+        checks_values: Whether the model takes numbers of any type that Keras casts,
+            and refuses those that are none of uint8.
 
     Returns:
         A model from uint8[N, height, width, 3], of any height and width, to float32[
@@ -59,10 +70,23 @@ def with_input_and_length(
             f"{phi.name} takes {phi.input_shape[1:]}, found an input for "
             f"{(size, size, channels)}."
         )
-    images = tf.keras.Input([None, None, 3], dtype=tf.uint8, name="images")
-    features = (_copy(phi) if of_keras_layers else phi)(image_input(images))
+    dtype = tf.float32 if checks_values else tf.uint8
+    images = tf.keras.Input([None, None, 3], dtype=dtype, name="images")
+    pixels = _checked(images) if checks_values else images
+    features = (_copy(phi) if of_keras_layers else phi)(image_input(pixels))
     vectors = tf.keras.layers.Activation("linear", name="vectors")(unit(features))
     return tf.keras.Model(images, vectors, name="encoder")
+
+
+def _checked(images: tf.Tensor) -> tf.Tensor:
+    """The same numbers as uint8, if they are whole and in 0..255."""
+    whole = tf.clip_by_value(tf.round(images), 0.0, 255.0)
+    # 0 where they are; else -1, whose root is no number, which the check finds.
+    zero = tf.cast(tf.equal(whole, images), tf.float32) - 1.0
+    checked = tf.debugging.check_numerics(
+        whole + tf.math.sqrt(zero), "images must be uint8, 0..255"
+    )
+    return tf.cast(checked, tf.uint8)
 
 
 def _copy(phi: tf.keras.Model) -> tf.keras.Model:
@@ -105,11 +129,9 @@ def save_encoder(
     """
     path = pathlib.Path(path)
     check_output(path, kind)
-    # Of Keras's GroupNorm, TFLite makes sums in five dimensions that it cannot do.
-    model = with_input_and_length(phi, image_input, of_keras_layers=kind != "tflite")
     metadata = {
         "encoder": kind,
-        "embedding_dim": model.output_shape[-1],
+        "embedding_dim": phi.output_shape[-1],
         "image_input": dataclasses.asdict(image_input),
         **facts,
     }
@@ -117,10 +139,12 @@ def save_encoder(
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp{path.suffix}")
     with files.writing(path):
         try:
-            FORMATS[kind].write(model, temporary)
+            FORMATS[kind].write(phi, image_input, temporary)
             if temporary.is_dir():
                 (temporary / _EXTRA_FOLDER).mkdir(exist_ok=True)
                 (temporary / _EXTRA_FOLDER / _METADATA).write_text(text, "utf-8")
+            elif kind == "onnx":
+                _add_to_onnx(temporary, text)
             else:
                 # A .keras file is a zip; to a TFLite file one is appended, as TFLite's
                 # own metadata are.
@@ -141,8 +165,8 @@ def check_output(path: str | os.PathLike, kind: str) -> None:
         InvalidInputError: If it may not.
     """
     path = pathlib.Path(path)
-    if kind == "keras" and path.suffix != ".keras":
-        raise InvalidInputError(f"{path} must end in .keras: Keras asks for that.")
+    if kind in ("keras", "onnx") and path.suffix != f".{kind}":
+        raise InvalidInputError(f"{path} must end in .{kind}.")
     is_folder = kind == "saved_model"
     is_encoder = (path / _EXTRA_FOLDER / _METADATA).is_file()
     is_new = not path.exists() or (path.is_dir() and not any(path.iterdir()))
@@ -228,6 +252,8 @@ def read_metadata(path: str | os.PathLike) -> dict[str, Any]:
     try:
         if path.is_dir():
             text = (path / _EXTRA_FOLDER / _METADATA).read_text("utf-8")
+        elif path.suffix == ".onnx":
+            text = _metadata_of_onnx(path)
         else:
             with zipfile.ZipFile(path) as archive:
                 text = archive.read(_METADATA).decode()
@@ -237,7 +263,7 @@ def read_metadata(path: str | os.PathLike) -> dict[str, Any]:
     except Exception as error:
         raise InvalidInputError(
             f"{path} is no encoder as export writes it, or it is damaged: expected a "
-            f".keras or .tflite file or a SavedModel folder with {_METADATA} in it."
+            f".keras, .tflite or .onnx file or a SavedModel folder with {_METADATA}."
         ) from error
 
 
@@ -247,12 +273,14 @@ _Apply = Callable[[np.ndarray], np.ndarray]
 class _Format(NamedTuple):
     """How a model is written to a path, and loaded as a function of images."""
 
-    write: Callable[[tf.keras.Model, pathlib.Path], None]
+    write: Callable[[tf.keras.Model, ImageInput, pathlib.Path], None]
     load: Callable[[pathlib.Path], _Apply]
 
 
-def _write_keras(model: tf.keras.Model, path: pathlib.Path) -> None:
-    model.save(path)
+def _write_keras(
+    phi: tf.keras.Model, image_input: ImageInput, path: pathlib.Path
+) -> None:
+    with_input_and_length(phi, image_input, checks_values=True).save(path)
 
 
 def _load_keras(path: pathlib.Path) -> _Apply:
@@ -264,7 +292,10 @@ def _load_keras(path: pathlib.Path) -> _Apply:
     return lambda images: graph(images).numpy()
 
 
-def _write_saved_model(model: tf.keras.Model, path: pathlib.Path) -> None:
+def _write_saved_model(
+    phi: tf.keras.Model, image_input: ImageInput, path: pathlib.Path
+) -> None:
+    model = with_input_and_length(phi, image_input)
     model.save(path, include_optimizer=False, save_format="tf")
 
 
@@ -278,7 +309,11 @@ def _load_saved_model(path: pathlib.Path) -> _Apply:
     return apply
 
 
-def _write_tflite(model: tf.keras.Model, path: pathlib.Path) -> None:
+def _write_tflite(
+    phi: tf.keras.Model, image_input: ImageInput, path: pathlib.Path
+) -> None:
+    # Of Keras's GroupNorm, TFLite makes sums in five dimensions that it cannot do.
+    model = with_input_and_length(phi, image_input, of_keras_layers=False)
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.target_spec.supported_ops = [
         tf.lite.OpsSet.TFLITE_BUILTINS,
@@ -314,8 +349,48 @@ def _load_tflite(path: pathlib.Path) -> _Apply:
     return apply
 
 
+def _write_onnx(
+    phi: tf.keras.Model, image_input: ImageInput, path: pathlib.Path
+) -> None:
+    import tf2onnx  # Only here, with what it imports.
+
+    spec = tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")
+
+    @tf.function(input_signature=[spec], autograph=False)
+    def encoder(images: tf.Tensor) -> dict[str, tf.Tensor]:
+        pixels = image_input(images, of_basic_ops=True)
+        return {"vectors": unit(phi(pixels, training=False))}
+
+    tf2onnx.convert.from_function(
+        encoder, input_signature=[spec], opset=_OPSET, output_path=str(path)
+    )
+
+
+def _add_to_onnx(path: pathlib.Path, metadata: str) -> None:
+    import onnx
+
+    model = onnx.load(path)
+    model.metadata_props.add(key=_METADATA, value=metadata)
+    onnx.save(model, path)
+
+
+def _metadata_of_onnx(path: pathlib.Path) -> str:
+    import onnx
+
+    properties = onnx.load(path).metadata_props
+    return {entry.key: entry.value for entry in properties}[_METADATA]
+
+
+def _load_onnx(path: pathlib.Path) -> _Apply:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda images: session.run(["vectors"], {"images": images})[0]
+
+
 FORMATS = {
     "keras": _Format(_write_keras, _load_keras),
     "saved_model": _Format(_write_saved_model, _load_saved_model),
     "tflite": _Format(_write_tflite, _load_tflite),
+    "onnx": _Format(_write_onnx, _load_onnx),
 }

@@ -45,11 +45,13 @@ class ImageInput:
         if self.resize_size is None:
             object.__setattr__(self, "resize_size", self.image_size)
 
-    def __call__(self, images: tf.Tensor) -> tf.Tensor:
+    def __call__(self, images: tf.Tensor, of_basic_ops: bool = False) -> tf.Tensor:
         """Preprocesses images.
 
         Args:
             images: uint8[N, height, width, 3]. A symbolic input of Keras will do.
+            of_basic_ops: Whether to resize by operations that ONNX has, too: in a loop,
+                which no symbolic input of Keras passes.
 
         Returns:
             float32[N, image_size, image_size, channels], whole numbers in 0..255.
@@ -60,7 +62,10 @@ class ImageInput:
             # Not by `tf.image.resize` of a known size, which would leave the images
             # alone if they have it: here the size is never known.
             size = [self.resize_size, self.resize_size]
-            resized = tf.image.resize(images, size, antialias=True)
+            if of_basic_ops:
+                resized = _antialiased(images, self.resize_size)
+            else:
+                resized = tf.image.resize(images, size, antialias=True)
             # Interpolation stays within the values of the image, up to rounding.
             pixels = tf.saturate_cast(tf.round(resized), tf.uint8)
         else:
@@ -76,6 +81,60 @@ class ImageInput:
             pixels = 255.0 - pixels
         shape = [-1, self.image_size, self.image_size, self.channels]
         return tf.reshape(pixels, shape)
+
+
+def _antialiased(images: tf.Tensor, size: int) -> tf.Tensor:
+    """`tf.image.resize` with antialiasing, to the bit, of basic operations.
+
+    A pixel is a weighted sum of a span of old pixels, added one by one in float32 as
+    TensorFlow adds them (scale_and_translate_op.cc): rows first, then columns.
+
+    Args:
+        images: uint8[N, height, width, channels].
+        size: Height and width of the result.
+
+    Returns:
+        float32[N, size, size, channels].
+    """
+    pixels = tf.cast(images, tf.float32)
+    for axis in (1, 2):
+        length = tf.shape(pixels)[axis]
+        old_length = tf.cast(length, tf.float32)
+        step = _reciprocal(size / old_length)
+        spread = tf.maximum(step, 1.0)
+        centers = (tf.range(size, dtype=tf.float32) + 0.5) * step
+        first = tf.maximum(tf.math.ceil(centers - spread - 0.5), 0.0)
+        last = tf.minimum(tf.floor(centers + spread - 0.5), old_length - 1.0)
+        span = tf.cast(tf.reduce_max(last - first), tf.int32) + 1
+
+        def weights(k, first=first, last=last, centers=centers, spread=spread):
+            old = first + tf.cast(k, tf.float32)
+            away = tf.abs((old + 0.5 - centers) * _reciprocal(spread))
+            return tf.where(old <= last, tf.maximum(1.0 - away, 0.0), 0.0)
+
+        def total(k, sums, weights=weights):
+            return k + 1, sums + weights(k)
+
+        def is_inside(k, _, span=span):
+            return k < span
+
+        _, totals = tf.while_loop(is_inside, total, [0, tf.zeros([size])])
+        whole = _reciprocal(totals)
+
+        def add(k, sums, axis=axis, pixels=pixels, old=first, share=weights, by=whole):
+            rows = tf.minimum(tf.cast(old, tf.int32) + k, tf.shape(pixels)[axis] - 1)
+            shares = tf.reshape(share(k) * by, [-1] + [1] * (3 - axis))
+            return k + 1, sums + tf.gather(pixels, rows, axis=axis) * shares
+
+        shape = tf.unstack(tf.shape(pixels))
+        shape[axis] = size
+        _, pixels = tf.while_loop(is_inside, add, [0, tf.zeros(shape)])
+    return pixels
+
+
+def _reciprocal(numbers: tf.Tensor) -> tf.Tensor:
+    """1 / float32, rounded correctly, which TensorFlow's own may not be."""
+    return tf.cast(1.0 / tf.cast(numbers, tf.float64), tf.float32)
 
 
 def _grey(images: tf.Tensor) -> tf.Tensor:

@@ -53,6 +53,23 @@ def test_the_encoder_says_where_it_comes_from(encoder_file, finished):
     assert len(metadata["weights_sha256"]) == 64
 
 
+def test_an_onnx_file_is_verified_and_has_a_card(run, finished, tmp_path, monkeypatch):
+    path = tmp_path / "e.onnx"
+    flags = f"--results_dir={finished}", f"--output={path}", "--format=onnx"
+    code, output, errors = run(export, *flags)
+    assert code == 0, errors
+    deviation = float(output.split("from the run's vectors ")[1].split()[0])
+    assert 0 <= deviation <= 1e-5
+    assert models.ExportedEncoder(path).metadata["flags"] == FLAGS
+    card = (tmp_path / "model_card.md").read_text()
+    assert "- Data: omniglot, 2 classes" in card and "(to be filled in)" in card
+    (tmp_path / "model_card.md").write_text("mine")
+    monkeypatch.setattr(export, "_MOST_DEVIATION", -1.0)
+    code, output, errors = run(export, *flags)
+    assert code == 1 and "expected at most -1" in errors
+    assert (tmp_path / "model_card.md").read_text() == "mine"
+
+
 def test_one_of_several_methods(run, phi, tmp_path):
     folder = write_run(tmp_path / "run", phi, "fedss", "full_softmax")
     flags = f"--results_dir={folder}", f"--output={tmp_path / 'x.keras'}"
@@ -155,7 +172,7 @@ def test_what_is_no_finished_run_is_refused(spoil, message, run, phi, tmp_path):
         (("--results_dir=none",), "--output=FILE is needed"),
         (("--results_dir=none", "--output=x.keras"), "none is no folder"),
         (("--results_dir=none", "--output=x.h5"), "must end in .keras"),
-        (("--results_dir=none", "--output=x", "--format=onnx"), "--format"),
+        (("--results_dir=none", "--output=x", "--format=onnx"), "must end in .onnx"),
     ],
 )
 def test_bad_flags_are_refused(flags, message, run, tmp_path, monkeypatch):
