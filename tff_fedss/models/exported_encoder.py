@@ -73,9 +73,17 @@ def with_input_and_length(
     dtype = tf.float32 if checks_values else tf.uint8
     images = tf.keras.Input([None, None, 3], dtype=dtype, name="images")
     pixels = _checked(images) if checks_values else images
-    features = (_copy(phi) if of_keras_layers else phi)(image_input(pixels))
-    vectors = tf.keras.layers.Activation("linear", name="vectors")(unit(features))
+    layers = _copy(phi) if of_keras_layers else phi
+    vectors = unit(layers(image_input(_not_none(pixels))))[: tf.shape(images)[0]]
+    vectors = tf.keras.layers.Activation("linear", name="vectors")(vectors)
     return tf.keras.Model(images, vectors, name="encoder")
+
+
+def _not_none(images: tf.Tensor) -> tf.Tensor:
+    """The images, and a black one if there are none: GroupNorm fails for none."""
+    missing = tf.maximum(1 - tf.shape(images)[0], 0)
+    black = tf.zeros_like(tf.reduce_sum(tf.cast(images, tf.int32), 0, keepdims=True))
+    return tf.concat([images, tf.cast(black, tf.uint8)[:missing]], 0)
 
 
 def _checked(images: tf.Tensor) -> tf.Tensor:
@@ -358,8 +366,9 @@ def _write_onnx(
 
     @tf.function(input_signature=[spec], autograph=False)
     def encoder(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        pixels = image_input(images, of_basic_ops=True)
-        return {"vectors": unit(phi(pixels, training=False))}
+        pixels = image_input(_not_none(images), of_basic_ops=True)
+        vectors = unit(phi(pixels, training=False))
+        return {"vectors": vectors[: tf.shape(images)[0]]}
 
     tf2onnx.convert.from_function(
         encoder, input_signature=[spec], opset=_OPSET, output_path=str(path)
