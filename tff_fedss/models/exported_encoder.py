@@ -393,7 +393,11 @@ def _metadata_of_onnx(path: pathlib.Path) -> str:
 def _load_onnx(path: pathlib.Path) -> _Apply:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # Errors alone.
+    session = onnxruntime.InferenceSession(
+        path, options, providers=["CPUExecutionProvider"]
+    )
     return lambda images: session.run(["vectors"], {"images": images})[0]
 
 
