@@ -136,7 +136,7 @@ def test_a_foreign_run_is_refused_by_its_program(run, tmp_path):
         (["5"], "of fedss, one of 1, 2, 3, 4, figure6, long, .*; found 5"),
         ([], "one of 1, 2, 3, 4, figure6, .*learning_rate; found none"),
         (["1", "2"], "found 1 2"),
-        (["leap/2"], "of leap, one of 1, noise, .*; found leap/2"),
+        (["leap/2"], "of leap, one of 1, noise; found leap/2"),
         (["glove/1"], "a PAPER of fedss, leap, moco, .*rf_softmax; found gl"),
     ],
 )
