@@ -14,7 +14,6 @@ import tensorflow_federated as tff
 from tensorflow.python.framework import config as tf_config
 
 from tff_fedss import errors
-from tff_fedss.errors import check_range
 from tff_fedss.models import layers
 
 _LEARNING_RATE = tff.learning.optimizers.LEARNING_RATE_KEY
@@ -166,10 +165,23 @@ def over_one_vector(
     return _OverOneVector(optimizer) if layers.is_for_gpus() else optimizer
 
 
-class _OverOneVector(tff.learning.optimizers.Optimizer):
+class _Around(tff.learning.optimizers.Optimizer):
+    """Another optimizer, with its state; `next` is what differs."""
+
     def __init__(self, optimizer: tff.learning.optimizers.Optimizer):
         self._optimizer = optimizer
 
+    def initialize(self, specs: Any) -> Any:
+        return self._optimizer.initialize(specs)
+
+    def get_hparams(self, state: Any) -> Any:
+        return self._optimizer.get_hparams(state)
+
+    def set_hparams(self, state: Any, hparams: Any) -> Any:
+        return self._optimizer.set_hparams(state, hparams)
+
+
+class _OverOneVector(_Around):
     def initialize(self, specs: Any) -> Any:
         size = sum(math.prod(spec.shape) for spec in tf.nest.flatten(specs))
         return self._optimizer.initialize(tf.TensorSpec([size], tf.float32))
@@ -185,12 +197,6 @@ class _OverOneVector(tff.learning.optimizers.Optimizer):
             tf.reshape(u, part.shape) for u, part in zip(updated, parts, strict=True)
         ]
         return state, tf.nest.pack_sequence_as(weights, updated)
-
-    def get_hparams(self, state: Any) -> Any:
-        return self._optimizer.get_hparams(state)
-
-    def set_hparams(self, state: Any, hparams: Any) -> Any:
-        return self._optimizer.set_hparams(state, hparams)
 
 
 def _vector(parts: list[tf.Tensor]) -> tf.Tensor:
@@ -283,26 +289,17 @@ def clip_gradients(
     Raises:
         ValueError: If norm is not above 0.
     """
-    check_range("norm", norm, 0, above=True)
+    errors.check_range("norm", norm, 0, above=True)
     return _Clipped(optimizer, norm)
 
 
-class _Clipped(tff.learning.optimizers.Optimizer):
+class _Clipped(_Around):
     def __init__(self, optimizer: tff.learning.optimizers.Optimizer, norm: float):
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._norm = norm
-
-    def initialize(self, specs: Any) -> Any:
-        return self._optimizer.initialize(specs)
 
     def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
         clipped, _ = tf.clip_by_global_norm(tf.nest.flatten(gradients), self._norm)
         return self._optimizer.next(
             state, weights, tf.nest.pack_sequence_as(gradients, clipped)
         )
-
-    def get_hparams(self, state: Any) -> Any:
-        return self._optimizer.get_hparams(state)
-
-    def set_hparams(self, state: Any, hparams: Any) -> Any:
-        return self._optimizer.set_hparams(state, hparams)
