@@ -245,9 +245,22 @@ def _chosen(table: cells.Table, runs: page.Runs) -> dict[str, str]:
 
 
 def _best(table: cells.Table, runs: page.Runs) -> str:
+    shares = _shares(table, runs)
+    return max(shares, key=shares.get)
+
+
+def _shares(table: cells.Table, runs: page.Runs) -> dict[str, float]:
+    """Returns the metric of each finished run after its last round."""
     metric = table.metrics[0].name
-    done = {name: own[0] for name, own in runs.items() if own and own[0].is_done}
-    return max(done, key=lambda name: done[name].final(metric))
+    return {
+        name: own[0].final(metric, scale=1)
+        for name, own in runs.items()
+        if own and own[0].is_done
+    }
+
+
+def _rate(cell: cells.Cell) -> float:
+    return float(cell.settings["client_learning_rate"])
 
 
 def _start(table: cells.Table, runs: page.Runs) -> float:
@@ -260,23 +273,17 @@ def _gains(table: cells.Table, runs: page.Runs, *_: object) -> list[str]:
     """Says what training has gained, and at which rates it makes things worse."""
     metric, start = table.metrics[0], _start(table, runs)
     best = _best(table, runs)
-    gains = {
-        name: 100 * (own[0].final(metric.name, scale=1) - start)
-        for name, own in runs.items()
-        if own and own[0].is_done
-    }
+    gains = {n: 100 * (x - start) for n, x in _shares(table, runs).items()}
     each = "; ".join(f"{name} {gain:+.1f}" for name, gain in gains.items())
     lines = [
         f"Before training: {metric.title} {100 * start:.2f}. Gain in points: {each}."
     ]
     worse = [name for name, gain in gains.items() if gain < 0]
     if gains[best] <= 0:
-        rates = [
-            float(c.settings["client_learning_rate"]) for c in table.cells.values()
-        ]
+        lowest = min(map(_rate, table.cells.values()))
         lines.append(
             "Recommendation: do not train with these flags: no run ends above the "
-            f"start. Try rates below {min(rates):g} or more rounds."
+            f"start. Try rates below {lowest:g} or more rounds."
         )
     else:
         chosen = ", ".join(f"{k}={v}" for k, v in _chosen(table, runs).items())
@@ -291,12 +298,10 @@ def _plot(table: cells.Table, runs: page.Runs, path: pathlib.Path) -> None:
     """Draws the metric after the last round by rate, a curve for each m."""
     metric, start = table.metrics[0], _start(table, runs)
     by_column: dict[str, list[dict[str, float]]] = {}
-    for name, cell in table.cells.items():
-        if runs[name] and runs[name][0].is_done:
-            rate = float(cell.settings["client_learning_rate"])
-            value = runs[name][0].final(metric.name, scale=1)
-            points = by_column.setdefault(cell.column or "after training", [])
-            points.append({"rate": rate, metric.name: value})
+    for name, share in _shares(table, runs).items():
+        cell = table.cells[name]
+        points = by_column.setdefault(cell.column or "after training", [])
+        points.append({"rate": _rate(cell), metric.name: share})
     rates = sorted({point["rate"] for points in by_column.values() for point in points})
     before = [{"rate": rate, metric.name: start} for rate in rates]
     series = [
