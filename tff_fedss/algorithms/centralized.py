@@ -37,7 +37,7 @@ class Centralized(InPlace):
         num_classes: int,
         optimizer: tf.keras.optimizers.Optimizer,
         *,
-        logit_scale: float = 20.0,
+        logit_scale: float = models.LOGIT_SCALE,
         image_dtype: tf.DType = tf.uint8,
         seed: int = 0,
         initial_norm: float = models.INITIAL_NORM,

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import class_sets, errors
+from tff_fedss import class_sets, errors, models
 from tff_fedss.algorithms import (
     aggregation,
     exchange,
@@ -111,7 +111,7 @@ class ClientTraining:
     )
     batch_size: int = 32
     num_epochs: int = 1
-    logit_scale: float = 20.0
+    logit_scale: float = models.LOGIT_SCALE
     loss_fn: Callable[..., tf.Tensor] | None = None
     use_xla: bool = False
     image_dtype: tf.DType = tf.uint8

@@ -9,6 +9,7 @@ import functools
 
 from tff_fedss.models.cosine_classifier import (
     INITIAL_NORM,
+    LOGIT_SCALE,
     UNIT_EPSILON,
     ShardedMatrix,
     adacos_scale,
@@ -124,6 +125,7 @@ __all__ = [
     "imagenet_file",
     "inference",
     "INITIAL_NORM",
+    "LOGIT_SCALE",
     "initial_classifier",
     "last_layer_share",
     "lenet",

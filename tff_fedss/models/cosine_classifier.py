@@ -13,6 +13,8 @@ import tensorflow as tf
 # Added to squared norms: a zero vector then has cosine 0 with everything and a finite
 # gradient.
 UNIT_EPSILON = 1e-12
+# tau of FedSS (A.2).
+LOGIT_SCALE = 20.0
 # Of a row of W, for every n and d.
 INITIAL_NORM = 0.3
 
@@ -23,7 +25,7 @@ def unit(vectors: tf.Tensor) -> tf.Tensor:
 
 
 def cosine_logits(
-    features: tf.Tensor, classifier: tf.Tensor, scale: float = 20.0
+    features: tf.Tensor, classifier: tf.Tensor, scale: float = LOGIT_SCALE
 ) -> tf.Tensor:
     """Scaled cosine similarity: o_ij = scale * cos(f_i, w_j), in [-scale, scale].
 

@@ -82,7 +82,7 @@ class Settings:
     rounds_per_evaluation: int = 100
     starts_pretrained: bool = False
     batch_size: int = 32
-    logit_scale: float | None = 20.0
+    logit_scale: float | None = models.LOGIT_SCALE
     gradient_clip_norm: float = 0.0
     initial_norm: float = models.INITIAL_NORM
     follows_data: bool = False

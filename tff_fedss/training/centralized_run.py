@@ -59,7 +59,7 @@ class CentralizedRun(StepRun):
         seed: int,
         updates: str = "client_steps",
         initial_norm: float = models.INITIAL_NORM,
-        logit_scale: float = 20.0,
+        logit_scale: float = models.LOGIT_SCALE,
     ):
         """Starts at round 0.
 
