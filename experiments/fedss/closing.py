@@ -97,7 +97,7 @@ def diagnosis(
     is_collapsed = has_collapsed(task, last)
     if not is_below and not is_collapsed:
         return None
-    flags = {"client_learning_rate": f"{config.client_learning_rate / _FEWER:g}"}
+    flags = {"client_learning_rate": f"{config.learning_rate(run.name) / _FEWER:g}"}
     losses = [row["loss"] for row in rows if "loss" in row]
     tenth = math.ceil(len(losses) / 10)
     before, after = np.mean(losses[:tenth]), np.mean(losses[-tenth:])

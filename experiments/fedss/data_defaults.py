@@ -1,8 +1,10 @@
 """What flags left open become once the data are known."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TypeVar
 
+from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models
 from tff_fedss.datasets.federated.dataset import FederatedDataset
@@ -10,7 +12,9 @@ from tff_fedss.datasets.federated.dataset import FederatedDataset
 _ConfigT = TypeVar("_ConfigT", bound=RunConfig)
 
 
-def filled(config: _ConfigT, dataset: FederatedDataset) -> tuple[_ConfigT, list[str]]:
+def filled(
+    config: _ConfigT, dataset: FederatedDataset, methods: Sequence[str]
+) -> tuple[_ConfigT, list[str]]:
     """Gives the flags that are still open values that suit the data.
 
     They stay open in flags.txt: the same data lead to the same values.
@@ -18,7 +22,7 @@ def filled(config: _ConfigT, dataset: FederatedDataset) -> tuple[_ConfigT, list[
     Returns:
         The flags without open ones, and a line on each choice for the user.
     """
-    settings = config.spec.settings[config.task]
+    settings = config.settings
     num_classes, most = dataset.num_classes, dataset.max_positives
     values, reasons = {}, {}
     if config.image_size is None:
@@ -42,4 +46,10 @@ def filled(config: _ConfigT, dataset: FederatedDataset) -> tuple[_ConfigT, list[
         if getattr(config, name) is None:
             values[name] = getattr(settings, name)
     lines = [f"--{name}={values[name]:.3g}: {why}." for name, why in reasons.items()]
+    lines += [
+        f"--client_learning_rate={rate:g}, for {METHODS[name].title} alone: a higher "
+        "one would destroy phi."
+        for name, rate in settings.learning_rates.items()
+        if name in methods and config.client_learning_rate is None
+    ]
     return dataclasses.replace(config, **values), lines

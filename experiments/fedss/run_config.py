@@ -147,7 +147,8 @@ class RunConfig(
     client_learning_rate: float | None = config.flag(
         None,
         "eta, of SGD on the clients (and of centralized SGD)."
-        + _by_dataset("client_learning_rate"),
+        + _by_dataset("client_learning_rate")
+        + " For neg_only on tiny_imagenet, images and tfds 0.01.",
         low=0.0,
     )
     gradient_clip_norm: float | None = config.flag(
@@ -252,6 +253,18 @@ class RunConfig(
         """The row of the table of data sets."""
         return tasks.DATASETS[self.chosen("dataset").name]
 
+    @property
+    def settings(self) -> tasks.Settings:
+        """The hyper-parameters of the data set for the task, once that is known."""
+        return self.spec.settings[self.task]
+
+    def learning_rate(self, method: str) -> float:
+        """Returns eta: the flag's, or the default of the data set for the method."""
+        if self.client_learning_rate is not None:
+            return self.client_learning_rate
+        settings = self.settings
+        return settings.learning_rates.get(method, settings.client_learning_rate)
+
     def dataset_keywords(self) -> dict[str, Any]:
         """Returns what the data set is loaded with, see `tasks.DatasetSpec.open`.
 
@@ -314,7 +327,7 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
     if spec.partitions or config.partition is not None:
         partition = str(config.chosen_partition())
         config = dataclasses.replace(config, partition=partition)
-    settings = spec.settings[task]
+    settings = config.settings
     known = {"num_negatives": _last(settings.num_negatives)}
     if settings.follows_data:
         known = dict.fromkeys(_FOLLOW_DATA)
@@ -325,8 +338,10 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         if weights is not None and weights.is_file():
             config = dataclasses.replace(config, pretrained="imagenet")
     # See data_defaults.py for what is left open here.
-    late = dict.fromkeys(("logit_scale", "gradient_clip_norm", "initial_norm"))
-    config = config.filled({**vars(settings), **known, **late})
+    late = ["logit_scale", "gradient_clip_norm", "initial_norm"]
+    if settings.learning_rates:
+        late.append("client_learning_rate")  # See RunConfig.learning_rate.
+    config = config.filled({**vars(settings), **known, **dict.fromkeys(late)})
     config = runtime_config.with_defaults(config)
     if config.requests == "union" and config.runtime == "cluster":
         raise InvalidInputError(

@@ -88,7 +88,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     ]
     if loaded:
         facts.append(str(loaded))
-    elif config.spec.settings[config.task].starts_pretrained:
+    elif config.settings.starts_pretrained:
         facts.append(
             "Note: the paper starts phi from ImageNet-1k; without --pretrained this "
             "run starts from scratch."

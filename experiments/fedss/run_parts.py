@@ -75,7 +75,7 @@ def load_task(
         ),
     )
     dataset = load_dataset(config)
-    config, chosen = data_defaults.filled(config, dataset)
+    config, chosen = data_defaults.filled(config, dataset, methods)
     if config.clients_per_round > dataset.num_clients:
         raise InvalidInputError(
             f"--clients_per_round={config.clients_per_round} is more than the "
@@ -147,7 +147,7 @@ def build_run(
             method,
             task,
             tf.keras.optimizers.SGD(
-                config.client_learning_rate,
+                config.learning_rate(method),
                 global_clipnorm=config.gradient_clip_norm or None,
             ),
             cohort_size=config.clients_per_round,
@@ -196,7 +196,7 @@ def _build_process(
             with_positives=True,
         ),
         algorithms.ClientTraining(
-            _client_optimizer(config),
+            _client_optimizer(config, config.learning_rate(method)),
             config.batch_size,
             logit_scale=config.logit_scale,
             use_xla=bool(config.xla),
@@ -212,9 +212,11 @@ def _build_process(
     )
 
 
-def _client_optimizer(config: RunConfig) -> tff.learning.optimizers.Optimizer:
+def _client_optimizer(
+    config: RunConfig, learning_rate: float
+) -> tff.learning.optimizers.Optimizer:
     optimizer = algorithms.over_one_vector(
-        tff.learning.optimizers.build_sgdm(config.client_learning_rate)
+        tff.learning.optimizers.build_sgdm(learning_rate)
     )
     if not config.gradient_clip_norm:
         return optimizer

@@ -70,6 +70,7 @@ class Settings:
         initial_norm: Of the rows of the initial W, see `models.initial_classifier`.
         follows_data: Whether the values are for any images, and are brought to what
             the data allow.
+        learning_rates: eta of the methods that need another, by their names.
     """
 
     rounds: int
@@ -86,6 +87,7 @@ class Settings:
     gradient_clip_norm: float = 0.0
     initial_norm: float = models.INITIAL_NORM
     follows_data: bool = False
+    learning_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,6 +191,8 @@ _SMALL = Settings(
 _OWN_IMAGES = dataclasses.replace(
     _SMALL,
     client_learning_rate=0.3,
+    # NegOnly's loss pushes and never pulls: 0.3 makes all images look alike.
+    learning_rates={"neg_only": 0.01},
     num_negatives=(20,),
     image_size=56,
     warm_start_epochs=0,

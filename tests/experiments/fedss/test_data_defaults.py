@@ -1,6 +1,7 @@
 """Flags that nobody gave follow from the data: no default is refused."""
 
 import csv
+import dataclasses
 
 import numpy as np
 import pytest
@@ -49,7 +50,12 @@ def test_what_is_chosen(folder, partition):
         )
     )
     dataset = run_parts.load_dataset(config)
-    chosen, _ = data_defaults.filled(config, dataset)
+    chosen, lines = data_defaults.filled(config, dataset, ["fedss", "neg_only"])
+    assert chosen.learning_rate("fedss") == 0.3
+    assert chosen.learning_rate("neg_only") == 0.01
+    assert any("rate=0.01, for NegOnly alone" in line for line in lines)
+    given = dataclasses.replace(chosen, client_learning_rate=0.1)
+    assert given.learning_rate("neg_only") == 0.1
     assert chosen.clients_per_round == dataset.num_clients
     # At least 1, where a client has all classes; FedSS then trains all of them.
     assert chosen.num_negatives == max(1, 3 - dataset.max_positives)
@@ -62,8 +68,11 @@ def test_the_papers_settings_stay():
     config = run_config.with_defaults(
         run_config.RunConfig(dataset="glyphs:num_classes=30")
     )
-    chosen, lines = data_defaults.filled(config, run_parts.load_dataset(config))
+    chosen, lines = data_defaults.filled(
+        config, run_parts.load_dataset(config), ["fedss", "neg_only"]
+    )
     assert not lines
+    assert chosen.learning_rate("neg_only") == 0.1
     assert (chosen.logit_scale, chosen.gradient_clip_norm) == (20.0, 0.0)
     assert chosen.initial_norm == models.INITIAL_NORM
     assert (chosen.clients_per_round, chosen.batch_size) == (16, 32)
