@@ -189,7 +189,7 @@ def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
         if own.kind is tuple and value is not None:
             values[name] = tuple(value)
         if own.words and value is not None:
-            values[name] = str(option_words.parse(name, value, own.words))
+            values[name] = _parsed_words(own, value)
         if own.off is not None and values[name] == own.off:
             values[name] = None
     # Errors of wrong values come before those of missing ones.
@@ -197,6 +197,26 @@ def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
         if own.needed and values[name] in (None, ""):
             raise InvalidInputError(f"--{name}={own.needed}")
     return dataclasses.replace(defaults, **values)
+
+
+def _parsed_words(own: Flag, value: str | Sequence[str]) -> str | tuple[str, ...]:
+    """Checks a word, or a list of them, and writes it as flags.txt has it."""
+    if own.kind is not tuple:
+        return str(option_words.parse(own.name, value, own.words))
+    texts: list[str] = []
+    for item in value:  # `a,b:x=1,y=2` has been split at each comma.
+        if texts and ":" in texts[-1] and "=" in item and ":" not in item:
+            texts[-1] += f",{item}"
+        else:
+            texts.append(item)
+    words = [option_words.parse(own.name, text, own.words) for text in texts]
+    twice = {w.name for w in words if [other.name for other in words].count(w.name) > 1}
+    if twice or not words:
+        raise InvalidInputError(
+            f"--{own.name}={','.join(value)}: expected different ones of "
+            f"{', '.join(own.words)}."
+        )
+    return tuple(map(str, words))
 
 
 def parse(defaults: _ConfigT, *arguments: str) -> _ConfigT:

@@ -25,6 +25,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.common import option_words
 from experiments.common.cells import Cell, Table, table
 from experiments.fedss import pages
 from experiments.fedss.methods import METHODS
@@ -135,11 +136,10 @@ def _others(
     methods: Sequence[str] = ("pos_only", "fedaws", "full_softmax", "centralized"),
 ) -> list[Cell]:
     """Methods that draw no negatives."""
-    own = {"fedaws": dict(spreadout_weight=1.0)}
     return [
         Cell(
             f"{prefix}_{method}",
-            {**common, "method": method, **own.get(method, {})},
+            {**common, "method": method},
             METHODS[method].title,
             row=row_of(method),
         )
@@ -207,9 +207,19 @@ def _on_validation(
 
 
 def _spreadout(margin: float, weights: Sequence[float]) -> list[Cell]:
-    settings = dict(_MINI_1, method="fedaws", spreadout_margin=margin)
-    cell = Cell(f"omniglot_margin{margin:g}", settings, f"FedAwS, margin {margin:g}")
-    return _on_validation([cell], "spreadout_weight", weights)
+    """FedAwS with each weight of its regularizer, measured on validation clients."""
+    cells = []
+    for weight in weights:
+        word = f"fedaws:weight={weight},margin={margin}"
+        method = option_words.parse("method", word, METHODS)
+        cells.append(
+            Cell(
+                f"omniglot_margin{margin:g}_{weight:g}",
+                dict(_MINI_1, **_VALIDATION, method=str(method)),
+                f"FedAwS, margin {margin:g}, spreadout_weight {weight:g}",
+            )
+        )
+    return cells
 
 
 def _table(
@@ -322,12 +332,12 @@ TABLES = {
         [
             Cell(
                 f"omniglot_centralized_{updates}",
-                dict(_MINI_1, method="centralized", centralized_updates=updates),
+                dict(_MINI_1, method=method),
                 f"Centralized, {title}",
             )
-            for updates, title in (
-                ("client_steps", "an update for each step of a client"),
-                ("rounds", "one for each round"),
+            for updates, method, title in (
+                ("client_steps", "centralized", "an update for each step of a client"),
+                ("rounds", "centralized:updates=rounds", "one for each round"),
             )
         ],
         "centralized_mini",

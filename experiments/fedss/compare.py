@@ -20,15 +20,20 @@ class Config(run_config.RunConfig):
 
     methods: tuple[str, ...] = config.flag(
         tuple(METHODS),
-        f"What to train with, side by side: of {', '.join(METHODS)}.",
+        "What to train with, side by side, such as fedss,fedaws:margin=1.2,weight=0.1.",
         group="The run",
-        choices=METHODS,
+        words=METHODS,
     )
+
+    @property
+    def method_words(self) -> tuple[str, ...]:
+        """Those of --methods."""
+        return self.methods
 
 
 def main(config: Config) -> None:
     """Trains and prints the table."""
-    print(run_methods.train_methods(config, list(dict.fromkeys(config.methods))))
+    print(run_methods.train_methods(config))
     names = "curves.png and .pdf, metrics.csv, table.csv, flags.txt"
     print(f"Written to {pathlib.Path(config.results_dir)}/: {names}")
 

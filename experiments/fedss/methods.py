@@ -4,27 +4,30 @@ A new method is a row here; flags, checks, runs, pages and figures read this tab
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import tensorflow_federated as tff
 
-from experiments.common import plots
-from tff_fedss import algorithms
+from experiments.common import option_words, plots
+from experiments.common.option_words import Range
+from tff_fedss import algorithms, training
 
-# A function of the flags and of the arguments that all processes have in common.
+# A function of a method's own settings and of the arguments that all processes have.
 Build = Callable[..., tff.learning.templates.LearningProcess]
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A row of the table.
+    """A row of the table: a word of --method, see `option_words.Word`.
 
     Attributes:
         title: The name that the paper writes.
         style: The style of its curve in all figures; references are black.
         build: The function that builds its learning process, or None if the method
             trains without clients.
+        settings: The dataclass of its own settings, which are options behind its name;
+            None if it has none.
         draws_negatives: Whether each client draws m negatives.
         asks_for_rows: Whether a client downloads the rows of some classes of W, and
             not all of W.
@@ -34,6 +37,7 @@ class Method:
     title: str
     style: plots.Style
     build: Build | None
+    settings: type | None = None
     draws_negatives: bool = False
     asks_for_rows: bool = True
     is_best_of_seeds: bool = False
@@ -43,23 +47,72 @@ class Method:
         """Whether the method is federated."""
         return self.build is not None
 
+    @property
+    def help(self) -> str:
+        """What the method is, for --help."""
+        return self._word.help
+
+    @property
+    def options(self) -> Mapping[str, option_words.Option]:
+        """Its own settings, for --help and the command line."""
+        return self._word.options
+
+    @property
+    def _word(self) -> option_words.Word:
+        return option_words.word(self.settings) if self.settings else _NO_OPTIONS
+
+
+_NO_OPTIONS = option_words.Word()
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAwS:
+    """Positives alone; the server then pushes rows of W apart that are close.
+
+    Attributes:
+        weight: lambda, of the regularizer.
+        margin: nu, the distance on the unit sphere below which classes are pushed
+            apart. Rows in random directions are sqrt(2) apart; where none are within
+            it, the method is pos_only. `spreadout_loss` in metrics.csv is 0 in such a
+            round.
+        neighbors: k: only the k nearest classes of each class push it, for many
+            classes; by default all of them do.
+    """
+
+    weight: Annotated[float, Range(low=0.0)] = 1.0
+    margin: Annotated[float, Range(low=1e-6, high=2.0)] = 1.0
+    neighbors: Annotated[int | None, Range(low=1)] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Centralized:
+    """SGD on the pooled images of a round's clients, without federation.
+
+    Attributes:
+        updates: How many updates a round has, for the paper's "equivalent number of
+            model updates": `client_steps`, one for each mini-batch of any client of the
+            round, or `rounds`, one.
+    """
+
+    updates: Literal[training.CENTRALIZED_UPDATES] = training.CENTRALIZED_UPDATES[0]
+
 
 def of_fedss(method: str) -> Build:
     """Returns a function that builds one of `algorithms.METHODS`, by its name."""
 
-    def build(config: Any, *args, **options):
-        del config  # The common arguments are enough.
+    def build(settings: None, *args, **options):
+        del settings  # It has none.
         return algorithms.build_fedss(*args, method=method, **options)
 
     return build
 
 
-def _fedaws(config: Any, *args, **options):
+def _fedaws(settings: FedAwS, *args, **options):
     return algorithms.build_fedaws(
         *args,
-        spreadout_weight=config.spreadout_weight,
-        spreadout_margin=config.spreadout_margin,
-        spreadout_neighbors=config.spreadout_neighbors,
+        spreadout_weight=settings.weight,
+        spreadout_margin=settings.margin,
+        spreadout_neighbors=settings.neighbors,
         **options,
     )
 
@@ -70,7 +123,7 @@ METHODS = {
         "NegOnly", plots.style(1), of_fedss("neg_only"), draws_negatives=True
     ),
     "pos_only": Method("PosOnly", plots.style(2), of_fedss("pos_only")),
-    "fedaws": Method("FedAwS", plots.Style("#CC79A7", "--", "D"), _fedaws),
+    "fedaws": Method("FedAwS", plots.Style("#CC79A7", "--", "D"), _fedaws, FedAwS),
     "full_softmax": Method(
         "FullSoftmax",
         plots.REFERENCE,
@@ -82,10 +135,30 @@ METHODS = {
         "Centralized",
         plots.Style("#E69F00", "-.", "*"),
         None,
+        Centralized,
         asks_for_rows=False,
         is_best_of_seeds=True,
     ),
 }
+
+
+def name_of(word: str) -> str:
+    """Returns the name of the method of a word of --method, as flags.txt has it."""
+    return word.partition(":")[0]
+
+
+def settings_of(words: Sequence[str], name: str) -> Any:
+    """Returns the own settings of a method, None if it has none.
+
+    Args:
+        words: Those of --method or --methods; a method that is none has its defaults.
+        name: The method's.
+    """
+    if METHODS[name].settings is None:
+        return None
+    chosen = (option_words.parse("method", word, METHODS) for word in words)
+    given = {word.name: word.options for word in chosen}
+    return METHODS[name].settings(**given.get(name, {}))
 
 
 def drawing() -> list[str]:

@@ -11,7 +11,7 @@ from experiments.common import (
     runtime_config,
 )
 from experiments.fedss import privacy_config
-from tff_fedss import models, tasks, training
+from tff_fedss import models, tasks
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.errors import InvalidInputError
 
@@ -118,23 +118,6 @@ class RunConfig(
         "of their inclusion probability, `none` not at all.",
         choices=LOGIT_CORRECTIONS,
     )
-    spreadout_weight: float = config.flag(
-        1.0, "lambda, of fedaws' regularizer.", low=0.0
-    )
-    spreadout_margin: float = config.flag(
-        1.0,
-        "nu, the distance on the unit sphere below which fedaws pushes classes apart. "
-        "Rows in random directions are sqrt(2) apart; where none are within it, fedaws "
-        "is pos_only. `spreadout_loss` in metrics.csv is 0 in such a round.",
-        low=1e-6,
-        high=2.0,
-    )
-    spreadout_neighbors: int | None = config.flag(
-        None,
-        "k: only the k nearest classes of each class push it (fedaws, for many "
-        "classes). By default all of them do.",
-        low=1,
-    )
     rounds: int | None = config.flag(
         None, "How many rounds." + _by_dataset("rounds"), group="Optimization", low=1
     )
@@ -161,13 +144,6 @@ class RunConfig(
     )
     server_learning_rate: float = config.flag(1.0, "alpha, of the server.", low=0.0)
     server_momentum: float = config.flag(0.9, "Of the server.", low=0.0, high=1.0)
-    centralized_updates: str | None = config.flag(
-        None,
-        "How many updates centralized makes in a round, for the paper's \"equivalent "
-        'number of model updates": `client_steps`, one for each mini-batch of any '
-        "client of the round, or `rounds`, one. Default: client_steps.",
-        choices=training.CENTRALIZED_UPDATES,
-    )
     model: str | None = config.flag(
         None,
         "phi, the feature extractor. MobileNetV3 needs --image_size of at least 32; "
@@ -252,6 +228,11 @@ class RunConfig(
     def spec(self) -> tasks.DatasetSpec:
         """The row of the table of data sets."""
         return tasks.DATASETS[self.chosen("dataset").name]
+
+    @property
+    def method_words(self) -> tuple[str, ...]:
+        """The methods that are asked for, with their own settings behind the names."""
+        return ()
 
     @property
     def settings(self) -> tasks.Settings:

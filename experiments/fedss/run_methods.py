@@ -17,7 +17,7 @@ from experiments.fedss import (
     starting_point,
 )
 from experiments.fedss import outcomes as outcomes_lib
-from experiments.fedss.methods import METHODS
+from experiments.fedss.methods import METHODS, name_of, settings_of
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
 
@@ -43,7 +43,7 @@ COLUMNS = (
 )
 
 
-def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
+def train_methods(config: RunConfig) -> str:
     """Runs methods side by side, from the data to the files in --results_dir.
 
     Resumes from the folder's checkpoints, if there are any. If the folder is of a
@@ -55,6 +55,7 @@ def train_methods(config: RunConfig, methods: Sequence[str]) -> str:
     Raises:
         InvalidInputError: Before anything is written, if the flags or data are bad.
     """
+    methods = [name_of(word) for word in config.method_words]
     config = run_config.with_defaults(config)
     options = config.chosen("dataset").options
     folder = training.ResultsFolder(
@@ -214,6 +215,7 @@ def _tell_spreadout(config: RunConfig, rows: Sequence[training.Metrics]) -> str:
         return ""
     return (
         f"\nFedAwS: in {idle} of {len(losses)} rounds no two classes were within "
-        f"--spreadout_margin={config.spreadout_margin:g}, and the regularizer did "
-        "nothing: such a round is one of pos_only. See --help of --spreadout_margin."
+        f"the margin of {settings_of(config.method_words, 'fedaws').margin:g}, and the "
+        "regularizer did nothing: such a round is one of pos_only. See --help of "
+        "--method."
     )

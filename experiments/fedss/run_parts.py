@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from experiments.common import launch, memory_needs
 from experiments.fedss import data_defaults, privacy_config
+from experiments.fedss import methods as methods_lib
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, metrics, models, runtime, tasks, training
@@ -88,11 +89,6 @@ def load_task(
             f"{num_classes} classes of {dataset.name}: take fewer."
         )
     privacy_config.check(config, methods, dataset)
-    if config.centralized_updates is not None and "centralized" not in methods:
-        raise InvalidInputError(
-            f"--centralized_updates={config.centralized_updates} has no effect on "
-            f"{' and '.join(methods)}: it is for centralized."
-        )
     if config.warm_start_epochs and dataset.public is None:
         raise InvalidInputError(
             f"--warm_start_epochs={config.warm_start_epochs} needs public classes, and "
@@ -105,12 +101,13 @@ def load_task(
             )
         )
     launch.check_image_size(config, "model")
-    neighbors = config.spreadout_neighbors
-    if "fedaws" in methods and neighbors and neighbors >= dataset.num_classes:
-        raise InvalidInputError(
-            f"--spreadout_neighbors={neighbors} is more than the n - 1 = "
-            f"{dataset.num_classes - 1} other classes of {dataset.name}."
-        )
+    for method in methods:
+        neighbors = getattr(_own_settings(config, method), "neighbors", None) or 0
+        if neighbors >= dataset.num_classes:
+            raise InvalidInputError(
+                f"--method={method}:neighbors={neighbors} is more than the n - 1 = "
+                f"{dataset.num_classes - 1} other classes of {dataset.name}."
+            )
     model_fn = functools.partial(
         models.FEATURE_EXTRACTORS[config.model],
         dataset.image_shape,
@@ -135,6 +132,10 @@ def load_task(
     return config, tasks.KINDS[config.task](dataset, model_fn), chosen
 
 
+def _own_settings(config: RunConfig, method: str) -> Any:
+    return methods_lib.settings_of(config.method_words, method)
+
+
 def build_run(
     config: RunConfig,
     method: str,
@@ -153,7 +154,7 @@ def build_run(
             cohort_size=config.clients_per_round,
             batch_size=config.batch_size,
             seed=config.seed,
-            updates=config.centralized_updates or training.CENTRALIZED_UPDATES[0],
+            updates=_own_settings(config, method).updates,
             initial_norm=config.initial_norm,
             logit_scale=config.logit_scale,
         )
@@ -184,7 +185,7 @@ def _build_process(
     builder = privacy_config.class_set_builder(config, method, task.dataset)
     draws = METHODS[method].draws_negatives and builder is None
     return METHODS[method].build(
-        config,
+        _own_settings(config, method),
         task.feature_extractor_fn,
         task.dataset.num_classes,
         algorithms.ClassSets(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from experiments.common import comparable, sources
 from experiments.common import results as results_lib
+from experiments.fedss import methods
 from experiments.fedss.methods import METHODS
 from tff_fedss import models, tasks
 from tff_fedss.errors import InvalidInputError
@@ -54,7 +55,7 @@ class Run(results_lib.Run):
     @functools.cached_property
     def setting(self) -> Setting:
         """Which cell it is, by its flags."""
-        method = self.flags["method"]
+        method = methods.name_of(self.flags["method"])
         if not METHODS[method].draws_negatives:
             return Setting(method)
         return Setting(
@@ -223,7 +224,7 @@ def _check_result(run: results_lib.Run) -> None:
 
 KIND = results_lib.RunKind(
     program="train",
-    run_name=lambda flags: flags["method"],
+    run_name=lambda flags: methods.name_of(flags["method"]),
     choices={
         "method": METHODS,
         "dataset": tasks.DATASETS,
@@ -235,10 +236,6 @@ KIND = results_lib.RunKind(
             "method",
             "num_negatives",
             "logit_correction",
-            "spreadout_weight",
-            "spreadout_margin",
-            "spreadout_neighbors",
-            "centralized_updates",
             "initial_norm",
             "client_learning_rate",
             "train_top1",

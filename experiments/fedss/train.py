@@ -23,13 +23,18 @@ class Config(run_config.RunConfig):
     """What a user asks for."""
 
     method: str = config.flag(
-        "fedss", "What to train with.", group="The run", choices=methods.METHODS
+        "fedss", "What to train with.", group="The run", words=methods.METHODS
     )
+
+    @property
+    def method_words(self) -> tuple[str, ...]:
+        """The one method."""
+        return (self.method,)
 
 
 def main(config: Config) -> None:
     """Trains and prints the table."""
-    print(run_methods.train_methods(config, [config.method]))
+    print(run_methods.train_methods(config))
     print(f"Written to {pathlib.Path(config.results_dir)}/")
 
 

@@ -45,7 +45,9 @@ _SHORTER = 4
 _PLOT = "rates.png"
 _DIVERGED = "has diverged in round"
 _KIND = results_lib.RunKind(
-    "train", lambda flags: flags["method"], check_result=lambda run: None
+    "train",
+    lambda flags: methods.name_of(flags["method"]),
+    check_result=lambda run: None,
 )
 
 
@@ -62,7 +64,7 @@ class Config(run_config.RunConfig):
         None,
         "The values of m to try, each with each rate. Default: --num_negatives alone.",
     )
-    method: str = config.flag("fedss", "What to train with.", choices=methods.METHODS)
+    method: str = config.flag("fedss", "What to train with.", words=methods.METHODS)
     rounds: int | None = config.flag(
         None,
         "How many rounds each run has. Default: a quarter of those that `train` has.",
@@ -178,7 +180,7 @@ def _runs(config: Config) -> dict[str, train.Config]:
     rates = _numbers("client_learning_rates", config.client_learning_rates, float)
     sizes: list[int | None] = [config.num_negatives]
     if config.num_negatives_grid is not None:
-        if config.method not in methods.drawing():
+        if methods.name_of(config.method) not in methods.drawing():
             raise InvalidInputError(
                 f"--num_negatives_grid: --method={config.method} draws no negatives."
             )

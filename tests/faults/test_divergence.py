@@ -60,7 +60,7 @@ EXTREME = [
         ("moco", "one_key", ["--queue_size=8", "--num_clusters=8", "--loss=filtered"]),
         ("train", "rate_0", ["--client_learning_rate=0"]),
         ("train", "rate_1e-300", ["--client_learning_rate=1e-300"]),
-        ("train", "spreadout_1e300", ["--method=fedaws", "--spreadout_weight=1e300"]),
+        ("train", "spreadout_1e300", ["--method=fedaws:weight=1e300"]),
     )
 ]
 

@@ -55,7 +55,6 @@ _OUT_OF_RANGE = {
     "pace_start": 0,
     "sample_rate": 0,
     "server_momentum": 1.5,
-    "spreadout_margin": 3,
     "temperature": 0,
     "test_share": 1,
     "validation_share": 1,

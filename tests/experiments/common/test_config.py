@@ -1,11 +1,13 @@
 """Flags from a dataclass: what is defined, read, written and shown."""
 
 import dataclasses
+import re
 
 import pytest
 from absl import flags
 
 from experiments.common import cells, config, program
+from experiments.fedss import compare, methods
 from experiments.fedss import train as fedss
 from experiments.leap import train as leap
 from experiments.moco import train as moco
@@ -54,6 +56,37 @@ def test_every_kind_is_read():
         words=(),
     )
     assert isinstance(asked.rate, float)
+
+
+def test_a_list_of_words_with_options():
+    asked = config.parse(
+        compare.Config(results_dir="x"),
+        "--methods=fedss,fedaws:margin=0.5,weight=2,centralized",
+    )
+    assert asked.methods == ("fedss", "fedaws:weight=2.0,margin=0.5", "centralized")
+    own = methods.settings_of(asked.method_words, "fedaws")
+    assert own == methods.FedAwS(weight=2.0, margin=0.5)
+    assert methods.settings_of(asked.method_words, "fedss") is None
+    assert methods.settings_of((), "centralized") == methods.Centralized()
+    assert config.parse(compare.Config(results_dir="x")).methods == tuple(
+        methods.METHODS
+    )
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        ("fedss,fedss", "expected different ones of fedss, neg_only"),
+        ("", "expected different ones of fedss, neg_only"),
+        ("fedss,x", "--methods=x: expected one of fedss, neg_only"),
+        ("fedss,margin=1", "--methods=margin=1: expected one of fedss, neg_only"),
+        ("fedaws:margin=3", "margin is a number of at least 1e-06, at most 2"),
+        ("fedaws:weight=1,m=2", "'fedaws' has no option m; it has weight, margin"),
+    ],
+)
+def test_what_is_no_list_of_words(value, message):
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        config.parse(compare.Config(), f"--methods={value}")
 
 
 @pytest.mark.parametrize(

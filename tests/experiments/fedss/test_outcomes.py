@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from experiments.fedss import outcomes, run_config, run_methods
+from experiments.fedss import outcomes, run_config, run_methods, train
 from tests.experiments import run_folders
 from tff_fedss import tasks
 
@@ -56,11 +56,11 @@ def test_little_or_nothing_to_draw_is_no_error(tmp_path, rows):
     [((0.0, 0.0, 0.0), "in 3 of 3 rounds"), ((0.0, 0.0, 2.5), "in 2 of 3 rounds")],
 )
 def test_a_run_whose_spreadout_has_nothing_to_do_says_so(losses, warning):
-    config = run_config.RunConfig(spreadout_margin=0.5)
+    config = train.Config(method="fedaws:margin=0.5")
     rows = [{"method": "pos_only", "round": 1}, {"method": "fedaws", "round": 0}]
     rows += [{"method": "fedaws", "spreadout_loss": loss} for loss in losses]
     text = run_methods._tell_spreadout(config, rows)
-    assert warning in text and "--spreadout_margin=0.5" in text
+    assert warning in text and "the margin of 0.5" in text
 
 
 def test_a_run_whose_spreadout_pushes_does_not():

@@ -156,7 +156,7 @@ def test_a_run_that_collapses_says_so(run_train, tmp_path):
             ["--dataset=imagenet"],
             "--dataset=imagenet: expected one of glyphs, omniglot, ",
         ),
-        (["--method=softmax"], "--method=softmax: value should be one of <fedss|"),
+        (["--method=softmax"], "--method=softmax: expected one of fedss, neg_only, "),
         (["--rounds=many"], "--rounds=many"),
         (["--no_such_flag"], "no_such_flag"),
         (["stray"], "'stray'"),
@@ -165,8 +165,8 @@ def test_a_run_that_collapses_says_so(run_train, tmp_path):
         (["--model=mobilenet_v3_small"], "--image_size of at least 32, found 28"),
         (["--pretrained=/no/such.h5"], "/no/such.h5"),
         (
-            ["--method=fedaws", "--spreadout_neighbors=40"],
-            "--spreadout_neighbors=40 is more than the n - 1 = 39",
+            ["--method=fedaws:neighbors=40"],
+            "--method=fedaws:neighbors=40 is more than the n - 1 = 39",
         ),
         (["--data_dir=."], "--data_dir=. has no effect on --dataset=glyphs"),
         (
@@ -179,8 +179,8 @@ def test_a_run_that_collapses_says_so(run_train, tmp_path):
         ),
         (["--partition=drawer"], "--partition=drawer: --dataset=glyphs has one way"),
         (
-            ["--centralized_updates=rounds"],
-            "--centralized_updates=rounds has no effect on fedss: it is for centralize",
+            ["--method=fedss:updates=rounds"],
+            "--method=fedss:updates=rounds: 'fedss' has no option updates; it has none",
         ),
         (["--dataset=omniglot:characters=some"], "characters is evaluation or all, fo"),
         (["--num_gpus=99"], "--num_gpus=99, but TensorFlow sees "),
