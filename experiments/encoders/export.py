@@ -12,6 +12,7 @@ data are not needed. `embed`, `evaluate` and `neighbours` take it, and so does
 """
 
 import dataclasses
+import math
 import pathlib
 
 import numpy as np
@@ -74,11 +75,19 @@ def main(config: Config) -> None:
         f"{run.phi.output_shape[-1]} numbers; {_bytes(output):,} bytes; largest "
         f"deviation from the run's vectors {deviation:.1e}"
     )
+    _write_card(output, _card(run, output.name, config.format))
+
+
+def _write_card(output: pathlib.Path, text: str) -> None:
+    """Writes model_card.md beside an encoder; one that is there stays as it is."""
     card = output.with_name("model_card.md")
+    title = text.partition("\n")[0]
+    if card.exists() and card.read_text().partition("\n")[0] != title:
+        card = output.with_name(f"{output.name}.model_card.md")  # It is of another.
     if card.exists():
         print(f"{card} is there already and is left as it is.")
     else:
-        files.write_text(card, _card(run, output.name, config.format))
+        files.write_text(card, text)
 
 
 def _deviation(run: finished_runs.FinishedRun, path: pathlib.Path) -> float:
@@ -114,8 +123,25 @@ floats in 0..1: all formats but Keras refuse floats, Keras those that are not wh
 
 ## Scores
 
-    {run.scores.replace(chr(10), chr(10) + "    ")}
+{_interval(run)}    {run.scores.replace(chr(10), chr(10) + "    ")}
 """
+
+
+def _interval(run: finished_runs.FinishedRun) -> str:
+    """The metric with its 95 % interval; "" where the run does not know it.
+
+    The standard error is that of a proportion p of N images, sqrt(p (1 - p) / N); the
+    mean of values between 0 and 1, such as MAP@10, has at most that.
+    """
+    if run.percent is None or not run.num_test_images:
+        return ""
+    share = run.percent / 100
+    error = 196 * math.sqrt(share * (1 - share) / run.num_test_images)
+    return (
+        f"{run.facts['method']}: {run.percent:.1f} ± {error:.1f} % on "
+        f"{run.num_test_images:,} test images (95 %; another seed may differ by "
+        "more).\n\n"
+    )
 
 
 def _bytes(top: pathlib.Path) -> int:

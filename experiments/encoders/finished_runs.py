@@ -23,12 +23,16 @@ class FinishedRun:
         image_input: The preprocessing of its images.
         facts: For the metadata of the encoder, for JSON.
         scores: The table that the run ended with.
+        percent: The metric of the run; None: it has several, or none.
+        num_test_images: By which it was measured; None: unknown.
     """
 
     phi: tf.keras.Model
     image_input: ImageInput
     facts: Mapping[str, Any]
     scores: str
+    percent: float | None = None
+    num_test_images: int | None = None
 
 
 def read(results_dir: str, method: str | None = None) -> FinishedRun:
@@ -64,7 +68,15 @@ def read(results_dir: str, method: str | None = None) -> FinishedRun:
         "flags": flags,
         "run": {k: v for k, v in description.items() if k in ("started", "versions")},
     }
-    return FinishedRun(phi, image_input, facts, done.get("table", "none"))
+    data = run_files.read_json(folder / run_files.DATA) or {}
+    return FinishedRun(
+        phi,
+        image_input,
+        facts,
+        done.get("table", "none"),
+        done.get("outcomes", {}).get(weights.stem, {}).get("percent"),
+        data.get("data", {}).get("test images"),
+    )
 
 
 def _weights_file(folder: pathlib.Path, where: str, method: str | None) -> pathlib.Path:

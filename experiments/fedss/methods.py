@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from experiments.common import option_words, plots
 from experiments.common.option_words import Range
-from tff_fedss import algorithms, training
+from tff_fedss import algorithms, models, training
 
 # A function of a method's own settings and of the arguments that all processes have.
 Build = Callable[..., tff.learning.templates.LearningProcess]
@@ -70,7 +70,8 @@ class FedAwS:
     """Positives alone; the server then pushes rows of W apart that are close.
 
     Attributes:
-        weight: lambda, of the regularizer.
+        weight: lambda, of the regularizer; by default (--initial_norm / 0.3)^2, as a
+            push turns a row by about lambda over its square.
         margin: nu, the distance on the unit sphere below which classes are pushed
             apart. Rows in random directions are sqrt(2) apart; where none are within
             it, the method is pos_only. `spreadout_loss` in metrics.csv is 0 in such a
@@ -79,7 +80,7 @@ class FedAwS:
             classes; by default all of them do.
     """
 
-    weight: Annotated[float, Range(low=0.0)] = 1.0
+    weight: Annotated[float | None, Range(low=0.0)] = None
     margin: Annotated[float, Range(low=1e-6, high=2.0)] = 1.0
     neighbors: Annotated[int | None, Range(low=1)] = None
 
@@ -107,12 +108,16 @@ def of_fedss(method: str) -> Build:
     return build
 
 
-def _fedaws(settings: FedAwS, *args, **options):
+def _fedaws(settings: FedAwS, *args, initial_norm: float, **options):
+    weight = settings.weight
+    if weight is None:
+        weight = (initial_norm / models.INITIAL_NORM) ** 2
     return algorithms.build_fedaws(
         *args,
-        spreadout_weight=settings.weight,
+        spreadout_weight=weight,
         spreadout_margin=settings.margin,
         spreadout_neighbors=settings.neighbors,
+        initial_norm=initial_norm,
         **options,
     )
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import zipfile
 
@@ -63,11 +64,22 @@ def test_an_onnx_file_is_verified_and_has_a_card(run, finished, tmp_path, monkey
     assert models.ExportedEncoder(path).metadata["flags"] == FLAGS
     card = (tmp_path / "model_card.md").read_text()
     assert "- Data: omniglot, 2 classes" in card and "(to be filled in)" in card
-    (tmp_path / "model_card.md").write_text("mine")
+    (tmp_path / "model_card.md").write_text("# e.onnx\nmine")
+    code, _, _ = run(export, *flags[:1], f"--output={tmp_path / 'e.keras'}")
+    assert code == 0 and (tmp_path / "e.keras.model_card.md").exists()
     monkeypatch.setattr(export, "_MOST_DEVIATION", -1.0)
     code, output, errors = run(export, *flags)
     assert code == 1 and "expected at most -1" in errors
-    assert (tmp_path / "model_card.md").read_text() == "mine"
+    assert (tmp_path / "model_card.md").read_text() == "# e.onnx\nmine"
+
+
+def test_the_card_has_an_interval(phi, finished):
+    read = finished_runs.read(str(finished))
+    known = dataclasses.replace(read, percent=20.0, num_test_images=10_000)
+    # 1.96 sqrt(0.2 * 0.8 / 10,000) = 0.784 %.
+    text = "fedss: 20.0 ± 0.8 % on 10,000 test images"
+    assert text in export._card(known, "e.onnx", "onnx")
+    assert "±" not in export._card(read, "e.onnx", "onnx")
 
 
 def test_one_of_several_methods(run, phi, tmp_path):
