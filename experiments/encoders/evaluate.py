@@ -74,6 +74,8 @@ def main(config: Config) -> None:
     if warning := vectors.collapse_warning(features):
         print(warning)
     print(as_text(images.name, measured, config.far))
+    if len(images) >= metrics.MANY_IMAGES:
+        print(metrics.APPROXIMATE)
     if config.output is not None:
         content = {
             "far": config.far,
@@ -99,7 +101,8 @@ def measure(
     if len(labels) <= R:
         raise ValueError(f"MAP@{R} takes more than {R} images, found {len(labels)}")
     cosines = metrics.pair_cosines(features, pairs)
-    scores = metrics.retrieval_scores(features, labels, R)
+    search = metrics.search_for(features)
+    scores = metrics.retrieval_scores(features, labels, R, search)
     return {
         "images": len(labels),
         "classes": len(np.unique(labels)),

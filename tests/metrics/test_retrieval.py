@@ -320,3 +320,29 @@ def labelled_images(seed=0):
     features = centers[labels] + rng.normal(size=(len(labels), 6))
     order = rng.permutation(len(labels))
     return features[order].astype(np.float32), labels[order] * 10
+
+
+def test_the_approximate_search_finds_what_the_exact_one_does():
+    features, labels = random_images(6000, 300, dim=16)
+    search = metrics.approximate_search(features)
+    queries = np.arange(0, 6000, 3)
+    exact = metrics.nearest_images(features, 10, queries)
+    found = search(features, 10, queries)
+    assert found.shape == exact.shape and not (found == queries[:, None]).any()
+    shared = [len(np.intersect1d(a, b)) for a, b in zip(exact, found, strict=True)]
+    assert np.mean(shared) > 9.8
+    np.testing.assert_allclose(
+        metrics.retrieval_scores(features, labels, 10, search),
+        metrics.retrieval_scores(features, labels, 10),
+        atol=0.005,
+    )
+    # More than its lists hold: the exact search answers.
+    alone = np.array([7])
+    np.testing.assert_array_equal(
+        search(features, 5998, alone), metrics.nearest_images(features, 5998, alone)
+    )
+
+
+def test_few_images_are_searched_exactly():
+    features, _ = random_images()
+    assert metrics.search_for(features) is metrics.nearest_images

@@ -20,6 +20,12 @@ from tff_fedss.metrics.communication import (
     Protocol,
     classifier_traffic,
 )
+from tff_fedss.metrics.nearest_index import (
+    APPROXIMATE,
+    MANY_IMAGES,
+    approximate_search,
+    search_for,
+)
 from tff_fedss.metrics.retrieval import (
     RetrievalScores,
     average_precision_at_r,
@@ -45,6 +51,8 @@ from tff_fedss.metrics.verification import (
 )
 
 __all__ = [
+    "APPROXIMATE",
+    "MANY_IMAGES",
     "MeanCosine",
     "AGGREGATIONS",
     "BYTES_PER_PARAMETER",
@@ -54,6 +62,7 @@ __all__ = [
     "ProposalQuality",
     "Protocol",
     "RetrievalScores",
+    "approximate_search",
     "average_precision_at_r",
     "center_accuracy",
     "classifier_traffic",
@@ -73,5 +82,6 @@ __all__ = [
     "proposal_quality",
     "r_precision",
     "retrieval_scores",
+    "search_for",
     "tar_at_far",
 ]

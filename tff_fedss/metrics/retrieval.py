@@ -9,7 +9,7 @@ error in any order: copies of a vector are equally far, and neither blocks nor d
 can change a ranking. Cosines in float32 would confuse distances below 3e-4.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -295,7 +295,10 @@ class RetrievalScores(NamedTuple):
 
 
 def retrieval_scores(
-    features: np.ndarray, labels: np.ndarray, r: int = 10
+    features: np.ndarray,
+    labels: np.ndarray,
+    r: int = 10,
+    search: Callable[[np.ndarray, int, np.ndarray], np.ndarray] = nearest_images,
 ) -> RetrievalScores:
     """Computes all scores by one search; those of other functions to the bit.
 
@@ -303,17 +306,21 @@ def retrieval_scores(
         features: [images, d] of a floating type, of any lengths.
         labels: [images], integers.
         r: R of MAP@R and of the recall, positive.
+        search: Of the neighbours, see `metrics.search_for`.
 
     Raises:
         ValueError: As of `map_at_r` and `r_precision`.
     """
-    average_precision, sums, num_queries = _search(features, labels, r)
+    average_precision, sums, num_queries = _search(features, labels, r, search)
     means = (sums / num_queries).tolist()
     return RetrievalScores(float(np.mean(average_precision)), *means)
 
 
 def _search(
-    features: np.ndarray, labels: np.ndarray, r: int
+    features: np.ndarray,
+    labels: np.ndarray,
+    r: int,
+    search: Callable[[np.ndarray, int, np.ndarray], np.ndarray] = nearest_images,
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Searches for all queries.
 
@@ -333,7 +340,7 @@ def _search(
         num_found = max(r, others[block].max())
         num_parts = -(-len(block) * (group + 1024) // _BLOCK_NUMBERS)
         for part in np.array_split(block, num_parts):
-            neighbors = nearest_images(features, int(num_found), part)
+            neighbors = search(features, int(num_found), part)
             is_relevant = class_of[neighbors] == class_of[part, np.newaxis]
             if r:
                 average_precision[part] = precision_of_ranks(is_relevant[:, :r])

@@ -1,0 +1,66 @@
+"""An approximate search of the nearest images, by faiss, for very many images."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tff_fedss.metrics.retrieval import finite_features, nearest_images
+from tff_fedss.vectors import unit
+
+# The arguments and result of `nearest_images`.
+Search = Callable[[np.ndarray, int, np.ndarray], np.ndarray]
+
+MANY_IMAGES = 100_000
+APPROXIMATE = (
+    f"With {MANY_IMAGES:,} images or more the search is approximate (faiss): it may "
+    "miss a tenth of the neighbours."
+)
+_PROBED_LISTS = 128
+_POINTS_PER_LIST = 64  # That k-means looks at.
+
+
+def search_for(features: np.ndarray) -> Search:
+    """Returns the exact search, or the approximate one from `MANY_IMAGES` on."""
+    if len(features) < MANY_IMAGES:
+        return nearest_images
+    return approximate_search(features)
+
+
+def approximate_search(features: np.ndarray) -> Search:
+    """Sorts images into lists, of which a query looks into the nearest ones.
+
+    There are 4 sqrt(N) lists by k-means, and a query looks into 128 (faiss's
+    IndexIVFFlat). Distances are of float32.
+
+    Args:
+        features: float[images, d], finite.
+
+    Returns:
+        What stands for `nearest_images` on the same features; where a query's lists
+        have too few images, the exact search answers.
+    """
+    import faiss  # Only here: its threads are not TensorFlow's.
+
+    units = unit(finite_features(features)).astype(np.float32)
+    num_lists = int(4 * len(units) ** 0.5)
+    quantizer = faiss.IndexFlatIP(units.shape[1])
+    index = faiss.IndexIVFFlat(
+        quantizer, units.shape[1], num_lists, faiss.METRIC_INNER_PRODUCT
+    )
+    index.cp.max_points_per_centroid = _POINTS_PER_LIST
+    index.cp.min_points_per_centroid = 1
+    index.train(units)
+    index.add(units)
+    index.nprobe = min(_PROBED_LISTS, num_lists)
+
+    def search(features: np.ndarray, r: int, queries: np.ndarray) -> np.ndarray:
+        _, found = index.search(units[queries], r + 1)
+        # Where the query itself is not found, the last one is left out.
+        is_left_out = found == queries[:, np.newaxis]
+        is_left_out[~is_left_out.any(1), -1] = True
+        others = found[~is_left_out].reshape(-1, r)
+        if (others < 0).any():
+            return nearest_images(features, r, queries)
+        return others.astype(np.int32)
+
+    return search
