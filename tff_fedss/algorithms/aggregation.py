@@ -258,6 +258,56 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
         return tff.templates.AggregationProcess(process.initialize, next_round)
 
 
+class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
+    """Aggregates phi and W, each by a factory of its own.
+
+    Args:
+        phi: A factory for deltas of phi.
+        w: A factory for those of W.
+    """
+
+    def __init__(self, phi: Factory, w: Factory):
+        self._phi = weighted(phi)
+        self._w = weighted(w)
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Creates a process over `ModelDelta`."""
+        phi = self._phi.create(value_type.phi, weight_type)
+        w = self._w.create(value_type.w, weight_type)
+
+        def both(of_phi, of_w):
+            return tff.federated_zip(collections.OrderedDict(phi=of_phi, w=of_w))
+
+        @tff.federated_computation
+        def initialize():
+            return both(phi.initialize(), w.initialize())
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_round(state, value, weight):
+            of_phi = phi.next(state["phi"], value.phi, weight)
+            of_w = w.next(state["w"], value.w, weight)
+            return tff.templates.MeasuredProcessOutput(
+                both(of_phi.state, of_w.state),
+                tff.federated_zip(ModelDelta(of_phi.result, of_w.result)),
+                both(of_phi.measurements, of_w.measurements),
+            )
+
+        return tff.templates.AggregationProcess(initialize, next_round)
+
+
+def default_factory(value_type: tff.Type) -> tff.aggregators.WeightedAggregationFactory:
+    """Returns the mean of line 12 for phi, W, `SparseRows` or a `ModelDelta`."""
+    if hasattr(value_type, "phi"):
+        return PhiAndRowsFactory(mean_factory(), default_factory(value_type.w))
+    return SparseRowsFactory() if hasattr(value_type, "rows") else mean_factory()
+
+
 def weighted(factory: Factory) -> tff.aggregators.WeightedAggregationFactory:
     """Returns a factory that takes weights, whether they are used or not."""
     if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):

@@ -86,15 +86,14 @@ def select_rows(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
     return Exchange(send, receive, tff.SequenceType(row_type))
 
 
-def send_union(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
-    """Builds the exchange in which all clients get the rows that any of them wants.
+def union_of_keys(size: int) -> tff.Computation:
+    """Builds {int32[size]}@CLIENTS -> int32[?]@SERVER: distinct keys, ascending.
 
-    Of the requests the server sees their union over the cohort, as a private set union
-    gives it to the server (Niu et al., MobiCom 2020); its protocol is not run here.
+    The server sees the union over the cohort, as a private set union gives it to the
+    server (Niu et al., MobiCom 2020); its protocol is not run here.
     """
-    _, embedding_dim = w_spec.shape
-    keys_of = _keys_of(class_set_type)
     list_type = tff.TensorType(np.int32, [None])
+    keys_type = tff.TensorType(np.int32, [size])
 
     @tff.tensorflow.computation
     def no_keys():
@@ -104,23 +103,34 @@ def send_union(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
     def union_of(a, b):
         return tf.sort(tf.unique(tf.concat([a, b], 0)).y)
 
-    add = tff.tensorflow.computation(union_of, list_type, class_set_type.keys)
+    add = tff.tensorflow.computation(union_of, list_type, keys_type)
     merge = tff.tensorflow.computation(union_of, list_type, list_type)
     report = tff.tensorflow.computation(lambda keys: keys, list_type)
-
-    @tff.tensorflow.computation(type_of(w_spec), list_type)
-    def rows_of(w, keys):
-        rows = tf.ensure_shape(tf.gather(w, keys), [None, embedding_dim])
-        return keys, rows
 
     @tff.federated_computation
     def make_no_keys():
         return no_keys()
 
+    @tff.federated_computation(tff.FederatedType(keys_type, tff.CLIENTS))
+    def union(keys):
+        return tff.federated_aggregate(keys, make_no_keys(), add, merge, report)
+
+    return union
+
+
+def send_union(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
+    """Builds the exchange in which all clients get the rows that any of them wants."""
+    _, embedding_dim = w_spec.shape
+    keys_of = _keys_of(class_set_type)
+    union_of = union_of_keys(*class_set_type.keys.shape)
+
+    @tff.tensorflow.computation(type_of(w_spec), union_of.type_signature.result.member)
+    def rows_of(w, keys):
+        rows = tf.ensure_shape(tf.gather(w, keys), [None, embedding_dim])
+        return keys, rows
+
     def send(w, sets):
-        union = tff.federated_aggregate(
-            tff.federated_map(keys_of, sets), make_no_keys(), add, merge, report
-        )
+        union = union_of(tff.federated_map(keys_of, sets))
         return tff.federated_broadcast(tff.federated_map(rows_of, (w, union)))
 
     def receive(sent, class_set):

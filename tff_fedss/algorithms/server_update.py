@@ -29,49 +29,6 @@ class ServerState(NamedTuple):
     aggregation: Any = ()
 
 
-class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
-    """Aggregates phi and W, each by a factory of its own.
-
-    Args:
-        phi: A factory for deltas of phi.
-        w: A factory for those of W.
-    """
-
-    def __init__(self, phi: aggregation.Factory, w: aggregation.Factory):
-        self._phi = aggregation.weighted(phi)
-        self._w = aggregation.weighted(w)
-
-    def create(
-        self, value_type: tff.Type, weight_type: tff.Type
-    ) -> tff.templates.AggregationProcess:
-        """Creates a process over `aggregation.ModelDelta`."""
-        phi = self._phi.create(value_type.phi, weight_type)
-        w = self._w.create(value_type.w, weight_type)
-
-        def both(of_phi, of_w):
-            return tff.federated_zip(collections.OrderedDict(phi=of_phi, w=of_w))
-
-        @tff.federated_computation
-        def initialize():
-            return both(phi.initialize(), w.initialize())
-
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
-        def next_round(state, value, weight):
-            of_phi = phi.next(state["phi"], value.phi, weight)
-            of_w = w.next(state["w"], value.w, weight)
-            return tff.templates.MeasuredProcessOutput(
-                both(of_phi.state, of_w.state),
-                tff.federated_zip(aggregation.ModelDelta(of_phi.result, of_w.result)),
-                both(of_phi.measurements, of_w.measurements),
-            )
-
-        return tff.templates.AggregationProcess(initialize, next_round)
-
-
 def build_aggregation(
     update: settings.ServerUpdate, delta_type: tff.Type
 ) -> tff.templates.AggregationProcess:
@@ -82,12 +39,13 @@ def build_aggregation(
         count, and is zero.
     """
     factory = update.joint_aggregator
+    if isinstance(delta_type.w, tff.StructType):
+        _check_takes_rows("joint_aggregator", factory)
+        _check_takes_rows("rows_aggregator", update.rows_aggregator)
     if factory is None:
-        mean = aggregation.mean_factory()
-        is_sparse = isinstance(delta_type.w, tff.StructType)
-        mean_of_rows = aggregation.SparseRowsFactory() if is_sparse else mean
-        factory = PhiAndRowsFactory(
-            update.phi_aggregator or mean, update.rows_aggregator or mean_of_rows
+        factory = aggregation.PhiAndRowsFactory(
+            update.phi_aggregator or aggregation.default_factory(delta_type.phi),
+            update.rows_aggregator or aggregation.default_factory(delta_type.w),
         )
     weight_type = tff.TensorType(np.float32)
     process = aggregation.weighted(factory).create(delta_type, weight_type)
@@ -104,6 +62,16 @@ def build_aggregation(
         return process.next(state, value, tff.federated_map(weigh, weight))
 
     return tff.templates.AggregationProcess(process.initialize, next_round)
+
+
+def _check_takes_rows(name: str, factory: aggregation.Factory | None) -> None:
+    """Checks that a factory is none of TFF's, which would add up keys, too."""
+    if type(factory).__module__.startswith("tensorflow_federated."):
+        raise TypeError(
+            f"{name} is TFF's {type(factory).__name__}, which does not take the keys "
+            "of sparse rows: wrap it in a factory of tff_fedss.algorithms.adapters, "
+            "such as UnionRowsFactory(factory, union_size)."
+        )
 
 
 def initialization(

@@ -136,11 +136,13 @@ class ServerUpdate:
             of line 12. An unweighted one needs `client_weighting="uniform"`.
         rows_aggregator: The same for the deltas of W's rows: a factory over
             `aggregation.SparseRows`, whose result is another one or a dense matrix;
-            by default `aggregation.SparseRowsFactory`. A factory of TFF's is wrapped in
-            `aggregation.ScatteredRowsFactory`. For FullSoftmax a factory of TFF's, over
-            float32[n, d].
-        joint_aggregator: In place of both, where they must be seen as one: a factory
-            over `aggregation.ModelDelta`, such as `user_level_dp.PrivateMeanFactory`.
+            by default `aggregation.SparseRowsFactory`. One of TFF's goes into an
+            adapter of the module `adapters`, which says which suits which. For
+            FullSoftmax a factory of TFF's as it is, over float32[n, d].
+        joint_aggregator: In place of both, where they must be seen as one (by a norm
+            above all): a factory over `aggregation.ModelDelta`, such as
+            `user_level_dp.PrivateMeanFactory` or one of `adapters`. For FullSoftmax
+            a factory of TFF's as it is.
         client_weighting: The weight of a client in line 12: "num_examples" is n_k;
             "uniform" 1; or a function from n_k, float32[] and positive, to a weight of
             at least 0. A client without examples, or whose update is rejected, has

@@ -1,0 +1,353 @@
+"""Adapters for TFF's own factories over the sparse rows of W.
+
+A client's delta of W is `aggregation.SparseRows`: keys, which are integers, and rows,
+which belong to other classes at other clients. No factory of `tff.aggregators` takes
+it. Around one of TFF's, each adapter is a `rows_aggregator` of `ServerUpdate` (over
+`SparseRows`: W alone) or a `joint_aggregator` (over `aggregation.ModelDelta`: phi and
+rows as one value, with one norm):
+
+| adapter                          | TFF's factory              | a client sends     |
+|----------------------------------|----------------------------|--------------------|
+| WrappedRowsFactory               | clipping, zeroing          | its rows           |
+| NoisedRowsFactory                | DifferentiallyPrivate...   | its rows           |
+| UnionRowsFactory                 | any that adds no noise     | rows of the union  |
+| aggregation.ScatteredRowsFactory | any                        | all of [n, d]      |
+
+The results are those of the same factory over dense deltas, to rounding. With the first
+three a client holds no tensor of shape [n, d].
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss import errors
+from tff_fedss.algorithms import aggregation, exchange
+from tff_fedss.algorithms.aggregation import SparseRows
+
+
+class WrappedRowsFactory(tff.aggregators.WeightedAggregationFactory):
+    """TFF's clipping and zeroing of a client's values, around a sum of sparse rows.
+
+    What TFF's wrapper gets is the rows alone, float32[L, d], or with phi,
+    `ModelDelta(phi, float32[L, d])`, whose norm is that of the dense delta. The keys
+    stand beside them, in the client's weight, which wrappers pass on as it is.
+
+        WrappedRowsFactory(lambda mean: tff.aggregators.clipping_factory(1.0, mean))
+
+    Args:
+        wrap: From a weighted factory to the one around it: any composition of
+            `tff.aggregators.clipping_factory`, `zeroing_factory` and
+            `add_measurements`, with norms that are fixed or estimated.
+        inner: What adds afterwards, a factory over `SparseRows` or `ModelDelta`; None:
+            the weighted mean of line 12.
+
+    Raises:
+        TypeError: If `wrap` gives no weighted factory, or `inner` is no factory.
+    """
+
+    def __init__(
+        self,
+        wrap: Callable[
+            [tff.aggregators.WeightedAggregationFactory],
+            tff.aggregators.WeightedAggregationFactory,
+        ],
+        inner: aggregation.Factory | None = None,
+    ):
+        if inner is not None:
+            inner = aggregation.weighted(aggregation.check_factory("inner", inner))
+        self._outer = wrap(_KeyedFactory(inner))
+        if not isinstance(self._outer, tff.aggregators.WeightedAggregationFactory):
+            raise TypeError(
+                "wrap must give a weighted factory around the one that it gets, such "
+                "as lambda mean: tff.aggregators.clipping_factory(1.0, mean), found "
+                f"{self._outer!r}."
+            )
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Creates a process whose result is that of the inner factory."""
+
+        @tff.tensorflow.computation(value_type, weight_type)
+        def set_keys_aside(value, weight):
+            w = _w_of(value)
+            return _with_w(value, w.rows), _KeyedWeight(weight, w.keys)
+
+        process = self._outer.create(*set_keys_aside.type_signature.result)
+
+        @tff.federated_computation(
+            process.initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_round(state, value, weight):
+            values, keyed = tff.federated_map(set_keys_aside, (value, weight))
+            return process.next(state, values, keyed)
+
+        return tff.templates.AggregationProcess(process.initialize, next_round)
+
+
+class _KeyedWeight(NamedTuple):
+    """What goes through TFF's wrappers as the weight of a client."""
+
+    weight: Any
+    keys: Any
+
+
+class _KeyedFactory(tff.aggregators.WeightedAggregationFactory):
+    """Puts rows and keys together again, and aggregates them."""
+
+    def __init__(self, inner: tff.aggregators.WeightedAggregationFactory | None):
+        self._inner = inner
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        @tff.tensorflow.computation(value_type, weight_type)
+        def join(value, keyed):
+            rows = SparseRows(keyed.keys, _w_of(value))
+            return _with_w(value, rows), keyed.weight
+
+        sparse_type = join.type_signature.result[0]
+        inner = self._inner or aggregation.default_factory(sparse_type)
+        process = inner.create(*join.type_signature.result)
+
+        @tff.federated_computation(
+            process.initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_round(state, value, weight):
+            sparse, plain = tff.federated_map(join, (value, weight))
+            return process.next(state, sparse, plain)
+
+        return tff.templates.AggregationProcess(process.initialize, next_round)
+
+
+class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
+    """Any of TFF's factories, over the rows that any client of the round has.
+
+    The server makes the union of the clients' keys and tells it to all of them. Each
+    sends a row for each key of it, zeros where it has none, so that the same place is
+    the same class at all clients: what secure sums, quantization and medians need. The
+    result is `SparseRows` of the union.
+
+    The price: server and clients learn the union, and a client holds and sends
+    float32[u, d], K times its own rows if no two clients share a class.
+
+    Args:
+        inner: A factory over float32[u, d], or over `ModelDelta(phi, float32[u, d])`,
+            such as `tff.learning.secure_aggregator()`. An unweighted one ignores the
+            clients' weights: use it with `client_weighting="uniform"`.
+        union_size: u, the most classes that the clients of a round may have in all; K L
+            is always enough. A round with more fails.
+
+    Raises:
+        TypeError: If `inner` is no factory.
+        ValueError: If `union_size` is below 1.
+    """
+
+    def __init__(self, inner: aggregation.Factory, union_size: int):
+        self._inner = aggregation.check_factory("inner", inner)
+        errors.check_range("union_size", union_size, 1)
+        self._union_size = union_size
+
+    def create(
+        self, value_type: tff.Type, weight_type: tff.Type
+    ) -> tff.templates.AggregationProcess:
+        """Creates the process.
+
+        Raises:
+            ValueError: If the inner factory adds noise.
+        """
+        size, (_, embedding_dim) = self._union_size, _w_of(value_type).rows.shape
+        union_of = exchange.union_of_keys(*_w_of(value_type).keys.shape)
+        list_type = union_of.type_signature.result.member
+
+        @tff.tensorflow.computation(list_type)
+        def pad(union):
+            too_many = [
+                "The clients of the round have more classes than union_size: ",
+                tf.size(union),
+            ]
+            check = tf.debugging.Assert(tf.size(union) <= size, too_many)
+            with tf.control_dependencies([check]):
+                missing = size - tf.size(union)
+            padded = tf.pad(union, [[0, missing]], constant_values=tf.int32.max)
+            return tf.ensure_shape(padded, [size])
+
+        @tff.tensorflow.computation(value_type, pad.type_signature.result)
+        def align(value, union):
+            w = _w_of(value)
+            place = tf.searchsorted(union, w.keys)
+            rows = tf.scatter_nd(place[:, tf.newaxis], w.rows, [size, embedding_dim])
+            return _with_w(value, rows)
+
+        process = aggregation.weighted(self._inner).create(
+            align.type_signature.result, weight_type
+        )
+        if "dp_event" in str(process.initialize.type_signature.result):
+            raise ValueError(
+                "inner adds noise, and would add it to the rows of the union alone, "
+                "where a row that moves at all tells on its client: give TFF's "
+                "DifferentiallyPrivateFactory to NoisedRowsFactory instead."
+            )
+        result_type = process.next.type_signature.result.result.member
+
+        @tff.tensorflow.computation(result_type, list_type)
+        def name_rows(result, union):
+            rows = _w_of(result)[: tf.size(union)]
+            return _with_w(result, SparseRows(union, rows))
+
+        @tff.federated_computation(
+            process.initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_round(state, value, weight):
+            union = union_of(_w_of(value).keys)
+            padded = tff.federated_broadcast(tff.federated_map(pad, union))
+            aligned = tff.federated_map(align, (value, padded))
+            output = process.next(state, aligned, weight)
+            return tff.templates.MeasuredProcessOutput(
+                output.state,
+                tff.federated_map(name_rows, (output.result, union)),
+                output.measurements,
+            )
+
+        return tff.templates.AggregationProcess(process.initialize, next_round)
+
+
+class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
+    """TFF's `DifferentiallyPrivateFactory`, with its noise on all rows of W.
+
+    Clients clip (phi and) their rows and send them sparse; the server, which has W
+    anyway, adds them up, and the noise to phi and to all of [n, d]. Noise on the rows
+    that were asked for would protect nobody (see `user_level_dp`).
+
+    Gaussian noise of TFF's has no seed: a resumed run draws other noise. That of
+    `user_level_dp.PrivateMeanFactory` has one, and `privacy.accounting` is made for it.
+
+    Args:
+        private: By `gaussian_fixed`, `gaussian_adaptive`, `tree_aggregation` or
+            `tree_adaptive`. The `record_specs` of a tree are those of the dense delta:
+            `tf.TensorSpec([n, d])`, or `aggregation.ModelDelta(tuple of phi's specs,
+            tf.TensorSpec([n, d]))`.
+        num_classes: n.
+
+    Raises:
+        TypeError: If `private` is another factory. Zeroing goes around this one:
+            `WrappedRowsFactory(zeroing, NoisedRowsFactory(...))`.
+        ValueError: If it adds its records in a way of its own.
+    """
+
+    # The noise of a round without clients is released as well.
+    allows_no_clients = True
+
+    def __init__(
+        self, private: tff.aggregators.DifferentiallyPrivateFactory, num_classes: int
+    ):
+        if not isinstance(private, tff.aggregators.DifferentiallyPrivateFactory):
+            raise TypeError(
+                "private must be a tff.aggregators.DifferentiallyPrivateFactory, found "
+                f"{private!r}."
+            )
+        # TFF has no public access to what a factory was made of.
+        if not isinstance(
+            private._record_aggregation_factory, tff.aggregators.SumFactory
+        ):
+            raise ValueError(
+                "private has a record_aggregation_factory, which cannot add sparse "
+                "rows: leave it out."
+            )
+        self._query = private._query
+        self._num_classes = num_classes
+
+    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates a process whose result has a dense W, float32[n, d]."""
+        query, num_classes = self._query, self._num_classes
+        _, embedding_dim = _w_of(value_type).rows.shape
+        records, place = _sum_of_records(query, value_type)
+        add_rows = aggregation.SparseRowsFactory(denominator=1.0).create(
+            _w_of(value_type), tff.TensorType(np.float32)
+        )
+        initial_state = tff.tensorflow.computation(query.initial_global_state)
+        state_type = initial_state.type_signature.result
+        bounds_of = tff.tensorflow.computation(query.derive_sample_params, state_type)
+
+        @tff.tensorflow.computation(bounds_of.type_signature.result, value_type)
+        def record_of(bounds, value):
+            w = _w_of(value)
+            record = query.preprocess_record(bounds, _with_w(value, w.rows))
+            rest = tf.nest.flatten(record)
+            rows = rest.pop(place)
+            return tuple(rest), SparseRows(w.keys, rows)
+
+        @tff.tensorflow.computation(
+            state_type,
+            record_of.type_signature.result[0],
+            add_rows.next.type_signature.result.result.member,
+        )
+        def add_noise(state, rest, w):
+            shape = [num_classes, embedding_dim]
+            total = [*rest]
+            total.insert(place, tf.scatter_nd(w.keys[:, tf.newaxis], w.rows, shape))
+            result, state, _ = query.get_noised_result(
+                tf.nest.pack_sequence_as(records, total), state
+            )
+            return state, result, query.derive_metrics(state)
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_eval(initial_state, tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+        )
+        def next_round(state, value):
+            bounds = tff.federated_broadcast(tff.federated_map(bounds_of, state))
+            rest, w = tff.federated_map(record_of, (bounds, value))
+            ones = tff.federated_value(1.0, tff.CLIENTS)
+            w_sum = add_rows.next(add_rows.initialize(), w, ones).result
+            return tff.templates.MeasuredProcessOutput(
+                *tff.federated_map(add_noise, (state, tff.federated_sum(rest), w_sum))
+            )
+
+        return tff.templates.AggregationProcess(initialize, next_round)
+
+
+def _sum_of_records(query: Any, value_type: tff.Type) -> tuple[Any, int]:
+    """Returns the structure of a sum of records, and which leaf of it is W's rows."""
+    _, embedding_dim = _w_of(value_type).rows.shape
+
+    def zeros(num_rows):
+        template = tf.TensorSpec([num_rows, embedding_dim])
+        if _is_joint(value_type):
+            phi = tuple(tf.TensorSpec(t.shape, t.dtype) for t in value_type.phi)
+            template = aggregation.ModelDelta(phi, template)
+        return query.initial_sample_state(template)
+
+    with tf.Graph().as_default():
+        one, two = zeros(1), zeros(2)
+    shapes = [[t.shape for t in tf.nest.flatten(z)] for z in (one, two)]
+    return one, [a == b for a, b in zip(*shapes, strict=True)].index(False)
+
+
+def _is_joint(value: Any) -> bool:
+    """Whether a value, or the type of one, is `ModelDelta`, not W's part alone."""
+    return hasattr(value, "phi")
+
+
+def _w_of(value: Any) -> Any:
+    """Returns W's part of a value, or of the type of one."""
+    return value.w if _is_joint(value) else value
+
+
+def _with_w(value: Any, w: Any) -> Any:
+    """Returns a value with another part of W."""
+    return aggregation.ModelDelta(value.phi, w) if _is_joint(value) else w
