@@ -152,6 +152,14 @@ def fedss_without_noise():
     return build(joint_aggregator=factory(), client_weighting="uniform")
 
 
+def test_a_round_may_have_no_clients():
+    """Where each comes by a coin of its own, and the noise is due all the same."""
+    process = fedss_without_noise()
+    state, metrics = process.next(process.initialize(), [])
+    assert metrics["num_clients"] == 0
+    same_bytes(weights_of(state), weights_of(process.initialize()))
+
+
 @pytest.mark.parametrize("clip", [1e6, 2.0])
 def test_three_rounds_without_noise_equal_the_numpy_twin(clip):
     process = fedss_without_noise()

@@ -1,11 +1,12 @@
 """Learning processes, one file each, which read like the papers' pseudo-code.
 
 Begin at fedss.py (Algorithm 1). settings.py has its arguments, exchange.py lines 6-7,
-client_update.py lines 8-11, server_update.py and aggregation.py lines 12-13, adapters.py
-TFF's own aggregators for sparse rows.
+client_update.py lines 8-11, server_update.py and aggregation.py lines 12-13;
+adapters.py lets TFF's own aggregators act on sparse rows.
 """
 
 from tff_fedss.algorithms.centralized import Centralized, iid_batches
+from tff_fedss.algorithms.composition import compose_dataset_computation
 from tff_fedss.algorithms.dp_noise import tree_covariance
 from tff_fedss.algorithms.fedaws import build_fedaws
 from tff_fedss.algorithms.fedss import METHODS, build_fedss
@@ -49,6 +50,7 @@ __all__ = [
     "build_fedss",
     "build_sparse_sgdm",
     "clip_gradients",
+    "compose_dataset_computation",
     "iid_batches",
     "over_one_vector",
     "pixel_clusters",

@@ -21,7 +21,7 @@ Factory = (
     | tff.aggregators.UnweightedAggregationFactory
 )
 # From n_k, float32[], to the weight of client k.
-ClientWeighting = str | Callable[[tf.Tensor], tf.Tensor]
+ClientWeighting = str | tff.learning.ClientWeighting | Callable[[tf.Tensor], tf.Tensor]
 CLIENT_WEIGHTINGS = ("num_examples", "uniform")
 
 
@@ -329,8 +329,14 @@ def check_factory(name: str, factory: Any) -> Factory:
     return factory
 
 
-def check_weighting(client_weighting: ClientWeighting) -> None:
-    """Raises a ValueError if there is no such weighting, or it gives no weights."""
+def check_weighting(client_weighting: ClientWeighting) -> ClientWeighting:
+    """Returns a weighting, one of TFF's by its name here.
+
+    Raises:
+        ValueError: If there is no such weighting, or it gives no weights.
+    """
+    if isinstance(client_weighting, tff.learning.ClientWeighting):
+        return client_weighting.name.lower()
     if callable(client_weighting):
         for num_examples in (1.0, 2.0, 32.0, 1000.0):
             weight = client_weighting(tf.constant(num_examples))
@@ -341,9 +347,11 @@ def check_weighting(client_weighting: ClientWeighting) -> None:
                 )
     elif client_weighting not in CLIENT_WEIGHTINGS:
         raise ValueError(
-            f"client_weighting must be one of {CLIENT_WEIGHTINGS} or a function from "
-            f"n_k, float32[], to a weight, found {client_weighting!r}."
+            f"client_weighting must be one of {CLIENT_WEIGHTINGS}, of "
+            "tff.learning.ClientWeighting or a function from n_k, float32[], to a "
+            f"weight, found {client_weighting!r}."
         )
+    return client_weighting
 
 
 def weighting(client_weighting: ClientWeighting) -> tff.Computation | None:

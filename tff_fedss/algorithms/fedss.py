@@ -75,11 +75,11 @@ def build_fedss(
     Returns:
         A process whose state is a `ServerState`, whose model weights have
         trainable = [*phi, W], and whose metrics are those of `finalize_metrics`. A
-        round fails if phi, W or the state of the server optimizer, which the error
-        names, is not finite at its end. A client's update that is not finite is left
-        out before; those that are too large are bounded, instead of failing the round,
-        by an aggregator of `ServerUpdate` that clips or zeroes them, such as
-        `tff.aggregators.clipping_factory`.
+        round fails if no client came, or if phi, W or the state of the server
+        optimizer, which the error names, is not finite at its end. A client's update
+        that is not finite is left out before; those that are too large are bounded,
+        instead of failing the round, by an aggregator of `ServerUpdate` that clips or
+        zeroes them, such as `adapters.WrappedRowsFactory`.
 
     Raises:
         TypeError: If an object of Keras stands where a function or one of TFF's has to.
@@ -148,9 +148,9 @@ def build_fedss(
         phi = tff.federated_broadcast(state.feature_extractor)
         results = tff.federated_map(train, (phi, sent, sets, clients))  # Lines 8-11.
         mean = aggregate.next(state.aggregation, results.delta, results.weight)  # 12.
-        step = (state, mean.result, mean.state)
-        updated = tff.federated_map(update_server, step)  # Line 13.
         sums = tff.federated_sum(results.metrics)
+        step = (state, mean.result, mean.state, sums["num_clients"])
+        updated = tff.federated_map(update_server, step)  # Line 13.
         metrics = tff.federated_map(finalize, (sums, mean.measurements, updated[1]))
         return tff.learning.templates.LearningProcessOutput(updated[0], metrics)
 

@@ -111,12 +111,22 @@ def build_step(
         state_type: Of `ServerState`.
 
     Returns:
-        (state, mean delta, state of the aggregators) -> the next state, and what
-        `after_step` measures.
+        (state, mean delta, state of the aggregators, number of clients) -> the next
+        state, and what `after_step` measures. It fails where no client came, but for
+        an aggregator whose noise is due all the same.
     """
+    min_clients = 1
+    if getattr(update.joint_aggregator, "allows_no_clients", False):
+        min_clients = 0
 
-    @tff.tensorflow.computation(state_type, mean_type, state_type.aggregation)
-    def step(state, mean, aggregation_state):
+    @tff.tensorflow.computation(state_type, mean_type, state_type.aggregation, np.int32)
+    def step(state, mean, aggregation_state, num_clients):
+        check = tf.debugging.Assert(
+            num_clients >= min_clients,
+            ["A round needs clients: process.next got none."],
+        )
+        with tf.control_dependencies([check]):
+            mean = tf.nest.map_structure(tf.identity, mean)
         phi_gradient = tf.nest.map_structure(tf.negative, tuple(mean.phi))
         if tf.is_tensor(mean.w):
             w_gradient = -mean.w

@@ -144,9 +144,10 @@ class ServerUpdate:
             `user_level_dp.PrivateMeanFactory` or one of `adapters`. For FullSoftmax
             a factory of TFF's as it is.
         client_weighting: The weight of a client in line 12: "num_examples" is n_k;
-            "uniform" 1; or a function from n_k, float32[] and positive, to a weight of
-            at least 0. A client without examples, or whose update is rejected, has
-            weight 0 (to an unweighted factory it gives zeros).
+            "uniform" 1; those of `tff.learning.ClientWeighting` are the same; or a
+            function from n_k, float32[] and positive, to a weight of at least 0. A
+            client without examples, or whose update is rejected, has weight 0 (to an
+            unweighted factory it gives zeros).
         after_step: Maps W, float32[n, d], to the W that ends the round, and to scalars
             by name for the metrics: a server regularization, as FedAwS has one.
     """
@@ -164,7 +165,8 @@ class ServerUpdate:
 
     def __post_init__(self):
         _check_is_no_keras_optimizer("optimizer of ServerUpdate", self.optimizer)
-        aggregation.check_weighting(self.client_weighting)
+        weighting = aggregation.check_weighting(self.client_weighting)
+        object.__setattr__(self, "client_weighting", weighting)
         if self.joint_aggregator and (self.phi_aggregator or self.rows_aggregator):
             raise ValueError(
                 "joint_aggregator aggregates phi and W: give no phi_aggregator and "

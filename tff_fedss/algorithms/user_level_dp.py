@@ -122,6 +122,9 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         ValueError: If an argument is out of range.
     """
 
+    # The noise of a round without clients is released as well.
+    allows_no_clients = True
+
     def __init__(
         self,
         *,
