@@ -68,7 +68,7 @@ def loss_and_gradients(
     return np.mean(losses), num_correct, (x.T @ d_f, d_f.sum(0), d_w)
 
 
-def client_update(method, a, b, w, client, eta, batch_size, correct, scale):
+def client_update(method, a, b, w, client, eta, batch_size, correct, scale, proximal):
     """Lines 8-11: epochs of SGD; returns theta_k - theta_0 and summed metrics."""
     theta = [a.copy(), b.copy(), w.copy()]
     positives = sorted(set(client["labels"]))
@@ -88,6 +88,8 @@ def client_update(method, a, b, w, client, eta, batch_size, correct, scale):
         )
         loss_sum += loss * len(batch)
         correct_sum += num_correct
+        drift = [p - p0 for p, p0 in zip(theta, (a, b, w))]
+        gradients = [g + proximal * d for g, d in zip(gradients, drift)]  # FedProx
         theta = [p - eta * g for p, g in zip(theta, gradients)]
     return [p - p0 for p, p0 in zip(theta, (a, b, w))], (
         loss_sum,
@@ -121,6 +123,7 @@ def one_round(
     batch_size,
     correct=True,
     scale=20.0,
+    proximal=0.0,
     spreadout_weight=0.0,
     spreadout_margin=1.0,
     threshold=1,
@@ -132,7 +135,7 @@ def one_round(
     metrics = np.zeros(2)
     for client in clients:
         delta, client_metrics = client_update(
-            method, *theta, client, eta, batch_size, correct, scale
+            method, *theta, client, eta, batch_size, correct, scale, proximal
         )
         metrics += client_metrics
         for m, d in zip(mean, delta):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -235,7 +237,45 @@ class CosineHead(tf.keras.layers.Layer):
         return 20.0 * tf.math.l2_normalize(features, axis=1) @ tf.transpose(w)
 
 
-def test_full_softmax_is_tffs_own_fedavg():
+def decaying(rate):
+    """A learning rate that halves from round to round."""
+    return lambda round_num: rate * 0.5 ** tf.cast(round_num, tf.float32)
+
+
+_SERVER = tff.learning.optimizers.build_sgdm(1.0, 0.9)
+
+
+def test_fedprox_is_the_numpy_twins():
+    """Not TFF's: its build_weighted_fed_prox (0.87) pushes clients from theta_0."""
+    process = build("fedss", proximal=3.0, num_epochs=2)
+    rounds_like_the_twin(process, "fedss", num_epochs=2, proximal=3.0)
+
+
+@pytest.mark.parametrize(
+    "options, build_theirs",
+    [
+        pytest.param(
+            {},
+            lambda model_fn: tff.learning.algorithms.build_weighted_fed_avg(
+                model_fn, tff.learning.optimizers.build_sgdm(ETA), _SERVER
+            ),
+            id="fed_avg",
+        ),
+        pytest.param(
+            {"learning_rate_fn": decaying(4 * ETA)},
+            lambda model_fn: (
+                tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule(
+                    model_fn,
+                    decaying(4 * ETA),
+                    tff.learning.optimizers.build_sgdm,
+                    _SERVER,
+                )
+            ),
+            id="schedule",
+        ),
+    ],
+)
+def test_full_softmax_is_tffs_own(options, build_theirs):
     def model_fn():
         features = dense_features()
         images = tf.keras.Input(IMAGE_SHAPE)
@@ -249,12 +289,15 @@ def test_full_softmax_is_tffs_own_fedavg():
             ),
         )
 
-    fedavg = tff.learning.algorithms.build_weighted_fed_avg(
-        model_fn,
-        client_optimizer_fn=tff.learning.optimizers.build_sgdm(ETA),
-        server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0, 0.9),
+    fedavg = build_theirs(model_fn)
+    training = dataclasses.replace(TRAINING, **options)
+    ours = algorithms.build_fedss(
+        dense_features,
+        NUM_CLASSES,
+        algorithms.ClassSets(),
+        training,
+        method="full_softmax",
     )
-    ours = build("full_softmax")
     our_state = ours.initialize()
     their_state = fedavg.set_model_weights(
         fedavg.initialize(), ours.get_model_weights(our_state)
@@ -274,6 +317,55 @@ def test_full_softmax_is_tffs_own_fedavg():
         theirs = fedavg.get_model_weights(their_state).trainable
         for a, b in zip(weights_of(our_state), theirs, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_the_servers_rate_follows_the_round():
+    """With momentum 0, a round of half the rate goes half the way."""
+    plain = algorithms.build_sparse_sgdm(1.0)
+    halved = build(server_optimizer=plain)
+    scheduled = algorithms.build_fedss(
+        dense_features,
+        NUM_CLASSES,
+        algorithms.ClassSets(MAX_POSITIVES, 4),
+        TRAINING,
+        algorithms.ServerUpdate(plain, learning_rate_fn=decaying(1.0)),
+    )
+    state = scheduled.initialize()
+    for share in (1.0, 0.5):
+        cohort = to_tff(make_cohort())
+        before = weights_of(state)
+        whole = halved.next(scheduled_like(halved, state), cohort).state
+        state = scheduled.next(state, cohort).state
+        for was, a, b in zip(before, weights_of(state), weights_of(whole), strict=True):
+            np.testing.assert_allclose(a - was, share * (b - was), rtol=1e-4, atol=1e-7)
+
+
+def scheduled_like(process, state):
+    """A new state of a process, with the weights of another's."""
+    new = process.initialize()
+    return new._replace(
+        feature_extractor=state.feature_extractor, classifier=state.classifier
+    )
+
+
+def test_an_optimizer_without_a_rate_cannot_be_scheduled():
+    class Rateless(tff.learning.optimizers.Optimizer):
+        def initialize(self, specs):
+            return ()
+
+        def next(self, state, weights, gradients):
+            return state, weights
+
+    training = dataclasses.replace(
+        TRAINING, optimizer=Rateless(), learning_rate_fn=decaying(1.0)
+    )
+    with pytest.raises(ValueError, match="Rateless keeps no learning rate that could"):
+        algorithms.build_fedss(
+            dense_features,
+            NUM_CLASSES,
+            algorithms.ClassSets(MAX_POSITIVES, 4),
+            training,
+        )
 
 
 def test_a_class_in_nobodys_set_moves_by_momentum_only():

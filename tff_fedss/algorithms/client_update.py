@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import class_sets, models, seeds
-from tff_fedss.algorithms import aggregation, settings
+from tff_fedss.algorithms import aggregation, optimizers, settings
 
 
 class ClientTask(NamedTuple):
@@ -115,6 +115,7 @@ def train(
     task: ClientTask,
     training: settings.ClientTraining,
     loss_fn: Callable[..., tf.Tensor],
+    round_num: tf.Tensor | int = 0,
 ) -> ClientResult:
     """Local optimization (lines 8-11): mini-batches over stacked tensors.
 
@@ -125,6 +126,7 @@ def train(
         task: The client's class set and data.
         training: How it trains.
         loss_fn: See `settings.ClientTraining`.
+        round_num: int32[], counted from 0, for `training.learning_rate_fn`.
 
     Returns:
         The client's deltas, weight and metrics.
@@ -150,6 +152,9 @@ def train(
                 lambda t: tf.TensorSpec(t.shape, t.dtype), (tuple(phi), rows)
             )
         )
+        optimizer_state = optimizers.with_rate(
+            optimizer, optimizer_state, training.learning_rate_fn, round_num
+        )
         loss_sum, num_correct = tf.constant(0.0), tf.constant(0)
         for epoch in tf.range(training.num_epochs):
             order = example_order(num_examples, task.seed, epoch)
@@ -169,7 +174,7 @@ def train(
                     batch, counts = slice(start, start + training.batch_size), None
                     images, batch_targets = epoch_images[batch], epoch_targets[batch]
                 w, optimizer_state, losses, correct = step(
-                    images, batch_targets, counts, w, optimizer_state
+                    images, batch_targets, counts, w, optimizer_state, (phi, rows)
                 )
                 loss_sum += losses
                 num_correct += correct
@@ -232,13 +237,14 @@ def build_step(
 
     Returns:
         (images [b, ...], targets int32[b], counts bool[b] or None, W_{S_k}, state of
-        the optimizer) -> (W_{S_k}, the state, the sum of the losses, how many were
-        right). With `counts`, only those examples count.
+        the optimizer, phi and W_{S_k} at the round's start) -> (W_{S_k}, the state, the
+        sum of the losses, how many were right). With `counts`, only those examples
+        count.
     """
     variables = tuple(model.trainable_variables)
     scale = training.logit_scale
 
-    def step(images, targets, counts, w, optimizer_state):
+    def step(images, targets, counts, w, optimizer_state, start):
         images = tf.cast(images, tf.float32)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((variables, w))
@@ -252,6 +258,13 @@ def build_step(
                 loss = tf.reduce_sum(example_losses) / num_counted
         gradient = tape.gradient(loss, (variables, w))
         weights = tuple(v.read_value() for v in variables), w
+        if training.proximal:
+            gradient = tf.nest.map_structure(
+                lambda g, now, was: g + training.proximal * (now - was),
+                gradient,
+                weights,
+                start,
+            )
         optimizer_state, (updated, w) = training.optimizer.next(
             optimizer_state, weights, gradient
         )

@@ -118,12 +118,14 @@ def build_fedss(
     class_set_type = draw_class_set.type_signature.result
     rows = exchange.build(builder, class_sets.requests, w_spec, class_set_type)
 
-    @tff.tensorflow.computation(phi_type, rows.sent_type, class_set_type, client_type)
-    def train(phi, sent, class_set, client):
+    @tff.tensorflow.computation(
+        phi_type, rows.sent_type, class_set_type, client_type, state_type.round_num
+    )
+    def train(phi, sent, class_set, client, round_num):
         w, num_rows = rows.receive(sent, class_set)
         task = client_update.read(client, class_set, builder.may_miss_positives)
         model = feature_extractor_fn()
-        result = client_update.train(model, phi, w, task, training, loss_fn)
+        result = client_update.train(model, phi, w, task, training, loss_fn, round_num)
         result.metrics["num_rows"] = num_rows
         if builder.is_everything:
             delta = result.delta._replace(w=result.delta.w.rows)
@@ -146,7 +148,9 @@ def build_fedss(
         sets = tff.federated_map(draw_class_set, clients)  # Line 5.
         sent = rows.send(state.classifier, sets)  # Lines 6-7.
         phi = tff.federated_broadcast(state.feature_extractor)
-        results = tff.federated_map(train, (phi, sent, sets, clients))  # Lines 8-11.
+        round_num = tff.federated_broadcast(state.round_num)
+        given = (phi, sent, sets, clients, round_num)
+        results = tff.federated_map(train, given)  # Lines 8-11.
         mean = aggregate.next(state.aggregation, results.delta, results.weight)  # 12.
         sums = tff.federated_sum(results.metrics)
         step = (state, mean.result, mean.state, sums["num_clients"])

@@ -6,7 +6,7 @@ client's faster on GPUs, `clip_gradients` bounds its steps; `SGDUnderRate` is Py
 
 import collections
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -201,6 +201,37 @@ class _OverOneVector(_Around):
 
 def _vector(parts: list[tf.Tensor]) -> tf.Tensor:
     return tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+
+
+def with_rate(
+    optimizer: tff.learning.optimizers.Optimizer,
+    state: Any,
+    learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None,
+    round_num: tf.Tensor,
+) -> Any:
+    """Returns the state of an optimizer with the learning rate of a round.
+
+    Args:
+        optimizer: Of TFF.
+        state: Its state.
+        learning_rate_fn: From the round to the rate; None: the state stays as it is.
+        round_num: int32[], counted from 0.
+
+    Raises:
+        ValueError: If the optimizer has no learning rate in its state.
+    """
+    if learning_rate_fn is None:
+        return state
+    hparams = optimizer.get_hparams(state)
+    if _LEARNING_RATE not in hparams:
+        raise ValueError(
+            f"learning_rate_fn: {type(optimizer).__name__} keeps no learning rate that "
+            "could be set, as those of tff.learning.optimizers do."
+        )
+    rate = tf.cast(learning_rate_fn(round_num), tf.float32)
+    return optimizer.set_hparams(
+        state, collections.OrderedDict(hparams, **{_LEARNING_RATE: rate})
+    )
 
 
 class SGDUnderRate(tf.keras.optimizers.Optimizer):

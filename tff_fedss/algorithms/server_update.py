@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss.algorithms import aggregation, settings
+from tff_fedss.algorithms import aggregation, optimizers, settings
 
 
 class ServerState(NamedTuple):
@@ -132,8 +132,14 @@ def build_step(
             w_gradient = -mean.w
         else:
             w_gradient = aggregation.gradient_of(mean.w, state.classifier.shape)
-        optimizer_state, (phi, w) = update.optimizer.next(
+        before = optimizers.with_rate(
+            update.optimizer,
             state.optimizer,
+            update.learning_rate_fn,
+            state.round_num,
+        )
+        optimizer_state, (phi, w) = update.optimizer.next(
+            before,
             (tuple(state.feature_extractor), state.classifier),
             (phi_gradient, w_gradient),
         )

@@ -15,6 +15,7 @@ from tff_fedss.algorithms import (
 )
 
 Optimizer = tff.learning.optimizers.Optimizer
+LearningRateFn = Callable[[tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +103,11 @@ class ClientTraining:
         use_xla: Whether XLA compiles a step. A last short batch is then padded, and the
             padding does not count.
         image_dtype: Of the images in the data; phi gets float32.
+        learning_rate_fn: Gives the optimizer another learning rate in each round, as
+            in `tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule`:
+            a function in TensorFlow from the round, int32[] counted from 0.
+        proximal: mu of FedProx (Li et al., 2020, Eq. 2): a client's loss has mu / 2
+            |theta - theta_0|^2 more, over phi and its rows of W.
     """
 
     optimizer: Optimizer = dataclasses.field(
@@ -115,9 +121,12 @@ class ClientTraining:
     loss_fn: Callable[..., tf.Tensor] | None = None
     use_xla: bool = False
     image_dtype: tf.DType = tf.uint8
+    learning_rate_fn: LearningRateFn | None = None
+    proximal: float = 0.0
 
     def __post_init__(self):
         _check_is_no_keras_optimizer("optimizer of ClientTraining", self.optimizer)
+        errors.check_range("proximal", self.proximal, 0)
         errors.check_range("batch_size", self.batch_size, 1)
         errors.check_range("num_epochs", self.num_epochs, 1)
         errors.check_range("logit_scale", self.logit_scale, 0, above=True)
@@ -150,6 +159,7 @@ class ServerUpdate:
             unweighted factory it gives zeros).
         after_step: Maps W, float32[n, d], to the W that ends the round, and to scalars
             by name for the metrics: a server regularization, as FedAwS has one.
+        learning_rate_fn: As of `ClientTraining`, for this optimizer.
     """
 
     optimizer: Optimizer = dataclasses.field(
@@ -162,6 +172,7 @@ class ServerUpdate:
     after_step: (
         Callable[[tf.Tensor], tuple[tf.Tensor, Mapping[str, tf.Tensor]]] | None
     ) = None
+    learning_rate_fn: LearningRateFn | None = None
 
     def __post_init__(self):
         _check_is_no_keras_optimizer("optimizer of ServerUpdate", self.optimizer)
