@@ -74,7 +74,7 @@ def main(config: Config) -> None:
     if warning := vectors.collapse_warning(features):
         print(warning)
     print(as_text(images.name, measured, config.far))
-    if len(images) >= metrics.MANY_IMAGES:
+    if metrics.is_approximate(len(images), len(images)):
         print(metrics.APPROXIMATE)
     if config.output is not None:
         content = {
@@ -101,7 +101,7 @@ def measure(
     if len(labels) <= R:
         raise ValueError(f"MAP@{R} takes more than {R} images, found {len(labels)}")
     cosines = metrics.pair_cosines(features, pairs)
-    search = metrics.search_for(features)
+    search = metrics.search_for(features, len(labels))
     scores = metrics.retrieval_scores(features, labels, R, search)
     return {
         "images": len(labels),

@@ -73,7 +73,7 @@ def main(config: Config) -> None:
         f"{len(images.class_names):,} classes: {100 * num_right / most_right:.1f} % of "
         f"what could be right among the {config.num_neighbours} nearest is right."
     )
-    if len(images) >= metrics.MANY_IMAGES:
+    if metrics.is_approximate(len(images), len(found)):
         summary += f" {metrics.APPROXIMATE}"
     warning = vectors.collapse_warning(features)
     text = page.render(
@@ -119,7 +119,7 @@ def find(
         return []
     if not only_worst:
         asked = asked[fingerprint.evenly_spaced(len(asked), num_queries)]
-    nearest = metrics.search_for(features)(features, num_neighbours, asked)
+    nearest = metrics.search_for(features, len(asked))(features, num_neighbours, asked)
     is_right = labels[nearest] == labels[asked, np.newaxis]
     units = features.astype(np.float64)
     distances = np.linalg.norm(units[nearest] - units[asked, np.newaxis], axis=2)

@@ -33,9 +33,7 @@ from experiments.fedss.table_results import row_of
 
 _PROGRAM = "experiments.fedss.train"
 # A.2: what all data sets share.
-_COMMON = dict(
-    batch_size=32, server_learning_rate=1.0, server_momentum=0.9, embedding_dim=64
-)
+_COMMON = dict(batch_size=32, embedding_dim=64)
 # 4.2 and A.2: photographs at 224 pixels, from ImageNet-1k.
 _PAPER = dict(
     _COMMON,

@@ -19,7 +19,7 @@ class Config(run_config.RunConfig):
     """What a user asks for."""
 
     methods: tuple[str, ...] = config.flag(
-        tuple(METHODS),
+        tuple(name for name, method in METHODS.items() if method.is_of_paper),
         "What to train with, side by side, such as fedss,fedaws:margin=1.2,weight=0.1.",
         group="The run",
         words=METHODS,

@@ -31,6 +31,7 @@ class Method:
         draws_negatives: Whether each client draws m negatives.
         asks_for_rows: Whether a client downloads the rows of some classes of W, and
             not all of W.
+        is_of_paper: Whether the FedSS paper compares it.
         is_best_of_seeds: Whether the paper reports the best of three runs (4.1).
     """
 
@@ -40,6 +41,7 @@ class Method:
     settings: type | None = None
     draws_negatives: bool = False
     asks_for_rows: bool = True
+    is_of_paper: bool = True
     is_best_of_seeds: bool = False
 
     @property
@@ -98,6 +100,17 @@ class Centralized:
     updates: Literal[training.CENTRALIZED_UPDATES] = training.CENTRALIZED_UPDATES[0]
 
 
+@dataclasses.dataclass(frozen=True)
+class FedProx:
+    """FedSS whose clients stay close to the round's model (Li et al., 2020).
+
+    Attributes:
+        mu: A client's loss has mu / 2 |theta - theta_0|^2 more.
+    """
+
+    mu: Annotated[float, Range(low=0.0)] = 0.1
+
+
 def of_fedss(method: str) -> Build:
     """Returns a function that builds one of `algorithms.METHODS`, by its name."""
 
@@ -122,6 +135,21 @@ def _fedaws(settings: FedAwS, *args, initial_norm: float, **options):
     )
 
 
+def _fedprox(
+    settings: FedProx,
+    extractor_fn: Callable[..., Any],
+    num_classes: int,
+    class_sets: algorithms.ClassSets,
+    training: algorithms.ClientTraining,
+    *args,
+    **options,
+):
+    training = dataclasses.replace(training, proximal=settings.mu)
+    return algorithms.build_fedss(
+        extractor_fn, num_classes, class_sets, training, *args, **options
+    )
+
+
 METHODS = {
     "fedss": Method("FedSS", plots.style(0), of_fedss("fedss"), draws_negatives=True),
     "neg_only": Method(
@@ -143,6 +171,14 @@ METHODS = {
         Centralized,
         asks_for_rows=False,
         is_best_of_seeds=True,
+    ),
+    "fedprox": Method(
+        "FedProx",
+        plots.Style("#56B4E9", "--", "v"),
+        _fedprox,
+        FedProx,
+        draws_negatives=True,
+        is_of_paper=False,
     ),
 }
 

@@ -10,7 +10,7 @@ from experiments.common import (
     option_words,
     runtime_config,
 )
-from experiments.fedss import privacy_config
+from experiments.fedss import optimizers, privacy_config
 from tff_fedss import models, tasks
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.errors import InvalidInputError
@@ -142,8 +142,17 @@ class RunConfig(
         + _by_dataset("gradient_clip_norm"),
         low=0.0,
     )
-    server_learning_rate: float = config.flag(1.0, "alpha, of the server.", low=0.0)
-    server_momentum: float = config.flag(0.9, "Of the server.", low=0.0, high=1.0)
+    server_optimizer: str = config.flag(
+        "sgdm",
+        "What the server does with the mean update.",
+        words=optimizers.SERVER_WORDS,
+    )
+    schedule: str | None = config.flag(
+        None,
+        "How the learning rate follows the round. Default: constant.",
+        words=optimizers.SCHEDULE_WORDS,
+        off="constant",
+    )
     model: str | None = config.flag(
         None,
         "phi, the feature extractor. MobileNetV3 needs --image_size of at least 32; "
@@ -245,6 +254,16 @@ class RunConfig(
             return self.client_learning_rate
         settings = self.settings
         return settings.learning_rates.get(method, settings.client_learning_rate)
+
+    @property
+    def server(self) -> Any:
+        """The optimizer of the server, one of `optimizers.SERVER`."""
+        name, options = self.chosen("server_optimizer")
+        return optimizers.SERVER[name](**options)
+
+    def learning_rate_fn(self, whose: str, rate: float) -> Any:
+        """Returns a rate by round for "clients" or "server", see --schedule."""
+        return optimizers.schedule(self.chosen("schedule"), whose, rate, self.rounds)
 
     def dataset_keywords(self) -> dict[str, Any]:
         """Returns what the data set is loaded with, see `tasks.DatasetSpec.open`.

@@ -157,6 +157,9 @@ def build_run(
             updates=_own_settings(config, method).updates,
             initial_norm=config.initial_norm,
             logit_scale=config.logit_scale,
+            learning_rate_fn=config.learning_rate_fn(
+                "clients", config.learning_rate(method)
+            ),
         )
     protocol = privacy_config.protocol(config, method)
     process = _build_process(config, method, task, protocol)
@@ -201,10 +204,14 @@ def _build_process(
             config.batch_size,
             logit_scale=config.logit_scale,
             use_xla=bool(config.xla),
+            learning_rate_fn=config.learning_rate_fn(
+                "clients", config.learning_rate(method)
+            ),
         ),
         algorithms.ServerUpdate(
-            algorithms.build_sparse_sgdm(
-                config.server_learning_rate, config.server_momentum
+            config.server.build(),
+            learning_rate_fn=config.learning_rate_fn(
+                "server", config.server.learning_rate
             ),
             **privacy_config.server_options(config, method, task.dataset),
         ),

@@ -66,6 +66,7 @@ class Config(run_config.RunConfig):
 def main(config: Config) -> None:
     """Attacks, writes and prints."""
     config = run_config.with_defaults(config)
+    seen.check_server(config)
     times = seen.participations(config.participations)
     folder = files.make_folder(
         config.results_dir, f"--results_dir={config.results_dir}"

@@ -81,6 +81,20 @@ def request_model(
     return intersection.memoised(num_classes, num_positives, num_decoys(config))
 
 
+def check_server(config: run_config.RunConfig) -> None:
+    """Checks that the attacks know how the server steps: by SGD, at one rate.
+
+    Raises:
+        InvalidInputError: If they do not.
+    """
+    if config.chosen("server_optimizer").name != "sgdm" or config.schedule is not None:
+        raise InvalidInputError(
+            f"--server_optimizer={config.server_optimizer} --schedule="
+            f"{config.schedule or 'constant'}: the attacks take the server's SGD back, "
+            "at one rate: give sgdm and no schedule."
+        )
+
+
 def num_decoys(config: run_config.RunConfig) -> int:
     """Returns how many classes a client asks for beside P_k, on average."""
     return config.num_decoys

@@ -40,7 +40,7 @@ class Server:
             seen.class_set_builder(config, self._dataset), config.seed
         )
         self._public = seen.PublicImages(run.task, config.public_images)
-        self._updates = seen.Updates(run, config.server_learning_rate)
+        self._updates = seen.Updates(run, config.server.learning_rate)
         self._models: list[seen.Model] = []
         self._measured: dict[int, float] = {}
         self._num_trained = self._num_held = 0
@@ -117,8 +117,8 @@ class Server:
         w_delta, kernel_delta = (
             aggregate.undo_momentum(
                 *three,
-                learning_rate=config.server_learning_rate,
-                momentum=config.server_momentum,
+                learning_rate=config.server.learning_rate,
+                momentum=config.server.momentum,
             )
             for three in (
                 (before.classifier, now.classifier, after.classifier),

@@ -52,6 +52,7 @@ class Config(run_config.RunConfig):
 def main(config: Config) -> None:
     """Trains, attacks and writes."""
     config = run_config.with_defaults(config)
+    seen.check_server(config)
     times = seen.participations(config.participations)
     folder = training.ResultsFolder(
         config.results_dir,
@@ -169,7 +170,7 @@ def _on_single_clients(
     dataset = task.dataset
     builder = seen.class_set_builder(config, dataset)
     request = seen.request_fn(builder, config.seed)
-    updates = seen.Updates(run, config.server_learning_rate)
+    updates = seen.Updates(run, config.server.learning_rate)
     public = seen.PublicImages(task, config.public_images)
     model = public.seen_by(run.weights)
     attack = attacks.Attack(config.seed)

@@ -26,7 +26,12 @@ DIVERGING = [
             )
             for method in _METHODS
         ),
-        ("train", "server_rate_1e38", ["--server_learning_rate=1e38"], [_RATE]),
+        (
+            "train",
+            "server_rate_1e38",
+            ["--server_optimizer=sgdm:learning_rate=1e38"],
+            [_RATE],
+        ),
         ("compare", "rate_1e20", ["--client_learning_rate=1e20"], [_RATE]),
         ("rf_softmax", "rate_3e38", ["--learning_rate=3e38"], []),
         ("partial_fc", "rate_1e30", ["--learning_rate=1e30"], [_RATE]),

@@ -54,7 +54,6 @@ _OUT_OF_RANGE = {
     "pace_growth": 0,
     "pace_start": 0,
     "sample_rate": 0,
-    "server_momentum": 1.5,
     "temperature": 0,
     "test_share": 1,
     "validation_share": 1,

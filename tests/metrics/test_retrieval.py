@@ -345,4 +345,7 @@ def test_the_approximate_search_finds_what_the_exact_one_does():
 
 def test_few_images_are_searched_exactly():
     features, _ = random_images()
-    assert metrics.search_for(features) is metrics.nearest_images
+    assert metrics.search_for(features, 90) is metrics.nearest_images
+    assert metrics.is_approximate(100_000, 1000)
+    assert not metrics.is_approximate(99_999, 99_999)
+    assert not metrics.is_approximate(10**6, 100)

@@ -22,8 +22,8 @@ from tff_fedss.metrics.communication import (
 )
 from tff_fedss.metrics.nearest_index import (
     APPROXIMATE,
-    MANY_IMAGES,
     approximate_search,
+    is_approximate,
     search_for,
 )
 from tff_fedss.metrics.retrieval import (
@@ -52,7 +52,6 @@ from tff_fedss.metrics.verification import (
 
 __all__ = [
     "APPROXIMATE",
-    "MANY_IMAGES",
     "MeanCosine",
     "AGGREGATIONS",
     "BYTES_PER_PARAMETER",
@@ -82,6 +81,7 @@ __all__ = [
     "proposal_quality",
     "r_precision",
     "retrieval_scores",
+    "is_approximate",
     "search_for",
     "tar_at_far",
 ]

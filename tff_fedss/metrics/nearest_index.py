@@ -11,17 +11,28 @@ from tff_fedss.vectors import unit
 Search = Callable[[np.ndarray, int, np.ndarray], np.ndarray]
 
 MANY_IMAGES = 100_000
+_MANY_QUERIES = 1000
 APPROXIMATE = (
-    f"With {MANY_IMAGES:,} images or more the search is approximate (faiss): it may "
-    "miss a tenth of the neighbours."
+    f"With {MANY_IMAGES:,} images or more the search is approximate (faiss): it misses "
+    "some neighbours, more where classes are not apart."
 )
 _PROBED_LISTS = 128
 _POINTS_PER_LIST = 64  # That k-means looks at.
 
 
-def search_for(features: np.ndarray) -> Search:
-    """Returns the exact search, or the approximate one from `MANY_IMAGES` on."""
-    if len(features) < MANY_IMAGES:
+def is_approximate(num_images: int, num_queries: int) -> bool:
+    """Returns whether `search_for` gives the approximate search."""
+    return num_images >= MANY_IMAGES and num_queries >= _MANY_QUERIES
+
+
+def search_for(features: np.ndarray, num_queries: int) -> Search:
+    """Returns the approximate search for many queries of many images, else the exact.
+
+    Args:
+        features: float[images, d].
+        num_queries: How many of the images will be queries.
+    """
+    if not is_approximate(len(features), num_queries):
         return nearest_images
     return approximate_search(features)
 
@@ -30,7 +41,10 @@ def approximate_search(features: np.ndarray) -> Search:
     """Sorts images into lists, of which a query looks into the nearest ones.
 
     There are 4 sqrt(N) lists by k-means, and a query looks into 128 (faiss's
-    IndexIVFFlat). Distances are of float32.
+    IndexIVFFlat). Distances are of float32. Of 1,000,000 made-up vectors of 64 numbers
+    it found 99 % of the ten nearest where 50,000 classes were apart, and 72 % where
+    they were mixed; the 4,000 lists took a minute to make on 2 busy cores, 10,000
+    queries 24 seconds.
 
     Args:
         features: float[images, d], finite.

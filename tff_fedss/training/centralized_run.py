@@ -1,6 +1,6 @@
 """Centralized run, in rounds, to stand beside federated runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -60,6 +60,7 @@ class CentralizedRun(StepRun):
         updates: str = "client_steps",
         initial_norm: float = models.INITIAL_NORM,
         logit_scale: float = models.LOGIT_SCALE,
+        learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None = None,
     ):
         """Starts at round 0.
 
@@ -73,6 +74,7 @@ class CentralizedRun(StepRun):
             updates: One of `CENTRALIZED_UPDATES`.
             initial_norm: Of the rows of W, see `models.initial_classifier`.
             logit_scale: The fixed scale of the cosine logits.
+            learning_rate_fn: See `algorithms.ClientTraining`.
 
         Raises:
             ValueError: If there are no such updates.
@@ -92,6 +94,7 @@ class CentralizedRun(StepRun):
         self._seed = seed
         self._updates = updates
         self._num_updates = 0
+        self._optimizer, self._learning_rate_fn = optimizer, learning_rate_fn
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
         """Replaces phi, to start from another than the initial one.
@@ -134,6 +137,9 @@ class CentralizedRun(StepRun):
         Returns:
             `loss`, `accuracy` and `num_examples`, as a federated run measures them.
         """
+        if self._learning_rate_fn is not None:
+            rate = self._learning_rate_fn(tf.constant(round_num - 1))
+            self._optimizer.learning_rate.assign(rate)
         num_updates = 1 if self._updates == "rounds" else self._client_steps(round_num)
         measured = self._do_steps(self._num_updates, num_updates)
         self._num_updates += num_updates

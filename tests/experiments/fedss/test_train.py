@@ -151,7 +151,10 @@ def test_a_run_that_collapses_says_so(run_train, tmp_path):
     "flags, message",
     [
         (["--client_learning_rate=nan"], "--client_learning_rate=nan: expected a fin"),
-        (["--server_learning_rate=inf"], "--server_learning_rate=inf: expected a fin"),
+        (
+            ["--server_optimizer=sgdm:learning_rate=inf"],
+            "learning_rate is a number of at least 0, found 'inf'; for example",
+        ),
         (
             ["--dataset=imagenet"],
             "--dataset=imagenet: expected one of glyphs, omniglot, ",
