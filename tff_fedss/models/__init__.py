@@ -31,6 +31,7 @@ from tff_fedss.models.keras_tools import (
     ModelSize,
     assign,
     inference,
+    keeping_keras_classes,
     model_size,
     values,
 )
@@ -124,6 +125,7 @@ __all__ = [
     "fetch_imagenet",
     "imagenet_file",
     "inference",
+    "keeping_keras_classes",
     "INITIAL_NORM",
     "LOGIT_SCALE",
     "initial_classifier",

@@ -81,7 +81,7 @@ def model_size(model_fn: Callable[[], tf.keras.Model]) -> ModelSize:
     Args:
         model_fn: Builds it. It is called inside a graph, where no weight gets a value.
     """
-    with tf.Graph().as_default(), _quiet():
+    with tf.Graph().as_default(), _quiet(), keeping_keras_classes():
         model = model_fn()
         outputs = [
             math.prod(layer.output_shape[1:]) for layer in model.layers if layer.weights
@@ -90,6 +90,29 @@ def model_size(model_fn: Callable[[], tf.keras.Model]) -> ModelSize:
             _FLOAT * sum(math.prod(v.shape.as_list()) for v in model.variables),
             _FLOAT * sum(outputs),
         )
+
+
+@contextlib.contextmanager
+def keeping_keras_classes() -> Iterator[None]:
+    """Gives Keras's classes their bases back after models were built in a graph.
+
+    A layer that is created in a graph of TensorFlow 1, as TFF has them, gives its class
+    another base, also for the models that are there already: until the next one is
+    created eagerly, these have no `get_weights`, and cannot be called.
+    """
+    bases = {cls: cls.__bases__ for cls in _subclasses(tf.keras.layers.Layer)}
+    try:
+        yield
+    finally:
+        for cls, own in bases.items():
+            if cls.__bases__ != own:
+                cls.__bases__ = own
+
+
+def _subclasses(cls: type) -> set[type]:
+    """All of them, also indirect ones."""
+    direct = set(cls.__subclasses__())
+    return direct.union(*map(_subclasses, direct))
 
 
 @contextlib.contextmanager
