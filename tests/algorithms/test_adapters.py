@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms.toy import NUM_CLASSES, build, make_cohort, to_tff, weights_of
+from tff_fedss import algorithms
 from tff_fedss.algorithms import adapters, aggregation
 
 # Phi is two numbers, d is 2, L is 3.
@@ -91,8 +92,9 @@ WRAPPERS = {
 }
 
 
-@pytest.mark.parametrize("is_joint", [True, False])
-@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize(
+    "name, is_joint", [*((name, True) for name in WRAPPERS), ("clip", False)]
+)
 def test_clipping_and_zeroing(name, is_joint):
     wrap = WRAPPERS[name]
     sparse, dense = check_equals_dense(
@@ -103,12 +105,12 @@ def test_clipping_and_zeroing(name, is_joint):
     assert is_joint or np.abs(plain[0][0] - sparse[0][0]).max() > 0.1
 
 
-UNIFORM = tff.aggregators.UnweightedMeanFactory()
+MEAN, UNIFORM = tff.aggregators.MeanFactory(), tff.aggregators.UnweightedMeanFactory()
 SECURE = tff.aggregators.SecureSumFactory(20.0)
 # The sum of all, of integers, for clients and weights.
 SECURELY = tff.learning.secure_aggregator(zeroing=False, clipping=False)
 FACTORIES = {
-    "mean": tff.aggregators.MeanFactory(),
+    "mean": MEAN,
     "uniform mean": UNIFORM,
     "robust": tff.learning.robust_aggregator(),
     "secure sum": SECURE,
@@ -116,11 +118,10 @@ FACTORIES = {
 }
 
 
-@pytest.mark.parametrize("is_joint", [True, False])
 @pytest.mark.parametrize("name", FACTORIES)
-def test_any_factory_over_the_union(name, is_joint):
+def test_any_factory_over_the_union(name):
     factory = FACTORIES[name]
-    check_equals_dense(adapters.UnionRowsFactory(factory, 6), factory, is_joint)
+    check_equals_dense(adapters.UnionRowsFactory(factory, 6), factory, True)
 
 
 def test_quantization_over_the_union():
@@ -165,9 +166,14 @@ def private(name, specs):
     )
 
 
-@pytest.mark.parametrize("is_joint", [True, False])
 @pytest.mark.parametrize(
-    "name", ["gaussian", "adaptive gaussian", "tree", "adaptive tree"]
+    "name, is_joint",
+    [
+        ("gaussian", False),
+        ("adaptive gaussian", True),
+        ("tree", True),
+        ("adaptive tree", False),
+    ],
 )
 def test_differential_privacy(name, is_joint):
     """Without noise; the tree with the noise of its seed, on all rows."""
@@ -230,6 +236,23 @@ def test_what_does_not_fit(make, message):
 
 
 @pytest.mark.parametrize(
+    "factory",
+    [
+        UNIFORM,
+        adapters.UnionRowsFactory(UNIFORM, 6),
+        aggregation.ScatteredRowsFactory(UNIFORM, 13),
+        adapters.WrappedRowsFactory(
+            WRAPPERS["clip"], adapters.UnionRowsFactory(UNIFORM, 6)
+        ),
+    ],
+)
+def test_what_ignores_weights_says_so(factory):
+    with pytest.raises(ValueError, match="which knows no weights"):
+        algorithms.ServerUpdate(rows_aggregator=factory)
+    algorithms.ServerUpdate(rows_aggregator=factory, client_weighting="uniform")
+
+
+@pytest.mark.parametrize(
     "make",
     [
         lambda: PRIVATE.gaussian_fixed(0.5, 3, clip=1.0),
@@ -246,7 +269,6 @@ def test_a_round_of_each():
     """What bounds nothing is the default; each works in a process."""
     tff_clip = functools.partial(tff.aggregators.clipping_factory, 1e6)
     exact = adapters.WrappedRowsFactory(tff_clip)
-    secure = adapters.UnionRowsFactory(SECURELY, 13)
 
     def after(**server):
         process = build(**server)
@@ -257,8 +279,13 @@ def test_a_round_of_each():
     clipped, metrics = after(joint_aggregator=exact)
     np.testing.assert_allclose(clipped, default, rtol=1e-5, atol=1e-6)
     assert metrics["clipped_count"] == 0
-    securely, _ = after(joint_aggregator=secure)
-    np.testing.assert_allclose(securely, default, rtol=1e-5, atol=1e-5)
+    over_union, _ = after(joint_aggregator=adapters.UnionRowsFactory(MEAN, 13))
+    np.testing.assert_allclose(over_union, default, rtol=1e-5, atol=1e-6)
+    # W is dense in FullSoftmax, and TFF's own serves as it is.
+    dense, _ = after(method="full_softmax")
+    clipped, metrics = after(method="full_softmax", joint_aggregator=tff_clip(MEAN))
+    np.testing.assert_allclose(clipped, dense, rtol=1e-5, atol=1e-6)
+    assert metrics["clipped_count"] == 0
     noised = adapters.NoisedRowsFactory(PRIVATE.gaussian_fixed(0.1, 3, 1.0), 13)
     private_, _ = after(joint_aggregator=noised, client_weighting="uniform")
     assert np.all(private_ != default)

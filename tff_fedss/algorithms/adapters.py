@@ -58,7 +58,9 @@ class WrappedRowsFactory(tff.aggregators.WeightedAggregationFactory):
         inner: aggregation.Factory | None = None,
     ):
         if inner is not None:
-            inner = aggregation.weighted(aggregation.check_factory("inner", inner))
+            aggregation.check_factory("inner", inner)
+        self.inner = inner
+        self.allows_no_clients = getattr(inner, "allows_no_clients", False)
         self._outer = wrap(_KeyedFactory(inner))
         if not isinstance(self._outer, tff.aggregators.WeightedAggregationFactory):
             raise TypeError(
@@ -101,7 +103,7 @@ class _KeyedWeight(NamedTuple):
 class _KeyedFactory(tff.aggregators.WeightedAggregationFactory):
     """Puts rows and keys together again, and aggregates them."""
 
-    def __init__(self, inner: tff.aggregators.WeightedAggregationFactory | None):
+    def __init__(self, inner: aggregation.Factory | None):
         self._inner = inner
 
     def create(
@@ -114,7 +116,7 @@ class _KeyedFactory(tff.aggregators.WeightedAggregationFactory):
 
         sparse_type = join.type_signature.result[0]
         inner = self._inner or aggregation.default_factory(sparse_type)
-        process = inner.create(*join.type_signature.result)
+        process = aggregation.weighted(inner).create(*join.type_signature.result)
 
         @tff.federated_computation(
             process.initialize.type_signature.result,
@@ -141,8 +143,8 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
     Args:
         inner: A factory over float32[u, d], or over `ModelDelta(phi, float32[u, d])`,
-            such as `tff.learning.secure_aggregator()`. An unweighted one ignores the
-            clients' weights: use it with `client_weighting="uniform"`.
+            such as `tff.learning.secure_aggregator()`. An unweighted one needs
+            `client_weighting="uniform"`.
         union_size: u, the most classes that the clients of a round may have in all; K L
             is always enough. A round with more fails.
 
@@ -152,7 +154,7 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
     """
 
     def __init__(self, inner: aggregation.Factory, union_size: int):
-        self._inner = aggregation.check_factory("inner", inner)
+        self.inner = aggregation.check_factory("inner", inner)
         errors.check_range("union_size", union_size, 1)
         self._union_size = union_size
 
@@ -187,7 +189,7 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
             rows = tf.scatter_nd(place[:, tf.newaxis], w.rows, [size, embedding_dim])
             return _with_w(value, rows)
 
-        process = aggregation.weighted(self._inner).create(
+        process = aggregation.weighted(self.inner).create(
             align.type_signature.result, weight_type
         )
         if "dp_event" in str(process.initialize.type_signature.result):

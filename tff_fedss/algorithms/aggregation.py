@@ -218,8 +218,8 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
     rows a client has: secure sums, noise, medians. Each client holds and sends [n, d].
 
     Args:
-        inner: A factory over float32[n, d]. An unweighted one ignores the clients'
-            weights: use it with `client_weighting="uniform"`.
+        inner: A factory over float32[n, d]. An unweighted one needs
+            `client_weighting="uniform"`.
         num_classes: n.
 
     Raises:
@@ -227,7 +227,7 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
     """
 
     def __init__(self, inner: Factory, num_classes: int):
-        self._inner = check_factory("inner", inner)
+        self.inner = check_factory("inner", inner)
         self._num_classes = num_classes
 
     def create(
@@ -243,7 +243,7 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
                 value.keys[:, tf.newaxis], value.rows, [num_classes, embedding_dim]
             )
 
-        process = weighted(self._inner).create(
+        process = weighted(self.inner).create(
             scatter.type_signature.result, weight_type
         )
 
@@ -313,6 +313,14 @@ def weighted(factory: Factory) -> tff.aggregators.WeightedAggregationFactory:
     if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
         return tff.aggregators.as_weighted_aggregator(factory)
     return factory
+
+
+def uses_weights(factory: Factory) -> bool:
+    """Whether the weights of clients count, in an adapter also for what is inside."""
+    inner = getattr(factory, "inner", None)
+    return isinstance(factory, tff.aggregators.WeightedAggregationFactory) and (
+        inner is None or uses_weights(inner)
+    )
 
 
 def check_factory(name: str, factory: Any) -> Factory:

@@ -188,11 +188,12 @@ class ServerUpdate:
             if factory is None:
                 continue
             aggregation.check_factory(name, factory)
-            if self.client_weighting != "uniform" and not isinstance(
-                factory, tff.aggregators.WeightedAggregationFactory
+            if self.client_weighting != "uniform" and not aggregation.uses_weights(
+                factory
             ):
+                inner = getattr(factory, "inner", factory)
                 raise ValueError(
-                    f"{name} is a {type(factory).__name__}, which knows no weights: "
+                    f"{name} is a {type(inner).__name__}, which knows no weights: "
                     'give client_weighting="uniform", too.'
                 )
 

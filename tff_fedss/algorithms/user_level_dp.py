@@ -19,10 +19,9 @@ that client would be seen with certainty, at any epsilon and whatever the noise.
 server: the server itself sees requests and updates. The noise is drawn from a seed, so
 that a resumed run ends in the same bytes: whoever knows the seed can take it off again.
 
-TFF's `DifferentiallyPrivateFactory` does not serve: it clips all tensors of a value,
-and so the keys of sparse rows; its Gaussian noise knows no seed; and its noise has the
-shape of a client's value, [L, d], not [n, d]. The trees and the generator are
-TensorFlow Privacy's.
+TFF's `DifferentiallyPrivateFactory` does the same through `adapters.NoisedRowsFactory`,
+but for the seed, which its Gaussian noise does not know. The trees and the generator
+are TensorFlow Privacy's.
 """
 
 import collections
