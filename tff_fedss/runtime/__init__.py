@@ -15,10 +15,15 @@ from tff_fedss.runtime.errors import (
     WorkerError,
 )
 from tff_fedss.runtime.gpus import clients_per_device, configure_gpus
-from tff_fedss.runtime.in_process import InProcessContext, set_in_process_context
+from tff_fedss.runtime.in_process import (
+    AsyncInProcessContext,
+    InProcessContext,
+    set_in_process_context,
+)
 from tff_fedss.runtime.native import NativeContext, set_native_context
 
 __all__ = [
+    "AsyncInProcessContext",
     "ClientError",
     "ClusterContext",
     "ComputationError",

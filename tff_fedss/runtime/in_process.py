@@ -16,6 +16,7 @@ Memory is flat over the rounds but for what TensorFlow keeps itself: with Python
 a round of 8 clients with a small network (tests/runtime/test_memory.py).
 """
 
+import asyncio
 import concurrent.futures
 import functools
 import os
@@ -377,6 +378,28 @@ class InProcessContext(tff.framework.SyncContext):
             self.client_devices |= invocation.client_devices
             self.trained_on_host |= invocation.trained_on_host
             return self._converter.to_python(result, result_type)
+
+
+class AsyncInProcessContext(tff.framework.AsyncContext):
+    """An asynchronous TFF context around an `InProcessContext`.
+
+    `tff.program.NativeFederatedContext` takes it. A thread of its own computes, one
+    computation after another, in the order in which they are invoked.
+
+    Args:
+        context: Where computations run; by default a new `InProcessContext`.
+    """
+
+    def __init__(self, context: InProcessContext | None = None):
+        self._context = context or InProcessContext()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1)
+
+    async def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+        """Runs a computation; called by TFF. See `InProcessContext.invoke`."""
+        if asyncio.iscoroutine(arg):
+            arg = await arg  # TFF makes one where an argument has others in it.
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._context.invoke, comp, arg)
 
 
 def _full_name(device: str) -> str:

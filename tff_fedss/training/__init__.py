@@ -25,6 +25,7 @@ from tff_fedss.training.federated_run import (
 )
 from tff_fedss.training.leap_run import Embedding, InTurnEmbedding, LeapRun
 from tff_fedss.training.loop import train
+from tff_fedss.training.program import DataSource, for_programs
 from tff_fedss.training.progress import Progress
 from tff_fedss.training.provenance import processor
 from tff_fedss.training.results_folder import ResultsFolder
@@ -38,6 +39,7 @@ __all__ = [
     "SAMPLINGS",
     "CentralizedRun",
     "Checkpoints",
+    "DataSource",
     "Embedding",
     "EmbeddingProcess",
     "FederatedRun",
@@ -62,4 +64,5 @@ __all__ = [
     "read_arrays",
     "train",
     "warm_start",
+    "for_programs",
 ]

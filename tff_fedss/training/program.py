@@ -1,0 +1,139 @@
+"""What the program loops of `tff.learning.programs` need of a task and a process.
+
+A client's argument there is one data set (`tff.program.NativeFederatedContext` of TFF
+0.87 loses clients whose arguments are structures), so its seed stands beside each
+example; and metrics are looked for at client_work/train.
+"""
+
+import collections
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_fedss.tasks import FederatedTask
+from tff_fedss.training.federated_run import client_selection_fn
+
+_SEED = "seed"
+
+
+def for_programs(
+    process: tff.learning.templates.LearningProcess,
+) -> tff.learning.templates.LearningProcess:
+    """Makes the process that `tff.learning.programs.train_model` takes.
+
+    Args:
+        process: From `algorithms.build_fedss`, without positives or permanent seeds.
+
+    Returns:
+        The process, with the same weights after each round. A client's argument is a
+        data set of {"image", "label", "seed"}, with the client's seed, int32[2], in all
+        examples; metrics are in `metrics["client_work"]["train"]`.
+
+    Raises:
+        ValueError: If clients have other arguments than "data" and "seed".
+    """
+    state_type, clients_type = process.next.type_signature.parameter
+    names = tff.structure.name_list(clients_type.member)
+    if names != ["data", _SEED]:
+        raise ValueError(
+            f"clients have {' and '.join(names)}, expected data and seed: give "
+            "ClassSets with_positives=False and no permanent class sets."
+        )
+    element_type = clients_type.member.data.element
+    packed_type = tff.SequenceType(
+        collections.OrderedDict(
+            tff.structure.iter_elements(element_type),
+            **{_SEED: tff.TensorType(np.int32, [2])},
+        )
+    )
+
+    @tff.tensorflow.computation(packed_type)
+    def unpack(data):
+        seed = data.take(1).reduce(tf.zeros([2], tf.int32), lambda _, e: e[_SEED])
+        return collections.OrderedDict(data=data.map(_without_seed), seed=seed)
+
+    @tff.tensorflow.computation(process.next.type_signature.result.metrics.member)
+    def nest(metrics):
+        return collections.OrderedDict(
+            client_work=collections.OrderedDict(train=metrics)
+        )
+
+    @tff.federated_computation(state_type, tff.FederatedType(packed_type, tff.CLIENTS))
+    def next_round(state, clients):
+        output = process.next(state, tff.federated_map(unpack, clients))
+        metrics = tff.federated_map(nest, output.metrics)
+        return tff.learning.templates.LearningProcessOutput(output.state, metrics)
+
+    return tff.learning.templates.LearningProcess(
+        process.initialize,
+        next_round,
+        process.get_model_weights,
+        process.set_model_weights,
+    )
+
+
+def _without_seed(example: Any) -> Any:
+    return collections.OrderedDict((k, v) for k, v in example.items() if k != _SEED)
+
+
+class DataSource(tff.program.FederatedDataSource):
+    """The clients of a task, in the cohorts that a `FederatedRun` of this seed has.
+
+    An iterator knows the round alone, so that a program that resumes takes the cohort
+    that comes next.
+    """
+
+    def __init__(
+        self,
+        process: tff.learning.templates.LearningProcess,
+        task: FederatedTask,
+        seed: int,
+    ):
+        """Makes the source of a process for a task.
+
+        Args:
+            process: From `for_programs`.
+            task: The task.
+            seed: Of the cohorts and of the clients' draws.
+        """
+        self._type = process.next.type_signature.parameter[1]
+
+        class Iterator(tff.program.FederatedDataSourceIterator):
+            """Of this source: TFF makes one from bytes by its class alone."""
+
+            federated_type = self._type
+
+            def __init__(self, round_num: int):
+                self._round_num = round_num
+
+            def select(self, k: int | None = None) -> list[tf.data.Dataset]:
+                """Returns the arguments of k clients, of the next round."""
+                self._round_num += 1
+                clients = client_selection_fn(task, k, seed)(self._round_num)
+                return [_packed(client["data"], client["seed"]) for client in clients]
+
+            @classmethod
+            def from_bytes(cls, buffer: bytes) -> "Iterator":
+                """Returns the iterator that `to_bytes` has written."""
+                return cls(int(buffer))
+
+            def to_bytes(self) -> bytes:
+                """Writes the round."""
+                return str(self._round_num).encode()
+
+        self._iterator_class = Iterator
+
+    @property
+    def federated_type(self) -> tff.FederatedType:
+        """The type of the clients' argument of the process."""
+        return self._type
+
+    def iterator(self) -> tff.program.FederatedDataSourceIterator:
+        """Returns an iterator that begins with the first round."""
+        return self._iterator_class(0)
+
+
+def _packed(data: tf.data.Dataset, seed: np.ndarray) -> tf.data.Dataset:
+    return data.map(lambda example: collections.OrderedDict(example, **{_SEED: seed}))
