@@ -40,8 +40,8 @@ class WrappedRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
     Args:
         wrap: From a weighted factory to the one around it: any composition of
-            `tff.aggregators.clipping_factory`, `zeroing_factory` and
-            `add_measurements`, with norms that are fixed or estimated.
+            `tff.aggregators.clipping_factory` and `zeroing_factory`, with norms that
+            are fixed or estimated.
         inner: What adds afterwards, a factory over `SparseRows` or `ModelDelta`; None:
             the weighted mean of line 12.
 
@@ -231,8 +231,8 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
     anyway, adds them up, and the noise to phi and to all of [n, d]. Noise on the rows
     that were asked for would protect nobody (see `user_level_dp`).
 
-    Gaussian noise of TFF's has no seed: a resumed run draws other noise. That of
-    `user_level_dp.PrivateMeanFactory` has one, and `privacy.accounting` is made for it.
+    Runs that resume want `user_level_dp.PrivateMeanFactory`: Gaussian noise of TFF's has
+    no seed, and the state of its trees grows, which `training.Checkpoints` refuses.
 
     Args:
         private: By `gaussian_fixed`, `gaussian_adaptive`, `tree_aggregation` or
