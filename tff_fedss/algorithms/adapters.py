@@ -81,16 +81,11 @@ class WrappedRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
         process = self._outer.create(*set_keys_aside.type_signature.result)
 
-        @tff.federated_computation(
-            process.initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
         def next_round(state, value, weight):
             values, keyed = tff.federated_map(set_keys_aside, (value, weight))
             return process.next(state, values, keyed)
 
-        return tff.templates.AggregationProcess(process.initialize, next_round)
+        return aggregation.around(process, next_round, value_type, weight_type)
 
 
 class _KeyedWeight(NamedTuple):
@@ -118,16 +113,11 @@ class _KeyedFactory(tff.aggregators.WeightedAggregationFactory):
         inner = self._inner or aggregation.default_factory(sparse_type)
         process = aggregation.weighted(inner).create(*join.type_signature.result)
 
-        @tff.federated_computation(
-            process.initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
         def next_round(state, value, weight):
             sparse, plain = tff.federated_map(join, (value, weight))
             return process.next(state, sparse, plain)
 
-        return tff.templates.AggregationProcess(process.initialize, next_round)
+        return aggregation.around(process, next_round, value_type, weight_type)
 
 
 class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
@@ -205,11 +195,6 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
             rows = _w_of(result)[: tf.size(union)]
             return _with_w(result, SparseRows(union, rows))
 
-        @tff.federated_computation(
-            process.initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
         def next_round(state, value, weight):
             union = union_of(_w_of(value).keys)
             padded = tff.federated_broadcast(tff.federated_map(pad, union))
@@ -221,7 +206,7 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
                 output.measurements,
             )
 
-        return tff.templates.AggregationProcess(process.initialize, next_round)
+        return aggregation.around(process, next_round, value_type, weight_type)
 
 
 class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -231,8 +216,8 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
     anyway, adds them up, and the noise to phi and to all of [n, d]. Noise on the rows
     that were asked for would protect nobody (see `user_level_dp`).
 
-    Runs that resume want `user_level_dp.PrivateMeanFactory`: Gaussian noise of TFF's has
-    no seed, and the state of its trees grows, which `training.Checkpoints` refuses.
+    A run that is to resume takes `user_level_dp.PrivateMeanFactory`: TFF's Gaussian
+    noise has no seed, and its trees' state grows, which `training.Checkpoints` refuses.
 
     Args:
         private: By `gaussian_fixed`, `gaussian_adaptive`, `tree_aggregation` or
@@ -303,9 +288,9 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
             )
             return state, result, query.derive_metrics(state)
 
-        @tff.federated_computation
-        def initialize():
-            return tff.federated_eval(initial_state, tff.SERVER)
+        initialize = tff.federated_computation(
+            lambda: tff.federated_eval(initial_state, tff.SERVER)
+        )
 
         @tff.federated_computation(
             initialize.type_signature.result,

@@ -247,15 +247,10 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
             scatter.type_signature.result, weight_type
         )
 
-        @tff.federated_computation(
-            process.initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
         def next_round(state, value, weight):
             return process.next(state, tff.federated_map(scatter, value), weight)
 
-        return tff.templates.AggregationProcess(process.initialize, next_round)
+        return around(process, next_round, value_type, weight_type)
 
 
 class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
@@ -306,6 +301,26 @@ def default_factory(value_type: tff.Type) -> tff.aggregators.WeightedAggregation
     if hasattr(value_type, "phi"):
         return PhiAndRowsFactory(mean_factory(), default_factory(value_type.w))
     return SparseRowsFactory() if hasattr(value_type, "rows") else mean_factory()
+
+
+def around(
+    process: tff.templates.AggregationProcess,
+    next_round: Callable[[Any, Any, Any], Any],
+    value_type: tff.Type,
+    weight_type: tff.Type,
+) -> tff.templates.AggregationProcess:
+    """Returns a process with the state of another, for other values and weights.
+
+    `next_round` is (state, clients' values, their weights) -> what the `next` of the
+    process returns, inside of a `tff.federated_computation`.
+    """
+    typed = tff.federated_computation(
+        next_round,
+        process.initialize.type_signature.result,
+        tff.FederatedType(value_type, tff.CLIENTS),
+        tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    return tff.templates.AggregationProcess(process.initialize, typed)
 
 
 def weighted(factory: Factory) -> tff.aggregators.WeightedAggregationFactory:

@@ -53,15 +53,10 @@ def build_aggregation(
     if weigh is None:
         return process
 
-    @tff.federated_computation(
-        process.initialize.type_signature.result,
-        tff.FederatedType(delta_type, tff.CLIENTS),
-        tff.FederatedType(weight_type, tff.CLIENTS),
-    )
     def next_round(state, value, weight):
         return process.next(state, value, tff.federated_map(weigh, weight))
 
-    return tff.templates.AggregationProcess(process.initialize, next_round)
+    return aggregation.around(process, next_round, delta_type, weight_type)
 
 
 def _check_takes_rows(name: str, factory: aggregation.Factory | None) -> None:
