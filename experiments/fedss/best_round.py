@@ -33,44 +33,49 @@ def column(config: RunConfig) -> str:
     return metric if config.on_validation else f"validation_{metric}"
 
 
-def hold_out(
+def load(
     config: _ConfigT,
-) -> tuple[_ConfigT, FederatedDataset | None, list[str]]:
-    """Keeps validation clients apart where the best round is to be kept.
+) -> tuple[_ConfigT, FederatedDataset, FederatedDataset | None, list[str]]:
+    """Loads the data, with validation clients where the best round is to be kept.
 
     Args:
         config: With the defaults of its data set.
 
     Returns:
         The flags, with `keep` and, if it is "best", with a share of validation clients;
-        a data set whose test are their images, None if there is none or the run
-        measures on them anyway; and a line for the user where the data decided.
+        the data set; the same whose test are the validation clients' images, None if
+        there are none or the run measures on them anyway; and a line for the user where
+        the data decided.
 
     Raises:
         InvalidInputError: If the data are not there, or damaged, or have no validation
             clients although the flags ask for the best round.
     """
+    last = dataclasses.replace(config, keep="last")
     if not may_be_kept(config):
-        return dataclasses.replace(config, keep="last"), None, []
+        return last, run_parts.load_dataset(last), None, []
     share = config.validation_share or _VALIDATION_SHARE
     best = dataclasses.replace(config, keep="best", validation_share=share)
     if config.on_validation:
-        return best, None, []
+        return best, run_parts.load_dataset(best), None, []
     is_asked_for = config.keep is not None or config.patience is not None
     try:
-        dataset = run_parts.load_dataset(dataclasses.replace(best, on_validation=True))
-        if is_asked_for or dataset.num_clients + 1 >= _FEWEST_CLIENTS:
+        dataset = run_parts.load_dataset(best)
+        validation = dataset.on_validation()
+        if is_asked_for:
+            return best, dataset, validation, []
+        if dataset.num_clients + 1 >= _FEWEST_CLIENTS:
             line = (
                 f"--keep=best --validation_share={share:g}: the weights are those of "
                 "the round that is best for clients kept apart."
             )
-            return best, dataset, [] if is_asked_for else [line]
+            return best, dataset, validation, [line]
         why = f"there are fewer than {_FEWEST_CLIENTS} clients"
     except splits.NoValidationError as error:
         if is_asked_for:
             raise
         why = str(error).rstrip(".")
-    return dataclasses.replace(config, keep="last"), None, [f"--keep=last: {why}."]
+    return last, run_parts.load_dataset(last), None, [f"--keep=last: {why}."]
 
 
 class KeptRound:
@@ -87,13 +92,13 @@ class KeptRound:
         self,
         config: RunConfig,
         task: tasks.FederatedTask,
-        dataset: FederatedDataset | None,
+        validation: FederatedDataset | None,
     ):
-        """Takes what `hold_out` has returned, and the task of the run."""
+        """Takes what `load` has returned, and the task of the run."""
         self.is_best = config.keep == "best"
         self._column = column(config)
         self._patience = config.patience
-        self._task = dataset and type(task)(dataset, task.feature_extractor_fn)
+        self._task = validation and type(task)(validation, task.feature_extractor_fn)
 
     def measure(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Measures on validation clients what the task measures on the test."""

@@ -72,8 +72,9 @@ def train_methods(config: RunConfig) -> str:
     if (summary := folder.summary("table")) is not None:
         return summary
     check_placement = runtime_config.install(config)
-    config, validation, notes = best_round.hold_out(config)
-    config, task, chosen = run_parts.load_task(config, methods)
+    run_parts.check_memory(config, methods)
+    config, dataset, validation, notes = best_round.load(config)
+    config, task, chosen = run_parts.make_task(config, methods, dataset)
     kept = best_round.KeptRound(config, task, validation)
     model, loaded = starting_point.initial(config, task)
     num_w = task.dataset.num_classes * config.embedding_dim

@@ -56,26 +56,41 @@ def client_fn(
 def load_task(
     config: _ConfigT, methods: Sequence[str]
 ) -> tuple[_ConfigT, tasks.FederatedTask, list[str]]:
-    """Loads the data set and checks that the methods can be run on it.
+    """Loads the data set and makes the task, see `make_task`.
+
+    Raises:
+        InvalidInputError: If the data are not there, or damaged, or do not go with the
+            other flags.
+    """
+    check_memory(config, methods)
+    return make_task(config, methods, load_dataset(config))
+
+
+def check_memory(config: RunConfig, methods: Sequence[str]) -> None:
+    """Checks that there is memory for what the flags alone ask for."""
+    memory.check(
+        memory_needs.images(1, config.image_size or 0),
+        device_needs=memory_needs.classifiers(
+            [METHODS[method] for method in methods],
+            config.chosen("dataset").options.get("num_classes", 2),
+            config.embedding_dim,
+        ),
+    )
+
+
+def make_task(
+    config: _ConfigT, methods: Sequence[str], dataset: FederatedDataset
+) -> tuple[_ConfigT, tasks.FederatedTask, list[str]]:
+    """Checks that the methods can be run on the data, and makes the task.
 
     Returns:
         The flags with the defaults of the data, the task, and what was chosen by the
         data, see `data_defaults.filled`.
 
     Raises:
-        InvalidInputError: If the data are not there, or damaged, or do not go with the
-            other flags.
+        InvalidInputError: If the data do not go with the flags.
     """
     asked = [METHODS[method] for method in methods]
-    memory.check(
-        memory_needs.images(1, config.image_size or 0),
-        device_needs=memory_needs.classifiers(
-            asked,
-            config.chosen("dataset").options.get("num_classes", 2),
-            config.embedding_dim,
-        ),
-    )
-    dataset = load_dataset(config)
     config, chosen = data_defaults.filled(config, dataset, methods)
     if config.clients_per_round > dataset.num_clients:
         raise InvalidInputError(

@@ -299,6 +299,12 @@ def hold_out_clients(
             test_is_unseen=False,
             unseen=None,
         )
+    else:
+        test = dict(
+            on_validation=lambda: hold_out_clients(
+                dataset, validation_share, on_validation=True, seed=seed
+            )
+        )
     return dataclasses.replace(
         dataset,
         train=clients.Counted(

@@ -85,6 +85,9 @@ def test_their_known_classes_take_the_place_of_the_test():
     # Of each of the two, the class that only it has is left out.
     assert 0 < len(expected) <= len(theirs) - 6
     assert examples_of(apart.test_examples()) == expected
+    measured = splits.hold_out_clients(dataset, 0.4).on_validation()
+    assert examples_of(measured.test_examples()) == expected
+    assert apart.on_validation is None and dataset.on_validation is None
     assert apart.test.num_examples == len(expected)
     assert not apart.test_is_unseen
     assert f"left out: {len(theirs) - len(expected)} of their images" in apart.note

@@ -5,6 +5,7 @@ from tests.datasets.images import own_images
 from tff_fedss.datasets import images
 from tff_fedss.datasets.federated.partitioners import Classes, Iid, Natural
 from tff_fedss.datasets.images import layout
+from tff_fedss.datasets.images.federated import _with_validation
 from tff_fedss.errors import InvalidInputError
 
 CLASSES, EACH, CLIENTS = 8, 10, 4
@@ -124,6 +125,9 @@ def test_validation_clients_are_apart(index):
     assert expected
     np.testing.assert_array_equal(np.sort(held_out), np.sort(expected))
     assert on_them.train.client_ids == apart.train.client_ids
+    again = _with_validation(index, test="images", validation_share=0.3)
+    assert again.fingerprint() == apart.fingerprint()
+    assert again.on_validation().fingerprint() == on_them.fingerprint()
 
 
 def test_validation_of_retrieval_takes_all_their_images(index):

@@ -70,6 +70,9 @@ class FederatedDataset:
         unseen: Images of classes that nobody has, neither a client nor `public`, labels
             from 0 on, to retrieve among each other. None if there are none.
         class_names: What the n classes are called, by label; None if nothing says it.
+        on_validation: Returns the same data set whose test are the images of the
+            clients that are held out for validation. None: none are, or they are the
+            test already.
         note: What else a person should know about the split, for `summary`.
         contents: Returns what is in the fingerprint beyond the counts of clients, see
             `fingerprint.of`. None: what is in memory, or some clients' examples, and
@@ -87,6 +90,7 @@ class FederatedDataset:
     public: HeldOut | None = None
     unseen: HeldOut | None = None
     class_names: Sequence[str] | None = None
+    on_validation: Callable[[], "FederatedDataset"] | None = None
     note: str = ""
     contents: Callable[[], Mapping[str, Any]] | None = None
 

@@ -1,5 +1,7 @@
 """Labelled images of any origin as a federated data set."""
 
+import dataclasses
+import functools
 import os
 from typing import Any, Literal
 
@@ -159,7 +161,7 @@ def load_folder(
     Raises:
         InvalidInputError: As `index.load` and `load`.
     """
-    return load(open_folder(data_dir, folders, **options), **options)
+    return _with_validation(open_folder(data_dir, folders, **options), **options)
 
 
 def load_tfds(
@@ -189,7 +191,17 @@ def load_tfds(
     from tff_fedss.datasets.images import tfds_index
 
     images = tfds_index.load(name, data_dir, image=image, label=label, client=client)
-    return load(images, **options)
+    return _with_validation(images, **options)
+
+
+def _with_validation(images: index.ImageIndex, **options: Any) -> FederatedDataset:
+    """Loads images, and also says how to measure on the validation clients'."""
+    dataset = load(images, **options)
+    if not options.get("validation_share") or options.get("on_validation"):
+        return dataset
+    options["on_validation"] = True
+    again = functools.partial(load, images, **options)
+    return dataclasses.replace(dataset, on_validation=again)
 
 
 def open_folder(
