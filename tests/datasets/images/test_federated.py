@@ -28,9 +28,9 @@ def index(tmp_path_factory):
     return images.load_index(root / "data", cache_dir=root / "cache")
 
 
-def load(index, **options):
+def load(index, by=images.federated, **options):
     options = {"partition": Iid(4), "image_size": 10, "resize_size": 12, **options}
-    return images.federated(index, **options)
+    return by(index, **options)
 
 
 def labels_of(data):
@@ -125,7 +125,7 @@ def test_validation_clients_are_apart(index):
     assert expected
     np.testing.assert_array_equal(np.sort(held_out), np.sort(expected))
     assert on_them.train.client_ids == apart.train.client_ids
-    again = _with_validation(index, test="images", validation_share=0.3)
+    again = load(index, by=_with_validation, test="images", validation_share=0.3)
     assert again.fingerprint() == apart.fingerprint()
     assert again.on_validation().fingerprint() == on_them.fingerprint()
 
