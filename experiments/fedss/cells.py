@@ -393,6 +393,43 @@ TABLES = {
         "spreadout_mini",
         seeds=(0,),
     ),
+    # No part of the paper: sampled softmax beside FedProx, and under other servers.
+    ("optimizers", "mini"): _table(
+        "FedProx, server optimizers and a schedule, at a size for 2 cores",
+        [
+            Cell(
+                f"omniglot_{name}",
+                {
+                    **_MINI_1,
+                    **_VALIDATION,
+                    "rounds": 100,
+                    "num_negatives": 20,
+                    "method": "fedss",
+                    **settings,
+                },
+                title,
+            )
+            for name, title, settings in (
+                ("sgdm", "FedSS, m = 20, SGD with momentum", {}),
+                ("cosine", "the same, cosine schedule", {"schedule": "cosine"}),
+                *(
+                    (f"prox_{mu}", f"FedProx, mu {mu}", {"method": f"fedprox:mu={mu}"})
+                    for mu in ("0.01", "1.0")
+                ),
+                *(
+                    (
+                        f"{kind}_{rate}",
+                        f"Fed{kind.title()}, rate {rate}",
+                        {"server_optimizer": f"{kind}:learning_rate={rate}"},
+                    )
+                    for kind in ("adam", "yogi")
+                    for rate in ("0.003", "0.03")
+                ),
+            )
+        ],
+        "optimizers_mini",
+        seeds=(0,),
+    ),
     ("learning_rate", "mini"): _table(
         "The client learning rate of the mini runs",
         [

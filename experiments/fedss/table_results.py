@@ -238,6 +238,8 @@ KIND = results_lib.RunKind(
             "logit_correction",
             "initial_norm",
             "client_learning_rate",
+            "schedule",
+            "server_optimizer",
             "train_top1",
         }
     ),
