@@ -80,10 +80,10 @@ def test_all_negatives_need_no_correction():
     np.testing.assert_array_equal(s.log_correction, 0.0)
 
 
-def partition_sums(logit_correction, num_draws=4000, n=50, m=6):
+def partition_sums(builder, num_draws=4000):
     """The partition sum over S_k for many draws of N_k, and the one over [n]."""
+    n = builder.num_classes
     logits = np.random.default_rng(0).normal(0, 1.5, n).astype(np.float32)
-    builder = class_sets.SampledClasses(n, m, 4, logit_correction)
 
     @tf.function
     def draw(seed):
@@ -95,19 +95,57 @@ def partition_sums(logit_correction, num_draws=4000, n=50, m=6):
     return sums, np.exp(logits.astype(np.float64)).sum()
 
 
-def test_the_inclusion_correction_makes_the_partition_sum_unbiased():
+@pytest.mark.parametrize(
+    "builder",
+    [
+        class_sets.SampledClasses(50, 6, 4, "inclusion"),
+        class_sets.PopularClasses(50, 12, 4),
+        class_sets.PopularClasses(50, 12, 4, np.linspace(1, 9, 50)),
+    ],
+    ids=["uniform", "log-uniform", "given"],
+)
+def test_corrections_make_the_partition_sum_unbiased(builder):
     # By the central limit theorem the mean of right sums is farther than 5 standard
     # errors off in one of 1.7 million sets of seeds; these seeds are fixed.
-    sums, full = partition_sums("inclusion")
+    sums, full = partition_sums(builder)
     standard_error = sums.std() / np.sqrt(len(sums))
     assert standard_error < 0.02 * full
     assert abs(sums.mean() - full) < 5 * standard_error
 
 
 def test_without_correction_the_partition_sum_is_biased():
-    sums, full = partition_sums("none")
+    sums, full = partition_sums(class_sets.SampledClasses(50, 6, 4, "none"))
     standard_error = sums.std() / np.sqrt(len(sums))
     assert sums.mean() < full - 50 * standard_error
+
+
+def test_popular_classes_come_as_often_as_they_should():
+    builder = class_sets.PopularClasses(8, 1, 2)
+    build = tf.function(lambda seed: builder.build(tf.constant([0, 5, 5]), seed))
+    sets = [build(tf.constant([seed, 0])) for seed in range(2000)]
+    negatives = [int(s.keys[s.is_member & ~s.is_positive][0]) for s in sets]
+    weights = np.log1p(1 / np.arange(1, 9))
+    weights[[0, 5]] = 0  # Those of the client.
+    expected = 2000 * weights / weights.sum()
+    counts = np.bincount(negatives, minlength=8)
+    assert counts[0] == counts[5] == 0
+    # 5 standard deviations of a binomial.
+    assert (np.abs(counts - expected) <= 5 * np.sqrt(expected) + 1e-9).all()
+    # One draw of q: its weight is 1 / q.
+    (correction,) = sets[0].log_correction[sets[0].is_member & ~sets[0].is_positive]
+    assert np.exp(correction) == pytest.approx(2000 / expected[negatives[0]], 1e-5)
+
+
+def test_popular_classes_of_a_client_that_has_all():
+    s = class_sets.PopularClasses(3, 4, 3).build(tf.constant([2, 0, 1]), SEED)
+    np.testing.assert_array_equal(s.keys, [0, 1, 2])
+    assert s.is_positive.numpy().all() and not s.log_correction.numpy().any()
+
+
+@pytest.mark.parametrize("popularity", [np.ones(4), [1, 1, 0], [1, 1, np.nan]])
+def test_popularities_are_checked(popularity):
+    with pytest.raises(ValueError, match="must be 3 finite numbers above 0, one for"):
+        class_sets.PopularClasses(3, 1, 1, popularity)
 
 
 def test_without_negatives_the_set_is_the_positives():

@@ -9,6 +9,7 @@ the model and nothing of other clients.
 import abc
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tff_fedss import errors, samplers
@@ -163,6 +164,77 @@ class SampledClasses(ClassSetBuilder):
         return assemble(self.size, positives, negatives, correction)
 
 
+class PopularClasses(ClassSetBuilder):
+    """S_k = P_k u N_k, where popular classes are negatives more often than others.
+
+    m classes are drawn with replacement from q over [n] without P_k; N_k are the
+    different ones. The logit of one that came up c times is raised by log(c / (m q)):
+    the sampled partition sum is an unbiased estimate of the full one (Eq. 3).
+
+    Args:
+        num_classes: n.
+        num_negatives: m, of each client and round; |N_k| <= m.
+        max_positives: The largest |P_k| of any client.
+        popularity: float[n], above 0: q is in proportion to it. None: log-uniform
+            (Zipf), as for classes that are numbered from the most popular one on:
+            log((c + 2) / (c + 1)), that of `tf.random.log_uniform_candidate_sampler`.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_negatives: int,
+        max_positives: int,
+        popularity: np.ndarray | None = None,
+    ):
+        errors.check_range("num_classes", num_classes, 1)
+        errors.check_range("max_positives", max_positives, 1, num_classes)
+        errors.check_range("num_negatives", num_negatives, 1)
+        if popularity is None:
+            popularity = np.log1p(1.0 / np.arange(1, num_classes + 1))
+        self._popularity = np.asarray(popularity, np.float64)
+        is_weight = np.isfinite(self._popularity) & (self._popularity > 0)
+        if self._popularity.shape != (num_classes,) or not is_weight.all():
+            raise ValueError(
+                f"popularity must be {num_classes} finite numbers above 0, one for "
+                "each class."
+            )
+        size = min(num_classes, max_positives + num_negatives)
+        super().__init__(num_classes, size, False)
+        self._num_negatives = num_negatives
+        self._max_positives = max_positives
+
+    def build(
+        self,
+        labels: tf.Tensor,
+        seed: tf.Tensor,
+        permanent_seed: tf.Tensor | None = None,
+    ) -> ClassSet:
+        """Draws a set; raises InvalidArgumentError where P_k does not fit."""
+        del permanent_seed
+        positives, others = split(labels, self.num_classes, self._max_positives)
+        none = tf.zeros_like(positives, tf.float64)
+        weights = tf.tensor_scatter_nd_update(
+            tf.constant(self._popularity), positives[:, tf.newaxis], none
+        )
+        ends = tf.cumsum(weights)
+        # None where a client has all classes.
+        num_drawn = self._num_negatives * tf.minimum(others, 1)
+        points = ends[-1] * tf.random.stateless_uniform(
+            [num_drawn], seed, dtype=tf.float64, alg="philox"
+        )
+        drawn = tf.searchsorted(ends, points, side="right")
+        negatives, _, counts = tf.unique_with_counts(drawn)
+        expected = self._num_negatives * tf.gather(weights, negatives) / ends[-1]
+        correction = tf.math.log(tf.cast(counts, tf.float64) / expected)
+        return assemble(
+            self.size, positives, negatives, tf.cast(correction, tf.float32)
+        )
+
+
 def split(
     labels: tf.Tensor, num_classes: int, max_positives: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -251,12 +323,16 @@ def assemble(
         size: L.
         positives: int32[p], the classes of P_k that are asked for, ascending.
         others: int32[m], the negatives.
-        log_correction: float32[], of a negative; None: none.
+        log_correction: Of the negatives: float32[], or float32[m] in their order; -log
+            of the expected number of times that one is in the set keeps the partition
+            sum unbiased. None: none.
         pretended: int32[q], what is asked for beside them and is in no softmax,
             ascending.
     """
     parts = [positives, others] + ([] if pretended is None else [pretended])
-    asked = tf.sort(tf.concat(parts, 0))
+    together = tf.concat(parts, 0)
+    order = tf.argsort(together)
+    asked = tf.gather(together, order)
     num_asked = tf.size(asked)
     keys = tf.gather(
         # A client without data has no class of its own to repeat.
@@ -270,6 +346,15 @@ def assemble(
     is_positive = is_member & contains(positives, keys)
     correction = tf.zeros([size])
     if log_correction is not None:
+        if log_correction.shape.rank:
+            of_each = tf.zeros_like(together, tf.float32)
+            first = tf.size(positives)
+            places = first + tf.range(tf.size(others))
+            of_each = tf.tensor_scatter_nd_update(
+                of_each, places[:, tf.newaxis], log_correction
+            )
+            padding = tf.zeros([size - num_asked])
+            log_correction = tf.concat([tf.gather(of_each, order), padding], 0)
         correction = tf.where(is_positive, 0.0, log_correction)
     return ClassSet(keys, is_asked, is_member, is_positive, correction)
 

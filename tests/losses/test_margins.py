@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.algorithms import partial_fc_twin
-from tff_fedss import losses
+from tests.algorithms import partial_fc_twin, toy
+from tff_fedss import class_sets, losses
 
 
 @pytest.mark.parametrize("kind", losses.MARGINS)
@@ -45,3 +45,35 @@ def test_ends_are_finite_and_logits_never_fall_with_the_cosine(kind):
     assert np.isfinite(logits).all() and np.isfinite(slopes).all()
     assert (np.diff(logits) > 0).all()
     assert (logits.numpy() <= 64 * cosines.numpy() + 1e-3).all()
+
+
+@pytest.mark.parametrize(
+    "build, of_target",
+    [
+        # CosFace, Eq. 4; ArcFace, Eq. 3 (no angle here is beyond pi - 0.5).
+        (losses.cosface_loss, lambda theta: np.cos(theta) - 0.4),
+        (losses.arcface_loss, lambda theta: np.cos(theta + 0.4)),
+    ],
+)
+def test_losses_are_those_of_the_papers(build, of_target):
+    rng = np.random.default_rng(0)
+    cosines = rng.uniform(-0.5, 0.95, (6, 5))
+    targets = np.array([0, 2, 1, 0, 2, 1])
+    is_member = np.array([True, True, True, True, False])
+    correction = np.array([0.0, 0.0, 0.0, 1.3, 7.0])
+    expected = []
+    for row, t in zip(cosines, targets, strict=True):
+        logits = 16 * np.where(np.arange(5) == t, of_target(np.arccos(row)), row)
+        terms = np.exp(logits + correction)[is_member]
+        expected.append(np.log(terms.sum()) - logits[t])
+    class_set = class_sets.ClassSet(
+        None, None, tf.constant(is_member), None, tf.constant(correction, tf.float32)
+    )
+    logits = tf.constant(16 * cosines, tf.float32)
+    found = build(0.4, scale=16.0)(logits, tf.constant(targets), class_set)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_without_a_margin_they_are_fedss():
+    process = toy.build("fedss", loss_fn=losses.cosface_loss(0.0))
+    toy.rounds_like_the_twin(process, "fedss", num_rounds=1)

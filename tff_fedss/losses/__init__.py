@@ -5,7 +5,7 @@ Those of FedSS are in `softmax`; they import nothing of the project.
 
 from tff_fedss.losses.info_nce import INFO_NCE_FORMS, info_nce_floor, info_nce_loss
 from tff_fedss.losses.magnet import magnet_loss
-from tff_fedss.losses.margins import MARGINS, Margin
+from tff_fedss.losses.margins import MARGINS, Margin, arcface_loss, cosface_loss
 from tff_fedss.losses.softmax import (
     LEFT_OUT,
     fedss_loss,
@@ -21,6 +21,8 @@ __all__ = [
     "INFO_NCE_FORMS",
     "MARGINS",
     "Margin",
+    "arcface_loss",
+    "cosface_loss",
     "fedss_loss",
     "info_nce_floor",
     "info_nce_loss",

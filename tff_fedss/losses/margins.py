@@ -13,9 +13,12 @@ the logit of its target; all other logits are scale * cos.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+from tff_fedss.losses.softmax import fedss_loss
 
 # Under the root of sin(theta) = sqrt(1 - cos^2): keeps its slope finite at cos = +-1,
 # and a rounded cosine beyond 1 from being a NaN. sin is then wrong by 3e-4 at most.
@@ -91,3 +94,43 @@ MARGINS = {
     "arcface_straight": arcface_straight,
     "cosface": cosface,
 }
+
+
+def cosface_loss(size: float = 0.35, scale: float = 20.0) -> Callable[..., tf.Tensor]:
+    """Sampled softmax with CosFace's margin, as `algorithms.ClientTraining.loss_fn`.
+
+    The loss of an example of class t is that of `softmax.fedss_loss`, where the logit
+    o_t = scale cos(theta_t) is scale (cos(theta_t) - size) (Wang et al., 2018, Eq. 4).
+
+    Args:
+        size: The margin m.
+        scale: s: the `logit_scale` of the `ClientTraining`, whose logits come in.
+    """
+    return _margin_loss(Margin("cosface", scale, size))
+
+
+def arcface_loss(size: float = 0.5, scale: float = 20.0) -> Callable[..., tf.Tensor]:
+    """Sampled softmax with ArcFace's margin, as `algorithms.ClientTraining.loss_fn`.
+
+    As `cosface_loss`, with scale cos(theta_t + size) (Deng et al., 2019, Eq. 3).
+
+    Args:
+        size: The margin m, in radians.
+        scale: See `cosface_loss`.
+    """
+    return _margin_loss(Margin("arcface", scale, size))
+
+
+def _margin_loss(margin: Margin) -> Callable[..., tf.Tensor]:
+    def loss_fn(logits: tf.Tensor, targets: tf.Tensor, class_set: Any) -> tf.Tensor:
+        is_target = tf.one_hot(targets, tf.shape(logits)[1], True, False, dtype=tf.bool)
+        cosines = tf.gather(logits, targets, batch_dims=1) / margin.scale
+        target_logits = margin.target_logits(cosines)[:, tf.newaxis]
+        return fedss_loss(
+            tf.where(is_target, target_logits, logits),
+            targets,
+            class_set.is_member,
+            class_set.log_correction,
+        )
+
+    return loss_fn
