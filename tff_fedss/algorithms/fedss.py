@@ -174,7 +174,9 @@ def _client_type(
     client_type = collections.OrderedDict(
         data=tff.SequenceType(
             collections.OrderedDict(
-                image=tff.TensorType(training.image_dtype.as_numpy_dtype, image_shape),
+                image=tff.TensorType(
+                    tf.as_dtype(training.image_dtype).as_numpy_dtype, image_shape
+                ),
                 label=tff.TensorType(np.int32),
             )
         ),

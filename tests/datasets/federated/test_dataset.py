@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.simulation.datasets import sql_client_data_utils
 
+from tff_fedss import algorithms, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
@@ -99,6 +100,42 @@ def test_client_data(make, tmp_path):
     check(FederatedDataset.from_client_data(make(tmp_path), test))
 
 
+@pytest.mark.parametrize("dtype, shape", [(np.float32, (7,)), (np.int32, (3, 2))])
+def test_other_inputs_than_images(dtype, shape):
+    """Vectors and tokens, in memory and as client data; a process trains on them."""
+    rng = np.random.default_rng(0)
+    clients = {
+        name: (rng.integers(0, 9, (6, *shape)).astype(dtype), np.arange(6) % 3)
+        for name in ("ann", "bob")
+    }
+    held_out = clients["ann"]
+    dataset = FederatedDataset.from_arrays(clients, held_out)
+    data = tff.simulation.datasets.TestClientData(
+        {name: to_element(*arrays) for name, arrays in clients.items()}
+    )
+    for other in (dataset, FederatedDataset.from_client_data(data, data)):
+        assert other.image_shape == shape and other.num_classes == 3
+        images, labels = of_clients(other)["bob"]
+        np.testing.assert_array_equal(images, clients["bob"][0])
+        np.testing.assert_array_equal(labels, clients["bob"][1])
+        assert images.dtype == dtype
+
+    def phi():
+        inputs = x = tf.keras.Input(shape)
+        if dtype == np.int32:
+            x = tf.keras.layers.Embedding(9, 4, embeddings_initializer="ones")(x)
+        x = tf.keras.layers.Flatten()(x)
+        return tf.keras.Model(inputs, tf.keras.layers.Dense(2, None, True, "ones")(x))
+
+    process = algorithms.build_fedss(
+        phi, 3, algorithms.ClassSets(3), algorithms.ClientTraining(image_dtype=dtype)
+    )
+    task = tasks.Classification(dataset, phi)
+    run = training.FederatedRun("fedss", process, task, cohort_size=2, seed=0)
+    assert run.run_round()["num_examples"] == 12
+    assert 0 <= task.evaluate(run.weights)["top1"] <= 1
+
+
 def test_client_data_for_the_test():
     data = in_memory(None)
     dataset = FederatedDataset.from_client_data(data, data)
@@ -144,7 +181,8 @@ def test_clients_without_examples_are_left_out():
         ({"a": (TEST[0], TEST[1] / 1)}, TEST, {}, "and labels float64"),
         ({"a": (TEST[0], [0, 1, 2])}, TEST, {}, r"and labels int64\[3\]"),
         ({"a": (TEST[0], [0, 1, 2, -1])}, TEST, {}, "whole numbers from 0 on"),
-        (CLIENTS, (TEST[0][:, :3], TEST[1]), {}, r"\[h, w, c\] = \[4, 5, 3\]"),
+        (CLIENTS, (TEST[0][:, :3], TEST[1]), {}, r"expected uint8\[N, 4, 5, 3\]"),
+        (CLIENTS, (TEST[0] / np.float32(1), TEST[1]), {}, r"expected uint8\[N, 4"),
         (CLIENTS, TEST, {"num_classes": 2}, "num_classes=2 must be at least"),
         (
             CLIENTS,
@@ -163,10 +201,10 @@ def test_bad_client_data_are_named():
     data = in_memory(None)
     floats = data.preprocess(
         lambda d: d.map(
-            lambda e: to_element(tf.cast(e["image"], tf.float32), e["label"])
+            lambda e: to_element(tf.cast(e["image"], tf.float64), e["label"])
         )
     )
-    with pytest.raises(InvalidInputError, match=r"images float32.*expected uint8"):
+    with pytest.raises(InvalidInputError, match=r"images float64.*expected uint8"):
         FederatedDataset.from_client_data(floats, floats)
     with pytest.raises(InvalidInputError, match="labels float32.*and whole numbers"):
         FederatedDataset.from_client_data(

@@ -1,6 +1,7 @@
 """Client data that comes as one array of images and one of labels per client.
 
 An array of images is uint8[N, h, w, c], or object[N] of the bytes of N image files.
+Other inputs of phi stand where images do: float32[N, ...] or int32[N, ...].
 """
 
 import abc
@@ -186,7 +187,7 @@ class ArrayClientData(CountedClientData):
         Args:
             client_ids: The clients, in the order in which they are to be listed.
             image_shape: `(h, w, c)` of every image, or `()` for the bytes of a file.
-            image_dtype: uint8, or string for the bytes of a file.
+            image_dtype: uint8, or string for the bytes of a file, or another.
         """
         super().__init__()
         self._client_ids = list(client_ids)
@@ -261,7 +262,7 @@ class InMemoryClientData(ArrayClientData):
         super().__init__(
             list(self._clients),
             images.shape[1:],
-            tf.string if images.dtype == object else tf.uint8,
+            tf.string if images.dtype == object else tf.as_dtype(images.dtype),
         )
         self._positives = {
             client_id: np.unique(labels) for client_id, (_, labels) in clients.items()

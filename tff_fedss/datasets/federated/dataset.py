@@ -16,6 +16,8 @@ from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError, check_at_least
 
+# What phi takes: images, vectors, tokens.
+_INPUTS = (tf.uint8, tf.float32, tf.int32)
 # Whose images and classes a fingerprint counts; of more clients, as many of them.
 _COUNTED_CLIENTS = 8192
 _SAMPLED_CLIENTS = 16
@@ -108,8 +110,10 @@ class FederatedDataset:
 
         Args:
             clients: For each client id, images uint8[n_k, h, w, c] and labels
-                int[n_k], with n_k >= 1.
-            test: Held-out images uint8[N, h, w, c] and labels int[N].
+                int[n_k], with n_k >= 1. Other inputs are float32[n_k, ...], such as
+                vectors, or int32[n_k, ...], such as tokens: give their dtype to
+                `algorithms.ClientTraining(image_dtype=...)`.
+            test: The same, held out.
             name: What to call it.
             num_classes: n; None: the largest label of a client, and one more.
             test_is_unseen: See the class.
@@ -117,12 +121,12 @@ class FederatedDataset:
         Returns:
             The data set.
         """
-        shape = np.shape(next(iter(clients.values()))[0])[1:]
+        first = np.asarray(next(iter(clients.values()))[0])
         checked = {
-            client_id: _checked_arrays(arrays, shape, f"client {client_id!r}")
+            client_id: _checked_arrays(arrays, first, f"client {client_id!r}")
             for client_id, arrays in clients.items()
         }
-        test_arrays = _checked_arrays(test, shape, "the test")
+        test_arrays = _checked_arrays(test, first, "the test")
         data = clients_lib.InMemoryClientData(checked)
         largest = max(int(data.positives(k)[-1]) for k in data.client_ids)
         num_classes = _checked_num_classes(num_classes, largest)
@@ -130,7 +134,7 @@ class FederatedDataset:
         return cls(
             name=name,
             num_classes=num_classes,
-            image_shape=shape,
+            image_shape=first.shape[1:],
             train=data,
             test=HeldOut.from_arrays(*test_arrays),
             test_is_unseen=test_is_unseen,
@@ -156,9 +160,9 @@ class FederatedDataset:
                 a `TestClientData`.
             test: Held-out examples of the same structure; of client data, those of all
                 clients.
-            example_fn: From one example to its image, uint8[h, w, c] of a static shape,
-                and its label, a whole number []. Traced by TensorFlow. None: what the
-                example calls `image` and `label`.
+            example_fn: From one example to its image, uint8[h, w, c] of a static shape
+                (or another input, see `from_arrays`), and its label, a whole number [].
+                Traced by TensorFlow. None: what the example calls `image` and `label`.
             name: What to call it.
             num_classes: n; None: the largest label of a client, and one more.
             test_is_unseen: See the class.
@@ -373,27 +377,34 @@ def _image_and_label(example: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Te
 
 def _check_element(image: tf.TensorSpec, label: tf.TensorSpec) -> None:
     """Checks that an example is one that models take."""
-    is_image = (image.dtype, image.shape.rank) == (tf.uint8, 3) and all(image.shape)
-    if not (is_image and label.dtype.is_integer and label.shape.rank == 0):
+    is_input = image.dtype in _INPUTS and image.shape.rank and all(image.shape)
+    if not (is_input and label.dtype.is_integer and label.shape.rank == 0):
         raise InvalidInputError(
             f"examples are images {image.dtype.name}{image.shape} and labels "
-            f"{label.dtype.name}{label.shape}; expected uint8[h, w, c] of one known "
-            "shape and whole numbers []: give an example_fn that makes them so."
+            f"{label.dtype.name}{label.shape}; expected uint8[h, w, c] (or float32 or "
+            "int32) of one known shape and whole numbers []: give an example_fn that "
+            "makes them so."
         )
 
 
 def _checked_arrays(
-    arrays: clients_lib.Arrays, shape: tuple[int, ...], whose: str
+    arrays: clients_lib.Arrays, like: np.ndarray, whose: str
 ) -> clients_lib.Arrays:
     images, labels = map(np.asarray, arrays)
     are_labels = labels.ndim == 1 and len(labels) and labels.dtype.kind in "iu"
-    found = images.dtype, images.ndim, images.shape
-    expected = np.uint8, 4, (*labels.shape, *shape)
-    if not are_labels or labels.min() < 0 or found != expected:
+    is_input = like.ndim > 1 and like.dtype in [d.as_numpy_dtype for d in _INPUTS]
+    are_alike = (images.dtype, images.shape) == (
+        like.dtype,
+        (*labels.shape, *like.shape[1:]),
+    )
+    if not (are_labels and labels.min() >= 0 and is_input and are_alike):
+        expected = f"{like.dtype}[N, {', '.join(map(str, like.shape[1:]))}]"
+        if not is_input:
+            expected = "uint8[N, h, w, c], float32[N, ...] or int32[N, ...]"
         raise InvalidInputError(
             f"{whose} has images {images.dtype}{list(images.shape)} and labels "
-            f"{labels.dtype}{list(labels.shape)}; expected uint8[N, h, w, c] with "
-            f"[h, w, c] = {list(shape)}, and N whole numbers from 0 on."
+            f"{labels.dtype}{list(labels.shape)}; expected {expected}, and N whole "
+            "numbers from 0 on."
         )
     return images, labels.astype(np.int32)
 
