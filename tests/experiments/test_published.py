@@ -24,6 +24,7 @@ PAGES = (
     ("fedss", "characters", "mini", "characters_mini", "characters"),
     ("fedss", "long", "mini", "long_mini", "long"),
     ("fedss", "norms", "mini", "unstated/norms", "norms"),
+    ("fedss", "optimizers", "mini", "optimizers_mini", "optimizers"),
     ("fedss", "rates", "mini", "rates_mini", "rates"),
     ("fedss", "rates", "tiny_imagenet", "photographs/rates", "rates"),
     ("fedss", "retrieval_rates", "mini", "retrieval_rates_mini", "retrieval_rates"),
