@@ -164,7 +164,7 @@ class SampledClasses(ClassSetBuilder):
         return assemble(self.size, positives, negatives, correction)
 
 
-class PopularClasses(ClassSetBuilder):
+class PopularClasses(SampledClasses):
     """S_k = P_k u N_k, where popular classes are negatives more often than others.
 
     m classes are drawn with replacement from q over [n] without P_k; N_k are the
@@ -190,9 +190,7 @@ class PopularClasses(ClassSetBuilder):
         max_positives: int,
         popularity: np.ndarray | None = None,
     ):
-        errors.check_range("num_classes", num_classes, 1)
-        errors.check_range("max_positives", max_positives, 1, num_classes)
-        errors.check_range("num_negatives", num_negatives, 1)
+        super().__init__(num_classes, num_negatives, max_positives)
         if popularity is None:
             popularity = np.log1p(1.0 / np.arange(1, num_classes + 1))
         self._popularity = np.asarray(popularity, np.float64)
@@ -202,20 +200,16 @@ class PopularClasses(ClassSetBuilder):
                 f"popularity must be {num_classes} finite numbers above 0, one for "
                 "each class."
             )
-        size = min(num_classes, max_positives + num_negatives)
-        super().__init__(num_classes, size, False)
-        self._num_negatives = num_negatives
-        self._max_positives = max_positives
 
-    def build(
+    def draw(
         self,
-        labels: tf.Tensor,
+        positives: tf.Tensor,
+        others: tf.Tensor,
         seed: tf.Tensor,
         permanent_seed: tf.Tensor | None = None,
     ) -> ClassSet:
-        """Draws a set; raises InvalidArgumentError where P_k does not fit."""
+        """Draws the negatives, see the base class."""
         del permanent_seed
-        positives, others = split(labels, self.num_classes, self._max_positives)
         none = tf.zeros_like(positives, tf.float64)
         weights = tf.tensor_scatter_nd_update(
             tf.constant(self._popularity), positives[:, tf.newaxis], none
