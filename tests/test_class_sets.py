@@ -137,7 +137,7 @@ def test_popular_classes_come_as_often_as_they_should():
 
 
 def test_popular_classes_of_a_client_that_has_all():
-    s = class_sets.PopularClasses(3, 4, 3).build(tf.constant([2, 0, 1]), SEED)
+    s = class_sets.PopularClasses(3, 3, 3).build(tf.constant([2, 0, 1]), SEED)
     np.testing.assert_array_equal(s.keys, [0, 1, 2])
     assert s.is_positive.numpy().all() and not s.log_correction.numpy().any()
 
