@@ -47,7 +47,11 @@ def check_aggregations(names):
     assert size > 0.1
     off = {
         name: np.linalg.norm(delta(name) - plain) / size
-        for name in ("secure", "compressed", "median", "private", "proximal")
+        for name in (
+            *("secure", "compressed", "median", "private", "proximal"),
+            *("clipped", "robust", "rows", "union", "quantized", "noised", "tree"),
+            *("arcface", "smoothed", "popular", "scheduled", "adam"),
+        )
     }
     # Rounded to integers; to 256 steps; another middle; noise on a clipped update.
     assert 0 < off["secure"] < 1e-4, off
@@ -56,6 +60,14 @@ def check_aggregations(names):
     assert off["private"] > 0.5, off
     assert 0 < off["proximal"] < 2, off
     assert names["secure_metrics"]["num_clients"] == 4
+    # As a vector the update is longer than the clip.
+    assert 0 < off["union"] < 1e-4 and 0 < off["quantized"] < 0.5, off
+    assert np.linalg.norm(delta("clipped")) <= 0.5 * (1 + 1e-5) < size, off
+    assert off["noised"] > 0.5 and off["tree"] > 0.5, off
+    assert off["scheduled"] == pytest.approx(0.5, abs=0.2), off
+    others = ("robust", "rows", "arcface", "smoothed", "popular", "adam")
+    assert all(0 < off[name] < 20 for name in others), off
+    assert names["by_id_metrics"]["num_examples"] == 60
 
 
 @pytest.mark.slow
