@@ -196,8 +196,8 @@ def test_all_classes_is_everything():
     "labels, message",
     [
         ([0, 1, 2, 3, 4, 5], "max_positives"),
-        ([12], "not below num_classes"),
-        ([-1], "negative"),
+        ([12], "outside of 0..11"),
+        ([-1], "outside of 0..11"),
     ],
 )
 def test_labels_that_do_not_fit_are_refused(labels, message):

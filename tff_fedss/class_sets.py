@@ -112,9 +112,12 @@ class SampledClasses(ClassSetBuilder):
         max_positives: int,
         logit_correction: str = "inclusion",
     ):
-        errors.check_range("num_classes", num_classes, 1)
-        errors.check_range("max_positives", max_positives, 1, num_classes)
-        errors.check_range("num_negatives", num_negatives, 0, num_classes)
+        errors.check_range("num_classes", num_classes, 1, whole=True)
+        for name, value, low in (
+            ("max_positives", max_positives, 1),
+            ("num_negatives", num_negatives, 0),
+        ):
+            errors.check_range(name, value, low, num_classes, whole=True)
         errors.check_choice("logit_correction", logit_correction, LOGIT_CORRECTIONS)
         size = min(num_classes, max_positives + num_negatives)
         super().__init__(num_classes, size, False)
@@ -244,16 +247,19 @@ def split(
     """
     positives = tf.sort(tf.unique(labels).y)
     num_positives = tf.size(positives)
+    is_class = (positives >= 0) & (positives < num_classes)
     with tf.control_dependencies(
         [
-            tf.debugging.assert_less_equal(
-                num_positives,
-                max_positives,
-                message="a client holds more classes than max_positives",
+            tf.debugging.Assert(
+                num_positives <= max_positives,
+                [f"more classes than max_positives={max_positives}:", num_positives],
             ),
-            tf.debugging.assert_non_negative(labels, "a label is negative"),
-            tf.debugging.assert_less(
-                labels, num_classes, "a label is not below num_classes"
+            tf.debugging.Assert(
+                tf.reduce_all(is_class),
+                [
+                    f"labels outside of 0..{num_classes - 1}:",
+                    tf.boolean_mask(positives, ~is_class),
+                ],
             ),
         ]
     ):
@@ -357,7 +363,7 @@ class AllClasses(ClassSetBuilder):
     """S_k = [n] for every client: FullSoftmax (Eq. 2)."""
 
     def __init__(self, num_classes: int):
-        errors.check_range("num_classes", num_classes, 1)
+        errors.check_range("num_classes", num_classes, 1, whole=True)
         super().__init__(num_classes, num_classes, True)
 
     def build(
@@ -402,8 +408,24 @@ def positions(class_set: ClassSet, labels: tf.Tensor) -> tf.Tensor:
 
     Returns:
         int32[examples], in [0, |S_k|).
+
+    Raises:
+        tf.errors.InvalidArgumentError: When it runs, if a label is not among the keys,
+            or these do not ascend.
     """
-    return tf.searchsorted(class_set.keys, labels, side="left")
+    found = tf.searchsorted(class_set.keys, labels, side="left")
+    last = tf.size(class_set.keys) - 1
+    is_there = tf.equal(tf.gather(class_set.keys, tf.minimum(found, last)), labels)
+    absent = tf.boolean_mask(labels, ~is_there)
+    with tf.control_dependencies(
+        [
+            tf.debugging.Assert(
+                tf.reduce_all(is_there),
+                ["labels that are not among the ascending keys of S_k:", absent],
+            )
+        ]
+    ):
+        return tf.identity(found)
 
 
 def _skip(ranks: tf.Tensor, excluded: tf.Tensor) -> tf.Tensor:

@@ -1,7 +1,10 @@
 """Errors that end a program with one line, and checks of arguments that raise them."""
 
+import inspect
 import math
+import numbers
 from collections.abc import Iterable
+from typing import Any
 
 
 class InvalidInputError(ValueError):
@@ -47,9 +50,15 @@ def check_at_least(minimum: float, **arguments: float) -> None:
 
 
 def check_range(
-    name: str, value: float, low: float, high: float = math.inf, *, above: bool = False
+    name: str,
+    value: float,
+    low: float,
+    high: float = math.inf,
+    *,
+    above: bool = False,
+    whole: bool = False,
 ) -> None:
-    """Raises an InvalidInputError unless a number is finite and within bounds.
+    """Raises an InvalidInputError unless a value is a finite number within bounds.
 
     Args:
         name: The argument's.
@@ -57,9 +66,53 @@ def check_range(
         low: The least that it may be; or, if `above`, what it must be above.
         high: The most.
         above: See `low`.
+        whole: Whether it must be an integer.
     """
-    is_within = low <= value <= high and not (above and value == low)
+    is_number = isinstance(value, numbers.Integral if whole else numbers.Real)
+    is_within = is_number and low <= value <= high and not (above and value == low)
     if not (is_within and math.isfinite(value)):
-        wanted = f"above {low:.12g}" if above else f"at least {low:.12g}"
+        wanted = "" if is_number else "a whole number, " if whole else "a number, "
+        wanted += f"above {low:.12g}" if above else f"at least {low:.12g}"
         wanted += " and finite" if math.isinf(high) else f" and at most {high:.12g}"
-        raise InvalidInputError(f"{name}={value} must be {wanted}.")
+        raise InvalidInputError(f"{name}={value!r} must be {wanted}.")
+
+
+# Of a value in a message, in characters.
+_MOST_SHOWN = 100
+
+
+def check_kind(name: str, value: Any, kind: Any, wanted: str) -> None:
+    """Raises a TypeError unless a value is of a class.
+
+    Args:
+        name: The argument's.
+        value: What was given.
+        kind: As for `isinstance`.
+        wanted: What to give, in words.
+    """
+    if not isinstance(value, kind):
+        found = repr(value)
+        if len(found) > _MOST_SHOWN:
+            found = f"a {type(value).__name__}"
+        raise TypeError(f"{name} must be {wanted}, found {found}.")
+
+
+def check_function(
+    name: str, value: Any, num_arguments: int, wanted: str, unlike: Any = ()
+) -> None:
+    """Raises a TypeError unless a value can be called with so many arguments.
+
+    Args:
+        name: The argument's.
+        value: What was given.
+        num_arguments: How many, by position.
+        wanted: What it is from and to, in words.
+        unlike: Classes whose objects can be called and will not do.
+    """
+    try:
+        inspect.signature(value).bind(*range(num_arguments))
+        fits = not isinstance(value, unlike)
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise TypeError(f"{name} must be a function {wanted}, found {value!r}.")

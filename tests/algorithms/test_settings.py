@@ -68,7 +68,7 @@ def test_values_out_of_range(group, arguments, message):
         (
             ServerUpdate,
             {"optimizer": tf.keras.optimizers.legacy.SGD()},
-            "optimizer of ServerUpdate is a SGD of Keras",
+            "optimizer of ServerUpdate must be .*SGD object",
         ),
         (ServerUpdate, {"phi_aggregator": tff.aggregators.MeanFactory}, "a factory of"),
         (ServerUpdate, {"rows_aggregator": "mean"}, "a factory of tff.aggregators"),

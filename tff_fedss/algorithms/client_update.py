@@ -249,7 +249,7 @@ def build_step(
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch((variables, w))
             logits = models.cosine_logits(model(images, training=True), w, scale)
-            example_losses = _checked(loss_fn(logits, targets, class_set))
+            example_losses = loss_fn(logits, targets, class_set)
             if counts is None:
                 loss = tf.reduce_mean(example_losses)
             else:
@@ -306,13 +306,38 @@ def check_draws(training: tff.Computation) -> None:
                 )
 
 
-def _checked(example_losses: tf.Tensor) -> tf.Tensor:
-    if example_losses.shape.rank != 1:
+def check_loss(loss_fn: Callable[..., tf.Tensor], size: int) -> None:
+    """Checks a loss of (logits, targets, class set).
+
+    Args:
+        loss_fn: See `settings.ClientTraining`.
+        size: The length L of class sets.
+
+    Raises:
+        ValueError: If it does not give one number for each example.
+    """
+    flags = tf.TensorSpec([size], tf.bool)
+    found = (
+        tf.function(loss_fn)
+        .get_concrete_function(
+            tf.TensorSpec([None, size], tf.float32),
+            tf.TensorSpec([None], tf.int32),
+            class_sets.ClassSet(
+                tf.TensorSpec([size], tf.int32),
+                flags,
+                flags,
+                flags,
+                tf.TensorSpec([size], tf.float32),
+            ),
+        )
+        .structured_outputs
+    )
+    shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
+    if dtype != tf.float32 or shape.rank != 1:
         raise ValueError(
             "loss_fn must give one number for each example, float32[examples], found "
-            f"the shape {example_losses.shape}."
+            f"{found}."
         )
-    return example_losses
 
 
 def _count(mask: tf.Tensor) -> tf.Tensor:

@@ -60,6 +60,7 @@ def build_fedaws(
         ValueError: If an argument is out of range.
     """
     errors.check_range("spreadout_weight", spreadout_weight, 0)
+    errors.check_range("spreadout_margin", spreadout_margin, 0, 2, above=True)
 
     def spread_out(w: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         loss, gradient = losses.spreadout_loss_and_gradient(

@@ -21,6 +21,7 @@ The slow and obvious twin of this file, in NumPy, is examples/fedss_numpy.py.
 """
 
 import collections
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -86,12 +87,21 @@ def build_fedss(
         TypeError: If an object of Keras stands where a function or one of TFF's has to.
         ValueError: If an argument is out of range or the model cannot serve as phi.
     """
-    errors.check_choice("method", method, METHODS)
-    errors.check_range("initial_norm", initial_norm, 0, above=True)
     training = client_training or settings.ClientTraining()
     server = server_update or settings.ServerUpdate()
+    for name, value, kind in (
+        ("class_sets", class_sets, settings.ClassSets),
+        ("client_training", training, settings.ClientTraining),
+        ("server_update", server, settings.ServerUpdate),
+    ):
+        errors.check_kind(name, value, kind, f"algorithms.{kind.__name__}(...)")
+    errors.check_kind("seed", seed, numbers.Integral, "a whole number")
+    errors.check_choice("method", method, METHODS)
+    errors.check_range("initial_norm", initial_norm, 0, above=True)
     builder = class_sets.builder_of(method, num_classes)
     loss_fn = training.loss_fn or _LOSSES[method]
+    if training.loss_fn is not None:
+        client_update.check_loss(loss_fn, builder.size)
     image_shape, phi_spec, embedding_dim = _inspect(feature_extractor_fn)
     w_spec = tf.TensorSpec([num_classes, embedding_dim], tf.float32)
     phi_type, w_type = exchange.type_of(phi_spec), exchange.type_of(w_spec)
@@ -267,15 +277,19 @@ def _inspect(
     feature_extractor_fn: Callable[[], tf.keras.Model],
 ) -> tuple[tuple[int, ...], tuple[tf.TensorSpec, ...], int]:
     """Returns the image shape, the weight specs and d of phi; checks that it serves."""
-    if isinstance(feature_extractor_fn, tf.keras.Model):
-        raise TypeError(
-            "feature_extractor_fn is a model of Keras, whose variables live in one "
-            "place: give a function without arguments that builds it, with the same "
-            "initial weights at each call, such as "
-            "functools.partial(models.small_cnn, image_shape)."
-        )
+    models.check_feature_extractor_fn(feature_extractor_fn)
     with tf.Graph().as_default():  # Names of eager models stay what they would be.
         model = feature_extractor_fn()
+        input_shape, output_shape = (
+            getattr(model, name, None) for name in ("input_shape", "output_shape")
+        )
+        are_shapes = isinstance(input_shape, tuple) and isinstance(output_shape, tuple)
+        if not are_shapes or None in input_shape[1:] or len(output_shape) != 2:
+            raise ValueError(
+                "feature_extractor_fn must return a Keras model from [examples, ...] "
+                "of fixed size to [examples, d], found "
+                f"{model!r:.70} from {input_shape} to {output_shape}."
+            )
         counts = {id(v) for d in models.counted_dropouts(model) for v in d.weights}
         others = [v for v in model.non_trainable_variables if id(v) not in counts]
         if others:
@@ -283,12 +297,6 @@ def _inspect(
                 "The feature extractor must have trainable weights only: found "
                 f"{[v.name for v in others]}. Use GroupNorm instead of BatchNorm "
                 "(FedSS, A.2)."
-            )
-        if len(model.output_shape) != 2 or None in model.input_shape[1:]:
-            raise ValueError(
-                "The feature extractor must map [examples, height, width, channels] of "
-                f"fixed size to [examples, d]: found {model.input_shape} -> "
-                f"{model.output_shape}."
             )
         weights = _initial_values(model.trainable_variables)
     with tf.Graph().as_default():
@@ -300,7 +308,7 @@ def _inspect(
             "kernel_initializer=tf.keras.initializers.GlorotUniform(seed=0)."
         )
     specs = tuple(tf.TensorSpec(w.shape, w.dtype) for w in weights)
-    return tuple(model.input_shape[1:]), specs, model.output_shape[1]
+    return input_shape[1:], specs, output_shape[1]
 
 
 def _initial_values(variables: Sequence[tf.Variable]) -> list[np.ndarray]:

@@ -21,6 +21,12 @@ _MOMENTUM = "momentum"
 _ACCUMULATOR = "accumulator"
 
 
+def check_optimizer(name: str, optimizer: Any) -> None:
+    """Raises a TypeError unless it is one of TFF, not of Keras, nor what builds one."""
+    wanted = "one of tff.learning.optimizers, such as build_sgdm(0.1)"
+    errors.check_kind(name, optimizer, tff.learning.optimizers.Optimizer, wanted)
+
+
 def build_sparse_sgdm(
     learning_rate: float = 1.0, momentum: float = 0.0
 ) -> tff.learning.optimizers.Optimizer:
@@ -162,6 +168,7 @@ def over_one_vector(
         `optimizer` for a vector; without GPUs `optimizer` itself, since a CPU loses
         more by putting the weights together than it gains.
     """
+    check_optimizer("optimizer", optimizer)
     return _OverOneVector(optimizer) if layers.is_for_gpus() else optimizer
 
 
@@ -320,6 +327,7 @@ def clip_gradients(
     Raises:
         ValueError: If norm is not above 0.
     """
+    check_optimizer("optimizer", optimizer)
     errors.check_range("norm", norm, 0, above=True)
     return _Clipped(optimizer, norm)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -46,6 +45,12 @@ class ClassSets:
 
     def __post_init__(self):
         errors.check_choice("requests", self.requests, exchange.REQUESTS)
+        errors.check_kind(
+            "builder",
+            self.builder,
+            class_sets.ClassSetBuilder | None,
+            "a class_sets.ClassSetBuilder",
+        )
         if self.builder is not None and self.num_negatives:
             raise ValueError(
                 f"num_negatives={self.num_negatives} has no meaning with a builder, "
@@ -125,11 +130,16 @@ class ClientTraining:
     proximal: float = 0.0
 
     def __post_init__(self):
-        _check_is_no_keras_optimizer("optimizer of ClientTraining", self.optimizer)
+        optimizers.check_optimizer("optimizer of ClientTraining", self.optimizer)
         errors.check_range("proximal", self.proximal, 0)
-        errors.check_range("batch_size", self.batch_size, 1)
-        errors.check_range("num_epochs", self.num_epochs, 1)
+        errors.check_range("batch_size", self.batch_size, 1, whole=True)
+        errors.check_range("num_epochs", self.num_epochs, 1, whole=True)
         errors.check_range("logit_scale", self.logit_scale, 0, above=True)
+        if self.loss_fn is not None:
+            wanted = "from (logits, targets, class_set) to float32[examples]"
+            errors.check_function(
+                "loss_fn", self.loss_fn, 3, wanted, tf.keras.losses.Loss
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +185,7 @@ class ServerUpdate:
     learning_rate_fn: LearningRateFn | None = None
 
     def __post_init__(self):
-        _check_is_no_keras_optimizer("optimizer of ServerUpdate", self.optimizer)
+        optimizers.check_optimizer("optimizer of ServerUpdate", self.optimizer)
         weighting = aggregation.check_weighting(self.client_weighting)
         object.__setattr__(self, "client_weighting", weighting)
         if self.joint_aggregator and (self.phi_aggregator or self.rows_aggregator):
@@ -196,12 +206,3 @@ class ServerUpdate:
                     f"{name} is a {type(inner).__name__}, which knows no weights: "
                     'give client_weighting="uniform", too.'
                 )
-
-
-def _check_is_no_keras_optimizer(name: str, optimizer: Any) -> None:
-    kinds = (tf.keras.optimizers.Optimizer, tf.keras.optimizers.legacy.Optimizer)
-    if isinstance(optimizer, kinds):
-        raise TypeError(
-            f"{name} is a {type(optimizer).__name__} of Keras, whose variables live in "
-            "one place: give one of tff.learning.optimizers, such as build_sgdm(0.1)."
-        )

@@ -30,6 +30,7 @@ from tff_fedss.models.image_input import ImageInput
 from tff_fedss.models.keras_tools import (
     ModelSize,
     assign,
+    check_feature_extractor_fn,
     inference,
     keeping_keras_classes,
     model_size,
@@ -118,6 +119,7 @@ __all__ = [
     "SplitBatchNormalization",
     "adacos_scale",
     "assign",
+    "check_feature_extractor_fn",
     "check_output",
     "communication_saving",
     "cosine_logits",

@@ -4,10 +4,23 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+from tff_fedss import errors
+
+
+def check_feature_extractor_fn(function: Any) -> None:
+    """Raises a TypeError unless it is a function that builds phi, not phi itself."""
+    wanted = (
+        "without arguments that builds phi, with the same initial weights at each call,"
+        " such as functools.partial(models.small_cnn, image_shape)"
+    )
+    errors.check_function(
+        "feature_extractor_fn", function, 0, wanted, tf.keras.layers.Layer
+    )
 
 
 def values(variables: Iterable[tf.Variable]) -> list[np.ndarray]:

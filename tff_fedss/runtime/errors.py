@@ -10,6 +10,8 @@ An argument that does not fit the computation raises a TypeError or a ValueError
 TFF's own contexts, and what a runtime cannot run a NotImplementedError.
 """
 
+import re
+
 import grpc
 import tensorflow as tf
 
@@ -33,6 +35,11 @@ class ClientError(ComputationError):
         super().__init__(f"Client {client} of {num_clients} failed: {describe(cause)}")
         self.client = client
 
+    def of(self, client_id: str) -> "ClientError":
+        """Returns the error with the client's id in place of its index."""
+        self.args = (f"Client {client_id!r} failed: {describe(self.__cause__)}",)
+        return self
+
 
 class ServerError(ComputationError):
     """What the server computed failed."""
@@ -47,6 +54,7 @@ class WorkerError(ExecutionError):
 
 # What TensorFlow says around the message of an error in a graph.
 _NO_NEWS = ("Graph execution error:", "Detected at node", "<stack traces unavailable>")
+_PLACES = re.compile(r"assertion failed: | \[\[\{\{node .*?\}\}\]\]| \[Op:\w+\]")
 
 
 def describe(error: BaseException) -> str:
@@ -59,4 +67,4 @@ def describe(error: BaseException) -> str:
         text = str(error)
     lines = [line.strip() for line in text.splitlines()]
     news = " ".join(line for line in lines if line and not line.startswith(_NO_NEWS))
-    return f"{news} [{type(error).__name__}]"
+    return f"{_PLACES.sub('', news)} [{type(error).__name__}]"

@@ -72,11 +72,16 @@ class Converter:
                 return [
                     self.from_python(value, type_spec.member, num_clients)
                 ] * num_clients
-            return [self.from_python(v, type_spec.member, num_clients) for v in value]
+            return [
+                self._part(
+                    f"client {k} of {len(value)}", v, type_spec.member, len(value)
+                )
+                for k, v in enumerate(value)
+            ]
         if isinstance(type_spec, tff.StructType):
             return tuple(
-                self.from_python(element, element_type, num_clients)
-                for element, (_, element_type) in zip(
+                self._part(name, element, element_type, num_clients)
+                for element, (name, element_type) in zip(
                     elements(value, type_spec),
                     tff.structure.iter_elements(type_spec),
                     strict=False,
@@ -85,6 +90,13 @@ class Converter:
         if isinstance(type_spec, tff.SequenceType):
             return _sequence_from_python(value, type_spec)
         return self._tensor_from_python(value, type_spec)
+
+    def _part(self, name: str | None, *argument: Any) -> Any:
+        """Converts a part of an argument; an error begins with its name."""
+        try:
+            return self.from_python(*argument)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}" if name else str(error)) from None
 
     def _tensor_from_python(self, value: Any, type_spec: tff.TensorType) -> tf.Tensor:
         dtype = type_spec.dtype.type
@@ -182,12 +194,15 @@ def elements(value: Any, type_spec: tff.StructType) -> list[Any]:
     Raises:
         TypeError: If the container has other elements than the type.
     """
-    found = tff.structure.to_elements(
-        value
-        if isinstance(value, tff.structure.Struct)
-        else tff.structure.from_container(value)
-    )
-    check_type(len(found) == len(type_spec), "type", type_spec, found)
+    if not isinstance(value, tff.structure.Struct):
+        try:
+            value = tff.structure.from_container(value)
+        except TypeError:
+            check_type(False, "type", type_spec, type(value))
+    found = tff.structure.to_elements(value)
+    fits = len(found) == len(type_spec)
+    names = [name or "a value" for name, _ in found]
+    check_type(fits, "type", type_spec, names)
     for (name, _), (expected, _) in zip(
         found, tff.structure.iter_elements(type_spec), strict=False
     ):

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import metrics, models
+from tff_fedss import errors, metrics, models
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.tasks.task import Task
 
@@ -41,6 +41,9 @@ class FederatedTask(Task):
         dataset: FederatedDataset,
         feature_extractor_fn: Callable[[], tf.keras.Model],
     ):
+        wanted = "a FederatedDataset, such as FederatedDataset.from_arrays makes"
+        errors.check_kind("dataset", dataset, FederatedDataset, wanted)
+        models.check_feature_extractor_fn(feature_extractor_fn)
         super().__init__(dataset)
         self.feature_extractor_fn = feature_extractor_fn
 
@@ -166,12 +169,12 @@ class Classification(FederatedTask):
         dataset: FederatedDataset,
         feature_extractor_fn: Callable[[], tf.keras.Model],
     ):
+        super().__init__(dataset, feature_extractor_fn)
         if dataset.test_is_unseen:
             raise ValueError(
                 f"{dataset.name} cannot be classified: its test images are of classes "
                 "that no client has. Use Retrieval."
             )
-        super().__init__(dataset, feature_extractor_fn)
 
     @property
     def chance(self) -> float:

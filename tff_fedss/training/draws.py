@@ -59,7 +59,7 @@ def cohort(
     Raises:
         ValueError: If K exceeds the number of clients.
     """
-    errors.check_range("cohort_size", cohort_size, 1, len(client_ids))
+    errors.check_range("cohort_size", cohort_size, 1, len(client_ids), whole=True)
     generator = _generator("cohort", seed, round_num)
     chosen = generator.choice(len(client_ids), cohort_size, replace=False)
     return [client_ids[i] for i in chosen]

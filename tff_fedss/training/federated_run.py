@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_fedss import errors, metrics
+from tff_fedss import errors, metrics, runtime
 from tff_fedss.privacy.accounting import Accountant
 from tff_fedss.tasks import FederatedTask
 from tff_fedss.training import draws
@@ -119,7 +119,8 @@ class FederatedRun(Run):
             accountant: Gives rounds an `epsilon`, where it is finite.
 
         Raises:
-            ValueError: If the process was built for another n than the task's.
+            ValueError: If the process was built for other images, or another n, than
+                the task's.
         """
         super().__init__(name, task)
         _check_fits(process, task)
@@ -187,7 +188,10 @@ class FederatedRun(Run):
             `epsilon`, of all rounds so far.
         """
         clients = self.clients(round_num)
-        state, round_metrics = self.process.next(self._state, clients)
+        try:
+            state, round_metrics = self.process.next(self._state, clients)
+        except runtime.ClientError as error:
+            raise error.of(self.cohort(round_num)[error.client]) from error.__cause__
         measured = Metrics(
             (key, np.asarray(value).item()) for key, value in round_metrics.items()
         )
@@ -220,10 +224,20 @@ class FederatedRun(Run):
 def _check_fits(
     process: tff.learning.templates.LearningProcess, task: FederatedTask
 ) -> None:
+    wanted = "a LearningProcess, such as algorithms.build_fedss makes"
+    errors.check_kind(
+        "process", process, tff.learning.templates.LearningProcess, wanted
+    )
+    errors.check_kind("task", task, FederatedTask, "one of tasks for clients' data")
     *_, w = process.get_model_weights.type_signature.result.trainable
-    num_classes = task.dataset.num_classes
-    if w.shape[0] != num_classes:
+    data = process.next.type_signature.parameter[1].member.data
+    dataset, shape = task.dataset, task.dataset.image_shape
+    if isinstance(data, tff.SequenceType):  # Else clients make it of that.
+        shape = tuple(data.element.image.shape)
+    found = w.shape[0], shape
+    if found != (dataset.num_classes, dataset.image_shape):
         raise ValueError(
-            f"process is for n = {w.shape[0]} classes, task for {num_classes}: build "
-            "both of one data set."
+            f"process is for n = {found[0]} classes of images {found[1]}, task for "
+            f"{dataset.num_classes} of {dataset.image_shape}: build both of one data "
+            "set."
         )

@@ -14,7 +14,7 @@ from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.federated import clients as clients_lib
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.errors import InvalidInputError, check_at_least
+from tff_fedss.errors import InvalidInputError, check_kind, check_range
 
 # What phi takes: images, vectors, tokens.
 _INPUTS = (tf.uint8, tf.float32, tf.int32)
@@ -121,6 +121,9 @@ class FederatedDataset:
         Returns:
             The data set.
         """
+        wanted = "a mapping from client ids to (images, labels)"
+        check_kind("clients", clients, Mapping, wanted)
+        check_range("the number of clients", len(clients), 1)
         first = np.asarray(next(iter(clients.values()))[0])
         checked = {
             client_id: _checked_arrays(arrays, first, f"client {client_id!r}")
@@ -170,6 +173,8 @@ class FederatedDataset:
         Returns:
             The data set. Clients without examples are left out.
         """
+        wanted = "a tff.simulation.datasets.ClientData"
+        check_kind("train", train, tff.simulation.datasets.ClientData, wanted)
         if example_fn is None:
             example_fn = _image_and_label
             spec = train.element_type_structure
@@ -390,6 +395,8 @@ def _check_element(image: tf.TensorSpec, label: tf.TensorSpec) -> None:
 def _checked_arrays(
     arrays: clients_lib.Arrays, like: np.ndarray, whose: str
 ) -> clients_lib.Arrays:
+    if len(arrays) != 2:
+        raise InvalidInputError(f"{whose} must have (images, labels), a pair.")
     images, labels = map(np.asarray, arrays)
     are_labels = labels.ndim == 1 and len(labels) and labels.dtype.kind in "iu"
     is_input = like.ndim > 1 and like.dtype in [d.as_numpy_dtype for d in _INPUTS]
@@ -412,7 +419,7 @@ def _checked_arrays(
 def _checked_num_classes(num_classes: int | None, largest: int) -> int:
     if num_classes is None:
         return largest + 1
-    check_at_least(largest + 1, num_classes=num_classes)
+    check_range("num_classes", num_classes, largest + 1, whole=True)
     return num_classes
 
 

@@ -1,0 +1,219 @@
+"""Bad calls of the library: each ends in one line that names the argument."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.algorithms import toy
+from tff_fedss import algorithms, class_sets, losses, runtime, tasks, training
+from tff_fedss.algorithms import ClassSets, ClientTraining, ServerUpdate, optimizers
+from tff_fedss.datasets.federated.dataset import FederatedDataset
+
+KERAS = tf.keras
+PHI = toy.dense_features
+N = toy.NUM_CLASSES
+SETS = ClassSets(5, 4)
+SGDM = tff.learning.optimizers.build_sgdm
+MEAN = tff.aggregators.MeanFactory()
+
+
+def build(phi=PHI, n=N, sets=SETS, *settings, **others):
+    return algorithms.build_fedss(phi, n, sets, *settings, **others)
+
+
+def phi(*layers, shape=toy.IMAGE_SHAPE):
+    return lambda: KERAS.Sequential([KERAS.layers.InputLayer(shape), *layers])
+
+
+def dense(seed=1):
+    return KERAS.layers.Dense(3, kernel_initializer=KERAS.initializers.HeNormal(seed))
+
+
+def two_inputs():
+    a, b = KERAS.Input((4,)), KERAS.Input((4,))
+    return KERAS.Model([a, b], dense()(a + b))
+
+
+def loss(loss_fn):
+    return lambda: build(PHI, N, SETS, ClientTraining(loss_fn=loss_fn))
+
+
+IMAGES, LABELS = np.zeros((3, 2, 2, 1), np.uint8), np.array([0, 1, 2], np.int32)
+SEED = np.array([1, 2], np.int32)
+
+
+def examples(images=IMAGES, labels=LABELS):
+    labels = np.asarray(labels, None if hasattr(labels, "dtype") else np.int32)
+    return tf.data.Dataset.from_tensor_slices({"image": images, "label": labels})
+
+
+def clients(*found, state=None):
+    """A round of the toy problem; what is no mapping of a client are its examples."""
+    process = toy.build()
+    state = process.initialize() if state is None else state
+    return process.next(state, list(found))
+
+
+def client(images=IMAGES, labels=LABELS, seed=SEED):
+    return {"data": examples(images, labels), "seed": seed}
+
+
+PAIR = IMAGES, LABELS
+from_arrays = FederatedDataset.from_arrays
+
+
+def task(max_label=4):
+    pairs = {f"c{k}": (IMAGES, LABELS + k) for k in range(max_label - 1)}
+    return tasks.Classification(from_arrays(pairs, PAIR, num_classes=N), PHI)
+
+
+def run(process=None, a_task=None, cohort_size=2):
+    return training.FederatedRun(
+        "x", process or toy.build(), a_task or task(), cohort_size=cohort_size, seed=0
+    )
+
+
+CALLS = [
+    # phi
+    (lambda: build(PHI()), "feature_extractor_fn must be a function without"),
+    (lambda: build("small_cnn"), "feature_extractor_fn .* found 'small_cnn'"),
+    (lambda: build(lambda shape: PHI()), "feature_extractor_fn .* without arguments"),
+    (lambda: build(dense), "feature_extractor_fn must return a Keras model .*Dense"),
+    (lambda: build(lambda: None), "feature_extractor_fn must return .* found None"),
+    (lambda: build(lambda: (PHI(), 3)), "feature_extractor_fn must return a Keras"),
+    (lambda: build(KERAS.Sequential), "feature_extractor_fn must return .*Sequential"),
+    (lambda: build(phi(dense())), r"must return .* to \(None, 2, 2, 3\)"),
+    (lambda: build(two_inputs), r"must return .* from \[\(None, 4\), \(None, 4\)\]"),
+    (lambda: build(phi(dense(), shape=(None, 4))), r"of fixed size .*None, None, 4"),
+    (lambda: tasks.Classification(task().dataset, PHI()), "feature_extractor_fn must"),
+    # n, seed, method
+    (lambda: build(n=0), "num_classes=0 must be at least 1"),
+    (lambda: build(n=13.0), "num_classes=13.0 must be a whole number"),
+    (lambda: build(n="13"), "num_classes='13' must be a whole number"),
+    (lambda: build(n=None), "num_classes=None must be a whole number"),
+    (lambda: build(n=4), "max_positives=5 must be at least 1 and at most 4"),
+    (lambda: build(seed=2.5), "seed must be a whole number, found 2.5"),
+    (lambda: build(method="FedSS"), "method='FedSS' must be one of fedss, neg_only"),
+    (lambda: build(initial_norm="x"), "initial_norm='x' must be a number, above 0"),
+    # The three groups of settings, one for another
+    (lambda: build(sets=5), r"class_sets must be algorithms.ClassSets\(...\), found 5"),
+    (lambda: build(PHI, N, SETS, SGDM(0.1)), "client_training .*ClientTraining.*_SGD"),
+    (lambda: build(PHI, N, SETS, None, MEAN), "server_update must be .*ServerUpdate"),
+    # Class sets
+    (lambda: build(sets=ClassSets(5, 2.5)), "num_negatives=2.5 must be a whole number"),
+    (lambda: build(sets=ClassSets(5, "4")), "num_negatives='4' must be a whole number"),
+    (lambda: build(sets=ClassSets(5, None)), "num_negatives=None must be a whole"),
+    (lambda: build(sets=ClassSets(5, 14)), "num_negatives=14 must .* at most 13"),
+    (lambda: build(sets=ClassSets(5, -1)), "num_negatives=-1 must be at least 0"),
+    (lambda: build(sets=ClassSets(0)), "max_positives=0 must be at least 1"),
+    (lambda: build(sets=ClassSets(2.5)), "max_positives=2.5 must be a whole number"),
+    (lambda: build(sets=ClassSets([5])), r"max_positives=\[5\] must be a whole"),
+    (lambda: build(sets=ClassSets()), "fedss needs max_positives"),
+    (
+        lambda: build(sets=ClassSets(5, logit_correction=True)),
+        "logit_correction=True must be one of inclusion, none",
+    ),
+    (
+        lambda: ClassSets(builder=class_sets.SampledClasses),
+        "builder must be a class_sets.ClassSetBuilder, found <class",
+    ),
+    (lambda: ClassSets(builder=lambda labels: None), "builder must be a class_sets"),
+    # Client training
+    (lambda: ClientTraining(SGDM), "optimizer of ClientTraining .*found <function"),
+    (lambda: ClientTraining(0.1), "optimizer of ClientTraining must .* found 0.1"),
+    (lambda: ClientTraining(batch_size=2.5), "batch_size=2.5 must be a whole number"),
+    (lambda: ClientTraining(batch_size="32"), "batch_size='32' must be a whole number"),
+    (lambda: ClientTraining(num_epochs=0.5), "num_epochs=0.5 must be a whole number"),
+    (lambda: ClientTraining(logit_scale="20"), "logit_scale='20' must be a number"),
+    (loss("cosface"), "loss_fn must be a function from .* found 'cosface'"),
+    (loss(losses.softmax_loss), "loss_fn must be a function from .logits, targets, "),
+    (
+        loss(KERAS.losses.SparseCategoricalCrossentropy(from_logits=True)),
+        "loss_fn must be a function from .* found <keras",
+    ),
+    (loss(lambda o, t, s: None), "loss_fn must give one number .* found None"),
+    (loss(lambda o, t, s: o), "loss_fn must give one number for each example"),
+    (loss(lambda o, t, s: t), "loss_fn must give one number .*int32"),
+    # Server update and optimizers
+    (lambda: ServerUpdate(algorithms.build_sparse_sgdm), "optimizer of ServerUpdate"),
+    (lambda: algorithms.build_sparse_sgdm("1"), "learning_rate='1' must be a number"),
+    (lambda: algorithms.build_sparse_sgdm(1, 2), "momentum=2 must .* at most 1"),
+    (lambda: algorithms.clip_gradients(SGDM, 1.0), "optimizer must be one of tff"),
+    (lambda: algorithms.clip_gradients(SGDM(0.1), 0), "norm=0 must be above 0"),
+    (lambda: optimizers.over_one_vector(SGDM), "optimizer must be one of tff.learning"),
+    (
+        lambda: algorithms.build_fedaws(
+            PHI, N, ClassSets(5), spreadout_weight=1, spreadout_margin=3
+        ),
+        "spreadout_margin=3 must be above 0 and at most 2",
+    ),
+    # A round
+    (lambda: clients(examples()), "client 0 of 1: Expected .*data=.*seed=.*Dataset"),
+    (lambda: clients(client(), {"data": examples()}), r"client 1 of 2: .*\['data'\]"),
+    (lambda: clients({"x": examples(), "seed": SEED}), "client 0 .*name 'data' .*'x'"),
+    (lambda: clients(client(seed=3)), r"client 0 of 1: seed: Expected .*\(2,\)"),
+    (lambda: clients(client(seed=SEED / 1)), "client 0 of 1: seed: .*int32.*float64"),
+    (
+        lambda: clients(client(labels=LABELS.astype(np.int64))),
+        "client 0 of 1: data: .*label=int32.*label=int64",
+    ),
+    (lambda: clients(client(IMAGES / 1)), "client 0 of 1: data: .*image=float64"),
+    (
+        lambda: clients({"data": examples().batch(2), "seed": SEED}),
+        r"client 0 of 1: data: .*image=uint8\[\?,2,2,1\]",
+    ),
+    (lambda: clients(client(), state=0), "state: Expected .*feature_extractor=.*int"),
+    (
+        lambda: clients(client(), state=build(n=12).initialize()),
+        r"state: classifier: Expected .*\(13, 3\), found \(12, 3\)",
+    ),
+    (
+        lambda: clients(client(), client(labels=[0, 1, 13])),
+        r"Client 1 of 2 failed: \[labels outside of 0..12:\] \[13\]",
+    ),
+    (
+        lambda: clients(client(labels=[0, -1, 2])),
+        r"Client 0 of 1 failed: \[labels outside of 0..12:\] \[-1\]",
+    ),
+    # Data, tasks and runs
+    (lambda: from_arrays({}, PAIR), "the number of clients=0 must be at least 1"),
+    (lambda: from_arrays([PAIR], PAIR), "clients must be a mapping from client ids"),
+    (lambda: from_arrays({"ann": IMAGES}, PAIR), "client 'ann' must have .images, lab"),
+    (lambda: from_arrays({"ann": (IMAGES / 1, LABELS)}, PAIR), "client 'ann' .*float"),
+    (lambda: from_arrays({"ann": PAIR}, PAIR, num_classes=4.5), "num_classes=4.5 must"),
+    (
+        lambda: FederatedDataset.from_client_data({"ann": PAIR}, PAIR),
+        "train must be a tff.simulation.datasets.ClientData, found",
+    ),
+    (lambda: tasks.Classification(PAIR, PHI), "dataset must be a FederatedDataset"),
+    (lambda: run(algorithms.build_fedss), "process must be a LearningProcess"),
+    (lambda: run(a_task=task().dataset), "task must be one of tasks"),
+    (lambda: run(build(n=14)), "process is for n = 14 .* task for 13"),
+    (lambda: run(cohort_size=9).run_round(), "cohort_size=9 must .* at most 3"),
+    (lambda: run(cohort_size=1.5).run_round(), "cohort_size=1.5 must be a whole"),
+    (
+        lambda: run(build(sets=ClassSets(2, 4))).run_round(),
+        r"Client 'c\d' failed: \[more classes than max_positives=2:\] \[3\]",
+    ),
+    (
+        lambda: run().set_feature_extractor([np.zeros((4, 5), np.float32), LABELS]),
+        r"trainable: Expected .*\(4, 3\), found \(4, 5\)",
+    ),
+]
+ERRORS = TypeError, ValueError, runtime.ClientError
+
+
+def test_there_are_seventy():
+    assert len(CALLS) >= 70
+
+
+@pytest.mark.parametrize("call, message", CALLS)
+def test_a_bad_call_names_its_argument_in_one_line(call, message):
+    with pytest.raises(ERRORS) as found:
+        call()
+    text = str(found.value)
+    assert re.search(message, text), text
+    assert "\n" not in text, text
