@@ -159,7 +159,7 @@ def test_a_run_whose_weights_are_not_finite_stops(task, process):
 def test_a_process_for_another_n_is_refused(task, process):
     dataset = synthetic.glyphs(41, mean_classes_per_client=6, mean_examples_per_class=3)
     other = tasks.Classification(dataset, phi)
-    with pytest.raises(ValueError, match="process is for n = 40 classes, task for 41"):
+    with pytest.raises(ValueError, match="process is for n = 40 .* task for 41"):
         federated(other, process)
 
 
