@@ -21,7 +21,7 @@ import numpy as np
 
 from experiments.common import config, program, table
 from experiments.encoders import sources, vectors
-from tff_fedss import files, metrics
+from tff_fedss import files, metrics, progress
 from tff_fedss.errors import InvalidInputError
 
 R = 10
@@ -102,7 +102,8 @@ def measure(
         raise ValueError(f"MAP@{R} takes more than {R} images, found {len(labels)}")
     cosines = metrics.pair_cosines(features, pairs)
     search = metrics.search_for(features, len(labels))
-    scores = metrics.retrieval_scores(features, labels, R, search)
+    with progress.bar("Searching", total=len(labels), unit="images") as bar:
+        scores = metrics.retrieval_scores(features, labels, R, search, bar.update)
     return {
         "images": len(labels),
         "classes": len(np.unique(labels)),

@@ -57,6 +57,7 @@ def class_sizes(
 
 
 _ONE = 2.0**25
+_BLOCKS_PER_R = 8
 
 
 def nearest_images(
@@ -81,7 +82,8 @@ def nearest_images(
         r: R.
         queries: Which images to find neighbours of, int[queries]; None: all.
         block_size: How many queries to compare with how many images at once. Memory is
-            in proportion to its square; the result does not depend on it.
+            in proportion to its square, or to it times 8 R; the result does not depend
+            on it.
 
     Returns:
         int32[queries, R], indices of images from the nearest on.
@@ -95,6 +97,8 @@ def nearest_images(
     if queries is None:
         queries = np.arange(len(features))
     as_queries, gallery = _fixed_point(features)
+    # What is best so far is sorted again with each block of images.
+    num_images = tf.constant(max(block_size, _BLOCKS_PER_R * r))
     result = np.empty([len(queries), r], np.int32)
     for start in range(0, len(queries), block_size):
         indices = tf.constant(queries[start : start + block_size], tf.int32)
@@ -103,7 +107,7 @@ def nearest_images(
             gallery,
             indices,
             tf.constant(r),
-            tf.constant(block_size),
+            num_images,
         )
     return result
 
@@ -299,6 +303,7 @@ def retrieval_scores(
     labels: np.ndarray,
     r: int = 10,
     search: Callable[[np.ndarray, int, np.ndarray], np.ndarray] = nearest_images,
+    progressed: Callable[[int], object] | None = None,
 ) -> RetrievalScores:
     """Computes all scores by one search; those of other functions to the bit.
 
@@ -307,11 +312,14 @@ def retrieval_scores(
         labels: [images], integers.
         r: R of MAP@R and of the recall, positive.
         search: Of the neighbours, see `metrics.search_for`.
+        progressed: Called with the number of queries that have just been searched for.
 
     Raises:
         ValueError: As of `map_at_r` and `r_precision`.
     """
-    average_precision, sums, num_queries = _search(features, labels, r, search)
+    average_precision, sums, num_queries = _search(
+        features, labels, r, search, progressed
+    )
     means = (sums / num_queries).tolist()
     return RetrievalScores(float(np.mean(average_precision)), *means)
 
@@ -321,6 +329,7 @@ def _search(
     labels: np.ndarray,
     r: int,
     search: Callable[[np.ndarray, int, np.ndarray], np.ndarray] = nearest_images,
+    progressed: Callable[[int], object] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Searches for all queries.
 
@@ -353,6 +362,8 @@ def _search(
                 np.sum(is_relevant[:, 0]),
                 np.sum(is_relevant[:, : max(r, 1)].any(1)),
             ]
+            if progressed is not None:
+                progressed(len(part))
     return average_precision, totals, np.count_nonzero(others)
 
 
