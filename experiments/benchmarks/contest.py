@@ -1,9 +1,8 @@
 """Runs contenders beside each other: the driver's side of the benchmark.
 
-Each contender is a process (see `experiments.benchmarks.protocol`). For a workload, all
-are started, do their first round and are checked, one after the other. Then they take
-turns, round by round, so that whatever else the machine does meets all alike; while one
-works, the others wait. At the end they are checked again.
+Each contender is a process (see `experiments.benchmarks.protocol`). For a workload all
+are started, do a round and are checked, one after the other. Then they take turns, a
+round each, so that other load meets all alike, and are checked again.
 """
 
 import contextlib
@@ -30,10 +29,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".venv-peers"
 _PACKAGE = "experiments.benchmarks.contenders"
 _QUIT_SECONDS = 20.0
-# Of a contender in one contest, unless more are asked for.
-MOST_REPEATS = 12
-# How much more than a nudged start it may be to round in each operation.
-_ROUNDINGS = 10
+MOST_REPEATS = 12  # Of a contender in one contest, unless more are asked for.
+_ROUNDINGS = 10  # Times what a nudged start differs by is allowed to everybody.
 
 
 @dataclasses.dataclass(frozen=True)

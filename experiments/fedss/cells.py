@@ -1,24 +1,9 @@
-"""The cells of FedSS: Tables 1 to 4, Figure 6, and the search of the learning rate.
+"""The cells of FedSS: Tables 1 to 4, Figure 6, and searches of rates and settings.
 
     ./run.sh table 1 --scale=mini --data_dir=OMNIGLOT      # or fedss/1
-    ./run.sh table 2 --scale=mini --data_dir=OMNIGLOT      # Table 4 is in it
-    ./run.sh table figure6 --scale=mini --data_dir=OMNIGLOT
-    ./run.sh table 2 --scale=chunks --data_dir=OMNIGLOT    # clients as SOP's
-    ./run.sh table rates --data_dir=OMNIGLOT     # of each method, on validation clients
-    ./run.sh table spreadout --data_dir=OMNIGLOT # FedAwS's weight and margin, too
-    ./run.sh table long --data_dir=OMNIGLOT      # 1,000 rounds
-    ./run.sh table characters --data_dir=OMNIGLOT     # all 1,623: m / n as Landmarks
-    ./run.sh table centralized --data_dir=OMNIGLOT    # both readings of its updates
-    ./run.sh table norms         # the length of W's initial rows, n = 500 to 20,000
-    ./run.sh table rates --scale=tiny_imagenet --data_dir=TINY_IMAGENET --pretrained=PHI
-    ./run.sh table 1 --scale=tiny_imagenet --data_dir=TINY_IMAGENET --pretrained=PHI
-    ./run.sh table 1 --scale=paper --data_dir=LANDMARKS --pretrained=imagenet.h5
 
-Hours on 2 cores at --scale=mini, three seeds: Table 1 1.8, Table 2 with Table 4 3.1.
-tiny_imagenet, photographs, begins with PHI of `./run.sh pretrain
---flagfile=experiments/fedss/pretrain_photographs.flags`: without it, nothing is learnt.
-What to expect: docs/results/table1_mini and table2_mini; the paper's numbers are in
-paper.csv. --scale=paper has not been run: no such GPUs.
+README.md has all tables with their hours; docs/results what came of them, and paper.csv
+the paper's numbers. --scale=paper has not been run: no such GPUs.
 """
 
 import itertools

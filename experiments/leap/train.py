@@ -6,15 +6,12 @@ r"""Trains a classifier with LEAP, SPLD or random mini-batches.
 "LEAP: Learning Embeddings for Adaptive Pace". A student is trained on the examples that
 are easy for it and spread over many clusters; the clusters come from an embedding
 network, trained beside it with the Magnet loss (LEAP), or from the pixels (SPLD).
-`spl` takes easy ones alone, `random` everything. experiments/leap/cells.py has the runs
-of the paper (GPUs) and mini ones for a CPU; `./run.sh table leap/1` does them all, and
-docs/results/leap says what came of them, and how long it took.
+`./run.sh table leap/1` does all runs of the paper, at its size or a mini one.
 
 The results folder has metrics.csv (a row per round of --steps_per_round mini-batches),
 curves.png and .pdf, the weights, the representations that figures are drawn of,
-flags.txt and run.json. A run that was stopped or killed is resumed when it is given the
-same flags again. It ends with the same bytes, except LEAP without --in_turn: there the
-embedding network is trained in a process of its own, as fast as the machine can.
+flags.txt and run.json. The same flags resume a run that was stopped or killed, to the
+same bytes, except LEAP without --in_turn, whose embedding trains in its own process.
 """
 
 import contextlib
