@@ -142,6 +142,16 @@ def test_popular_classes_of_a_client_that_has_all():
     assert s.is_positive.numpy().all() and not s.log_correction.numpy().any()
 
 
+@pytest.mark.parametrize(
+    "keys, labels", [([1, 4, 4], [4, 2]), ([4, 1, 1], [1]), ([1, 4], [5]), ([1], [-1])]
+)
+def test_labels_stand_among_keys_that_ascend(keys, labels):
+    flags = tf.ones([len(keys)], tf.bool)
+    class_set = class_sets.ClassSet(keys, flags, flags, flags, tf.zeros([len(keys)]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="labels that are not"):
+        class_sets.positions(class_set, tf.constant(labels))
+
+
 @pytest.mark.parametrize("popularity", [np.ones(4), [1, 1, 0], [1, 1, np.nan]])
 def test_popularities_are_checked(popularity):
     with pytest.raises(ValueError, match="must be 3 finite numbers above 0, one for"):

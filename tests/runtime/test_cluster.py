@@ -93,8 +93,9 @@ def test_a_round_is_the_one_of_a_single_process(cluster):
     # Each matrix product of so small a network is computed by one thread here as well.
     assert_equal(found, expected)
     traffic = cluster.traffic
-    # Neither W nor a momentum: phi, twelve weights and three biases, to one machine.
-    assert traffic.broadcasts == 15 * 4
+    # Neither W nor a momentum: phi, twelve weights and three biases, and the number of
+    # the round, to one machine.
+    assert traffic.broadcasts == 15 * 4 + 4
     size = toy.MAX_POSITIVES + 4
     assert traffic.keys == NUM_CLIENTS * size * 4
     assert traffic.rows == NUM_CLIENTS * size * toy.EMBEDDING_DIM * 4
