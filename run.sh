@@ -21,7 +21,7 @@ rf_softmax          experiments.rf_softmax.train      RF-softmax: negatives from
 partial_fc          experiments.partial_fc.train      very many classes over several devices, centrally (Partial FC)
 leap                experiments.leap.train            LEAP, SPLD or random mini-batches, centrally
 moco                experiments.moco.train            contrastive features without labels (MoCo v2, focal loss)
-export              experiments.encoders.export       the encoder of a finished run: .keras, SavedModel or TFLite
+export              experiments.encoders.export       the encoder of a finished run: .keras, SavedModel, TFLite, ONNX
 embed               experiments.encoders.embed        vectors of your images by an encoder: .parquet or .npz
 evaluate            experiments.encoders.evaluate     an encoder on labelled images: MAP@10, R-precision, top-1
 neighbours          experiments.encoders.neighbours   a page of each image's nearest images
