@@ -137,7 +137,7 @@ def clipped_rounds(clip, num_rounds, num_clients=3):
         mean = [np.zeros_like(p) for p in theta]
         for client in to_twin(make_cohort(r), "fedss", 4):
             update, _ = fedss_numpy.client_update(
-                "fedss", *theta, client, ETA, BATCH_SIZE, correct=True, scale=20.0
+                "fedss", *theta, client, ETA, BATCH_SIZE, True, scale=20.0, proximal=0.0
             )
             norms.append(np.sqrt(sum(np.sum(u**2) for u in update)))
             for m, u in zip(mean, update, strict=True):
