@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import config as tf_config
 
 from tff_fedss import runtime
 
@@ -58,10 +59,12 @@ def in_process_context():
 
 
 @pytest.fixture(autouse=True)
-def plain_precision():
-    """A program that ran in this process may have left --precision=mixed on."""
-    tf.keras.mixed_precision.set_global_policy("float32")
+def plain_operations():
+    """A test that ran --deterministic or --precision=mixed leaves nothing behind."""
     yield
+    if tf_config.is_op_determinism_enabled():
+        tf_config.disable_op_determinism()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
     tf.keras.mixed_precision.set_global_policy("float32")
 
 

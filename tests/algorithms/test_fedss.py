@@ -143,13 +143,10 @@ def test_clients_may_name_their_positives():
 def test_deterministic_rounds_are_alike():
     """The processes differ in their operations from others, but not by chance."""
     found = []
-    try:
-        runtime.configure_gpus(deterministic=True)
-        for _ in range(2):
-            process = build.__wrapped__()  # A new one.
-            found.append(process.next(process.initialize(), to_tff(make_cohort())))
-    finally:
-        runtime.configure_gpus()
+    runtime.configure_gpus(deterministic=True)
+    for _ in range(2):
+        process = build.__wrapped__()  # A new one.
+        found.append(process.next(process.initialize(), to_tff(make_cohort())))
     same_bytes(*found)
 
 

@@ -121,19 +121,13 @@ def test_clients_that_did_not_train_on_the_gpus_are_noticed(three_gpus):
 # --- The switches that decide results ---------------------------------------------
 
 
-@pytest.fixture
-def as_before():
-    yield
-    runtime.configure_gpus()
-
-
 def configured(*arguments):
     asked = config.parse(runtime_config.DeviceConfig(), *arguments)
     runtime_config.configure_gpus(asked)
     return asked
 
 
-def test_what_is_off_is_not_recorded(as_before):
+def test_what_is_off_is_not_recorded():
     # Runs of before there were such flags are the same ones.
     assert configured().deciding() == {}
     assert configured("--nodeterministic", "--precision=float32").deciding() == {}
@@ -143,7 +137,7 @@ def test_what_is_off_is_not_recorded(as_before):
     "name, value",
     [("deterministic", "true"), ("precision", "tf32"), ("precision", "mixed")],
 )
-def test_what_is_on_is_recorded(as_before, name, value):
+def test_what_is_on_is_recorded(name, value):
     asked = configured(f"--{name}={value}")
     assert asked.deciding() == {name: value}
     assert tf_config.is_op_determinism_enabled() == (name == "deterministic")
