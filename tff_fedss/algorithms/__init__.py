@@ -28,31 +28,3 @@ from tff_fedss.algorithms.partial_fc import PartialFC
 from tff_fedss.algorithms.rf_softmax import Encoder, SampledSoftmax
 from tff_fedss.algorithms.server_update import ServerState
 from tff_fedss.algorithms.settings import ClassSets, ClientTraining, ServerUpdate
-
-__all__ = [
-    "METHODS",
-    "MOCO_CLUSTERS",
-    "Centralized",
-    "ClassSets",
-    "ClientTraining",
-    "CosineByEpoch",
-    "Encoder",
-    "MagnetEmbedding",
-    "MagnetSettings",
-    "MoCo",
-    "PartialFC",
-    "SGDUnderRate",
-    "SampledSoftmax",
-    "SelfPacedStudent",
-    "ServerState",
-    "ServerUpdate",
-    "build_fedaws",
-    "build_fedss",
-    "build_sparse_sgdm",
-    "clip_gradients",
-    "compose_dataset_computation",
-    "iid_batches",
-    "over_one_vector",
-    "pixel_clusters",
-    "tree_covariance",
-]

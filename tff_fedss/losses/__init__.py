@@ -15,22 +15,3 @@ from tff_fedss.losses.softmax import (
     softmax_loss,
 )
 from tff_fedss.losses.spreadout import spreadout_loss, spreadout_loss_and_gradient
-
-__all__ = [
-    "LEFT_OUT",
-    "INFO_NCE_FORMS",
-    "MARGINS",
-    "Margin",
-    "arcface_loss",
-    "cosface_loss",
-    "fedss_loss",
-    "info_nce_floor",
-    "info_nce_loss",
-    "magnet_loss",
-    "neg_only_loss",
-    "pos_only_loss",
-    "sampled_softmax_loss",
-    "softmax_loss",
-    "spreadout_loss",
-    "spreadout_loss_and_gradient",
-]

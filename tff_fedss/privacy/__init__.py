@@ -6,5 +6,3 @@ what differential privacy leaves to any attack. docs/privacy.md has the results.
 """
 
 from tff_fedss.privacy import accounting, aggregate, intersection, phi, success, update
-
-__all__ = ["accounting", "aggregate", "intersection", "phi", "success", "update"]

@@ -21,23 +21,3 @@ from tff_fedss.runtime.in_process import (
     set_in_process_context,
 )
 from tff_fedss.runtime.native import NativeContext, set_native_context
-
-__all__ = [
-    "AsyncInProcessContext",
-    "ClientError",
-    "ClusterContext",
-    "ComputationError",
-    "DeviceMesh",
-    "ExecutionError",
-    "InProcessContext",
-    "NativeContext",
-    "ServerError",
-    "WorkerError",
-    "balanced_bounds",
-    "clients_per_device",
-    "configure_gpus",
-    "local_mesh",
-    "set_cluster_context",
-    "set_in_process_context",
-    "set_native_context",
-]

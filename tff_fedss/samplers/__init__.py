@@ -70,23 +70,3 @@ SAMPLERS: dict[str, Callable[[SamplerOptions], ClassSampler]] = {
     "rff": _rff,
     "exp": lambda options: ExpSampler(options.num_classes, options.scale),
 }
-
-__all__ = [
-    "SAMPLERS",
-    "SAMPLINGS",
-    "ClassSampler",
-    "Distribution",
-    "ExpSampler",
-    "FixedSampler",
-    "Kernel",
-    "KernelSampler",
-    "Negatives",
-    "QuadraticKernel",
-    "RandomFourierKernel",
-    "SamplerOptions",
-    "ShardSample",
-    "ShardSampler",
-    "log_uniform_sampler",
-    "sample_without_replacement",
-    "uniform_sampler",
-]

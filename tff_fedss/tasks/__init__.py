@@ -26,24 +26,3 @@ from tff_fedss.tasks.identities import IdentityVerification
 from tff_fedss.tasks.language_model import LanguageModel
 from tff_fedss.tasks.sampled_softmax import PooledImages, SampledSoftmaxTask
 from tff_fedss.tasks.task import Task
-
-__all__ = [
-    "DATASETS",
-    "KINDS",
-    "UNSEEN_METRIC",
-    "Classification",
-    "Contrastive",
-    "DatasetSpec",
-    "ExtremeClassification",
-    "FederatedTask",
-    "IdentityVerification",
-    "LabelledClassification",
-    "LanguageModel",
-    "PooledImages",
-    "Pretraining",
-    "Retrieval",
-    "SampledSoftmaxTask",
-    "Settings",
-    "Task",
-    "load_clients",
-]

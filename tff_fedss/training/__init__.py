@@ -33,36 +33,3 @@ from tff_fedss.training.run import Metrics, Run
 from tff_fedss.training.run_files import read_arrays
 from tff_fedss.training.step_run import MocoRun, SampledSoftmaxRun, StepRun
 from tff_fedss.training.warm_start import WarmStartCache, warm_start
-
-__all__ = [
-    "CENTRALIZED_UPDATES",
-    "SAMPLINGS",
-    "CentralizedRun",
-    "Checkpoints",
-    "DataSource",
-    "Embedding",
-    "EmbeddingProcess",
-    "FederatedRun",
-    "InTurnEmbedding",
-    "LeapRun",
-    "Metrics",
-    "MocoRun",
-    "Progress",
-    "ResultsFolder",
-    "Run",
-    "SampledSoftmaxRun",
-    "StepRun",
-    "WarmStartCache",
-    "client_seed",
-    "client_selection_fn",
-    "cohort",
-    "cohort_fn",
-    "permanent_seed",
-    "poisson_cohort",
-    "pooled_batches",
-    "processor",
-    "read_arrays",
-    "train",
-    "warm_start",
-    "for_programs",
-]

@@ -10,5 +10,3 @@ from tff_fedss.datasets.imagenet21k.dataset import (
     load,
     training_labels,
 )
-
-__all__ = ["client_partition", "default_num_clients", "load", "training_labels"]

@@ -10,14 +10,3 @@ from tff_fedss.datasets.images.index import ImageIndex
 from tff_fedss.datasets.images.index import load as load_index
 from tff_fedss.datasets.images.layout import FOLDERS
 from tff_fedss.datasets.splits import TESTS
-
-__all__ = [
-    "FOLDERS",
-    "TESTS",
-    "ImageIndex",
-    "federated",
-    "load_folder",
-    "load_index",
-    "load_tfds",
-    "open_folder",
-]

@@ -11,5 +11,3 @@ from tff_fedss.datasets.landmarks.splits import (
     TRAIN_FOLDER,
     Published,
 )
-
-__all__ = ["SPLITS", "TEST_FILE", "TRAIN_FOLDER", "Published", "load"]
