@@ -1,10 +1,8 @@
 """An embedded federated data set of glyphs: no download, up to millions of classes."""
 
-import collections
 import enum
 import functools
 import sys
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +10,7 @@ import tensorflow as tf
 
 from tff_fedss import errors, memory
 from tff_fedss.datasets import bijection, glyph_drawing
+from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.clients import (
     ArrayClientData,
     Arrays,
@@ -20,9 +19,8 @@ from tff_fedss.datasets.federated.clients import (
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 
 _CHUNK_SIZE = 100  # images rendered at a time for the test and public splits
-_CLIENT_PREFIX = "client_"
+_CACHE_BYTES = 2**27  # of drawn images, for each split
 _MAX_LABEL = 2**31 - 1
-_POINTER_BYTES = 8
 
 
 class _Purpose(enum.IntEnum):
@@ -53,7 +51,6 @@ def glyphs(
     max_test_examples: int = 10_000,
     num_public_classes: int = 300,
     public_examples_per_class: int = 20,
-    cache_bytes: int = 256 * 2**20,
 ) -> FederatedDataset:
     """Makes a federated data set of handwritten glyphs, drawn when they are asked for.
 
@@ -83,8 +80,6 @@ def glyphs(
         num_public_classes: Classes of the public images, beyond the n. 0 for none.
         public_examples_per_class: Public images of each of these; they are written by
             as many hands again, none of them a client's or a test hand.
-        cache_bytes: How many bytes of drawn images are kept, least recently used
-            thrown away first.
 
     Returns:
         The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0.
@@ -101,24 +96,23 @@ def glyphs(
         max_test_examples=max_test_examples,
         public_examples_per_class=public_examples_per_class,
     )
-    errors.check_at_least(
-        0, seed=seed, num_public_classes=num_public_classes, cache_bytes=cache_bytes
-    )
+    errors.check_at_least(0, num_public_classes=num_public_classes)
     errors.check_range("num_classes", num_classes, 1, _MAX_LABEL - num_public_classes)
     errors.check_range("seed", seed, 0, 2**63 - 1)
 
-    cache = _ArrayCache(cache_bytes)
     train = _GlyphClientData(
         seed,
         _Partition(seed, num_classes, mean_classes_per_client, clients_per_class),
+        mean_classes_per_client * mean_examples_per_class,
         mean_examples_per_class,
         image_size,
-        cache,
     )
-    test_classes = _test_classes(
-        seed, num_classes, max(1, max_test_examples // test_examples_per_class)
-    )
-    test = _HeldOutImages(
+    num_test_classes = max(1, max_test_examples // test_examples_per_class)
+    test_classes = np.arange(num_classes, dtype=np.int32)
+    if num_classes > num_test_classes:
+        permute = bijection.Bijection(num_classes, _rng(seed, _Purpose.TEST_CLASSES))
+        test_classes = np.sort(permute(np.arange(num_test_classes))).astype(np.int32)
+    test = _held_out(
         seed,
         test_classes,
         test_classes,
@@ -126,10 +120,9 @@ def glyphs(
         num_test_hands,
         (_Purpose.TEST_HAND, _Purpose.TEST_EXAMPLES),
         image_size,
-        cache,
     )
     public_labels = np.arange(num_public_classes, dtype=np.int32)
-    public = _HeldOutImages(
+    public = _held_out(
         seed,
         num_classes + public_labels,
         public_labels,
@@ -137,15 +130,14 @@ def glyphs(
         public_examples_per_class,
         (_Purpose.PUBLIC_HAND, _Purpose.PUBLIC_EXAMPLES),
         image_size,
-        cache,
     )
     return FederatedDataset(
         name="glyphs",
         num_classes=num_classes,
         image_shape=(image_size, image_size, 1),
         train=train,
-        test=test.held_out(),
-        public=public.held_out() if num_public_classes else None,
+        test=test,
+        public=public if num_public_classes else None,
         note=f"test images by {num_test_hands} other hands",
         # All images follow from these and from what else is in a fingerprint. Not
         # from pixels: the last bit of a curve is another on another processor.
@@ -221,30 +213,33 @@ class _GlyphClientData(ArrayClientData):
         self,
         seed: int,
         partition: _Partition,
+        mean_examples: int,
         mean_examples_per_class: int,
         image_size: int,
-        cache: "_ArrayCache",
     ):
-        self._digits = len(str(partition.num_clients - 1))
-        memory.check(
-            {
-                f"the names of {partition.num_clients:,} clients": partition.num_clients
-                * (sys.getsizeof(self._client_id(0)) + _POINTER_BYTES)
-            }
-        )
+        num_clients = partition.num_clients
+        num_bytes = num_clients * (sys.getsizeof(f"client_{num_clients}") + 8)
+        memory.check({f"the names of {num_clients:,} clients": num_bytes})
         super().__init__(
-            [self._client_id(k) for k in range(partition.num_clients)],
-            (image_size, image_size, 1),
+            partitions.client_ids(num_clients), (image_size, image_size, 1)
         )
         self.partition = partition
         self._seed = seed
-        self._mean_examples = mean_examples_per_class
+        self._per_class = mean_examples_per_class
         self._image_size = image_size
-        self._cache = cache
+        self._kept = _cached(self._write, mean_examples * image_size**2)
+
+    def position(self, client_id: str) -> int:
+        """See the base class; here without a dictionary of all clients."""
+        digits = client_id.removeprefix(partitions.CLIENT_PREFIX)
+        client = int(digits) if digits.isdecimal() else self.partition.num_clients
+        if self._client_ids[client : client + 1] != [client_id]:
+            raise ValueError(f"{client_id!r} is not a client of this data set.")
+        return client
 
     def positives(self, client_id: str) -> np.ndarray:
         """P_k, the sorted distinct labels of a client, int32[|P_k|]."""
-        return self.partition.classes(self._index(client_id))
+        return self.partition.classes(self.position(client_id))
 
     @property
     def max_positives(self) -> int:
@@ -253,13 +248,12 @@ class _GlyphClientData(ArrayClientData):
 
     def num_examples(self, client_id: str) -> int:
         """n_k, the number of a client's images; none of them is drawn."""
-        _, _, counts = self._counts(self._index(client_id))
+        _, _, counts = self._counts(self.position(client_id))
         return int(counts.sum())
 
     def client_arrays(self, client_id: str) -> Arrays:
         """Returns the images and labels of a client."""
-        client = self._index(client_id)
-        return self._cache.get(("train", client), lambda: self._write(client))
+        return self._kept(self.position(client_id))
 
     def _counts(
         self, client: int
@@ -267,8 +261,8 @@ class _GlyphClientData(ArrayClientData):
         """A client's random stream, classes and images of each, in drawing order."""
         rng = _rng(self._seed, _Purpose.TRAIN_EXAMPLES, client)
         classes = self.partition.classes(client)
-        fewest = (self._mean_examples + 1) // 2
-        most = 2 * self._mean_examples - fewest
+        fewest = (self._per_class + 1) // 2
+        most = 2 * self._per_class - fewest
         return rng, classes, rng.integers(fewest, most, len(classes), endpoint=True)
 
     def _write(self, client: int) -> Arrays:
@@ -287,111 +281,56 @@ class _GlyphClientData(ArrayClientData):
         )
         return images, classes[of_class]
 
-    def _client_id(self, client: int) -> str:
-        return f"{_CLIENT_PREFIX}{client:0{self._digits}}"
 
-    def _index(self, client_id: str) -> int:
-        digits = client_id[len(_CLIENT_PREFIX) :]
-        if digits.isdecimal():
-            client = int(digits)
-            if client < len(self._client_ids) and self._client_ids[client] == client_id:
-                return client
-        raise ValueError(f"{client_id!r} is not a client of this data set.")
-
-
-class _HeldOutImages:
+def _held_out(
+    seed: int,
+    classes: np.ndarray,
+    labels: np.ndarray,
+    per_class: int,
+    num_hands: int,
+    purposes: tuple[_Purpose, _Purpose],
+    image_size: int,
+) -> HeldOut:
     """Images of some classes by hands that belong to no client, class after class."""
+    num_examples = len(classes) * per_class
+    hand_purpose, example_purpose = purposes
 
-    def __init__(
-        self,
-        seed: int,
-        classes: np.ndarray,
-        labels: np.ndarray,
-        examples_per_class: int,
-        num_hands: int,
-        purposes: tuple[_Purpose, _Purpose],
-        image_size: int,
-        cache: "_ArrayCache",
-    ):
-        self._seed = seed
-        self._classes = classes
-        self._labels = labels
-        self._per_class = examples_per_class
-        self._num_examples = len(classes) * examples_per_class
-        self._num_hands = num_hands
-        self._hand_purpose, self._example_purpose = purposes
-        self._image_size = image_size
-        self._cache = cache
+    @functools.cache
+    def hands() -> glyph_drawing.Hands:
+        return glyph_drawing.draw_hands(_rngs(seed, hand_purpose, range(num_hands)))
 
-    def held_out(self) -> HeldOut:
-        """The images; a chunk of them is written when it is reached."""
-        data = dataset_from_chunks(
-            lambda i: self._cache.get(
-                (self._example_purpose, i), lambda: self._write(i)
-            ),
-            -(-self._num_examples // _CHUNK_SIZE),
-            self._num_examples,
-            tf.TensorSpec([self._image_size, self._image_size, 1], tf.uint8),
-        )
-        return HeldOut(data, self._num_examples, len(self._classes))
-
-    @functools.cached_property
-    def _hands(self) -> glyph_drawing.Hands:
-        return glyph_drawing.draw_hands(
-            _rngs(self._seed, self._hand_purpose, range(self._num_hands))
-        )
-
-    def _write(self, chunk: int) -> Arrays:
+    def write(chunk: int) -> Arrays:
         start = chunk * _CHUNK_SIZE
-        example = np.arange(start, min(start + _CHUNK_SIZE, self._num_examples))
-        position, of_class = np.unique(example // self._per_class, return_inverse=True)
+        example = np.arange(start, min(start + _CHUNK_SIZE, num_examples))
+        position, of_class = np.unique(example // per_class, return_inverse=True)
         drawn = glyph_drawing.draw_glyphs(
-            _rngs(self._seed, _Purpose.GLYPH, self._classes[position])
+            _rngs(seed, _Purpose.GLYPH, classes[position])
         )
         images = glyph_drawing.render(
             drawn.take(of_class),
-            self._hands.take(example % self._num_hands),
-            _rng(self._seed, self._example_purpose, chunk),
-            self._image_size,
+            hands().take(example % num_hands),
+            _rng(seed, example_purpose, chunk),
+            image_size,
         )
-        return images, self._labels[position[of_class]]
+        return images, labels[position[of_class]]
+
+    data = dataset_from_chunks(
+        _cached(write, _CHUNK_SIZE * image_size**2),
+        -(-num_examples // _CHUNK_SIZE),
+        num_examples,
+        tf.TensorSpec([image_size, image_size, 1], tf.uint8),
+    )
+    return HeldOut(data, num_examples, len(classes))
 
 
-def _test_classes(seed: int, num_classes: int, limit: int) -> np.ndarray:
-    """All classes, or a sorted random sample of `limit` of them, int32."""
-    if num_classes <= limit:
-        return np.arange(num_classes, dtype=np.int32)
-    permute = bijection.Bijection(num_classes, _rng(seed, _Purpose.TEST_CLASSES))
-    return np.sort(permute(np.arange(limit))).astype(np.int32)
+def _cached(write: Callable[[int], Arrays], num_bytes: int) -> Callable[[int], Arrays]:
+    """Keeps the arrays that were used last, num_bytes each, which nobody may change."""
 
-
-class _ArrayCache:
-    """Keeps the arrays that were used last, up to a number of bytes. Thread-safe."""
-
-    def __init__(self, max_bytes: int):
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._entries = collections.OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key, make: Callable[[], Arrays]) -> Arrays:
-        """Returns the arrays under a key, made now if they are not kept."""
-        with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key]
-        arrays = make()  # Outside the lock: two threads may write the same bytes.
+    @functools.lru_cache(max(1, _CACHE_BYTES // num_bytes))
+    def kept(number: int) -> Arrays:
+        arrays = write(number)
         for array in arrays:
             array.setflags(write=False)
-        with self._lock:
-            if key not in self._entries:
-                self._entries[key] = arrays
-                self._bytes += _num_bytes(arrays)
-            while self._bytes > self._max_bytes:
-                _, oldest = self._entries.popitem(last=False)
-                self._bytes -= _num_bytes(oldest)
         return arrays
 
-
-def _num_bytes(arrays: Arrays) -> int:
-    return sum(array.nbytes for array in arrays)
+    return kept
