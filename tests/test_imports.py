@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # From the data to the programs; what stands later is not imported.
 LAYERS = ("datasets", "tasks", "algorithms", "training")
 # Of the data sets, what any of them may import.
-SHARED = ("bijection", "fingerprint", "formats", "sources", "splits", "tfds_download")
+SHARED = ("bijection", "fingerprint", "formats", "sources", "splits")
 PAPERS = ("fedss", "leap", "moco", "partial_fc", "rf_softmax")
 
 

@@ -130,7 +130,7 @@ def test_larger_drawings_are_averaged_over_areas(monkeypatch):
     monkeypatch.setattr(omniglot, "NUM_DRAWERS", 1)
     pixels = np.full([4, 4], 255, np.uint8)
     pixels[0, 0] = pixels[2:, 2:] = 0
-    drawing = omniglot.Drawing("x", "A", 1, 1, Image.fromarray(pixels))
+    drawing = ("x", "A", 1, 1, Image.fromarray(pixels))
     (image,) = omniglot.collect([drawing], "test", 2).images
     np.testing.assert_allclose(image[..., 0], [[255 / 4, 0], [0, 255]], atol=1)
 

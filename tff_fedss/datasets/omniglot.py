@@ -1,12 +1,11 @@
 """Omniglot as a federated data set of handwritten characters (Lake et al., 2015)."""
 
 import dataclasses
-import itertools
 import os
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from PIL import Image
@@ -47,22 +46,9 @@ class Drawings:
     alphabets: np.ndarray
 
 
-class Drawing(NamedTuple):
-    """One drawing.
-
-    Attributes:
-        name: What to call it in a message.
-        alphabet: The name of its alphabet.
-        character: In 1..1623.
-        drawer: In 1..20.
-        image: Dark ink on white.
-    """
-
-    name: str
-    alphabet: str
-    character: int
-    drawer: int
-    image: Image.Image
+# What a drawing is called in messages, the name of its alphabet, the character in
+# 1..1623, the drawer in 1..20, and the image, dark ink on white.
+Drawing = tuple[str, str, int, int, Image.Image]
 
 
 def collect(drawings: Iterable[Drawing], label: str, image_size: int) -> Drawings:
@@ -114,8 +100,8 @@ def collect(drawings: Iterable[Drawing], label: str, image_size: int) -> Drawing
     )
 
 
-def read_drawings(data_dir: str | os.PathLike, image_size: int) -> Drawings:
-    """Reads and checks every drawing in a folder or an archive.
+def read_drawings(data_dir: str | os.PathLike | None, image_size: int) -> Drawings:
+    """Reads and checks every drawing.
 
     Files are recognized by `<Alphabet>/characterNN/XXXX_YY.png` at the end of their
     path, with XXXX the number of the character and YY the drawer; others are ignored.
@@ -123,10 +109,16 @@ def read_drawings(data_dir: str | os.PathLike, image_size: int) -> Drawings:
     Args:
         data_dir: A folder with such files somewhere below it; or, if it has none, a
             folder with archives of them (such as the original `images_background.zip`
-            and `images_evaluation.zip`); or the path of one archive.
-        image_size: The height and width that drawings are brought to, in pixels, by
-            averaging areas.
+            and `images_evaluation.zip`); or the path of one archive. None: they are
+            downloaded through TFDS.
+        image_size: See `collect`.
     """
+    check_at_least(1, image_size=image_size)
+    if data_dir is None:
+        # Imported here: it takes seconds.
+        from tff_fedss.datasets import omniglot_tfds
+
+        return collect(omniglot_tfds.drawings(), "TFDS", image_size)
     label = f"data_dir={os.fspath(data_dir)}"
     return collect(_drawings(pathlib.Path(data_dir), label), label, image_size)
 
@@ -144,7 +136,7 @@ def _drawings(path: pathlib.Path, label: str) -> Iterator[Drawing]:
             except ValueError as error:
                 raise InvalidInputError(f"{label}: {name} {error}.") from error
             alphabet, character, drawer = _DRAWING.search(name).groups()
-            yield Drawing(name, alphabet, int(character), int(drawer), image)
+            yield name, alphabet, int(character), int(drawer), image
 
 
 PARTITIONS = ("mixed", "drawer", "chunks")
@@ -174,9 +166,12 @@ def load(
     Every class was drawn once by each of 20 people. Some of these drawers are held out
     for the test; the others' drawings are the clients'. The 964 characters of the
     background set, of other alphabets and by other people, are the public images. The
-    task is that of FedSS, section 4.2; for that of section 4.3, see `load_unseen`.
+    task is that of FedSS, section 4.2.
 
-    With all 1,623 characters as the classes, the public images are glyphs of
+    For retrieval (section 4.3, where no class is both in the train and the test split),
+    the 964 characters of the background set are the n classes, with all 20 drawings of
+    each at the clients, and all drawings of the 659 others are the test. There, and
+    with all 1,623 characters as the classes, the public images are glyphs of
     `synthetic.glyphs`.
 
     Args:
@@ -199,161 +194,47 @@ def load(
             many times classes_per_client are a client's.
         characters: Which are the classes: "evaluation", 659 of them, while the 964
             others are public, or "all" 1,623, with glyphs as public images.
-        retrieval: Whether to return what `load_unseen` does; that has no test_drawers
-            and no choice of characters.
+        retrieval: Whether the test is of other characters; then test_drawers has no
+            effect.
 
     Returns:
         The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0; the
-        label is the character's number minus 965 (public images and with all
-        characters: minus 1).
+        label is the character's number minus 965 (public images, with all characters
+        and for retrieval: minus 1).
     """
     if retrieval and characters != "evaluation":
         raise InvalidInputError(
             f"characters={characters} has no effect on retrieval, whose classes are "
             "the 964 characters of the background set."
         )
-    if retrieval:
-        return load_unseen(
-            data_dir,
-            partition=partition,
-            seed=seed,
-            image_size=image_size,
-            classes_per_client=classes_per_client,
-            drawings_per_class=drawings_per_class,
-        )
     _check_drawers(test_drawers)
     check_choice("partition", partition, PARTITIONS)
     check_choice("characters", characters, CHARACTERS)
-    drawings = _read(data_dir, image_size)
+    drawings = read_drawings(data_dir, image_size)
 
-    public = drawings.characters <= NUM_BACKGROUND_CHARACTERS
-    if characters == "all":
-        public[:] = False
-    test = ~public & np.isin(drawings.drawers, test_drawers)
-    train = np.flatnonzero(~public & ~test)
     labels = drawings.characters - 1
-    if characters == "evaluation":
-        labels[~public] -= NUM_BACKGROUND_CHARACTERS
-        warm_start = HeldOut.from_arrays(drawings.images[public], labels[public])
-    else:
-        warm_start = _glyphs(image_size)
-
-    note = f"test images by drawers {_listed(test_drawers)}"
-    return _dataset(
-        drawings,
-        labels,
-        train,
-        test,
-        (partition, seed, classes_per_client, drawings_per_class),
-        public=warm_start,
-        note=note + (", public images are glyphs" if characters == "all" else ""),
-    )
-
-
-def load_unseen(
-    data_dir: os.PathLike | None = None,
-    *,
-    partition: str = "mixed",
-    seed: int = 0,
-    image_size: int = 28,
-    classes_per_client: int = 20,
-    drawings_per_class: int = 5,
-) -> FederatedDataset:
-    """Loads Omniglot for retrieval: train on some characters, test on unseen ones.
-
-    As Stanford Online Products in FedSS, section 4.3, where the classes of the train
-    and test splits do not overlap: the 964 characters of the background set are the n
-    classes, with all 20 drawings of each at the clients, and all drawings of the 659
-    characters of the evaluation set, of other alphabets, are the test images. No
-    character is left for a warm start, so the public images are glyphs of
-    `synthetic.glyphs`.
-
-    The arguments are those of `load`; with partition "drawer", every alphabet and
-    drawer of the background set is one client, 600 of them.
-
-    Returns:
-        The data set. Images are as those of `load`; the label is the character's number
-        minus 1, for test images too (964..1622).
-    """
-    check_choice("partition", partition, PARTITIONS)
-    drawings = _read(data_dir, image_size)
-    labels = drawings.characters - 1
-    is_train = labels < NUM_BACKGROUND_CHARACTERS
-    return _dataset(
-        drawings,
-        labels,
-        np.flatnonzero(is_train),
-        ~is_train,
-        (partition, seed, classes_per_client, drawings_per_class),
-        test_is_unseen=True,
-        public=_glyphs(image_size),
-        note="public images are glyphs",
-    )
-
-
-def load_identities(
-    data_dir: os.PathLike | None = None,
-    *,
-    image_size: int = 28,
-    test_drawers: Sequence[int] = (17, 18, 19, 20),
-    unused_drawers: Sequence[int] = (),
-) -> identities.ArrayIdentities:
-    """Loads all 1,623 characters as identities, without clients (Partial FC).
-
-    Args:
-        data_dir: As for `load`.
-        image_size: As for `load`.
-        test_drawers: Which of the drawers 1..20 of each character are held out: the
-            test is of the same identities, by other hands.
-        unused_drawers: Whose drawings are in neither part, such as those of the test
-            where settings are chosen by other drawers.
-
-    Returns:
-        The data: images as those of `load`; the identity is the character's number
-        minus 1.
-    """
-    _check_drawers((*test_drawers, *unused_drawers))
-    drawings = _read(data_dir, image_size)
+    is_background = labels < NUM_BACKGROUND_CHARACTERS
     is_test = np.isin(drawings.drawers, test_drawers)
-    is_unused = np.isin(drawings.drawers, unused_drawers)
-    train, test = (
-        (drawings.images[part], drawings.characters[part] - 1)
-        for part in (~is_test & ~is_unused, is_test)
-    )
     note = f"test images by drawers {_listed(test_drawers)}"
-    return identities.ArrayIdentities("omniglot", train, test, note)
+    if retrieval:
+        is_train, is_test, note = is_background, ~is_background, ""
+    elif characters == "all":
+        is_train = ~is_test
+    else:
+        is_train, is_test = ~is_background & ~is_test, ~is_background & is_test
+        labels[~is_background] -= NUM_BACKGROUND_CHARACTERS
+    if retrieval or characters == "all":
+        # No character is left for a warm start.
+        public = synthetic.glyphs(
+            2, image_size=image_size, num_public_classes=_NUM_GLYPHS
+        ).public
+        note = ", ".join(filter(None, [note, "public images are glyphs"]))
+    else:
+        public = HeldOut.from_arrays(
+            drawings.images[is_background], labels[is_background]
+        )
 
-
-def _listed(drawers: Sequence[int]) -> str:
-    return ", ".join(map(str, sorted(set(drawers))))
-
-
-def _glyphs(image_size: int) -> HeldOut:
-    """Public images where no character is left for them."""
-    return synthetic.glyphs(
-        2, image_size=image_size, num_public_classes=_NUM_GLYPHS
-    ).public
-
-
-def _dataset(
-    drawings: Drawings,
-    labels: np.ndarray,
-    train: np.ndarray,
-    test: np.ndarray,
-    split: tuple[str, int, int, int],
-    **rest: Any,
-) -> FederatedDataset:
-    """Splits the training drawings over clients.
-
-    Args:
-        drawings: All of them, N.
-        labels: int32[N].
-        train: Which ones train, int64, ascending.
-        test: Which ones are the test, bool[N].
-        split: Of `load`, partition, seed, classes_per_client, drawings_per_class.
-        **rest: Attributes of the `FederatedDataset`.
-    """
-    partition, seed, classes_per_client, drawings_per_class = split
+    train = np.flatnonzero(is_train)
     rng = partitions.generator(seed, _PHILOX_STREAM)
     if partition == "mixed":
         clients = partitions.grouped_shares(
@@ -380,14 +261,53 @@ def _dataset(
         num_classes=int(labels[train].max()) + 1,
         image_shape=drawings.images.shape[1:],
         train=client_data,
-        test=HeldOut.from_arrays(drawings.images[test], labels[test]),
+        test=HeldOut.from_arrays(drawings.images[is_test], labels[is_test]),
+        test_is_unseen=retrieval,
+        public=public,
+        note=note,
         contents=lambda: {
             **client_data.contents(),
             "drawings": len(drawings.images),
             "contents of drawings": drawings.images,
         },
-        **rest,
     )
+
+
+def load_identities(
+    data_dir: os.PathLike | None = None,
+    *,
+    image_size: int = 28,
+    test_drawers: Sequence[int] = (17, 18, 19, 20),
+    unused_drawers: Sequence[int] = (),
+) -> identities.ArrayIdentities:
+    """Loads all 1,623 characters as identities, without clients (Partial FC).
+
+    Args:
+        data_dir: As for `load`.
+        image_size: As for `load`.
+        test_drawers: Which of the drawers 1..20 of each character are held out: the
+            test is of the same identities, by other hands.
+        unused_drawers: Whose drawings are in neither part, such as those of the test
+            where settings are chosen by other drawers.
+
+    Returns:
+        The data: images as those of `load`; the identity is the character's number
+        minus 1.
+    """
+    _check_drawers((*test_drawers, *unused_drawers))
+    drawings = read_drawings(data_dir, image_size)
+    is_test = np.isin(drawings.drawers, test_drawers)
+    is_unused = np.isin(drawings.drawers, unused_drawers)
+    train, test = (
+        (drawings.images[part], drawings.characters[part] - 1)
+        for part in (~is_test & ~is_unused, is_test)
+    )
+    note = f"test images by drawers {_listed(test_drawers)}"
+    return identities.ArrayIdentities("omniglot", train, test, note)
+
+
+def _listed(drawers: Sequence[int]) -> str:
+    return ", ".join(map(str, sorted(set(drawers))))
 
 
 def _check_drawers(test_drawers: Sequence[int]) -> None:
@@ -396,17 +316,6 @@ def _check_drawers(test_drawers: Sequence[int]) -> None:
         raise InvalidInputError(
             f"test_drawers={tuple(test_drawers)} must be a part of 1..{len(drawers)}."
         )
-
-
-def _read(data_dir: os.PathLike | None, image_size: int) -> Drawings:
-    check_at_least(1, image_size=image_size)
-    if data_dir is not None:
-        return read_drawings(data_dir, image_size)
-    # Imported here: it takes seconds, and a data_dir needs none of it.
-    from tff_fedss.datasets import omniglot_tfds
-
-    drawings = itertools.starmap(Drawing, omniglot_tfds.drawings())
-    return collect(drawings, "TFDS", image_size)
 
 
 def _drawer_clients(

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from tff_fedss.datasets import tfds_download
+from tff_fedss.datasets.images import tfds_index
 
 
 class OmniglotDrawers(tfds.image_classification.Omniglot):
@@ -55,14 +55,12 @@ def drawings(
             checksums, even one that was not downloaded but put in place by hand.
 
     Yields:
-        The fields of an `omniglot.Drawing`.
+        See `omniglot.Drawing`.
     """
-    builder = tfds_download.prepared(
+    builder = tfds_index.prepared(
         lambda: OmniglotDrawers(data_dir=tfds_dir),
-        lambda reason: (
-            f"Omniglot could not be downloaded through TFDS ({reason}). Name a folder "
-            "or an archive that has it with `data_dir`."
-        ),
+        "Omniglot",
+        "Name a folder or an archive that has it with `data_dir`.",
         download_config
         or tfds.download.DownloadConfig(force_checksums_validation=True),
     )

@@ -201,18 +201,44 @@ def test_what_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
     for name, folder in (("cifar10", "folders"), ("mnist", "idx")):
         with pytest.raises(InvalidInputError, match=r"not enough memory.*images \("):
             labelled_images.load(name, tmp_path / folder, image_size=64)
-    with (
-        tfds.testing.mock_data(num_examples=7),
-        pytest.raises(InvalidInputError, match="not enough memory"),
-    ):
-        labelled_images.load("cifar10")
 
 
-def test_tfds_by_name():
-    with tfds.testing.mock_data(num_examples=7):
-        data = labelled_images.load("svhn_cropped", image_size=16)
-    assert data.image_shape == (16, 16, 3) and data.num_classes == 10
-    assert data.train_images.dtype == np.uint8 and len(data.train_labels) == 7
+class SmallDigits(tfds.core.GeneratorBasedBuilder):
+    """6 training, 4 other and 2 test images of two classes."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {
+            "image": tfds.features.Image(shape=(8, 8, 3)),
+            "label": tfds.features.ClassLabel(names=["zero", "one"]),
+        }
+        return self.dataset_info_from_configs(
+            features=tfds.features.FeaturesDict(features)
+        )
+
+    def _split_generators(self, dl_manager):
+        parts = {"train": range(6), "extra": range(6, 10), "test": range(10, 12)}
+        return {name: self._generate_examples(part) for name, part in parts.items()}
+
+    def _generate_examples(self, numbers):
+        for k in numbers:
+            yield k, {"image": np.full([8, 8, 3], k, np.uint8), "label": k % 2}
+
+
+def test_tfds_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFF_FEDSS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        tfds, "builder", lambda name, data_dir: SmallDigits(data_dir=tmp_path)
+    )
+    data = labelled_images.load("svhn_cropped", image_size=4)
+    assert data.name == "svhn_cropped" and data.class_names == ("zero", "one")
+    assert data.train_images.dtype == np.uint8 and data.image_shape == (4, 4, 3)
+    # The extra set is for training.
+    assert sorted(data.train_images[:, 0, 0, 0]) == list(range(10))
+    assert (data.train_images[:, 0, 0, 0] % 2 == data.train_labels).all()
+    assert sorted(data.test_images[:, 0, 0, 0]) == [10, 11]
+    assert len(labelled_images.load("cifar10").train_images) == 6
 
 
 def test_what_tfds_cannot_get_is_named(monkeypatch):
@@ -223,7 +249,7 @@ def test_what_tfds_cannot_get_is_named(monkeypatch):
         tfds.core.DatasetBuilder, "download_and_prepare", refuse, raising=True
     )
     with pytest.raises(
-        InvalidInputError, match="^dataset=cifar100 is not on this disk.*no route"
+        InvalidInputError, match="^name=cifar100 .*no route.*dataset=cifar100 also"
     ):
         labelled_images.load("cifar100")
 

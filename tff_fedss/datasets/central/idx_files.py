@@ -15,15 +15,12 @@ FILES = {
 }
 
 
-def read(
-    path: pathlib.Path, flag: str, num_classes: int
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Reads `train-images-idx3-ubyte`, ..., with or without `.gz`.
 
     Args:
         path: The folder.
         flag: What a message is to begin with.
-        num_classes: Labels must be less.
 
     Returns:
         For each part, "train" or "test", that has files, its images uint8[N, h, w] and
@@ -37,11 +34,10 @@ def read(
                 _read_idx(path / label_file, flag, 1).astype(np.int32),
             )
     for part, (images, labels) in parts.items():
-        if len(images) != len(labels) or labels.max() >= num_classes:
+        if len(images) != len(labels) or labels.max() > 9:
             raise InvalidInputError(
                 f"{flag}: {' and '.join(FILES[part])} have {len(images):,} images and "
-                f"{len(labels):,} labels up to {labels.max()}; expected as many, up to "
-                f"{num_classes - 1}."
+                f"{len(labels):,} labels up to {labels.max()}, not as many up to 9."
             )
     return parts
 

@@ -7,9 +7,10 @@ or MNIST's IDX files) or from TFDS; `from_index` takes images of any other index
 import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from PIL import Image, ImageOps
 
 from tff_fedss import memory, progress
@@ -33,25 +34,20 @@ _EXPECTED = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """What a data set is called at TFDS, and what its images are.
 
     Attributes:
         tfds_name: At TFDS, with its configuration.
-        train: The TFDS split to train on.
-        test: The TFDS split to test on.
-        num_classes: n.
-        channels: 1 or 3; files are converted to it.
+        channels: 1 or 3; images are converted to it.
         image_size: Height and width in pixels; None: they differ from image to image.
+        splits: See `tfds_index.load`.
     """
 
     tfds_name: str
-    train: str = "train"
-    test: str = "test"
-    num_classes: int = 10
     channels: int = 3
     image_size: int | None = 32
+    splits: Mapping[str, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,8 +152,13 @@ def _as_array(image: Image.Image, channels: int) -> np.ndarray:
     return array.reshape(*array.shape[:2], channels)
 
 
-def _check_memory(num_train: int, num_test: int, shape: tuple[int, int, int]) -> None:
-    """Checks that images of a shape fit into memory, before they are decoded."""
+def _check_memory(counts: Mapping[str, int], shape: tuple[int, int, int]) -> None:
+    """Checks that so many images of a shape fit into memory, before they are decoded.
+
+    Args:
+        counts: By part, such as "train".
+        shape: Of each image.
+    """
     height, width, channels = shape
     memory.check(
         {
@@ -165,29 +166,24 @@ def _check_memory(num_train: int, num_test: int, shape: tuple[int, int, int]) ->
             * height
             * width
             * channels
-            for part, count in (("training", num_train), ("test", num_test))
+            for part, count in counts.items()
         }
     )
 
 
-def _check_num_classes(num_classes: int, flag: str) -> None:
-    """Checks that there are two classes or more; flag is what a message begins with."""
-    if num_classes < 2:
-        raise InvalidInputError(
-            f"{flag}: all training images are of one class; expected two or more."
-        )
-
-
 # By the name that a user gives them.
 SOURCES = {
-    "mnist": Source("mnist", channels=1, image_size=28),
-    "fashion_mnist": Source("fashion_mnist", channels=1, image_size=28),
+    "mnist": Source("mnist", 1, 28),
+    "fashion_mnist": Source("fashion_mnist", 1, 28),
     "cifar10": Source("cifar10"),
-    "cifar100": Source("cifar100", num_classes=100),
+    "cifar100": Source("cifar100"),
     # The training and the extra set together, as LEAP (4.5) has it.
-    "svhn_cropped": Source("svhn_cropped", train="train+extra"),
-    "imagenette": Source("imagenette/320px-v2", test="validation", image_size=None),
-    "tiny_imagenet": Source("tiny_imagenet", num_classes=200, image_size=64),
+    "svhn_cropped": Source(
+        "svhn_cropped",
+        splits={"train": layout.TRAIN, "extra": layout.TRAIN, "test": layout.TEST},
+    ),
+    "imagenette": Source("imagenette/320px-v2", image_size=None),
+    "tiny_imagenet": Source("tiny_imagenet", image_size=64),
 }
 _IDX_DATASETS = ("mnist", "fashion_mnist")
 
@@ -220,26 +216,30 @@ def load(
         raise InvalidInputError(f"the images of {name} differ in size: give a size.")
     if name == "tiny_imagenet":
         images = tiny_imagenet.open_index(data_dir)
-        data = from_index(images, image_size=image_size, test="given")
-        return dataclasses.replace(data, name=name, note="")
-    if data_dir is None:
-        return _from_tfds(name, source, image_size)
-    path, flag = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
-    if name in _IDX_DATASETS and any(path.glob("*-idx3-ubyte*")):
-        return _from_idx_files(name, path, flag, source, image_size)
-    return _load_folders(name, path, flag, source.channels, image_size)
+    elif data_dir is None:
+        from tff_fedss.datasets.images import tfds_index  # TFDS takes seconds.
+
+        hint = f"dataset={name} also takes files of yours, with `data_dir`."
+        images = tfds_index.load(source.tfds_name, splits=source.splits, hint=hint)
+    else:
+        path, flag = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
+        if name in _IDX_DATASETS and any(path.glob("*-idx3-ubyte*")):
+            return _from_idx_files(name, path, flag, source, image_size)
+        images = _index_of_folders(path, flag)
+    data = from_index(
+        images, image_size=image_size, channels=source.channels, test="given"
+    )
+    return dataclasses.replace(data, name=name, note=images.note)
 
 
 def _from_idx_files(
     name: str, path: pathlib.Path, flag: str, source: Source, image_size: int | None
 ) -> LabelledImages:
     """Reads MNIST's files; of one part only, every fifth image becomes the test."""
-    parts = idx_files.read(path, flag, source.num_classes)
+    parts = idx_files.read(path, flag)
     if image_size is not None:
-        counts = (
-            len(parts[part][1]) if part in parts else 0 for part in idx_files.FILES
-        )
-        _check_memory(*counts, (image_size, image_size, source.channels))
+        counts = {part: len(labels) for part, (_, labels) in parts.items()}
+        _check_memory(counts, (image_size, image_size, source.channels))
     parts = {
         part: (_converted(images, source.channels, image_size), labels)
         for part, (images, labels) in parts.items()
@@ -262,7 +262,6 @@ def _from_idx_files(
             f"{flag}: no training image has the label {min(missing)}; expected some of "
             f"each of 0 to {num_classes - 1}."
         )
-    _check_num_classes(num_classes, flag)
     class_names = tuple(map(str, range(num_classes)))
     return LabelledImages(name, class_names, *train, *test, note=note)
 
@@ -273,10 +272,8 @@ def _converted(images: np.ndarray, channels: int, image_size: int | None) -> np.
     )
 
 
-def _load_folders(
-    name: str, path: pathlib.Path, flag: str, channels: int, image_size: int | None
-) -> LabelledImages:
-    """Reads train/CLASS/IMAGE and test/CLASS/IMAGE; all must be there."""
+def _index_of_folders(path: pathlib.Path, flag: str) -> index.ImageIndex:
+    """Lists train/CLASS/IMAGE and test/CLASS/IMAGE; all must be there."""
     images = index.load(path, folders="class")
     if images.splits is None or images.without_images:
         empty = f"; without images: {layout.shown(images.without_images)}"
@@ -289,8 +286,7 @@ def _load_folders(
             f"{flag}: {images.image_name(row)} is of the class "
             f"{images.class_names[images.labels[row]]!r}, which has no training image."
         )
-    data = from_index(images, image_size=image_size, channels=channels, test="given")
-    return dataclasses.replace(data, name=name, note=images.note)
+    return images
 
 
 def from_index(
@@ -326,7 +322,10 @@ def from_index(
         rng=np.random.Generator(np.random.Philox(key=[seed, _PHILOX_STREAM])),
     )
     labels, classes = splits.numbered(images.labels, chosen.train)
-    _check_num_classes(len(classes), images.label)
+    if len(classes) < 2:
+        raise InvalidInputError(
+            f"{images.label}: all training images are of one class; expected two."
+        )
     first = int(chosen.train[0])
 
     def decoded(row: int) -> np.ndarray:
@@ -335,7 +334,8 @@ def from_index(
         )
 
     shape = decoded(first).shape
-    _check_memory(len(chosen.train), len(chosen.test), shape)
+    counts = {"training": len(chosen.train), "test": len(chosen.test)}
+    _check_memory(counts, shape)
 
     def checked(row: int) -> np.ndarray:
         array = decoded(row)
@@ -379,49 +379,3 @@ def from_index(
         labels[chosen.test],
         note="; ".join(filter(None, [images.note, chosen.note])),
     )
-
-
-def _from_tfds(name: str, source: Source, image_size: int | None) -> LabelledImages:
-    """Loads a data set of TFDS, which TFDS downloads if it is not on the disk.
-
-    Args:
-        name: What to call it.
-        source: Its name and splits at TFDS.
-        image_size: See `load`.
-    """
-    # TFDS takes seconds to import.
-    import tensorflow_datasets as tfds
-
-    from tff_fedss.datasets import tfds_download
-
-    builder = tfds_download.prepared(
-        lambda: tfds.builder(source.tfds_name),
-        lambda reason: (
-            f"dataset={name} is not on this disk where TFDS keeps its data "
-            f"(TFDS_DATA_DIR or ~/tensorflow_datasets), and could not be downloaded "
-            f"({reason}). Name a folder or an archive that has it with `data_dir`."
-        ),
-    )
-    parts = [builder.as_dataset(split=part) for part in (source.train, source.test)]
-    height, width = builder.info.features["image"].shape[:2]
-    _check_memory(
-        *(max(0, int(part.cardinality())) for part in parts),  # Negative: unknown.
-        (image_size or height, image_size or width, source.channels),
-    )
-    train, test = (_arrays(part, source.channels, image_size) for part in parts)
-    class_names = tuple(builder.info.features["label"].names)
-    return LabelledImages(name, class_names, *train, *test)
-
-
-def _arrays(
-    examples: tf.data.Dataset, channels: int, image_size: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = [], []
-    for example in examples.as_numpy_iterator():
-        image = example["image"]
-        if image_size is not None and image.shape[:2] != (image_size, image_size):
-            whole = Image.fromarray(image.squeeze(2) if channels == 1 else image)
-            image = _as_array(_fitted(whole, image_size), channels)
-        images.append(image)
-        labels.append(example["label"])
-    return np.stack(images), np.array(labels, np.int32)

@@ -5,6 +5,7 @@ TFDS prepares the data in its normal way. Its TFRecord files are read where they
 
 import os
 import pathlib
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +25,9 @@ _SPLITS = {
 }
 
 
+_MAX_REASON = 300  # characters
+
+
 def load(
     name: str,
     data_dir: str | os.PathLike | None = None,
@@ -31,6 +35,8 @@ def load(
     image: str | None = None,
     label: str | None = None,
     client: str | None = None,
+    splits: Mapping[str, int] | None = None,
+    hint: str = "",
     cache_dir: str | os.PathLike | None = None,
 ) -> ImageIndex:
     """Indexes a data set of TFDS, which prepares it first where that is needed.
@@ -42,14 +48,22 @@ def load(
         label: The feature with the class, a number or a text; None: the only one
             that is a class label.
         client: The feature with the client, a number or a text; None: no clients.
+        splits: What each split is, of `layout.TRAIN`, `TEST` and `VALIDATION`; others
+            are left out. None: train, test and validation are what their names say.
+        hint: What else a message says if TFDS cannot prepare the data set.
         cache_dir: Where the places of the images are kept; by default
             `sources.default_cache_dir()`.
 
     Returns:
-        The index. The splits train, test and validation count; others are left out.
+        The index, one split after another.
     """
     where = f"name={name}"
-    builder = _prepared(where, name, data_dir)
+    splits = splits or _SPLITS
+    builder = prepared(
+        lambda: tfds.builder(name, data_dir=data_dir and os.fspath(data_dir)),
+        where,
+        hint,
+    )
     info = builder.info
     if info.file_format.value != "tfrecord":
         raise InvalidInputError(
@@ -57,14 +71,14 @@ def load(
             "expected tfrecord: prepare it again with file_format='tfrecord'."
         )
     keys = _keys(info, image, label, client)
-    used = [split for split in _SPLITS if split in info.splits]
+    used = [split for split in splits if split in info.splits]
     index = _records(info, used, keys, cache_dir)
     class_names, labels = _classes(info.features[keys["label"]], index.records["label"])
     client_names, clients = (
         _numbered(index.records["client"]) if client else (None, None)
     )
     sizes = [info.splits[split].num_examples for split in used]
-    splits = np.repeat(np.array([_SPLITS[split] for split in used], np.int8), sizes)
+    split_of = np.repeat(np.array([splits[split] for split in used], np.int8), sizes)
     others = sorted(set(info.splits) - set(used))
     what = layout.Layout(
         np.arange(len(index)),
@@ -72,7 +86,7 @@ def load(
         labels,
         client_names,
         clients,
-        splits if splits.any() else None,
+        split_of if split_of.any() else None,
         f"left out: the splits {', '.join(others)}" if others else "",
     )
     source = _Records(where, builder.data_path, name, index, keys["image"])
@@ -101,15 +115,31 @@ class _Records(sources.Source):
         return records.value(features, self._image_key, "bytes_list")
 
 
-def _prepared(label: str, tfds_name: str, data_dir) -> tfds.core.DatasetBuilder:
+def prepared(
+    make: Callable[[], tfds.core.DatasetBuilder],
+    label: str,
+    hint: str = "",
+    config: tfds.download.DownloadConfig | None = None,
+) -> tfds.core.DatasetBuilder:
+    """Has TFDS download and prepare a data set, if it is not on the disk.
+
+    Args:
+        make: Makes its builder.
+        label: What a message begins with.
+        hint: What it ends with.
+        config: See TFDS.
+
+    Returns:
+        The builder, ready to be read from.
+    """
     try:
-        builder = tfds.builder(tfds_name, data_dir=data_dir and os.fspath(data_dir))
-        builder.download_and_prepare()
+        builder = make()
+        builder.download_and_prepare(download_config=config)
     # Downloads and parsers raise anything.
     except Exception as error:
-        first, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        reason = f"{type(error).__name__}: {files.error_text(error)}"[:_MAX_REASON]
         raise InvalidInputError(
-            f"{label} cannot be prepared by TFDS: {files.error_text(first)}."
+            f"{label} cannot be prepared by TFDS ({reason}). {hint}".rstrip()
         ) from error
     return builder
 
