@@ -1,4 +1,4 @@
-"""How much memory a process has held at its peak."""
+"""How much memory a process holds, and has held at its peak."""
 
 import contextlib
 import pathlib
@@ -13,8 +13,17 @@ def peak_bytes(pid: int | None = None) -> int:
     Returns:
         Bytes; 0 if the process is gone.
     """
+    return _read("VmHWM", pid)
+
+
+def resident_bytes(pid: int | None = None) -> int:
+    """Returns a process's resident memory now, in bytes; 0 if the process is gone."""
+    return _read("VmRSS", pid)
+
+
+def _read(name: str, pid: int | None) -> int:
     with contextlib.suppress(OSError):
         status = pathlib.Path(f"/proc/{pid or 'self'}/status").read_text()
-        if match := re.search(r"VmHWM:\s+(\d+) kB", status):
+        if match := re.search(rf"{name}:\s+(\d+) kB", status):
             return 1024 * int(match.group(1))
     return 0

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.benchmarks import contest, growth, table
+from experiments.benchmarks import contest, growth, memory, table
 from experiments.benchmarks.workload import BATCH_SIZE, Workload
 from tests.experiments import fake_contender
 
@@ -271,3 +271,16 @@ def test_measures_cases_in_processes_of_their_own(tmp_path):
     # 90 positives and 80 negatives, a row of 64 floats each.
     assert float(second["bytes_down"]) == 170 * 64 * 4
     assert (tmp_path / "growth.md").exists()
+
+
+def test_the_first_quarter_does_not_count_for_the_growth_of_memory():
+    resident = [*(1000 * k for k in range(10)), *(9000 + 64 * k for k in range(30))]
+    assert memory.bytes_a_client(resident, cohort_size=16) == pytest.approx(4)
+
+
+def test_memory_is_measured(tmp_path):
+    asked = memory.Config(str(tmp_path), runtimes=("in_process",), rounds=8)
+    memory.main(asked)
+    (row,) = csv.DictReader((tmp_path / "memory.csv").open())
+    assert (row["process"], row["rounds"]) == ("driver", "8")
+    assert 100 < float(row["resident_mib"]) < 4000

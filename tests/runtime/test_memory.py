@@ -49,7 +49,7 @@ def test_a_round_leaves_no_state_behind():
     for _ in range(ROUNDS):
         state, _ = process.next(state, [client(generator) for _ in range(CLIENTS)])
         measured.append(resident_bytes())
-    # The allocator has found its size by then. TensorFlow keeps 13 KiB a round itself.
+    # The allocator has found its size by then.
     half = np.array(measured[ROUNDS // 2 :])
     growth = np.polyfit(np.arange(len(half)), half, 1)[0]
     assert growth < 4 * CLASSES * DIM / 4  # A quarter of W.

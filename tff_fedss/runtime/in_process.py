@@ -11,9 +11,10 @@ variables and tables, with seeded random operations at the start of their stream
 results do not depend on how many devices there are or which was quicker, but for what
 `tf.random` draws without a seed.
 
-Memory is flat over the rounds but for what TensorFlow keeps itself: with Python 3.11,
-32 bytes of every tensor that Python ever saw (tensorflow issue 62551), some 13 KiB for
-a round of 8 clients with a small network (tests/runtime/test_memory.py).
+Memory is flat over the rounds but for some 200 bytes a client: TensorFlow keeps 16 to
+32 bytes of every tensor that Python has seen (tensorflow issue 62551). The tensors that
+are made here are spared that (`values.without_dict`); those that make a client's data
+set are not. experiments/benchmarks/memory.py measures it.
 """
 
 import asyncio

@@ -172,7 +172,7 @@ class _Select:
                 flat = device.put(values.flatten(server_value))
                 with tf.device(device.name):
                     rows = [
-                        self._rows_fn(client_keys, *flat)
+                        values.without_dict(self._rows_fn(client_keys, *flat))
                         for client_keys in device.put(keys)
                     ]
                 return [values.SequenceValue(_slices(r)) for r in rows]
@@ -274,9 +274,11 @@ def _is_static(type_spec: tff.Type) -> bool:
 def _slices(stacked: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the sequence of the slices of stacked tensors, as a variant tensor."""
     with tf.device("/device:CPU:0"):
-        return tf.raw_ops.TensorSliceDataset(
+        variant = tf.raw_ops.TensorSliceDataset(
             components=stacked, output_shapes=[t.shape[1:] for t in stacked]
         )
+    values.without_dict([variant])
+    return variant
 
 
 def _dataset(sequence: values.SequenceValue, element_type: tff.Type) -> tf.data.Dataset:

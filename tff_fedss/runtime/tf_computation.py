@@ -32,7 +32,7 @@ from tff_fedss.runtime import (
     resources,
 )
 from tff_fedss.runtime.graph_copy import GraphCopy, Variable, new_variable
-from tff_fedss.runtime.values import SequenceValue, flatten
+from tff_fedss.runtime.values import SequenceValue, flatten, without_dict
 
 _CPU = "/device:CPU:0"
 
@@ -179,7 +179,7 @@ class TFComputation:
     ) -> Any:
         if self.is_stateless:
             with tf.device(device.name):
-                outputs = self._copy.run(*inputs)
+                outputs = without_dict(self._copy.run(*inputs))
             if self._gives_sequences:
                 owners = (self._copy, owners)
             return _unflatten(self._result, iter(outputs), owners)
@@ -238,14 +238,14 @@ class _CallState:
         if self._copy.destroy is not None:
             self._device = eager_context.context().device_name
         if self._copy.initialize is not None:
-            self._copy.initialize(*self._handles, *inputs)
-        return self._copy.run(*self._handles, *inputs)
+            without_dict(self._copy.initialize(*self._handles, *inputs))
+        return without_dict(self._copy.run(*self._handles, *inputs))
 
     def clear(self) -> None:
         """Destroys the graph's own resources, if there are any left."""
         if self._device:
             with eager_context.eager_mode(), tf.device(self._device):
-                self._copy.destroy()
+                without_dict(self._copy.destroy())
             self._device = ""
 
     def __del__(self):
