@@ -30,6 +30,14 @@ ADAM = tff.learning.optimizers.build_adam(0.01)
 SGD = tff.learning.optimizers.build_sgdm(1.0)
 
 
+def test_each_epoch_has_an_order_of_its_own():
+    """The NumPy twin takes the orders from here: it would not notice equal ones."""
+    orders = [client_update.example_order(50, [1, 2], e).numpy() for e in range(3)]
+    for order in orders:
+        np.testing.assert_array_equal(np.sort(order), np.arange(50))
+    assert len({tuple(order) for order in orders}) == 3
+
+
 @pytest.mark.parametrize("method", fedss.METHODS)
 def test_three_rounds_equal_the_numpy_twin(method):
     state, metrics = rounds_like_the_twin(build(method), method)

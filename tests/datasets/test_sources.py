@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -66,6 +67,16 @@ def test_zips_without_compression_and_beyond_4_gib_of_offsets(tmp_path):
 
 def load(path, cache):
     return images.load_index(path, cache_dir=cache)
+
+
+def test_a_zip_bomb_is_not_unpacked(tmp_path):
+    packed = zipfile.ZIP_DEFLATED
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", packed) as archive:
+        archive.writestr("cat/1.png", bytes(1 + (1 << 28)))
+        archive.writestr("dog/1.png", CONTENTS["a/1.png"])
+    assert (tmp_path / "bomb.zip").stat().st_size < 1 << 20
+    with pytest.raises(errors.InvalidInputError, match="cat/1.png.* bytes unpacked"):
+        images.load_folder(tmp_path / "bomb.zip")
 
 
 def test_what_was_checked_is_not_checked_again(tmp_path, monkeypatch):

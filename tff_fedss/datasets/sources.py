@@ -35,6 +35,7 @@ SUFFIXES = (
 )
 _FOREIGN = "__MACOSX"  # What macOS puts beside the files.
 _COPY_BYTES = 1 << 22
+_LARGEST_MEMBER = 1 << 28  # No image has more; a zip of a few MB may say 10 GB.
 
 # What reading a damaged archive raises.
 DAMAGED = (
@@ -231,7 +232,12 @@ class Zip(Source):
 
     def read(self, number: int) -> bytes:
         """See the base class."""
-        return self._zip.read(self._infos[number])  # It compares a checksum.
+        info = self._infos[number]
+        if info.file_size > _LARGEST_MEMBER:
+            raise zipfile.BadZipFile(
+                f"{info.file_size:,} bytes unpacked, more than {_LARGEST_MEMBER:,}"
+            )
+        return self._zip.read(info)  # It compares a checksum, and reads no more bytes.
 
     def check_names(self) -> None:
         """See the base class."""

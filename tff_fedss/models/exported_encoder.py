@@ -292,7 +292,7 @@ def _write_keras(
 
 
 def _load_keras(path: pathlib.Path) -> _Apply:
-    model = tf.keras.models.load_model(path, compile=False)
+    model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
     spec = tf.TensorSpec([None, None, None, 3], tf.uint8)
     graph = tf.function(
         lambda images: model(images, training=False), input_signature=[spec]

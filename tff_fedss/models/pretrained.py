@@ -142,9 +142,9 @@ def load_pretrained(
     Args:
         model: The model, built eagerly. Its weights are changed in place.
         path: A Keras HDF5 file (`model.save_weights("x.h5")` or `model.save("x.h5")`),
-            whose weights are read and nothing else; or a SavedModel folder or `.keras`
-            file, which Keras loads as a model: take these from people you trust. Those
-            of `save_encoder` will do, but for TFLite. Or an .npz file, as above.
+            a SavedModel folder, whose weights are read and nothing else; or a `.keras`
+            file, which Keras loads as a model in its safe mode. Those of `save_encoder`
+            will do, but for TFLite. Or an .npz file, as above.
         min_share: The least share of the model's parameters that a Keras file must
             load, in [0, 1]. A new embedding layer (d = 64) leaves 0.96 to 0.98 of a
             MobileNetV3; an ImageNet file without its top lacks Conv_2 too, which leaves
@@ -318,8 +318,15 @@ def _names(group: h5py.Group, attribute: str) -> list[str]:
 
 
 def _read_model(path: str | os.PathLike) -> _Weights:
-    model = tf.keras.models.load_model(path, compile=False)
+    """Reads a SavedModel or a .keras file without running any Python code of it."""
     weights = collections.defaultdict(dict)
+    if os.path.isdir(path):
+        # Keras would build the layers again, and run the code of a Lambda.
+        for variable in tf.saved_model.load(path).variables:
+            layer = variable.name.rpartition("/")[0]
+            weights[layer][_short_name(variable.name)] = variable.numpy()
+        return weights
+    model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
     for layer in _flat_layers(model):
         for variable in layer.weights:
             weights[layer.name][_short_name(variable.name)] = variable.numpy()
