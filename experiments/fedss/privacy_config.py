@@ -344,15 +344,17 @@ def columns(config: PrivacyConfig) -> tuple[str, ...]:
 
 def record(runs: Sequence[training.Run]) -> dict[str, Any]:
     """Returns what done.json has more: the guarantee of each run that has one."""
-    guarantees = {
-        run.name: {
-            "epsilon": epsilon(run),
-            "delta": run.accountant.delta,
-            "neighbours": run.accountant.relation,
-        }
-        for run in runs
-        if getattr(run, "accountant", None) is not None
-    }
+    guarantees = {}
+    for run in runs:
+        accountant = getattr(run, "accountant", None)
+        if accountant is not None:
+            bounds = accountant.bounds(run.round_num)
+            guarantees[run.name] = {
+                "epsilon": epsilon(run),
+                "epsilon_by": {k: v for k, v in bounds.items() if v < float("inf")},
+                "delta": accountant.delta,
+                "neighbours": accountant.relation,
+            }
     return {"user_level_dp": guarantees} if guarantees else {}
 
 

@@ -49,6 +49,24 @@ def test_published_values_of_poisson_sampling(accountant, num_rounds, published,
     assert least < accountant.epsilon(num_rounds) <= published
 
 
+@pytest.mark.parametrize("num_rounds", [1, 10, 200])
+def test_the_loss_distribution_of_whole_cohorts_is_a_gaussian_mechanisms(num_rounds):
+    """Without sampling T rounds are one mechanism of z / sqrt(T), known exactly."""
+    bounds = accounting.PoissonSampling(3.0, 1e-5, 20, 20).bounds(num_rounds)
+    exact = epsilon_of_gaussian(3 / math.sqrt(num_rounds), 1e-5)
+    assert exact <= bounds["pld"] <= exact + 0.01
+    assert bounds["pld"] < bounds["rdp"]
+
+
+def test_the_loss_distribution_is_the_closer_bound_of_poisson_sampling():
+    accountant = accounting.PoissonSampling(1.0, 1e-5, 1000, 32)
+    bounds = accountant.bounds(60)
+    assert bounds == pytest.approx({"rdp": 2.32, "pld": 1.88}, abs=0.005)
+    assert accountant.epsilon(60) == bounds["pld"]
+    # Where epsilon says nothing there is no grid for it.
+    assert list(accounting.PoissonSampling(0.1, 1e-5, 99, 16).bounds(60)) == ["rdp"]
+
+
 def test_fixed_size_sampling_is_never_less_than_what_is_sure():
     """One round: the tight bound of Balle, Barthe, Gaboardi (2018), Theorem 9."""
     num_clients, clients_per_round, delta = 1000, 50, 1e-5

@@ -7,7 +7,9 @@ together. The events are those of dp-accounting; how they come about is here:
 
 - `PoissonSampling`: every client takes part in a round by a coin of its own.
   Neighbours: a client is added or removed. The sum then changes by at most C: z is the
-  noise multiplier (Abadi et al., CCS 2016; Mironov, Talwar, Zhang, 2019).
+  noise multiplier (Abadi et al., CCS 2016). Both the Renyi divergences (Mironov,
+  Talwar, Zhang, 2019) and the distribution of the privacy loss (PLD; Koskela et al.,
+  AISTATS 2020; Doroshenko et al., PETS 2022) bound epsilon; the second is closer.
 - `FixedSizeSampling`: K clients, uniform without replacement. Neighbours: a client is
   replaced by another, since the cohort has K either way. The sum then changes by up to
   2 C, and the noise multiplier is z / 2 (Wang, Balle, Kasiviswanathan, AISTATS 2019,
@@ -32,11 +34,19 @@ from collections.abc import Callable, Sequence
 
 import dp_accounting
 from dp_accounting import rdp
-from dp_accounting.pld import common, privacy_loss_mechanism
+from dp_accounting.pld import (
+    common,
+    privacy_loss_distribution,
+    privacy_loss_mechanism,
+)
 
 from tff_fedss import errors
 
 _Relation = dp_accounting.NeighboringRelation
+# Of privacy losses, in nats: epsilon is at most some thousandths too large.
+_GRID = 1e-3
+# Above that the grid takes gigabytes, and epsilon says nothing.
+_MOST_BY_PLD = 100.0
 
 
 class Accountant(abc.ABC):
@@ -71,15 +81,19 @@ class Accountant(abc.ABC):
 
         Infinite where there is no noise, 0.0 after no round.
         """
+        return min(self.bounds(num_rounds).values())
+
+    def bounds(self, num_rounds: int) -> dict[str, float]:
+        """Returns what each known way of accounting says; `epsilon` is the least."""
         if not num_rounds:
-            return 0.0
+            return {"none": 0.0}
         if not self._noise_multiplier:
-            return math.inf
-        return self._epsilon(num_rounds)
+            return {"none": math.inf}
+        return self._bounds(num_rounds)
 
     @abc.abstractmethod
-    def _epsilon(self, num_rounds: int) -> float:
-        """Does what `epsilon` does, where there are a round and noise."""
+    def _bounds(self, num_rounds: int) -> dict[str, float]:
+        """Does what `bounds` does, where there are a round and noise."""
 
 
 class _SampledGaussian(Accountant):
@@ -117,10 +131,10 @@ class _SampledGaussian(Accountant):
     def _compose(self) -> rdp.RdpAccountant:
         """Returns an accountant that has seen one round."""
 
-    def _epsilon(self, num_rounds: int) -> float:
+    def _bounds(self, num_rounds: int) -> dict[str, float]:
         one = self._one_round
         epsilon, _ = rdp.compute_epsilon(one.orders, num_rounds * one.rdp, self.delta)
-        return float(epsilon)
+        return {"rdp": float(epsilon)}
 
 
 class PoissonSampling(_SampledGaussian):
@@ -128,13 +142,32 @@ class PoissonSampling(_SampledGaussian):
 
     relation = "a client is added or removed"
 
+    @property
+    def _probability(self) -> float:
+        return self._clients_per_round / self._num_clients
+
     def _compose(self) -> rdp.RdpAccountant:
         accountant = rdp.RdpAccountant(neighboring_relation=_Relation.ADD_OR_REMOVE_ONE)
         event = dp_accounting.GaussianDpEvent(self._noise_multiplier)
-        probability = self._clients_per_round / self._num_clients
         return accountant.compose(
-            dp_accounting.PoissonSampledDpEvent(probability, event)
+            dp_accounting.PoissonSampledDpEvent(self._probability, event)
         )
+
+    @functools.cached_property
+    def _loss(self) -> privacy_loss_distribution.PrivacyLossDistribution:
+        """The distribution of one round's privacy loss, rounded up to a grid."""
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            self._noise_multiplier,
+            value_discretization_interval=_GRID / max(1.0, self._noise_multiplier),
+            sampling_prob=self._probability,
+        )
+
+    def _bounds(self, num_rounds: int) -> dict[str, float]:
+        bounds = super()._bounds(num_rounds)
+        if bounds["rdp"] <= _MOST_BY_PLD:
+            composed = self._loss.self_compose(num_rounds)
+            bounds["pld"] = float(composed.get_epsilon_for_delta(self.delta))
+        return bounds
 
 
 class FixedSizeSampling(_SampledGaussian):
@@ -156,11 +189,12 @@ class FixedSizeSampling(_SampledGaussian):
             )
         )
 
-    def _epsilon(self, num_rounds: int) -> float:
+    def _bounds(self, num_rounds: int) -> dict[str, float]:
         in_all = self._noise_multiplier / (2 * math.sqrt(num_rounds))
-        return min(
-            super()._epsilon(num_rounds), epsilon_of_gaussian(in_all, self.delta)
-        )
+        return {
+            **super()._bounds(num_rounds),
+            "not_sampled": epsilon_of_gaussian(in_all, self.delta),
+        }
 
 
 class TreeAggregation(Accountant):
@@ -231,11 +265,12 @@ class TreeAggregation(Accountant):
         for client_id, count in counts.items():
             self._squares[client_id] += count**2
 
-    def _epsilon(self, num_rounds: int) -> float:
+    def _bounds(self, num_rounds: int) -> dict[str, float]:
         sensitivity = self.sensitivity(num_rounds)
         if not sensitivity:
-            return 0.0
-        return epsilon_of_gaussian(self._noise_multiplier / sensitivity, self.delta)
+            return {"gaussian": 0.0}
+        multiplier = self._noise_multiplier / sensitivity
+        return {"gaussian": epsilon_of_gaussian(multiplier, self.delta)}
 
 
 def epsilon_of_gaussian(noise_multiplier: float, delta: float) -> float:

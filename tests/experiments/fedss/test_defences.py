@@ -203,6 +203,7 @@ def test_epsilon_is_in_metrics_progress_table_and_record(run_train, tmp_path):
     assert done["outcomes"]["fedss"]["epsilon"] == pytest.approx(expected[1])
     assert done["user_level_dp"]["fedss"] == {
         "epsilon": pytest.approx(expected[1]),
+        "epsilon_by": pytest.approx(accountant.bounds(2)),
         "delta": 0.01,
         "neighbours": "a client is added or removed",
     }
