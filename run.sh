@@ -187,18 +187,12 @@ run_tests() {
   exec python -P -m pytest "${where[@]}" "$@"
 }
 
-# The words are asked of the programs once, and again when a source has changed.
-print_completion() {
-  local words=$venv/completion.bash sources=("$root"/run.sh "$root"/{experiments,tff_fedss/tasks})
-  enter_environment
-  if [[ ! -e $words || -n $(find "${sources[@]}" -name '*.*' -type f ! -name '*.pyc' \
-    -newer "$words" -print -quit) ]]; then
-    # shellcheck disable=SC2046  # Neither names nor modules have spaces.
-    python -P -m experiments.common.completion \
-      $(programs | awk '{ print $1 "=" $2 }') > "$words.new"
-    mv "$words.new" "$words"
-  fi
-  cat "$words"
+run_program() { # run_program MODULE COMMAND ARGS: help and wrong flags need no TensorFlow
+  local code=0
+  python -P -m experiments.common.answers "$venv" "$(programs)" "${@:2}" || code=$?
+  ((code == 100)) || exit "$code"
+  say "$2: loading TensorFlow"
+  exec python -P -m "$1" "${@:3}"
 }
 
 run_bazel() { # Bazel finds Python on PATH; a short fixed one keeps its caches valid.
@@ -212,7 +206,10 @@ command=${1:-help}
 shift || true
 case $command in
   help | -h | --help) usage ;;
-  completion) print_completion ;;
+  completion)
+    enter_environment
+    python -P -m experiments.common.completion "$venv" "$(programs)"
+    ;;
   setup) setup "$@" ;;
   lock)
     enter_environment
@@ -223,7 +220,7 @@ case $command in
   *)
     module=$(programs | awk -v name="$command" '$1 == name { print $2 }')
     enter_environment
-    if [[ -n $module ]]; then exec python -P -m "$module" "$@"; fi
+    if [[ -n $module ]]; then run_program "$module" "$command" "$@"; fi
     command -v -- "$command" > /dev/null || die "no command '$command'; see ./run.sh help"
     exec "$command" "$@"
     ;;

@@ -129,7 +129,7 @@ class Table:
 
     def differing_settings(self) -> Iterator[str]:
         """Yields the flags that are not the same in all cells."""
-        cells = [as_texts(cell.settings) for cell in self.cells.values()]
+        cells = [option_words.as_texts(cell.settings) for cell in self.cells.values()]
         for name in sorted({name for cell in cells for name in cell}):
             if len({cell.get(name) for cell in cells}) > 1:
                 yield name
@@ -192,11 +192,7 @@ def example(paper: str) -> str:
     return f"{number}/{scale}/{next(iter(table.cells))}"
 
 
-def as_texts(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns settings as the flags.txt of a run has them."""
-    return {name: option_words.as_text(value) for name, value in settings.items()}
-
-
 def as_arguments(settings: Mapping[str, Any]) -> list[str]:
     """Returns settings as the arguments of a command."""
-    return [f"--{name}={value}" for name, value in as_texts(settings).items()]
+    texts = option_words.as_texts(settings)
+    return [f"--{name}={value}" for name, value in texts.items()]

@@ -4,12 +4,12 @@ The words are those of the programs: the flags and what they take, the tables of
 papers and their cells. Nothing is imported when Tab is pressed.
 """
 
-import importlib
 import shlex
 import sys
 from collections.abc import Mapping
+from typing import Any
 
-from experiments.common import cells
+from experiments.common import answers
 
 _SCRIPT = """
 _tff_fedss() {
@@ -28,42 +28,35 @@ _tff_fedss() {
 complete -o default -F _tff_fedss ./run.sh run.sh"""
 
 
-def words(programs: Mapping[str, str]) -> dict[str, list[str]]:
-    """Returns the words that may follow.
+def words(said: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Returns the words that may follow, of what `answers.collect` returns.
 
     Returns:
         By "commands", "COMMAND " and "COMMAND --flag".
     """
-    found = {"commands": [*programs, "setup", "test", "ray", "lock", "help"]}
-    by_module: dict[str, list[str]] = {}
-    tables = []
-    for paper in cells.PAPERS:
-        for (name, scale), table in cells.tables_of(paper).items():
-            tables.append(f"{paper}/{name}")
-            names = (f"{name}/{scale}/{cell}" for cell in table.cells)
-            by_module.setdefault(table.program, []).extend(names)
-    for command, module in programs.items():
-        values = {}
-        config = getattr(importlib.import_module(module), "Config", None)
-        for name, flag in config.flags().items() if config else ():
-            values[f"--{name}"] = list(flag.choices or flag.words or ())
-        if module in by_module:
-            values["--cell"] = by_module[module]
+    found = {"commands": [*said["programs"], "setup", "test", "ray", "lock", "help"]}
+    for command, own in said["programs"].items():
+        values = {
+            f"--{name}": list(flag["choices"] or flag["words"] or ())
+            for name, flag in own["flags"].items()
+        }
+        if own["cells"]:
+            values["--cell"] = own["cells"]
         follow = [f"{name}=" for name in values]
         if command == "table":
-            follow = [*dict.fromkeys(tables), *follow]
+            follow = [*said["tables"], *follow]
         found[f"{command} "] = follow
         found |= {f"{command} {name}": some for name, some in values.items() if some}
     return found
 
 
-def script(programs: Mapping[str, str]) -> str:
+def script(said: Mapping[str, Any]) -> str:
     """Returns what bash evaluates, see `words`."""
     lines = ["declare -gA _tff_fedss_words=("]
-    for key, some in words(programs).items():
+    for key, some in words(said).items():
         lines.append(f"  [{shlex.quote(key)}]={shlex.quote(' '.join(some))}")
     return "\n".join([*lines, ")"]) + _SCRIPT
 
 
 if __name__ == "__main__":
-    print(script(dict(argument.split("=") for argument in sys.argv[1:])))
+    print(script(answers.fetch(*sys.argv[1:])))

@@ -25,7 +25,7 @@ from typing import Any, Self, TypeVar
 
 from absl import flags
 
-from experiments.common import cells, option_words
+from experiments.common import option_words
 from tff_fedss.errors import InvalidInputError
 
 _LARGEST = 2**31 - 1  # TensorFlow counts in int32.
@@ -99,7 +99,7 @@ class Config:
 
         Those that are open (None) are left out.
         """
-        return cells.as_texts(
+        return option_words.as_texts(
             {
                 name: float(value) if own.kind is float else value
                 for name, own in self.flags().items()

@@ -218,6 +218,11 @@ def as_text(value: Any) -> str:
     return ",".join(value) if isinstance(value, tuple | list) else str(value)
 
 
+def as_texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns settings as the flags.txt of a run has them."""
+    return {name: as_text(value) for name, value in settings.items()}
+
+
 def _option(parameter: inspect.Parameter, text: str) -> Option | None:
     """The option that a keyword is; None if no text stands for its values."""
     kind, bounds = parameter.annotation, Range()

@@ -1,7 +1,5 @@
 """How every program here starts, and how it tells a user what went wrong."""
 
-import functools
-import itertools
 import os
 import re
 import select
@@ -14,13 +12,12 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from absl import app, flags, logging
 
-from experiments.common import cells, config, runtime_config
+from experiments.common import cells, command_line, config, runtime_config
+from experiments.common.command_line import fail, with_flags
 from tff_fedss import files, runtime
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
-EXIT_BAD_INPUT = 2
 EXIT_STOPPED = 1
-_HELP = frozenset({"--help", "-help", "-h", "--helpshort"})
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _EXIT_TERMINATED = 143  # 128 + SIGTERM
 _EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -73,20 +70,20 @@ def run(
             main(asked, *([list(arguments[1:])] if takes_arguments else []))
             sys.stdout.flush()  # Here, where an error can still be reported.
         except InvalidInputError as error:
-            _fail(_with_flags(str(error), defaults))
+            fail(with_flags(str(error), defaults))
         except (RunStoppedError, runtime.ExecutionError) as error:
-            _fail(_with_flags(str(error), defaults), EXIT_STOPPED)
+            fail(with_flags(str(error), defaults), EXIT_STOPPED)
         except BrokenPipeError:
             _end_with_broken_pipe()
         except OSError as error:
             # Writers of files name theirs; what is left is what is printed.
             where = os.fsdecode(error.filename or "standard output")
             _discard_output()
-            _fail(f"{where}: {files.error_text(error)}.", EXIT_STOPPED)
+            fail(f"{where}: {files.error_text(error)}.", EXIT_STOPPED)
         except (MemoryError, tf.errors.ResourceExhaustedError) as error:
-            _fail(f"out of memory: {error or 'Python could not get any'}", EXIT_STOPPED)
+            fail(f"out of memory: {error or 'Python could not get any'}", EXIT_STOPPED)
         except tf.errors.OpError as error:  # A file that was damaged meanwhile, say.
-            _fail(f"TensorFlow: {files.error_text(error.message)[:500]}", EXIT_STOPPED)
+            fail(f"TensorFlow: {files.error_text(error.message)[:500]}", EXIT_STOPPED)
         except KeyboardInterrupt:
             print("\nInterrupted.", file=sys.stderr)
             sys.exit(_EXIT_INTERRUPTED)
@@ -98,10 +95,11 @@ def run(
         try:
             arguments = _with_cell(arguments, paper)
         except InvalidInputError as error:
-            _fail(error)
-    if _HELP & set(itertools.takewhile(lambda a: a != "--", arguments[1:])):
+            fail(error)
+    if command_line.asks_for_help(arguments[1:]):
         try:
-            print(_help(defaults, paper), flush=True)
+            text = help_of(sys.modules["__main__"].__doc__, defaults, paper)
+            print(text, flush=True)
         except BrokenPipeError:
             _end_with_broken_pipe()
         sys.exit(0)
@@ -111,8 +109,8 @@ def run(
         app.run(
             guarded,
             arguments,
-            flags_parser=functools.partial(
-                _parse_flags, takes_arguments=takes_arguments
+            flags_parser=lambda given: command_line.parse(
+                flags.FLAGS, given, takes_arguments
             ),
         )
     finally:
@@ -136,19 +134,9 @@ def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:
     return [arguments[0], *own, *(x for x in arguments[1:] if x not in named)]
 
 
-def _with_flags(message: str, defaults: config.Config) -> str:
-    """Writes --name for the arguments that a message names (see `InvalidInputError`).
-
-    Those of the library have no flags; the programs call theirs the same.
-    """
-    names = "|".join(defaults.flags())
-    message = re.sub(rf"(?<![\w\-/.=:'\"])({names})=", r"--\1=", message)
-    return re.sub(rf"`({names})`", r"--\1", message)
-
-
-def _help(defaults: config.Config, paper: str | None) -> str:
-    """The docstring of the program and its flags, by topic."""
-    parts = [(sys.modules["__main__"].__doc__ or "").strip()]
+def help_of(docstring: str | None, defaults: config.Config, paper: str | None) -> str:
+    """Returns the docstring of a program and its flags, by topic."""
+    parts = [(docstring or "").strip()]
     if paper is not None:
         parts.append(
             "A published run:\n  --cell=TABLE/SCALE/CELL\n      The flags of a cell of "
@@ -156,19 +144,6 @@ def _help(defaults: config.Config, paper: str | None) -> str:
             f"--cell={cells.example(paper)}. Flags after it win."
         )
     return "\n\n".join([*parts, *config.help_of(defaults)])
-
-
-def _parse_flags(argv: Sequence[str], takes_arguments: bool) -> Sequence[str]:
-    try:
-        # Deprecated by name only; it is what `app.run` itself uses.
-        rest = flags.FLAGS(argv)
-    except flags.Error as error:
-        _fail(error)
-    except UnicodeDecodeError as error:
-        _fail(f"--flagfile: the file is not UTF-8: {error}")
-    if len(rest) > 1 and not takes_arguments:
-        _fail(f"unexpected argument {rest[1]!r}; flags look like --name=value")
-    return rest
 
 
 class _Reader:
@@ -215,9 +190,3 @@ def _discard_output() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _fail(error: object, code: int = EXIT_BAD_INPUT) -> None:
-    line = " ".join(str(error).split())
-    print(f"error: {line}", file=sys.stderr)
-    sys.exit(code)

@@ -24,13 +24,14 @@ import pandas as pd
 
 from experiments.common import (
     comparable,
+    option_words,
     plots,
     results,
     sources,
     table_header,
 )
 from experiments.common import page as page_lib
-from experiments.common.cells import Cell, Table, as_texts
+from experiments.common.cells import Cell, Table
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 
@@ -123,7 +124,7 @@ def read(table: Table, results_dir: pathlib.Path) -> dict[str, list[results.Run]
 
 def _check_is_of_cell(run: results.Run, cell: Cell) -> None:
     free = {*_FREE, run.kind.length}
-    for flag, value in as_texts(cell.settings).items():
+    for flag, value in option_words.as_texts(cell.settings).items():
         theirs = run.flags.get(flag)
         if flag not in free and theirs is not None and not _is_same(theirs, value):
             raise InvalidInputError(

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from experiments.common import completion
+from experiments.common import answers, completion
 
 PROGRAMS = {
     "train": "experiments.fedss.train",
@@ -18,7 +18,7 @@ PROGRAMS = {
 def complete(tmp_path_factory):
     """Returns the words that bash offers for the last of some words."""
     path = tmp_path_factory.mktemp("completion") / "completion.bash"
-    path.write_text(completion.script(PROGRAMS) + "\n")
+    path.write_text(completion.script(answers.collect(PROGRAMS)) + "\n")
     program = """
         source "$1"; shift
         COMP_WORDS=(./run.sh "$@"); COMP_CWORD=$#

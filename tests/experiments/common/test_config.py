@@ -6,7 +6,7 @@ import re
 import pytest
 from absl import flags
 
-from experiments.common import cells, config, program
+from experiments.common import cells, config, option_words, program
 from experiments.fedss import compare, methods
 from experiments.fedss import train as fedss
 from experiments.leap import train as leap
@@ -198,7 +198,7 @@ def test_every_published_cell_is_one_of_its_program(module):
                 module.Config(results_dir="x"), *cells.as_arguments(cell.settings)
             )
             kept = asked.deciding()
-            for name, text in cells.as_texts(cell.settings).items():
+            for name, text in option_words.as_texts(cell.settings).items():
                 own = asked.flags()[name]
                 expected = str(float(text)) if own.kind is float else text
                 assert not own.decides or kept[name] == expected, (cell.name, name)

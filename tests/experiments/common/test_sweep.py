@@ -12,7 +12,7 @@ import sys
 import psutil
 import pytest
 
-from experiments.common import cells, jobs, sweep
+from experiments.common import cells, jobs, option_words, sweep
 from tests import waiting
 from tests.experiments import program_server, run_folders
 from tff_fedss.errors import InvalidInputError
@@ -278,7 +278,7 @@ def test_a_cell_is_found_by_its_name():
     for paper in cells.PAPERS:
         assert cells.find(paper, cells.example(paper)).settings
     cell = cells.find("leap", "1/mini/cifar10_mini/leap")
-    assert cells.as_texts(cell.settings)["in_turn"] == "true"
+    assert option_words.as_texts(cell.settings)["in_turn"] == "true"
     paper = cells.find("leap", "table1/paper/cifar10/spld")
     assert "--learning_rate_drops=23400,46800,62400" in cells.as_arguments(
         paper.settings

@@ -1,0 +1,202 @@
+"""Answers in a second: --help, and flags that are wrong, before TensorFlow is loaded.
+
+TensorFlow and TFF take some eight seconds to import. So what the programs say of
+themselves, their help and the declarations of their flags, is kept in a file, and asked
+for again when a source has changed. `./run.sh` calls this before each program:
+
+    python -m experiments.common.answers FOLDER "COMMAND MODULE ..." COMMAND ARGUMENTS
+
+It answers, or exits with `GO_ON`: then the program is to run. Flags that are wrong for
+another reason than their own value, such as one that does not go with the data set, are
+told by the program itself.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import pathlib
+import runpy
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+from absl import app, flags
+
+from experiments.common import command_line, config, option_words
+from tff_fedss import files
+from tff_fedss.errors import InvalidInputError, RunStoppedError
+
+GO_ON = 100  # The exit code that leaves it to the program.
+_ROOT = pathlib.Path(__file__).parents[2]
+_FILE = "answers.json"
+_KINDS = {kind.__name__: kind for kind in (int, float, str, bool, tuple)}
+_OPTION_KINDS = {kind.__name__: kind for kind in (int, float, str, bool, pathlib.Path)}
+_COPIED = ("help", "low", "high", "off", "needed")
+
+
+def collect(programs: Mapping[str, str]) -> dict[str, Any]:
+    """Asks the programs, which imports all of them.
+
+    Args:
+        programs: Their modules, by command.
+
+    Returns:
+        What JSON can hold: "programs", by command, each with its help, its flags, the
+        cells that it trains and whether it takes arguments; and "tables", PAPER/NAME.
+    """
+    from experiments.common import cells, program
+
+    by_module: dict[str, list[str]] = {}
+    tables = []
+    for paper in cells.PAPERS:
+        for (name, scale), table in cells.tables_of(paper).items():
+            tables.append(f"{paper}/{name}")
+            names = (f"{name}/{scale}/{cell}" for cell in table.cells)
+            by_module.setdefault(table.program, []).extend(names)
+    found = {}
+    for command, module in programs.items():
+        with mock.patch.object(program, "run") as run, warnings.catch_warnings():
+            # That others have imported the module, too.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            runpy.run_module(module, run_name="__main__")
+        (_, defaults), options = run.call_args
+        paper = options.get("paper")
+        docstring = importlib.import_module(module).__doc__
+        found[command] = {
+            "help": program.help_of(docstring, defaults, paper),
+            "takes_arguments": options.get("takes_arguments", False),
+            "flags": {
+                name: _of_flag(own, getattr(defaults, name))
+                for name, own in defaults.flags().items()
+            },
+            "cells": by_module.get(module, []) if paper else [],
+        }
+    return {"programs": found, "tables": list(dict.fromkeys(tables))}
+
+
+def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> None:
+    """Prints what needs no TensorFlow.
+
+    Args:
+        said: What `collect` returns.
+        command: One of its programs.
+        arguments: Of the command line, without the command.
+
+    Raises:
+        SystemExit: Always: with 0 after help, 2 after a flag that is wrong, and `GO_ON`
+            if the program is to run.
+    """
+    own = said["programs"][command]
+    if command_line.asks_for_help(arguments):
+        print(own["help"])
+        sys.exit(0)
+    # A cell's flags and absl's own helps are for the program.
+    if not any(a.lstrip("-").startswith(("cell=", "help")) for a in arguments):
+        fields = [
+            (name, _KINDS[flag["kind"]] | None, _as_field(flag))
+            for name, flag in own["flags"].items()
+        ]
+        defaults = dataclasses.make_dataclass(
+            "Config", fields, bases=(config.Config,), frozen=True
+        )()
+        app.define_help_flags()
+        config.define(defaults, flags.FLAGS)
+        command_line.parse(flags.FLAGS, [command, *arguments], own["takes_arguments"])
+        try:
+            config.read(defaults, flags.FLAGS)
+        except InvalidInputError as error:
+            command_line.fail(command_line.with_flags(str(error), defaults))
+    sys.exit(GO_ON)
+
+
+def _of_flag(own: config.Flag, default: Any) -> dict[str, Any]:
+    return {
+        **{name: getattr(own, name) for name in _COPIED},
+        "kind": own.kind.__name__,
+        "default": default,
+        "choices": own.choices and list(own.choices),
+        "words": own.words
+        and {
+            name: {key: _of_option(option) for key, option in word.options.items()}
+            for name, word in own.words.items()
+        },
+    }
+
+
+def _as_field(flag: Mapping[str, Any]) -> Any:
+    default, words = flag["default"], flag["words"]
+    return config.flag(
+        tuple(default) if isinstance(default, list) else default,
+        **{name: flag[name] for name in _COPIED},
+        choices=flag["choices"],
+        words=words
+        and {
+            name: option_words.Word(
+                options={key: _as_option(option) for key, option in options.items()}
+            )
+            for name, options in words.items()
+        },
+    )
+
+
+def _of_option(option: option_words.Option) -> dict[str, Any]:
+    is_needed = option.default is option_words.NEEDED
+    return {
+        "kind": option.kind.__name__,
+        "default": None if is_needed else option.default,
+        "is_needed": is_needed,
+        "choices": option.choices,
+        "range": dataclasses.astuple(option.range),
+    }
+
+
+def _as_option(option: Mapping[str, Any]) -> option_words.Option:
+    default = option_words.NEEDED if option["is_needed"] else option["default"]
+    return option_words.Option(
+        _OPTION_KINDS[option["kind"]],
+        tuple(default) if isinstance(default, list) else default,
+        tuple(option["choices"]),
+        option_words.Range(*option["range"]),
+    )
+
+
+def is_fresh(path: pathlib.Path) -> bool:
+    """Whether no source is newer than the file that `fetch` keeps."""
+    if not path.exists():
+        return False
+    written = path.stat().st_mtime
+    sources = [_ROOT / "run.sh"]
+    for folder in ("experiments", "tff_fedss", "data"):
+        sources += (_ROOT / folder).rglob("*.py")
+    return all(source.stat().st_mtime <= written for source in sources)
+
+
+def fetch(folder: str, programs: str) -> dict[str, Any]:
+    """Returns what `collect` does, from the file in a folder if that is fresh.
+
+    Args:
+        folder: Of the file; if it cannot be written, nothing is kept.
+        programs: A line for each: the command, its module, and what it does.
+    """
+    path = pathlib.Path(folder, _FILE)
+    if is_fresh(path):
+        return json.loads(path.read_text())
+    said = collect(dict(line.split()[:2] for line in programs.splitlines()))
+    text = json.dumps(said)
+    with contextlib.suppress(InvalidInputError, RunStoppedError):
+        files.write_text(path, text)
+    return json.loads(text)  # As from the file: JSON has no tuples.
+
+
+def _main(folder: str, programs: str, command: str, *arguments: str) -> None:
+    is_help = command_line.asks_for_help(arguments)
+    if not is_help and not is_fresh(pathlib.Path(folder, _FILE)):
+        sys.exit(GO_ON)
+    answer(fetch(folder, programs), command, arguments)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,63 @@
+"""How a command line is read: flags, requests for help, and the line of an error.
+
+This module, and what it imports, imports nothing that takes long; see `answers`.
+"""
+
+import itertools
+import re
+import sys
+from collections.abc import Sequence
+
+from absl import flags
+
+from experiments.common import config
+
+EXIT_BAD_INPUT = 2
+_HELP = frozenset({"--help", "-help", "-h", "--helpshort"})
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Whether the arguments, without the program's name, ask for --help."""
+    return bool(_HELP & set(itertools.takewhile(lambda a: a != "--", arguments)))
+
+
+def parse(
+    flag_values: flags.FlagValues, arguments: Sequence[str], takes_arguments: bool
+) -> Sequence[str]:
+    """Parses a program's name and flags; returns the name and what is no flag.
+
+    Raises:
+        SystemExit: If a flag is wrong, or there is an argument that nobody takes; a
+            line has said so.
+    """
+    try:
+        # Deprecated by name only; it is what `app.run` itself uses.
+        rest = flag_values(arguments)
+    except flags.Error as error:
+        fail(error)
+    except UnicodeDecodeError as error:
+        fail(f"--flagfile: the file is not UTF-8: {error}")
+    if len(rest) > 1 and not takes_arguments:
+        fail(f"unexpected argument {rest[1]!r}; flags look like --name=value")
+    return rest
+
+
+def with_flags(message: str, defaults: config.Config) -> str:
+    """Writes --name for the arguments that a message names (see `InvalidInputError`).
+
+    Those of the library have no flags; the programs call theirs the same.
+    """
+    names = "|".join(defaults.flags())
+    message = re.sub(rf"(?<![\w\-/.=:'\"])({names})=", r"--\1=", message)
+    return re.sub(rf"`({names})`", r"--\1", message)
+
+
+def fail(error: object, code: int = EXIT_BAD_INPUT) -> None:
+    """Ends the program with a line about an error.
+
+    Raises:
+        SystemExit: Always, with the exit code.
+    """
+    line = " ".join(str(error).split())
+    print(f"error: {line}", file=sys.stderr)
+    sys.exit(code)

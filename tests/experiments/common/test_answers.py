@@ -1,0 +1,113 @@
+"""What `./run.sh` answers before TensorFlow is loaded."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from experiments.common import answers, command_line, completion, config
+from experiments.fedss import run_config
+from tests.experiments.common.test_completion import PROGRAMS
+
+ROOT = pathlib.Path(__file__).parents[3]
+LINES = "\n".join(f"{name} {module} does it" for name, module in PROGRAMS.items())
+HEAVY = ("tensorflow", "tensorflow_federated", "keras", "pandas", "matplotlib", "PIL")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("answers")
+    answers.fetch(folder, LINES)
+    return folder
+
+
+def ask(folder, *arguments):
+    command = [sys.executable, "-P", "-m", "experiments.common.answers", folder, LINES]
+    return subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_nothing_heavy_is_imported():
+    program = (
+        "import sys, experiments.common.answers, experiments.common.completion\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_help_is_the_programs(folder):
+    found = ask(folder, "train", "--rounds=3", "--help")
+    assert found.returncode == 0 and not found.stderr
+    assert found.stdout.startswith("Trains one method on one data set.\n")
+    for text in config.help_of(run_config.RunConfig()):
+        heading, *_ = text.splitlines()
+        assert heading in found.stdout
+    assert "--cell=1/mini/omniglot_fedss_m5" in found.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--rounds=0"], "flag --rounds=0: 0 is not a positive integer"),
+        (["--round=1"], "Unknown command line flag 'round'. Did you mean: rounds,"),
+        (["--seed=1.5"], "flag --seed=1.5: invalid literal for int()"),
+        (["--logit_scale=nan"], "flag --logit_scale=nan: expected a finite number"),
+        (["--dataset=glyph"], "--dataset=glyph: expected one of glyphs, omniglot"),
+        (["--dataset=glyphs:num_classes=x"], "num_classes is a whole number, found"),
+        (["--partition=dirichlet"], "--results_dir=DIR is needed"),
+        (["--dp=gaussian"], "'gaussian' needs noise"),
+        (["--task=both"], "should be one of <classification|retrieval>"),
+        (["--rounds=1", "x"], "unexpected argument 'x'"),
+        (["--flagfile=none"], "none"),
+        ([], "--results_dir=DIR is needed, for what the run leaves."),
+    ],
+)
+def test_flags_that_are_wrong_are_told(folder, arguments, message):
+    found = ask(folder, "train", *arguments)
+    assert found.returncode == command_line.EXIT_BAD_INPUT and not found.stdout
+    assert found.stderr.startswith("error: ") and message in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--results_dir=x", "--dp=gaussian:noise=1", "--noxla", "--seed=3"],
+        ["train", "--cell=1/mini/omniglot_fedss_m5"],
+        ["compare", "--results_dir=x", "--methods=fedss,fedaws:weight=1,margin=1"],
+        ["table", "1", "--seeds=0,1"],
+        ["train", "--helpfull"],
+    ],
+)
+def test_the_rest_is_for_the_program(folder, arguments):
+    found = ask(folder, *arguments)
+    assert (found.returncode, found.stdout) == (answers.GO_ON, ""), found.stderr
+
+
+def test_a_source_that_has_changed_is_asked_again(folder, tmp_path):
+    (path,) = folder.iterdir()
+    assert answers.is_fresh(path)
+    old = tmp_path / path.name
+    old.write_text(path.read_text())
+    os.utime(old, (0, 0))
+    assert not answers.is_fresh(old) and not answers.is_fresh(tmp_path / "none")
+    # A program that is to run is not kept waiting.
+    assert ask(tmp_path, "train").returncode == answers.GO_ON
+    assert old.stat().st_mtime == 0
+    assert json.loads(path.read_text()) == answers.fetch(tmp_path, LINES)
+    assert answers.is_fresh(old)
+
+
+def test_completion_offers_what_was_said(folder):
+    words = completion.words(answers.fetch(folder, LINES))
+    assert "--rounds=" in words["train "] and "fedss" in words["train --method"]
