@@ -91,8 +91,7 @@ def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> N
     """
     own = said["programs"][command]
     if command_line.asks_for_help(arguments):
-        print(own["help"])
-        sys.exit(0)
+        command_line.print_help(own["help"])
     # A cell's flags and absl's own helps are for the program.
     if not any(a.lstrip("-").startswith(("cell=", "help")) for a in arguments):
         fields = [

@@ -4,6 +4,7 @@ This module, and what it imports, imports nothing that takes long; see `answers`
 """
 
 import itertools
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from absl import flags
 from experiments.common import config
 
 EXIT_BAD_INPUT = 2
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells count
 _HELP = frozenset({"--help", "-help", "-h", "--helpshort"})
 
 
@@ -61,3 +63,33 @@ def fail(error: object, code: int = EXIT_BAD_INPUT) -> None:
     line = " ".join(str(error).split())
     print(f"error: {line}", file=sys.stderr)
     sys.exit(code)
+
+
+def print_help(text: str) -> None:
+    """Prints what --help asks for, and ends the program.
+
+    Raises:
+        SystemExit: Always.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        end_with_broken_pipe()
+    sys.exit(0)
+
+
+def end_with_broken_pipe() -> None:
+    """Ends quietly: the reader of our output, such as `head`, has seen enough."""
+    discard_output()
+    sys.exit(EXIT_BROKEN_PIPE)
+
+
+def discard_output() -> None:
+    """Lets go of output that cannot be written.
+
+    Python would complain about it once more when it closes stdout.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

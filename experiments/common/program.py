@@ -20,7 +20,6 @@ from tff_fedss.errors import InvalidInputError, RunStoppedError
 EXIT_STOPPED = 1
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _EXIT_TERMINATED = 143  # 128 + SIGTERM
-_EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 def run(
@@ -58,7 +57,7 @@ def run(
         signal.signal(
             signal.SIGTERM,
             lambda *_: sys.exit(
-                _EXIT_BROKEN_PIPE if reader.is_gone else _EXIT_TERMINATED
+                command_line.EXIT_BROKEN_PIPE if reader.is_gone else _EXIT_TERMINATED
             ),
         )
         if not flags.FLAGS["verbosity"].present:
@@ -74,11 +73,11 @@ def run(
         except (RunStoppedError, runtime.ExecutionError) as error:
             fail(with_flags(str(error), defaults), EXIT_STOPPED)
         except BrokenPipeError:
-            _end_with_broken_pipe()
+            command_line.end_with_broken_pipe()
         except OSError as error:
             # Writers of files name theirs; what is left is what is printed.
             where = os.fsdecode(error.filename or "standard output")
-            _discard_output()
+            command_line.discard_output()
             fail(f"{where}: {files.error_text(error)}.", EXIT_STOPPED)
         except (MemoryError, tf.errors.ResourceExhaustedError) as error:
             fail(f"out of memory: {error or 'Python could not get any'}", EXIT_STOPPED)
@@ -97,12 +96,8 @@ def run(
         except InvalidInputError as error:
             fail(error)
     if command_line.asks_for_help(arguments[1:]):
-        try:
-            text = help_of(sys.modules["__main__"].__doc__, defaults, paper)
-            print(text, flush=True)
-        except BrokenPipeError:
-            _end_with_broken_pipe()
-        sys.exit(0)
+        docstring = sys.modules["__main__"].__doc__
+        command_line.print_help(help_of(docstring, defaults, paper))
     # Not at the import: programs have flags of the same names.
     config.define(defaults, flags.FLAGS)
     try:
@@ -173,20 +168,3 @@ class _Reader:
             pass
         self.is_gone = True
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _end_with_broken_pipe() -> None:
-    """Ends quietly: the reader of our output, such as `head`, has seen enough."""
-    _discard_output()
-    sys.exit(_EXIT_BROKEN_PIPE)
-
-
-def _discard_output() -> None:
-    """Lets go of output that cannot be written.
-
-    Python would complain about it once more when it closes stdout.
-    """
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
