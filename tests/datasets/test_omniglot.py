@@ -2,10 +2,13 @@
 
 import functools
 import io
+import itertools
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import ndimage
+from scipy.sparse import csgraph
 
 from tests.datasets import archive_files
 from tff_fedss import errors
@@ -286,6 +289,51 @@ def test_all_characters_may_be_the_classes(load):
     assert dataset.public.data.element_spec == dataset.test.data.element_spec
 
 
+def _untwisted(images, labels):
+    """The numbers of the drawings when each is turned back by its label's turns."""
+    back = [np.rot90(image, -(label % 4)) for image, label in zip(images, labels)]
+    return _numbers(np.stack(back))
+
+
+def test_each_turn_of_a_character_is_a_class(load):
+    dataset = load(rotations=True)
+    assert dataset.num_classes == 659 * 4 and dataset.num_clients == 396
+    seen = []
+    for client in dataset.train.client_ids:
+        images, labels = dataset.train.client_arrays(client)
+        numbers = _untwisted(images, labels)
+        np.testing.assert_array_equal(labels // 4, numbers // 20 - 964)
+        seen.append(4 * numbers + labels % 4)
+    expected = [4 * _number(c, d) for c in range(965, 1624) for d in range(1, 17)]
+    expected = np.add.outer(expected, range(4)).ravel()
+    np.testing.assert_array_equal(np.sort(np.concatenate(seen)), expected)
+    for held_out, first, count in (
+        (dataset.test, 964, 659 * 4 * 4),
+        (dataset.public, 0, 964 * 20 * 4),
+    ):
+        images, labels = _stack(held_out.data)
+        assert held_out.num_examples == len(images) == count
+        numbers = _untwisted(images, labels)
+        np.testing.assert_array_equal(labels // 4, numbers // 20 - first)
+    assert dataset.public.num_classes == 964 * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "num_classes", "num_tests"),
+    [
+        ({"characters": "all"}, 6492, 6492 * 4),
+        ({"retrieval": True, "partition": "chunks"}, 3856, 659 * 4 * 20),
+    ],
+)
+def test_turns_of_all_characters_and_for_retrieval(
+    load, arguments, num_classes, num_tests
+):
+    dataset = load(rotations=True, **arguments)
+    assert dataset.num_classes == num_classes
+    assert dataset.test.num_examples == num_tests
+    assert dataset.public.num_classes == 1000
+
+
 def test_public_images_are_the_background_characters(mixed):
     images, labels = _stack(mixed.public.data)
     numbers = _numbers(images)
@@ -496,3 +544,34 @@ def test_both_real_archives_show_the_same_drawings(real):
         pairs = zip(a.reshape(len(a), -1), b.reshape(len(b), -1))
         similar = [np.corrcoef(x, y)[0, 1] for x, y in pairs]
         assert np.median(similar) > 0.8 and min(similar) > 0.4
+
+
+@pytest.mark.slow
+def test_turns_that_a_nearest_neighbour_confuses(test_data):
+    """data/README.md says how many: 158 pairs of turns, of 62 of 659 characters."""
+    drawings = omniglot.turned(
+        omniglot.read_drawings(test_data / "omniglot28", image_size=28)
+    )
+    pixels = drawings.images[..., 0].astype(np.float32)
+    pixels = ndimage.gaussian_filter(pixels, (0, 1.5, 1.5)).reshape(len(pixels), -1)
+    pixels /= np.linalg.norm(pixels, axis=1, keepdims=True)
+    # A turn, a character, a drawer, a pixel.
+    pixels = pixels.reshape(4, 1623, 20, -1)[:, 964:]
+    confused = []
+    for character in range(659):
+        for pair in itertools.combinations(range(4), 2):
+            train, test = np.split(pixels[pair, character], [16], axis=1)
+            nearest = np.einsum("tip,ujp->tiuj", test, train).reshape(8, 32).argmax(1)
+            num_right = (nearest // 16 == np.repeat([0, 1], 4)).sum()
+            if num_right <= 4:
+                confused.append((character, *pair))
+    assert len(confused) == 158
+    assert len({character for character, *_ in confused}) == 62
+    # Of turns that are one class by these pairs, one in each group can be right.
+    classes = 659 * 4
+    graph = np.zeros([classes, classes], bool)
+    for character, *pair in confused:
+        one, other = (4 * character + turn for turn in pair)
+        graph[one, other] = True
+    num_groups, _ = csgraph.connected_components(graph, directed=False)
+    assert f"{num_groups / classes:.3f}" == "0.949"

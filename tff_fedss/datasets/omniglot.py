@@ -24,6 +24,8 @@ NUM_CHARACTERS = 1623
 NUM_BACKGROUND_CHARACTERS = 964
 NUM_DRAWERS = 20
 NUM_DRAWINGS = NUM_CHARACTERS * NUM_DRAWERS
+# By 0, 90, 180 and 270 degrees.
+NUM_TURNS = 4
 
 _DRAWING = re.compile(r"(?:^|/)([^/]+)/character\d+/(\d{4})_(\d{2})\.png$")
 
@@ -139,6 +141,27 @@ def _drawings(path: pathlib.Path, label: str) -> Iterator[Drawing]:
             yield name, alphabet, int(character), int(drawer), image
 
 
+def turned(drawings: Drawings) -> Drawings:
+    """Turns each drawing by 0, 90, 180 and 270 degrees counter-clockwise.
+
+    Each turn of a character is a character of its own (Santoro et al., 2016,
+    "Meta-learning with memory-augmented neural networks", section 4.2): turn t of
+    character c has the number 4 * (c - 1) + t + 1, in 1..6492.
+
+    Returns:
+        Four times as many drawings: all as they are, then all turned by 90 degrees,
+        and so on.
+    """
+    turns = range(NUM_TURNS)
+    first = NUM_TURNS * (drawings.characters - 1) + 1
+    return Drawings(
+        np.concatenate([np.rot90(drawings.images, t, axes=(1, 2)) for t in turns]),
+        np.concatenate([first + t for t in turns]),
+        np.tile(drawings.drawers, NUM_TURNS),
+        np.tile(drawings.alphabets, NUM_TURNS),
+    )
+
+
 PARTITIONS = ("mixed", "drawer", "chunks")
 CHARACTERS = ("evaluation", "all")
 
@@ -159,6 +182,7 @@ def load(
     test_drawers: Sequence[int] = (17, 18, 19, 20),
     classes_per_client: int = 20,
     drawings_per_class: int = 5,
+    rotations: bool = False,
     retrieval: bool = False,
 ) -> FederatedDataset:
     """Loads Omniglot, with the 659 characters of its evaluation set as the classes.
@@ -194,13 +218,17 @@ def load(
             many times classes_per_client are a client's.
         characters: Which are the classes: "evaluation", 659 of them, while the 964
             others are public, or "all" 1,623, with glyphs as public images.
+        rotations: Whether each character turned by 90, 180 and 270 degrees is a class
+            of its own, see `turned`: 2,636 classes, 6,492 of all characters, 3,856 for
+            retrieval. Public images and the test are turned, too.
         retrieval: Whether the test is of other characters; then test_drawers has no
             effect.
 
     Returns:
         The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0; the
         label is the character's number minus 965 (public images, with all characters
-        and for retrieval: minus 1).
+        and for retrieval: minus 1). With rotations it is that, times 4, plus the
+        number of quarter turns.
     """
     if retrieval and characters != "evaluation":
         raise InvalidInputError(
@@ -211,9 +239,13 @@ def load(
     check_choice("partition", partition, PARTITIONS)
     check_choice("characters", characters, CHARACTERS)
     drawings = read_drawings(data_dir, image_size)
+    num_background = NUM_BACKGROUND_CHARACTERS
+    if rotations:
+        drawings = turned(drawings)
+        num_background *= NUM_TURNS
 
     labels = drawings.characters - 1
-    is_background = labels < NUM_BACKGROUND_CHARACTERS
+    is_background = labels < num_background
     is_test = np.isin(drawings.drawers, test_drawers)
     note = f"test images by drawers {_listed(test_drawers)}"
     if retrieval:
@@ -222,7 +254,7 @@ def load(
         is_train = ~is_test
     else:
         is_train, is_test = ~is_background & ~is_test, ~is_background & is_test
-        labels[~is_background] -= NUM_BACKGROUND_CHARACTERS
+        labels[~is_background] -= num_background
     if retrieval or characters == "all":
         # No character is left for a warm start.
         public = synthetic.glyphs(

@@ -46,7 +46,10 @@ def complete(tmp_path_factory):
         (["moco", "--cell", "=", "4/mini/d_gamma1"], ["4/mini/d_gamma1"]),
         (["table", "fedss/figure"], ["fedss/figure6"]),
         (["table", "1", "--sc"], ["--scale="]),
-        (["table", "--scale", "="], ["mini", "chunks", "tiny_imagenet", "paper"]),
+        (
+            ["table", "--scale", "="],
+            ["mini", "chunks", "turned", "tiny_imagenet", "paper"],
+        ),
         (["train", "--nothing", "=", "x"], []),
     ],
 )
