@@ -96,6 +96,7 @@ class Panel(NamedTuple):
         title: Above it.
         log: Which axes are logarithmic: "", "x", "y" or "xy".
         from_zero: Whether y begins at zero.
+        chance: The y of random guesses, drawn as a dotted line; None: unknown.
     """
 
     curves: Sequence[Curve]
@@ -104,6 +105,7 @@ class Panel(NamedTuple):
     title: str = ""
     log: str = ""
     from_zero: bool = False
+    chance: float | None = None
 
 
 class Series(NamedTuple):
@@ -244,6 +246,8 @@ def draw_panel(axes: plt.Axes, panel: Panel) -> None:
             axes.fill_between(
                 curve.x, y - std, y + std, color=curve.style.color, alpha=0.15, lw=0
             )
+    if panel.chance is not None:
+        axes.axhline(panel.chance, color="#777777", linestyle=":", label="chance")
     axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
     for which in panel.log:
         log_axis(axes, which)

@@ -149,11 +149,19 @@ def plot(
         for method in methods
     ]
     title = f"{task.metric_title} on held-out images (%)"
+    chance = None if isinstance(task, type) else 100 * task.chance
     plots.write_curves(
         path,
         [
             plots.panel(
-                series, "round", task.metric, "round", title, scale=100, from_zero=True
+                series,
+                "round",
+                task.metric,
+                "round",
+                title,
+                scale=100,
+                from_zero=True,
+                chance=chance,
             ),
             plots.panel(
                 series, "round", "loss", "round", "training loss (each method's own)"

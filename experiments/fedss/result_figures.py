@@ -15,7 +15,7 @@ from experiments.fedss.table_results import (
     Results,
     Setting,
 )
-from tff_fedss import metrics
+from tff_fedss import metrics, tasks
 
 
 class NothingToDraw(Exception):
@@ -35,6 +35,7 @@ def _series(cell: Cell, label: str, look: plots.Style) -> plots.Series:
 
 
 def _panel(results: Results, series: list[plots.Series], title: str) -> plots.Panel:
+    is_top1 = results.task is tasks.Classification
     return plots.panel(
         series,
         "round",
@@ -44,6 +45,7 @@ def _panel(results: Results, series: list[plots.Series], title: str) -> plots.Pa
         scale=100,
         title=title,
         from_zero=True,
+        chance=100 / results.num_classes if is_top1 and results.num_classes else None,
     )
 
 

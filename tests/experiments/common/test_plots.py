@@ -111,3 +111,12 @@ def test_a_legend_is_not_wider_than_its_figure(width, columns):
     assert len(texts) == 6 and len(lefts) == columns
     assert columns == 1 or extent.width <= figure.bbox.width
     plots.plt.close(figure)
+
+
+def test_chance_is_a_dotted_line(tmp_path, drawn):
+    curve = plots.Curve("a", [0, 1], [0, 50], plots.style(0))
+    assert plots.write_curves(
+        tmp_path / "a.png", [plots.Panel([curve], "x", "y", chance=2.0)]
+    )
+    (line,) = (li for li in drawn[0].get_lines() if li.get_label() == "chance")
+    assert line.get_linestyle() == ":" and set(line.get_ydata()) == {2.0}

@@ -55,6 +55,7 @@ def test_learning_curves_show_mean_and_spread(results, tmp_path, drawn):
         "FedAwS",
         "FullSoftmax",
         "Centralized",
+        "chance",
     ]
     rounds, mean = lines["PosOnly"].get_data()
     np.testing.assert_array_equal(rounds, [0, 2, 4])
@@ -95,8 +96,9 @@ def test_convergence_has_a_panel_for_each_reading(tmp_path, drawn):
         "|S_k| = 40",
         "|S_k| = 100",
         "FullSoftmax",
+        "chance",
     ]
-    assert list(lines_of(uncorrected)) == ["|S_k| = 25", "FullSoftmax"]
+    assert list(lines_of(uncorrected)) == ["|S_k| = 25", "FullSoftmax", "chance"]
     assert lines_of(uncorrected)["|S_k| = 25"].get_ydata()[-1] == pytest.approx(44)
 
 
