@@ -70,6 +70,43 @@ def test_a_mean_after_a_round_is_that_of_its_row():
         claim_numbers.measure("top1 mnist_mini/no_such", found)
 
 
+def _significant_rounds(table, command, metric, cells):
+    """The measured rounds after the start at which two cells differ significantly."""
+    found = [claim_numbers.published(table, command)]
+    run = found[0][1][cells.partition(" ")[0]][0]
+    rounds = [row["round"] for row in run.rows[1:] if metric in row]
+    ends = {
+        k: claim_numbers.measure(f"{metric}@{k} {cells}", found)[1:] for k in rounds
+    }
+    return [k for k, (low, high) in ends.items() if low[0] == high[0]], len(rounds)
+
+
+def test_the_rounds_that_paragraphs_call_significant():
+    fedss, leap = (
+        re.sub(r"\s+", " ", (RESULTS / "claims" / f"{x}.md").read_text())
+        for x in ("fedss", "leap")
+    )
+
+    def behind(m):
+        cells = f"omniglot_fedss_m{m} - omniglot_full_softmax"
+        return _significant_rounds("table1_mini", "table 1 --scale=mini", "top1", cells)
+
+    rounds, measured = behind(20)
+    assert f"behind at {len(rounds)} of {measured} measured rounds." in fedss
+    rounds, measured = behind(80)
+    listed = ", ".join(map(str, rounds[:-1])) + f" and {rounds[-1]}"
+    assert f"behind at {len(rounds)} of {measured} measured rounds ({listed})" in fedss
+    rounds, _ = _significant_rounds(
+        "leap/mini",
+        "table leap/1 --scale=mini",
+        "test_loss",
+        "cifar10_mini/leap - cifar10_mini/random",
+    )
+    # 78 mini-batches a round.
+    *first, last = (f"{78 * k:,}" for k in rounds)
+    assert f"after {', '.join(first)} and {last}, and at no other" in leap
+
+
 @pytest.mark.parametrize("paper", claims_lib.PAPERS)
 def test_claims_are_complete(paper):
     own = CLAIMS[CLAIMS["paper"] == paper]
