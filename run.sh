@@ -42,6 +42,7 @@ $(programs | sed -E 's/^(\S+)( *)\S+ +/  \1\2/')
   setup [--gpu]       only make .venv; --gpu adds the CUDA libraries (for good)
   test [PYTEST ARGS]  the fast tests; --slow adds the slow ones, -m gpu takes those of GPUs
   ray start|stop      Ray's own: this machine as part of a cluster, for --cluster
+  docs                build the site of these pages and of the library into site/
   lock                write the *.lock files again, by .ci/lock (maintainers)
   ANYTHING ELSE       runs inside .venv: ./run.sh python x.py, ./run.sh ruff check .
 
@@ -211,9 +212,9 @@ case $command in
     python -P -m experiments.common.completion "$venv" "$(programs)"
     ;;
   setup) setup "$@" ;;
-  lock)
+  docs | lock)
     enter_environment
-    exec "$root/.ci/lock"
+    exec "$root/.ci/$command" "$@"
     ;;
   test) run_tests "$@" ;;
   bazel) run_bazel "$@" ;;

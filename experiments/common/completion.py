@@ -34,7 +34,7 @@ def words(said: Mapping[str, Any]) -> dict[str, list[str]]:
     Returns:
         By "commands", "COMMAND " and "COMMAND --flag".
     """
-    found = {"commands": [*said["programs"], "setup", "test", "ray", "lock", "help"]}
+    found = {"commands": [*said["programs"], "setup", "test", "docs", "ray", "lock", "help"]}
     for command, own in said["programs"].items():
         values = {
             f"--{name}": list(flag["choices"] or flag["words"] or ())

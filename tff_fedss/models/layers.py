@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -34,7 +35,7 @@ class CountedDropout(tf.keras.layers.Layer):
         **kwargs: For Keras.
     """
 
-    def __init__(self, rate: float, seed: int, **kwargs):
+    def __init__(self, rate: float, seed: int, **kwargs: Any):
         super().__init__(**kwargs)
         self._rate = rate
         self._seed = seed
@@ -375,7 +376,7 @@ class SplitBatchNormalization(tf.keras.layers.BatchNormalization):
         **kwargs: For Keras; the axis is the last one.
     """
 
-    def __init__(self, num_splits: int, **kwargs):
+    def __init__(self, num_splits: int, **kwargs: Any):
         super().__init__(**kwargs)
         self._num_splits = num_splits
 

@@ -253,7 +253,9 @@ class FederatedDataset:
             return self.pooled()
         return self.train.create_tf_dataset_from_all_clients(seed=0)
 
-    def ready(self, example, seed: tf.Tensor) -> collections.OrderedDict:
+    def ready(
+        self, example: Mapping[str, tf.Tensor], seed: tf.Tensor
+    ) -> collections.OrderedDict:
         """Makes one stored training example ready for the model, in a graph.
 
         Args:

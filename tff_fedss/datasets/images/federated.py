@@ -177,7 +177,7 @@ def load_tfds(
 
     Args:
         data_dir: TFDS's folder; None: TFDS's own default.
-        name: NAME[/CONFIG][:VERSION].
+        name: `NAME[/CONFIG][:VERSION]`.
         image: The feature with the image; by default the only image.
         label: The feature with the class, a number or a text; by default the only class
             label.

@@ -1,0 +1,95 @@
+"""MkDocs hook: makes a site of the whole repository, each page at its own path.
+
+A link such as ../experiments/fedss/README.md then leads to the same page on the site
+and on the code host. What pages link to, source files too, is copied with them.
+"""
+
+import pathlib
+import re
+from collections.abc import Iterator
+
+from mkdocs.structure.files import File, Files
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = ("*.md", "docs/**/*.md", "data/*.md", "experiments/**/*.md")
+FILES = ("docs/site/*.css", "docs/site/*.js", "tff_fedss/**/*.py")
+TUTORIALS = ROOT / ".venv-docs/tutorials"  # Written by docs/site/tutorial.py.
+LINK = re.compile(r"(\]\()([^)#:\s]+)")
+
+
+def on_files(files: Files, config) -> Files:
+    """Replaces the files of docs/ by those of the repository, and fills the menu."""
+    paths = {p.relative_to(ROOT): p for g in (*PAGES, *FILES) for p in ROOT.glob(g)}
+    for path in TUTORIALS.glob("*/*"):  # NAME/NAME.md and its figures
+        paths[pathlib.Path("docs/tutorials", path.name)] = path
+    for page in [path for path in paths.values() if path.suffix == ".md"]:
+        for _, link in LINK.findall(page.read_text(encoding="utf-8")):
+            target = (page.parent / link).resolve()
+            if target.is_file() and target.is_relative_to(ROOT):
+                paths.setdefault(target.relative_to(ROOT), target)
+    theme = [file for file in files if file.src_dir != config.docs_dir]
+    config.nav = list(_menu(config.nav, sorted(p for p in paths if p.suffix == ".md")))
+    return Files(
+        theme
+        + [
+            File.generated(config, path.as_posix(), abs_src_path=str(source))
+            for path, source in sorted(paths.items())
+        ]
+    )
+
+
+def _menu(entries: list, pages: list[pathlib.Path]) -> Iterator:
+    """Fills in, for `FOLDER/*` and `FOLDER/**`, the pages that no entry names."""
+    named = re.findall(r"'([^']+\.md)'", str(entries))
+    left = [page for page in pages if page.as_posix() not in named]
+    for entry in entries:
+        if isinstance(entry, dict):
+            ((title, below),) = entry.items()
+            yield {title: list(_menu(below, left))}
+        elif "*" in entry:
+            yield from _below(pathlib.Path(entry).parent, left, entry.endswith("**"))
+        else:
+            yield entry
+
+
+def _below(folder: pathlib.Path, pages: list, deep: bool) -> Iterator:
+    """Lists the pages in a folder; if deep, also its folders, as sections."""
+    inside = [page for page in pages if page.is_relative_to(folder)]
+    direct = [page for page in inside if page.parent == folder]
+    others = sorted(set(inside) - set(direct)) if deep else []
+    yield from (page.as_posix() for page in sorted(direct, key=_readme_first))
+    for name in dict.fromkeys(page.relative_to(folder).parts[0] for page in others):
+        below = list(_below(folder / name, pages, deep))
+        if len(below) > 1:
+            yield {name.replace("_", " ").capitalize(): below}
+        else:
+            yield from below
+
+
+def _readme_first(page: pathlib.Path) -> tuple[bool, pathlib.Path]:
+    return page.name != "README.md", page
+
+
+def on_page_markdown(markdown: str, page, **_) -> str:
+    """Leads links to folders to their first file, those to tutorials to the page."""
+    here = ROOT / pathlib.Path(page.file.src_uri).parent
+
+    def of_site(link: re.Match) -> str:
+        target = here / link[2]
+        for name in ("README.md", "__init__.py"):
+            if (target / name).is_file():
+                return f"{link[1]}{link[2].rstrip('/')}/{name}"
+        is_tutorial = target.parent.name == "tutorials" and target.suffix == ".py"
+        return link[1] + link[2][:-3] + ".md" if is_tutorial else link[0]
+
+    return LINK.sub(of_site, markdown)
+
+
+def on_page_content(html: str, page, **_) -> str:
+    """Links the source files that the reference names."""
+    up = "../" * page.file.src_uri.count("/")
+    return re.sub(
+        r"(Source code in )<code>(tff_fedss/[\w/]+\.py)</code>",
+        rf'\1<a href="{up}\2"><code>\2</code></a>',
+        html,
+    )
