@@ -20,8 +20,9 @@ LINK = re.compile(r"(\]\()([^)#:\s]+)")
 def on_files(files: Files, config) -> Files:
     """Replaces the files of docs/ by those of the repository, and fills the menu."""
     paths = {p.relative_to(ROOT): p for g in (*PAGES, *FILES) for p in ROOT.glob(g)}
-    for path in TUTORIALS.glob("*/*"):  # NAME/NAME.md and its figures
-        paths[pathlib.Path("docs/tutorials", path.name)] = path
+    for path in TUTORIALS.glob("*/**/*.*"):  # NAME/NAME.md and what it shows
+        below = path.relative_to(TUTORIALS).parts[1:]
+        paths[pathlib.Path("docs/tutorials", *below)] = path
     for page in [path for path in paths.values() if path.suffix == ".md"]:
         for _, link in LINK.findall(page.read_text(encoding="utf-8")):
             target = (page.parent / link).resolve()
@@ -45,7 +46,8 @@ def _menu(entries: list, pages: list[pathlib.Path]) -> Iterator:
     for entry in entries:
         if isinstance(entry, dict):
             ((title, below),) = entry.items()
-            yield {title: list(_menu(below, left))}
+            is_page = isinstance(below, str)
+            yield entry if is_page else {title: list(_menu(below, left))}
         elif "*" in entry:
             yield from _below(pathlib.Path(entry).parent, left, entry.endswith("**"))
         else:
@@ -61,7 +63,8 @@ def _below(folder: pathlib.Path, pages: list, deep: bool) -> Iterator:
     for name in dict.fromkeys(page.relative_to(folder).parts[0] for page in others):
         below = list(_below(folder / name, pages, deep))
         if len(below) > 1:
-            yield {name.replace("_", " ").capitalize(): below}
+            title, _, _ = (ROOT / below[0]).read_text(encoding="utf-8").partition("\n")
+            yield {title.removeprefix("# "): below}
         else:
             yield from below
 

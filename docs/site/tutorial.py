@@ -3,7 +3,8 @@
     ./run.sh python docs/site/tutorial.py TUTORIAL.py FOLDER
 
 FOLDER gets NAME.md: text, code and, below each cell, what it has printed and its
-figures. The tutorial runs in the project's own environment; no Jupyter is needed.
+figures. It is the working directory, for files that the page links to. The tutorial
+runs in the project's own environment; no Jupyter is needed.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ def render(path: pathlib.Path, folder: pathlib.Path) -> dict:
             continue
         page.append(f"```python\n{source}\n```")
         printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), contextlib.chdir(folder):
             # At its own lines, where AutoGraph looks for the source of functions.
             exec(compile("\n" * line + source, str(path), "exec"), names)
         if printed.getvalue():

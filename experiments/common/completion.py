@@ -34,7 +34,8 @@ def words(said: Mapping[str, Any]) -> dict[str, list[str]]:
     Returns:
         By "commands", "COMMAND " and "COMMAND --flag".
     """
-    found = {"commands": [*said["programs"], "setup", "test", "docs", "ray", "lock", "help"]}
+    others = ["setup", "test", "docs", "ray", "lock", "help"]
+    found = {"commands": [*said["programs"], *others]}
     for command, own in said["programs"].items():
         values = {
             f"--{name}": list(flag["choices"] or flag["words"] or ())
