@@ -34,7 +34,7 @@ MODULES = {
 
 def run_sh(command, *flags):
     """Runs `./run.sh COMMAND FLAGS`, in the environment of this page."""
-    print(f"$ ./run.sh {command}", *flags)
+    print(f"$ ./run.sh {command}", *(flag.replace(str(work), "WORK") for flag in flags))
     done = subprocess.run(
         [sys.executable, "-P", "-m", MODULES[command], *flags],
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -168,5 +168,5 @@ for row, query in zip(axes, range(0, len(embedded), len(embedded) // 6), strict=
 
 labels = embedded["label"].to_numpy()
 same = np.mean(labels[nearest[:, 0]] == labels)
-print(f"the nearest image is of the same class: {same:.0%} of {len(labels)} images")
-print(f"chance: {(len(labels) // 20 - 1) / (len(labels) - 1):.0%}")
+print(f"the nearest image is of the same class: {same:.1%} of {len(labels)} images")
+print(f"chance: {(len(labels) // 20 - 1) / (len(labels) - 1):.1%}")
