@@ -28,7 +28,7 @@ def cells(text: str) -> list[tuple[bool, str, int]]:
     return [
         (
             "[markdown]" in mark[1],
-            text[mark.end() : end].strip("\n"),
+            text[mark.end() : end],
             text[: mark.end()].count("\n"),
         )
         for mark, end in zip(marks, ends, strict=True)
@@ -41,9 +41,9 @@ def render(path: pathlib.Path, folder: pathlib.Path) -> dict:
     names, page, num_figures = {"__name__": "__main__", "__file__": str(path)}, [], 0
     for is_text, source, line in cells(path.read_text(encoding="utf-8")):
         if is_text:
-            page.append(re.sub(r"^# ?", "", source, flags=re.MULTILINE))
+            page.append(re.sub(r"^# ?", "", source.strip("\n"), flags=re.MULTILINE))
             continue
-        page.append(f"```python\n{source}\n```")
+        page.append("```python\n" + source.strip("\n") + "\n```")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.chdir(folder):
             # At its own lines, where AutoGraph looks for the source of functions.
