@@ -1,8 +1,8 @@
 """Class sets that tell the server less of a client's classes than fresh ones do.
 
-FedSS draws N_k again in each round, so that P_k is what all requests of a client have
-in common (docs/privacy.md). Here what a client asks for is drawn once for the whole
-run, from a seed that no round changes:
+FedSS draws N_k anew in each round, so the classes common to all requests of a client
+are P_k (docs/privacy.md). Here a client's request is drawn once for the whole run, from
+a permanent seed:
 
 | name                | asked for in each round          | trained            |
 |---------------------|----------------------------------|--------------------|
@@ -15,8 +15,8 @@ run, from a seed that no round changes:
 "Memoised" and "permanent randomized response" are words of RAPPOR (Erlingsson, Pihur
 and Korolova, CCS 2014). `fresh` is `class_sets.SampledClasses`.
 
-None of them hides what a client's single update tells; of a pool, the rows that move
-from round to round give P_k away, where updates are seen (docs/privacy.md).
+None of them hides what a client's single update reveals. With a pool, the rows that
+change from round to round reveal P_k to whoever sees updates (docs/privacy.md).
 """
 
 import math
@@ -30,8 +30,8 @@ from tff_fedss import class_sets, errors, seeds
 class MemoisedClasses(class_sets.SampledClasses):
     """S_k = P_k u N_k with the same N_k in all rounds.
 
-    A class that no client holds or draws never moves. The correction of the logits is
-    that of fresh negatives: right on average over clients, not for one of them.
+    A class that no client holds or draws never moves. The logits are corrected as for
+    fresh negatives: unbiased on average over clients, not for a single one.
     """
 
     is_permanent = True
@@ -42,23 +42,23 @@ class MemoisedClasses(class_sets.SampledClasses):
 
 
 class RandomizedResponse(class_sets.SampledClasses):
-    """Each class of P_k is asked for with chance p, each other one with chance q.
+    """Asks for each class of P_k with probability p, for each other one with q.
 
-    Drawn once for the run. With q = m / n and
+    The set is drawn once for the run. With q = m / n and
 
         epsilon = log(p (1 - q) / (q (1 - p)))
 
     a request is epsilon-differentially private with respect to whether the client has
     one class (Warner, 1965; for |P_k| classes at once, |P_k| epsilon). Examples whose
-    class was not asked for do not train. The logits of negatives are raised by
-    log(1 / q), the inverse of the chance of being in the softmax.
+    class was not asked for do not train. The logits of negatives are raised by log(1 /
+    q), where q is the probability of being in the softmax.
 
     Args:
         num_classes: n.
         num_negatives: m = q n, what a client without a class asks for on average.
         max_positives: The largest |P_k| of any client.
         logit_correction: "inclusion" or "none".
-        epsilon: Of each class, positive.
+        epsilon: Epsilon with respect to one class, positive.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -82,8 +82,8 @@ class RandomizedResponse(class_sets.SampledClasses):
         self.q = num_negatives / num_classes
         odds = self.q / (1 - self.q) * math.exp(min(epsilon, 700.0))
         self.p = odds / (1 + odds)
-        # Ten standard deviations: beyond that, none was ever drawn. The rare client
-        # that would draw more draws so many.
+        # Ten standard deviations above the mean; a client that would draw more draws
+        # this number.
         self._most = min(
             num_classes, math.ceil(num_negatives + 10 * math.sqrt(num_negatives)) + 10
         )
@@ -97,7 +97,7 @@ class RandomizedResponse(class_sets.SampledClasses):
             alg="philox",
         )
         asked = tf.boolean_mask(positives, uniform < self.p)
-        # Which others: as many as independent coins give, any of them alike.
+        # The other classes: a binomial number of them, uniformly.
         number = tf.random.stateless_binomial(
             [],
             seeds.fold_in(permanent_seed, seeds.Stream.NUM_NEGATIVES),
@@ -112,10 +112,10 @@ class RandomizedResponse(class_sets.SampledClasses):
 
 
 class DecoyPool(class_sets.SampledClasses):
-    """P_k and the same M decoys are asked for; m of the decoys, drawn again, train.
+    """Asks for P_k and the same M decoys; m of the decoys, drawn anew, train.
 
-    A negative is in the softmax with chance m / (n - |P_k|), as a fresh one is, and its
-    logit corrected by that.
+    A negative is in the softmax with probability m / (n - |P_k|), as a fresh one is,
+    and its logit is corrected accordingly.
 
     Args:
         num_classes: n.
@@ -178,7 +178,7 @@ def builder(
     logit_correction: str = "inclusion",
     **options: float,
 ) -> class_sets.ClassSetBuilder:
-    """Makes a builder by the name that a user gives it.
+    """Makes a builder by its name on the command line.
 
     Args:
         name: One of `NEGATIVES`.

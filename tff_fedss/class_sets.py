@@ -1,9 +1,8 @@
-"""Class sets: which classes stand in a client's softmax, and with which weight.
+"""Class sets: the classes in a client's softmax, and their weights.
 
 A client k whose labels are the positives P_k draws m negatives N_k uniformly without
 replacement from the other classes and asks the server for S_k = P_k u N_k (FedSS,
-Algorithm 1, lines 5-6). It needs its own labels and its own seed for this, nothing of
-the model and nothing of other clients.
+Algorithm 1, lines 5-6). For this it needs only its own labels and seed.
 """
 
 import abc
@@ -20,19 +19,18 @@ LOGIT_CORRECTIONS = ("inclusion", "none")
 class ClassSet(NamedTuple):
     """The classes S_k of one client, padded to a static length L.
 
-    `keys` are sorted: an order that put the positives first would name P_k in a single
-    request. It is hidden for that one request only: two or three requests of a client,
-    one update, or the sums of some rounds give P_k away, whatever section 3.3 says
-    (docs/privacy.md).
+    `keys` are sorted: with the positives first, a single request would name P_k. This
+    hides P_k in that one request only: two or three requests of a client, one update,
+    or the sums of some rounds reveal P_k, contrary to section 3.3 (docs/privacy.md).
 
     Attributes:
-        keys: int32[L], the classes asked for, ascending. Further entries repeat the
-            last class: they keep the length static and take part in nothing.
+        keys: int32[L], the classes asked for, ascending. Padding repeats the last class
+            to keep the length static and is not used.
         is_asked: bool[L], false for that padding.
         is_member: bool[L], true for the classes of the softmax, S_k: all that are asked
-            for, unless some are only a pretence.
+            for, except decoys.
         is_positive: bool[L], true for the members in P_k, the client's own.
-        log_correction: float32[L], what is added to each class's logit.
+        log_correction: float32[L], added to each class's logit.
     """
 
     keys: tf.Tensor
@@ -43,15 +41,15 @@ class ClassSet(NamedTuple):
 
 
 class ClassSetBuilder(abc.ABC):
-    """How a client arrives at its class set.
+    """A rule by which a client builds its class set.
 
     Attributes:
         num_classes: The number n of classes of the problem.
         size: The static length L of a padded class set.
-        is_everything: Whether S_k = [n] for every client, so that W travels whole.
-        is_permanent: Whether `build` wants the seed of the client in all rounds, too.
-        may_miss_positives: Whether S_k may lack classes of P_k. Their examples do not
-            train.
+        is_everything: Whether S_k = [n] for every client, so that all of W is sent.
+        is_permanent: Whether `build` also needs the client's permanent seed.
+        may_miss_positives: Whether S_k may lack classes of P_k, whose examples then do
+            not train.
     """
 
     is_permanent = False
@@ -74,7 +72,7 @@ class ClassSetBuilder(abc.ABC):
         Args:
             labels: int32[examples], the client's labels, each in [0, n).
             seed: int32[2], of this client in this round.
-            permanent_seed: int32[2], of this client in all rounds; given if
+            permanent_seed: int32[2], of this client, the same in all rounds; given if
                 `is_permanent`.
 
         Returns:
@@ -86,11 +84,11 @@ class SampledClasses(ClassSetBuilder):
     """S_k = P_k u N_k with m uniform negatives: FedSS, NegOnly and, at m = 0, PosOnly.
 
     Every class of [n] without P_k is a negative with probability m / (n - |P_k|). With
-    `logit_correction="inclusion"` a negative's logit is raised by
-    log((n - |P_k|) / m), which makes the sampled partition sum an unbiased estimate of
-    the full one (Eq. 3 with q_j = 1 / (n - |P_k|)); positives are always in and are not
-    corrected. With "none" no logit is corrected, the other reading of Eq. 3, where one
-    constant shifts all classes alike.
+    `logit_correction="inclusion"` a negative's logit is raised by log((n - |P_k|) / m),
+    which makes the sampled partition sum an unbiased estimate of the full one (Eq. 3
+    with q_j = 1 / (n - |P_k|)); positives are always in S_k and are not corrected. With
+    "none" no logit is corrected, the other reading of Eq. 3, where one constant shifts
+    all classes alike.
 
     A client with fewer than m other classes takes all of them, m_k = min(m, n - |P_k|):
     its S_k is [n].
@@ -131,7 +129,7 @@ class SampledClasses(ClassSetBuilder):
         seed: tf.Tensor,
         permanent_seed: tf.Tensor | None = None,
     ) -> ClassSet:
-        """Draws a set; raises InvalidArgumentError where P_k does not fit."""
+        """Draws a set; raises InvalidArgumentError if P_k does not fit."""
         positives, others = split(labels, self.num_classes, self._max_positives)
         return self.draw(positives, others, seed, permanent_seed)
 
@@ -168,19 +166,19 @@ class SampledClasses(ClassSetBuilder):
 
 
 class PopularClasses(SampledClasses):
-    """S_k = P_k u N_k, where popular classes are negatives more often than others.
+    """S_k = P_k u N_k with negatives drawn by popularity.
 
-    m classes are drawn with replacement from q over [n] without P_k; N_k are the
-    different ones. The logit of one that came up c times is raised by log(c / (m q)):
-    the sampled partition sum is an unbiased estimate of the full one (Eq. 3).
+    m classes are drawn with replacement from q over [n] without P_k; N_k is the set of
+    them. The logit of a class drawn c times is raised by log(c / (m q)): the sampled
+    partition sum is an unbiased estimate of the full one (Eq. 3).
 
     Args:
         num_classes: n.
         num_negatives: m, of each client and round; |N_k| <= m.
         max_positives: The largest |P_k| of any client.
-        popularity: float[n], above 0: q is in proportion to it. None: log-uniform
-            (Zipf), as for classes that are numbered from the most popular one on:
-            log((c + 2) / (c + 1)), that of `tf.random.log_uniform_candidate_sampler`.
+        popularity: float[n], above 0: q is proportional to it. None: log-uniform
+            (Zipf), for classes numbered from the most popular one on: log((c + 2) / (c
+            + 1)), as in `tf.random.log_uniform_candidate_sampler`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -218,7 +216,7 @@ class PopularClasses(SampledClasses):
             tf.constant(self._popularity), positives[:, tf.newaxis], none
         )
         ends = tf.cumsum(weights)
-        # None where a client has all classes.
+        # A client with all classes has none.
         num_drawn = self._num_negatives * tf.minimum(others, 1)
         points = ends[-1] * tf.random.stateless_uniform(
             [num_drawn], seed, dtype=tf.float64, alg="philox"
@@ -280,7 +278,8 @@ def draw_others(
         others: int32[], n - |P_k|.
         num_negatives: m.
         seed: int32[2].
-        always_fit: Whether m is never above n - |P_k|; else all others are taken there.
+        always_fit: Whether m <= n - |P_k| always; if not, all others are taken where m
+            is larger.
 
     Returns:
         int32[min(m, n - |P_k|)].
@@ -301,9 +300,9 @@ def inclusion_correction(others: tf.Tensor, num_drawn: int | tf.Tensor) -> tf.Te
 
     Args:
         others: int32[], n - |P_k|.
-        num_drawn: How many of them are in the softmax.
+        num_drawn: Number of those in the softmax.
     """
-    # Without another class there is no negative, and nothing to correct.
+    # Without other classes there is no negative to correct.
     weight = tf.cast(tf.maximum(others, 1), tf.float32) / tf.cast(
         tf.maximum(num_drawn, 1), tf.float32
     )
@@ -317,17 +316,16 @@ def assemble(
     log_correction: tf.Tensor | None,
     pretended: tf.Tensor | None = None,
 ) -> ClassSet:
-    """Puts a class set together.
+    """Assembles a class set.
 
     Args:
         size: L.
         positives: int32[p], the classes of P_k that are asked for, ascending.
         others: int32[m], the negatives.
-        log_correction: Of the negatives: float32[], or float32[m] in their order; -log
-            of the expected number of times that one is in the set keeps the partition
-            sum unbiased. None: none.
-        pretended: int32[q], what is asked for beside them and is in no softmax,
-            ascending.
+        log_correction: Correction of the negatives: float32[], or float32[m] in their
+            order; -log of the expected number of times that a negative is in the set
+            keeps the partition sum unbiased. None: no correction.
+        pretended: int32[q], ascending: decoys, asked for, but in no softmax.
     """
     parts = [positives, others] + ([] if pretended is None else [pretended])
     together = tf.concat(parts, 0)
@@ -385,7 +383,7 @@ class AllClasses(ClassSetBuilder):
 
 
 def contains(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Tells which of the values stand in a sorted vector.
+    """Returns which of the values are in a sorted vector.
 
     Args:
         ascending: int32[a], sorted; may be empty.
@@ -400,7 +398,7 @@ def contains(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 
 
 def positions(class_set: ClassSet, labels: tf.Tensor) -> tf.Tensor:
-    """Turns classes into positions in S_k, where the loss looks for its targets.
+    """Converts classes to positions in S_k, the targets of the loss.
 
     Args:
         class_set: The client's class set.
@@ -411,7 +409,7 @@ def positions(class_set: ClassSet, labels: tf.Tensor) -> tf.Tensor:
 
     Raises:
         tf.errors.InvalidArgumentError: When it runs, if a label is not among the keys,
-            or these do not ascend.
+            or the keys do not ascend.
     """
     found = tf.searchsorted(class_set.keys, labels, side="left")
     last = tf.size(class_set.keys) - 1
@@ -421,7 +419,7 @@ def positions(class_set: ClassSet, labels: tf.Tensor) -> tf.Tensor:
         [
             tf.debugging.Assert(
                 tf.reduce_all(is_there),
-                ["labels that are not among the ascending keys of S_k:", absent],
+                ["labels not among the ascending keys of S_k:", absent],
             )
         ]
     ):
@@ -438,7 +436,7 @@ def _skip(ranks: tf.Tensor, excluded: tf.Tensor) -> tf.Tensor:
     Returns:
         int32[m]: distinct ranks give distinct integers outside `excluded`.
     """
-    # excluded[i] - i counts the integers below excluded[i] that are not excluded, so
-    # rank r stands above exactly those excluded values for which it is at most r.
+    # excluded[i] - i integers below excluded[i] are not excluded, so the result of rank
+    # r is above exactly the excluded values for which that number is at most r.
     gaps = excluded - tf.range(tf.size(excluded))
     return ranks + tf.searchsorted(gaps, ranks, side="right")

@@ -1,4 +1,4 @@
-"""Errors that end a program with one line, and checks of arguments that raise them."""
+"""Errors that end a program with a one-line message, and checks that raise them."""
 
 import inspect
 import math
@@ -8,22 +8,22 @@ from typing import Any
 
 
 class InvalidInputError(ValueError):
-    """Input that cannot be used: an argument's value, a path, a damaged file.
+    """Unusable input: an argument's value, a path, a damaged file.
 
     The message is one line that names the argument or file, what was found and what was
-    expected. An argument is written as `name=value`, or, without a value, in backticks:
-    a program that has a flag of the name says --name there. The binaries under
+    expected. An argument is written as `name=value`, or, without a value, in backticks;
+    a program with a flag of that name writes --name instead. The binaries under
     `experiments/` print the line and exit with code 2.
     """
 
 
 class RunStoppedError(RuntimeError):
-    """A run that has to stop although its input is good.
+    """A run that must stop although its input is good.
 
-    The disk is full, a folder may not be written, training has diverged. The message is
-    one line that names the file or the cause, and what to do. What was saved before
-    stays as it is, so that the run can be resumed once the cause is gone. The binaries
-    under `experiments/` print the message and exit with code 1.
+    The disk is full, a folder is not writable, or training has diverged. The message is
+    one line with the file or the cause, and what to do. Saved files stay, so that the
+    run can be resumed once the cause is gone. The binaries under `experiments/` print
+    the message and exit with code 1.
     """
 
 
@@ -31,7 +31,7 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     """Checks an argument that must be one of some words.
 
     Raises:
-        InvalidInputError: If it is another; the message lists them.
+        InvalidInputError: If it is another word; the message lists the words.
     """
     if value not in choices:
         words = ", ".join(choices)
@@ -58,13 +58,13 @@ def check_range(
     above: bool = False,
     whole: bool = False,
 ) -> None:
-    """Raises an InvalidInputError unless a value is a finite number within bounds.
+    """Raises InvalidInputError unless a value is a finite number within bounds.
 
     Args:
         name: The argument's.
         value: The number.
-        low: The least that it may be; or, if `above`, what it must be above.
-        high: The most.
+        low: The minimum; exclusive if `above`.
+        high: The maximum.
         above: See `low`.
         whole: Whether it must be an integer.
     """
@@ -77,17 +77,17 @@ def check_range(
         raise InvalidInputError(f"{name}={value!r} must be {wanted}.")
 
 
-# Of a value in a message, in characters.
+# Maximum length of a value in a message, in characters.
 _MOST_SHOWN = 100
 
 
 def check_kind(name: str, value: Any, kind: Any, wanted: str) -> None:
-    """Raises a TypeError unless a value is of a class.
+    """Raises TypeError unless a value is an instance of a class.
 
     Args:
         name: The argument's.
         value: What was given.
-        kind: As for `isinstance`.
+        kind: A class or a tuple of classes.
         wanted: What to give, in words.
     """
     if not isinstance(value, kind):
@@ -100,14 +100,14 @@ def check_kind(name: str, value: Any, kind: Any, wanted: str) -> None:
 def check_function(
     name: str, value: Any, num_arguments: int, wanted: str, unlike: Any = ()
 ) -> None:
-    """Raises a TypeError unless a value can be called with so many arguments.
+    """Raises TypeError unless a value can be called with `num_arguments` arguments.
 
     Args:
         name: The argument's.
         value: What was given.
-        num_arguments: How many, by position.
-        wanted: What it is from and to, in words.
-        unlike: Classes whose objects can be called and will not do.
+        num_arguments: Number of positional arguments.
+        wanted: Its arguments and result, in words.
+        unlike: Classes whose objects are refused although they can be called.
     """
     try:
         inspect.signature(value).bind(*range(num_arguments))

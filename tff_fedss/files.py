@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, texts and CSV by line, locks, digests."""
+"""Files: atomic writes, texts and CSV by line, locks, digests."""
 
 import contextlib
 import csv
@@ -17,7 +17,7 @@ import numpy as np
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 _HASH_BYTES = 2**24
-# What is wrong with the path itself; anything else is the machine's doing.
+# Errors of the path itself; any other error is the machine's.
 _BAD_PATH = frozenset(
     {
         errno.ENOTDIR,
@@ -39,15 +39,15 @@ _CURES = {
 
 
 def error_text(error: object) -> str:
-    """The message of an exception, or another text, on one line without a full stop.
+    """Returns an exception's message, or a text, on one line without a full stop.
 
-    Of an OSError the operating system's words, and what to do about a full disk.
+    For an OSError: the operating system's message, and what to do about a full disk.
     """
     words = getattr(error, "strerror", None) or getattr(error, "message", None)
     text = " ".join(str(words or error).split()).removesuffix(".")
     cure = _CURES.get(getattr(error, "errno", None))
     if cure:
-        return f"{text}; {cure}, then give the same command again"
+        return f"{text}; {cure}, then run the same command again"
     return text or type(error).__name__
 
 
@@ -58,8 +58,7 @@ def io_error(
 
     Args:
         error: An OSError, or one of TensorFlow's.
-        path: The file or folder that was named; the error may know another one, on the
-            way to it.
+        path: The file or folder that the user named; the error may have another one.
         what: What failed, such as "cannot be written".
 
     Returns:
@@ -72,10 +71,10 @@ def io_error(
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike) -> Iterator[None]:
-    """Names the file that the body could not write.
+    """Converts a failure to write in the body into an error that names the file.
 
     Args:
-        path: What to name.
+        path: The file to name.
 
     Raises:
         InvalidInputError: If there can be no such file.
@@ -88,11 +87,11 @@ def writing(path: str | os.PathLike) -> Iterator[None]:
 
 
 def make_folder(path: str | os.PathLike, name: str | None = None) -> pathlib.Path:
-    """Makes a folder and those above it, where they are not there, and returns it.
+    """Makes a folder and its parents where they are missing, and returns it.
 
     Args:
         path: The folder.
-        name: How messages call it; by default its path.
+        name: Its name in messages; by default its path.
 
     Raises:
         InvalidInputError: If there can be no such folder.
@@ -109,15 +108,15 @@ def make_folder(path: str | os.PathLike, name: str | None = None) -> pathlib.Pat
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike, unique: bool = False) -> Iterator[pathlib.Path]:
-    """Yields where to write a file, which takes its place unless the body fails.
+    """Yields a path to write to; the result replaces the file unless the body fails.
 
     Args:
         path: The file, in a folder that exists.
-        unique: Whether several processes may write it at once: the last one counts.
+        unique: Whether several processes may write it at once; the last one wins.
 
     Raises:
         InvalidInputError: If there can be no such file.
-        RunStoppedError: If it cannot be written. What was there before stays.
+        RunStoppedError: If it cannot be written. The previous file stays.
     """
     path = pathlib.Path(path)
     with writing(path):
@@ -153,7 +152,7 @@ def read_bytes(path: str | os.PathLike) -> bytes:
     """
     try:
         return pathlib.Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path.
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path.
         raise io_error(error, path, "cannot be read") from error
 
 
@@ -184,11 +183,11 @@ def read_lines(path: str | os.PathLike) -> list[str]:
 
 
 def decoded(content: bytes, name: str | os.PathLike) -> str:
-    """Returns the text that the bytes of a file are in UTF-8.
+    """Decodes the bytes of a file as UTF-8.
 
     Args:
-        content: The bytes. A byte order mark, as some editors write it, is left out.
-        name: How messages call the file.
+        content: The bytes. A byte order mark is removed.
+        name: The file's name in messages.
 
     Raises:
         InvalidInputError: If it is not UTF-8; it names the line.
@@ -213,8 +212,8 @@ def csv_rows(
 
     Args:
         content: The bytes of the file.
-        name: How messages call it.
-        delimiter: What is between two fields.
+        name: Its name in messages.
+        delimiter: The separator of fields.
 
     Yields:
         Where the row ends, as "name:line" for messages, and its fields.
@@ -242,16 +241,16 @@ def csv_table(
 
     Args:
         content: The bytes of the file.
-        name: How messages call it.
-        columns: Those that the file must have; it may have others.
-        delimiter: What is between two fields.
+        name: Its name in messages.
+        columns: The columns that the file must have; it may have more.
+        delimiter: The separator of fields.
 
     Yields:
         Where the row ends, as "name:line", and its fields by column.
 
     Raises:
-        InvalidInputError: If it is not UTF-8 or no CSV, a column is missing or there
-            twice, or a row is shorter or longer than the header.
+        InvalidInputError: If it is not UTF-8 or no CSV, a column is missing or
+            repeated, or a row is shorter or longer than the header.
     """
     rows = csv_rows(content, name, delimiter)
     _, header = next(rows, ("", []))
@@ -277,16 +276,16 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def expect_once(where_of: dict[str, str], key: str, where: str, what: str) -> None:
-    """Remembers where a key is, such as the name of an image in a table.
+    """Records where a key stands in a table; raises an error if it stood there before.
 
     Args:
-        where_of: By key, where it was found first, as "name:line".
+        where_of: Where each key was found first, as "name:line".
         key: The key of a row.
         where: Where the row is.
         what: What the key is, for messages.
 
     Raises:
-        InvalidInputError: If another row has the key.
+        InvalidInputError: If an earlier row has the key.
     """
     first = where_of.setdefault(key, where)
     if first != where:
@@ -296,17 +295,17 @@ def expect_once(where_of: dict[str, str], key: str, where: str, what: str) -> No
 def whole_number(
     text: str, where: str, what: str, low: int = 0, high: int = 2**31 - 1
 ) -> int:
-    """Returns the whole number that a field of a table holds.
+    """Parses a field of a table that is a whole number.
 
     Args:
         text: The field.
         where: Its line, as "name:line".
         what: What the number is, for messages.
-        low: The least that it may be.
-        high: The most.
+        low: The minimum.
+        high: The maximum.
 
     Raises:
-        InvalidInputError: If it is another text or number.
+        InvalidInputError: If it is no such number.
     """
     if not (text.isdecimal() and low <= int(text) <= high):
         raise InvalidInputError(
@@ -318,13 +317,13 @@ def whole_number(
 def write_npz(path: str | os.PathLike, arrays: Mapping[str, Any]) -> None:
     """Writes arrays by name into an .npz file with the bytes of `np.savez`.
 
-    That leaves an archive behind if the disk is full, which complains once more, with a
-    traceback, when it is collected.
+    If the disk is full, `np.savez` leaves an archive object behind, which prints a
+    second traceback when it is collected.
 
     Args:
         path: The file.
-        arrays: By name, without Python objects in them. Of a `models.ShardedMatrix`
-            one block of rows at a time is in memory.
+        arrays: Arrays by name, without Python objects. Of a `models.ShardedMatrix` one
+            block of rows at a time is in memory.
 
     Raises:
         OSError: If it cannot be written.
@@ -353,7 +352,7 @@ def _write_matrix(file: IO[bytes], matrix: Any) -> None:
 
 
 class AppendedFile:
-    """A file that grows by whole pieces: a piece is in it, or nothing of it is."""
+    """A file to which texts are appended, each whole or not at all."""
 
     def __init__(self, path: str | os.PathLike):
         """Opens the file.
@@ -369,13 +368,13 @@ class AppendedFile:
         """Appends a text.
 
         Raises:
-            RunStoppedError: If it cannot be written; the file is as it was then.
+            RunStoppedError: If it cannot be written; the file is then unchanged.
         """
         data = memoryview(text.encode("utf-8"))
         size = self._file.seek(0, os.SEEK_END)
         with writing(self._path):
             try:
-                while data:  # A disk that becomes full takes a part.
+                while data:  # A disk that becomes full may take a part.
                     data = data[self._file.write(data) :]
             except OSError:
                 with contextlib.suppress(OSError):
@@ -388,13 +387,13 @@ class AppendedFile:
 
 
 class Lock:
-    """A folder's lock, which goes with the process, however that ends."""
+    """A folder's lock, which is released when the process ends."""
 
     def __init__(self, path: str | os.PathLike):
         """Takes the lock.
 
         Args:
-            path: The file that stands for it.
+            path: The lock file.
 
         Raises:
             BlockingIOError: If another process has it.
@@ -408,12 +407,12 @@ class Lock:
             raise
 
     def close(self) -> None:
-        """Gives it back."""
+        """Releases the lock."""
         self._file.close()
 
 
 def sha256(path: str | os.PathLike) -> str:
-    """Returns the SHA-256 of a file, in hexadecimal; it is read piece by piece."""
+    """Returns the SHA-256 of a file, in hexadecimal, read in pieces."""
     sha = hashlib.sha256()
     with open(path, "rb") as file:
         while part := file.read(_HASH_BYTES):
@@ -438,7 +437,7 @@ def tree_sha256(path: str | os.PathLike) -> str:
 
 
 def sync(folder: str | os.PathLike) -> None:
-    """Makes sure that the names in a folder are on the disk."""
+    """Flushes the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

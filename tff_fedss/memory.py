@@ -1,4 +1,4 @@
-"""Memory of this machine, and checks that a run fits before anything is allocated."""
+"""The machine's memory, and a check that a run fits before it allocates any."""
 
 import pathlib
 import re
@@ -14,10 +14,10 @@ _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int:
-    """Returns how much memory a process may have on this machine, swap included.
+    """Returns the memory that a process may have on this machine, swap included.
 
-    All of it, not what is free now: less only where a control group (a container, a
-    cluster's job) sets a limit.
+    This is the total, not what is free now, or less where a control group (a container,
+    a cluster's job) sets a limit.
     """
     info = dict(
         re.findall(r"^(\w+): +(\d+) kB$", (_PROC / "meminfo").read_text(), re.MULTILINE)
@@ -27,7 +27,7 @@ def available_bytes() -> int:
 
 
 def _cgroup_limits() -> Iterator[int]:
-    """Yields the limits of this process's control groups, and of those above."""
+    """Yields the limits of this process's control groups and of their parents."""
     try:
         lines = (_PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -40,8 +40,8 @@ def _cgroup_limits() -> Iterator[int]:
             root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
         else:
             continue
-        # Inside a container, the group's name may be that of the host, and the folder
-        # at the root is its own.
+        # Inside a container, the group's name may be the host's name for it, and its
+        # folder is the root.
         path = pathlib.PurePosixPath(group.lstrip("/"))
         for folder in (path, *path.parents):
             try:
@@ -58,17 +58,17 @@ def check(
     device_needs: Mapping[str, int] | None = None,
     memory: int | None = None,
 ) -> None:
-    """Checks that what must be held fits into memory.
+    """Checks that the memory a run needs fits.
 
     Args:
-        needs: Bytes, by what they are for. Count only what must be there at the same
-            time, and do not guess: a run is refused for it.
-        device_needs: Bytes of what lies on GPUs where TensorFlow uses any; they are
+        needs: Bytes by purpose. Count only what must be in memory at the same time, and
+            do not guess: a run that does not fit is refused.
+        device_needs: Bytes by purpose, held on GPUs if TensorFlow uses any, so they are
             counted only if it uses none.
-        memory: How many bytes there are; by default `available_bytes()`.
+        memory: The memory in bytes; by default `available_bytes()`.
 
     Raises:
-        InvalidInputError: If it does not fit. The message has every part and the sum.
+        InvalidInputError: If they do not fit. The message has each part and the sum.
     """
     parts = dict(needs)
     if device_needs and not tf.config.get_visible_devices("GPU"):
@@ -82,8 +82,8 @@ def check(
         f"{what} {_as_text(size)}" for what, size in largest if size > total / 1000
     ]
     raise InvalidInputError(
-        f"not enough memory: at least {_as_text(total)} would have to be held at the "
-        f"same time, and this machine has {_as_text(memory)}: {'; '.join(texts)}."
+        f"not enough memory: the run needs at least {_as_text(total)} at the same "
+        f"time, and this machine has {_as_text(memory)}: {'; '.join(texts)}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Progress bars: on a terminal only, so that no log is filled with them."""
+"""Progress bars, shown on terminals only, not in logs."""
 
 from collections.abc import Iterable
 

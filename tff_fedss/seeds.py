@@ -1,8 +1,8 @@
-"""Independent random streams from one client's seed, without any state.
+"""Independent, stateless random streams from one client's seed.
 
-A client has one seed per round, int32[2]. What it draws (its negatives, the order of
-its examples, the crops of its images) comes from a stream of that seed, so that no draw
-changes when another is added, and a resumed run draws what an uninterrupted one would.
+A client has one seed per round, int32[2]. Each kind of draw (its negatives, the order
+of its examples, the crops of its images) has a stream of that seed, so that no draw
+changes when another is added, and a resumed run draws the same as an uninterrupted one.
 """
 
 import enum
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 
 class Stream(enum.IntEnum):
-    """What a client draws for. The numbers decide results: never reuse one."""
+    """Streams of a client's draws. The numbers decide results: never reuse one."""
 
     NEGATIVES = 0
     ORDER = 1
@@ -41,12 +41,11 @@ def generator(seed: int, number: int) -> np.random.Generator:
     """Returns NumPy's generator for one step of a run.
 
     Args:
-        seed: Of the run, below 2^64.
-        number: Of the step.
+        seed: Seed of the run, below 2^64.
+        number: Number of the step.
 
     Returns:
-        Philox, keyed by both: the same draws for the same two numbers, and others for
-        any others.
+        Philox, keyed by both numbers.
     """
     key = np.array([seed, number], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

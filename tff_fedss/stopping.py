@@ -11,9 +11,9 @@ _checks: list[Callable[[], None]] = []
 
 
 def stop_if_asked() -> None:
-    """Does what a deferred signal asks for: as a rule, raises an exception.
+    """Handles a deferred signal, as a rule by raising an exception.
 
-    To be called between rounds, and in a round that makes no progress, such as one that
+    Call it between rounds, and in a round that makes no progress, such as one that
     waits for machines.
     """
     if _checks and threading.current_thread() is threading.main_thread():
@@ -24,16 +24,15 @@ def stop_if_asked() -> None:
 def deferred(unit: str) -> Iterator[None]:
     """Defers the first request to stop; the second one stops at once.
 
-    A run that is trained in place has no copy of its last whole round, so a round that
-    was stopped in its middle would be lost together with those since the last
-    checkpoint.
+    A run that is trained in place has no copy of its last whole round: stopped within a
+    round, it would lose all rounds since the last checkpoint.
 
     Args:
-        unit: What a round is called.
+        unit: The word for a round.
 
     Raises:
-        BaseException: At its end, what a signal asks for that has come in the last
-            round: as a rule KeyboardInterrupt or SystemExit.
+        BaseException: At its end, if a signal came in the last round: as a rule
+            KeyboardInterrupt or SystemExit.
     """
     # Only the main thread receives signals.
     if threading.current_thread() is not threading.main_thread():
@@ -71,7 +70,7 @@ def deferred(unit: str) -> Iterator[None]:
     _checks.append(check)
     try:
         yield
-        check()  # It came in the last round.
+        check()  # The signal came in the last round.
     finally:
         _checks.pop()
         restore()

@@ -90,7 +90,8 @@ class Result:
         weights_difference: |w - w'| / |w - w_0| of all weights together, after the
             first round or after the last, whichever is larger: w' the contender's, w
             the reference's, w_0 the initial ones.
-        loss_difference: Of the global model over all clients' data, relative.
+        loss_difference: Difference of the global model over all clients' data,
+            relative.
         peak_mib: The sum of the peaks of its processes' resident memory.
     """
 
@@ -273,7 +274,7 @@ def run(
             start that is as near as float32 can be. Ten times its differences are not
             wrong either.
         say: Takes a line of progress.
-        contenders: By name; by default `CONTENDERS`.
+        contenders: Contenders by name; by default `CONTENDERS`.
 
     Returns:
         A result for each name, in their order.

@@ -157,7 +157,7 @@ class _Rounds:
     """A case in training.
 
     Attributes:
-        report: Of building it and of its first round.
+        report: Costs of building it and of its first round.
     """
 
     def __init__(self, case: Case):

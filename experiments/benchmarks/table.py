@@ -56,7 +56,7 @@ def write(
 
     Args:
         output_dir: Where to.
-        results: Of all workloads so far, workload by workload.
+        results: Results of all workloads so far, workload by workload.
         machine: Where they were measured, see `this_machine`.
         check: The tolerances, in words.
     """

@@ -61,13 +61,13 @@ class Block(NamedTuple):
     """An inverted residual of MobileNetV3 (Howard et al. 2019, Table 2).
 
     Attributes:
-        name: Of its layers, Keras's prefix.
+        name: Name of its layers, Keras's prefix.
         inputs: Its input channels.
         expanded: Channels of the depthwise convolution. Where they equal `inputs`,
             there is no expansion.
         outputs: Its output channels.
         kernel: The side of the depthwise kernel.
-        stride: Of the depthwise convolution; padding is TensorFlow's "same".
+        stride: Stride of the depthwise convolution; padding is TensorFlow's "same".
         squeezed: Channels of squeeze-and-excite's bottleneck; 0 for none.
         hard_swish: Whether the activation is hard swish, or ReLU.
     """

@@ -83,7 +83,7 @@ def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> N
     Args:
         said: What `collect` returns.
         command: One of its programs.
-        arguments: Of the command line, without the command.
+        arguments: Arguments of the command line, without the command.
 
     Raises:
         SystemExit: Always: with 0 after help, 2 after a flag that is wrong, and `GO_ON`
@@ -177,7 +177,7 @@ def fetch(folder: str, programs: str) -> dict[str, Any]:
     """Returns what `collect` does, from the file in a folder if that is fresh.
 
     Args:
-        folder: Of the file; if it cannot be written, nothing is kept.
+        folder: Folder of the file; if it cannot be written, nothing is kept.
         programs: A line for each: the command, its module, and what it does.
     """
     path = pathlib.Path(folder, _FILE)

@@ -85,7 +85,7 @@ class Table:
     Attributes:
         title: What it is, in a line.
         program: The module that trains a cell.
-        cells: By name.
+        cells: Cells by name.
         results: The folder of its runs below `results/`. Tables may share one.
         seeds: Those of each cell.
         kind: What its runs have in common.

@@ -82,7 +82,7 @@ def run(
     Args:
         asked: The flags: results_dir, rounds, rounds_per_evaluation (None: at the start
             and the end only) and rounds_per_checkpoint, or those of another unit.
-        columns: Of metrics.csv, after `method` and `round`.
+        columns: Columns of metrics.csv, after `method` and `round`.
         build: Loads the data and builds the run, unless it is done.
         finish: Writes what was learned; returns the result in a line and by metric.
         unit: What a round is called, in the flags, too.

@@ -59,7 +59,7 @@ class Run:
 
     Attributes:
         source: Where its files are.
-        kind: Of which program it is.
+        kind: The kind of program.
         flags: Name to value of all flags that decide the results.
         rows: The rows of metrics.csv, a mapping each, numbers as numbers, without what
             was not measured.

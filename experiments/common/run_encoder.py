@@ -27,7 +27,7 @@ class Encoder:
     """A feature extractor without its weights.
 
     Attributes:
-        model: Of `models.FEATURE_EXTRACTORS`, or of `models.BACKBONES`.
+        model: One of `models.FEATURE_EXTRACTORS`, or of `models.BACKBONES`.
         embedding_dim: d; None for a backbone, whose features are the embedding.
         image_input: The preprocessing of its images.
     """

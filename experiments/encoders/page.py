@@ -26,8 +26,8 @@ class Neighbour:
     """An image that was found.
 
     Attributes:
-        row: Of the image.
-        distance: Of its vector from the query's, in [0, 2].
+        row: Row of the image.
+        distance: Distance of its vector from the query's, in [0, 2].
         is_right: Whether both are of one class.
     """
 
@@ -41,7 +41,7 @@ class Query:
     """An image, and what was found for it.
 
     Attributes:
-        row: Of the image.
+        row: Row of the image.
         neighbours: From the nearest on.
         most_right: How many of them could be right: as many others as the class has.
     """
@@ -67,7 +67,7 @@ def render(
     """Writes the page.
 
     Args:
-        title: Of the page.
+        title: Title of the page.
         summary: What it shows, in a sentence.
         queries: The worst first.
         class_of: The name of the class of an image, by its row.

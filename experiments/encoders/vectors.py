@@ -35,7 +35,7 @@ class Vectors:
     """What `embed` writes.
 
     Attributes:
-        paths: Of the images, below their folder or archive.
+        paths: Paths of the images, below their folder or archive.
         labels: The names of their classes; None if the images have none.
         vectors: float32[N, d], of length 1.
         origin: The fingerprints, see `origin`.

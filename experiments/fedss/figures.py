@@ -57,7 +57,7 @@ def draw(
         results: The runs; only figure 8 needs none.
         load_task: Figures 7 and 9 look at the data with this. By default the data set
             of the runs is loaded from where they had it.
-        **options: Of `noise_figure.figure9`.
+        **options: Options of `noise_figure.figure9`.
 
     Raises:
         NothingToDraw: If the runs do not serve for this figure; it says why.

@@ -46,11 +46,11 @@ def figure9(
         num_batches: How many D to average over.
         cohort_size: K.
         client_learning_rate: eta: the noise is that of the model's change.
-        logit_correction: Of FedSS, see `algorithms.build_fedss`.
-        initial_norm: Of the rows of a new model's W.
+        logit_correction: Correction of FedSS, see `algorithms.build_fedss`.
+        initial_norm: Norm of the rows of a new model's W.
         weights: Where the rounds start, [*phi, W]; by default a new model.
         weights_title: What to call these in the title.
-        seed: Of the choice of clients and of their draws.
+        seed: Seed of the choice of clients and of their draws.
 
     Returns:
         The noise by |N_k|.
@@ -175,7 +175,7 @@ def figure9_of_results(
         results: The runs.
         path: The PNG.
         load_task: Loads the task that the flags of a run stand for.
-        **options: Of `figure9`, instead of the run's own.
+        **options: Options of `figure9`, instead of the run's own.
 
     Raises:
         NothingToDraw: As `figure9`.

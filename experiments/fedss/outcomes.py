@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
         classifier_parameters: Sent down to a client per round; a mean.
         classifier_bytes_down: Per client and round.
         classifier_bytes_up: Per client and round, with the ids of the classes.
-        epsilon: Of user-level differential privacy after the last round.
+        epsilon: Epsilon of user-level differential privacy after the last round.
     """
 
     method: str

@@ -82,7 +82,7 @@ def plot_embedding(
     """Draws the embedding's loss and its space (LEAP, figures 3, 5, 8 and 11).
 
     Args:
-        rows: Of one run.
+        rows: Rows of one run.
         saved: Its representations.npz.
         path: The PNG.
     """

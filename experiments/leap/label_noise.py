@@ -12,9 +12,9 @@ def with_label_noise(data: LabelledImages, share: float, seed: int) -> LabelledI
 
     Args:
         data: The images.
-        share: Of the training images that get another label, in [0, 1): each of the
-            n - 1 with the same probability. The labels of the test stay right.
-        seed: Of the choice.
+        share: Share of the training images that get another label, in [0, 1): each of
+            the n - 1 with the same probability. The labels of the test stay right.
+        seed: Seed of the choice.
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, 2**32 + 1]))
     count = round(share * len(data.train_labels))

@@ -42,8 +42,8 @@ class Case:
     Attributes:
         num_classes: n.
         sample_rate: r.
-        num_devices: Of the mesh.
-        batch_size: Of all devices together.
+        num_devices: Number of devices of the mesh.
+        batch_size: Size of all devices together.
         embedding_dim: d.
     """
 

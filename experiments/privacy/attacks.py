@@ -63,7 +63,7 @@ class Attack:
         """Records an attack and its controls, unless P_k is all classes or none.
 
         Args:
-            name: Of the attack.
+            name: Name of the attack.
             x: See `Record`.
             scores: float[classes], of the classes in question.
             claimed: bool[classes], those that the attack claims.
@@ -138,7 +138,8 @@ class Attack:
 
         Args:
             round_num: The round.
-            delta: Of phi; the last two are the kernel and the bias of its last layer.
+            delta: Delta of phi. Its last two are the kernel and the bias of its last
+                layer.
             model: The model that it got.
             labels: int[images], of the public images.
             truth: bool[n].
@@ -220,7 +221,7 @@ class Aggregate(Attack):
     """The attacks on the sums of rounds.
 
     Args:
-        seed: Of the controls.
+        seed: Seed of the controls.
         positives: bool[clients, n], P_k of all, by which to judge.
         num_decoys: How many classes a client asks for beside its own.
         drops_rows: Whether rows with few contributors may be missing from a sum: then a

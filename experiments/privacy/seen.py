@@ -161,9 +161,9 @@ class Requests:
             else in the cohort, a mean over classes.
 
     Args:
-        builder: Of class sets.
+        builder: Builder of class sets.
         dataset: The data.
-        seed: Of the run.
+        seed: Seed of the run.
         cohort_size: K.
         of_union: Whether the union over the cohort is seen, and no request.
     """
@@ -320,7 +320,7 @@ class PublicImages:
         """Returns a model, and what the images are to it.
 
         Args:
-            weights: Of [*phi, W]; phi ends in a dense layer with a bias.
+            weights: [*phi, W]; phi ends in a dense layer with a bias.
         """
         *phi, classifier = map(np.asarray, weights.trainable)
         models.assign(self._variables, phi)

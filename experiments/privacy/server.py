@@ -14,12 +14,13 @@ class Server:
     """The attacks between the rounds.
 
     Attributes:
-        attacks: By name.
+        attacks: Attacks by name.
 
     Args:
-        config: Of `privacy` or `privacy.train`, with the defaults of its data set.
+        config: Config of `privacy` or `privacy.train`, with the defaults of its data
+            set.
         run: Before its first round; phi ends in a dense layer with a bias.
-        names: Of the attacks: `update`, `aggregate`, `phi`.
+        names: Names of the attacks: `update`, `aggregate`, `phi`.
     """
 
     def __init__(

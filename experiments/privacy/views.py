@@ -33,10 +33,10 @@ class View(NamedTuple):
     """A row of the table: a training, as the server gets to see it.
 
     Attributes:
-        title: Of the row.
-        training: Of `trainings`.
-        requests: Of `--requests`.
-        aggregation: Of `--aggregation`.
+        title: Title of the row.
+        training: One of `trainings`.
+        requests: One of `--requests`.
+        aggregation: One of `--aggregation`.
     """
 
     title: str

@@ -74,9 +74,9 @@ class _Setting(NamedTuple):
 
     Attributes:
         vectors: float32[2 pairs, d], at length 1.
-        tau: Of o = tau h.c.
+        tau: tau of o = tau h.c.
         is_shifted: Whether it is e^(o - tau) that is estimated, in (0, 1].
-        alpha: Of the quadratic kernel. None: the best.
+        alpha: alpha of the quadratic kernel. None: the best.
     """
 
     vectors: np.ndarray
@@ -285,7 +285,7 @@ def maclaurin(
         c: float32[pairs, d].
         tau: As in the equation.
         num_features: D.
-        seed: Of the features.
+        seed: Seed of the features.
 
     Returns:
         float64[pairs].

@@ -247,7 +247,7 @@ def test_what_does_not_fit(make, message):
     ],
 )
 def test_what_ignores_weights_says_so(factory):
-    with pytest.raises(ValueError, match="which knows no weights"):
+    with pytest.raises(ValueError, match="which ignores weights"):
         algorithms.ServerUpdate(rows_aggregator=factory)
     algorithms.ServerUpdate(rows_aggregator=factory, client_weighting="uniform")
 

@@ -26,7 +26,7 @@ def assert_explained(run, flags, folder, learned, metric):
     assert code == 0, errors
     assert_same_bytes(folder, again, learned)
     code, output, _ = run(*flags, f"--results_dir={folder}")
-    assert code == 0 and "Done before, nothing to run." in output
+    assert code == 0 and "Already done, nothing to run." in output
     code, _, errors = run(*flags, "--seed=7", f"--results_dir={folder}")
     assert code == 2 and "--seed=0 there, --seed=7 here" in errors
 

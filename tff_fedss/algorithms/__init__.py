@@ -1,4 +1,4 @@
-"""Learning processes, one file each, which read like the papers' pseudo-code.
+"""Learning processes, one file each, written like the papers' pseudo-code.
 
 Begin at fedss.py (Algorithm 1). settings.py has its arguments, exchange.py lines 6-7,
 client_update.py lines 8-11, server_update.py and aggregation.py lines 12-13;

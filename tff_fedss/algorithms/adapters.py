@@ -1,8 +1,8 @@
 """Adapters for TFF's own factories over the sparse rows of W.
 
-A client's delta of W is `aggregation.SparseRows`: keys, which are integers, and rows,
-which belong to other classes at other clients. No factory of `tff.aggregators` takes
-it. Around one of TFF's, each adapter is a `rows_aggregator` of `ServerUpdate` (over
+A client's delta of W is `aggregation.SparseRows`: integer keys, and rows that belong to
+different classes at different clients. No factory of `tff.aggregators` takes it. Each
+adapter wraps one of TFF's and is a `rows_aggregator` of `ServerUpdate` (over
 `SparseRows`: W alone) or a `joint_aggregator` (over `aggregation.ModelDelta`: phi and
 rows as one value, with one norm):
 
@@ -13,8 +13,8 @@ rows as one value, with one norm):
 | UnionRowsFactory                 | any that adds no noise     | rows of the union  |
 | aggregation.ScatteredRowsFactory | any                        | all of [n, d]      |
 
-The results are those of the same factory over dense deltas, to rounding. With the first
-three a client holds no tensor of shape [n, d].
+The results equal those of the same factory over dense deltas, up to rounding. With the
+first three a client holds no tensor of shape [n, d].
 """
 
 from collections.abc import Callable
@@ -32,21 +32,21 @@ from tff_fedss.algorithms.aggregation import SparseRows
 class WrappedRowsFactory(tff.aggregators.WeightedAggregationFactory):
     """TFF's clipping and zeroing of a client's values, around a sum of sparse rows.
 
-    What TFF's wrapper gets is the rows alone, float32[L, d], or with phi,
-    `ModelDelta(phi, float32[L, d])`, whose norm is that of the dense delta. The keys
-    stand beside them, in the client's weight, which wrappers pass on as it is.
+    TFF's wrapper gets the rows alone, float32[L, d], or with phi, `ModelDelta(phi,
+    float32[L, d])`, whose norm is that of the dense delta. The keys are kept in the
+    client's weight, which wrappers pass on unchanged.
 
         WrappedRowsFactory(lambda mean: tff.aggregators.clipping_factory(1.0, mean))
 
     Args:
-        wrap: From a weighted factory to the one around it: any composition of
-            `tff.aggregators.clipping_factory` and `zeroing_factory`, with norms that
+        wrap: A function from a weighted factory to the one around it: any composition
+            of `tff.aggregators.clipping_factory` and `zeroing_factory`, with norms that
             are fixed or estimated.
-        inner: What adds afterwards, a factory over `SparseRows` or `ModelDelta`; None:
-            the weighted mean of line 12.
+        inner: The factory that adds afterwards, over `SparseRows` or `ModelDelta`;
+            None: the weighted mean of line 12.
 
     Raises:
-        TypeError: If `wrap` gives no weighted factory, or `inner` is no factory.
+        TypeError: If `wrap` returns no weighted factory, or `inner` is no factory.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class WrappedRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 class _KeyedWeight(NamedTuple):
-    """What goes through TFF's wrappers as the weight of a client."""
+    """The value that passes through TFF's wrappers as a client's weight."""
 
     weight: Any
     keys: Any
 
 
 class _KeyedFactory(tff.aggregators.WeightedAggregationFactory):
-    """Puts rows and keys together again, and aggregates them."""
+    """Joins rows and keys again, and aggregates them."""
 
     def __init__(self, inner: aggregation.Factory | None):
         self._inner = inner
@@ -121,12 +121,12 @@ class _KeyedFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
-    """Any of TFF's factories, over the rows that any client of the round has.
+    """A TFF factory over the union of the rows that clients of the round have.
 
-    The server makes the union of the clients' keys and tells it to all of them. Each
-    sends a row for each key of it, zeros where it has none, so that the same place is
-    the same class at all clients: what secure sums, quantization and medians need. The
-    result is `SparseRows` of the union.
+    The server broadcasts the union of the clients' keys. Each client sends a row for
+    each key, zeros where it has none, so that a position is the same class at all
+    clients, as secure sums, quantization and medians need. The result is `SparseRows`
+    of the union.
 
     The price: server and clients learn the union, and a client holds and sends
     float32[u, d], K times its own rows if no two clients share a class.
@@ -135,7 +135,7 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
         inner: A factory over float32[u, d], or over `ModelDelta(phi, float32[u, d])`,
             such as `tff.learning.secure_aggregator()`. An unweighted one needs
             `client_weighting="uniform"`.
-        union_size: u, the most classes that the clients of a round may have in all; K L
+        union_size: u, the largest number of distinct classes of a round's clients; K L
             is always enough. A round with more fails.
 
     Raises:
@@ -185,7 +185,7 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
         if "dp_event" in str(process.initialize.type_signature.result):
             raise ValueError(
                 "inner adds noise, and would add it to the rows of the union alone, "
-                "where a row that moves at all tells on its client: give TFF's "
+                "where a row that changes reveals its client: give TFF's "
                 "DifferentiallyPrivateFactory to NoisedRowsFactory instead."
             )
         result_type = process.next.type_signature.result.result.member
@@ -212,24 +212,25 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
 class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
     """TFF's `DifferentiallyPrivateFactory`, with its noise on all rows of W.
 
-    Clients clip (phi and) their rows and send them sparse; the server, which has W
-    anyway, adds them up, and the noise to phi and to all of [n, d]. Noise on the rows
-    that were asked for would protect nobody (see `user_level_dp`).
+    Clients clip their rows (and phi) and send them sparse. The server adds them up and
+    adds the noise to phi and to all of [n, d]. Noise on the requested rows alone would
+    protect no client (see `user_level_dp`).
 
-    A run that is to resume takes `user_level_dp.PrivateMeanFactory`: TFF's Gaussian
-    noise has no seed, and its trees' state grows, which `training.Checkpoints` refuses.
+    A run that must resume needs `user_level_dp.PrivateMeanFactory`: TFF's Gaussian
+    noise has no seed, and the state of its trees grows, which `training.Checkpoints`
+    refuses.
 
     Args:
-        private: By `gaussian_fixed`, `gaussian_adaptive`, `tree_aggregation` or
-            `tree_adaptive`. The `record_specs` of a tree are those of the dense delta:
-            `tf.TensorSpec([n, d])`, or `aggregation.ModelDelta(tuple of phi's specs,
-            tf.TensorSpec([n, d]))`.
+        private: A factory made by `gaussian_fixed`, `gaussian_adaptive`,
+            `tree_aggregation` or `tree_adaptive`. The `record_specs` of a tree are
+            those of the dense delta: `tf.TensorSpec([n, d])`, or
+            `aggregation.ModelDelta(tuple of phi's specs, tf.TensorSpec([n, d]))`.
         num_classes: n.
 
     Raises:
         TypeError: If `private` is another factory. Zeroing goes around this one:
             `WrappedRowsFactory(zeroing, NoisedRowsFactory(...))`.
-        ValueError: If it adds its records in a way of its own.
+        ValueError: If it has its own way of adding records.
     """
 
     # The noise of a round without clients is released as well.
@@ -243,7 +244,7 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
                 "private must be a tff.aggregators.DifferentiallyPrivateFactory, found "
                 f"{private!r}."
             )
-        # TFF has no public access to what a factory was made of.
+        # TFF gives no public access to a factory's arguments.
         if not isinstance(
             private._record_aggregation_factory, tff.aggregators.SumFactory
         ):
@@ -326,15 +327,15 @@ def _sum_of_records(query: Any, value_type: tff.Type) -> tuple[Any, int]:
 
 
 def _is_joint(value: Any) -> bool:
-    """Whether a value, or the type of one, is `ModelDelta`, not W's part alone."""
+    """Returns whether a value or type is `ModelDelta`, not W's part alone."""
     return hasattr(value, "phi")
 
 
 def _w_of(value: Any) -> Any:
-    """Returns W's part of a value, or of the type of one."""
+    """Returns W's part of a value or type."""
     return value.w if _is_joint(value) else value
 
 
 def _with_w(value: Any, w: Any) -> Any:
-    """Returns a value with another part of W."""
+    """Returns a value with W's part replaced."""
     return aggregation.ModelDelta(value.phi, w) if _is_joint(value) else w

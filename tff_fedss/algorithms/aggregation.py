@@ -20,16 +20,16 @@ Factory = (
     tff.aggregators.WeightedAggregationFactory
     | tff.aggregators.UnweightedAggregationFactory
 )
-# From n_k, float32[], to the weight of client k.
+# A function from n_k, float32[], to the weight of client k.
 ClientWeighting = str | tff.learning.ClientWeighting | Callable[[tf.Tensor], tf.Tensor]
 CLIENT_WEIGHTINGS = ("num_examples", "uniform")
 
 
 class SparseRows(NamedTuple):
-    """A sum of rows in a matrix [n, d] that is zero elsewhere.
+    """Rows whose sum is a matrix [n, d] that is zero elsewhere.
 
     Attributes:
-        keys: int32[L], the row of each; one that comes up twice counts twice.
+        keys: int32[L], the index of each row; rows of a repeated key are added.
         rows: float32[L, d].
     """
 
@@ -38,7 +38,7 @@ class SparseRows(NamedTuple):
 
 
 class ModelDelta(NamedTuple):
-    """The delta of a whole model, as a joint aggregator gets and gives it.
+    """The delta of a whole model, a joint aggregator's input and output.
 
     Attributes:
         phi: A tuple of float32 tensors.
@@ -50,7 +50,7 @@ class ModelDelta(NamedTuple):
 
 
 def sparse_rows_type(embedding_dim: int, size: int | None = None) -> tff.Type:
-    """Returns the TFF type of `SparseRows` of L = size rows; None: of any number."""
+    """Returns the TFF type of `SparseRows` of L = size rows; None: any number."""
     return tff.to_type(
         SparseRows(
             keys=tff.TensorType(np.int32, [size]),
@@ -67,28 +67,27 @@ def gradient_of(mean_delta: SparseRows, shape: tf.TensorShape) -> tf.IndexedSlic
 
 
 def mean_factory() -> tff.aggregators.WeightedAggregationFactory:
-    """Line 12, dense: sum_k n_k delta_k / sum_k n_k, or zero where no weight is."""
+    """Builds line 12, dense: sum_k n_k delta_k / sum_k n_k, or 0 if all n_k are 0."""
     return tff.aggregators.MeanFactory(no_nan_division=True)
 
 
 class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
     """Line 12 for sparse deltas: the weighted mean over ALL clients of the round.
 
-    A client without a class counts as zero for it. The accumulator is a growing list of
-    (keys, weighted rows), and so is the result: no tensor of shape [n, d] appears. Keys
-    of a client repeat only with rows of zeros.
+    A client contributes zero to a class that it lacks. The accumulator and the result
+    are growing lists of (keys, weighted rows): no tensor has the shape [n, d]. A
+    client's keys repeat only with rows of zeros.
 
-    With a threshold t, rows with fewer than t contributors are dropped: what a secure
-    aggregation with a threshold lets the server see. A client contributes to a row if
-    it has moved it: what it asks for and leaves as it is does not count. A dropped row
-    is zero; the others are what they are without a threshold, also in their weight. (In
-    the protocol the counts are summed beside the rows, and rows opened by them; here
-    nothing is masked.) `dropped_rows` measures how many rows had a contributor, but
-    fewer than t.
+    With a threshold t, rows with fewer than t contributors are dropped, as in a secure
+    aggregation with a threshold. A client contributes to a row if it has changed it;
+    asking for it does not count. A dropped row is zero; the others and their weights
+    are as without a threshold. (The protocol sums the counts beside the rows and opens
+    rows by them; here nothing is masked.) `dropped_rows` is the number of rows with a
+    contributor, but fewer than t.
 
     Args:
         threshold: t; None drops nothing and measures nothing.
-        denominator: What the weighted sum is divided by; None: the weights' sum.
+        denominator: Divisor of the weighted sum; None: the weights' sum.
 
     Raises:
         ValueError: If the threshold is below 1.
@@ -103,7 +102,7 @@ class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
     def create(
         self, value_type: tff.Type, weight_type: tff.Type
     ) -> tff.templates.AggregationProcess:
-        """Creates a process without a state; its result is `SparseRows` of any size."""
+        """Creates a stateless process whose result is `SparseRows` of any size."""
         zero, accumulate, merge = _list_of_rows(value_type, weight_type)
         threshold, denominator = self._threshold, self._denominator
 
@@ -149,7 +148,7 @@ class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
 def _list_of_rows(
     value_type: tff.Type, weight_type: tff.Type
 ) -> tuple[tff.Computation, tff.Computation, tff.Computation]:
-    """Returns the empty list of weighted rows, and how clients and lists are added."""
+    """Returns the empty list of weighted rows, and how a client or a list is added."""
     _, embedding_dim = value_type.rows.shape
 
     class Rows(NamedTuple):
@@ -193,7 +192,7 @@ def _list_of_rows(
 def drop_rare_rows(
     keys: tf.Tensor, rows: tf.Tensor, threshold: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Makes rows zero where fewer than `threshold` of the same key are not.
+    """Sets rows to zero if fewer than `threshold` rows of their key are not zero.
 
     Args:
         keys: int32[L].
@@ -212,10 +211,10 @@ def drop_rare_rows(
 
 
 class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
-    """Rows as the dense matrix [n, d] that they stand for, in a factory of TFF's.
+    """A TFF factory over the dense matrix [n, d] of each client's rows.
 
-    For aggregations that have to see every row of every client, or must not tell which
-    rows a client has: secure sums, noise, medians. Each client holds and sends [n, d].
+    For aggregations that need every row of every client, or must hide which rows a
+    client has: secure sums, noise, medians. Each client holds and sends [n, d].
 
     Args:
         inner: A factory over float32[n, d]. An unweighted one needs
@@ -254,11 +253,11 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
-    """Aggregates phi and W, each by a factory of its own.
+    """Aggregates phi and W, each by its own factory.
 
     Args:
         phi: A factory for deltas of phi.
-        w: A factory for those of W.
+        w: A factory for deltas of W.
     """
 
     def __init__(self, phi: Factory, w: Factory):
@@ -309,10 +308,10 @@ def around(
     value_type: tff.Type,
     weight_type: tff.Type,
 ) -> tff.templates.AggregationProcess:
-    """Returns a process with the state of another, for other values and weights.
+    """Wraps a process: the same state, other values and weights.
 
-    `next_round` is (state, clients' values, their weights) -> what the `next` of the
-    process returns, inside of a `tff.federated_computation`.
+    `next_round` maps (state, clients' values, their weights) to what the `next` of the
+    process returns, inside a `tff.federated_computation`.
     """
     typed = tff.federated_computation(
         next_round,
@@ -324,14 +323,14 @@ def around(
 
 
 def weighted(factory: Factory) -> tff.aggregators.WeightedAggregationFactory:
-    """Returns a factory that takes weights, whether they are used or not."""
+    """Returns a factory that takes weights; an unweighted one ignores them."""
     if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
         return tff.aggregators.as_weighted_aggregator(factory)
     return factory
 
 
 def uses_weights(factory: Factory) -> bool:
-    """Whether the weights of clients count, in an adapter also for what is inside."""
+    """Returns whether clients' weights count; in an adapter, for its inner factory."""
     inner = getattr(factory, "inner", None)
     return isinstance(factory, tff.aggregators.WeightedAggregationFactory) and (
         inner is None or uses_weights(inner)
@@ -342,7 +341,7 @@ def check_factory(name: str, factory: Any) -> Factory:
     """Returns a factory.
 
     Raises:
-        TypeError: If it is something else; the message says what to give as `name`.
+        TypeError: If it is none; the message names the argument `name`.
     """
     if not isinstance(factory, Factory):
         raise TypeError(
@@ -353,7 +352,7 @@ def check_factory(name: str, factory: Any) -> Factory:
 
 
 def check_weighting(client_weighting: ClientWeighting) -> ClientWeighting:
-    """Returns a weighting, one of TFF's by its name here.
+    """Returns a weighting; one of TFF's is returned as the equal one here.
 
     Raises:
         ValueError: If there is no such weighting, or it gives no weights.
@@ -378,7 +377,7 @@ def check_weighting(client_weighting: ClientWeighting) -> ClientWeighting:
 
 
 def weighting(client_weighting: ClientWeighting) -> tff.Computation | None:
-    """From n_k to a client's weight, zero where n_k is; None: n_k itself."""
+    """Maps n_k to a client's weight, 0 if n_k is 0; None: n_k itself."""
     if client_weighting == "num_examples":
         return None
     function = tf.ones_like if client_weighting == "uniform" else client_weighting

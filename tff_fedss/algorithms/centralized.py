@@ -1,7 +1,7 @@
 """Centralized training with the full softmax (FedSS, section 4.1: Centralized).
 
-An ordinary TensorFlow loop with a Keras optimizer over IID batches: the reference that
-federated training is judged by, and the warm start of the feature extractor.
+An ordinary TensorFlow loop with a Keras optimizer over IID batches: the reference for
+federated training, and the warm start of the feature extractor.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import tensorflow as tf
 from tff_fedss import models, seeds
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
 
-# Beyond some size a full shuffle costs more memory than it is worth.
+# A full shuffle of more would cost too much memory.
 _SHUFFLE_BUFFER = 200_000
 
 
@@ -22,13 +22,13 @@ class Centralized(InPlace):
 
     Args:
         model: phi, from images [examples, h, w, c] to float32[examples, d]. Its weights
-            are the start, and are trained in place.
+            are the initial ones and are trained in place.
         num_classes: n.
         optimizer: A fresh Keras optimizer.
         logit_scale: The fixed scale of the cosine logits.
         image_dtype: The dtype of the images in the data.
-        seed: Of the initial W, which is that of `build_fedss` with the same seed.
-        initial_norm: Of its rows, see `models.initial_classifier`.
+        seed: Seed of the initial W; `build_fedss` draws the same W from it.
+        initial_norm: Norm of its rows, see `models.initial_classifier`.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Centralized(InPlace):
             labels: int32[examples].
 
         Returns:
-            From before the step `loss`, the sum, `accuracy`, the number of correctly
-            classified examples, and `num_examples`.
+            Measured before the step: `loss`, the sum; `accuracy`, the number of
+            correctly classified examples; and `num_examples`.
         """
         sums = as_numbers(self._update_graph(images, labels))
         return {**sums, "num_examples": len(labels)}
@@ -95,21 +95,21 @@ def iid_batches(
     ready: Callable[[Any, tf.Tensor], Any] | None = None,
     num_done: int = 0,
 ) -> tf.data.Dataset:
-    """Shuffles data again for every epoch, and repeats them without end.
+    """Repeats data without end, shuffled anew for every epoch.
 
     Args:
         data: Examples, not batched.
         num_examples: The number of elements of `data`.
         batch_size: The mini-batch. The last one of an epoch may be shorter.
-        seed: Of the order, and of what `ready` draws. An epoch is a function of it and
-            of the number of the epoch.
+        seed: Seed of the order, and of the draws of `ready`. It and the epoch's number
+            decide an epoch.
         ready: Maps an example and a seed, int32[2], to `{"image": [h, w, c], "label":
             int32[]}`; it is applied after the shuffle, to several examples at a time.
-            None: the examples are that already.
-        num_done: How many batches to leave out, because they have been used before.
+            None: the examples have that form already.
+        num_done: Number of batches to skip, because they have been used before.
 
     Returns:
-        Batches. Epochs do not mix: ceil(num_examples / batch_size) batches are one.
+        Batches. None spans two epochs: an epoch has ceil(num_examples / batch_size).
     """
     buffer = min(num_examples, _SHUFFLE_BUFFER)
 

@@ -13,7 +13,7 @@ from tff_fedss.algorithms import aggregation, optimizers, settings
 
 
 class ClientTask(NamedTuple):
-    """What a client holds after line 5: its class set and its data as tensors.
+    """A client's class set and data, as tensors, after line 5.
 
     Attributes:
         class_set: S_k.
@@ -29,10 +29,10 @@ class ClientTask(NamedTuple):
 
 
 class ClientResult(NamedTuple):
-    """What a client sends back (lines 11-12).
+    """The result that a client sends back (lines 11-12).
 
     Attributes:
-        delta: theta_k - theta_0, of phi and of the rows W_{S_k}; zero in padding.
+        delta: theta_k - theta_0 of phi and of the rows W_{S_k}; zero in padding.
         weight: float32[], n_k, the number of examples; 0 if the update is rejected.
         metrics: Numbers to be summed over the clients.
     """
@@ -49,9 +49,9 @@ def draw_class_set(
 
     Args:
         client: {"data": a tf.data.Dataset of {"image", "label"}, "seed": int32[2]}, and
-            perhaps "positives": int32[|P_k|]. Without those, the labels are read; the
-            images are not kept. A permanent builder wants "permanent_seed": int32[2].
-        builder: How to arrive at S_k.
+            optionally "positives": int32[|P_k|]. Without it, the labels are read and
+            the images not kept. A permanent builder needs "permanent_seed": int32[2].
+        builder: The builder of S_k.
 
     Returns:
         The class set.
@@ -71,12 +71,11 @@ def read(
 ) -> ClientTask:
     """Reads a client's data, given its class set.
 
-    With `may_miss_positives`, the examples whose class is not in that are left out.
+    With `may_miss_positives`, examples whose class is not in the set are left out.
 
     Raises:
         tf.errors.InvalidArgumentError: When it runs, if a label is not among the
-        positives
-            that the client has named.
+            client's "positives".
     """
     data = _stack(client["data"])
     labels = data["label"]
@@ -124,7 +123,7 @@ def train(
         phi: Its initial weights.
         rows: float32[L, d], W_{S_k}.
         task: The client's class set and data.
-        training: How it trains.
+        training: The settings of the training.
         loss_fn: See `settings.ClientTraining`.
         round_num: int32[], counted from 0, for `training.learning_rate_fn`.
 
@@ -158,13 +157,13 @@ def train(
         loss_sum, num_correct = tf.constant(0.0), tf.constant(0)
         for epoch in tf.range(training.num_epochs):
             order = example_order(num_examples, task.seed, epoch)
-            # Once an epoch: bytes are gathered on the host, whatever the device, and a
-            # GPU that wanted a batch of them would send it all images each time.
+            # Once an epoch: uint8 is gathered on the host whatever the device, so a GPU
+            # that gathered each batch would send all images to the host each time.
             epoch_images = tf.gather(task.images, order)
             epoch_targets = tf.gather(targets, order)
             for start in tf.range(0, num_examples, training.batch_size):
                 if training.use_xla:
-                    # Shapes that never change: what is too much repeats the last one.
+                    # Static shapes: surplus places repeat the last example.
                     place = start + tf.range(training.batch_size)
                     counts = place < num_examples
                     batch = tf.minimum(place, num_examples - 1)
@@ -179,7 +178,7 @@ def train(
                 loss_sum += losses
                 num_correct += correct
         phi_delta = tuple(v - value for v, value in zip(variables, phi, strict=True))
-        # Padding is no part of S_k, whatever a client optimizer did to it.
+        # Padding is not in S_k, so what an optimizer did to it does not count.
         w_delta = tf.where(class_set.is_member[:, tf.newaxis], w - rows, 0.0)
         return phi_delta, w_delta, loss_sum, num_correct
 
@@ -197,9 +196,9 @@ def _result(
     num_examples: tf.Tensor,
     num_epochs: int,
 ) -> ClientResult:
-    """Returns what a client sends back, if it is finite.
+    """Returns a client's result, rejected if it is not finite.
 
-    A rejected client counts as one that did not take part: zero deltas, zero weight.
+    A rejected client counts as absent: zero deltas, zero weight.
     """
     values = tf.nest.flatten((deltas, loss_sum))
     is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
@@ -233,13 +232,13 @@ def build_step(
     training: settings.ClientTraining,
     loss_fn: Callable[..., tf.Tensor],
 ) -> Callable[..., tuple[tf.Tensor, Any, tf.Tensor, tf.Tensor]]:
-    """Builds one step of a client's SGD (line 10), which moves the model's variables.
+    """Builds one step of a client's SGD (line 10), which updates the model's variables.
 
     Returns:
-        (images [b, ...], targets int32[b], counts bool[b] or None, W_{S_k}, state of
-        the optimizer, phi and W_{S_k} at the round's start) -> (W_{S_k}, the state, the
-        sum of the losses, how many were right). With `counts`, only those examples
-        count.
+        A function from (images [b, ...], targets int32[b], counts bool[b] or None,
+        W_{S_k}, state of the optimizer, phi and W_{S_k} at the round's start) to
+        (W_{S_k}, the state, the sum of the losses, the number classified correctly).
+        `counts` masks the examples that count.
     """
     variables = tuple(model.trainable_variables)
     scale = training.logit_scale
@@ -278,12 +277,12 @@ def build_step(
     return step
 
 
-# Operations whose draws no seed of ours decides, by their types in a graph.
+# Operations, by type in a graph, whose draws the client's seed does not decide.
 _DRAWS = re.compile("(Random|Rng|Multinomial|TruncatedNormal)|Stateful(?!Part)")
 
 
 def check_draws(training: tff.Computation) -> None:
-    """Checks that a client's training draws from its seed alone.
+    """Checks that all random draws of a client's training come from its seed.
 
     Args:
         training: A TensorFlow computation around `train`. What is outside of functions
@@ -299,10 +298,10 @@ def check_draws(training: tff.Computation) -> None:
         for node in function.node_def:
             if _DRAWS.match(node.op):
                 raise ValueError(
-                    f"The client's training draws at random ({node.name}), and the "
-                    "client's seed does not decide what: two runs of one seed would "
-                    "differ. For dropout in phi take models.CountedDropout; augment "
-                    "images in the data set."
+                    f"The client's training draws at random ({node.name}) without "
+                    "the client's seed: two runs with one seed would differ. For "
+                    "dropout in phi use models.CountedDropout; augment images in "
+                    "the data set."
                 )
 
 
@@ -347,7 +346,7 @@ def _count(mask: tf.Tensor) -> tf.Tensor:
 def _is_correct(
     logits: tf.Tensor, targets: tf.Tensor, class_set: class_sets.ClassSet
 ) -> tf.Tensor:
-    """Whether an example's target has the largest logit in S_k: bool[examples]."""
+    """Returns whether each target has the largest logit in S_k, bool[examples]."""
     logits = tf.where(class_set.is_member, logits, logits.dtype.min)
     # Not `==`: in TFF's graphs it compares Python objects, and is always false.
     return tf.equal(tf.argmax(logits, 1, tf.int32), targets)
@@ -356,10 +355,10 @@ def _is_correct(
 def _stack(data: tf.data.Dataset) -> Any:
     """Reads a client's whole data set into tensors, in one pass.
 
-    The training loop slices these. Iterating a tf.data.Dataset inside of a graph is
-    several times slower than the training step itself.
+    The training loop slices them: iterating a tf.data.Dataset inside a graph is several
+    times slower than the training step.
     """
-    # A data set without elements has no single batch; one dummy element makes one.
+    # An empty data set has no batch; a dummy element makes one.
     dummy = tf.data.Dataset.from_tensors(
         tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), data.element_spec)
     )

@@ -1,4 +1,4 @@
-"""Composition of a learning process with what makes the clients' data sets."""
+"""Composition of a learning process with a computation of the clients' data sets."""
 
 import collections
 
@@ -9,21 +9,22 @@ def compose_dataset_computation(
     dataset_computation: tff.Computation,
     process: tff.learning.templates.LearningProcess,
 ) -> tff.learning.templates.LearningProcess:
-    """Lets clients make their data sets themselves, from their ids for example.
+    """Composes a process with a computation that makes a client's data set from its id.
 
-    `tff.simulation.compose_dataset_computation_with_learning_process` for the processes
-    of this package: TFF's looks for clients that are data sets, and here a client is a
-    mapping with a seed beside its "data".
+    Replaces `tff.simulation.compose_dataset_computation_with_learning_process` for the
+    processes of this package: TFF's expects clients that are data sets; here a client
+    is a mapping with a seed beside its "data".
 
     Args:
-        dataset_computation: T -> "data", a sequence as `build_fedss` describes it. That
-            of a `tff.simulation.datasets.ClientData` takes the client's id, a string.
-        process: By `build_fedss` or `build_fedaws`.
+        dataset_computation: A computation from T to "data", a sequence as in
+            `build_fedss`. In a `tff.simulation.datasets.ClientData` T is the client's
+            id, a string.
+        process: From `build_fedss` or `build_fedaws`.
 
     Returns:
-        The process whose clients have a T as their "data". It makes each data set
-        twice in a round, as clients do not keep it between the draw of their class set
-        and the training.
+        The process whose clients have a T as their "data". It makes each data set twice
+        a round, since clients do not keep it between drawing the class set and
+        training.
 
     Raises:
         TypeError: If the data are not those that the process takes.

@@ -1,8 +1,8 @@
-"""Gaussian noise for private means: new in each round, or that of a tree over rounds.
+"""Gaussian noise for private means: fresh in each round, or from a tree over rounds.
 
 Both draw from TensorFlow Privacy's generator, whose state is its seed, so that a
 resumed run draws what an undisturbed one would. All noise here has unit variance in
-each number (of a node, in a tree).
+each coordinate (in a tree, of each node).
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from tensorflow_privacy import tree_aggregation
 
 
 class IndependentNoise:
-    """N(0, I) in each round.
+    """Fresh noise N(0, I) in each round.
 
     Args:
         specs: A structure of `tf.TensorSpec`s, float32, of the noise.
@@ -28,20 +28,20 @@ class IndependentNoise:
         return self._generator.initialize()
 
     def next(self, state: Any, num_rounds: tf.Tensor) -> tuple[Any, Any]:
-        """Returns the noise of a round and the next state; `num_rounds` were before."""
+        """Returns the noise of round `num_rounds` (from 0) and the next state."""
         del num_rounds
         return self._generator.next(state)
 
 
 class TreeState(NamedTuple):
-    """Between two rounds.
+    """The state of a tree between two rounds.
 
     Attributes:
-        nodes: Of each part of the noise, float32[H, ...]: the nodes that later sums
-            contain, H = floor(log2(leaves + 2)) of them at most; zeros after those.
-        heights: int32[H], theirs.
-        num_nodes: int32[], how many they are.
-        generator: Of the nodes to come.
+        nodes: For each part of the noise, float32[H, ...]: the nodes that later sums
+            contain, at most H = floor(log2(leaves + 2)), then zeros.
+        heights: int32[H], the heights of the nodes.
+        num_nodes: int32[], the number of nodes.
+        generator: Generator of the nodes to come.
         previous: The noise of the sum over the rounds of this tree so far.
     """
 
@@ -53,22 +53,22 @@ class TreeState(NamedTuple):
 
 
 class TreeNoise:
-    """What a round adds to the noise of the sum over all rounds so far (DP-FTRL).
+    """The noise that a round adds to that of the sum over all rounds so far (DP-FTRL).
 
     The rounds are leaves of a binary tree. The sum over the first t of them has the
-    noise of some log2(t) nodes, not of t rounds (Kairouz et al., 2021, Algorithm 1 and
-    Appendix B; Honaker, 2015, for the weights of the nodes). A model that is the sum of
-    its updates has that noise, and what is returned is the difference of two such.
+    noise of about log2(t) nodes, not of t rounds (Kairouz et al., 2021, Algorithm 1 and
+    Appendix B; Honaker, 2015, for the weights of the nodes). A model is the sum of its
+    updates and has that noise; a round returns the difference of two such sums.
 
-    At a restart the noise of the old tree stays where it is, in the model, and a tree
-    without any begins. The state has one shape in all rounds, as checkpoints want it;
-    the library's own grows.
+    At a restart the noise of the old tree stays in the model, and an empty tree begins.
+    The state has the same shape in all rounds, as checkpoints need; that of TensorFlow
+    Privacy grows.
 
     Args:
         specs: A structure of `tf.TensorSpec`s, float32, of the noise.
         seed: Below 2^63.
-        restart_every: The number of leaves of a tree.
-        generator: Of the nodes; by default of normal numbers.
+        restart_every: Number of leaves of a tree.
+        generator: Generator of the nodes; by default of normally distributed numbers.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class TreeNoise:
         return self._padded(self._aggregator.init_state(), self._zeros())
 
     def next(self, state: TreeState, num_rounds: tf.Tensor) -> tuple[Any, TreeState]:
-        """Returns what a round adds, and the next state; `num_rounds` were before."""
+        """Returns the noise of round `num_rounds`, from 0, and the next state."""
         total, tree = self._aggregator.get_cumsum_and_update(
             tree_aggregation.TreeState(
                 tf.nest.map_structure(lambda t: t[: state.num_nodes], state.nodes),
@@ -127,10 +127,10 @@ class TreeNoise:
 
 
 class _UnitVectors(tree_aggregation.ValueGenerator):
-    """The k-th draw is the k-th unit vector: what is made of draws shows their weights.
+    """Draws the k-th unit vector as k-th draw, so that a sum shows its draws' weights.
 
     Attributes:
-        size: How many there are.
+        size: Number of unit vectors.
     """
 
     def __init__(self, size: int):
@@ -145,8 +145,8 @@ class _UnitVectors(tree_aggregation.ValueGenerator):
 
 
 def tree_covariance(num_rounds: int, restart_every: int) -> np.ndarray:
-    """Returns the covariance of what `TreeNoise` adds in two rounds, exactly."""
-    # A leaf and an inner node for each round, and one for each restart, at the most.
+    """Returns the exact covariance of the noise that `TreeNoise` adds in two rounds."""
+    # At most a leaf and an inner node for each round, and one for each restart.
     num_draws = 3 * num_rounds + 2
     specs = tf.TensorSpec([num_draws])
     noise = TreeNoise(specs, 0, restart_every, _UnitVectors(num_draws))

@@ -1,7 +1,7 @@
 """Exchange of W: how its rows travel from the server to the clients of a round.
 
-What a client trains does not depend on what else it got: the results of `select_rows`,
-`send_union` and `send_all` are the same (FedSS, Algorithm 1, lines 6-7).
+A client trains on W_{S_k} alone, whatever else it got: `select_rows`, `send_union` and
+`send_all` give the same results (FedSS, Algorithm 1, lines 6-7).
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ import tensorflow_federated as tff
 
 from tff_fedss import class_sets
 
-# What the clients of a round get of W: the rows that each asks for; those that any of
-# them asks for; all.
+# The rows of W that a client gets: those it asks for; those that any client of the
+# round asks for; all.
 REQUESTS = ("sampled", "union", "all")
 
 
@@ -22,11 +22,11 @@ class Exchange(NamedTuple):
     """One way to bring W_{S_k} to client k.
 
     Attributes:
-        send: (W at the server, class sets at the clients) -> what each client gets,
-            inside of a `tff.federated_computation`.
-        receive: (what it got, its class set) -> W_{S_k}, float32[L, d], and how many
-            rows it got, int32[], in TensorFlow.
-        sent_type: The type of what a client gets.
+        send: Maps (W at the server, class sets at the clients) to what each client
+            gets, inside a `tff.federated_computation`.
+        receive: Maps (what a client got, its class set) to W_{S_k}, float32[L, d], and
+            the number of rows it got, int32[], in TensorFlow.
+        sent_type: The TFF type of what a client gets.
     """
 
     send: Callable[[Any, Any], Any]
@@ -89,8 +89,8 @@ def select_rows(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
 def union_of_keys(size: int) -> tff.Computation:
     """Builds {int32[size]}@CLIENTS -> int32[?]@SERVER: distinct keys, ascending.
 
-    The server sees the union over the cohort, as a private set union gives it to the
-    server (Niu et al., MobiCom 2020); its protocol is not run here.
+    The server sees only the union over the cohort, as after a private set union (Niu et
+    al., MobiCom 2020), whose protocol is not run here.
     """
     list_type = tff.TensorType(np.int32, [None])
     keys_type = tff.TensorType(np.int32, [size])
@@ -119,7 +119,7 @@ def union_of_keys(size: int) -> tff.Computation:
 
 
 def send_union(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
-    """Builds the exchange in which all clients get the rows that any of them wants."""
+    """Builds the exchange that sends each client all rows that any client asks for."""
     _, embedding_dim = w_spec.shape
     keys_of = _keys_of(class_set_type)
     union_of = union_of_keys(*class_set_type.keys.shape)
@@ -142,7 +142,7 @@ def send_union(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
 
 
 def send_all(w_spec: tf.TensorSpec) -> Exchange:
-    """Builds the exchange in which W goes whole to clients that train a part of it."""
+    """Builds the exchange that sends all of W to clients that train some rows."""
 
     def send(w, sets):
         del sets

@@ -2,8 +2,8 @@
 
 Yu et al., "Federated Learning with Only Positive Labels" (ICML 2020), a baseline of the
 FedSS paper (section 4.1). The client optimization is that of PosOnly (Eq. 8), where
-nothing keeps the classes of different clients apart. The server does, after its own
-step of every round:
+nothing keeps the classes of different clients apart. The server does so after its step
+of every round:
 
     W <- W - lambda * grad reg_sp(W)
 
@@ -46,8 +46,8 @@ def build_fedaws(
             reports the best (A.2).
         spreadout_margin: nu, the distance of unit-norm rows, in (0, 2], below which two
             classes push each other.
-        spreadout_neighbors: Only the k nearest classes of each class push it, for n so
-            large that all pairs cost too much; None: all of them.
+        spreadout_neighbors: k: only the k nearest classes of each class push it, for n
+            so large that all pairs cost too much; None: all classes.
         seed: See `build_fedss`.
         initial_norm: See `build_fedss`.
 

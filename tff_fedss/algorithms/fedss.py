@@ -17,7 +17,7 @@ W ([n, d], a row per class) a client receives the rows it asks for through
 server adds to its momentum once per round. (FullSoftmax asks for all of W, so there it
 is broadcast and comes back dense.)
 
-The slow and obvious twin of this file, in NumPy, is examples/fedss_numpy.py.
+examples/fedss_numpy.py is a slow and simple version of this file in NumPy.
 """
 
 import collections
@@ -52,7 +52,7 @@ def build_fedss(
 ) -> tff.learning.templates.LearningProcess:
     """Builds the learning process of Algorithm 1 for one of `METHODS`.
 
-    The client argument of `next` is a list with one mapping per client:
+    The clients' argument of `next` is a list with one mapping per client:
 
         {"data": tf.data.Dataset of {"image": [h, w, c], "label": int32[]},
          "seed": int32[2]}
@@ -71,21 +71,21 @@ def build_fedss(
         client_training: How clients train (lines 8-11).
         server_update: How their deltas become the next model (lines 12-13).
         method: One of `METHODS`.
-        seed: Of the initial W.
-        initial_norm: Of its rows, see `models.initial_classifier`.
+        seed: Seed of the initial W.
+        initial_norm: Norm of the rows of the initial W, see
+            `models.initial_classifier`.
 
     Returns:
-        A process whose state is a `ServerState`, whose model weights have
-        trainable = [*phi, W], and whose metrics are those of `finalize_metrics`. A
-        round fails if no client came, or if phi, W or the state of the server
-        optimizer, which the error names, is not finite at its end. A client's update
-        that is not finite is left out before; those that are too large are bounded,
-        instead of failing the round, by an aggregator of `ServerUpdate` that clips or
-        zeroes them, such as `adapters.WrappedRowsFactory`.
+        A process whose state is a `ServerState`, whose model weights have trainable =
+        [*phi, W], and whose metrics are those of `finalize_metrics`. A round fails if
+        no client came, or if phi, W or the state of the server optimizer, which the
+        error names, is not finite at its end. A client's update that is not finite is
+        left out. An update that is too large fails the round, unless an aggregator of
+        `ServerUpdate` clips or zeroes it, such as `adapters.WrappedRowsFactory`.
 
     Raises:
-        TypeError: If an object of Keras stands where a function or one of TFF's has to.
-        ValueError: If an argument is out of range or the model cannot serve as phi.
+        TypeError: If a Keras object is given for a function or a TFF object.
+        ValueError: If an argument is out of range or the model cannot be phi.
     """
     training = client_training or settings.ClientTraining()
     server = server_update or settings.ServerUpdate()
@@ -213,27 +213,26 @@ _LOSSES = {
 def finalize_metrics(
     sums: Mapping[str, tf.Tensor], measurements: Any, of_server: Any
 ) -> "collections.OrderedDict[str, tf.Tensor]":
-    """Turns what a round has summed and measured into its metrics, all scalars.
+    """Computes the metrics of a round, all scalars, from its sums and measurements.
 
     Args:
-        sums: Of `client_update.ClientResult.metrics` over the cohort.
-        measurements: Of the aggregators.
-        of_server: What `settings.ServerUpdate.after_step` measures.
+        sums: Sums of `client_update.ClientResult.metrics` over the cohort.
+        measurements: Measurements of the aggregators.
+        of_server: Measurements of `settings.ServerUpdate.after_step`.
 
     Returns:
         By name:
 
-        - loss, accuracy: means over all examples that the cohort has seen, in each
-          epoch, taken just before the example's step; accuracy is among the classes of
-          S_k. NaN if none was seen, as where all clients were rejected.
+        - loss, accuracy: means over all examples of the cohort and all epochs, measured
+          just before the example's step; accuracy is among the classes of S_k. NaN
+          without examples, such as when all clients were rejected.
         - num_examples, num_clients: sums over the cohort.
-        - classes_per_client, positives_per_client: means of how many classes a client
-          asks for (|S_k|), and how many of them are its own (|P_k|).
-        - rows_per_client: how many rows of W a client gets.
-        - rejected_clients: clients whose update was not finite. They count as if they
-          had not taken part.
-        - what the aggregators measure, if it is a number, as phi/... and w/..., and
-          that of a joint one as it calls it; and what after_step measures.
+        - classes_per_client, positives_per_client: mean numbers of classes that a
+          client asks for (|S_k|), and of its own among them (|P_k|).
+        - rows_per_client: mean number of rows of W that a client gets.
+        - rejected_clients: clients whose update was not finite; they count as absent.
+        - the aggregators' scalar measurements, as phi/... and w/..., those of a joint
+          aggregator by its own names; and those of after_step.
     """
     as_float = {name: tf.cast(value, tf.float32) for name, value in sums.items()}
 
@@ -255,7 +254,7 @@ def finalize_metrics(
 
 
 def _weights_functions(state_type: tff.Type) -> tuple[tff.Computation, tff.Computation]:
-    """Returns the functions that get and set the model weights of a state."""
+    """Returns two functions, which get and set the model weights of a state."""
 
     @tff.tensorflow.computation(state_type)
     def get_model_weights(state):
@@ -276,9 +275,9 @@ def _weights_functions(state_type: tff.Type) -> tuple[tff.Computation, tff.Compu
 def _inspect(
     feature_extractor_fn: Callable[[], tf.keras.Model],
 ) -> tuple[tuple[int, ...], tuple[tf.TensorSpec, ...], int]:
-    """Returns the image shape, the weight specs and d of phi; checks that it serves."""
+    """Checks phi; returns its image shape, weight specs and d."""
     models.check_feature_extractor_fn(feature_extractor_fn)
-    with tf.Graph().as_default():  # Names of eager models stay what they would be.
+    with tf.Graph().as_default():  # Keeps the names of eager models as they are.
         model = feature_extractor_fn()
         input_shape, output_shape = (
             getattr(model, name, None) for name in ("input_shape", "output_shape")
@@ -303,8 +302,8 @@ def _inspect(
         again = _initial_values(feature_extractor_fn().trainable_variables)
     if not all(map(np.array_equal, weights, again)):
         raise ValueError(
-            "feature_extractor_fn gives other initial weights at each call: give each "
-            "of its initializers a seed, such as "
+            "feature_extractor_fn gives different initial weights at each call: "
+            "give each of its initializers a seed, such as "
             "kernel_initializer=tf.keras.initializers.GlorotUniform(seed=0)."
         )
     specs = tuple(tf.TensorSpec(w.shape, w.dtype) for w in weights)
@@ -312,7 +311,7 @@ def _inspect(
 
 
 def _initial_values(variables: Sequence[tf.Variable]) -> list[np.ndarray]:
-    """Computes them in the default graph, on the CPU."""
+    """Computes initial values in the default graph, on the CPU."""
     values = [v.read_value() for v in variables]
     on_cpu = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
     with tf.compat.v1.Session(config=on_cpu) as session:

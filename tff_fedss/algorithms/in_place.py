@@ -1,7 +1,7 @@
-"""In-place training: a model whose variables an optimizer changes, step by step.
+"""In-place training: an optimizer changes a model's variables step by step.
 
-What the centralized algorithms have in common. The federated ones have no variables:
-their states go from one round to the next as values.
+The common part of the centralized algorithms. The federated ones have no variables:
+their states are values that each round maps to new ones.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,19 +14,19 @@ from tff_fedss import losses, models
 
 
 class InPlace:
-    """The variables of a model in training, as a state and as weights.
+    """A base class of algorithms that train a model's variables in place.
 
     A subclass has `update`, which does one step and returns sums over its examples by
     name, `num_examples` among them. Variables are listed once: when another model has
     been built in a graph, as TFF does, Keras may refuse to list those of this one.
 
     Args:
-        trainable: What the optimizer changes.
+        trainable: The variables that the optimizer changes.
         optimizer: A fresh Keras optimizer.
         non_trainable: The other variables that training changes.
-        weight_decay: As PyTorch's SGD has it: times a weight, it is added to its
-            gradient, and so becomes a part of the momentum. That of Keras' optimizers
-            shrinks the weights beside the step.
+        weight_decay: As in PyTorch's SGD: times a weight, it is added to the gradient,
+            and thus enters the momentum. Keras' optimizers decay the weights apart from
+            the step.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class InPlace:
     def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Computes the metrics of a round from the sums of its updates, by name.
 
-        Here they are the means over all examples, and their number.
+        This base class returns the means over all examples, and their number.
         """
         num_examples = sums["num_examples"]
         means = {name: value / num_examples for name, value in sums.items()}
@@ -81,11 +81,11 @@ class InPlace:
 
     @property
     def state(self) -> list[np.ndarray]:
-        """Everything that the next updates depend on, as arrays."""
+        """The arrays on which the next updates depend."""
         return models.values(self._variables)
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state, as `state` was then."""
+        """Sets the state to an earlier value of `state`."""
         models.assign(self._variables, state)
 
     @property
@@ -98,5 +98,5 @@ class InPlace:
 
 
 def as_numbers(sums: Mapping[str, tf.Tensor]) -> dict[str, float]:
-    """Turns scalars, as a graph returns them, into Python's numbers."""
+    """Converts a graph's scalar results to Python numbers."""
     return {name: value.numpy().item() for name, value in sums.items()}

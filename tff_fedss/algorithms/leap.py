@@ -1,23 +1,23 @@
-"""LEAP: a student that is trained on easy examples of all kinds, and its embedding.
+"""LEAP: a student trained on easy and diverse examples, and its embedding.
 
 "LEAP: Learning Embeddings for Adaptive Pace". At the start of an epoch, examples whose
-loss is below a threshold are selected; within a cluster of similar examples it falls
-with their rank (`samplers.self_paced`). In LEAP the clusters come from a network that
-is trained beside the student (`MagnetEmbedding`), in SPLD from the pixels, once; SPL
-has gamma = 0, so that clusters do not matter, and Random selects everything. All four
-are `SelfPacedStudent`.
+loss is below a threshold are selected; within a cluster of similar examples the
+threshold falls with their rank (`samplers.self_paced`). In LEAP the clusters come from
+a network that is trained beside the student (`MagnetEmbedding`), in SPLD they are found
+once, from the pixels; SPL has gamma = 0, so that clusters do not matter, and Random
+selects everything. `SelfPacedStudent` is all four.
 
 The order is that of Algorithm 2: the first epoch trains on all of D with the initial W*
-(line 10), each one after on what the one before has selected (lines 11 to 23, 27). A
-student that selects before it has learned anything finds a few classes easy, at random.
-Line 24 stands inside the loop over mini-batches, where 390 factors of 1.1 an epoch
-would be 10^16; the text says "at every epoch", and so it is here.
+(line 10), each later one on the examples that the epoch before selected (lines 11 to
+23, 27). A student that selects before it has learned anything selects a few random
+classes. Line 24 is inside the loop over mini-batches, where 390 factors of 1.1 an epoch
+would give 10^16; the text says "at every epoch", which is implemented here.
 
-On the mini-batches of the embedding network the text contradicts itself: sections 4.1
-and 4.3 have "randomly sampled mini-batches of size 64", Algorithm 1 neighbourhoods of
-clusters (lines 13 and 25). The Magnet loss is defined on neighbourhoods, so they are
-what is drawn here. Line 21 refreshes the index when epoch e equals R; that R counts
-epochs, and that it happens again every R epochs, is our reading of "refresh".
+The paper contradicts itself on the mini-batches of the embedding network: sections 4.1
+and 4.3 have "randomly sampled mini-batches of size 64", Algorithm 1 has neighbourhoods
+of clusters (lines 13 and 25). The Magnet loss is defined on neighbourhoods, so these
+are drawn here. Line 21 refreshes the index when epoch e equals R; we read this as a
+refresh every R epochs.
 """
 
 import dataclasses
@@ -33,32 +33,32 @@ from tff_fedss.datasets.central.augmentation import AUGMENTATIONS, Augmentation
 from tff_fedss.errors import RunStoppedError
 from tff_fedss.samplers import self_paced
 
-# Keep the draws of the two apart where they have the same seed.
+# Keep the draws of student and embedding apart if they have the same seed.
 _EMBEDDING_STREAM = 1
 _STUDENT_STREAM = 2
 
 
 class SelfPacedStudent(InPlace):
-    """A classifier, trained step by step on what it finds easy.
+    """A classifier, trained step by step on the examples that it finds easy.
 
     Args:
         model: From images in 0..255 to logits float32[examples, n]; its weights are
-            the start, and are trained in place.
+            the initial ones and are trained in place.
         images: uint8[N, height, width, channels], to train on.
         labels: int32[N].
         optimizer: A fresh Keras optimizer.
         pace: How lambda and gamma grow; None: every example is selected (Random).
-        clusters_fn: Gives the clusters, int32[N], when an epoch begins; not needed
-            without a pace.
+        clusters_fn: Returns the clusters, int32[N], at the start of an epoch; not
+            needed without a pace.
         batch_size: B. The last mini-batch of an epoch may be shorter.
-        weight_decay: Of all weights, see `InPlace`.
-        augmentation: Of what it is trained on; not of what is measured.
-        seed: Of the order of the examples and of their augmentation.
-        epochs_on_all: How many epochs train on everything before the pace begins:
-            1 in Algorithm 2. With 0 the untrained student selects first.
+        weight_decay: Decay of all weights, see `InPlace`.
+        augmentation: Augmentation of training images; losses for selection have none.
+        seed: Seed of the order of the examples and of their augmentation.
+        epochs_on_all: Number of epochs on all examples before the pace begins: 1 in
+            Algorithm 2. With 0 the untrained student selects.
 
     Attributes:
-        epoch: The number of epochs begun. One for which nothing is selected counts too.
+        epoch: The number of epochs begun, also of those that select nothing.
         easiness: lambda of this epoch; infinity without a pace.
         diversity: gamma of this epoch.
         selected: bool[N], W* of this epoch.
@@ -104,12 +104,11 @@ class SelfPacedStudent(InPlace):
         """Does one step on the next mini-batch; begins an epoch if there is none.
 
         Returns:
-            From before the step `loss`, the sum, `accuracy`, the number of correctly
-            classified examples, and `num_examples`.
+            Measured before the step: `loss`, the sum; `accuracy`, the number of
+            correctly classified examples; and `num_examples`.
 
         Raises:
-            RunStoppedError: If an epoch is to be selected by losses that are not
-                finite.
+            RunStoppedError: If a loss that decides the selection is not finite.
         """
         if self._order is None and self.selected.any():
             self._order = self._shuffled()
@@ -135,7 +134,7 @@ class SelfPacedStudent(InPlace):
                 )
             clusters = self._clusters_fn()
             is_empty = True
-            while is_empty:  # The threshold grows until something is below it.
+            while is_empty:  # The threshold grows until an example is below it.
                 self.easiness, self.diversity = self._pace.at(
                     self.epoch - self._epochs_on_all, example_losses, clusters
                 )
@@ -147,7 +146,7 @@ class SelfPacedStudent(InPlace):
         self._order, self._position = self._shuffled(), 0
 
     def _shuffled(self) -> np.ndarray:
-        """The selected examples in the order of this epoch."""
+        """Returns the selected examples in the order of this epoch."""
         generator = seeds.generator(self._seed + (_STUDENT_STREAM << 32), self.epoch)
         return generator.permutation(np.flatnonzero(self.selected))
 
@@ -182,20 +181,20 @@ class SelfPacedStudent(InPlace):
 
 @dataclasses.dataclass(frozen=True)
 class MagnetSettings:
-    """What the embedding network is, and how it is trained.
+    """The embedding network and its training.
 
     Attributes:
-        network_fn: Builds it, from images in 0..255 to float32[examples, d], always
-            with the same initial weights. It can be pickled.
+        network_fn: Builds the network, from images in 0..255 to float32[examples, d],
+            always with the same initial weights. It can be pickled.
         num_classes: n.
         clusters_per_class: K.
         clusters_per_batch: M.
         examples_per_cluster: D, at least 2.
-        alpha: Of the Magnet loss.
-        learning_rate: Of Adam.
-        epochs_per_refresh: R, read as epochs. One has ceil(N / (M D)) mini-batches.
-        augmentation: Of what it is trained on; not of what is clustered.
-        seed: Of the mini-batches and of the initial centers.
+        alpha: alpha of the Magnet loss.
+        learning_rate: Learning rate of Adam.
+        epochs_per_refresh: R, in epochs of ceil(N / (M D)) mini-batches.
+        augmentation: Augmentation of training images; clustered images have none.
+        seed: Seed of the mini-batches and of the initial centers.
     """
 
     network_fn: Callable[[], tf.keras.Model]
@@ -211,18 +210,18 @@ class MagnetSettings:
 
 
 class MagnetEmbedding(InPlace):
-    """A network, the clusters of its representations, and the losses of examples.
+    """An embedding network in training, and the clusters of its representations.
 
-    Clusters come with the first update.
+    The first update makes the clusters.
 
     Args:
-        settings: What the network is, and how it is trained.
+        settings: The network and its training.
         images: uint8[N, height, width, channels], to train on.
         labels: int32[N].
 
     Attributes:
         num_steps: The number of updates done.
-        CLUSTERS: The index of `clusters` in `state`.
+        CLUSTERS: Index of `clusters` in `state`.
 
     Raises:
         ValueError: If there are too few classes for a mini-batch.
@@ -258,12 +257,12 @@ class MagnetEmbedding(InPlace):
             np.zeros(len(labels), np.int32),
             np.zeros([num_clusters, self._model.output_shape[1]], np.float32),
         )
-        # Of each example, when it was last in a mini-batch; -1: never.
+        # The loss of each example when it was last in a mini-batch; -1: never.
         self._losses = np.full(len(labels), -1, np.float32)
 
     @property
     def clusters(self) -> np.ndarray:
-        """int32[N], the cluster of each example, as of the last refresh."""
+        """int32[N], the cluster of each example at the last refresh."""
         return self._index.assignments
 
     def represent(self, images: np.ndarray) -> np.ndarray:
@@ -271,13 +270,13 @@ class MagnetEmbedding(InPlace):
         return self._infer(images)
 
     def update(self) -> float:
-        """Does one step on a neighbourhood; before it, a refresh if one is due.
+        """Does one step on a neighbourhood, after a refresh if it is time for one.
 
         Returns:
-            The Magnet loss of the mini-batch from before the step.
+            The Magnet loss of the mini-batch before the step.
 
         Raises:
-            RunStoppedError: If that is not finite.
+            RunStoppedError: If the loss is not finite.
         """
         settings = self._settings
         generator = seeds.generator(
@@ -355,15 +354,15 @@ class MagnetEmbedding(InPlace):
 
 
 def pixel_clusters(images: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
-    """Returns SPLD's clusters: those of the pixels, found once, before training.
+    """Returns SPLD's clusters: of the pixels, found once before training.
 
     LEAP says of SPLD that it "uses K-Means to partition its data into K clusters at the
-    start": the data, not those of a class. Ours are of images at 8x8 pixels.
+    start": all data, not class by class. Ours are clusters of images at 8x8 pixels.
 
     Args:
         images: uint8[N, height, width, channels].
-        num_clusters: How many in all; n K are as many as LEAP's.
-        seed: Of the initial centers.
+        num_clusters: Number of clusters in all; LEAP has n K.
+        seed: Seed of the initial centers.
 
     Returns:
         int32[N].

@@ -9,15 +9,15 @@ He et al.:
     q = f_q(query views), k = f_k(key views)      both at length 1
     loss of (q.k / T, q.queue / T)                Eq. 1 and 4 to 6, see `losses`
     SGD on theta_q
-    the keys take the place of the oldest ones in the queue
+    the keys replace the oldest ones in the queue
 
 It is centralized: there are no clients.
 
-The statistics of a BatchNorm over the whole batch tell which key belongs to which
-query, on one device as on many. MoCo has 8 GPUs with statistics of their own, and
-shuffles the keys' images between them (section 3.3); its code for one GPU splits the
-statistics. Here a backbone with `SplitBatchNormalization` and `shuffle_keys` do that.
-GroupNorm has no such statistics.
+The statistics of a BatchNorm over the whole batch reveal which key belongs to which
+query. MoCo has separate statistics on each of 8 GPUs, and shuffles the keys' images
+between them (section 3.3); its code for one GPU splits the statistics. Here a backbone
+with `SplitBatchNormalization`, and `shuffle_keys`, do the same. GroupNorm has no such
+statistics.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,13 +29,13 @@ import tensorflow_federated as tff
 from tff_fedss import errors, losses, models
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
 
-_NUM_CLUSTERINGS = 10  # Of which the best is taken.
+_NUM_CLUSTERINGS = 10  # Runs of k-means, of which the best is taken.
 _NO_LABEL = -1
 _QUEUE_LABELS = "queue_labels"
 _OF_QUEUE = ("queue", _QUEUE_LABELS)
 
-# What tells which keys are in the query's cluster: k-means of the queue, as section 6.2
-# has it, or an oracle, the images' labels.
+# What decides which keys are in the query's cluster: k-means of the queue (section
+# 6.2), or an oracle, the images' labels.
 MOCO_CLUSTERS = ("k_means", "labels")
 
 
@@ -47,7 +47,7 @@ class MoCo(InPlace):
         key_encoder: f_k, from images to keys.
         queue: float32[K, embedding_dim], keys of length 1.
         queue_labels: int32[K], the labels of the keys' images; -1: not known.
-        pointer: int32[], the place of the oldest key, which the next one takes.
+        pointer: int32[], the position of the oldest key, replaced next.
         centers: float32[clusters, embedding_dim], see `fit_clusters`.
     """
 
@@ -68,28 +68,28 @@ class MoCo(InPlace):
         shuffle_keys: bool = False,
         seed: int = 0,
     ):
-        """Builds two equal encoders, and draws a queue of random directions.
+        """Builds two equal encoders and draws a queue of random directions.
 
         Args:
-            backbone_fn: Builds the network whose features are wanted in the end, with
-                the same weights each time.
+            backbone_fn: Builds the backbone, the network to be trained, with the same
+                weights each time.
             optimizer: A fresh Keras optimizer.
             queue_size: K.
-            embedding_dim: Of queries and keys.
+            embedding_dim: Dimension of queries and keys.
             temperature: T.
             key_momentum: m.
-            weight_decay: Of all weights, see `InPlace`.
-            gamma: Of the focal loss; 0 is InfoNCE.
+            weight_decay: Decay of all weights, see `InPlace`.
+            gamma: Gamma of the focal loss; 0 is InfoNCE.
             form: One of `losses.INFO_NCE_FORMS`.
-            num_clusters: Of k-means.
+            num_clusters: Number of clusters of k-means.
             clusters: One of `MOCO_CLUSTERS`.
             shuffle_keys: Whether the key encoder sees the images of a batch in another
-                order, drawn in each step, so that they have other company in split
-                statistics than the queries.
-            seed: Of the head, the queue, k-means and the shuffling.
+                order, drawn in each step, so that its split statistics are over other
+                groups than the queries'.
+            seed: Seed of the head, the queue, k-means and the shuffling.
 
         Raises:
-            ValueError: If there are no such clusters.
+            ValueError: If `clusters` is none of `MOCO_CLUSTERS`.
         """
         errors.check_choice("clusters", clusters, MOCO_CLUSTERS)
         self._backbone = backbone_fn()
@@ -139,19 +139,17 @@ class MoCo(InPlace):
         """Does one step on a mini-batch.
 
         Args:
-            query_views: uint8[examples, h, w, c]; no more examples than the queue has
-                places.
+            query_views: uint8[examples, h, w, c]; at most as many as the queue holds.
             key_views: uint8[examples, h, w, c], other views of the same images.
             labels: int32[examples], of the images, -1 where not known, the default.
-                They decide nothing but clusters by labels.
+                Only clusters by labels depend on them.
 
         Returns:
-            Sums over the queries, from before the step: `loss`, `accuracy` (how many
-            have no key in the queue that is as similar as their own), `num_examples`,
-            and, of the forms with clusters, `cluster_share` (the share of the queue
-            that is in the query's cluster), `labelled` (how many keys with a label are
-            in the cluster of a query with one) and `right` (how many of these have the
-            query's).
+            Sums over the queries, measured before the step: `loss`, `accuracy` (queries
+            to which no key in the queue is as similar as their own), `num_examples`,
+            and for forms with clusters `cluster_share` (the share of the queue in the
+            query's cluster), `labelled` (keys with a label in the cluster of a query
+            with a label) and `right` (those with the query's label).
         """
         labels = _labels_of_batch(labels, len(query_views))
         sums = self._update_graph(query_views, key_views, labels)
@@ -162,8 +160,8 @@ class MoCo(InPlace):
 
         Returns:
             `loss`, `accuracy`, `num_examples`; with clusters `cluster_share`, and
-            `cluster_purity`: of the keys in a query's cluster, the share of the query's
-            class.
+            `cluster_purity`: the share of the query's class among the keys in its
+            cluster.
         """
         sums = dict(sums)
         labelled, right = sums.pop("labelled", 0), sums.pop("right", 0)
@@ -241,12 +239,12 @@ class MoCo(InPlace):
     def fit_clusters(self, epoch: int) -> None:
         """Finds the centers of the queue's keys by k-means (section 6.2).
 
-        The same bits follow from the same queue, seed and number of the epoch. Clusters
-        by labels are there already.
+        The result is a function of the queue, the seed and the epoch, to the bit.
+        Clusters by labels need no centers.
         """
         if self._clusters == "labels":
             return
-        # Together they take seconds to import, and the plain form does without.
+        # These take seconds to import, and the plain form does not need them.
         import threadpoolctl
         from sklearn import cluster
 
@@ -257,7 +255,7 @@ class MoCo(InPlace):
             n_init=_NUM_CLUSTERINGS,
             random_state=np.random.RandomState(generator),
         )
-        # Threads would add up in the order in which they end.
+        # With several threads the order of additions would vary.
         with threadpoolctl.threadpool_limits(1):
             k_means.fit(self.queue.numpy())
         self.centers.assign(k_means.cluster_centers_)
@@ -265,7 +263,7 @@ class MoCo(InPlace):
     def _is_same_cluster(self, keys: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """bool[examples, K]: which keys of the queue are in the example's cluster.
 
-        A query goes where its key k+ goes: that is what the clusters are made of.
+        A query has the cluster of its key k+, since clusters are made of keys.
         """
         if self._clusters == "labels":
             return self._is_same_label(labels) & self._is_labelled(labels)
@@ -276,7 +274,7 @@ class MoCo(InPlace):
         return tf.equal(labels[:, tf.newaxis], self.queue_labels)
 
     def _is_labelled(self, labels: tf.Tensor) -> tf.Tensor:
-        """bool[examples, K]: whether both are."""
+        """bool[examples, K]: whether both example and key have a label."""
         known = tf.not_equal(self.queue_labels, _NO_LABEL)
         return tf.not_equal(labels, _NO_LABEL)[:, tf.newaxis] & known
 
@@ -297,11 +295,11 @@ class MoCo(InPlace):
         """Computes each example's loss in all three forms at gamma = 0 (section 6).
 
         "Exactly as a training epoch, but without backpropagation": BatchNorm uses the
-        batch and the queue moves on. The key encoder does not. Arguments are as in
+        batch and the queue is updated; the key encoder is not. Arguments are as in
         `update`.
 
         Returns:
-            By form, float32[examples].
+            float32[examples] by form.
         """
         labels = _labels_of_batch(labels, len(query_views))
         measured = self._measure_graph(query_views, key_views, labels)
@@ -346,11 +344,12 @@ class MoCo(InPlace):
     def start_from(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Starts from another training's `arrays`, with a fresh optimizer (B to D).
 
-        The queue comes along if it is of the same size. If not, the newest of its keys
-        are taken, and the oldest entries stay random.
+        A queue of the same size is taken over. Of another, the newest keys are taken
+        over, and the oldest entries stay random.
 
         Raises:
-            ValueError: If they are not of such encoders; nothing is changed then.
+            ValueError: If the arrays do not fit these encoders; nothing is changed
+                then.
         """
         variables = self._named_variables()
         if set(arrays) != set(variables):

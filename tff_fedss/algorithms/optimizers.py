@@ -1,4 +1,4 @@
-"""Optimizers of TFF and of Keras that neither of them has.
+"""Additional optimizers for TFF and Keras.
 
 `build_sparse_sgdm` is the server's (FedSS, A.2 and line 13); `over_one_vector` makes a
 client's faster on GPUs, `clip_gradients` bounds its steps; `SGDUnderRate` is PyTorch's.
@@ -22,7 +22,7 @@ _ACCUMULATOR = "accumulator"
 
 
 def check_optimizer(name: str, optimizer: Any) -> None:
-    """Raises a TypeError unless it is one of TFF, not of Keras, nor what builds one."""
+    """Raises TypeError unless it is a TFF optimizer (not Keras', nor a builder)."""
     wanted = "one of tff.learning.optimizers, such as build_sgdm(0.1)"
     errors.check_kind(name, optimizer, tff.learning.optimizers.Optimizer, wanted)
 
@@ -32,20 +32,18 @@ def build_sparse_sgdm(
 ) -> tff.learning.optimizers.Optimizer:
     """Builds v <- momentum v + g, w <- w - learning_rate v, where g may be sparse.
 
-    `tff.learning.optimizers.build_sgdm` is the same rule, and the states of the two are
-    alike, but it turns a `tf.IndexedSlices` into a dense gradient first. Here its rows
-    are added to the decayed v directly: a step on W of shape [n, d] makes a new v and a
-    new w, and nothing else of that shape. Rows that no slice names move by their
-    momentum all the same.
+    `tff.learning.optimizers.build_sgdm` is the same rule with the same state, but first
+    converts a `tf.IndexedSlices` to a dense gradient. Here its rows are added to the
+    decayed v directly: a step on W of shape [n, d] allocates a new v and a new w, and
+    nothing else of that shape. Rows without a slice still move by their momentum.
 
     Args:
         learning_rate: Not negative.
-        momentum: In [0, 1]. With 0 there is no v, and only the rows that the slices
-            name change.
+        momentum: In [0, 1]. With 0 there is no v, and only rows with a slice change.
 
     Returns:
-        The optimizer. Its gradients are tensors or `tf.IndexedSlices`, in which an
-        index that comes up twice counts twice.
+        The optimizer. Its gradients are tensors or `tf.IndexedSlices`; slices of a
+        repeated index are added.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -98,15 +96,15 @@ class _SparseSGDM(tff.learning.optimizers.Optimizer):
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    # A graph would keep tf.zeros of a known shape as a constant, for good.
+    # A graph would keep tf.zeros of a known shape as a constant.
     zero = tf.compat.v1.placeholder_with_default(tf.zeros([], spec.dtype), [])
     return tf.fill(spec.shape, zero)
 
 
 def dense_sum(slices: tf.IndexedSlices, num_rows: tf.Tensor) -> tf.Tensor:
-    """Adds up slices into [n, d] by sorting them: in one order, on every device.
+    """Adds up slices into [n, d] in sorted order, the same on every device.
 
-    An index may come up more than once; rows without a slice are zero.
+    An index may be repeated; rows without a slice are zero.
     """
     order = tf.argsort(slices.indices, stable=True)
     keys = tf.gather(slices.indices, order)
@@ -116,7 +114,7 @@ def dense_sum(slices: tf.IndexedSlices, num_rows: tf.Tensor) -> tf.Tensor:
     sums = tf.math.segment_sum(
         tf.gather(slices.values, order), tf.cumsum(tf.cast(is_first, tf.int32)) - 1
     )
-    # One more, which is no row's: so that all rows can look for theirs.
+    # One more index, which is no row's, so that the lookup of each row is in range.
     keys = tf.concat([tf.boolean_mask(keys, is_first), [-1]], 0)
     sums = tf.concat([sums, tf.zeros(tf.stack([1, tf.shape(slices.values)[1]]))], 0)
     rows = tf.range(num_rows)
@@ -132,7 +130,7 @@ def _plus(values: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tenso
         ):
             # TensorFlow would bring both to the CPU to scatter them there.
             return values + dense_sum(gradient, tf.shape(values)[0])
-        # In place, where nothing else holds the values.
+        # In place, if nothing else holds the values.
         return tf.tensor_scatter_nd_add(
             values, gradient.indices[:, tf.newaxis], gradient.values
         )
@@ -153,27 +151,27 @@ def scaled(
 def over_one_vector(
     optimizer: tff.learning.optimizers.Optimizer,
 ) -> tff.learning.optimizers.Optimizer:
-    """Lets an optimizer see all weights as one vector: a step is a few operations.
+    """Applies an optimizer to all weights as one vector: a step is a few operations.
 
-    A network has hundreds of small weights, and on a GPU an operation costs more than
-    the work on one of them. The numbers are the same, to the bit, for an optimizer that
-    treats each element for itself, as SGD, Adagrad, Adam and Yogi do. Adafactor does
-    not.
+    A network has hundreds of small weights, and launching an operation on a GPU costs
+    more than its work on one of them. The results are equal, to the bit, for an
+    elementwise optimizer (SGD, Adagrad, Adam, Yogi; not Adafactor).
 
     Args:
-        optimizer: Of any structure of float32 tensors, such as a single one.
+        optimizer: A TFF optimizer of any structure of float32 tensors, such as a single
+            one.
 
     Returns:
         An optimizer of structures of float32 tensors, whose state is that of
-        `optimizer` for a vector; without GPUs `optimizer` itself, since a CPU loses
-        more by putting the weights together than it gains.
+        `optimizer` for a vector. Without GPUs `optimizer` itself, since on a CPU
+        concatenating the weights costs more than it saves.
     """
     check_optimizer("optimizer", optimizer)
     return _OverOneVector(optimizer) if layers.is_for_gpus() else optimizer
 
 
 class _Around(tff.learning.optimizers.Optimizer):
-    """Another optimizer, with its state; `next` is what differs."""
+    """A wrapper of an optimizer: the same state, a different `next`."""
 
     def __init__(self, optimizer: tff.learning.optimizers.Optimizer):
         self._optimizer = optimizer
@@ -216,12 +214,12 @@ def with_rate(
     learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None,
     round_num: tf.Tensor,
 ) -> Any:
-    """Returns the state of an optimizer with the learning rate of a round.
+    """Returns an optimizer's state with the learning rate of a round.
 
     Args:
-        optimizer: Of TFF.
+        optimizer: A TFF optimizer.
         state: Its state.
-        learning_rate_fn: From the round to the rate; None: the state stays as it is.
+        learning_rate_fn: Maps the round to the rate; None: the state is unchanged.
         round_num: int32[], counted from 0.
 
     Raises:
@@ -232,8 +230,8 @@ def with_rate(
     hparams = optimizer.get_hparams(state)
     if _LEARNING_RATE not in hparams:
         raise ValueError(
-            f"learning_rate_fn: {type(optimizer).__name__} keeps no learning rate that "
-            "could be set, as those of tff.learning.optimizers do."
+            f"learning_rate_fn: {type(optimizer).__name__} has no learning rate in "
+            "its state, as those of tff.learning.optimizers do."
         )
     rate = tf.cast(learning_rate_fn(round_num), tf.float32)
     return optimizer.set_hparams(
@@ -242,11 +240,11 @@ def with_rate(
 
 
 class SGDUnderRate(tf.keras.optimizers.Optimizer):
-    """SGD as PyTorch has it: the learning rate multiplies the momentum.
+    """SGD as in PyTorch: the learning rate multiplies the momentum.
 
     m <- momentum m + g, w <- w - rate m. In Keras' SGD the rate is part of the momentum
-    (v <- momentum v - rate g), so that after a decay of the rate old gradients keep the
-    old one. With a constant rate both are the same. The rate may be a schedule.
+    (v <- momentum v - rate g), so that after a decay old gradients keep the old rate.
+    With a constant rate both are equal. The rate may be a schedule.
     """
 
     def __init__(
@@ -274,18 +272,18 @@ class SGDUnderRate(tf.keras.optimizers.Optimizer):
         variable.assign_sub(rate * momentum)
 
     def get_config(self) -> dict:
-        """What the optimizer is built from."""
+        """Returns the optimizer's arguments."""
         rate = self._serialize_hyperparameter(self._learning_rate)
         return {"learning_rate": rate, "momentum": self._momentum}
 
 
 class CosineByEpoch(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """MoCo's: rate (1 + cos(pi epoch / epochs)) / 2 in all steps of an epoch.
+    """MoCo's schedule: rate (1 + cos(pi epoch / epochs)) / 2 in each step of an epoch.
 
     Args:
-        learning_rate: Of the first epoch.
-        epochs: How many there will be; the rate of the last one is above zero.
-        steps_per_epoch: How many updates make one.
+        learning_rate: Learning rate of the first epoch.
+        epochs: Number of epochs; the rate of the last one is above zero.
+        steps_per_epoch: Number of updates in an epoch.
     """
 
     def __init__(self, learning_rate: float, epochs: int, steps_per_epoch: int):
@@ -300,7 +298,7 @@ class CosineByEpoch(tf.keras.optimizers.schedules.LearningRateSchedule):
         return self._rate * 0.5 * (1.0 + tf.cos(math.pi * share))
 
     def get_config(self) -> dict:
-        """What the schedule is built from."""
+        """Returns the schedule's arguments."""
         return {
             "learning_rate": self._rate,
             "epochs": self._epochs,
@@ -313,13 +311,13 @@ def clip_gradients(
 ) -> tff.learning.optimizers.Optimizer:
     """Bounds the norm of all gradients as one vector (Pascanu et al., 2013).
 
-    A client's first steps from scratch are long: scaled cosine logits have gradients of
-    about the scale over the norm of the features. Bounded, they cannot throw phi to
-    where all images look alike.
+    A client's first steps from scratch are long: the gradient of scaled cosine logits
+    is about the scale over the norm of the features. Clipping keeps phi from collapsing
+    to one feature for all images.
 
     Args:
-        optimizer: Of TFF.
-        norm: The largest norm, above 0. Longer gradients are scaled to it.
+        optimizer: A TFF optimizer.
+        norm: The largest norm, above 0; longer gradients are scaled down to it.
 
     Returns:
         An optimizer with the state of `optimizer`.

@@ -5,21 +5,20 @@ An et al., "Partial FC: Training 10 Million Identities on a Single Machine" (arX
 rows on the devices of a mesh; the encoder works on a slice of the mini-batch on each.
 A step is
 
-1. x = features at length 1 of the own slice, all-gathered;
+1. x = features at length 1 of the device's slice, all-gathered;
 2. on each device, the maximum and the sum of exponentials of the logits s cos(x, w) of
-   the own rows, those of the sample (`samplers.ShardSampler`), both all-reduced: the
-   softmax over the samples of all shards is exact;
-3. on each device, the gradient of the own sampled rows, which is applied at once to
-   them and their momentum, and of x, which is reduce-scattered;
-4. backpropagation of the own slice; the encoder's gradients are all-reduced.
+   its sampled rows (`samplers.ShardSampler`), both all-reduced: the softmax over the
+   samples of all shards is exact;
+3. on each device, the gradient of its sampled rows, applied at once to them and their
+   momentum, and that of x, which is reduce-scattered;
+4. backpropagation of the device's slice; the encoder's gradients are all-reduced.
 
-At r = 1 it is the model-parallel full softmax. Nothing corrects the logits for the
-sampling: nothing in the article does, either.
+At r = 1 it is the model-parallel full softmax. The logits are not corrected for the
+sampling; neither are the article's.
 
 An example whose class is not in its step's sample (all-random sampling only) has no
-target, so that -log p_y has no meaning: it is left out of the loss, which is the mean
-over the others. The article does not say what it did; this does all-random sampling no
-harm beyond what it is.
+target and no -log p_y: it is left out of the loss, which is the mean over the others.
+The article does not say what it did.
 """
 
 import functools
@@ -37,7 +36,7 @@ from tff_fedss.algorithms.shard_softmax import ShardSoftmax
 from tff_fedss.runtime import DeviceMesh, balanced_bounds
 from tff_fedss.samplers import ShardSample, ShardSampler
 
-# W ~ N(0, 0.01), as its authors' code has it: the standard deviation.
+# W ~ N(0, 0.01), as in the authors' code; 0.01 is the standard deviation.
 _INITIAL_STDDEV = 0.01
 
 
@@ -64,23 +63,23 @@ class PartialFC(InPlace):
         """Draws the initial W, which does not depend on the mesh.
 
         Args:
-            encoder: Without a state. Its weights are the start, and are trained in
-                place, with SGD as W is. Its inputs are arrays with an entry for each
-                example.
+            encoder: A stateless encoder. Its weights are the initial ones and are
+                trained in place, with SGD as W is. Its inputs are arrays with an entry
+                for each example.
             num_classes: n.
             embedding_dim: d.
             mesh: The devices.
-            margin: Of the targets, and the scale s of the logits.
+            margin: Margin of the targets, and the scale s of the logits.
             sample_rate: r.
             sampling: See `samplers.ShardSampler`.
             positives_cutoff: See `samplers.ShardSampler`.
-            num_strata: Into how many parts the classes are cut that are sampled each
-                for itself, see `samplers.ShardSampler`.
-            learning_rate: Of SGD.
-            momentum: Of SGD.
-            weight_decay: Of the encoder and of the rows of W in a sample: times a
+            num_strata: Number of parts of the classes that are sampled separately, see
+                `samplers.ShardSampler`.
+            learning_rate: Learning rate of SGD.
+            momentum: Momentum of SGD.
+            weight_decay: Decay of the encoder and of the rows of W in a sample: times a
                 weight, it is added to its gradient (5e-4 in the authors' code).
-            seed: Of W and of the draws.
+            seed: Seed of W and of the draws.
 
         Raises:
             ValueError: If there are more strata than classes, or devices than strata.
@@ -135,9 +134,9 @@ class PartialFC(InPlace):
         Returns:
             `loss`, the mean over the examples whose class was in the sample;
             `trained_share`, the share of these; `ca_pcc`, the article's CA_pcc: the
-            mean cosine between features and the centres (rows of W) of their classes,
-            of all examples, from before their step; `classes_per_step`, the mean number
-            of rows in a step; and `num_examples`.
+            mean cosine between the features of all examples and the centres (rows of W)
+            of their classes, before their step; `classes_per_step`, the mean number of
+            rows in a step; and `num_examples`.
         """
         num_examples = sums["num_examples"]
         return {
@@ -156,11 +155,11 @@ class PartialFC(InPlace):
         """Does one step on a mini-batch.
 
         Args:
-            inputs: As the encoder takes them.
+            inputs: The inputs of the encoder.
             labels: int32[examples], the classes; at least as many as devices.
 
         Returns:
-            `loss`, the sum from before the step, and what `round_metrics` takes of it.
+            `loss`, the sum before the step, and further inputs of `round_metrics`.
 
         Raises:
             ValueError: If there are fewer examples than devices.
@@ -267,15 +266,15 @@ class PartialFC(InPlace):
 
     @property
     def state(self) -> list[np.ndarray | models.ShardedMatrix]:
-        """Everything that the next steps depend on.
+        """The state on which the next steps depend.
 
-        W and its momentum come last, and stay where they are: the next step changes
-        them, so that such a state is to be saved at once.
+        W and its momentum come last and are not copied: the next step changes them, so
+        save the state at once.
         """
         return [np.asarray(self._num_steps), *super().state, *self._matrices.values()]
 
     def set_state(self, state: Sequence[np.ndarray | models.ShardedMatrix]) -> None:
-        """Goes back to a state of an algorithm with the same strata, on any mesh."""
+        """Sets a state of an algorithm with the same strata, on any mesh."""
         num_steps, *arrays, classifier, momentum = state
         super().set_state(arrays)
         self._matrices["W"].copy_from(classifier)

@@ -1,12 +1,12 @@
 """Sampled softmax training with any proposal distribution, on one machine.
 
-Rawat et al., "Sampled Softmax with Random Fourier Features" (NeurIPS 2019), and what it
-is compared with. It needs the embeddings of all classes in one place, which a client
-does not have (FedSS, section 3.3): here it is the centralized comparison.
+Rawat et al., "Sampled Softmax with Random Fourier Features" (NeurIPS 2019), and the
+samplers it is compared with. It needs the embeddings of all classes, which a client
+does not have (FedSS, section 3.3), so here it is a centralized comparison.
 
 Input and class embeddings are brought to length 1, and logits are o_i = tau h.c_i. In a
-step, each example draws m negatives of its own from the sampler, given its h; or the
-mini-batch draws m that its examples share.
+step, each example draws its own m negatives from the sampler, given its h; or the
+examples of a mini-batch share m negatives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from tff_fedss.algorithms.in_place import InPlace, as_numbers
 from tff_fedss.algorithms.optimizers import scaled
 from tff_fedss.samplers import ClassSampler
 
-# How many examples q is measured on, from the last mini-batch.
+# Number of examples of the last mini-batch on which q is measured.
 _MEASURED_EXAMPLES = 8
-# Where a row of classes that are left out of a softmax ends.
+# Padding of a row of classes that are left out of a softmax.
 NO_CLASS = -1
 
 
 class Encoder(Protocol):
-    """From inputs to embeddings h, possibly with a state that is carried along.
+    """An encoder from inputs to embeddings h, possibly with a carried state.
 
     Attributes:
         trainable_variables: Its weights, always in the same order.
@@ -47,7 +47,7 @@ class SampledSoftmax(InPlace):
     """An encoder and a classifier W, trained step by step.
 
     Attributes:
-        sampler: Where the negatives come from; None: the full softmax (Eq. 2 of FedSS).
+        sampler: The sampler of negatives; None: the full softmax (Eq. 2 of FedSS).
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class SampledSoftmax(InPlace):
         """Draws the initial W.
 
         Args:
-            encoder: Its weights are the start, and are trained in place.
+            encoder: Its weights are the initial ones and are trained in place.
             num_classes: n.
             embedding_dim: d.
-            optimizer: A fresh Keras optimizer. A row of W without a gradient must stay
-                as it is (SGD and Adagrad do that, momentum and Adam do not): the
-                sampler updates the other rows only.
-            sampler: Of n classes; None for the full softmax.
+            optimizer: A fresh Keras optimizer. It must not change a row of W without a
+                gradient (SGD and Adagrad do not, momentum and Adam do): the sampler is
+                updated on the other rows only.
+            sampler: A sampler of n classes; None for the full softmax.
             num_negatives: m.
             logit_scale: tau.
-            share_negatives: Whether the examples of a mini-batch share their
-                negatives. Those that are an example's target are left out for it.
-            max_gradient_norm: A gradient whose norm, over all weights together, is
-                larger is scaled down to it. None: there is no clipping.
-            seed: Of W and of the draws.
+            share_negatives: Whether the examples of a mini-batch share their negatives;
+                an example leaves out its own target.
+            max_gradient_norm: Gradients with a larger norm, over all weights together,
+                are scaled down to it. None: no clipping.
+            seed: Seed of W and of the draws.
         """
         self.sampler = sampler
         self._encoder = encoder
@@ -103,9 +103,9 @@ class SampledSoftmax(InPlace):
         """Computes the metrics of a round.
 
         Returns:
-            `loss`, `num_examples`; `clipped_steps`, the steps whose gradient was
-            clipped, if there is a maximum; and of a sampler `clipped_share`, the share
-            of its estimates that were below their bound, 0 if it estimates nothing.
+            `loss`, `num_examples`; with a maximum `clipped_steps`, the number of steps
+            whose gradient was clipped; and with a sampler `clipped_share`, the share of
+            its estimates below their bound, 0 if it estimates nothing.
         """
         num_examples = sums["num_examples"]
         found = {"loss": sums["loss"] / num_examples, "num_examples": num_examples}
@@ -119,8 +119,8 @@ class SampledSoftmax(InPlace):
         """Compares the sampler's q with the softmax, at a cost of O(n) an example.
 
         Returns:
-            For up to 8 examples of the last mini-batch, by their h in it and by W as it
-            is now. None without a sampler, or before the first step.
+            The comparison on up to 8 examples of the last mini-batch, with their h in
+            it and the current W. None without a sampler, or before the first step.
         """
         if self.sampler is None or self._last is None:
             return None
@@ -149,15 +149,14 @@ class SampledSoftmax(InPlace):
         """Does one step on a mini-batch.
 
         Args:
-            inputs: As the encoder takes them.
+            inputs: The inputs of the encoder.
             labels: int32[examples], the targets.
-            left_out: int32[examples, L], classes that are no negatives of the example
-                and do not belong to its softmax, such as its other labels; filled up
-                with NO_CLASS. None: there are none.
+            left_out: int32[examples, L], classes that are left out of the example's
+                softmax, such as its other labels; padded with NO_CLASS. None: no class.
 
         Returns:
-            `loss`, the sum from before the step (sampled, or full without a sampler),
-            and what `round_metrics` takes of it.
+            `loss`, the sum before the step (sampled, or full without a sampler), and
+            further inputs of `round_metrics`.
         """
         sampler = self.sampler
         if sampler is not None:
@@ -219,7 +218,7 @@ class SampledSoftmax(InPlace):
         self._descend(gradient)
         if self.sampler is not None and self.sampler.needs_embeddings:
             changed, _ = tf.unique(tf.concat([labels, tf.reshape(ids, [-1])], 0))
-            # A graph runs what has effects in the order in which it is written.
+            # A graph runs operations with effects in the order of the code.
             tf.numpy_function(
                 lambda ids, rows: self.sampler.update(ids, _unit_rows(rows)),
                 [changed, tf.gather(self._classifier, changed)],
@@ -229,7 +228,7 @@ class SampledSoftmax(InPlace):
 
     def _draw(self, h: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         def draw(h, labels, step):
-            # The draws of a step follow from its number: a resumed run has the same.
+            # The step's number decides its draws, so a resumed run has the same.
             generator = seeds.generator(self._seed, step)
             targets = None if self._share_negatives else labels
             return self.sampler.draw(h, targets, self._num_negatives, generator)
@@ -250,11 +249,11 @@ class SampledSoftmax(InPlace):
 
     @property
     def state(self) -> list[np.ndarray]:
-        """The weights, the carried state and what the optimizer remembers."""
+        """The weights, the carried state and the optimizer's state."""
         return [*super().state, *map(np.asarray, self._carry)]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Goes back to a state."""
+        """Sets a state."""
         count = len(self._variables)
         super().set_state(state[:count])
         self._carry = tuple(state[count:])
@@ -266,12 +265,11 @@ def _clip(
 ) -> tuple[list[tf.Tensor | tf.IndexedSlices], tf.Tensor]:
     """Scales a gradient down to a norm, which counts a sparse row once.
 
-    `tf.clip_by_global_norm` takes the norm of the slices as they are. Where several of
-    them belong to one row, as they do if an example shares its word or its class with
-    others, that is not the norm of the gradient.
+    `tf.clip_by_global_norm` takes the norm of all slices. If several belong to one row,
+    as when examples share a word or a class, this is not the norm of the gradient.
 
     Returns:
-        The gradient, with at most one slice a row, and whether it was larger.
+        The gradient, with at most one slice a row, and whether it was clipped.
     """
     gradient = [_with_summed_rows(g) for g in gradient]
     norm = tf.linalg.global_norm(gradient)
@@ -292,8 +290,8 @@ def _with_summed_rows(
 def _unit_rows(rows: np.ndarray) -> np.ndarray:
     """Brings rows of W to length 1 for the sampler.
 
-    TensorFlow may round a row differently by its place among others. Here it has the
-    same bits alone and in the whole W, so that a resumed run draws what it would have.
+    TensorFlow may round a row differently depending on its position. Here a row has the
+    same bits alone as in the whole W, so that a resumed run has the same draws.
     """
     squares = np.square(rows, dtype=np.float64).sum(1, keepdims=True)
     return (rows / np.sqrt(np.maximum(squares, models.UNIT_EPSILON))).astype(np.float32)

@@ -18,7 +18,7 @@ class ServerState(NamedTuple):
             model's `trainable_variables`.
         classifier: W, float32[n, d].
         optimizer: The state of the server optimizer over (phi, W).
-        round_num: int32[], the number of rounds done.
+        round_num: int32[], the number of completed rounds.
         aggregation: The states of the aggregators of phi and of W's rows.
     """
 
@@ -32,11 +32,11 @@ class ServerState(NamedTuple):
 def build_aggregation(
     update: settings.ServerUpdate, delta_type: tff.Type
 ) -> tff.templates.AggregationProcess:
-    """Builds line 12: from the clients' `aggregation.ModelDelta`s to the mean one.
+    """Builds line 12: the mean of the clients' `aggregation.ModelDelta`s.
 
     Returns:
-        A process whose weight is n_k, float32[]; 0 for a client whose update does not
-        count, and is zero.
+        A process whose weight is n_k, float32[]; 0 for a rejected client, whose update
+        is zero.
     """
     factory = update.joint_aggregator
     if isinstance(delta_type.w, tff.StructType):
@@ -60,7 +60,7 @@ def build_aggregation(
 
 
 def _check_takes_rows(name: str, factory: aggregation.Factory | None) -> None:
-    """Checks that a factory is none of TFF's, which would add up keys, too."""
+    """Checks that a factory is not one of TFF's, which would also add up keys."""
     if type(factory).__module__.startswith("tensorflow_federated."):
         raise TypeError(
             f"{name} is TFF's {type(factory).__name__}, which does not take the keys "
@@ -74,7 +74,8 @@ def initialization(
 ) -> tff.Computation:
     """Returns the computation of the first state (line 1).
 
-    `initialize_model` computes a `ServerState` without aggregators, in TensorFlow.
+    `initialize_model` computes a `ServerState` without aggregator states, in
+    TensorFlow.
     """
 
     @tff.federated_computation
@@ -96,19 +97,19 @@ def initialization(
 def build_step(
     update: settings.ServerUpdate, mean_type: tff.Type, state_type: tff.Type
 ) -> tff.Computation:
-    """Builds line 13 with the sign that line 11 asks for: theta + alpha * mean delta.
+    """Builds line 13 with the sign of line 11: theta + alpha * mean delta.
 
-    To the server optimizer the negative of the mean delta is the gradient.
+    The server optimizer's gradient is the negative mean delta.
 
     Args:
-        update: The optimizer, and what comes after it.
-        mean_type: `aggregation.ModelDelta`, the mean one.
-        state_type: Of `ServerState`.
+        update: The optimizer and `after_step`.
+        mean_type: The type of the mean `aggregation.ModelDelta`.
+        state_type: The type of `ServerState`.
 
     Returns:
-        (state, mean delta, state of the aggregators, number of clients) -> the next
-        state, and what `after_step` measures. It fails where no client came, but for
-        an aggregator whose noise is due all the same.
+        A function from (state, mean delta, state of the aggregators, number of clients)
+        to the next state and the measurements of `after_step`. It fails without
+        clients, unless an aggregator adds noise also then.
     """
     min_clients = 1
     if getattr(update.joint_aggregator, "allows_no_clients", False):
@@ -152,7 +153,7 @@ def build_step(
 
 
 def _checked(name: str, values: Any) -> Any:
-    """Returns values of a server state; the round fails if one is not finite."""
+    """Returns a server state's values; the round fails if one is not finite."""
     message = (
         f"{name} is not finite after the server step: try a smaller learning rate, or "
         "an aggregator that clips."
@@ -167,7 +168,7 @@ def _checked(name: str, values: Any) -> Any:
 
 
 def _is_finite(values: tf.Tensor) -> tf.Tensor:
-    # A sum needs no second [n, d]; it may overflow where no value is infinite.
+    # A sum needs no second [n, d], but it may overflow although no value is infinite.
     return tf.cond(
         tf.math.is_finite(tf.reduce_sum(values)),
         lambda: True,

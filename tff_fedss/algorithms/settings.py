@@ -19,21 +19,22 @@ LearningRateFn = Callable[[tf.Tensor], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class ClassSets:
-    """What a client asks for, and what it gets (Algorithm 1, lines 5-7).
+    """Settings of clients' class sets and requests (Algorithm 1, lines 5-7).
 
     Attributes:
         max_positives: The largest |P_k| of any client: class sets are padded to
             max_positives + num_negatives. None for FullSoftmax and with a `builder`.
         num_negatives: m = |N_k|; 0 for PosOnly and FullSoftmax, which draw none.
         logit_correction: "inclusion" or "none", see `class_sets.SampledClasses`.
-        builder: How a client arrives at S_k, in place of the method's way. It replaces
-            max_positives, num_negatives and logit_correction.
-        requests: Which rows of W a client gets: "sampled", those of S_k; "union", those
-            that any client of the cohort asks for; "all". The model is the same.
-        with_positives: Whether a client's argument has "positives", int32[|P_k|], too:
-            its distinct labels. Its data are then read once, when it trains; else
-            twice, for the labels first. (TFF selects rows for all clients at once, and
-            all must have drawn by then.)
+        builder: A builder of S_k that replaces the method's, max_positives,
+            num_negatives and logit_correction.
+        requests: The rows of W that a client gets: "sampled", those of S_k; "union",
+            those that any client of the cohort asks for; "all". The resulting model is
+            the same.
+        with_positives: Whether a client's argument also has "positives", int32[|P_k|]:
+            its distinct labels. Its data are then read once, to train; else also
+            before, for the labels. (TFF selects rows for all clients at once, after all
+            have drawn.)
     """
 
     max_positives: int | None = None
@@ -54,11 +55,11 @@ class ClassSets:
         if self.builder is not None and self.num_negatives:
             raise ValueError(
                 f"num_negatives={self.num_negatives} has no meaning with a builder, "
-                "which draws them."
+                "which draws the negatives."
             )
 
     def builder_of(self, method: str, num_classes: int) -> class_sets.ClassSetBuilder:
-        """Returns how clients arrive at S_k in one of `fedss.METHODS`, of n classes.
+        """Returns the class set builder of one of `fedss.METHODS`, for n classes.
 
         Raises:
             ValueError: If the settings do not suit the method or n.
@@ -94,25 +95,26 @@ class ClassSets:
 
 @dataclasses.dataclass(frozen=True)
 class ClientTraining:
-    """How a client trains (Algorithm 1, lines 8-11).
+    """Settings of a client's training (Algorithm 1, lines 8-11).
 
     Attributes:
-        optimizer: Of TFF; by default SGD with learning rate eta = 0.01 (A.2). Its state
-            is reset in every round. On GPUs one by `over_one_vector` is faster.
-        batch_size: The mini-batch b (A.2: 32). A last short batch is a step too.
+        optimizer: A TFF optimizer; by default SGD with learning rate eta = 0.01 (A.2).
+            Its state is reset in every round. On GPUs one by `over_one_vector` is
+            faster.
+        batch_size: The mini-batch b (A.2: 32). A last short batch is also a step.
         num_epochs: Passes over the local data (A.2: 1).
         logit_scale: The fixed scale of the cosine logits (A.2: 20).
         loss_fn: (logits float32[b, L], targets int32[b], `class_sets.ClassSet`) ->
-            float32[b], in place of the method's loss. Targets are positions in S_k; the
-            logits are not corrected yet.
+            float32[b], which replaces the method's loss. Targets are positions in S_k;
+            the logits are uncorrected.
         use_xla: Whether XLA compiles a step. A last short batch is then padded, and the
             padding does not count.
-        image_dtype: Of the images in the data; phi gets float32.
-        learning_rate_fn: Gives the optimizer another learning rate in each round, as
-            in `tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule`:
-            a function in TensorFlow from the round, int32[] counted from 0.
-        proximal: mu of FedProx (Li et al., 2020, Eq. 2): a client's loss has mu / 2
-            |theta - theta_0|^2 more, over phi and its rows of W.
+        image_dtype: Dtype of the images in the data; phi gets float32.
+        learning_rate_fn: Sets the optimizer's learning rate in each round, as in
+            `tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule`: a
+            function in TensorFlow from the round, int32[] counted from 0.
+        proximal: mu of FedProx (Li et al., 2020, Eq. 2): adds mu / 2 |theta -
+            theta_0|^2 to a client's loss, over phi and its rows of W.
     """
 
     optimizer: Optimizer = dataclasses.field(
@@ -144,32 +146,32 @@ class ClientTraining:
 
 @dataclasses.dataclass(frozen=True)
 class ServerUpdate:
-    """How the clients' deltas become the next model (Algorithm 1, lines 12-13).
+    """Settings of the server's update (Algorithm 1, lines 12-13).
 
     Attributes:
-        optimizer: Of TFF; by default `build_sparse_sgdm` with learning rate alpha = 1.0
-            and momentum 0.9 (A.2). It gets the gradient of W as `tf.IndexedSlices` (of
-            which TFF's optimizers make a dense one), that of FullSoftmax as a tensor.
+        optimizer: A TFF optimizer; by default `build_sparse_sgdm` with learning rate
+            alpha = 1.0 and momentum 0.9 (A.2). It gets the gradient of W as
+            `tf.IndexedSlices` (of which TFF's optimizers make a dense one), that of
+            FullSoftmax as a tensor.
         phi_aggregator: A factory of `tff.aggregators` for the clients' deltas of phi,
             a tuple of tensors: robust, secure, compressed, private; by default the mean
             of line 12. An unweighted one needs `client_weighting="uniform"`.
         rows_aggregator: The same for the deltas of W's rows: a factory over
-            `aggregation.SparseRows`, whose result is another one or a dense matrix;
-            by default `aggregation.SparseRowsFactory`. One of TFF's goes into an
-            adapter of the module `adapters`, which says which suits which. For
-            FullSoftmax a factory of TFF's as it is, over float32[n, d].
-        joint_aggregator: In place of both, where they must be seen as one (by a norm
-            above all): a factory over `aggregation.ModelDelta`, such as
-            `user_level_dp.PrivateMeanFactory` or one of `adapters`. For FullSoftmax
-            a factory of TFF's as it is.
+            `aggregation.SparseRows`, whose result is another one or a dense matrix; by
+            default `aggregation.SparseRowsFactory`. A TFF factory needs an adapter, see
+            the module `adapters`. For FullSoftmax it is a plain TFF factory over
+            float32[n, d].
+        joint_aggregator: Replaces both where phi and W need one norm: a factory over
+            `aggregation.ModelDelta`, such as `user_level_dp.PrivateMeanFactory` or one
+            of `adapters`. For FullSoftmax a plain TFF factory.
         client_weighting: The weight of a client in line 12: "num_examples" is n_k;
-            "uniform" 1; those of `tff.learning.ClientWeighting` are the same; or a
-            function from n_k, float32[] and positive, to a weight of at least 0. A
-            client without examples, or whose update is rejected, has weight 0 (to an
-            unweighted factory it gives zeros).
-        after_step: Maps W, float32[n, d], to the W that ends the round, and to scalars
-            by name for the metrics: a server regularization, as FedAwS has one.
-        learning_rate_fn: As of `ClientTraining`, for this optimizer.
+            "uniform" 1; the members of `tff.learning.ClientWeighting` are the same; or
+            a function from n_k, float32[] and positive, to a weight of at least 0. A
+            client without examples, or with a rejected update, has weight 0 (in an
+            unweighted factory, zero values).
+        after_step: Maps W, float32[n, d], to the round's final W and scalar metrics by
+            name: a server regularization, such as FedAwS's.
+        learning_rate_fn: As in `ClientTraining`, for this optimizer.
     """
 
     optimizer: Optimizer = dataclasses.field(
@@ -203,6 +205,6 @@ class ServerUpdate:
             ):
                 inner = getattr(factory, "inner", factory)
                 raise ValueError(
-                    f"{name} is a {type(inner).__name__}, which knows no weights: "
-                    'give client_weighting="uniform", too.'
+                    f"{name} is a {type(inner).__name__}, which ignores weights: "
+                    'also give client_weighting="uniform".'
                 )

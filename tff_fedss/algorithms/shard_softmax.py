@@ -1,10 +1,10 @@
 """One device's part of Partial FC's model-parallel softmax.
 
 The softmax over all shards' rows is exact: each device finds the maximum and the sum of
-exponentials of its own logits, both are all-reduced, and each device then has all that
-the gradient of its rows needs. Rows are taken in chunks. The exponentials of the first
-chunks are kept for the gradient, as many as `_KEPT_BYTES` has room for; those of others
-are computed twice, so that the memory of a step is bounded, however large the sample.
+exponentials of its own logits, both are all-reduced, and each device can then compute
+the gradient of its rows. Rows are taken in chunks. The exponentials of the first chunks
+are kept for the gradient, up to `_KEPT_BYTES`; the others are computed twice, so that
+the memory of a step is bounded for any sample size.
 """
 
 from collections.abc import Callable
@@ -15,22 +15,22 @@ import tensorflow as tf
 from tff_fedss import losses, models
 from tff_fedss.samplers import ShardSample
 
-# Rows of a chunk. On 2 cores, at d = 64 and 64 examples, what it works on then fits in
-# the cores' caches.
+# Rows of a chunk. On 2 cores, at d = 64 and 64 examples, its working set fits in the
+# cores' caches.
 _CHUNK_ROWS = 8192
-# Of exponentials, on a device. At 64 examples that is every row of 262,144.
+# Bytes of exponentials on a device: all 262,144 rows at 64 examples.
 _KEPT_BYTES = 64 << 20
-# Below every logit, and finite: a shard without rows then adds exactly nothing.
+# Below every logit and finite, so that a shard without rows adds exactly 0.
 _LOWEST = -1e30
 
 
 class KeptExponentials(NamedTuple):
-    """exp(o - maxima) of a shard's negatives, by chunk: `descend` need not repeat it.
+    """exp(o - maxima) of a shard's negatives, by chunk, so that `descend` can reuse it.
 
     Attributes:
         values: float32[examples, rows] of each chunk; [0, 0] of those not kept.
         maxima: float32[examples] of each chunk, subtracted from its logits.
-        num_chunks: int32[], how many are kept: the first ones.
+        num_chunks: int32[], the number of chunks kept, the first ones.
     """
 
     values: tf.TensorArray
@@ -39,17 +39,17 @@ class KeptExponentials(NamedTuple):
 
 
 class ShardSoftmax:
-    """The rows of W on one device, their momentum, and what a step does to them.
+    """The rows of W on one device, their momentum and their update.
 
     Args:
         weights: float32[rows, d], a shard of W.
-        momentums: float32[rows, d], what the optimizer remembers of it.
-        margin: Of the targets; its scale is that of all logits.
-        learning_rate: Of SGD.
-        momentum: Of SGD: m <- momentum m + g, w <- w - learning_rate m, on the rows of
-            a sample alone. The others' momentum does not fade meanwhile.
-        weight_decay: Times w, it is added to g, of the sample alone. How long a row is
-            matters only for how fast it turns.
+        momentums: float32[rows, d], the momentum of each row.
+        margin: Margin of the targets, with the scale of all logits.
+        learning_rate: Learning rate of SGD.
+        momentum: Momentum of SGD: m <- momentum m + g, w <- w - learning_rate m, on
+            sampled rows only. The momentum of the others does not decay.
+        weight_decay: Times w, it is added to g, for sampled rows only. A row's length
+            matters only for how fast its direction changes.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ShardSoftmax:
 
         Args:
             features: float32[examples, d], of length 1.
-            sample: Its `labels` count, whether they were drawn or not.
+            sample: The sample; its `labels` count also if they were not drawn.
 
         Returns:
             float32[examples].
@@ -92,14 +92,14 @@ class ShardSoftmax:
         Args:
             features: float32[examples, d], of length 1.
             target_logits: float32[examples], with their margin.
-            sample: Which rows.
+            sample: The sampled rows.
 
         Returns:
             float32[examples] each, a maximum of -1e30 and a sum of 0 without rows; and
-            what `descend` takes of it.
+            the `kept` of `descend`.
         """
         num_chunks = -(-tf.size(sample.negatives) // _CHUNK_ROWS)
-        # Not in a division by 0, should there be no example.
+        # Avoids a division by 0 without examples.
         chunk_bytes = 4 * _CHUNK_ROWS * tf.maximum(tf.size(target_logits), 1)
         num_kept = tf.minimum(num_chunks, _KEPT_BYTES // chunk_bytes)
         arrays = [
@@ -156,13 +156,13 @@ class ShardSoftmax:
             target_slopes: float32[examples], their derivatives by the cosines.
             log_partition: float32[examples], log Z over all shards.
             example_weights: float32[examples], a >= 0.
-            sample: Which rows.
+            sample: The sampled rows.
             kept: From `partition`.
 
         Returns:
-            float32[examples, d], the part of the gradient that is due to this shard.
+            float32[examples, d], this shard's part of the gradient.
         """
-        # exp(o - shift) = a p; of an example that does not count, exp(-inf).
+        # exp(o - shift) = a p; exp(-inf) for an example that does not count.
         shift = log_partition - tf.math.log(example_weights)
         shift = tf.where(example_weights > 0, shift, float("inf"))
         ones = tf.ones_like(shift)
@@ -213,14 +213,14 @@ class ShardSoftmax:
         factors: tf.Tensor,
         features: tf.Tensor,
     ) -> tf.Tensor:
-        """Takes a step on some rows, of distinct ids.
+        """Takes a step on rows with distinct ids.
 
         Args:
             ids: int32[N].
-            weights: float32[N, d], the rows as they are.
-            slopes: float32[examples, N]; times the factors, these are the derivatives
-                of the loss by the cosines.
-            factors: float32[examples]. It takes less to multiply what has few entries.
+            weights: float32[N, d], the rows before the step.
+            slopes: float32[examples, N]; times the factors, the derivatives of the loss
+                by the cosines.
+            factors: float32[examples], multiplied into the smaller of two arrays.
             features: float32[examples, d].
 
         Returns:
@@ -230,7 +230,7 @@ class ShardSoftmax:
         factors = factors[:, tf.newaxis]
         gradient = factors * tf.matmul(slopes, rows)
         by_unit = tf.matmul(slopes, factors * features, transpose_a=True)
-        # Of w / |w|: what points along w does not turn it.
+        # The gradient of w / |w|: the component along w does not change the direction.
         along = tf.reduce_sum(rows * by_unit, 1, keepdims=True)
         by_row = inverse_norms * (by_unit - along * rows)
         if self._weight_decay:
@@ -250,7 +250,7 @@ def _unit(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _is_target(sample: ShardSample) -> tf.Tensor:
-    """bool[examples, P]: which of the positives is the example's own class."""
+    """Returns which of the positives is each example's class, bool[examples, P]."""
     places = tf.range(tf.size(sample.positives))
     return tf.equal(sample.targets[:, tf.newaxis], places)
 
@@ -261,7 +261,7 @@ def _accumulate(
     """Adds logits [examples, N] to a running maximum and sum of exponentials.
 
     Returns:
-        These two, and the exponentials, [examples, N].
+        The new maximum and sum, and the exponentials, [examples, N].
     """
     new = tf.maximum(highest, tf.reduce_max(logits, 1))
     exponentials = tf.exp(logits - new[:, tf.newaxis])
@@ -272,7 +272,7 @@ def _accumulate(
 def _over_chunks(
     ids: tf.Tensor, body: Callable[[tf.Tensor, tf.Tensor, Any], Any], sums: Any
 ) -> Any:
-    """Folds a function of a chunk's number and ids over chunks, one at a time."""
+    """Folds a function of a chunk's number and ids over the chunks, one at a time."""
     size = tf.size(ids)
 
     def step(chunk, sums):
@@ -283,7 +283,7 @@ def _over_chunks(
         lambda chunk, sums: chunk * _CHUNK_ROWS < size,
         step,
         (tf.constant(0), sums),
-        # Otherwise ten chunks are in memory at once.
+        # The default would keep ten chunks in memory.
         parallel_iterations=1,
     )
     return sums

@@ -1,11 +1,10 @@
-"""User-level differential privacy of a round's mean delta, of phi and W as one vector.
+"""User-level differential privacy of a round's mean delta of phi and W.
 
-A client's update is ONE vector, (delta phi, delta W_{S_k}): it is clipped to norm C as
-such, summed at uniform weights, and divided by K, which is no client's secret. Gaussian
-noise is added to phi and to ALL rows of W, also those that no client of the round has
-asked for. Noise on the rows that were asked for would be no protection: a client that
-holds a class nobody else holds would make its row move at all, and adding or removing
-that client would be seen with certainty, at any epsilon and whatever the noise.
+A client's update is ONE vector, (delta phi, delta W_{S_k}): it is clipped to norm C,
+summed with uniform weights, and divided by K, which is public. Gaussian noise is added
+to phi and to ALL rows of W, also those that no client of the round asked for. Noise on
+the requested rows alone would not protect: the row that only one client asks for would
+change only if that client takes part, whatever the noise.
 
 - Independent noise in each round (DP-FedAvg): McMahan, Ramage, Talwar, Zhang, "Learning
   Differentially Private Recurrent Language Models", ICLR 2018, Algorithm 1.
@@ -15,13 +14,14 @@ that client would be seen with certainty, at any epsilon and whatever the noise.
 - The clip follows a quantile of the norms: Andrew, Thakkar, McMahan, Ramaswamy,
   "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021, Algorithm 1.
 
-`tff_fedss.privacy.accounting` has the epsilon. It is that of the models that leave the
-server: the server itself sees requests and updates. The noise is drawn from a seed, so
-that a resumed run ends in the same bytes: whoever knows the seed can take it off again.
+`tff_fedss.privacy.accounting` computes the epsilon. It holds for the models that leave
+the server; the server itself sees requests and updates. The noise is drawn from a seed,
+so that a resumed run ends in the same bytes; anyone who knows the seed can subtract the
+noise.
 
-TFF's `DifferentiallyPrivateFactory` does the same through `adapters.NoisedRowsFactory`,
-but for the seed, which its Gaussian noise does not know. The trees and the generator
-are TensorFlow Privacy's.
+TFF's `DifferentiallyPrivateFactory` in `adapters.NoisedRowsFactory` does the same,
+except that its Gaussian noise has no seed. The trees and the generator are TensorFlow
+Privacy's.
 """
 
 import collections
@@ -44,14 +44,14 @@ class AdaptiveClip:
     """A clip that follows a quantile of the clients' norms, privately.
 
     C <- C exp(-rate (b - quantile)) after each round, where b is the share of clients
-    whose norm is at most C, with noise of its own on their number (Andrew et al.,
+    whose norm is at most C, with separate noise on their number (Andrew et al.,
     Algorithm 1).
 
     Attributes:
         quantile: gamma, of the norms; in [0, 1].
         learning_rate: eta_C, at least 0.
-        count_stddev: sigma_b, of the noise on the number of clients; None: K / 20, or
-            none if there is no noise at all.
+        count_stddev: sigma_b of the noise on the number of clients; None: K / 20, or 0
+            if the noise multiplier is 0.
     """
 
     quantile: float = 0.5
@@ -60,14 +60,14 @@ class AdaptiveClip:
 
 
 class State(NamedTuple):
-    """Between two rounds.
+    """The aggregator's state between two rounds.
 
     Attributes:
         clip: float32[], C of the next round.
-        estimate: float32[], what the quantile is taken to be. The clip is this one, but
-            for a tree, where it becomes it when the tree restarts.
-        num_rounds: int32[], how many are done.
-        noise: The seeds of what comes, and the nodes of the tree that count on.
+        estimate: float32[], the estimate of the quantile. The clip equals it; with a
+            tree it is set to it when the tree restarts.
+        num_rounds: int32[], the number of completed rounds.
+        noise: The generator's state, and the nodes of the tree.
     """
 
     clip: Any
@@ -77,7 +77,7 @@ class State(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """What a client sends: its clipped delta, and whether it was below the estimate."""
+    """A client's clipped delta, and whether its norm was below the estimate."""
 
     phi: Any
     w: Any
@@ -86,36 +86,36 @@ class _Record(NamedTuple):
 
 
 class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
-    """The mean delta of phi and W with user-level differential privacy.
+    """Aggregates the mean delta of phi and W with user-level differential privacy.
 
-    With independent noise this is DP-FedAvg, with that of a tree (`restart_every`)
+    With independent noise this is DP-FedAvg, with a tree's noise (`restart_every`)
     DP-FTRL.
 
-    A `joint_aggregator` of `ServerUpdate`, with `client_weighting="uniform"`:
+    It is a `joint_aggregator` of `ServerUpdate`, with `client_weighting="uniform"`:
 
         sum_k min(1, C / |delta_k|) delta_k / K + N(0, (z C / K)^2 I)
 
-    Each client sends its sparse rows, as without it; the server's result is a dense
-    [n, d] (or stays sparse, where z is 0 and no noise has to be added).
+    Clients send sparse rows, as without it; the server's result is a dense [n, d] (or
+    sparse, if z is 0).
 
-    Its measurements: dp/clip, the C of the round; dp/clipped_share, that of its clients
-    whose update was longer. The latter is exact, so that it is not private, like
-    the loss and all other metrics of a round.
+    It measures dp/clip, the C of the round, and dp/clipped_share, the share of clients
+    whose update was longer. The share is exact and thus not private, like the loss and
+    all other metrics of a round.
 
     Args:
         num_classes: n.
-        clients_per_round: K: the fixed number of clients of a round or, where it is
-            random, its expectation. What sums are divided by, whoever came.
+        clients_per_round: K: the fixed number of clients of a round or, if it is
+            random, its expectation. Sums are divided by it, however many clients came.
         noise_multiplier: z, the standard deviation of the noise on the sum (in a tree:
-            on a node) by the clip; at least 0. It is that of all that a round releases,
-            which includes what an adaptive clip follows: the noise on the deltas is
-            then larger, z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2).
-        clip: C, or the first one, of the norm of (delta phi, delta W). Positive.
-        seed: Of the noise; a secret, if the noise is to protect anybody. Another one
-            for each run of which anything is published: equal noise can be subtracted.
-        adaptive_clip: How the clip changes; None: not at all.
-        restart_every: The noise is that of a tree over so many rounds, after which a
-            new one begins; None: independent in each round.
+            on a node) over the clip; at least 0. It covers all that a round releases.
+            An adaptive clip also releases a count, so the noise on the deltas is then
+            larger, z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2).
+        clip: C, or its first value: the largest norm of (delta phi, delta W). Positive.
+        seed: Seed of the noise. Keep it secret, and use another one for each run that
+            is published: equal noise can be subtracted.
+        adaptive_clip: How the clip changes; None: it is fixed.
+        restart_every: Number of rounds of a noise tree, after which a new one begins;
+            None: independent noise in each round.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -154,8 +154,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process over `aggregation.ModelDelta`; padded rows are zero.
 
-        Its result is another; its w is dense, or `SparseRows` as well if there is no
-        noise.
+        Its result is a `ModelDelta` whose w is dense, or `SparseRows` without noise.
         """
         is_sparse = isinstance(value_type.w, tff.StructType)
         noise = self._noise(value_type)
@@ -235,7 +234,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         return tff.templates.AggregationProcess(initialize, next_round)
 
     def _noise(self, value_type: tff.Type) -> Any:
-        """Makes the noise of phi, all of W and the count; None: there is none."""
+        """Makes the noise of phi, all of W and the count; None: no noise."""
         if not self._delta_multiplier:
             return None
         w_type = value_type.w
@@ -253,9 +252,9 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     def _finish(
         self, noise: Any, state: State, phi_sum: Any, w_sum: Any, count: tf.Tensor
     ) -> tuple[State, aggregation.ModelDelta, tf.Tensor]:
-        """Does the server's part: from sums to the mean with noise, and the next clip.
+        """Computes the noisy mean and the next clip from the sums, on the server.
 
-        W's sum may be `SparseRows`, divided by K already. The count is the sum of 1/2
+        W's sum may be `SparseRows`, already divided by K. The count is the sum of 1/2
         for each client below the estimate, and -1/2 for others.
 
         Returns:
@@ -315,10 +314,11 @@ def _split(
     adaptive_clip: AdaptiveClip | None,
     clients_per_round: float,
 ) -> tuple[float, float]:
-    """Shares the noise out between the deltas and the number of clients below.
+    """Splits the noise between the deltas and the number of clients below the clip.
 
     Returns:
-        z_delta, by the clip, and sigma_b, in clients (Andrew et al., Theorem 1).
+        z_delta, a multiple of the clip, and sigma_b, in clients (Andrew et al., Theorem
+        1).
     """
     if adaptive_clip is None:
         return noise_multiplier, 0.0
@@ -332,8 +332,8 @@ def _split(
     if noise_multiplier >= 2 * count_stddev:
         raise ValueError(
             f"noise_multiplier={noise_multiplier} leaves nothing for the deltas: the "
-            f"number of clients below the clip has noise of count_stddev="
-            f"{count_stddev:g} only, and twice that must be more. Take more clients a "
+            f"noise on the number of clients below the clip, count_stddev="
+            f"{count_stddev:g}, must be more than half of it. Take more clients a "
             "round, or a larger count_stddev."
         )
     return (noise_multiplier**-2 - (2 * count_stddev) ** -2) ** -0.5, count_stddev

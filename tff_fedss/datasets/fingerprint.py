@@ -51,7 +51,7 @@ def sample(sizes: np.ndarray) -> np.ndarray:
     """Returns the positions of the images whose contents are to be digested.
 
     Args:
-        sizes: Of all images in bytes, int64[N].
+        sizes: Sizes of all images in bytes, int64[N].
     """
     if sizes.sum() <= MAX_BYTES:
         return np.arange(len(sizes))

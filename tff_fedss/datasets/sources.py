@@ -78,7 +78,7 @@ class Source(abc.ABC):
         path: The folder or archive.
         names: Paths below it, with slashes, ascending; no hidden ones.
         folders: Paths of the folders in it, as far as it lists them, ascending.
-        sizes: Of the files in bytes, int64[files].
+        sizes: Sizes of the files in bytes, int64[files].
         stamps: Tell whether a file has changed, int64[files]: its time of change, or a
             checksum that the archive keeps.
     """
@@ -403,7 +403,7 @@ def kept(
 
     Args:
         kind: What they are made of and for.
-        names: Of the files.
+        names: Names of the files.
         states: By which it is known that one has changed, int64[..., 2].
         make: Makes the arrays.
         cache_dir: The folder; by default `default_cache_dir()`. If nothing can be

@@ -37,8 +37,8 @@ class Rows:
     """Rows of an index by their use; no row has two.
 
     Attributes:
-        train: Of training, ascending, int64.
-        test: Of the test, ascending, int64.
+        train: Rows of training, ascending, int64.
+        test: Rows of the test, ascending, int64.
         public: All images of the public classes, ascending, int64.
         test_is_unseen: Whether no class of the test is one of the training.
         note: What was decided, for a person.
@@ -70,7 +70,7 @@ def hold_out(
             test). "images": a share of every class. "classes": all images of a share of
             the classes. "clients": all images of a share of the clients. None: "given"
             if there is one, else "images", or "classes" for unseen ones.
-        share: Of what is held out, in (0, 1).
+        share: Share of what is held out, in (0, 1).
         num_public_classes: How many other classes are public.
         rng: Where the draws come from.
 
@@ -134,7 +134,7 @@ def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """Numbers the classes of some rows from 0 on.
 
     Args:
-        labels: Of all rows, int[N].
+        labels: Labels of all rows, int[N].
         rows: Some of them.
 
     Returns:
@@ -219,8 +219,8 @@ def choose_validation(
 
     Args:
         num_clients: K.
-        share: Of the clients, in [0, 1), rounded to a number of clients; above 0, to
-            one or more.
+        share: Share of the clients, in [0, 1), rounded to a number of clients; above 0,
+            to one or more.
         rng: Where they are drawn from; nothing is drawn for a share of 0.
 
     Returns:
@@ -262,7 +262,7 @@ def hold_out_clients(
 
     Args:
         dataset: With all clients.
-        validation_share: Of the clients; 0: the data set stays what it is.
+        validation_share: Share of the clients; 0: the data set stays what it is.
         on_validation: Whether the images of these clients replace the test,
             which nothing looks at then. Images of classes that no other client has are
             left out, since nobody can learn to classify them. Where the test is of

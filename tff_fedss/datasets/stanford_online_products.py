@@ -186,7 +186,7 @@ def read_train_listing(data_dir: str | os.PathLike) -> Listing:
     """Reads and checks Ebay_train.txt alone; needs no image.
 
     Args:
-        data_dir: As for `load`; Ebay_train.txt of the unpacked folder is enough.
+        data_dir: See `load`; Ebay_train.txt of the unpacked folder is enough.
     """
     return _read_train(_open(data_dir))
 

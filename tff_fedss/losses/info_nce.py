@@ -57,7 +57,7 @@ def info_nce_loss(
     Args:
         positive_logits: float32[queries], q.k+ over the temperature.
         queue_logits: float32[queries, K], q.k_i over the temperature.
-        gamma: Of the focal loss, at least 0; 0 is cross-entropy (Eq. 1, 5 and 6).
+        gamma: Gamma of the focal loss, at least 0; 0 is cross-entropy (Eq. 1, 5 and 6).
         form: One of `INFO_NCE_FORMS`.
         is_same_cluster: bool[queries, K], the keys k_m of Eq. 5 and 6. The plain form
             takes none.

@@ -29,7 +29,7 @@ class Margin(NamedTuple):
     """A margin and the scale of the logits.
 
     Attributes:
-        kind: Of `MARGINS`.
+        kind: One of `MARGINS`.
         scale: s.
         size: The margin, in radians for arcface; of no effect for none.
     """

@@ -73,10 +73,10 @@ def spreadout_loss_and_gradient(
     On 2 busy cores, n = 100,000, d = 64 and k = 10 took 67 seconds and 630 MB.
 
     Args:
-        classifier: As in `spreadout_loss`.
-        margin: As in `spreadout_loss`.
-        num_neighbors: As in `spreadout_loss`.
-        block_size: As in `spreadout_loss`; the result does not depend on it.
+        classifier: See `spreadout_loss`.
+        margin: See `spreadout_loss`.
+        num_neighbors: See `spreadout_loss`.
+        block_size: See `spreadout_loss`; the result does not depend on it.
 
     Returns:
         The loss, a scalar, and its gradient, [n, d], in the dtype of W.

@@ -22,7 +22,8 @@ class Protocol(NamedTuple):
             those of FullSoftmax get all of them unasked.
         requests: "sampled", "union" or "all", see `algorithms.build_fedss`.
         aggregation: One of `AGGREGATIONS`.
-        threshold: Of secure aggregation: rows with fewer contributors are dropped.
+        threshold: Threshold of secure aggregation: rows with fewer contributors are
+            dropped.
     """
 
     asks_by_id: bool = True

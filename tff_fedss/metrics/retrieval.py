@@ -222,10 +222,10 @@ def average_precision_at_r(
     """Computes the term of each query in `map_at_r`.
 
     Args:
-        features: As in `map_at_r`.
-        labels: As in `map_at_r`.
-        r: As in `map_at_r`.
-        block_size: As in `map_at_r`.
+        features: See `map_at_r`.
+        labels: See `map_at_r`.
+        r: See `map_at_r`.
+        block_size: See `map_at_r`.
 
     Returns:
         float64[images]: for each query 1/R sum_{i <= R} P(i), where P(i) is the
@@ -311,7 +311,7 @@ def retrieval_scores(
         features: [images, d] of a floating type, of any lengths.
         labels: [images], integers.
         r: R of MAP@R and of the recall, positive.
-        search: Of the neighbours, see `metrics.search_for`.
+        search: The search of the neighbours, see `metrics.search_for`.
         progressed: Called with the number of queries that have just been searched for.
 
     Raises:

@@ -37,7 +37,7 @@ def draw_pairs(labels: np.ndarray, num_pairs: int, seed: int) -> Pairs:
     Args:
         labels: int[images].
         num_pairs: How many, rounded up to an even number.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Raises:
         ValueError: If no identity has two images, or all have the same identity.

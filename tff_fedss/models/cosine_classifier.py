@@ -115,7 +115,7 @@ class ShardedMatrix:
 
         Args:
             stddev: Their standard deviation.
-            seed: Of the draws.
+            seed: Seed of the draws.
         """
         for i, first in enumerate(range(0, self.shape[0], _BLOCK_ROWS)):
             rows = tf.random.stateless_normal(

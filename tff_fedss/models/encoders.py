@@ -34,7 +34,7 @@ class LstmEncoder:
             embedding_dim: d, of h.
             batch_size: How many texts go side by side.
             num_units: The width of the word embedding and of the LSTM.
-            seed: Of the weights.
+            seed: Seed of the weights.
         """
         glorot = tf.keras.initializers.GlorotUniform
         self._words = tf.Variable(
@@ -92,7 +92,7 @@ class SparseEncoder:
     Args:
         num_features: v.
         embedding_dim: d.
-        seed: Of the weights.
+        seed: Seed of the weights.
     """
 
     initial_carry = ()

@@ -124,7 +124,7 @@ def save_encoder(
     interpreter in the `tensorflow` package): antialiasing is none of TFLite's.
 
     Args:
-        phi: As for `with_input_and_length`.
+        phi: See `with_input_and_length`.
         image_input: The preprocessing.
         path: A file, or the folder of a SavedModel. An encoder that is there already is
             replaced; another folder is not.

@@ -31,7 +31,7 @@ class CountedDropout(tf.keras.layers.Layer):
 
     Args:
         rate: The share that is dropped in training, in [0, 1).
-        seed: Of the masks.
+        seed: Seed of the masks.
         **kwargs: For Keras.
     """
 
@@ -106,11 +106,12 @@ class Layers:
         """Sets the seed and the kinds of layers.
 
         Args:
-            seed: Of all of them.
+            seed: Seed of all of them.
             seeds_per_network: How many seeds of layers lie between those of two
                 networks. The initial values follow from it: never change it.
             normalization: Makes such a layer of a `name`.
-            conv_initializer: Of convolutions, from a `seed`. By default He et al.'s.
+            conv_initializer: Initializer of convolutions, from a `seed`. By default He
+                et al.'s.
         """
         self._seeds: Iterator[int] = itertools.count(seeds_per_network * seed)
         self._names = LayerNames()

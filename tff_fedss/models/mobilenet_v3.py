@@ -77,8 +77,8 @@ def mobilenet_v3(
         alpha: The width multiplier: scales the channels of the blocks.
         normalization: "group"; or "batch" for Keras's own BatchNorms, which have no
             place on clients: to pretrain with, see `load_pretrained`.
-        seed: Of the initial weights, which follow Keras's initializers: same seed, same
-            weights, eagerly and inside a `tf.Graph`.
+        seed: Seed of the initial weights, which follow Keras's initializers: same seed,
+            same weights, eagerly and inside a `tf.Graph`.
 
     Returns:
         A Keras model from images [examples, height, width, channels] with values in

@@ -67,8 +67,9 @@ def resnet18(
 
     Args:
         image_shape: (height, width, channels).
-        num_outputs: Of the last layer: n as a classifier, d as an embedding network.
-        seed: Of the initial weights: same seed, same weights.
+        num_outputs: Size of the last layer: n as a classifier, d as an embedding
+            network.
+        seed: Seed of the initial weights: same seed, same weights.
 
     Returns:
         A Keras model from images [examples, height, width, channels] with values in
@@ -112,9 +113,10 @@ def wide_resnet(
 
     Args:
         image_shape: (height, width, channels).
-        num_outputs: Of the last layer: n as a classifier, d as an embedding network.
-        seed: Of the initial weights and of the dropout.
-        depth: Of the network; 6 k + 4.
+        num_outputs: Size of the last layer: n as a classifier, d as an embedding
+            network.
+        seed: Seed of the initial weights and of the dropout.
+        depth: Depth of the network; 6 k + 4.
         widening: k of the paper.
         dropout: The rate.
 
@@ -169,7 +171,7 @@ def small_cnn(
     Args:
         image_shape: (height, width, channels).
         embedding_dim: d, the length of the embedding.
-        seed: Of the initial weights: same seed, same weights.
+        seed: Seed of the initial weights: same seed, same weights.
 
     Returns:
         A Keras model from images [examples, height, width, channels] with values in
@@ -202,7 +204,7 @@ def mlp(
     Args:
         example_shape: (v,).
         embedding_dim: d, the length of the embedding.
-        seed: Of the initial weights: same seed, same weights.
+        seed: Seed of the initial weights: same seed, same weights.
         num_units: The width of the hidden layer.
 
     Returns:

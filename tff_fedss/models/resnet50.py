@@ -49,7 +49,7 @@ def resnet50(
             parts of a batch, see `SplitBatchNormalization`; or "group": GroupNorm with
             32 groups (Wu and He, 2018), which knows nothing of the other images of a
             batch.
-        seed: Of the initial weights: same seed, same weights.
+        seed: Seed of the initial weights: same seed, same weights.
 
     Returns:
         A Keras model from images [examples, height, width, channels] with values in
@@ -94,8 +94,8 @@ def with_projection_head(
 
     Args:
         backbone: From images to float32[examples, features].
-        embedding_dim: Of what queries and keys are compared in; 128 in MoCo.
-        seed: Of the initial weights of the head: same seed, same weights.
+        embedding_dim: Dimension of what queries and keys are compared in; 128 in MoCo.
+        seed: Seed of the initial weights of the head: same seed, same weights.
 
     Returns:
         A Keras model from images to float32[examples, embedding_dim], of any length. It

@@ -69,7 +69,7 @@ class ClusterContext(tff.framework.SyncContext):
             gpus_per_actor: How many GPUs an actor has; by default 1 if the cluster has
                 any; 0: clients train on CPUs.
             clients_per_gpu: How many clients train on a GPU at once.
-            deterministic: As of `configure_gpus`, for the actors.
+            deterministic: See `configure_gpus`, for the actors.
             tf32: As of `configure_gpus`, for the actors. (mixed_precision is that of
                 the process that builds the computations.)
             packages: Those that all machines must have in the same version.
@@ -112,7 +112,7 @@ class ClusterContext(tff.framework.SyncContext):
                 fingerprint. Must be picklable.
             client_fn: Makes a client's argument here, such as `Task.client`, for
                 actors that cannot read the data, or have others.
-            fingerprint: Of the data here.
+            fingerprint: Fingerprint of the data here.
 
         Returns:
             What takes the same arguments, and gives what stands for a client's value.

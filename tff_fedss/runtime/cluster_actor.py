@@ -39,7 +39,7 @@ class Started(NamedTuple):
     """What an actor says of itself.
 
     Attributes:
-        pid: Of its process.
+        pid: Process id of its process.
         reads_clients: Whether it has the data of the clients.
         why_not: The reason if it has not, in a line.
     """
@@ -96,7 +96,7 @@ class Actor:
         Args:
             on_gpu: Whether Ray has given it a GPU, or several.
             clients_at_once: How many clients train at once, on each GPU or in all.
-            precision: Of `configure_gpus`: deterministic and tf32.
+            precision: Precision of `configure_gpus`: deterministic and tf32.
         """
         with contextlib.suppress(PermissionError):
             # Without `./run.sh`, Ray has it give way to everything else.
@@ -168,8 +168,8 @@ class Actor:
         """Does what clients do with what the server has sent.
 
         Args:
-            key: As for `prepare`.
-            pieces: As for `prepare`.
+            key: See `prepare`.
+            pieces: See `prepare`.
             part: The clients. If this actor has not prepared them, it does so now.
             broadcasts: What all clients get, frozen.
             rows: What each selection gives, for each client, frozen.

@@ -177,7 +177,7 @@ def remote(what: Any, node: str, cpus: float, gpus: float, **options: Any) -> An
         node: The id of the machine.
         cpus: How many CPUs it takes.
         gpus: How many GPUs it takes, and sees.
-        **options: Of `ray.remote`.
+        **options: Options of `ray.remote`.
     """
     import ray
     from ray.util import scheduling_strategies

@@ -41,7 +41,7 @@ class Member:
         node: The id of its machine.
         host: The name of it.
         cpus: How many of its CPUs the actor has.
-        pid: Of the actor's process there.
+        pid: Process id of the actor's process there.
         reads_clients: Whether it has the clients' data.
         running: What it is at work on, the oldest first.
         ping: What it has been asked to answer.

@@ -120,7 +120,7 @@ class Round:
             select: From a part's keys to its rows, frozen; None: it needs none.
             merge: Adds two sums.
             client_fn: Makes a client's data, to be sent.
-            number: Of the round; no two of a process are alike.
+            number: Number of the round; no two of a process are alike.
             traffic: What is sent is counted here.
         """
         import ray

@@ -31,11 +31,11 @@ class SamplerOptions(NamedTuple):
         num_classes: n.
         embedding_dim: d.
         scale: tau, of the logits (exp).
-        alpha: Of the quadratic kernel.
-        nu: Of the Gaussian kernel (rff).
+        alpha: alpha of the quadratic kernel.
+        nu: nu of the Gaussian kernel (rff).
         num_frequencies: D (rff).
         leaf_size: B, the classes in a bucket of a tree; None: the sampler's own.
-        seed: Of the random features (rff).
+        seed: Seed of the random features (rff).
     """
 
     num_classes: int

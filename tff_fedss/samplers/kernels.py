@@ -141,7 +141,7 @@ class RandomFourierKernel(Kernel):
             embedding_dim: d.
             num_frequencies: D; there are 2 D features.
             nu: As in the equation.
-            seed: Of the frequencies.
+            seed: Seed of the frequencies.
         """
         generator = np.random.Generator(np.random.Philox(seed))
         self.frequencies = (

@@ -132,7 +132,7 @@ class SharePace:
     takes everything soon after, so that lambda is best given by rank.
 
     Attributes:
-        share: Of the examples, in the first selection. From 1 on, all are taken.
+        share: Share of the examples, in the first selection. From 1 on, all are taken.
         share_growth: Added to it after every selection.
         diversity: The first gamma, in units of the loss.
         diversity_growth: beta_2, which gamma is multiplied by after every selection.
@@ -220,7 +220,7 @@ def build_index(
         labels: int32[N].
         num_classes: n.
         clusters_per_class: K.
-        seed: Of the initial centers.
+        seed: Seed of the initial centers.
 
     Returns:
         The index.
@@ -290,7 +290,7 @@ def draw_neighbourhood(
         losses: float[n K], L_I, see `cluster_losses`. All 0: any cluster may be seed.
         num_clusters: M; of other classes there must be M - 1.
         examples_per_cluster: D.
-        generator: Of the draws.
+        generator: Generator of the draws.
 
     Returns:
         The clusters int[M], seed first, and the examples int[M, D].

@@ -69,8 +69,8 @@ class ShardSampler:
             shard_bounds: int64[shards + 1], some of the bounds of strata.
             sample_rate: r, 0 < r <= 1.
             sampling: One of `SAMPLINGS`.
-            positives_cutoff: Of pprn, see above.
-            seed: Of the draws.
+            positives_cutoff: Cutoff of pprn, see above.
+            seed: Seed of the draws.
 
         Raises:
             ValueError: If a shard does not hold whole strata, or r or the sampling is

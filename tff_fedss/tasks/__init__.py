@@ -1,6 +1,6 @@
-"""Tasks: a data set, a model and a metric each, with the paper's hyper-parameters.
+"""Tasks: each has a data set, a model and a metric, with the paper's hyper-parameters.
 
-Begin with `task.Task`, which all share, and `federated`, the paper's own two.
+Begin with `task.Task`, the base class, and `federated`, the paper's two tasks.
 """
 
 from tff_fedss.tasks.central_images import (

@@ -13,17 +13,17 @@ from tff_fedss.datasets.central.labelled_images import LabelledImages
 from tff_fedss.datasets.central.public_images import PublicImages
 from tff_fedss.tasks.task import Task
 
-# Keeps the order of the images apart from the other draws of the same seed.
+# Separates the order of the images from other draws with the same seed.
 _STREAM = 3
 
 
 class LabelledClassification(Task):
-    """Images, a classifier of them, and its accuracy.
+    """Classification of labelled images: a classifier and its accuracy.
 
     Attributes:
         classifier_fn: Builds the classifier, from images in 0..255 to logits
             float32[examples, n], always with the same initial weights.
-        augmentation: What is done to training images.
+        augmentation: The augmentation of training images.
     """
 
     metric = "top1"
@@ -48,7 +48,7 @@ class LabelledClassification(Task):
         """Measures a classifier on the test images.
 
         Args:
-            weights: Its trainable and its other weights, as Keras orders them.
+            weights: Its trainable and its other weights, in Keras' order.
 
         Returns:
             top1, a share, and test_loss, the mean cross-entropy.
@@ -64,11 +64,11 @@ class LabelledClassification(Task):
 
 
 class Contrastive(Task):
-    """Two views of each image, a backbone, and the accuracy of a linear classifier.
+    """Contrastive learning: two views of each image, a backbone, and a linear probe.
 
     Attributes:
-        backbone_fn: Builds the network whose features are wanted.
-        steps_per_epoch: How many batches are an epoch.
+        backbone_fn: Builds the network whose features are evaluated.
+        steps_per_epoch: Number of batches in an epoch.
     """
 
     metric = "linear_accuracy"
@@ -86,13 +86,13 @@ class Contrastive(Task):
         """Builds the backbone that is measured.
 
         Args:
-            data: The labels serve the linear classifier, the purity of clusters, and
-                an oracle in their place.
-            backbone_fn: Builds a model from images of the size of `views` to float32[
-                examples, features].
+            data: The images. Labels are used for the linear probe, the purity of
+                clusters, and the oracle that replaces clusters.
+            backbone_fn: Builds a model from images of the size of `views` to
+                float32[examples, features].
             views: The augmentation; no larger than the images.
             batch_size: The mini-batch, at most the number of training images.
-            seed: Of the order and the views.
+            seed: Seed of the order and the views.
         """
         super().__init__(data)
         self.backbone_fn = backbone_fn
@@ -106,7 +106,7 @@ class Contrastive(Task):
     def batches(
         self, num_done: int
     ) -> Iterator[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-        """Yields query and key views of training images, and their labels."""
+        """Yields query and key views of training images, and the labels."""
         return iter(
             self._views.batches(
                 self.dataset.train_images,
@@ -120,10 +120,10 @@ class Contrastive(Task):
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Fits a linear classifier on the training features and tests it.
 
-        Features are those of the centre of each image, without augmentation.
+        Features are of the centre of each image, without augmentation.
 
         Args:
-            weights: Of the backbone.
+            weights: Weights of the backbone.
 
         Returns:
             `linear_accuracy`.
@@ -146,12 +146,12 @@ class Contrastive(Task):
 
 
 class Pretraining(Task):
-    """Public images, phi, and a linear probe of its features.
+    """Pretraining on public images: phi, and a linear probe of its features.
 
     Attributes:
         model_fn: Builds phi, always with the same initial weights.
-        steps_per_epoch: How many mini-batches are an epoch.
-        has_probe: Whether there are classes to try the features on.
+        steps_per_epoch: Number of mini-batches in an epoch.
+        has_probe: Whether there are classes for the probe.
     """
 
     metric = "probe_top1"
@@ -166,14 +166,14 @@ class Pretraining(Task):
         batch_size: int,
         seed: int,
     ):
-        """Keeps the data, the model and how they are gone through.
+        """Keeps the data, the model and the order of the data.
 
         Args:
             data: The images.
             model_fn: Builds phi: images [examples, h, w, c] to float32[examples, d].
-            augmentation: Of what is trained on.
+            augmentation: Augmentation of training images.
             batch_size: The mini-batch; the last one of an epoch may be shorter.
-            seed: Of the order of the images and of their augmentation.
+            seed: Seed of the order of the images and of their augmentation.
         """
         super().__init__(data)
         self.model_fn = model_fn
@@ -211,7 +211,7 @@ class Pretraining(Task):
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Fits a linear classifier to the features of classes that were not trained.
 
-        On every second image of each class; the others are its test.
+        It is fitted to every second image of each class and tested on the others.
 
         Args:
             weights: trainable = [*phi, W], and phi's other variables.

@@ -1,8 +1,8 @@
-"""Table of the data sets of federated experiments: how each is loaded, its settings.
+"""The table of data sets of federated experiments: how to load each, its settings.
 
 To add a data set, write a function that returns a `FederatedDataset`, and a line of
-`DATASETS`. The function's keywords are the options that a user has, on the command
-line, too: `--dataset=NAME:KEYWORD=VALUE,...`. See `DatasetSpec`.
+`DATASETS`. The function's keywords are the user's options, also on the command line:
+`--dataset=NAME:KEYWORD=VALUE,...`. See `DatasetSpec`.
 """
 
 import dataclasses
@@ -29,9 +29,9 @@ from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.tasks.federated import Classification, Retrieval
 
-# What can be asked of images, by the name that a user gives it.
+# Kinds of tasks on images, by their names on the command line.
 KINDS = {"classification": Classification, "retrieval": Retrieval}
-# What a load takes of the run, if it takes it; its other keywords are its options.
+# Keywords of a load that the run decides; the others are its options.
 _OF_THE_RUN = frozenset(
     {
         "data_dir",
@@ -46,31 +46,32 @@ _OF_THE_RUN = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The hyper-parameters of one experiment, where the user names no others.
+    """The default hyper-parameters of one experiment.
 
     The values for the paper's data sets are those of FedSS, sections 4.2, 4.3, A.2 and
-    A.4. What is the same for all data (A.2: d = 64, server learning rate 1.0 and
-    momentum 0.9) is the default of the flags themselves.
+    A.4. Values that are the same for all data (A.2: d = 64, server learning rate 1.0
+    and momentum 0.9) are the flags' own defaults.
 
     Attributes:
-        rounds: How many rounds the paper trains.
-        clients_per_round: K; where it is `follows_data`, at most that.
+        rounds: The paper's number of rounds.
+        clients_per_round: K; with `follows_data`, an upper limit.
         client_learning_rate: eta.
-        num_negatives: The values of m = |N_k| that the tables compare, increasing;
-            where it is `follows_data`, at most the last.
-        image_size: Height and width of what the model sees, in pixels; where it is
-            `follows_data`, at most that.
+        num_negatives: The values of m = |N_k| that the tables compare, increasing; with
+            `follows_data`, the last is an upper limit.
+        image_size: Height and width of the model's images, in pixels; with
+            `follows_data`, an upper limit.
         model: phi, by its name on the command line.
         warm_start_epochs: Central epochs on public images before the rounds.
-        rounds_per_evaluation: How often to measure.
+        rounds_per_evaluation: Rounds between two evaluations.
         starts_pretrained: Whether the paper starts phi from ImageNet-1k.
         batch_size: The mini-batch on a client.
         logit_scale: tau; None: `models.adacos_scale` of n.
-        gradient_clip_norm: Of clients' gradients; 0: they are not clipped.
-        initial_norm: Of the rows of the initial W, see `models.initial_classifier`.
-        follows_data: Whether the values are for any images, and are brought to what
-            the data allow.
-        learning_rates: eta of the methods that need another, by their names.
+        gradient_clip_norm: Largest norm of clients' gradients; 0: they are not clipped.
+        initial_norm: Norm of the rows of the initial W, see
+            `models.initial_classifier`.
+        follows_data: Whether the values are for any images, and reduced to what the
+            data allow.
+        learning_rates: eta by method, for methods that need another.
     """
 
     rounds: int
@@ -95,17 +96,18 @@ class DatasetSpec:
     """A data set of federated experiments.
 
     Attributes:
-        title: How tables write it.
-        settings: For each of `KINDS` that the data set serves, the default first, its
-            hyper-parameters.
-        load: Loads it. Of what a run decides it takes image_size and, where they mean
-            something, data_dir, partition, retrieval (for the test of unseen classes;
-            needed if it serves both kinds), and validation_share with on_validation
-            (else `splits.hold_out_clients` sees to them). The annotation of partition
-            is a union of `partitioners`, or a `Literal` of words. All other keywords
-            are the options of the data set, documented in the docstring.
-        forwards_to: What load passes its own **keywords to, if it has any: they are
-            options, too.
+        title: Its name in tables.
+        settings: Its hyper-parameters for each of `KINDS` that it supports, the default
+            first.
+        load: Loads it. Of the keywords that a run decides it takes image_size and,
+            where they apply, data_dir, partition, retrieval (for the test of unseen
+            classes; needed if it supports both kinds), and validation_share with
+            on_validation (if not, `splits.hold_out_clients` applies them). The
+            annotation of partition is a union of `partitioners`, or a `Literal` of
+            words. All other keywords are the data set's options, documented in the
+            docstring.
+        forwards_to: The function that gets load's **keywords, if it has them: its
+            keywords are also options.
     """
 
     title: str
@@ -115,7 +117,7 @@ class DatasetSpec:
 
     @property
     def keywords(self) -> dict[str, inspect.Parameter]:
-        """What a load takes, by name."""
+        """The keywords of `load`, by name."""
         found: dict[str, inspect.Parameter] = {}
         for function in filter(None, (self.forwards_to, self.load)):
             found |= {
@@ -129,14 +131,14 @@ class DatasetSpec:
 
     @property
     def options(self) -> list[str]:
-        """The names of the options that a user has."""
+        """The names of the user's options."""
         return [name for name in self.keywords if name not in _OF_THE_RUN]
 
     @property
     def partitions(self) -> dict[str, type | None]:
-        """The ways to split it over clients, the default first; empty if there is one.
+        """The ways to split it over clients, the default first; empty if only one.
 
-        By name, a partitioner or, for a word without options, None.
+        Maps names to a partitioner or, for a word without options, None.
         """
         if "partition" not in self.keywords:
             return {}
@@ -163,7 +165,7 @@ class DatasetSpec:
             **keywords: Others of `keywords`.
 
         Raises:
-            InvalidInputError: If the data are not there, or damaged.
+            InvalidInputError: If the data are missing or damaged.
         """
         if "retrieval" in self.keywords:
             keywords["retrieval"] = kind == "retrieval"
@@ -175,7 +177,7 @@ class DatasetSpec:
         return splits.hold_out_clients(self.load(**keywords), **validation)
 
 
-# For two cores.
+# Settings for two cores.
 _SMALL = Settings(
     rounds=100,
     clients_per_round=16,
@@ -191,7 +193,7 @@ _SMALL = Settings(
 _OWN_IMAGES = dataclasses.replace(
     _SMALL,
     client_learning_rate=0.3,
-    # NegOnly's loss pushes and never pulls: 0.3 makes all images look alike.
+    # NegOnly's loss only pushes classes apart: at 0.3 all features become equal.
     learning_rates={"neg_only": 0.01},
     num_negatives=(20,),
     image_size=56,
@@ -204,19 +206,19 @@ _OWN_IMAGES = dataclasses.replace(
 )
 
 DATASETS = {
-    # Drawn as they are asked for: nothing to download, any n.
+    # Images drawn on request: nothing to download, any n.
     "glyphs": DatasetSpec(
         "glyphs",
         {"classification": dataclasses.replace(_SMALL, num_negatives=(5, 10, 20, 40))},
         synthetic.glyphs,
     ),
-    # The paper's two tasks: classification as in section 4.2, on the hands of people
-    # who are no clients; retrieval as in section 4.3, of characters no client has.
+    # The paper's two tasks: classification as in section 4.2, on drawings by people who
+    # are not clients; retrieval as in section 4.3, of characters that no client has.
     "omniglot": DatasetSpec(
         "Omniglot",
         {
             "classification": _SMALL,
-            # Of the rates that leave every method above its warm start, the best one:
+            # The best of the rates at which every method stays above its warm start:
             # docs/results/mini_learning_rate.md.
             "retrieval": dataclasses.replace(_SMALL, client_learning_rate=0.03),
         },
@@ -268,7 +270,7 @@ DATASETS = {
         {
             "classification": Settings(
                 rounds=25_000,
-                # The paper does not say K for this data set; this is Landmarks'.
+                # The paper does not give K for this data set; this is Landmarks'.
                 clients_per_round=64,
                 client_learning_rate=0.001,
                 num_negatives=(50, 100, 200, 400, 800),
@@ -295,18 +297,19 @@ DATASETS = {
 def load_clients(
     name: str, kind: str, keywords: Mapping[str, Any]
 ) -> tuple[Callable[..., Mapping[str, Any]], Fingerprint]:
-    """Loads a data set where clients train on it, such as on a machine of a cluster.
+    """Loads a data set on a machine where clients train, such as one of a cluster.
 
     Args:
         name: The data set's, of `DATASETS`.
         kind: One of `KINDS`.
-        keywords: Of `DatasetSpec.open`, with absolute paths.
+        keywords: Keywords of `DatasetSpec.open`, with absolute paths.
 
     Returns:
-        What makes a client's argument, `Task.client`, and the fingerprint of the data.
+        The function that makes a client's argument, `Task.client`, and the fingerprint
+        of the data.
 
     Raises:
-        InvalidInputError: If the data are not there, or damaged.
+        InvalidInputError: If the data are missing or damaged.
     """
     task = KINDS[kind](DATASETS[name].open(kind, **keywords), _no_model)
     return task.client, task.fingerprint()

@@ -18,12 +18,11 @@ _RANKS = (1, 3, 5)
 
 
 class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
-    """v -> d -> n; the metric is precision@1, 3 and 5 on the test rows.
+    """A model v -> d -> n, measured by precision@1, 3 and 5 on the test rows.
 
-    A row has several labels. Each time that it is trained on, one of them is drawn as
-    its target. The others may be drawn as negatives, unless they are masked: then they
-    are no part of the row's softmax. Rows without a label are left out, in training and
-    in the test.
+    A row has several labels. Each time it is trained on, one of them is drawn as its
+    target. The others may be drawn as negatives, unless they are masked and thus left
+    out of the row's softmax. Rows without a label are left out of training and test.
     """
 
     metric = "precision_at_1"
@@ -46,8 +45,9 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
             embedding_dim: d.
             logit_scale: tau.
             batch_size: The mini-batch.
-            seed: Of the encoder's weights, the order of the rows and their targets.
-            mask_positives: Whether `batches` says what a row's other labels are.
+            seed: Seed of the encoder's weights, the order of the rows and their
+                targets.
+            mask_positives: Whether `batches` has a row's other labels.
 
         Raises:
             InvalidInputError: If no training or no test row has a label.
@@ -64,14 +64,14 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
 
     @property
     def summary(self) -> str:
-        """The data in one line."""
+        """A description of the data in one line."""
         data = self.dataset
         num_train, num_test = len(self._train_rows), len(self._test_rows)
         return (
             f"v={data.num_features:,} features, n={data.num_labels:,} labels, "
             f"{num_train:,} training rows with "
-            f"{len(data.train.label_ids) / num_train:.1f} labels in the mean, "
-            f"{num_test:,} test rows; without a label and left out: "
+            f"{len(data.train.label_ids) / num_train:.1f} labels on average, "
+            f"{num_test:,} test rows; left out without a label: "
             f"{len(data.train) - num_train} and {len(data.test) - num_test}"
         )
 
@@ -82,10 +82,10 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         )
 
     def batches(self, num_done: int) -> Iterator[tuple[Any, ...]]:
-        """Yields rows and labels; an epoch is a function of the seed and its number.
+        """Yields rows and labels; seed and epoch number decide an epoch.
 
-        With masked positives, int32[examples, L] comes third: the other labels of each
-        row, filled up with -1 to the longest of the mini-batch.
+        With masked positives, a third item int32[examples, L] has the other labels of
+        each row, padded with -1 to the longest of the mini-batch.
         """
         per_epoch = -(-len(self._train_rows) // self._batch_size)
         epoch, position = divmod(num_done, per_epoch)
@@ -116,7 +116,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         return encoder, best
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """Measures the precision of the best labels of the test rows.
+        """Measures the precision of the highest-scoring labels of the test rows.
 
         Returns:
             precision_at_1, precision_at_3 and precision_at_5.
@@ -139,7 +139,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
 def _other_labels(
     data: SparseRows, rows: np.ndarray, targets: np.ndarray
 ) -> np.ndarray:
-    """int32[rows, L], the labels of some rows without their targets, then -1."""
+    """Returns rows' labels except the targets, int32[rows, L], padded with -1."""
     others = [
         labels[labels != target]
         for labels, target in zip(map(data.labels, rows), targets, strict=True)
@@ -151,7 +151,7 @@ def _other_labels(
 
 
 def _inputs(data: SparseRows, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """The features of some rows, as a `SparseEncoder` takes them."""
+    """Returns the features of rows as inputs of a `SparseEncoder`."""
     starts, ends = data.feature_ends[rows], data.feature_ends[rows + 1]
     lengths = ends - starts
     row_of = np.repeat(np.arange(len(rows)), lengths)

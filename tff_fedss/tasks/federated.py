@@ -14,15 +14,15 @@ from tff_fedss import errors, metrics, models
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.tasks.task import Task
 
-# The column of what is measured on images of classes that nobody has.
+# The column of the metric on images of classes that no client has.
 UNSEEN_METRIC = "unseen_map_at_10"
 _EVALUATION_BATCH = 256
-# Measured after 5 to 30 rounds of runs on Omniglot and on glyphs: 0.997 to 0.999 where
-# nothing was learnt, at most 0.91 where something was.
+# Measured after 5 to 30 rounds on Omniglot and on glyphs: 0.997 to 0.999 in runs that
+# learned nothing, at most 0.91 in others.
 _COLLAPSED_COSINE = 0.95
 _COLLAPSED_CHANCES = 5
 _COLLAPSED_WAY = 0.1
-# Of MAP@R, and of the pairs of TAR@FAR.
+# R of MAP@R, and the number of pairs of TAR@FAR.
 _R = 10
 _FAR = 1e-3
 _NUM_PAIRS = 100_000
@@ -59,9 +59,9 @@ class FederatedTask(Task):
         Args:
             client_id: One of the data set's clients.
             seed: int32[2], see `training.client_seed`.
-            with_positives: As the process has it.
-            permanent_seed: int32[2], see `training.permanent_seed`; None where the
-                process has none.
+            with_positives: The process's `with_positives`.
+            permanent_seed: int32[2], see `training.permanent_seed`; None if the process
+                has none.
         """
         result = collections.OrderedDict(
             data=self.dataset.client_examples(client_id, seed), seed=seed
@@ -73,13 +73,13 @@ class FederatedTask(Task):
         return result
 
     def train_top1(self, weights: tff.learning.models.ModelWeights) -> float:
-        """Measures how well the training images are classified (FedSS, A.5, Table 4).
+        """Measures the accuracy on the training images (FedSS, A.5, Table 4).
 
         Args:
             weights: With trainable = [*phi, W].
 
         Returns:
-            The share of all clients' images whose nearest class is their own.
+            The share of all clients' images whose nearest class is correct.
         """
         data = self.dataset.pooled_examples()
         if self.dataset.preprocessing is not None:
@@ -94,18 +94,18 @@ class FederatedTask(Task):
     @property
     @abc.abstractmethod
     def chance(self) -> float:
-        """The value of the metric that a model without knowledge is expected to get."""
+        """The metric's expected value for a random model."""
 
     def has_collapsed(self, measured: Mapping[str, Any]) -> bool:
-        """Whether phi gives all images nearly the same features and knows nothing.
+        """Returns whether phi's features are nearly equal for all images and useless.
 
         Args:
             measured: From `evaluate`.
 
         Returns:
-            True if the mean cosine between test images is above 0.95 and the metric not
-            above five times chance, or, of few classes, a tenth of the way from chance
-            to 1.
+            True if the mean cosine between test images is above 0.95 and the metric is
+            at most five times chance or, with few classes, a tenth of the way from
+            chance to 1.
         """
         most = min(
             _COLLAPSED_CHANCES * self.chance,
@@ -119,8 +119,8 @@ class FederatedTask(Task):
     @functools.cached_property
     def _model(self) -> tuple[tf.keras.Model, list[tf.Variable]]:
         model = self.feature_extractor_fn()
-        # Listed now: once another model has been built in a graph, as TFF does, Keras
-        # may refuse to list the variables of this one.
+        # Listed now: after TFF has built another model in a graph, Keras may refuse to
+        # list the variables of this one.
         return model, model.trainable_variables
 
     @functools.cached_property
@@ -146,16 +146,16 @@ class FederatedTask(Task):
     def _all_features(
         self, weights: tff.learning.models.ModelWeights, data: tf.data.Dataset
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns those of all examples: float32[examples, d] and int32[examples]."""
+        """Returns all features float32[examples, d] and labels int32[examples]."""
         features, labels = zip(*self._features(weights, data), strict=True)
         return np.concatenate(features), np.concatenate(labels)
 
 
 class Classification(FederatedTask):
-    """Classify held-out images among all n classes; the metric is top-1 accuracy.
+    """Classification of held-out images among all n classes, by top-1 accuracy.
 
-    Where the data set has images of classes that nobody has, each of them looks for its
-    like among the others, too: what phi is worth for retrieval (Section 4.3).
+    If the data set has images of classes that no client has, phi is also measured by
+    retrieval among them (Section 4.3).
 
     Raises:
         ValueError: If the test images are of other classes than the clients'.
@@ -178,16 +178,16 @@ class Classification(FederatedTask):
 
     @property
     def chance(self) -> float:
-        """One of n."""
+        """1 / n."""
         return 1 / self.dataset.num_classes
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Measures a model on the test split, see the base class.
 
         Returns:
-            {"top1": the share of test images whose nearest class is their own,
+            {"top1": the share of test images whose nearest class is correct,
             "mean_cosine": see `metrics.MeanCosine`, "unseen_map_at_10": see
-            `metrics.map_at_r`}; the last where there are images of classes that nobody
+            `metrics.map_at_r`}; the last only with images of classes that no client
             has.
         """
         classifier = tf.convert_to_tensor(weights.trainable[-1])
@@ -206,13 +206,11 @@ class Classification(FederatedTask):
 
 
 class Retrieval(FederatedTask):
-    """Every test image looks for its like among the others; the metric is MAP@10.
+    """Retrieval of each test image's class among the other test images, by MAP@10.
 
-    R-precision (which, unlike MAP@10, a small class lets reach 1) and TAR@FAR = 0.001,
-    of 50,000 pairs of images of one class and as many of two, stand beside it.
-
-    The features of phi alone are measured: W has no row for the classes of the test
-    images where these are unseen.
+    It also measures R-precision (which, unlike MAP@10, can reach 1 for small classes)
+    and TAR@FAR = 0.001 on 50,000 pairs of images of one class and as many of two. Only
+    phi's features are measured, since W has no rows for unseen classes.
     """
 
     metric = "map_at_10"
@@ -240,10 +238,7 @@ class Retrieval(FederatedTask):
 
     @functools.cached_property
     def _pairs(self) -> metrics.Pairs | None:
-        """The pairs of TAR@FAR, the same each time; None if all classes have one image.
-
-        One class alone has no pairs of two.
-        """
+        """The pairs of TAR@FAR, always the same; None without pairs of both kinds."""
         _, sizes = np.unique(self._test_labels, return_counts=True)
         if len(sizes) < 2 or sizes.max() < 2:
             return None
@@ -255,8 +250,8 @@ class Retrieval(FederatedTask):
         Returns:
             {"map_at_10": see `metrics.map_at_r`, "r_precision": see
             `metrics.r_precision`, "tar_at_far": see `metrics.tar_at_far`,
-            "mean_cosine": see `metrics.MeanCosine`}; without the second and the third
-            if no test class has two images, or there is only one.
+            "mean_cosine": see `metrics.MeanCosine`}; the second and third only if a
+            test class has two images and there are two classes.
         """
         features, labels = self._all_features(weights, self.dataset.test_examples())
         cosine = metrics.MeanCosine()
@@ -280,6 +275,6 @@ class Retrieval(FederatedTask):
 def _count_correct(
     features: tf.Tensor, labels: tf.Tensor, classifier: tf.Tensor
 ) -> tf.Tensor:
-    """Counts the features whose nearest class, a row of W, is their own: int64[]."""
+    """Counts the features whose nearest row of W is their class: int64[]."""
     predictions = metrics.nearest_classes(features, classifier)
     return tf.math.count_nonzero(tf.equal(predictions, labels))

@@ -15,19 +15,18 @@ from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.tasks import sampled_softmax
 
 FAR = 1e-3
-# As LFW has: ten folds of 300 pairs of one and 300 of two identities.
+# As in LFW: ten folds of 300 pairs of one and 300 of two identities.
 _NUM_PAIRS = 6000
 _PAIRS_SEED = 0
 _EVALUATION_BATCH = 256
-# Keeps the draws of mirrored images apart from others of the same seed.
+# Separates the draws of mirrored images from others with the same seed.
 _FLIPS = 3
 
 
 class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
-    """Are two test images of the same identity? The metric is TAR at FAR = 0.001.
+    """Verification that two test images show one identity; metric: TAR at FAR = 0.001.
 
-    Whether the test identities are those of the training or others is a matter of the
-    data.
+    The data decide whether the test identities are also training identities.
     """
 
     metric = "tar_at_far"
@@ -44,20 +43,20 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         flip: bool = False,
         lfw: LfwPairs | None = None,
     ):
-        """Draws the pairs, which are the same for all runs on the data.
+        """Draws the pairs, the same for all runs on the data.
 
         Args:
             data: The data.
             feature_extractor_fn: Builds phi, from examples to float32[examples, d].
             logit_scale: s.
             batch_size: The mini-batch.
-            seed: Of the order of the examples, and of which are mirrored.
+            seed: Seed of the order of the examples and of the choice of mirrored ones.
             flip: Whether to mirror half of the training images, left to right.
-            lfw: Pairs of other images, to be measured beside the data's own.
+            lfw: Pairs of other images, measured in addition.
 
         Raises:
-            ValueError: If the test identities make no pairs, or examples are to be
-                mirrored that are no images.
+            ValueError: If the test identities make no pairs, or `flip` is set and
+                examples are not images.
         """
         if flip and len(data.example_shape) != 3:
             raise ValueError("flip needs images")
@@ -79,7 +78,7 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
 
     @property
     def summary(self) -> str:
-        """The data in one line."""
+        """A description of the data in one line."""
         return self.dataset.summary
 
     def encoder(self) -> models.ImageEncoder:
@@ -87,7 +86,7 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         return models.ImageEncoder(self._feature_extractor_fn())
 
     def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
-        """Yields images and labels; a batch follows from the seed and its number."""
+        """Yields images and labels; seed and batch number decide a batch."""
         number = num_done
         while True:
             examples, labels = self.dataset.batch(number, self._batch_size, self._seed)
@@ -117,10 +116,10 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
 
         Returns:
             tar_at_far; pair_accuracy (ten folds, as for LFW); map_at_r, where R is the
-            least number of other images that a test identity with several has; and
-            top1, the share of test examples whose nearest row of W is their own, if
-            their identities have rows; with a list of pairs lfw_accuracy and lfw_std,
-            mean and standard deviation over its folds.
+            smallest number of other images of a test identity with several; top1, the
+            share of test examples whose nearest row of W is their identity's, if the
+            identities have rows; and with LFW pairs lfw_accuracy and lfw_std, mean and
+            standard deviation over the folds.
         """
         encoder, extract = self._evaluation
         classifier = sampled_softmax.load_weights(encoder, weights)

@@ -13,17 +13,17 @@ from tff_fedss.datasets.central.penn_treebank import PennTreebank
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.tasks import sampled_softmax
 
-# What the validation text is read in, of each of its parts side by side: it does not
-# change the result, but for the few words at the end that are left over.
+# Validation is read in parts side by side, this many words at a time. It does not
+# change the result, except for the few words left over at the end.
 _EVALUATION_TOKENS = 50
 
 
 class LanguageModel(sampled_softmax.SampledSoftmaxTask):
     """An LSTM over Penn Treebank; the metric is the perplexity of the validation text.
 
-    The text is cut into `batch_size` parts that are read side by side, `num_steps`
-    words at a time; the state of the LSTM is carried from one mini-batch to the next
-    (truncated backpropagation), and is zero at the start of the text.
+    The text is cut into `batch_size` parts that are read in parallel, `num_steps` words
+    at a time; the LSTM's state is carried from one mini-batch to the next (truncated
+    backpropagation), starting at zero.
     """
 
     metric = "perplexity"
@@ -47,15 +47,15 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
             data: The text.
             embedding_dim: d.
             logit_scale: tau.
-            batch_size: How many parts of the text a mini-batch has.
-            num_steps: How many words of each.
+            batch_size: Number of parts of the text in a mini-batch.
+            num_steps: Number of words of each part.
             num_units: The width of the LSTM.
-            seed: Of its weights.
-            validation_words: How many words of the validation text to measure on, from
-                its start; None: all of them.
+            seed: Seed of its weights.
+            validation_words: Number of words of the validation text to measure on, from
+                its start; None: all.
 
         Raises:
-            InvalidInputError: If a text is too short to be cut like that.
+            InvalidInputError: If a text is too short to be cut into these parts.
         """
         valid = data.valid[:validation_words]
         for part, tokens in (("training", data.train), ("validation", valid)):
@@ -80,7 +80,7 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
 
     @property
     def summary(self) -> str:
-        """The data in one line."""
+        """A description of the data in one line."""
         return (
             f"Penn Treebank: n={self.num_classes:,} words, "
             f"{len(self.dataset.train):,} for training, {self._num_valid:,} for "
@@ -106,7 +106,7 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
     def _evaluation(self):
         encoder = self.encoder()
 
-        # Traced twice: the last part is shorter, and the LSTM is unrolled.
+        # Traced twice, since the last part is shorter and the LSTM unrolled.
         @tf.function
         def loss_sum(tokens, labels, classifier, carry):
             inputs = {"tokens": tokens, "keep": tf.constant(1.0)}
@@ -134,18 +134,18 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
                 inputs[:, part], labels[:, part], classifier, carry
             )
             total += float(part_sum)
-        with np.errstate(over="ignore"):  # Infinite, if training has diverged.
+        with np.errstate(over="ignore"):  # Infinite if training has diverged.
             perplexity = float(np.exp(total / labels.size))
         return dict(perplexity=perplexity)
 
     @staticmethod
     def format_metric(value: float) -> str:
-        """Writes a perplexity."""
+        """Formats a perplexity."""
         return f"{value:.1f}" if value < 1e6 else f"{value:.3g}"
 
 
 def _side_by_side(tokens: np.ndarray, parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cuts a text into equal parts: their words, and the words that follow these."""
+    """Cuts a text into equal parts; returns their words and each word's successor."""
     length = (len(tokens) - 1) // parts
     return (
         tokens[: parts * length].reshape(parts, length),

@@ -13,10 +13,10 @@ from tff_fedss.tasks.task import Task
 
 
 class SampledSoftmaxTask(Task):
-    """A task on which samplers are compared, with an encoder of its own.
+    """A task on which samplers are compared, with its own encoder.
 
-    Its `batches` have inputs for the encoder, int32 labels, and maybe a third part:
-    `left_out` of `algorithms.SampledSoftmax`. It measures trainable = [*encoder, W].
+    Its `batches` have inputs for the encoder, int32 labels, and optionally the
+    `left_out` of `algorithms.SampledSoftmax`. It evaluates trainable = [*encoder, W].
 
     Attributes:
         num_classes: n.
@@ -38,7 +38,7 @@ class SampledSoftmaxTask(Task):
 
 
 class PooledImages(SampledSoftmaxTask):
-    """The clients' images of a classification task, pooled; the metric is top-1."""
+    """A classification task on the pooled images of all clients, measured by top-1."""
 
     metric = Classification.metric
     metric_title = Classification.metric_title
@@ -50,12 +50,12 @@ class PooledImages(SampledSoftmaxTask):
         *,
         logit_scale: float,
     ):
-        """Takes the test and phi from a task.
+        """Takes test images and phi from a task.
 
         Args:
             task: The task.
-            pooled_batches: Gives `{"image", "label"}` batches of all clients' images
-                from the number of those that have been used before, see
+            pooled_batches: Maps the number of batches used before to the following
+                `{"image", "label"}` batches of all clients' images, see
                 `training.pooled_batches`.
             logit_scale: tau.
         """
@@ -79,7 +79,7 @@ class PooledImages(SampledSoftmaxTask):
 
 
 def load_weights(encoder: Any, weights: tff.learning.models.ModelWeights) -> np.ndarray:
-    """Gives an encoder its weights.
+    """Sets an encoder's weights.
 
     Args:
         encoder: See `algorithms.Encoder`.

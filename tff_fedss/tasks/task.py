@@ -13,8 +13,9 @@ class Task(abc.ABC):
     """The triple of data, model and metric of one experiment.
 
     Attributes:
-        metric: The key in the result of `evaluate` by which methods are compared.
-        metric_title: How to write the metric in tables and plots.
+        metric: The key, in the result of `evaluate`, of the metric that compares
+            methods.
+        metric_title: Its name in tables and plots.
         dataset: The data.
     """
 
@@ -26,7 +27,7 @@ class Task(abc.ABC):
 
     @property
     def summary(self) -> str:
-        """The data in one line."""
+        """A description of the data in one line."""
         return self.dataset.summary()
 
     def fingerprint(self) -> Fingerprint:
@@ -34,12 +35,12 @@ class Task(abc.ABC):
         return self.dataset.fingerprint()
 
     def batches(self, num_done: int) -> Iterator[tuple[Any, ...]]:
-        """Yields mini-batches without end, as the `update` of an algorithm takes them.
+        """Yields mini-batches without end, the arguments of an algorithm's `update`.
 
-        A task whose clients or algorithm make the mini-batches has none.
+        Tasks whose clients or algorithm make the mini-batches do not have it.
 
         Args:
-            num_done: How many batches to leave out, because they have been used before.
+            num_done: Number of batches to skip, because they have been used before.
         """
         raise NotImplementedError
 
@@ -48,7 +49,7 @@ class Task(abc.ABC):
         """Measures a model on held-out data.
 
         Args:
-            weights: As the run has them; trainable = [*phi, W] where there is a W.
+            weights: The run's weights; trainable = [*phi, W] if there is a W.
 
         Returns:
             Metrics by name, `metric` among them.
@@ -56,5 +57,5 @@ class Task(abc.ABC):
 
     @staticmethod
     def format_metric(value: float) -> str:
-        """Writes a value of the metric, here a share."""
+        """Formats a value of the metric, here a share."""
         return f"{100 * value:.1f} %"

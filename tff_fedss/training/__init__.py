@@ -1,7 +1,7 @@
-"""Training: rounds, evaluations, checkpoints, and the folder that a run leaves behind.
+"""Training: rounds, evaluations, checkpoints and the results folder of a run.
 
 Begin with `loop.train`; a `Run` is one method in training (`FederatedRun`, ...), and a
-`ResultsFolder` is what it leaves behind.
+`ResultsFolder` keeps its results.
 """
 
 from tff_fedss.training.centralized_run import (

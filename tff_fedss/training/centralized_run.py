@@ -1,4 +1,4 @@
-"""Centralized run, in rounds, to stand beside federated runs."""
+"""Centralized run in rounds, for comparison with federated runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,8 +21,8 @@ def pooled_batches(
     Args:
         dataset: The data.
         batch_size: The mini-batch.
-        seed: Of the order and of the crops.
-        num_done: How many batches to leave out, because they have been used before.
+        seed: Seed of the order and of the crops.
+        num_done: Number of batches to skip, because they have been used before.
     """
     return algorithms.iid_batches(
         dataset.pooled_examples(),
@@ -34,10 +34,9 @@ def pooled_batches(
     )
 
 
-# What an update of the federated run is: "client_steps", a step of any client, so that
-# a round here has one for each mini-batch that the cohort goes through, sum_k
-# ceil(n_k / batch size), and as many images are looked at; "rounds", a step of the
-# server: one for each round.
+# What counts as an update of the federated run: "client_steps", each step of a client,
+# so that a round here has sum_k ceil(n_k / batch size) steps over the cohort and as
+# many images; "rounds", each step of the server, one a round.
 CENTRALIZED_UPDATES = ("client_steps", "rounds")
 
 
@@ -65,19 +64,19 @@ class CentralizedRun(StepRun):
         """Starts at round 0.
 
         Args:
-            name: What to call the run.
+            name: The run's name.
             task: The task, whose clients' data are pooled.
             optimizer: A fresh Keras optimizer.
             cohort_size: K of the federated run.
             batch_size: The mini-batch.
-            seed: Of the initial W, the cohorts and the order of the examples.
+            seed: Seed of the initial W, the cohorts and the order of the examples.
             updates: One of `CENTRALIZED_UPDATES`.
-            initial_norm: Of the rows of W, see `models.initial_classifier`.
+            initial_norm: Norm of the rows of W, see `models.initial_classifier`.
             logit_scale: The fixed scale of the cosine logits.
             learning_rate_fn: See `algorithms.ClientTraining`.
 
         Raises:
-            ValueError: If there are no such updates.
+            ValueError: If `updates` is none of `CENTRALIZED_UPDATES`.
         """
         errors.check_choice("updates", updates, CENTRALIZED_UPDATES)
         algorithm = algorithms.Centralized(
@@ -97,7 +96,7 @@ class CentralizedRun(StepRun):
         self._optimizer, self._learning_rate_fn = optimizer, learning_rate_fn
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
-        """Replaces phi, to start from another than the initial one.
+        """Replaces the initial phi.
 
         Args:
             phi: Its weights, in the order of the Keras model's `trainable_variables`.
@@ -110,7 +109,7 @@ class CentralizedRun(StepRun):
         return [np.asarray(self._num_updates), *self._algorithm.state]
 
     def set_state(self, state: Sequence[np.ndarray]) -> None:
-        """Takes over what `state` has returned."""
+        """Sets the state to an earlier value of `state`."""
         num_updates, *algorithm_state = state
         self._algorithm.set_state(algorithm_state)
         self._num_updates = int(num_updates)
@@ -132,10 +131,10 @@ class CentralizedRun(StepRun):
         )
 
     def _train_round(self, round_num: int) -> Metrics:
-        """Does as many updates as the federated round would.
+        """Does as many updates as the round of the federated run.
 
         Returns:
-            `loss`, `accuracy` and `num_examples`, as a federated run measures them.
+            `loss`, `accuracy` and `num_examples`, as in a federated run.
         """
         if self._learning_rate_fn is not None:
             rate = self._learning_rate_fn(tf.constant(round_num - 1))

@@ -18,28 +18,28 @@ from tff_fedss.errors import InvalidInputError
 _NAME = re.compile(r"round_(\d+)\.npz")
 _HALF_WRITTEN = ".round_*.tmp"
 _DAMAGED = "damaged_"
-_COUNT_FROM_END = -12  # Of the arrays in a zip file without a comment.
+_COUNT_FROM_END = -12  # End record of a zip file without a comment.
 
 
 class Checkpoints:
-    """The newest states of one run, each whole or not there at all.
+    """The newest states of one run, each written whole or not at all.
 
-    `round_N.npz` holds the arrays of a state. The file gets its name when it is on the
-    disk, so that a program killed at any moment leaves no half of one, and has a CRC-32
-    of each array.
+    `round_N.npz` holds the arrays of a state and a CRC-32 of each. The file gets its
+    name when it is on the disk, so that a program killed at any moment leaves no
+    partial file.
 
-    A file that does not match them is damage: it is renamed, for good, and the one
-    before is taken. Anything else that keeps a checkpoint from being read (a forbidden
-    file, a failing disk, a state of another model) stops the run and leaves all of them
-    as they are. TFF's `FileProgramStateManager` cannot tell the one from the other.
+    A file that does not match its CRC-32 is damaged: it is renamed and the previous
+    checkpoint is used. Any other failure to read (a forbidden file, a failing disk, a
+    state of another model) stops the run and changes nothing. TFF's
+    `FileProgramStateManager` does not distinguish the two.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int = 2):
-        """Clears away what a killed program left half written.
+        """Removes files that a killed program left half written.
 
         Args:
-            folder: Where the checkpoints are, or will be.
-            keep: How many to keep, the newest ones.
+            folder: The folder of the checkpoints, which need not exist.
+            keep: Number of newest checkpoints to keep.
 
         Raises:
             RunStoppedError: If the folder cannot be read.
@@ -51,15 +51,15 @@ class Checkpoints:
             path.unlink(missing_ok=True)
 
     def save(self, state: Any, round_num: int) -> None:
-        """Saves the state after a round; does nothing if that is saved already.
+        """Saves the state after a round, unless it is saved already.
 
         Args:
             state: Any structure of arrays and of `models.ShardedMatrix`.
-            round_num: The number of rounds done, larger at every call.
+            round_num: The number of completed rounds, larger at every call.
 
         Raises:
             InvalidInputError: If there can be no such folder.
-            RunStoppedError: If it cannot be written. Those saved before stay.
+            RunStoppedError: If it cannot be written. Earlier checkpoints stay.
         """
         if round_num == self._newest:
             return
@@ -74,21 +74,20 @@ class Checkpoints:
             self._path(old).unlink(missing_ok=True)
 
     def restore(self, structure: Any) -> tuple[Any, int] | None:
-        """Reads the newest checkpoint that is whole.
+        """Reads the newest undamaged checkpoint.
 
-        A damaged one is named on standard error and renamed, and the one before is
-        taken.
+        A damaged one is reported on standard error and renamed, and the previous one is
+        read.
 
         Args:
-            structure: A state of the same structure; its values do not matter.
+            structure: A state of the same structure; its values are ignored.
 
         Returns:
-            The state, with NumPy arrays, and for a `models.ShardedMatrix` what it can
-            `copy_from`; and the number of rounds done. None if none was ever saved.
+            The state, with NumPy arrays, and for a `models.ShardedMatrix` an object for
+            its `copy_from`; and the number of completed rounds. None if none was saved.
 
         Raises:
-            InvalidInputError: If a checkpoint is of another model, or if there are
-                damaged ones only.
+            InvalidInputError: If a checkpoint is of another model, or all are damaged.
             RunStoppedError: If a checkpoint cannot be read.
         """
         for round_num in reversed(self._rounds()):
@@ -108,23 +107,23 @@ class Checkpoints:
                 ) from error
             self._newest = round_num
             return state, round_num
-        # Also if a start before this one has put the last of them aside.
+        # Also if an earlier start has renamed the last of them.
         if any(name.startswith(_DAMAGED) for name in self._names()):
             raise InvalidInputError(
-                f"{self._folder}: all checkpoints are damaged and put aside. Remove "
-                "the results folder to start afresh."
+                f"{self._folder}: all checkpoints are damaged and were renamed. "
+                "Remove the results folder to start again."
             )
         return None
 
     def clear(self) -> None:
-        """Removes the checkpoints, but nothing that was put aside as damaged."""
+        """Removes the checkpoints, except those renamed as damaged."""
         for round_num in self._rounds():
             self._path(round_num).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._folder.rmdir()
 
     def _names(self) -> list[str]:
-        """The names in the folder; none if it is not there."""
+        """Returns the names in the folder; none if it is missing."""
         try:
             return os.listdir(self._folder)
         except FileNotFoundError:
@@ -133,7 +132,7 @@ class Checkpoints:
             raise files.io_error(error, self._folder, "cannot be read") from error
 
     def _rounds(self) -> list[int]:
-        """The numbers of the rounds that are there, ascending."""
+        """Returns the rounds with a checkpoint, ascending."""
         return sorted(int(m[1]) for m in map(_NAME.fullmatch, self._names()) if m)
 
     def _path(self, round_num: int) -> pathlib.Path:
@@ -157,11 +156,11 @@ def _key(number: int) -> str:
 
 
 def _damage(path: pathlib.Path) -> str | None:
-    """Says what is wrong with a file, all of which is read; None: nothing."""
+    """Reads a whole file and describes its damage; None: no damage."""
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             name = archive.testzip()
-            # The index has no CRC-32; its names, and their number at the end, tell.
+            # The index has no CRC-32, so its names and their number are checked.
             file.seek(_COUNT_FROM_END, os.SEEK_END)
             count = int.from_bytes(file.read(2), "little")
         if archive.namelist() != [f"{_key(i)}.npy" for i in range(count)]:
@@ -177,7 +176,7 @@ def _damage(path: pathlib.Path) -> str | None:
 
 
 def _read(path: pathlib.Path, structure: Any) -> Any:
-    """Reads a file that is whole; ValueError if it is of another model."""
+    """Reads an undamaged file; raises ValueError if it is of another model."""
     expected = tf.nest.flatten(structure)
     archive = zipfile.ZipFile(path)
     names = archive.namelist()
@@ -200,7 +199,7 @@ def _read(path: pathlib.Path, structure: Any) -> Any:
 
 
 class _StoredMatrix:
-    """A matrix float32[n, d] in a file, whose rows are read when they are asked for."""
+    """A matrix float32[n, d] in a file, whose rows are read on request."""
 
     def __init__(self, file: zipfile.ZipExtFile):
         np.lib.format.read_magic(file)

@@ -1,4 +1,4 @@
-"""Divergence guard: stops a run that learns nothing any more."""
+"""Divergence guard: stops a run that no longer learns."""
 
 import math
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from tff_fedss.errors import RunStoppedError
 
-# So many rounds in a row without an accepted client are no accident.
+# The number of rounds in a row without an accepted client that ends a run.
 _MAX_LOST_ROUNDS = 3
 
 
 class DivergenceGuard:
-    """Watches one run, and stops it when it has diverged."""
+    """Stops a run when it has diverged."""
 
     def __init__(self, name: str, num_rounds: int, unit: str = "round"):
         self._name = name
@@ -23,19 +23,19 @@ class DivergenceGuard:
         self._num_lost = 0
 
     def check_round(self, round_num: int, metrics: Mapping[str, Any]) -> bool:
-        """Looks at a round that is done.
+        """Checks a completed round.
 
         Args:
             round_num: Its number.
-            metrics: What it measured. If it has `rejected_clients` but no `loss`, all
-                updates of the cohort were rejected, because they were not finite.
+            metrics: Its metrics. With `rejected_clients` but no `loss`, all updates of
+                the cohort were rejected, because they were not finite.
 
         Returns:
-            Whether anything was learnt from it.
+            Whether an update was accepted.
 
         Raises:
-            RunStoppedError: If its loss is not finite, or no client was accepted in
-                this round and the ones before.
+            RunStoppedError: If its loss is not finite, or too many rounds in a row,
+                with this one, accepted no client.
         """
         if "loss" in metrics and not math.isfinite(metrics["loss"]):
             self._stop(round_num, f"its loss is {metrics['loss']}")
@@ -52,13 +52,13 @@ class DivergenceGuard:
         return False
 
     def check_weights(self, round_num: int, weights: Any) -> None:
-        """Looks at what is about to be evaluated or saved.
+        """Checks weights before they are evaluated or saved.
 
         Args:
-            round_num: The number of rounds done.
-            weights: Any structure of arrays. A `models.ShardedMatrix` in it is left
-                out, and so are scalars, which are no weights, and may be infinite, as
-                the easiness is of what has no pace.
+            round_num: The number of completed rounds.
+            weights: Any structure of arrays. A `models.ShardedMatrix` in it is skipped,
+                and so are scalars, which are not weights and may be infinite, such as
+                the easiness without a pace.
 
         Raises:
             RunStoppedError: If one is not finite.
@@ -67,11 +67,11 @@ class DivergenceGuard:
             self._stop(round_num, "a weight is not finite")
 
     def check_metrics(self, round_num: int, metrics: Mapping[str, Any]) -> None:
-        """Looks at what an evaluation has measured.
+        """Checks the metrics of an evaluation.
 
         Args:
-            round_num: The number of rounds done.
-            metrics: By name.
+            round_num: The number of completed rounds.
+            metrics: Metrics by name.
 
         Raises:
             RunStoppedError: If one is not finite.
@@ -98,6 +98,6 @@ def _is_finite(value: Any) -> bool:
     if array.dtype.kind != "f" or not array.ndim:
         return True
     flat = array.reshape(-1)
-    # Faster than a look at each, and right unless the sum of finite squares overflows.
+    # Faster than a check of each; a finite sum proves that all are finite.
     with np.errstate(all="ignore"):
         return bool(np.isfinite(np.dot(flat, flat)) or np.isfinite(flat).all())

@@ -1,6 +1,6 @@
 """The random draws of a run, each a function of (seed, round, client id) alone.
 
-Nothing here has a state, so a resumed run draws what an uninterrupted one would have.
+Nothing here has a state, so a resumed run draws the same as an uninterrupted one.
 """
 
 import hashlib
@@ -27,18 +27,18 @@ def client_seed(seed: int, round_num: int, client_id: str) -> np.ndarray:
     """Returns the seed of one client in one round of a run.
 
     Args:
-        seed: Of the run.
+        seed: Seed of the run.
         round_num: The round, from 1.
         client_id: The client.
 
     Returns:
-        int32[2], as `tff_fedss.algorithms.build_fedss` takes it.
+        int32[2], for `tff_fedss.algorithms.build_fedss`.
     """
     return np.frombuffer(_digest("client", seed, round_num, client_id)[:8], np.int32)
 
 
 def permanent_seed(seed: int, client_id: str) -> np.ndarray:
-    """Returns the seed, int32[2], of what a client draws once for all rounds."""
+    """Returns the seed, int32[2], of a client's draws for all rounds."""
     return np.frombuffer(_digest("permanent", seed, client_id)[:8], np.int32)
 
 
@@ -48,7 +48,7 @@ def cohort(
     """Selects K participating clients (FedSS, Algorithm 1, line 3).
 
     Args:
-        seed: Of the run.
+        seed: Seed of the run.
         round_num: The round, from 1.
         client_ids: All clients.
         cohort_size: K.
@@ -68,12 +68,12 @@ def cohort(
 def poisson_cohort(
     seed: int, round_num: int, client_ids: Sequence[str], expected_size: int
 ) -> list[str]:
-    """Lets each client take part with probability K / N, whoever else does.
+    """Selects each client independently with probability K / N.
 
-    What Poisson subsampling means in the analysis of differential privacy.
+    This is Poisson subsampling as in the analysis of differential privacy.
 
     Args:
-        seed: Of the run.
+        seed: Seed of the run.
         round_num: The round, from 1.
         client_ids: All N clients.
         expected_size: K.

@@ -1,4 +1,4 @@
-"""Embedding network that is trained in a process of its own (LEAP, section 4).
+"""Embedding network that is trained in a separate process (LEAP, section 4).
 
 "The embedding CNN is trained asynchronously in parallel with the student CNN [...] to
 share data between processes locally using arrays and values."
@@ -16,7 +16,7 @@ import numpy as np
 from tff_fedss.algorithms import MagnetEmbedding, MagnetSettings
 from tff_fedss.errors import RunStoppedError
 
-# The state of a network can be large: it is not copied after every update.
+# Updates between two copies of the network's state, which can be large.
 _STEPS_PER_COPY = 100
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 20.0
@@ -24,7 +24,7 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 
 class _SharedArray(NamedTuple):
-    """An array that both processes see; the lock of the process is for its changes."""
+    """An array in memory shared by both processes; changes need the process's lock."""
 
     memory: Any
     dtype: np.dtype
@@ -45,7 +45,7 @@ class _SharedArray(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """What both processes see; `progress` is [updates, sum of losses]."""
+    """The memory shared by both processes; `progress` is [updates, sum of losses]."""
 
     images: _SharedArray
     labels: _SharedArray
@@ -57,24 +57,24 @@ class _Shared(NamedTuple):
 
 
 class EmbeddingProcess:
-    """Trains a `MagnetEmbedding` without end while the student is at work.
+    """Trains a `MagnetEmbedding` while the student trains.
 
-    How many updates it does between two epochs of the student depends on the machine,
-    so that results cannot be repeated bit for bit. A state is at most 100 updates old.
+    The number of updates between two epochs of the student depends on the machine, so
+    that results are not repeatable to the bit. A state is at most 100 updates old.
     """
 
     def __init__(
         self, settings: MagnetSettings, images: np.ndarray, labels: np.ndarray
     ):
-        """Starts no process yet: the state may still be set.
+        """Does not start the process, so that the state can still be set.
 
         Args:
-            settings: Of the network.
+            settings: Settings of the network.
             images: uint8[N, height, width, channels], to train on.
             labels: int32[N].
         """
         self._settings = settings
-        # Of here, only the initial state and the shapes are used.
+        # Here only the initial state and the shapes are used.
         initial = MagnetEmbedding(settings, images, labels).state
         self._shared = _Shared(
             *map(_SharedArray.of, (images, labels, np.zeros(2))),
@@ -94,10 +94,10 @@ class EmbeddingProcess:
             return self._shared.state[MagnetEmbedding.CLUSTERS].array.copy()
 
     def advance(self, num_steps: int) -> float:
-        """Returns the mean loss of the updates since the last call; starts at first.
+        """Returns the mean loss of updates since the last call; the first starts them.
 
         Args:
-            num_steps: Of the student; they do not matter here.
+            num_steps: Steps of the student; ignored here.
 
         Raises:
             RunStoppedError: If the process has ended.
@@ -112,12 +112,12 @@ class EmbeddingProcess:
 
     @property
     def state(self) -> list[np.ndarray]:
-        """A recent state, see `MagnetEmbedding.state`."""
+        """A recent `MagnetEmbedding.state`."""
         with self._shared.lock:
             return [shared.array.copy() for shared in self._shared.state]
 
     def set_state(self, state: list[np.ndarray]) -> None:
-        """Goes back to a state, before the process has started."""
+        """Sets the state, before the process has started."""
         assert self._process is None
         _copy_state(state, self._shared)
 
@@ -165,8 +165,8 @@ def _copy_state(state: list[np.ndarray], shared: _Shared) -> None:
 
 
 def _train(settings: MagnetSettings, shared: _Shared, parent: int) -> None:
-    """Trains in the process, until it is to stop or its parent has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent.
+    """Trains until it is told to stop or the parent process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
     embedding = MagnetEmbedding(settings, shared.images.array, shared.labels.array)
     embedding.set_state([value.array for value in shared.state])
     if embedding.num_steps:

@@ -24,15 +24,15 @@ def client_selection_fn(
     client_fn: Callable[..., Any] | None = None,
     sampling: str = "fixed",
 ) -> Callable[[int], list[Any]]:
-    """Builds the function that `tff.simulation.run_training_process` calls each round.
+    """Builds the client selection of `tff.simulation.run_training_process`.
 
     Args:
         task: The task.
         cohort_size: K, the number of clients of a round.
-        seed: Of the run.
-        with_positives: As the process has it.
-        with_permanent_seeds: As the process has it.
-        client_fn: Makes a client's argument, as `task.client`; None: that.
+        seed: Seed of the run.
+        with_positives: The process's `with_positives`.
+        with_permanent_seeds: Whether the process needs permanent seeds.
+        client_fn: Makes a client's argument; by default `task.client`.
         sampling: See `cohort_fn`.
 
     Returns:
@@ -63,13 +63,13 @@ def cohort_fn(
 
     Args:
         task: The task.
-        cohort_size: K, the number of clients of a round, or its expectation.
-        seed: Of the run.
+        cohort_size: K, the number of clients of a round or its expectation.
+        seed: Seed of the run.
         sampling: "fixed", K without replacement, or "poisson", each with probability
             K / N.
 
     Raises:
-        ValueError: If there is no such sampling.
+        ValueError: If `sampling` is another word.
     """
     errors.check_choice("sampling", sampling, draws.SAMPLINGS)
     draw = draws.SAMPLINGS[sampling]
@@ -81,14 +81,14 @@ def cohort_fn(
 class FederatedRun(Run):
     """Runs the rounds of a learning process on the clients of a task.
 
-    A round makes a new state and leaves the one before as it was, also if it is stopped
-    in its middle.
+    A round makes a new state and does not change the old one, even if it is
+    interrupted.
 
     Attributes:
-        process: What is run.
+        process: The learning process.
         cohort: From a round, counted from 1, to the ids of its clients.
-        accountant: What knows the privacy that a round has cost; None: there is none.
-        protocol: How requests and updates travel.
+        accountant: Computes the privacy loss of the rounds; None: none.
+        protocol: The protocol of requests and updates.
     """
 
     def __init__(
@@ -107,20 +107,20 @@ class FederatedRun(Run):
         """Initializes the state of the process.
 
         Args:
-            name: What to call the run.
+            name: The run's name.
             process: From `algorithms.build_fedss`.
             task: The task.
             cohort_size: K, the number of clients of a round.
-            seed: Of the cohorts and of the clients' draws.
-            protocol: How requests and updates travel, which is what bytes are counted
-                by; None: as in Algorithm 1.
+            seed: Seed of the cohorts and of the clients' draws.
+            protocol: The protocol of requests and updates by which bytes are counted;
+                None: that of Algorithm 1.
             client_fn: See `client_selection_fn`.
             sampling: See `cohort_fn`.
-            accountant: Gives rounds an `epsilon`, where it is finite.
+            accountant: Adds `epsilon`, where it is finite, to a round's metrics.
 
         Raises:
-            ValueError: If the process was built for other images, or another n, than
-                the task's.
+            ValueError: If the process was built for other images or another n than the
+                task has.
         """
         super().__init__(name, task)
         _check_fits(process, task)
@@ -141,7 +141,7 @@ class FederatedRun(Run):
         self._state = process.initialize()
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
-        """Replaces phi, to start from another than the initial one.
+        """Replaces the initial phi.
 
         Args:
             phi: Its weights, in the order of the Keras model's `trainable_variables`.
@@ -153,10 +153,7 @@ class FederatedRun(Run):
         )
 
     def clients(self, round_num: int) -> list[Any]:
-        """Returns the client argument of the process in a round, counted from 1.
-
-        Its clients are those of `cohort`, in that order.
-        """
+        """Returns the clients' arguments of a round, from 1, in `cohort`'s order."""
         return self._select_clients(round_num)
 
     @property
@@ -165,11 +162,11 @@ class FederatedRun(Run):
         return self._state
 
     def set_state(self, state: Any) -> None:
-        """Takes over a server state of the process."""
+        """Sets the server state of the process."""
         self._state = state
 
     def state_reader(self) -> Callable[[], Any]:
-        """Returns a function that returns the state as it is now, also later."""
+        """Returns a function that returns the current state, even when called later."""
         state = self._state
         return lambda: state
 
@@ -183,8 +180,8 @@ class FederatedRun(Run):
 
         Returns:
             The metrics of the process as Python numbers, without `loss` and `accuracy`
-            if no client's update was accepted; and `bytes_down` and `bytes_up`, what
-            the whole model costs on the wire, a client's mean. With an accountant also
+            if no client's update was accepted; and `bytes_down` and `bytes_up`, a
+            client's mean traffic for the whole model. With an accountant also
             `epsilon`, of all rounds so far.
         """
         clients = self.clients(round_num)
@@ -196,7 +193,7 @@ class FederatedRun(Run):
             (key, np.asarray(value).item()) for key, value in round_metrics.items()
         )
         if not measured["num_examples"]:
-            # Means over no one: there are none.
+            # Means over no example.
             del measured["loss"], measured["accuracy"]
         *phi, classifier = self._parameter_shapes
         traffic = metrics.classifier_traffic(
@@ -232,7 +229,7 @@ def _check_fits(
     *_, w = process.get_model_weights.type_signature.result.trainable
     data = process.next.type_signature.parameter[1].member.data
     dataset, shape = task.dataset, task.dataset.image_shape
-    if isinstance(data, tff.SequenceType):  # Else clients make it of that.
+    if isinstance(data, tff.SequenceType):  # Otherwise clients make it from `dataset`.
         shape = tuple(data.element.image.shape)
     found = w.shape[0], shape
     if found != (dataset.num_classes, dataset.image_shape):

@@ -13,13 +13,13 @@ from tff_fedss.training.step_run import StepRun
 
 
 class InTurnEmbedding(MagnetEmbedding):
-    """An embedding network with an update for each of the student's, in this process.
+    """An embedding network in this process, with an update for each of the student's.
 
-    Repeatable and resumable bit for bit, unlike `EmbeddingProcess`.
+    Unlike `EmbeddingProcess` it is repeatable and resumable to the bit.
     """
 
     def advance(self, num_steps: int) -> float:
-        """Trains beside so many of the student's updates; returns the mean loss."""
+        """Does as many updates as the student; returns their mean loss."""
         return float(np.mean([self.update() for _ in range(num_steps)]))
 
     def trained(self) -> MagnetEmbedding:
@@ -27,18 +27,18 @@ class InTurnEmbedding(MagnetEmbedding):
         return self
 
     def close(self) -> None:
-        """Does nothing: between updates there is nothing to end."""
+        """Does nothing, since no process is running."""
 
 
 Embedding = InTurnEmbedding | EmbeddingProcess
 
 
 class LeapRun(StepRun):
-    """Trains a student, and the embedding network beside it if there is one.
+    """Trains a student, and its embedding network if it has one.
 
     A round is a number of mini-batches, the same for all methods, so that their curves
-    can be compared. Epochs, passes through what is selected, are shorter or longer. The
-    student takes its clusters from the embedding.
+    can be compared. Epochs are passes through the selected examples and vary in length.
+    The student takes its clusters from the embedding.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class LeapRun(StepRun):
 
     @property
     def state(self) -> list[list[np.ndarray]]:
-        """That of the student, and that of the embedding ([] without one)."""
+        """The states of the student and of the embedding ([] without one)."""
         embedding = [] if self.embedding is None else self.embedding.state
         return [self._algorithm.state, embedding]
 
     def set_state(self, state: list[list[np.ndarray]]) -> None:
-        """Takes over what `state` has returned."""
+        """Sets the state to an earlier value of `state`."""
         student, embedding = state
         self._algorithm.set_state(student)
         if self.embedding is not None:
@@ -69,16 +69,16 @@ class LeapRun(StepRun):
         """Trains the embedding first, then the student.
 
         Returns:
-            `steps` (all of them by now), the student's `loss` and `accuracy` on its
-            mini-batches, `num_examples`, `epoch`, and of the epoch in which the round
+            `steps` (in all rounds so far), the student's `loss` and `accuracy` on its
+            mini-batches, `num_examples`, `epoch`, and for the epoch in which the round
             ends: `selected_share`, `selected_classes` (the entropy of the selected
-            labels, as the number of equally frequent classes), `mislabelled_share` (of
-            the selected examples, if it is known), `easiness` (lambda) and `diversity`
+            labels, as a number of equally frequent classes), `mislabelled_share` (of
+            the selected examples, if known), `easiness` (lambda) and `diversity`
             (gamma); and `embedding_loss`, the mean Magnet loss.
         """
         student, measured = self._algorithm, Metrics()
         if self.embedding is not None:
-            # First, so that there are clusters when the student asks for them.
+            # First, so that the student finds clusters.
             embedding_loss = self.embedding.advance(self._steps_per_round)
             if np.isfinite(embedding_loss):
                 measured["embedding_loss"] = embedding_loss
@@ -103,6 +103,6 @@ class LeapRun(StepRun):
 
 
 def _effective_number(labels: np.ndarray) -> float:
-    """The exponential of the entropy: n if all n are equally frequent, 1 of one."""
+    """Returns the exponential of the entropy: n for n equally frequent classes."""
     shares = np.unique(labels, return_counts=True)[1] / len(labels)
     return float(np.exp(-np.sum(shares * np.log(shares))))

@@ -1,4 +1,4 @@
-"""Training rounds, with evaluations in between, of one run or of several together."""
+"""Training rounds of one run or several, with evaluations in between."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,25 +32,24 @@ def train(
     Args:
         runs: The runs of one kind of task; each continues from its `round_num`.
         num_rounds: The round to train up to.
-        rounds_per_evaluation: How often to evaluate.
-        release: Called for each run and round as soon as it is done, with what it
-            measured ("method", "round", the metrics of the round, and those of the
-            evaluation if one is due), which is the same whenever the run is repeated,
-            and with how fast it was ("method", "round", "round_seconds",
-            "images_per_second", "evaluation_seconds"), which is not.
-        checkpoints: By the name of the run, where its state is saved: every
+        rounds_per_evaluation: Rounds between two evaluations.
+        release: Called for each run and round as soon as it is done, with two rows: its
+            metrics ("method", "round", the metrics of the round, and those of its
+            evaluation if it has one), which are the same in every repetition of the
+            run, and its speed ("method", "round", "round_seconds", "images_per_second",
+            "evaluation_seconds"), which is not.
+        checkpoints: Where the state of each run is saved, by its name: every
             `rounds_per_checkpoint` rounds, after the last one, and when training ends
-            early between two rounds: the first Ctrl-C or SIGTERM waits for that. What
-            ends it within a round or an evaluation (an error, a second Ctrl-C) costs a
-            `FederatedRun` that round, and others those since their last checkpoint. A
-            round's release comes before its checkpoint.
-        rounds_per_checkpoint: How often to save.
-        measures_train: Whether the last evaluation has "train_top1" too.
-        examples: What the runs train on, for the name of the speed.
-        unit: What a round is, for the progress.
-        validate: Measures weights beside each evaluation; its values are in the same
-            row.
-        is_over: Whether a run ends before its last round; asked after every round.
+            early between two rounds; the first Ctrl-C or SIGTERM waits for the end of
+            the round. An error or a second Ctrl-C, within a round or an evaluation,
+            costs a `FederatedRun` that round, and other runs the rounds since their
+            last checkpoint. A round's release comes before its checkpoint.
+        rounds_per_checkpoint: Rounds between two checkpoints.
+        measures_train: Whether the last evaluation also has "train_top1".
+        examples: The word for examples, in the name of the speed.
+        unit: The word for a round, in the progress.
+        validate: Measures weights at each evaluation; its values are in the same row.
+        is_over: Whether a run ends before its last round; called after every round.
 
     Raises:
         RunStoppedError: If a run has diverged, see `DivergenceGuard`; or from
@@ -59,7 +58,7 @@ def train(
     task = runs[0].task
     checkpoints = checkpoints or {}
     guards = {run.name: DivergenceGuard(run.name, num_rounds, unit) for run in runs}
-    # Of each run, its last released round that was worth keeping, if it is not saved.
+    # For each run, its last released round that is worth saving and not saved yet.
     unsaved: dict[str, tuple[Callable[[], Any], int]] = {}
 
     def save(run: Run) -> None:
@@ -107,7 +106,7 @@ def train(
             rate = metrics["num_examples"] / seconds
             speed = Metrics({"round_seconds": seconds, f"{examples}_per_second": rate})
             report(run, metrics, speed)
-            # A round in which nothing was learnt is not worth keeping.
+            # A round that accepted no update is not worth saving.
             if is_trained:
                 unsaved[run.name] = run.state_reader(), run.round_num
             if run.round_num % rounds_per_checkpoint == 0:
@@ -125,6 +124,6 @@ def train(
                     do_round(run)
                     stopping.stop_if_asked()
         finally:
-            # Not a round whose metrics are lost: that one is done again.
+            # A round whose metrics are lost is not saved, so that it is repeated.
             for run in runs:
                 save(run)

@@ -1,8 +1,8 @@
-"""What the program loops of `tff.learning.programs` need of a task and a process.
+"""Adapters of tasks and processes for the program loops of `tff.learning.programs`.
 
 A client's argument there is one data set (`tff.program.NativeFederatedContext` of TFF
-0.87 loses clients whose arguments are structures), so its seed stands beside each
-example; and metrics are looked for at client_work/train.
+0.87 loses clients whose arguments are structures), so each example carries the client's
+seed; and metrics are expected at client_work/train.
 """
 
 import collections
@@ -21,7 +21,7 @@ _SEED = "seed"
 def for_programs(
     process: tff.learning.templates.LearningProcess,
 ) -> tff.learning.templates.LearningProcess:
-    """Makes the process that `tff.learning.programs.train_model` takes.
+    """Makes a process for `tff.learning.programs.train_model`.
 
     Args:
         process: From `algorithms.build_fedss`, without positives or permanent seeds.
@@ -32,7 +32,7 @@ def for_programs(
         examples; metrics are in `metrics["client_work"]["train"]`.
 
     Raises:
-        ValueError: If clients have other arguments than "data" and "seed".
+        ValueError: If clients have arguments other than "data" and "seed".
     """
     state_type, clients_type = process.next.type_signature.parameter
     names = tff.structure.name_list(clients_type.member)
@@ -79,10 +79,10 @@ def _without_seed(example: Any) -> Any:
 
 
 class DataSource(tff.program.FederatedDataSource):
-    """The clients of a task, in the cohorts that a `FederatedRun` of this seed has.
+    """The clients of a task, in the cohorts of a `FederatedRun` with the same seed.
 
-    An iterator knows the round alone, so that a program that resumes takes the cohort
-    that comes next.
+    An iterator's state is the round, so that a resumed program continues with the next
+    cohort.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class DataSource(tff.program.FederatedDataSource):
         task: FederatedTask,
         seed: int,
     ):
-        """Makes the source of a process for a task.
+        """Makes a source of clients of a task for a process.
 
         Args:
             process: From `for_programs`.
             task: The task.
-            seed: Of the cohorts and of the clients' draws.
+            seed: Seed of the cohorts and of the clients' draws.
         """
         self._type = process.next.type_signature.parameter[1]
 
         class Iterator(tff.program.FederatedDataSourceIterator):
-            """Of this source: TFF makes one from bytes by its class alone."""
+            """The source's iterator, which TFF makes from bytes by its class alone."""
 
             federated_type = self._type
 
@@ -109,18 +109,18 @@ class DataSource(tff.program.FederatedDataSource):
                 self._round_num = round_num
 
             def select(self, k: int | None = None) -> list[tf.data.Dataset]:
-                """Returns the arguments of k clients, of the next round."""
+                """Returns the arguments of k clients for the next round."""
                 self._round_num += 1
                 clients = client_selection_fn(task, k, seed)(self._round_num)
                 return [_packed(client["data"], client["seed"]) for client in clients]
 
             @classmethod
             def from_bytes(cls, buffer: bytes) -> "Iterator":
-                """Returns the iterator that `to_bytes` has written."""
+                """Returns the iterator from the bytes of `to_bytes`."""
                 return cls(int(buffer))
 
             def to_bytes(self) -> bytes:
-                """Writes the round."""
+                """Returns the round as bytes."""
                 return str(self._round_num).encode()
 
         self._iterator_class = Iterator

@@ -1,4 +1,4 @@
-"""Live progress: bars on a terminal, plain lines in a log."""
+"""Live progress: bars on a terminal, lines in a log."""
 
 import sys
 import time
@@ -14,11 +14,10 @@ def _as_percent(share: float) -> str:
 
 
 class Progress:
-    """One progress bar per name, with the latest metrics and the time to go.
+    """One progress bar per name, with the latest metrics and the remaining time.
 
-    Use as a context manager. It writes to standard error. Where that is not a terminal,
-    bars would fill a log with control characters: there, a line every ten seconds and
-    at every new evaluation says the same.
+    It is a context manager and writes to standard error. If that is not a terminal, it
+    writes lines instead of bars, every ten seconds and at every new evaluation.
     """
 
     def __init__(
@@ -33,12 +32,12 @@ class Progress:
         """Shows a bar for each name.
 
         Args:
-            names: What to show progress of.
-            total: How many units make each of them complete.
-            unit: What is counted.
-            metric: The key of what evaluations measure.
-            metric_title: How to write it.
-            format_metric: How to write its value; by default it is a share.
+            names: Names of the runs.
+            total: Number of units of a complete run.
+            unit: The word for a unit.
+            metric: Key of the metric of evaluations.
+            metric_title: Title of the metric.
+            format_metric: Formats its value; by default as a share.
         """
         self._metric, self._metric_title = metric, metric_title
         self._format_metric = format_metric
@@ -48,7 +47,7 @@ class Progress:
         self._last_line = self._start
         self._done = dict.fromkeys(names, 0)
         self._shown: dict[str, dict[str, str]] = {name: {} for name in names}
-        # When the metric was measured last, and what it was.
+        # When the metric was last measured, and its value.
         self._measured: dict[str, tuple[int, str]] = {}
         self._bars: dict[str, tqdm.tqdm] | None = None
         self._width = max(map(len, names))
@@ -73,18 +72,17 @@ class Progress:
                 bar.close()
 
     def update(self, name: str, done: int, metrics: Mapping[str, float]) -> None:
-        """Shows where a name has got to.
+        """Shows the progress of a name.
 
         Args:
             name: One of the names.
-            done: How many of its units are done.
-            metrics: What is known by now; `loss` and the metric of evaluations or
-                `accuracy` are shown, and what is not in here keeps its last value on
-                the screen, the metric with the number of its round. `epsilon`, where
-                it is known, is shown, too.
+            done: Number of its completed units.
+            metrics: Its latest metrics; `loss`, the metric of evaluations or
+                `accuracy`, and `epsilon` are shown. Missing ones keep their last value,
+                the metric with the number of its round.
         """
         shown = self._shown[name]
-        if name in self._measured:  # Before: no news of this round.
+        if name in self._measured:  # The metric is from an earlier round.
             when, value = self._measured[name]
             shown[self._metric_title] = f"{value} ({self._unit} {when})"
         if "loss" in metrics:

@@ -1,4 +1,4 @@
-"""Provenance of numbers: the command, versions, commit and machine of a run."""
+"""Provenance of results: the command, versions, commit and machine of a run."""
 
 import hashlib
 import json
@@ -26,12 +26,12 @@ def describe(
     """Describes a run for its run.json.
 
     Args:
-        flags: Name to value of all flags that decide the results.
+        flags: The flags that decide the results, name to value.
         before: The run.json of a run that is resumed.
 
     Returns:
         The command, flags and their fingerprint, start, versions, commit and machine;
-        of a run that is resumed, as it began, with a list of what continued it.
+        for a resumed run those of its start, with a list of the resumptions.
     """
     if before is not None:
         again = {
@@ -71,7 +71,7 @@ def _now() -> str:
 
 
 def _command() -> list[str]:
-    """The program, if one of ours by its place in the project, and its arguments."""
+    """Returns the program, by its path in the project if possible, and arguments."""
     program, *arguments = sys.argv
     path = pathlib.Path(program)
     if path.is_relative_to(_ROOT):
@@ -80,7 +80,7 @@ def _command() -> list[str]:
 
 
 def _git_commit() -> str | None:
-    """The commit of the checkout, with "+" if files differ from it; None if unknown."""
+    """Returns the checkout's commit, with "+" if files differ; None if unknown."""
     try:
         commit, status = (
             subprocess.run(

@@ -1,4 +1,4 @@
-"""Results folder: what a run leaves behind, and what explains it years later."""
+"""Results folder: a run's results and their provenance."""
 
 import contextlib
 import json
@@ -23,13 +23,13 @@ _KEY = ("method", "round")
 
 
 class ResultsFolder:
-    """A folder that belongs to one set of flags.
+    """The results folder of a run, which belongs to one set of flags.
 
     Files: `flags.txt` (a flagfile that repeats the run), `run.json` (flags, versions,
-    git commit, machine), `data.json` (what the data were), `metrics.csv` (a row for
-    each method and round, written as it is measured, with the same bytes whenever the
-    run is repeated), `speed.csv` (how fast it was), `tensorboard/` (the same numbers as
-    event files), `checkpoints/` (until the run is done), and `done.json` (once it is).
+    git commit, machine), `data.json` (fingerprints of the data), `metrics.csv` (a row
+    for each method and round, written as it is measured, with the same bytes in every
+    repetition of the run), `speed.csv` (speed), `tensorboard/` (the same numbers as
+    event files), `checkpoints/` (until the run is done), and `done.json` (then).
 
     Attributes:
         path: The folder.
@@ -46,15 +46,15 @@ class ResultsFolder:
 
         Args:
             path: The folder; it need not exist.
-            flags: Name to value of all flags that decide the results.
-            columns: Those of metrics.csv after method and round. A row leaves those
-                empty that were not measured.
-            examples: What the speed is counted in, as in `training.train`.
+            flags: The flags that decide the results, name to value.
+            columns: Columns of metrics.csv after method and round, empty in a row where
+                they were not measured.
+            examples: See `training.train`.
 
         Raises:
             InvalidInputError: If the folder belongs to a run with other flags, holds
-                something that is not a run, or is damaged; or if a flagfile cannot hold
-                a flag.
+                something that is not a run, or is damaged; or if a flag cannot be
+                written to a flagfile.
             RunStoppedError: If the folder cannot be read.
         """
         self.path = pathlib.Path(path)
@@ -73,12 +73,12 @@ class ResultsFolder:
 
     @property
     def rows(self) -> list[Metrics]:
-        """The rows of metrics.csv by now, with numbers as numbers."""
+        """The current rows of metrics.csv, with parsed numbers."""
         return self._rows[run_files.METRICS]
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What `finish` wrote; None if the run has not come to its end.
+        """The result that `finish` wrote; None if the run has not finished.
 
         Raises:
             InvalidInputError: If the file is damaged, or its metrics.csv is gone.
@@ -89,22 +89,21 @@ class ResultsFolder:
         return result
 
     def summary(self, key: str) -> str | None:
-        """Returns what to print of a finished run: this part of `result`, see there."""
+        """Returns the text to print for a finished run, with this part of `result`."""
         if (result := self.result) is None:
             return None
-        return f"Done before, nothing to run.\n{result[key]}"
+        return f"Already done, nothing to run.\n{result[key]}"
 
     def open(self, data: Mapping[str, Any] | None = None) -> None:
-        """Takes the folder for this process, and records its flags and data.
+        """Locks the folder for this process, and records its flags and data.
 
         Args:
-            data: What the run reads, for JSON: a fingerprint by the name of each input,
-                such as {"data": {"clients": 99, ...}}. The folder must not be that of a
-                run with other data.
+            data: The fingerprint of each input by name, for JSON, such as {"data":
+                {"clients": 99, ...}}. The folder must not have other data.
 
         Raises:
-            InvalidInputError: If there can be no such folder, another process is at
-                work in it, or its run has other data. Nothing is written then.
+            InvalidInputError: If there can be no such folder, another process uses it,
+                or its run has other data. Nothing is written then.
             RunStoppedError: If it cannot be written.
         """
         name = f"results_dir={self.path}"
@@ -116,12 +115,12 @@ class ResultsFolder:
         except OSError as error:
             raise files.io_error(error, name, "cannot be locked") from error
         try:
-            # Again: whoever had the lock until now may have written here.
+            # Checked again: the previous owner of the lock may have written here.
             _check_flags(self.path, self._flags)
             if self.result is not None:
                 raise InvalidInputError(
-                    f"{name}: another process has just finished this run. The same "
-                    "command again shows what came of it."
+                    f"{name}: another process has just finished this run. Run the "
+                    "same command again to see its result."
                 )
             data = data or {}
             _check_data(self.path, data)
@@ -138,19 +137,19 @@ class ResultsFolder:
     def resume(
         self, runs: Sequence[Run], unit: str = "round"
     ) -> dict[str, Checkpoints]:
-        """Brings runs to where a previous process has left them, and starts to record.
+        """Resumes runs from their checkpoints, and starts to record.
 
         Args:
-            runs: New ones; those that have a checkpoint here resume from it.
-            unit: What a round is called.
+            runs: New runs; those with a checkpoint here resume from it.
+            unit: The word for a round.
 
         Returns:
             The checkpoints, by name of the run.
 
         Raises:
-            InvalidInputError: If what is there is damaged, see `start` and
+            InvalidInputError: If files are damaged, see `start` and
                 `Checkpoints.restore`.
-            RunStoppedError: If it cannot be read.
+            RunStoppedError: If a file cannot be read.
         """
         checkpoints = {run.name: self._checkpoints(run.name) for run in runs}
         for run in runs:
@@ -164,16 +163,16 @@ class ResultsFolder:
         return checkpoints
 
     def start(self, rounds_done: Mapping[str, int]) -> None:
-        """Starts to record, after what a previous process has recorded.
+        """Starts to record, after the rows that previous processes have recorded.
 
         Args:
             rounds_done: For each method that resumes from a checkpoint, the number of
-                its rounds that are done. Rows of later rounds, and of methods that
-                start afresh, are dropped: these rounds will be run again.
+                its completed rounds. Rows of later rounds, and of other methods, are
+                dropped, since these rounds are repeated.
 
         Raises:
-            InvalidInputError: If a row of the rounds that are done is missing, or one
-                is damaged. The files are as they were then.
+            InvalidInputError: If a row of a completed round is missing or damaged. The
+                files are then unchanged.
         """
         rows = {name: self._kept_rows(name, rounds_done) for name in self._columns}
         before = run_files.read_json(self.path / run_files.RUN)
@@ -195,10 +194,10 @@ class ResultsFolder:
             found = [row["round"] for row in rows if row["method"] == method]
             if sorted(found) != [*range(done + 1)]:
                 raise InvalidInputError(
-                    f"{path}: expected the rounds 0 to {done} of {method}, each once, "
-                    f"since its checkpoint is of round {done}; found {len(found)} of "
-                    "them. Bring the file back, or remove the results folder to start "
-                    "afresh."
+                    f"{path}: expected the rounds 0 to {done} of {method}, each "
+                    f"once, since its checkpoint is of round {done}; found "
+                    f"{len(found)} rows. Bring the file back, or remove the results "
+                    "folder to start afresh."
                 )
         return rows
 
@@ -206,11 +205,11 @@ class ResultsFolder:
         """Records a round. It is in the files when this returns.
 
         Args:
-            metrics: What was measured, from `train`.
-            speed: How fast it was.
+            metrics: The row of metrics, from `train`.
+            speed: The row of speed.
 
         Raises:
-            RunStoppedError: If a file cannot be written; no half of a row is in it.
+            RunStoppedError: If a file cannot be written; it then has no partial row.
         """
         for name, row in ((run_files.SPEED, speed), (run_files.METRICS, metrics)):
             text = run_files.as_csv(self._columns[name], [row], header=False)
@@ -232,16 +231,16 @@ class ResultsFolder:
             ) from error
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Records that the run is done, and what came of it.
+        """Records that the run is done, and its result.
 
         Args:
-            result: For JSON; `self.result` has it from now on.
+            result: The result, for JSON; `self.result` returns it from now on.
 
         Raises:
-            RunStoppedError: If a file cannot be written; the run is not done then.
+            RunStoppedError: If a file cannot be written; the run is then not done.
         """
-        # Methods that resumed from different rounds were recorded in another order
-        # than those of an undisturbed run.
+        # Methods that resumed from different rounds were recorded in another order than
+        # in an uninterrupted run.
         methods = list(dict.fromkeys(row["method"] for row in self.rows))
         for name, columns in self._columns.items():
             self._files.pop(name).close()
@@ -253,12 +252,12 @@ class ResultsFolder:
         self._write_json(run_files.DONE, result)
         for method in methods:
             self._checkpoints(method).clear()
-        with contextlib.suppress(OSError):  # Unless damaged ones are kept there.
+        with contextlib.suppress(OSError):  # Fails if damaged ones are kept there.
             (self.path / _CHECKPOINTS).rmdir()
         self.close()
 
     def close(self) -> None:
-        """Gives the folder back, for others to open; the end of the process does so."""
+        """Unlocks the folder; the end of the process also does."""
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -278,7 +277,7 @@ class ResultsFolder:
     ) -> None:
         """Writes a model as NumPy arrays phi_000, phi_001, ... and W ([n, d]).
 
-        W may be a `models.ShardedMatrix`, which is not put together in memory.
+        W may be a `models.ShardedMatrix`, which is not assembled in memory.
         """
         *phi, classifier = weights.trainable
         arrays = {f"phi_{i:03d}": p for i, p in enumerate(phi)}
@@ -297,7 +296,7 @@ class ResultsFolder:
 
 
 def _check_flags(folder: pathlib.Path, flags: Mapping[str, str]) -> None:
-    """Checks that a folder, which need not exist, is free or has the same flags.txt."""
+    """Checks that a folder is free, missing, or has the same flags.txt."""
     name = f"results_dir={folder}"
     try:
         found = os.listdir(folder)
@@ -315,14 +314,14 @@ def _check_flags(folder: pathlib.Path, flags: Mapping[str, str]) -> None:
         ]
         if differences:
             raise InvalidInputError(
-                f"{name} belongs to a run with other flags: {'; '.join(differences)}. "
-                "Name another folder, or remove it."
+                f"{name} belongs to a run with other flags: "
+                f"{'; '.join(differences)}. Give another folder, or remove it."
             )
-    # What a kill in the very first write leaves is no one's.
+    # A kill in the first write leaves a folder that belongs to no run.
     elif not {_LOCK, f".{run_files.FLAGS}.tmp"}.issuperset(found):
         raise InvalidInputError(
             f"{name} holds files but no {run_files.FLAGS}, so it is not a run's "
-            "folder. Name an empty or a new one."
+            "folder. Give an empty or a new one."
         )
 
 
@@ -341,7 +340,7 @@ def _check_data(folder: pathlib.Path, data: Mapping[str, Any]) -> None:
     if differences:
         raise InvalidInputError(
             f"results_dir={folder} is of a run with other input: "
-            f"{'; '.join(differences)}. Bring back what it had, or name another folder."
+            f"{'; '.join(differences)}. Restore its input, or give another folder."
         )
 
 

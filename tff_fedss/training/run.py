@@ -1,4 +1,4 @@
-"""Run: a method in training, as the loop and the results folder know it."""
+"""Run: a method in training, the interface of the loop and the results folder."""
 
 import abc
 import collections
@@ -16,15 +16,15 @@ Metrics = collections.OrderedDict[str, Any]
 class Run(abc.ABC):
     """One method, trained in place, a round at a time.
 
-    All that a round does follows from the arguments that a run was built with, from
-    `state` and from `round_num`. So a new run with the same arguments that resumes from
-    both does the same rounds as the old one would have: its metrics, weights and states
-    are equal in every bit. (`EmbeddingProcess` alone makes an exception.)
+    The constructor's arguments, `state` and `round_num` decide all that a round does.
+    So a new run with the same arguments that resumes from both does the same rounds as
+    the old one would have: its metrics, weights and states are equal to the bit.
+    (`EmbeddingProcess` is the only exception.)
 
     Attributes:
-        name: What to call the run in tables, progress lines and checkpoints.
+        name: The run's name in tables, progress lines and checkpoints.
         task: The task.
-        round_num: The number of rounds done, whole ones.
+        round_num: The number of completed rounds.
     """
 
     def __init__(self, name: str, task: Task, algorithm: Any = None):
@@ -33,8 +33,8 @@ class Run(abc.ABC):
         Args:
             name: See above.
             task: See above.
-            algorithm: What is trained, with `state`, `set_state` and `weights`. None
-                for a run that has these three itself.
+            algorithm: The algorithm to train, with `state`, `set_state` and `weights`.
+                None for a run that has these three itself.
         """
         self.name = name
         self.task = task
@@ -45,38 +45,38 @@ class Run(abc.ABC):
 
     @property
     def state(self) -> Any:
-        """All that the next rounds depend on beside `round_num`, in arrays.
+        """All arrays, besides `round_num`, on which the next rounds depend.
 
-        They are copied, which takes time and memory: ask for it where it is saved. It
-        is the state of a round only between two rounds.
+        They are copied, which takes time and memory. They are a round's state only
+        between two rounds.
         """
         return self._algorithm.state
 
     def set_state(self, state: Any) -> None:
-        """Takes over a state."""
+        """Sets the state."""
         self._algorithm.set_state(state)
 
     @property
     def weights(self) -> tff.learning.models.ModelWeights:
-        """What the task evaluates; in classification, trainable = [*phi, W]."""
+        """The weights to evaluate; in classification, trainable = [*phi, W]."""
         return self._algorithm.weights
 
     def resume(self, state: Any, round_num: int) -> None:
         """Resumes from the state after a round.
 
         Args:
-            state: As `state` was then.
-            round_num: The number of rounds done.
+            state: The value of `state` after that round.
+            round_num: The number of completed rounds.
         """
         self.set_state(state)
         self.round_num = self._num_begun = round_num
         self._batches = None
 
     def state_reader(self) -> Callable[[], Any | None]:
-        """Returns a function that reads the state as it is now, after a whole round.
+        """Returns a function that reads the current state, after a whole round.
 
-        It returns None once the next round has started: training in place has
-        overwritten the state by then.
+        It returns None once the next round has started, since training in place has
+        then overwritten the state.
         """
         num_begun = self._num_begun
         return lambda: self.state if self._num_begun == num_begun else None
@@ -84,8 +84,8 @@ class Run(abc.ABC):
     def run_round(self) -> Metrics:
         """Runs one round and returns its metrics as Python numbers.
 
-        What stops it in its middle leaves `round_num` as it was, and a state that is of
-        no round: such a run must `resume`.
+        An interrupted round leaves `round_num` unchanged and the state invalid: such a
+        run must `resume`.
         """
         self._num_begun += 1
         metrics = self._train_round(self.round_num + 1)
@@ -94,14 +94,14 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def _train_round(self, round_num: int) -> Metrics:
-        """Does what `run_round` does in the round of that number, counted from 1."""
+        """Does `run_round` for the round of that number, counted from 1."""
 
     def _next_batches(self, num_done: int, count: int) -> Iterator[Any]:
-        """Returns the next batches; in a resumed run, those after the last one used.
+        """Returns the next batches, also in a resumed run.
 
         Args:
-            num_done: How many have been used in the rounds before.
-            count: How many this round takes.
+            num_done: Number of batches used in earlier rounds.
+            count: Number of batches of this round.
         """
         if self._batches is None:
             self._batches = iter(self._batches_after(num_done))

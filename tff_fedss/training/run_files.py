@@ -1,7 +1,7 @@
 """Files in a run's folder: their names, formats and readers.
 
-Whoever reads a run, to resume it or to report on it, reads it here. Errors name the
-file and the line: a number from a damaged file must not get into a table.
+All code that resumes or reports a run reads it here. Errors name the file and the line:
+a number from a damaged file must not get into a table.
 """
 
 import csv
@@ -30,13 +30,13 @@ DONE = "done.json"
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+", re.ASCII)
-# A line break, or what is not UTF-8.
+# A line break, or text that is not UTF-8.
 _NOT_IN_A_LINE = re.compile("[\n\r\ud800-\udfff]")
 _LONGEST_VALUE = 60
 
 
 def short(value: object) -> str:
-    """Writes a value for a message."""
+    """Shortens a value for a message."""
     text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
@@ -47,14 +47,14 @@ def is_number(text: str) -> bool:
 
 
 def missing(path: str | os.PathLike) -> InvalidInputError:
-    """Returns the error of a file that every run has at this point."""
+    """Returns the error for a missing file that the run must have."""
     return InvalidInputError(
-        f"{path} is missing: bring it back, or remove the run's folder."
+        f"{path} is missing: restore it, or remove the run's folder."
     )
 
 
 def _whole(content: bytes | None, path: str | os.PathLike) -> bytes:
-    """Returns the content of a file of lines; raises an error if it is cut off."""
+    """Returns the content of a file of lines; raises an error if it is truncated."""
     if content is None:
         raise missing(path)
     if not content.endswith(b"\n"):
@@ -69,7 +69,7 @@ def _whole(content: bytes | None, path: str | os.PathLike) -> bytes:
 
 
 def as_flagfile(flags: Mapping[str, str]) -> str:
-    """Writes flags as `parse_flags` reads them.
+    """Writes flags for `parse_flags`.
 
     Raises:
         InvalidInputError: If a value has a line break or is not UTF-8.
@@ -77,8 +77,8 @@ def as_flagfile(flags: Mapping[str, str]) -> str:
     for name, value in flags.items():
         if _NOT_IN_A_LINE.search(value):
             raise InvalidInputError(
-                f"--{name}={value!r} has a line break or is not UTF-8, so that "
-                f"{FLAGS} cannot keep it: use another name, such as that of a link."
+                f"--{name}={value!r} has a line break or is not UTF-8, so {FLAGS} "
+                "cannot store it: use another name, such as that of a link."
             )
     return "".join(f"--{name}={value}\n" for name, value in flags.items())
 
@@ -87,7 +87,7 @@ def parse_flags(content: bytes | None, path: str | os.PathLike) -> dict[str, str
     """Returns the flags, name to value, that a flags.txt holds.
 
     Args:
-        content: Of the file; None if there is none.
+        content: Content of the file; None if there is none.
         path: The file, for messages.
 
     Raises:
@@ -123,7 +123,7 @@ def parse_json(content: bytes, path: str | os.PathLike) -> dict[str, Any]:
     """Returns the JSON object of finite numbers that a file holds.
 
     Args:
-        content: Of the file.
+        content: Content of the file.
         path: The file, for messages.
 
     Raises:
@@ -167,19 +167,19 @@ def parse_rows(
     """Returns the rows of a CSV file with a row for each round.
 
     Args:
-        content: Of the file; None if there is none.
+        content: Content of the file; None if there is none.
         path: The file, for messages.
-        is_done: Whether the run is; if not, the file may be missing or empty, or end
-            with half a row, which does not count: a killed program leaves it.
-        name: Of the run that all rows must be of, from round 0 on; None: rows of any
-            runs and rounds.
+        is_done: Whether the run is done; if not, the file may be missing or empty, or
+            end with a partial row, left by a killed program, which is ignored.
+        name: Name of the run that all rows must be of, from round 0 on; None: rows of
+            any runs and rounds.
 
     Returns:
-        Values by column, numbers as numbers, without what was not measured.
+        Values by column, with parsed numbers, without columns not measured.
 
     Raises:
-        InvalidInputError: If the file is damaged, a number is none or not finite, or a
-            row is another one; it names the line.
+        InvalidInputError: If the file is damaged, a number is invalid or not finite, or
+            a row is of another run or round; it names the line.
     """
     if not is_done:
         content = content and content[: content.rfind(b"\n") + 1]
@@ -211,14 +211,14 @@ def _number(text: str, column: str, where: str) -> int | float:
         raise InvalidInputError(
             f"{where}: {column} is {short(text)}, expected a finite number."
         )
-    # A whole number stays one, so that rows that are written again are the same.
+    # A whole number stays an int, so that a rewritten row is the same.
     return int(text) if _WHOLE_NUMBER.fullmatch(text) else float(text)
 
 
 def as_csv(
     columns: Sequence[str], rows: Sequence[Mapping[str, Any]], header: bool = True
 ) -> str:
-    """Writes rows by column as CSV; what a row lacks stays empty."""
+    """Writes rows by column as CSV; missing values are empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     if header:
@@ -231,7 +231,7 @@ def as_csv(
 
 
 def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Reads what `ResultsFolder.write_arrays` wrote.
+    """Reads a file of `ResultsFolder.write_arrays`.
 
     Args:
         path: The .npz file.
@@ -242,7 +242,7 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
     try:
         with np.load(path) as arrays:
             return dict(arrays)
-    # What NumPy raises on files that are no whole archive. TypeError: on one array.
+    # NumPy's errors on files that are no whole archive. TypeError: on one array.
     except (
         OSError,
         ValueError,

@@ -1,4 +1,4 @@
-"""Step run: training in place, in rounds of equally many mini-batches."""
+"""Step run: training in place, in rounds with a fixed number of mini-batches."""
 
 import collections
 import itertools
@@ -22,7 +22,7 @@ class StepRun(Run):
         """Does the steps of a round.
 
         Returns:
-            `steps`, all of them by now, and the algorithm's `round_metrics`.
+            `steps`, in all rounds so far, and the algorithm's `round_metrics`.
         """
         steps = self._steps_per_round
         measured = self._do_steps((round_num - 1) * steps, steps)
@@ -51,7 +51,7 @@ class SampledSoftmaxRun(StepRun):
         self._rounds_per_measurement = rounds_per_measurement
 
     def _train_round(self, round_num: int) -> Metrics:
-        """Returns the metrics of `StepRun`, in some rounds `ProposalQuality`, too."""
+        """Returns the metrics of `StepRun`, in some rounds also `ProposalQuality`."""
         measured = super()._train_round(round_num)
         if round_num % self._rounds_per_measurement == 0:
             quality = self._algorithm.measure_proposal()
@@ -80,12 +80,12 @@ class MocoRun(StepRun):
         return self._algorithm.arrays()
 
     def measure_losses(self) -> dict[str, np.ndarray]:
-        """Goes through the next epoch's views without training (figures 3 to 5).
+        """Measures losses on the next epoch's views without training (figures 3 to 5).
 
-        Afterwards the run is as it was before.
+        The run is unchanged afterwards.
 
         Returns:
-            By form of the loss, float32[examples] at gamma = 0.
+            float32[examples] at gamma = 0, by form of the loss.
         """
         state, steps = self.state, self._steps_per_round
         self._algorithm.fit_clusters(self.round_num + 1)

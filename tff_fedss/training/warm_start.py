@@ -17,7 +17,7 @@ from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
 from tff_fedss.training.progress import Progress
 
-# What learns fastest on small images.
+# The fastest rate on small images.
 _BATCH_SIZE = 64
 _LEARNING_RATE = 1e-3
 
@@ -27,15 +27,15 @@ def warm_start(
 ) -> None:
     """Trains phi with Adam on the public images of a data set.
 
-    At a logit scale of 20, small federated runs from scratch stay at chance for long:
-    the features collapse before they separate. The paper starts from ImageNet-1k (A.2);
-    this is the same idea with classes of the same kind that no client holds.
+    At a logit scale of 20, small federated runs from scratch stay at chance for many
+    rounds: the features collapse before they separate. The paper starts from
+    ImageNet-1k (A.2); this uses classes of the same kind that no client holds.
 
     Args:
-        model: phi; its weights are the start, and are trained in place.
-        dataset: With public images.
-        num_epochs: Passes over them.
-        seed: Of the classifier's initial weights and of the order of the images.
+        model: phi; its weights are the initial ones and are trained in place.
+        dataset: A data set with public images.
+        num_epochs: Passes over the public images.
+        seed: Seed of the classifier's initial weights and of the order of the images.
     """
     algorithm = algorithms.Centralized(
         model,
@@ -60,26 +60,26 @@ def warm_start(
 
 
 class WarmStartCache:
-    """Keeps warm starts in files, for runs that begin with the same one."""
+    """A cache of warm starts in files, for runs with the same one."""
 
     def __init__(self, folder: str | os.PathLike, deciding: Mapping[str, Any]):
         """Chooses the file.
 
         Args:
-            folder: Where the files are; created if need be.
-            deciding: Everything that a warm start depends on, by name, for JSON.
+            folder: The folder of the files, created if missing.
+            deciding: All values that decide a warm start, by name, for JSON.
         """
         text = json.dumps(dict(deciding), sort_keys=True)
         name = hashlib.sha256(text.encode()).hexdigest()[:16]
         self._path = pathlib.Path(folder) / f"{name}.npz"
 
     def fill(self, model: tf.keras.Model, train: Callable[[], None]) -> None:
-        """Gives the model the weights in the file; trains and writes them if need be.
+        """Loads the weights from the file, or trains the model and writes the file.
 
         Args:
             model: phi.
             train: Trains it in place. Two processes may do so at once: both get the
-                same weights, and the file is replaced whole.
+                same weights.
 
         Raises:
             InvalidInputError: If the file is damaged or of another model.
@@ -91,13 +91,13 @@ class WarmStartCache:
                 model.set_weights([saved[f"phi_{i:03d}"] for i in range(len(saved))])
             except (KeyError, ValueError) as error:
                 raise InvalidInputError(
-                    f"{self._path} is no warm start of this model; remove it."
+                    f"{self._path} is not a warm start of this model; remove it."
                 ) from error
             return
         train()
         files.make_folder(self._path.parent)
         weights = model.get_weights()
-        # Two processes may write at once, each a file of its own.
+        # Two processes may write at once, so each writes its own file.
         with files.replacing(self._path, unique=True) as temporary:
             files.write_npz(
                 temporary, {f"phi_{i:03d}": w for i, w in enumerate(weights)}

@@ -52,7 +52,7 @@ def test_a_run_leaves_weights_and_says_what_they_are_worth(run, pretrained):
     assert all(0 <= float(row["probe_top1"]) <= 1 for row in rows)
     assert (folder / "curves.png").exists()
     code, output, _ = run(*flags, f"--results_dir={folder}")
-    assert code == 0 and "Done before, nothing to run." in output
+    assert code == 0 and "Already done, nothing to run." in output
 
 
 def test_a_federated_run_starts_from_it(run_train, pretrained, folders, tmp_path):

@@ -68,7 +68,7 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
 
     # The same flags in the same folder find it done.
     code, output, errors = run_train(*flags)
-    assert code == 0 and "Done before, nothing to run." in output
+    assert code == 0 and "Already done, nothing to run." in output
     assert (folder / "metrics.csv").read_bytes() == metrics
 
     # Other flags are refused, and the folder stays as it is.

@@ -153,7 +153,7 @@ def test_trainings_are_attacked_and_kept(run, tmp_path):
     assert {"requests", "unions", "update", "phi"} <= by_attack["fresh"]
     assert not {"update", "phi"} & by_attack["threshold"]
     code, again, _ = run(*flags)
-    assert code == 0 and "Done before, nothing to run.\ntop-1" in again
+    assert code == 0 and "Already done, nothing to run.\ntop-1" in again
     run_of = {
         f"m20_{name}": [
             results.read_run(tmp_path / f"m20_{name}" / "seed0", TABLE.kind)

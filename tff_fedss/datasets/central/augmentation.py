@@ -154,7 +154,7 @@ class TwoViews:
         Args:
             images: uint8[N, h, w, 3].
             batch_size: The mini-batch, at most N.
-            seed: Of the orders and of the views.
+            seed: Seed of the orders and of the views.
             num_done: How many batches to leave out, because they have been used before.
             labels: int32[N], of the images; by default -1.
 

@@ -33,7 +33,7 @@ class Identities(abc.ABC):
     Attributes:
         name: What to call the data.
         num_classes: n.
-        example_shape: Of an example.
+        example_shape: Shape of an example.
         test_labels: int64[tests], the identities of the test examples.
         test_is_unseen: Whether these are other identities than those of the training
             examples.
@@ -52,9 +52,9 @@ class Identities(abc.ABC):
         """Returns a mini-batch, a function of the arguments alone.
 
         Args:
-            number: Of the mini-batch, from 0 on without end.
+            number: Number of the mini-batch, from 0 on without end.
             size: The number of examples.
-            seed: Of their order.
+            seed: Seed of their order.
 
         Returns:
             The examples [size, *example_shape], uint8 or float32, and their identities,
@@ -88,10 +88,10 @@ def epoch_positions(number: int, size: int, total: int, seed: int) -> np.ndarray
     the beginning of the next: all are of the same size.
 
     Args:
-        number: Of the mini-batch, from 0.
-        size: Of a mini-batch.
+        number: Number of the mini-batch, from 0.
+        size: Size of a mini-batch.
         total: The number of examples.
-        seed: Of the permutations.
+        seed: Seed of the permutations.
 
     Returns:
         int64[size], in [0, total). Memory: O(size).
@@ -332,9 +332,9 @@ class GeneratedIdentities(Identities):
             noise: The standard deviation of an example around its identity, where that
                 of identities is 1.
             distraction: The standard deviation of the other half.
-            num_test_identities: Of the test examples.
+            num_test_identities: Number of identities in the test.
             examples_per_test_identity: How many of each there are.
-            seed: Of the rotation, the identities and the test examples.
+            seed: Seed of the rotation, the identities and the test examples.
         """
         self.name = "generated"
         self.num_classes = num_classes

@@ -119,7 +119,7 @@ class LabelledImages:
 
         Args:
             num_train: How many to keep in all.
-            seed: Of the choice.
+            seed: Seed of the choice.
 
         Returns:
             The data set with these training images, in their order. The test is whole.
@@ -157,7 +157,7 @@ def _check_memory(counts: Mapping[str, int], shape: tuple[int, int, int]) -> Non
 
     Args:
         counts: By part, such as "train".
-        shape: Of each image.
+        shape: Shape of each image.
     """
     height, width, channels = shape
     memory.check(
@@ -307,7 +307,7 @@ def from_index(
         test: What is for the test, see `splits.hold_out`; not "classes". None: by
             what the data have.
         test_share: The share to hold out, see `splits.hold_out`.
-        seed: Of the choice of the test images.
+        seed: Seed of the choice of the test images.
 
     Returns:
         The data set, in the order of the index. Its classes are those of the training

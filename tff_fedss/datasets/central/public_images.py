@@ -98,7 +98,7 @@ def put_together(
             same class, whatever they show.
         num_probe_classes: So many classes of the first source, drawn at random, are
             kept for the probe: nothing is trained on them.
-        seed: Of their choice.
+        seed: Seed of their choice.
 
     Returns:
         The images, in the order of the sources.

@@ -69,7 +69,7 @@ def load(
             clients, in [0, 1).
         on_validation: Whether the held-out images are those of the validation clients
             instead of the test's: for choices that must not know the test.
-        seed: Of all draws; 0 <= seed < 2^63.
+        seed: Seed of all draws; 0 <= seed < 2^63.
 
     Returns:
         The data set. Classes are numbered in the order of their names among those that

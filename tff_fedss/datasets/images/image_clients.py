@@ -115,7 +115,7 @@ class ImageClients(client_data.ArrayClientData):
 
         Args:
             images: All images.
-            labels: Of all rows of images, int32[N].
+            labels: Labels of all rows of images, int32[N].
             partition: Its examples are rows of images.
         """
         super().__init__(partition.client_ids, (), tf.string)

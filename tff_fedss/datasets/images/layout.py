@@ -224,7 +224,7 @@ class Row(NamedTuple):
 
     Attributes:
         where: The line, for messages.
-        path: Of the image, as the source has it.
+        path: Path of the image, as the source has it.
         label: Its class; None if the table has no classes.
         client: Whose it is; None if the table does not say that.
         split: `TRAIN`, `TEST` or `VALIDATION`.
@@ -276,7 +276,7 @@ def from_table(
     """Reads the layout off a table.
 
     Args:
-        content: Of the table: CSV in UTF-8 with a header.
+        content: Content of the table: CSV in UTF-8 with a header.
         table: Its path, as messages call it, below which its paths are.
         names: All files, sorted.
         source: What messages begin with.

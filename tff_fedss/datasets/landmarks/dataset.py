@@ -58,7 +58,7 @@ def load(
 
     Args:
         data_dir: The folder that holds `gld160k` (or `gld23k`), or that folder itself.
-        split: Of Landmarks-User-160k or of the smaller Landmarks-User-23k.
+        split: Split of Landmarks-User-160k or of the smaller Landmarks-User-23k.
         image_size: Height and width of what the model sees, in pixels.
         resize_size: Height and width in pixels that images are brought to before the
             crop; by default 256/224 of image_size, as in the paper.

@@ -67,7 +67,7 @@ def in_shards(folder: pathlib.Path, image_ids: Collection[str]) -> Images:
     """Finds images in the original `images_NNN.tar`, read where they lie.
 
     Args:
-        folder: Of the archives; there may be fewer than 500.
+        folder: Folder of the archives; there may be fewer than 500.
         image_ids: The images that will be asked for.
     """
     shards = sorted(folder.glob("images_*.tar"))
