@@ -1,7 +1,7 @@
-"""Data of clients and data without clients, read from where users have them.
+"""Data of clients and data without clients, read where users keep them.
 
 A data set is a module or folder whose `load` returns a `FederatedDataset`; begin with
-`tiny_imagenet`. `federated` has what they are made of, `central` data without clients,
-`images` an index of anybody's images. Whatever cannot be used (an argument, a file, a
-line of it) is an `InvalidInputError`, which docstrings do not repeat.
+`tiny_imagenet`. `federated` has their building blocks, `central` data without clients,
+`images` an index of a user's images. All functions raise `InvalidInputError` for an
+unusable argument, file or line, so docstrings do not repeat it.
 """

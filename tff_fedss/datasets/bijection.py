@@ -6,12 +6,12 @@ _ROUNDS = 6
 
 
 class Bijection:
-    """A pseudo-random permutation of 0..n-1, evaluated where it is asked for.
+    """A pseudo-random permutation of 0..n-1, evaluated element by element.
 
-    A balanced Feistel network permutes the smallest 4^w >= n; a value that falls
-    outside [n] is sent through again until it falls inside (cycle walking, Black and
-    Rogaway, 2002), which leaves a permutation of [n]. As 4^w < 4n, it takes less than
-    four passes on average. Memory: a few integers, whatever n is.
+    A balanced Feistel network permutes the smallest 4^w >= n; a value outside [n] is
+    mapped again until it is inside (cycle walking, Black and Rogaway, 2002), which
+    gives a permutation of [n]. As 4^w < 4n, this takes less than four passes on
+    average. Memory: a few integers, whatever n is.
     """
 
     def __init__(self, n: int, rng: np.random.Generator):
@@ -19,7 +19,7 @@ class Bijection:
 
         Args:
             n: Size of the set, 1 <= n <= 2^62.
-            rng: Where the round keys are drawn from.
+            rng: Generator of the round keys.
         """
         self._n = n
         self._half_bits = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))

@@ -1,12 +1,11 @@
-"""Data fingerprints: by them a resumed run checks that its data have not changed.
+"""Data fingerprints, by which a resumed run checks that its data have not changed.
 
-A fingerprint is a flat mapping from words to numbers and short digests, which can be
-kept as JSON. It says what was read, and neither where it lay nor when it was written:
-the same data have the same fingerprint in every process and on every machine. Two
-fingerprints that differ name the difference by their keys.
+A fingerprint is a flat mapping from words to numbers and short digests, stored as JSON.
+It depends on the data, not on paths or times: the same data have the same fingerprint
+in every process and on every machine. Keys name the difference of two fingerprints.
 
-Up to `MAX_BYTES` the contents are digested whole. Of more than that a fixed sample is,
-spread evenly, so that a fingerprint costs a second or two at any size.
+Contents of up to `MAX_BYTES` are digested whole, larger ones by a fixed, evenly spread
+sample, so that a fingerprint takes a second or two at any size.
 """
 
 import hashlib
@@ -19,7 +18,7 @@ Fingerprint = dict[str, int | str]
 
 MAX_BYTES = 256 * 2**20
 _DIGEST_BYTES = 8
-_SAMPLED = 256  # images of a data set that is larger
+_SAMPLED = 256  # images sampled from a larger data set
 _ROWS_AT_A_TIME = 4096
 
 
@@ -27,8 +26,8 @@ def of(parts: Mapping[str, Any]) -> Fingerprint:
     """Makes the fingerprint of data from their parts.
 
     Args:
-        parts: By name. Numbers and single texts are kept as they are, and a shape (a
-            tuple of numbers) as a text. Digested are: an array, or a list of arrays;
+        parts: Parts by name. Numbers and texts are kept, and a shape (a tuple of
+            numbers) becomes a text. These are digested: an array, or a list of arrays;
             a list of texts, such as names; an iterator over batches, which are lists of
             arrays, up to `MAX_BYTES`.
     """
@@ -48,7 +47,7 @@ def of(parts: Mapping[str, Any]) -> Fingerprint:
 
 
 def sample(sizes: np.ndarray) -> np.ndarray:
-    """Returns the positions of the images whose contents are to be digested.
+    """Returns the positions of the images whose contents are digested.
 
     Args:
         sizes: Sizes of all images in bytes, int64[N].
@@ -59,7 +58,7 @@ def sample(sizes: np.ndarray) -> np.ndarray:
 
 
 def evenly_spaced(total: int, most: int) -> list[int]:
-    """Returns at most so many of the numbers 0..total-1, the same for a total."""
+    """Returns up to a number of evenly spaced integers in 0..total-1."""
     count = min(total, most)
     return [i * total // count for i in range(count)]
 
@@ -68,14 +67,15 @@ def of_arrays(arrays: Sequence[np.ndarray], max_bytes: int = MAX_BYTES) -> str:
     """Digests arrays in their order: types, shapes and contents.
 
     Args:
-        arrays: Of numbers, or object[N] of bytes. Where they have more than max_bytes
-            together, every s-th row of each is digested, s being as small as possible.
-        max_bytes: The most to digest.
+        arrays: Arrays of numbers, or object[N] of bytes. If they have more than
+            max_bytes together, every s-th row of each is digested, with the smallest
+            possible s.
+        max_bytes: The maximum to digest.
     """
     step = max(1, -(-sum(map(_num_bytes, arrays)) // max_bytes))
     digest = _new()
     for array in arrays:
-        # "i4", say: not the order of the bytes, which is little-endian below.
+        # Such as "i4", without the byte order, which is little-endian below.
         _add_bytes(digest, f"{array.dtype.str[1:]} {array.shape}".encode())
         rows = array[::step]
         for start in range(0, len(rows), _ROWS_AT_A_TIME):
@@ -111,7 +111,7 @@ def _new():
 
 
 def _add_bytes(digest, content: bytes) -> None:
-    # With its length: ("ab", "c") is not ("a", "bc").
+    # With its length, so that ("ab", "c") is not ("a", "bc").
     digest.update(len(content).to_bytes(8, "little"))
     digest.update(content)
 

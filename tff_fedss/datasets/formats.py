@@ -1,10 +1,9 @@
-"""Formats of encoded images: whether one decodes whole, and what it shows.
+"""Formats of encoded images: checks that one decodes, and conversion for TensorFlow.
 
-TensorFlow decodes JPEG and PNG in the input pipeline, without Python. It knows neither
-WebP nor PPM, ignores the orientation that a camera writes beside the pixels, and cuts
-alpha off, which shows what lies beneath transparent pixels. `normalized` leaves a file
-as it is where TensorFlow sees what a person sees, and writes it as a PNG where it would
-not.
+TensorFlow decodes JPEG and PNG in the input pipeline, without Python. It cannot read
+WebP or PPM, ignores the orientation in a photograph's Exif data, and drops alpha, which
+shows the colours of transparent pixels. `normalized` keeps a file that TensorFlow
+decodes as viewers do, and converts others to PNG.
 """
 
 import io
@@ -38,7 +37,7 @@ _EXIF_MARKS = {"JPEG": b"Exif\0\0", "PNG": b"eXIf"}
 _EXIF_WITHIN = 1 << 17  # An Exif segment is at most 64 KiB, near the start of a JPEG.
 _WHITE = 255
 
-# Pillow reports a damaged file by any of these.
+# Pillow's errors for damaged files.
 _DECODING_ERRORS = (
     OSError,
     SyntaxError,
@@ -54,41 +53,39 @@ _DECODING_ERRORS = (
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file counts as an image by its name: a suffix that is known."""
+    """Returns whether a file's name has a known image suffix."""
     return name.lower().endswith(SUFFIXES)
 
 
 def check(encoded: bytes, formats: Sequence[str] = OF_TENSORFLOW) -> None:
     """Checks that an image decodes whole, at a fraction of the cost.
 
-    A JPEG is decoded at 1/8 of its size. That goes through all of its compressed data,
-    so that a file which was cut off is found, but skips most of the arithmetic. A PNG
-    is decoded in full, and its checksums are compared. Grey, palette, CMYK and 16 bit
-    images pass, as `tf.io.decode_image(channels=3)` decodes them. A JPEG has no
-    checksum, so that bytes which changed within it can pass.
-
-    Pillow leaves other Python threads running while it decodes.
+    A JPEG is decoded at 1/8 of its size. This reads all of its compressed data, so that
+    a truncated file is found, but skips most of the arithmetic. A PNG is decoded in
+    full, and its checksums are compared. Grey, palette, CMYK and 16 bit images pass,
+    since `tf.io.decode_image(channels=3)` decodes them. A JPEG has no checksum, so
+    changed bytes within it can pass. Pillow releases the GIL while it decodes.
 
     Args:
         encoded: The content of the file.
-        formats: Those that are taken, in Pillow's words.
+        formats: The accepted formats, by Pillow's names.
 
     Raises:
-        ValueError: If it cannot be decoded whole. The message is the reason, made to
-            follow the name of the file: "is cut off or damaged (...)".
+        ValueError: If it cannot be decoded whole. The message is the reason, to follow
+            the file's name: "is cut off or damaged (...)".
     """
     try:
         image = Image.open(io.BytesIO(encoded), formats=formats)
         if image.format == "PNG":
-            # `load` does not go on to the end of the file, and TensorFlow does.
+            # `load` does not read to the end of the file, and TensorFlow does.
             if _PNG_END not in encoded:
                 raise EOFError("its end is missing")
             image.verify()
             image = Image.open(io.BytesIO(encoded), formats=formats)
         image.draft(None, (1, 1))
         image.load()
-        # Pillow reads past it, and TensorFlow does not. (A preview before the image's
-        # own data has an end too.)
+        # Pillow accepts a missing end, and TensorFlow does not. (A preview before the
+        # image's own data also has an end.)
         if image.format == "JPEG" and (
             encoded.find(_JPEG_END, encoded.find(_JPEG_SCAN)) < 0
         ):
@@ -109,8 +106,8 @@ def normalized(encoded: bytes) -> bytes:
         encoded: The content of a file of one of the formats `ALL`, known to be whole.
 
     Returns:
-        The same bytes where TensorFlow decodes them rightly; else a PNG: turned as its
-        Exif orientation says, transparent pixels on white, the first frame of several.
+        The same bytes if TensorFlow decodes them correctly; otherwise a PNG: rotated by
+        the Exif orientation, transparent pixels on white, the first frame of several.
 
     Raises:
         ValueError: If it cannot be decoded; the message follows the name of the file.
@@ -127,7 +124,7 @@ def normalized(encoded: bytes) -> bytes:
 
 
 def pixels(encoded: bytes) -> np.ndarray:
-    """Decodes an image for use without TensorFlow, as `normalized` means it.
+    """Decodes an image without TensorFlow, to the pixels of `normalized`.
 
     Args:
         encoded: The content of a file that `check` has found whole.
@@ -146,7 +143,7 @@ def pixels(encoded: bytes) -> np.ndarray:
 
 
 def _damaged(encoded: bytes, error: Exception) -> ValueError:
-    # UnidentifiedImageError's own message shows the address of a buffer in memory.
+    # UnidentifiedImageError's own message has a memory address.
     reason = (
         "its header cannot be read"
         if isinstance(error, Image.UnidentifiedImageError)
@@ -157,22 +154,22 @@ def _damaged(encoded: bytes, error: Exception) -> ValueError:
 
 def _needs_work(image: Image.Image, encoded: bytes) -> bool:
     mark = _EXIF_MARKS.get(image.format)
-    if mark is None:  # TensorFlow does not know the format, or (BMP) all kinds of it.
+    if mark is None:  # TensorFlow cannot decode (all kinds of) the format.
         return True
     if "A" in image.getbands() or "transparency" in image.info:
         return True
-    # Looked for first: to ask Pillow for the Exif of a PNG decodes it.
+    # Checked first: reading a PNG's Exif by Pillow decodes the image.
     within = encoded if image.format == "PNG" else encoded[:_EXIF_WITHIN]
     return mark in within and image.getexif().get(_ORIENTATION, 1) != 1
 
 
 def _upright_on_white(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
-        # 16 bits. Pillow's own conversion makes everything white from 255 on.
+        # 16 bits. Pillow's conversion makes all values from 255 on white.
         grey = (np.asarray(image) >> 8).astype(np.uint8)
         return Image.fromarray(grey).convert("RGB")
     if image.getexif().get(_ORIENTATION, 1) != 1:
-        image = ImageOps.exif_transpose(image)  # It copies in any case.
+        image = ImageOps.exif_transpose(image)  # `np.array` copies in any case.
     if "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (_WHITE,) * 4)

@@ -1,8 +1,8 @@
-"""Draws glyphs: the strokes of a class, the hand of a writer, ink on a pixel grid.
+"""Drawing of glyphs: strokes of a class, handwriting of a writer, ink on pixels.
 
-Coordinates are those of a square [-1, 1]^2, x to the right and y downwards, until ink
-is laid on pixels. All arithmetic is float64: what one machine rounds differently from
-another is far below a level of grey.
+Coordinates are in a square [-1, 1]^2, x to the right and y downwards, until ink is laid
+on pixels. All arithmetic is float64: differences in rounding between machines are far
+below a level of grey.
 """
 
 import dataclasses
@@ -12,12 +12,12 @@ import numpy as np
 MAX_STROKES = 5
 _MIN_STROKES = 2
 _POINTS_PER_STROKE = 24
-# Pixel measures below are for an image of this size and scale with it.
+# Pixel measures below are for images of this size and scale with the size.
 _REFERENCE_SIZE = 28
 _HALF_EXTENT = 9.5  # pixels from the centre to the edge of the square
 _MAX_SHIFT = 1.5  # pixels by which an example may be off centre
-# A line's ink is exp(-d^2 / 2 pen^2) at distance d. Levels rise from white to black
-# between these two amounts, which makes an edge about one pixel wide.
+# A line's ink is exp(-d^2 / 2 pen^2) at distance d. Between these two amounts grey
+# rises from white to black, so that an edge is about one pixel wide.
 _WHITE_INK, _BLACK_INK = 0.25, 0.75
 
 
@@ -41,12 +41,12 @@ class Glyphs:
 
 @dataclasses.dataclass(frozen=True)
 class Hands:
-    """How some writers write.
+    """The handwriting of some writers.
 
     Attributes:
         matrices: float64[N, 2, 2], rotation times slant times scale and aspect.
         pens: float64[N], the spread of a line's ink, in pixels of a 28-pixel image.
-        jitters: float64[N], the most by which a control point strays in x and in y.
+        jitters: float64[N], the largest displacement of a control point in x and in y.
     """
 
     matrices: np.ndarray
@@ -92,7 +92,7 @@ def _draw_strokes(rng: np.random.Generator) -> np.ndarray:
 
 
 def _draw_stroke(start: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draws a curve, float64[3, 2], that leads inwards and is no mere dot."""
+    """Draws a curve, float64[3, 2], that leads inwards and is longer than a dot."""
     angle = np.arctan2(-start[1], -start[0]) + rng.uniform(-1.1, 1.1)
     along = rng.uniform(0.8, 1.7) * np.array([np.cos(angle), np.sin(angle)])
     across = np.array([-along[1], along[0]])
@@ -133,7 +133,7 @@ def render(
     Args:
         glyphs: N glyphs.
         hands: N hands.
-        rng: Where the variation between examples is drawn from.
+        rng: Generator of the variation between examples.
         image_size: Height and width in pixels.
 
     Returns:
@@ -152,8 +152,8 @@ def render(
     points, lengths = _sample(control_points.reshape(glyphs.control_points.shape))
     lengths *= np.arange(MAX_STROKES)[:, None] < glyphs.num_strokes[:, None, None]
 
-    # A Gaussian of two dimensions is a product, so ink = (over y) @ (over x): one small
-    # matrix product per image in place of a distance for every point and pixel.
+    # A two-dimensional Gaussian is a product, so ink = (over y) @ (over x): one small
+    # matrix product per image replaces a distance for every point and pixel.
     pens = pixel * hands.pens[:, None]
     lengths = lengths.reshape(n, -1) / (pens * np.sqrt(2 * np.pi))
     grid = np.arange(image_size) + 0.5
@@ -172,8 +172,8 @@ def _sample(control_points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         control_points: float64[N, strokes, 3, 2].
 
     Returns:
-        Points, float64[N, strokes, points, 2], and the length of curve that each of
-        them stands for, float64[N, strokes, points].
+        Points, float64[N, strokes, points, 2], and the length of curve that each
+        represents, float64[N, strokes, points].
     """
     t = (np.arange(_POINTS_PER_STROKE) + 0.5) / _POINTS_PER_STROKE
     position = np.stack([(1 - t) ** 2, 2 * t * (1 - t), t**2], -1)

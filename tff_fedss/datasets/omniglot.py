@@ -58,7 +58,7 @@ def collect(drawings: Iterable[Drawing], label: str, image_size: int) -> Drawing
 
     Args:
         drawings: All drawings.
-        label: What messages begin with.
+        label: The start of messages.
         image_size: The height and width that they are brought to, in pixels, by
             averaging areas.
     """
@@ -165,7 +165,7 @@ def turned(drawings: Drawings) -> Drawings:
 PARTITIONS = ("mixed", "drawer", "chunks")
 CHARACTERS = ("evaluation", "all")
 
-# Keeps the draws of this data set apart from others of the same seed.
+# Separates this data set's draws from others with the same seed.
 _PHILOX_STREAM = int.from_bytes(b"omniglot", "big")
 
 # As many classes as the paper's own start, ImageNet-1k, has.

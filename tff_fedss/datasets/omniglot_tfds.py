@@ -1,6 +1,6 @@
 """Omniglot as downloaded and verified by TensorFlow Datasets (TFDS).
 
-Apart from `omniglot`, because importing TFDS takes seconds.
+A separate module, because importing TFDS takes seconds.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tff_fedss.datasets.images import tfds_index
 
 
 class OmniglotDrawers(tfds.image_classification.Omniglot):
-    """TFDS's `omniglot` with one more feature, the drawer, which it drops.
+    """TFDS's `omniglot` with the drawer, which TFDS drops.
 
     The files, their checksums and the splits are those of `omniglot`. TFDS names this
     data set `omniglot_drawers`, so that it does not collide with a prepared `omniglot`.
@@ -46,13 +46,13 @@ def drawings(
     tfds_dir: str | None = None,
     download_config: tfds.download.DownloadConfig | None = None,
 ) -> Iterator[tuple[str, str, int, int, Image.Image]]:
-    """Downloads Omniglot where that has not been done, and yields every drawing.
+    """Downloads Omniglot if it is not on the disk, and yields every drawing.
 
     Args:
-        tfds_dir: Where TFDS keeps its data sets. If None, where it always does
-            (`TFDS_DATA_DIR`, `~/tensorflow_datasets`).
+        tfds_dir: TFDS's folder. If None, its default (`TFDS_DATA_DIR`,
+            `~/tensorflow_datasets`).
         download_config: For tests. If None, every file is checked against TFDS's
-            checksums, even one that was not downloaded but put in place by hand.
+            checksums, also one that was not downloaded but placed by hand.
 
     Yields:
         See `omniglot.Drawing`.
@@ -60,7 +60,7 @@ def drawings(
     builder = tfds_index.prepared(
         lambda: OmniglotDrawers(data_dir=tfds_dir),
         "Omniglot",
-        "Name a folder or an archive that has it with `data_dir`.",
+        "Give a folder or an archive that has it as `data_dir`.",
         download_config
         or tfds.download.DownloadConfig(force_checksums_validation=True),
     )

@@ -1,8 +1,8 @@
-"""Sources: files in a folder, a zip or a tar, each read at any place.
+"""Sources: files in a folder, a zip or a tar, with random access.
 
-A source lists its files once and gives the bytes of any of them afterwards, from many
-threads at once, without unpacking. Only a compressed tar is unpacked, once, into the
-cache. The cache also keeps what was found out about files, until one of them changes.
+A source lists its files once and then reads any of them, from many threads at once,
+without unpacking. Only a compressed tar is unpacked, once, into the cache. The cache
+also keeps results about files, until one of them changes.
 """
 
 import abc
@@ -33,11 +33,11 @@ SUFFIXES = (
     ".tar.bz2",
     ".tbz2",
 )
-_FOREIGN = "__MACOSX"  # What macOS puts beside the files.
+_FOREIGN = "__MACOSX"  # Added by macOS.
 _COPY_BYTES = 1 << 22
-_LARGEST_MEMBER = 1 << 28  # No image has more; a zip of a few MB may say 10 GB.
+_LARGEST_MEMBER = 1 << 28  # Limit of a file's bytes: a zip of a few MB may claim 10 GB.
 
-# What reading a damaged archive raises.
+# Errors from reading a damaged archive.
 DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -52,7 +52,7 @@ DAMAGED = (
 
 @contextlib.contextmanager
 def reading(label: str) -> Iterator[None]:
-    """Names the archive or file if it turns out to be damaged."""
+    """Raises an error with the archive's or file's name if it is damaged."""
     try:
         yield
     except RunStoppedError:
@@ -66,7 +66,7 @@ def reading(label: str) -> Iterator[None]:
 
 
 def is_archive(path: pathlib.Path) -> bool:
-    """Whether the name of a file is that of an archive."""
+    """Returns whether a file's name is an archive's."""
     return path.name.lower().endswith(SUFFIXES)
 
 
@@ -74,13 +74,13 @@ class Source(abc.ABC):
     """The files of a folder or an archive.
 
     Attributes:
-        label: What messages begin with: the argument that named the data.
+        label: The start of messages: the argument that named the data.
         path: The folder or archive.
         names: Paths below it, with slashes, ascending; no hidden ones.
-        folders: Paths of the folders in it, as far as it lists them, ascending.
+        folders: Paths of the listed folders in it, ascending.
         sizes: Sizes of the files in bytes, int64[files].
-        stamps: Tell whether a file has changed, int64[files]: its time of change, or a
-            checksum that the archive keeps.
+        stamps: int64[files], which change with a file: its modification time, or its
+            checksum in the archive.
     """
 
     label: str
@@ -102,13 +102,13 @@ class Source(abc.ABC):
         """
 
     def check_names(self) -> None:
-        """Checks names that an archive keeps twice: a damaged one hides a file."""
+        """Checks names that an archive stores twice: a damaged one hides a file."""
         return
 
     def read_all(
         self, is_wanted: Callable[[str], object]
     ) -> Iterator[tuple[str, bytes]]:
-        """Yields name and content of the files whose names are wanted."""
+        """Yields name and content of the selected files."""
         self.check_names()
         for number, name in enumerate(self.names):
             if is_wanted(name):
@@ -117,11 +117,11 @@ class Source(abc.ABC):
                 yield name, content
 
     def read_only(self, name: str, expected: str = "one") -> tuple[str, bytes]:
-        """Returns path and content of the only file of a name, wherever it lies.
+        """Returns path and content of the only file with a name, in any folder.
 
         Args:
             name: The file's name, or the end of its path, such as "val/classes.txt".
-            expected: What messages say is expected.
+            expected: The expected file, for messages.
         """
         found = dict(self.read_all(lambda path: f"/{path}".endswith(f"/{name}")))
         if len(found) != 1:
@@ -136,12 +136,13 @@ def open_source(
     label: str | None = None,
     cache_dir: str | os.PathLike | None = None,
 ) -> Source:
-    """Lists a folder, an archive, or a folder with nothing but one archive.
+    """Lists a folder, an archive, or a folder with one archive only.
 
     Args:
         data_dir: The folder or archive; None is refused with a message.
-        label: What messages begin with; by default data_dir, as an argument.
-        cache_dir: Where a compressed tar is unpacked; by default `default_cache_dir()`.
+        label: The start of messages; by default data_dir, as an argument.
+        cache_dir: The folder to unpack a compressed tar into; by default
+            `default_cache_dir()`.
     """
     if data_dir is None:
         raise InvalidInputError("`data_dir` must name a folder or an archive of data.")
@@ -164,12 +165,12 @@ def open_source(
     source.label = label
     for name, following in zip(source.names, source.names[1:], strict=False):
         if name == following:
-            raise InvalidInputError(f"{label}: {name} is in it twice.")
+            raise InvalidInputError(f"{label}: it has {name} twice.")
     return source
 
 
 def _only_archive(folder: pathlib.Path) -> pathlib.Path | None:
-    """The one archive of a folder that has no other folder and no table beside it."""
+    """Returns the only archive of a folder without other folders and tables."""
     entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
     if any(path.is_dir() or path.suffix.lower() == ".csv" for path in entries):
         return None
@@ -178,7 +179,7 @@ def _only_archive(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def _is_used(name: str) -> bool:
-    """Whether a path is neither hidden nor another system's own."""
+    """Returns whether a path is neither hidden nor an operating system's."""
     return not any(part.startswith(".") or part == _FOREIGN for part in name.split("/"))
 
 
@@ -211,7 +212,7 @@ def _walk(
                 folders.append(name)
                 yield from _walk(entry.path, f"{name}/", folders)
             else:
-                status = os.stat(entry.path)  # Fails for a link that leads nowhere.
+                status = os.stat(entry.path)  # Fails for a broken link.
                 yield name, status.st_size, status.st_mtime_ns
 
 
@@ -220,7 +221,7 @@ class Zip(Source):
 
     def __init__(self, path: pathlib.Path):
         self.path = path
-        # Of a file that it has not opened itself, ZipFile may be used by many threads.
+        # Many threads may use a ZipFile if it has not opened the file itself.
         self._zip = zipfile.ZipFile(open(path, "rb"))  # noqa: SIM115
         used = [info for info in self._zip.infolist() if _is_used(info.filename)]
         self._infos = [info for info in used if not info.is_dir()]
@@ -237,32 +238,34 @@ class Zip(Source):
             raise zipfile.BadZipFile(
                 f"{info.file_size:,} bytes unpacked, more than {_LARGEST_MEMBER:,}"
             )
-        return self._zip.read(info)  # It compares a checksum, and reads no more bytes.
+        return self._zip.read(
+            info
+        )  # Compares a checksum, and reads no more bytes than this.
 
     def check_names(self) -> None:
         """See the base class."""
         with reading(f"{self.label}: the archive {self.path.name}"):
             for info in self._zip.infolist():
-                # Hidden files may have other compressions, or a password.
+                # Hidden files may have unsupported compressions, or a password.
                 with (
                     contextlib.suppress(NotImplementedError, RuntimeError),
                     self._zip.open(info),
                 ):
-                    pass  # To open it compares the names at its two places.
+                    pass  # Opening compares the two stored names.
 
 
 class Tar(Source):
     """Files in a tar."""
 
     def __init__(self, path: pathlib.Path, cache_dir: str | os.PathLike | None = None):
-        """Lists them.
+        """Lists the files.
 
         Args:
             path: The tar, compressed or not.
-            cache_dir: Where it is unpacked if it is compressed, and its list is kept.
+            cache_dir: The folder for its list, and for its content if it is compressed.
 
         Raises:
-            One of `DAMAGED`: If it is no whole tar.
+            One of `DAMAGED`: If it is no complete tar.
         """
         self.path = path
         is_plain = path.suffix.lower() == ".tar"
@@ -306,18 +309,18 @@ def _tar_members(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def members_of(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yields the files and folders of a tar, and checks that it ends as it should.
+    """Yields the files and folders of a tar, and checks that it is complete.
 
     Raises:
-        tarfile.ReadError: If it is damaged, or has something else than these.
+        tarfile.ReadError: If it is damaged, or has other kinds of members.
     """
     for member in tar:
-        tar.members = []  # It would keep them all.
+        tar.members = []  # tarfile would keep all members.
         if not (member.isfile() or member.isdir()):
             raise tarfile.ReadError(f"{member.name} is a link; expected a file")
         yield member
-    # tarfile takes a damaged header, or a file cut off between two members, for the
-    # end. A whole archive has blocks of zeros there.
+    # tarfile treats a damaged header, or a truncation between two members, as the end.
+    # A complete archive has blocks of zeros there.
     tar.fileobj.seek(tar.offset)
     if tar.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
         raise tarfile.ReadError(
@@ -335,7 +338,7 @@ def _lines(joined: np.ndarray) -> list[str]:
 
 
 def _unpacked(path: pathlib.Path, cache_dir: str | os.PathLike | None) -> pathlib.Path:
-    """The tar in a compressed tar, unpacked into the cache the first time."""
+    """Returns the tar in a compressed tar, unpacked into the cache the first time."""
     folder = pathlib.Path(cache_dir or default_cache_dir())
     target = folder / f"{_digest([str(path.resolve())], file_states([path]))}.tar"
     if target.exists():
@@ -358,7 +361,7 @@ def _unpacked_block(tar, path: pathlib.Path) -> bytes:
     try:
         return tar.read(_COPY_BYTES)
     except DAMAGED as error:
-        # No OSError, by which `files.replacing` would say that nothing can be written.
+        # Not an OSError, which `files.replacing` would report as a failure to write.
         raise tarfile.ReadError(files.error_text(error)) from error
 
 
@@ -399,15 +402,15 @@ def kept(
     make: Callable[[], dict[str, np.ndarray]],
     cache_dir: str | os.PathLike | None = None,
 ) -> dict[str, np.ndarray]:
-    """Returns arrays made of files, which the cache keeps until one of these changes.
+    """Returns arrays made from files, which the cache keeps until a file changes.
 
     Args:
-        kind: What they are made of and for.
+        kind: Their source and purpose.
         names: Names of the files.
-        states: By which it is known that one has changed, int64[..., 2].
+        states: The files' sizes and times, which show a change, int64[..., 2].
         make: Makes the arrays.
-        cache_dir: The folder; by default `default_cache_dir()`. If nothing can be
-            written there, the arrays are made each time.
+        cache_dir: The folder; by default `default_cache_dir()`. If it is not writable,
+            the arrays are made each time.
     """
     folder = pathlib.Path(cache_dir or default_cache_dir())
     path = folder / f"{_digest([kind, *names])}.npz"

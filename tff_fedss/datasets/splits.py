@@ -1,8 +1,7 @@
-"""Splits: which images are for training, test and warm start, and validation clients.
+"""Splits: images for training, test and warm start, and validation clients.
 
-`hold_out` splits an index of images. Validation clients train nothing, and their images
-are what a run measures on while choices are made, such as that of a learning rate: what
-is chosen by looking at a metric must not look at the test.
+`hold_out` splits an index of images. Validation clients do not train; their images are
+used to make choices, such as of a learning rate, which must not use the test.
 """
 
 import dataclasses
@@ -15,10 +14,10 @@ from tff_fedss.datasets.federated import clients, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.errors import InvalidInputError, check_choice, check_range
 
-# Keeps the draws of validation clients apart from others of the same seed.
+# Separates the draws of validation clients from others with the same seed.
 _PHILOX_STREAM = int.from_bytes(b"validate", "big")
 
-TRAIN, TEST, VALIDATION = 0, 1, 2  # What the data call an image.
+TRAIN, TEST, VALIDATION = 0, 1, 2  # The data's own splits.
 TESTS = ("given", "images", "classes", "clients")
 
 # Ends of messages.
@@ -29,7 +28,7 @@ NEEDS_CLIENTS = (
 
 
 class NoValidationError(InvalidInputError):
-    """The data have no clients to spare for validation."""
+    """The data have too few clients for validation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +39,8 @@ class Rows:
         train: Rows of training, ascending, int64.
         test: Rows of the test, ascending, int64.
         public: All images of the public classes, ascending, int64.
-        test_is_unseen: Whether no class of the test is one of the training.
-        note: What was decided, for a person.
+        test_is_unseen: Whether test and training have no class in common.
+        note: The decisions, for the summary.
     """
 
     train: np.ndarray
@@ -63,19 +62,19 @@ def hold_out(
     """Chooses the test images and the public classes.
 
     Args:
-        index: All images, an `images.ImageIndex`, which needs this module.
-        is_unseen: Whether the test is to be of classes that no client has (retrieval),
-            or of those that they have (classification).
-        test: One of `TESTS`. "given": what the data call test (or val, without a
-            test). "images": a share of every class. "classes": all images of a share of
-            the classes. "clients": all images of a share of the clients. None: "given"
-            if there is one, else "images", or "classes" for unseen ones.
-        share: Share of what is held out, in (0, 1).
-        num_public_classes: How many other classes are public.
-        rng: Where the draws come from.
+        index: All images, an `images.ImageIndex`, a module that imports this one.
+        is_unseen: Whether the test must be of classes that no client has (retrieval),
+            or of the clients' (classification).
+        test: One of `TESTS`. "given": the data's own test (or val, without a test).
+            "images": a share of every class. "classes": all images of a share of the
+            classes. "clients": all images of a share of the clients. None: "given" if
+            there is one, else "images", or "classes" for unseen ones.
+        share: The share to hold out, in (0, 1).
+        num_public_classes: Number of other classes that are public.
+        rng: Generator of the draws.
 
     Returns:
-        The choice.
+        The rows of each use.
     """
     if test is None:
         test = (
@@ -90,14 +89,15 @@ def hold_out(
         raise InvalidInputError(f"test_share={share} must be above 0 and below 1.")
     if test in (("images", "clients") if is_unseen else ("classes",)):
         raise InvalidInputError(
-            f"test={test} does not serve here: test=classes holds out classes that no "
-            "client has, for retrieval; images and clients are for classification."
+            f"test={test} is not possible here: test=classes holds out classes that "
+            "no client has, for retrieval; images and clients are for "
+            "classification."
         )
     rows = np.arange(len(index.labels))
     if test == "given":
         train, tests, note = _given(index, rows)
     else:
-        # What the data call test or val stays out of the training in any case.
+        # The data's own test and val are never trained on.
         train = rows if index.splits is None else rows[index.splits == TRAIN]
         if test == "clients" and index.clients is None:
             raise InvalidInputError(f"test=clients {NEEDS_CLIENTS}")
@@ -114,8 +114,8 @@ def hold_out(
     if is_unseen and known.any():
         row = tests[known][0]
         raise InvalidInputError(
-            f"the class {index.class_names[index.labels[row]]!r} of the test is one of "
-            "the training, too; retrieval is of unseen ones: use test=classes."
+            f"the class {index.class_names[index.labels[row]]!r} of the test is also "
+            "in the training; retrieval needs unseen classes: use test=classes."
         )
     if not is_unseen and not known.all():
         left_out = len(tests) - int(known.sum())
@@ -139,7 +139,7 @@ def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
     Returns:
         The new labels of all rows, int32[N], -1 for classes that none of these rows
-        has; and the labels of before in the order of the new ones.
+        has; and the old labels in the order of the new ones.
     """
     present = np.unique(labels[rows])
     number = np.full(int(labels.max()) + 1, -1, np.int32)
@@ -165,7 +165,7 @@ def _given(index: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
 def _images(
     index: Any, rows: np.ndarray, share: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """A share of each class, rounded, that leaves an image to every class."""
+    """Returns a rounded share of each class, which leaves an image to every class."""
     labels = index.labels[rows]
     shuffled = rng.permutation(len(rows))
     order = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -182,7 +182,7 @@ def _images(
 def _some_of(
     values: np.ndarray, what: str, share: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Whether a value is one of a share of the different values, at least one."""
+    """Returns whether each value is in a random, non-empty share of the values."""
     different = np.unique(values)
     count = max(1, round(len(different) * share))
     if count >= len(different):
@@ -195,7 +195,7 @@ def _some_of(
 def _public(
     index: Any, train: np.ndarray, number: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """The training images of so many classes, drawn at random."""
+    """Returns the training images of a number of random classes."""
     labels = np.unique(index.labels[train])
     if not 0 <= number <= len(labels) - 2:
         raise InvalidInputError(
@@ -208,7 +208,7 @@ def _public(
 
 
 def check_validation(share: float, on_validation: bool) -> None:
-    """Checks the share of clients for validation, and whether to measure on them."""
+    """Checks the share of validation clients, and whether to measure on them."""
     check_range("validation_share", share, 0, 1, above=on_validation)
 
 
@@ -221,10 +221,10 @@ def choose_validation(
         num_clients: K.
         share: Share of the clients, in [0, 1), rounded to a number of clients; above 0,
             to one or more.
-        rng: Where they are drawn from; nothing is drawn for a share of 0.
+        rng: Generator of the draws; nothing is drawn for a share of 0.
 
     Returns:
-        Whether a client is one of them, bool[K].
+        Whether each client is one, bool[K].
     """
     chosen = np.zeros(num_clients, bool)
     if share:
@@ -238,10 +238,10 @@ def choose_validation(
 
 
 def note_validation(num_clients: int, num_left_out: int, num_measured: int) -> str:
-    """Says for a person who validates, and how many images cannot be measured on."""
+    """Describes the validation clients and the number of images left out."""
     if not num_measured:
         raise NoValidationError(
-            "no validation client has a class that is trained: take more of them."
+            "no validation client has a class that is trained: use a larger share."
         )
     note = f"{num_clients:,} clients held out for validation"
     if num_left_out:
@@ -258,24 +258,23 @@ def hold_out_clients(
     on_validation: bool = False,
     seed: int = 0,
 ) -> FederatedDataset:
-    """Takes a share of the clients of a data set out of its training.
+    """Removes a share of the clients of a data set from its training.
 
     Args:
-        dataset: With all clients.
-        validation_share: Share of the clients; 0: the data set stays what it is.
-        on_validation: Whether the images of these clients replace the test,
-            which nothing looks at then. Images of classes that no other client has are
-            left out, since nobody can learn to classify them. Where the test is of
-            unseen classes (retrieval, Section 4.3 of the FedSS paper) they count, too:
-            each image of these clients looks for its like among the others, MAP@10.
-            Most of their classes may be ones that are trained, so that it is a stand-in
-            for the MAP@10 of unseen classes, and mostly higher. Images of classes that
-            nobody has are not measured on either.
-        seed: Which clients; 0 <= seed < 2^63.
+        dataset: The data set with all clients.
+        validation_share: Share of the clients; 0: the data set is unchanged.
+        on_validation: Whether the images of these clients replace the test, which is
+            then not used. Images of classes that no other client has are left out,
+            since they cannot be learned. For a test of unseen classes (retrieval,
+            Section 4.3 of the FedSS paper) they also count, and MAP@10 is over all
+            images of these clients. Most of their classes may be trained, so it is a
+            substitute for the MAP@10 of unseen classes, and mostly higher. `unseen`
+            images are also not used.
+        seed: Seed of the choice; 0 <= seed < 2^63.
 
     Returns:
-        The data set without them. n and the labels are the same: a class that only
-        they have keeps its row of W.
+        The data set without these clients. n and the labels are the same: a class that
+        only they have keeps its row of W.
     """
     check_validation(validation_share, on_validation)
     if not validation_share:
@@ -285,7 +284,7 @@ def hold_out_clients(
     is_apart = choose_validation(len(everyone), validation_share, rng)
     apart = [everyone[k] for k in np.flatnonzero(is_apart)]
     kept = [everyone[k] for k in np.flatnonzero(~is_apart)]
-    # Retrieval need not know a class.
+    # Retrieval does not need known classes.
     is_known = np.full(dataset.num_classes, dataset.test_is_unseen)
     for client_id in kept:
         is_known[dataset.positives(client_id)] = True
@@ -310,7 +309,7 @@ def hold_out_clients(
         train=clients.Counted(
             dataset.train, kept, dataset.num_examples, dataset.positives
         ),
-        # The images of all clients would be in it.
+        # It would have the images of all clients.
         pooled=None,
         note="; ".join(filter(None, [dataset.note, note])),
         contents=lambda: {
@@ -325,21 +324,22 @@ def hold_out_clients(
 def _images_of(
     dataset: FederatedDataset, client_ids: list[str], is_known: np.ndarray
 ) -> tuple[tf.data.Dataset, int, int]:
-    """The stored examples of some clients that are of known classes.
+    """Returns the stored examples of some clients in known classes.
 
     Args:
-        dataset: Of the clients.
-        client_ids: Whose.
-        is_known: Of each class, whether its images count, bool[n].
+        dataset: The data set of the clients.
+        client_ids: The clients.
+        is_known: Whether each class's images count, bool[n].
 
     Returns:
-        The examples, client after client; how many they are; how many the clients have.
+        The examples, client after client; their number; the number of all the clients'
+        examples.
     """
     num_known = num_images = 0
     for client_id in client_ids:
         size = dataset.num_examples(client_id)
         num_images += size
-        # Labels are read only where some are not known.
+        # Labels are read only if some classes are not known.
         if not is_known[dataset.positives(client_id)].all():
             data = dataset.train.create_tf_dataset_for_client(client_id)
             labels = [int(x) for x in data.map(_label).as_numpy_iterator()]

@@ -30,10 +30,10 @@ IMAGES_PER_CLIENT = 100
 _TRAIN, _TEST = "Ebay_train.txt", "Ebay_test.txt"
 _COLUMNS = ("image_id", "class_id", "super_class_id", "path")
 _LAYOUT = f"{ARCHIVE}, or a folder that holds it or what it unpacks to"
-# Of the original: training images and classes, and test images.
+# The original's training images and classes, and test images.
 _ORIGINAL = (59_551, 11_318, 60_502)
 
-# Keeps the draws of this data set apart from others of the same seed.
+# Separates this data set's draws from others with the same seed.
 _PHILOX_STREAM = int.from_bytes(b"products", "big")
 
 
@@ -44,8 +44,8 @@ class Listing(NamedTuple):
         image_ids: str[N], all different.
         labels: `class_id` - 1, int32[N]. In the original, 0..11317 in training and
             11318..22633 in the test.
-        paths: The images' files, as the source has them.
-        lines: Where the rows are, as "file:line" for messages.
+        paths: The images' files in the source.
+        lines: Places of the rows, as "file:line" for messages.
     """
 
     image_ids: list[str]
@@ -65,19 +65,19 @@ def load(
 ) -> FederatedDataset:
     """Loads the clients' images and the test images; no image stays in memory.
 
-    The first call reads every image and checks that it decodes. Images are read where
-    they lie, and shown as they are stored: TFDS and the field do not turn them either.
+    The first call reads every image and checks that it decodes. Images are read in
+    place, and not rotated by their Exif orientation, as in TFDS and other work.
 
     Args:
         data_dir: `Stanford_Online_Products.zip`, or a folder that holds it or what it
             unpacks to.
-        image_size: Height and width of what the model sees, in pixels.
-        resize_size: Height and width in pixels that images are brought to before the
+        image_size: Height and width of the model's images, in pixels.
+        resize_size: Height and width in pixels to which images are resized before the
             crop; by default 256/224 of image_size, as in the paper.
         images_per_client: How many images a client has; the last one may have fewer.
-        seed: Which partition; 0 <= seed < 2^63. The paper's is not published.
-        clients_csv: A partition as `data/partition_sop.py` writes it; by default the
-            one that it writes for the same images_per_client and seed.
+        seed: Seed of the partition; 0 <= seed < 2^63. The paper's is not published.
+        clients_csv: A partition written by `data/partition_sop.py`; by default the one
+            for the same images_per_client and seed.
 
     Returns:
         The data set. Labels are 0..n-1 in training (`class_id` - 1), from n on in the
@@ -152,7 +152,7 @@ def to_split(train: Listing, partition: partitions.Partition) -> split_csv.Split
 
 
 def read_partition(path: str | os.PathLike, train: Listing) -> partitions.Partition:
-    """Reads a partition of the training images, and checks that it is one.
+    """Reads and checks a partition of the training images.
 
     Args:
         path: A CSV file with the columns user_id, image_id and class.
@@ -192,7 +192,7 @@ def read_train_listing(data_dir: str | os.PathLike) -> Listing:
 
 
 def _open(data_dir: str | os.PathLike | None) -> sources.Source:
-    # Beside the zip there may be something else.
+    # There may be other files beside the zip.
     archive = pathlib.Path(data_dir or "") / ARCHIVE
     is_beside = data_dir is not None and archive.is_file()
     return sources.open_source(

@@ -1,4 +1,4 @@
-"""An embedded federated data set of glyphs: no download, up to millions of classes."""
+"""A synthetic federated data set of glyphs: no download, up to millions of classes."""
 
 import enum
 import functools
@@ -24,7 +24,7 @@ _MAX_LABEL = 2**31 - 1
 
 
 class _Purpose(enum.IntEnum):
-    """Keeps the random streams of one seed apart."""
+    """Separates the random streams of one seed."""
 
     GLYPH = 0  # per class
     BIJECTION = 1  # per replica
@@ -52,34 +52,35 @@ def glyphs(
     num_public_classes: int = 300,
     public_examples_per_class: int = 20,
 ) -> FederatedDataset:
-    """Makes a federated data set of handwritten glyphs, drawn when they are asked for.
+    """Makes a federated data set of handwritten glyphs, drawn on request.
 
     A class is a few curved strokes. A client writes all of its images in one hand (its
     own slant, rotation, size, pen and unsteadiness), and no two images are the same. A
     client holds few of the n classes, as in the paper's data sets (Section 4, Appendix
     A.4): |P_k| varies between clients by a factor of 0.5 to 1.5 around its mean, the
-    images per class by about as much.
+    images per class by about the same.
 
-    Every draw comes from (seed, what for, which class or client), so that the same
+    Every draw is a function of (seed, purpose, class or client), so that the same
     arguments give the same images in any order of access and in any process. Nothing
-    is drawn at construction; a million classes cost a list of client ids.
+    is drawn at construction; a million classes need only a list of client ids.
 
     Args:
         num_classes: n.
-        seed: Which data set of this kind; 0 <= seed < 2^63.
+        seed: Seed of the data set; 0 <= seed < 2^63.
         image_size: Height and width of an image in pixels.
         mean_classes_per_client: The mean of |P_k| (n, if n is smaller).
-        clients_per_class: How many clients hold a class: exactly this many hold each.
+        clients_per_class: The exact number of clients that hold each class.
         mean_examples_per_class: Mean number of images that a client has of each of its
             classes.
-        num_test_hands: How many hands, none of them a client's, write the test images.
+        num_test_hands: Number of hands that write the test images, none of them a
+            client's.
         test_examples_per_class: Test images of each class, each by another hand while
             there are enough.
-        max_test_examples: At most this many test images; where it is reached, they
-            show a random sample of the classes.
+        max_test_examples: Largest number of test images; if it is reached, they are of
+            a random sample of the classes.
         num_public_classes: Classes of the public images, beyond the n. 0 for none.
-        public_examples_per_class: Public images of each of these; they are written by
-            as many hands again, none of them a client's or a test hand.
+        public_examples_per_class: Public images of each of these, written by this
+            number of further hands, none of them a client's or a test hand.
 
     Returns:
         The data set. Images are uint8[image_size, image_size, 1], ink 255 on 0.
@@ -139,8 +140,8 @@ def glyphs(
         test=test,
         public=public if num_public_classes else None,
         note=f"test images by {num_test_hands} other hands",
-        # All images follow from these and from what else is in a fingerprint. Not
-        # from pixels: the last bit of a curve is another on another processor.
+        # These and the rest of the fingerprint decide all images. Pixels are not in it:
+        # the last bit of a curve differs between processors.
         contents=lambda: {
             "seed of glyphs": seed,
             "mean images per class of a client": mean_examples_per_class,
@@ -152,7 +153,7 @@ def glyphs(
 
 
 def _rng(seed: int, purpose: _Purpose, index: int = 0) -> np.random.Generator:
-    """The random stream of one thing: Philox, keyed by (seed, purpose, index)."""
+    """Returns a random stream: Philox, keyed by (seed, purpose, index)."""
     key = np.array([seed, (int(purpose) << 56) | int(index)], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
 
@@ -162,12 +163,12 @@ def _rngs(seed: int, purpose: _Purpose, indices) -> list[np.random.Generator]:
 
 
 class _Partition:
-    """Which classes a client holds, found without a table of classes.
+    """The classes of each client, computed without a table of classes.
 
-    There are `clients_per_class` replicas. Each permutes the n classes by a bijection
-    of its own and cuts the sequence into clients, so that a replica gives every class
-    to exactly one client. Cuts are moved off an even spacing by up to a quarter of it
-    either way, so that sizes lie between 0.5 and 1.5 of the mean.
+    There are `clients_per_class` replicas. Each permutes the n classes by its own
+    bijection and cuts the sequence into clients, so that a replica gives every class to
+    exactly one client. Cuts are displaced from an even spacing by up to a quarter of
+    it, so that sizes are between 0.5 and 1.5 of the mean.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class _Partition:
         spacing = num_classes / self._per_replica
         self._cuts = np.empty([clients_per_class, self._per_replica + 1], np.int64)
         self._cuts[:] = np.rint(spacing * np.arange(self._per_replica + 1))
-        if spacing >= 2:  # Below that, moving a cut could leave a client without class.
+        if spacing >= 2:  # Below, moving a cut could leave a client without a class.
             for replica, rng in enumerate(
                 _rngs(seed, _Purpose.BOUNDARIES, range(clients_per_class))
             ):
@@ -207,7 +208,7 @@ class _Partition:
 
 
 class _GlyphClientData(ArrayClientData):
-    """The clients' glyphs; a client is written when its arrays are asked for."""
+    """The clients' glyphs; a client's are drawn on request."""
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ class _GlyphClientData(ArrayClientData):
         return self.partition.max_classes
 
     def num_examples(self, client_id: str) -> int:
-        """n_k, the number of a client's images; none of them is drawn."""
+        """Returns n_k, the number of a client's images; draws none."""
         _, _, counts = self._counts(self.position(client_id))
         return int(counts.sum())
 
@@ -258,7 +259,7 @@ class _GlyphClientData(ArrayClientData):
     def _counts(
         self, client: int
     ) -> tuple[np.random.Generator, np.ndarray, np.ndarray]:
-        """A client's random stream, classes and images of each, in drawing order."""
+        """Returns a client's random stream, classes and images per class, as drawn."""
         rng = _rng(self._seed, _Purpose.TRAIN_EXAMPLES, client)
         classes = self.partition.classes(client)
         fewest = (self._per_class + 1) // 2
@@ -267,7 +268,7 @@ class _GlyphClientData(ArrayClientData):
 
     def _write(self, client: int) -> Arrays:
         rng, classes, counts = self._counts(client)
-        # Not sorted by class: a local epoch takes the examples as they come.
+        # Not sorted by class: this is the order of a local epoch.
         of_class = rng.permutation(np.repeat(np.arange(len(classes)), counts))
         drawn = glyph_drawing.draw_glyphs(_rngs(self._seed, _Purpose.GLYPH, classes))
         hand = glyph_drawing.draw_hands(
@@ -291,7 +292,7 @@ def _held_out(
     purposes: tuple[_Purpose, _Purpose],
     image_size: int,
 ) -> HeldOut:
-    """Images of some classes by hands that belong to no client, class after class."""
+    """Returns images of some classes by hands of no client, class after class."""
     num_examples = len(classes) * per_class
     hand_purpose, example_purpose = purposes
 
@@ -324,7 +325,7 @@ def _held_out(
 
 
 def _cached(write: Callable[[int], Arrays], num_bytes: int) -> Callable[[int], Arrays]:
-    """Keeps the arrays that were used last, num_bytes each, which nobody may change."""
+    """Caches the last used arrays, num_bytes each, as read-only."""
 
     @functools.lru_cache(max(1, _CACHE_BYTES // num_bytes))
     def kept(number: int) -> Arrays:

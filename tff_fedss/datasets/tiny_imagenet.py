@@ -1,6 +1,6 @@
 """Tiny-ImageNet as a federated data set: 200 classes of 64x64 photographs.
 
-It is a cut of ImageNet (Deng et al., 2009) made for a course (CS231N, Stanford): 500
+It is a subset of ImageNet (Deng et al., 2009) made for a course (CS231N, Stanford): 500
 images of each class for training, 50 for validation, and 10,000 without labels, which
 are not used here.
 """
@@ -18,7 +18,7 @@ from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.images import ImageIndex, image_clients, layout
 from tff_fedss.errors import InvalidInputError, check_range
 
-# Keeps the draws of this data set apart from others of the same seed.
+# Separates this data set's draws from others with the same seed.
 _PHILOX_STREAM = int.from_bytes(b"tiny-img", "big")
 
 _LAYOUT = (
@@ -41,25 +41,23 @@ def load(
 ) -> FederatedDataset:
     """Loads Tiny-ImageNet, or a part of it in the same layout.
 
-    Every image is read and decoded once, to see that it is whole; later it is read when
-    it is asked for.
+    Every image is read and decoded once, to check it, and later read on request.
 
     Args:
         data_dir: The folder tiny-imagenet-200, a folder with it or with an archive of
             it, or the path of such an archive; the original is tiny-imagenet-200.zip.
             Nothing is downloaded.
-        partition: What splits the training images over clients.
-        seed: Which partition; 0 <= seed < 2^63.
-        image_size: Height and width in pixels of what the model sees: a crop.
-        resize_size: Height and width in pixels that images are brought to first. By
+        partition: The partitioner of the training images.
+        seed: Seed of the partition; 0 <= seed < 2^63.
+        image_size: Height and width in pixels of the model's images: a crop.
+        resize_size: Height and width in pixels to which images are resized first. By
             default image_size * 256/224, as in the paper (Appendix A.2): 73 for 64.
-        num_public_classes: So many classes, drawn at random, are given to no client:
-            their training images are the public ones, for a warm start, and n is that
-            many less. A small network does not learn these photographs from nothing on
+        num_public_classes: Number of classes, drawn at random, that no client gets, so
+            that n is smaller: their training images are the public ones, for a warm
+            start. A small network does not learn these photographs from scratch on
             clients.
-        num_unseen_classes: So many more, drawn after the public ones, are given to
-            nobody: all their images, of training and of validation, are to be retrieved
-            among each other.
+        num_unseen_classes: Number of unseen classes, drawn after the public ones: all
+            their training and validation images are for retrieval among each other.
 
     Returns:
         The data set. Classes are numbered in the order of their sorted wnids. Stored
@@ -75,7 +73,7 @@ def load(
         check_range("num_unseen_classes", num_unseen_classes, 2, most_unseen)
     rng = partitions.generator(seed, _PHILOX_STREAM)
     # 0: clients' classes, 1: public ones, 2: unseen ones. Without public classes
-    # nothing is drawn: partitions stay what they were.
+    # nothing is drawn, so that partitions are as before.
     use = np.zeros(most + 2, int)
     if num_public_classes:
         use[rng.choice(len(use), num_public_classes, replace=False)] = 1
@@ -135,7 +133,7 @@ def open_index(data_dir: str | os.PathLike | None) -> ImageIndex:
 
 def _train_rows(source: sources.Source, root: str) -> Iterator[layout.Row]:
     """Yields the training images, by class and then by path."""
-    # Every file in a folder `images` counts as an image, whatever its name.
+    # Every file in a folder `images` is an image, whatever its name.
     pattern = re.compile(rf"{re.escape(root)}train/([^/]+)/images/[^/]+")
     found = filter(None, map(pattern.fullmatch, source.names))
     for path, wnid in sorted((m[0], m[1]) for m in found):

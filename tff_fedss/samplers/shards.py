@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Keeps these draws apart from others of the same seed.
+# Separates these draws from others with the same seed.
 _PHILOX_STREAM = int.from_bytes(b"pfcstrat", "big")
 
 SAMPLINGS = ("pprn", "all_random")

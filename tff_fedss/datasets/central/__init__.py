@@ -1,5 +1,5 @@
-"""Data without clients, for the companions of FedSS.
+"""Data without clients, for the papers other than FedSS.
 
 `labelled_images` and `augmentation` (LEAP, MoCo), `identities` and `lfw_pairs` (Partial
-FC), `extreme` and `penn_treebank` (RF-softmax), `public_images` to pretrain on.
+FC), `extreme` and `penn_treebank` (RF-softmax), `public_images` for pretraining.
 """

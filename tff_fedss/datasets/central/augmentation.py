@@ -2,13 +2,13 @@
 
 `TwoViews` is the augmentation of Chen et al., "Improved Baselines with Momentum
 Contrastive Learning" (2020): a random resized crop, colour jitter, grayscale, blur and
-a horizontal flip. Everything that is drawn follows from (seed, epoch, image), so that a
-resumed run sees the views that an uninterrupted one would have seen.
+a horizontal flip. All draws are functions of (seed, epoch, image), so that a resumed
+run sees the same views as an uninterrupted one.
 
-Where it differs from torchvision's transforms, which MoCo v2 used: the four parts of
-the colour jitter always come in the order brightness, contrast, saturation, hue, which
-is random there; and if none of ten drawn crops fits into the image, the first of them
-is cut to the image, where torchvision takes the largest crop in the centre.
+It differs from torchvision's transforms, used by MoCo v2, in two points: the colour
+jitter is always in the order brightness, contrast, saturation, hue (random there); and
+if none of ten drawn crops fits into the image, the first is cut to the image (there the
+largest central crop is taken).
 """
 
 import dataclasses
@@ -23,17 +23,17 @@ from tff_fedss import seeds
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """Which changes are drawn, uniformly and independently for every image.
+    """Random changes, drawn uniformly and independently for every image.
 
-    What comes in from outside of an image is black.
+    Pixels from outside the image are black.
 
     Attributes:
         horizontal_flip: Whether half of the images are mirrored.
-        vertical_flip: Whether half of them are turned upside down.
+        vertical_flip: Whether half of the images are flipped upside down.
         shift: Images are moved by -shift to shift whole pixels in each direction: a
             random crop of the image with a border of `shift` pixels.
-        rotation: Images are turned by -rotation to rotation degrees about their middle,
-            with bilinear interpolation.
+        rotation: Images are rotated by -rotation to rotation degrees about their
+            centre, with bilinear interpolation.
     """
 
     horizontal_flip: bool = False
@@ -51,7 +51,7 @@ class Augmentation:
 
         Args:
             images: uint8[examples, height, width, channels].
-            seed: int32[2]. The changes are a function of it and of the place in the
+            seed: int32[2]. The changes are a function of it and of the position in the
                 mini-batch.
 
         Returns:
@@ -81,12 +81,12 @@ class Augmentation:
 
 
 def _resample(images, flip_x, flip_y, shift_x, shift_y, angle):
-    """Flips, turns and then moves each image, in one interpolation."""
+    """Flips, rotates and then shifts each image, in one interpolation."""
     height, width = tf.shape(images)[1], tf.shape(images)[2]
     middle_x = (tf.cast(width, tf.float32) - 1) / 2
     middle_y = (tf.cast(height, tf.float32) - 1) / 2
     cos, sin = tf.cos(angle), tf.sin(angle)
-    # From a pixel of the result to the one of the image, both seen from the middle.
+    # Maps a pixel of the result to one of the image, both relative to the centre.
     a, b, d, e = flip_x * cos, flip_x * sin, -flip_y * sin, flip_y * cos
     c = middle_x - a * (middle_x + shift_x) - b * (middle_y + shift_y)
     f = middle_y - d * (middle_x + shift_x) - e * (middle_y + shift_y)
@@ -101,13 +101,13 @@ def _resample(images, flip_x, flip_y, shift_x, shift_y, angle):
     )
 
 
-# By the name that a user gives them.
+# By their names on the command line.
 AUGMENTATIONS = {
     "none": Augmentation(),
     # LEAP 4.3, and the WideResNet scheme: flip and a crop of the image with 4 pixels
     # around it.
     "flip_crop": Augmentation(horizontal_flip=True, shift=4),
-    # LEAP 4.2. Translation and crop are one move here; how far is not stated.
+    # LEAP 4.2. Translation and crop are one shift here; its size is not stated.
     "flips_crop_rotation": Augmentation(True, True, shift=4, rotation=15.0),
 }
 

@@ -4,13 +4,13 @@ Reads two text formats; the name of the file says which:
 
 - XMC (the Extreme Classification Repository's, libsvm with labels): a first line
   `rows features labels`, then `label,label feature:value feature:value` for each row;
-- sparse ARFF (`.arff`, as Mulan has it): attributes, then `{index value, ...}` for each
-  row. The labels are the attributes whose names an XML file lists, or whose names
-  begin with `TAG_` if there is no such file.
+- sparse ARFF (`.arff`, as in Mulan): attributes, then `{index value, ...}` for each
+  row. The labels are the attributes whose names an XML file lists, or whose names begin
+  with `TAG_` if there is no such file.
 
 XMC is read here and not by scikit-learn's `load_svmlight_file`, whose errors ("need
-more than 1 value to unpack") do not name the line, and which takes XMC's first line for
-a broken row. SciPy's ARFF reader reads no sparse rows.
+more than 1 value to unpack") do not name the line, and which rejects XMC's first line
+as a broken row. SciPy's ARFF reader does not read sparse rows.
 """
 
 import array
@@ -40,10 +40,10 @@ class SparseRows:
     """Rows of sparse features, and their labels, in compressed form.
 
     Attributes:
-        feature_ids: int32[k], those of all rows, one row after another.
-        values: float32[k], of the features.
+        feature_ids: int32[k], the features of all rows, row by row.
+        values: float32[k], the features' values.
         feature_ends: int64[rows + 1], where each row's features end; 0 first.
-        label_ids: int32[l], those of all rows, one row after another.
+        label_ids: int32[l], the labels of all rows, row by row.
         label_ends: int64[rows + 1], where each row's labels end; 0 first.
     """
 
@@ -98,8 +98,8 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
 
     Args:
         data_dir: Holds one file with `train` in its name and one with `test`, ending in
-            .txt, .svm, .libsvm (XMC) or .arff. Beside ARFF, an XML file may list the
-            names of the labels.
+            .txt, .svm, .libsvm (XMC) or .arff. With ARFF files, an XML file may list
+            the names of the labels.
     """
     folder = pathlib.Path(data_dir)
     parts, sizes = [], []
@@ -130,7 +130,7 @@ def read(path: os.PathLike) -> tuple[SparseRows, int, int]:
     """Reads one file.
 
     Args:
-        path: The file, in the format that its name says.
+        path: The file, in the format that its name ends in.
 
     Returns:
         The rows, the number of features v, and the number of labels n.
@@ -152,13 +152,13 @@ def _collect(
     num_features: int,
     num_labels: int,
 ) -> SparseRows:
-    """Reads rows, and checks them all together in the end.
+    """Reads rows, and checks all together at the end.
 
     Args:
         path: The file, for messages.
-        lines: The lines of the rows and their numbers; blank ones are left out.
-        parse: Reads a line; a ValueError if it is no row.
-        expected: What a row looks like, for messages.
+        lines: The lines of the rows and their numbers; blank ones are skipped.
+        parse: Reads a line; raises ValueError if it is no row.
+        expected: The format of a row, for messages.
         num_features: v.
         num_labels: n.
     """
@@ -191,7 +191,7 @@ def _collect(
         order = np.lexsort((ids[kind], row_of))
         is_same = (np.diff(ids[kind][order]) == 0) & (np.diff(row_of[order]) == 0)
         is_twice = np.isin(np.arange(len(order)), order[1:][is_same])
-        problems.append((is_twice, kind, f"a {kind} is there twice"))
+        problems.append((is_twice, kind, f"a {kind} is repeated"))
     problems.append((~np.isfinite(values), "feature", "a value is not a finite number"))
     for is_bad, kind, what in problems:
         if is_bad.any():
@@ -255,10 +255,12 @@ def _read_arff(
         if line.lower().startswith("@attribute"):
             match = _ATTRIBUTE.match(line)
             if match is None:
-                raise errors.InvalidInputError(f"{path}:{number}: a broken attribute.")
+                raise errors.InvalidInputError(
+                    f"{path}:{number}: an invalid " "attribute."
+                )
             names.append(match[1].strip("'\""))
     is_label = _which_are_labels(path, names)
-    # From the number of an attribute to that of the feature or label.
+    # Maps an attribute's number to that of the feature or label.
     place = np.where(is_label, np.cumsum(is_label), np.cumsum(~is_label)) - 1
     num_labels = int(is_label.sum())
     num_features = len(names) - num_labels
@@ -291,7 +293,7 @@ def _read_arff(
 
 
 def _which_are_labels(path: pathlib.Path, names: list[str]) -> np.ndarray:
-    """Tells labels from features: bool[attributes]."""
+    """Returns which attributes are labels, bool[attributes]."""
     lists = sorted(path.parent.glob("*.xml"))
     if lists:
         try:

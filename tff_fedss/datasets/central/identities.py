@@ -1,9 +1,9 @@
-"""Identities: data of many classes, each with some examples, as faces are, centrally.
+"""Identities: data of many classes with some examples each, such as faces.
 
 `ArrayIdentities` holds examples in memory, `of_images` makes identities of the classes
-of an index, and `GeneratedIdentities` draws examples when asked, at any number of
-identities. The layout of LFW, CASIA-WebFace, VGGFace2 and others, once unpacked, is a
-folder for each identity. Faces should be aligned and cropped already.
+of an index, and `GeneratedIdentities` draws examples on request, for any number of
+identities. LFW, CASIA-WebFace, VGGFace2 and others, once unpacked, have a folder for
+each identity. Faces should already be aligned and cropped.
 """
 
 import abc
@@ -20,9 +20,9 @@ from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.images import index, layout
 from tff_fedss.errors import InvalidInputError
 
-# Decides what is held out.
+# Decides which identities are held out.
 _HELD_OUT = int.from_bytes(b"facesplt", "big")
-# Keep these draws apart from others of the same seed.
+# Separates these draws from others with the same seed.
 _ORDER = int.from_bytes(b"id_order", "big")
 _EXAMPLE = int.from_bytes(b"id_noise", "big")
 
@@ -31,13 +31,13 @@ class Identities(abc.ABC):
     """Training examples of n identities, and test examples.
 
     Attributes:
-        name: What to call the data.
+        name: The name of the data.
         num_classes: n.
         example_shape: Shape of an example.
         test_labels: int64[tests], the identities of the test examples.
         test_is_unseen: Whether these are other identities than those of the training
             examples.
-        summary: The data in one line.
+        summary: A description of the data in one line.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Identities(abc.ABC):
         """Returns a mini-batch, a function of the arguments alone.
 
         Args:
-            number: Number of the mini-batch, from 0 on without end.
+            number: Number of the mini-batch, from 0, without end.
             size: The number of examples.
             seed: Seed of their order.
 
@@ -78,14 +78,14 @@ class Identities(abc.ABC):
 
     @abc.abstractmethod
     def _contents(self) -> dict[str, Any]:
-        """Returns what the fingerprint says of the examples."""
+        """Returns the examples' part of the fingerprint."""
 
 
 def epoch_positions(number: int, size: int, total: int, seed: int) -> np.ndarray:
-    """Says which of `total` examples make a mini-batch of a shuffled stream.
+    """Returns which of `total` examples make a mini-batch of a shuffled stream.
 
-    Each epoch is a permutation of its own, and a mini-batch may have the end of one and
-    the beginning of the next: all are of the same size.
+    Each epoch is another permutation. A mini-batch may have the end of one epoch and
+    the beginning of the next, so that all have the same size.
 
     Args:
         number: Number of the mini-batch, from 0.
@@ -120,10 +120,10 @@ class ArrayIdentities(Identities):
         """Takes the examples.
 
         Args:
-            name: What to call the data.
+            name: The name of the data.
             train: Examples [N, ...] and their identities int[N], 0..n-1.
-            test: Examples and identities; those of n or more are unseen ones.
-            note: What else to say in the summary.
+            test: Examples and identities; identities of n or more are unseen.
+            note: An addition to the summary.
         """
         self.name = name
         self._examples, labels = train
@@ -164,21 +164,19 @@ def of_images(
     test: str | None = None,
     test_share: float = 0.1,
 ) -> Identities:
-    """Makes identities of the classes of an index; images are read when asked for.
+    """Makes identities of the classes of an index; images are read on request.
 
     Args:
-        images: Which there are.
-        image_size: Height and width that images are brought to, in pixels.
-        test: What is for the test, one of `splits.TESTS`. "classes": identities with
-            two images or more, so that it is one of unseen identities. Which ones
-            follows from their names and numbers of images alone. None: "given" if the
-            data have a test, else "classes".
-        test_share: The share to hold out; of the identities at least two.
+        images: The index of images.
+        image_size: Height and width to which images are resized, in pixels.
+        test: The test, one of `splits.TESTS`. "classes": unseen identities, with two
+            images or more, chosen by their names and numbers of images alone. None:
+            "given" if the data have a test, else "classes".
+        test_share: The share to hold out; at least two identities.
 
     Returns:
-        The data: uint8[image_size, image_size, 3]. The identities of the training are
-        0..n-1, those of a test of unseen ones n and on, each in the order of their
-        names.
+        The data: uint8[image_size, image_size, 3]. Training identities are 0..n-1,
+        unseen test identities are numbered from n on, both in the order of their names.
     """
     rng = np.random.Generator(np.random.Philox(_HELD_OUT))
     if test is None:
@@ -201,10 +199,10 @@ def of_images(
     sizes = np.unique(images.labels[tests], return_counts=True)[1]
     if len(sizes) < 2 or sizes.max() < 2:
         raise InvalidInputError(
-            f"{images.label}: {len(tests):,} test images of {len(sizes):,} identities "
-            "make no pairs of both kinds: take a larger test_share."
+            f"{images.label}: {len(tests):,} test images of {len(sizes):,} "
+            "identities do not make pairs of both kinds: use a larger test_share."
         )
-    if (test_labels < 0).any():  # Then all are: see `hold_out`.
+    if (test_labels < 0).any():  # Then all identities are: see `hold_out`.
         others, _ = splits.numbered(images.labels, tests)
         test_labels = len(names) + others[tests]
     return _IndexedIdentities(
@@ -233,7 +231,7 @@ def _unseen(
 
 
 def _given_is_unseen(images: index.ImageIndex) -> bool:
-    """Whether the data's own test is of other identities than their training."""
+    """Returns whether the data's own test has other identities than their training."""
     if images.splits is None:
         return False
     is_train = images.splits == layout.TRAIN
@@ -241,12 +239,12 @@ def _given_is_unseen(images: index.ImageIndex) -> bool:
 
 
 def _by_class(labels: np.ndarray) -> np.ndarray:
-    """The order of rows by their class. That of paths has "a-b/" before "a/"."""
+    """Returns rows ordered by class. The order of paths has "a-b/" before "a/"."""
     return np.argsort(labels, kind="stable")
 
 
 class _IndexedIdentities(ArrayIdentities):
-    """Images that are decoded when asked for."""
+    """Images that are decoded on request."""
 
     def __init__(
         self,
@@ -302,15 +300,13 @@ class _Resized:
 
 
 class GeneratedIdentities(Identities):
-    """Vectors that are drawn when asked for, of as many identities as you like.
+    """Vectors that are drawn on request, for any number of identities.
 
-    An identity is a point of R^k that follows from its number. An example is that point
-    with a little noise, beside k coordinates that say nothing of the identity and are
-    much larger, all turned by one rotation of R^2k: to recognize identities is to find
-    the half that matters. Test examples are of identities n, n + 1, ..., which training
-    does not have.
-
-    Time and memory are those of the examples asked for, whatever n is.
+    An identity is a point of R^k, a function of its number. An example is that point
+    with a little noise, and k much larger coordinates that do not depend on the
+    identity, all rotated by one rotation of R^2k: the model must find the relevant
+    half. Test examples are of identities n, n + 1, ..., which are not trained. Time and
+    memory depend on the requested examples only, not on n.
     """
 
     def __init__(
@@ -329,11 +325,11 @@ class GeneratedIdentities(Identities):
         Args:
             num_classes: n.
             num_dimensions: k; an example has 2 k numbers.
-            noise: The standard deviation of an example around its identity, where that
-                of identities is 1.
-            distraction: The standard deviation of the other half.
+            noise: The standard deviation of an example around its identity; that of
+                identities is 1.
+            distraction: The standard deviation of the irrelevant half.
             num_test_identities: Number of identities in the test.
-            examples_per_test_identity: How many of each there are.
+            examples_per_test_identity: Number of examples of each.
             seed: Seed of the rotation, the identities and the test examples.
         """
         self.name = "generated"
@@ -368,7 +364,7 @@ class GeneratedIdentities(Identities):
         return np.concatenate(rows)
 
     def _contents(self) -> dict[str, Any]:
-        # Not of examples: their last bits differ between processors.
+        # The fingerprint has no examples, whose last bits differ between processors.
         labels = self._rng(0, 1).integers(0, self.num_classes, 1000)
         return {
             "seed of identities": self._seed,

@@ -20,7 +20,7 @@ def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarra
 
     Args:
         path: The folder.
-        flag: What a message is to begin with.
+        flag: The start of messages.
 
     Returns:
         For each part, "train" or "test", that has files, its images uint8[N, h, w] and
@@ -50,7 +50,7 @@ def _read_idx(file: pathlib.Path, flag: str, dimensions: int) -> np.ndarray:
         else:
             content = gzip.decompress(pathlib.Path(f"{file}.gz").read_bytes())
     start = 4 + 4 * dimensions
-    # Python's own numbers: the product of what a damaged header says may be any.
+    # Python integers, since a damaged header's product may overflow.
     shape = np.frombuffer(content[4:start].ljust(4 * dimensions), ">u4").tolist()
     if content[:4] != bytes([0, 0, 8, dimensions]) or (
         len(content) != start + math.prod(shape)

@@ -21,24 +21,24 @@ from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.images import index, layout
 from tff_fedss.errors import InvalidInputError, check_choice, check_range
 
-# Keep these draws apart from others of the same seed.
+# Separates these draws from others with the same seed.
 _PHILOX_STREAM = int.from_bytes(b"labelled", "big")
 _DECODED_AT_A_TIME = 64
-# Without a test part, so many images of the training part stand for one test image.
+# Without a test part, one in this number of training images is a test image.
 _HELD_OUT_OF = 5
-# In messages.
+# The layout, for messages.
 _EXPECTED = (
-    "train/CLASS/IMAGE and test/CLASS/IMAGE (val stands for test too), in a folder or "
-    f"an archive ({', '.join(sources.SUFFIXES)}), or MNIST's "
+    "train/CLASS/IMAGE and test/CLASS/IMAGE (or val/CLASS/IMAGE), in a folder or an "
+    f"archive ({', '.join(sources.SUFFIXES)}), or MNIST's "
     "train-images-idx3-ubyte[.gz], ..."
 )
 
 
 class Source(NamedTuple):
-    """What a data set is called at TFDS, and what its images are.
+    """A data set of TFDS and the form of its images.
 
     Attributes:
-        tfds_name: At TFDS, with its configuration.
+        tfds_name: The name at TFDS, with its configuration.
         channels: 1 or 3; images are converted to it.
         image_size: Height and width in pixels; None: they differ from image to image.
         splits: See `tfds_index.load`.
@@ -55,15 +55,15 @@ class LabelledImages:
     """A training and a test part.
 
     Attributes:
-        name: What to call the data set.
+        name: The name of the data set.
         class_names: n names; a label is a position here.
         train_images: uint8[N, height, width, channels].
         train_labels: int32[N].
         test_images: uint8[test images, height, width, channels].
         test_labels: int32[test images].
-        note: What is special about it, for the summary; may be empty.
-        mislabelled: bool[N], which training images somebody gave a wrong label; None:
-            nobody did.
+        note: An addition to the summary; may be empty.
+        mislabelled: bool[N], which training images were given a wrong label; None:
+            none.
     """
 
     name: str
@@ -86,7 +86,7 @@ class LabelledImages:
         return self.train_images.shape[1:]
 
     def summary(self) -> str:
-        """The data in one line."""
+        """A description of the data in one line."""
         height, width, channels = self.image_shape
         text = (
             f"{self.name}: n={self.num_classes:,} classes, "
@@ -118,11 +118,11 @@ class LabelledImages:
         """Returns a class-balanced subset of the training images, where sizes allow.
 
         Args:
-            num_train: How many to keep in all.
+            num_train: Number of images to keep in all.
             seed: Seed of the choice.
 
         Returns:
-            The data set with these training images, in their order. The test is whole.
+            The data set with these training images, in their order, and the whole test.
         """
         check_range("num_train", num_train, self.num_classes, len(self.train_labels))
         generator = np.random.Generator(np.random.Philox(key=[seed, num_train]))
@@ -140,20 +140,20 @@ class LabelledImages:
 
 
 def _fitted(image: Image.Image, image_size: int | None) -> Image.Image:
-    """Cuts a square from the middle of an image and resizes it, if a size is given."""
+    """Cuts a square from the centre of an image and resizes it, if a size is given."""
     if image_size is None or image.size == (image_size, image_size):
         return image
     return ImageOps.fit(image, (image_size, image_size), Image.Resampling.BILINEAR)
 
 
 def _as_array(image: Image.Image, channels: int) -> np.ndarray:
-    """uint8[height, width, channels] of an image."""
+    """Returns an image as uint8[height, width, channels]."""
     array = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
     return array.reshape(*array.shape[:2], channels)
 
 
 def _check_memory(counts: Mapping[str, int], shape: tuple[int, int, int]) -> None:
-    """Checks that so many images of a shape fit into memory, before they are decoded.
+    """Checks that images of a shape fit into memory, before they are decoded.
 
     Args:
         counts: By part, such as "train".
@@ -171,13 +171,13 @@ def _check_memory(counts: Mapping[str, int], shape: tuple[int, int, int]) -> Non
     )
 
 
-# By the name that a user gives them.
+# By their names on the command line.
 SOURCES = {
     "mnist": Source("mnist", 1, 28),
     "fashion_mnist": Source("fashion_mnist", 1, 28),
     "cifar10": Source("cifar10"),
     "cifar100": Source("cifar100"),
-    # The training and the extra set together, as LEAP (4.5) has it.
+    # The training and the extra set together, as in LEAP (4.5).
     "svhn_cropped": Source(
         "svhn_cropped",
         splits={"train": layout.TRAIN, "extra": layout.TRAIN, "test": layout.TEST},
@@ -200,12 +200,12 @@ def load(
         name: A key of `SOURCES`.
         data_dir: A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE, a
             folder with one such archive, or a folder with MNIST's IDX files. If it has
-            IDX files of one part only, every fifth image becomes the test.
-            Tiny-ImageNet is read as it is published, see `tiny_imagenet.load`; its
-            test is the validation set. None: TFDS, which downloads what is not on the
-            disk.
-        image_size: Height and width in pixels that images are brought to, their longer
-            side cut to a square first. None: they stay as they are, and must be alike.
+            IDX files of one part only, every fifth image is a test image. Tiny-ImageNet
+            is read in its published layout, see `tiny_imagenet.load`; its test is the
+            validation set. None: TFDS, which downloads missing data.
+        image_size: Height and width in pixels to which images are resized, after their
+            longer side is cut to a square. None: they are not resized and must have one
+            size.
 
     Returns:
         The data set. The classes of folders are numbered in the order of their names.
@@ -213,13 +213,15 @@ def load(
     check_choice("dataset", name, SOURCES)
     source = SOURCES[name]
     if image_size is None and source.image_size is None:
-        raise InvalidInputError(f"the images of {name} differ in size: give a size.")
+        raise InvalidInputError(
+            f"the images of {name} differ in size: give " "image_size."
+        )
     if name == "tiny_imagenet":
         images = tiny_imagenet.open_index(data_dir)
     elif data_dir is None:
-        from tff_fedss.datasets.images import tfds_index  # TFDS takes seconds.
+        from tff_fedss.datasets.images import tfds_index  # Slow to import.
 
-        hint = f"dataset={name} also takes files of yours, with `data_dir`."
+        hint = f"dataset={name} also reads your own files, with `data_dir`."
         images = tfds_index.load(source.tfds_name, splits=source.splits, hint=hint)
     else:
         path, flag = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
@@ -235,7 +237,7 @@ def load(
 def _from_idx_files(
     name: str, path: pathlib.Path, flag: str, source: Source, image_size: int | None
 ) -> LabelledImages:
-    """Reads MNIST's files; of one part only, every fifth image becomes the test."""
+    """Reads MNIST's files; with one part only, every fifth image is a test image."""
     parts = idx_files.read(path, flag)
     if image_size is not None:
         counts = {part: len(labels) for part, (_, labels) in parts.items()}
@@ -252,9 +254,7 @@ def _from_idx_files(
             "train": (images[~is_test], labels[~is_test]),
             "test": (images[is_test], labels[is_test]),
         }
-        note = (
-            f"of the {part} files alone: every {_HELD_OUT_OF}th image is a test image"
-        )
+        note = f"{part} files only: every {_HELD_OUT_OF}th image is a test image"
     train, test = parts["train"], parts["test"]
     num_classes = 1 + int(max(train[1].max(), test[1].max()))
     if missing := set(range(num_classes)) - {*train[1].tolist()}:
@@ -273,7 +273,7 @@ def _converted(images: np.ndarray, channels: int, image_size: int | None) -> np.
 
 
 def _index_of_folders(path: pathlib.Path, flag: str) -> index.ImageIndex:
-    """Lists train/CLASS/IMAGE and test/CLASS/IMAGE; all must be there."""
+    """Lists train/CLASS/IMAGE and test/CLASS/IMAGE; both must exist."""
     images = index.load(path, folders="class")
     if images.splits is None or images.without_images:
         empty = f"; without images: {layout.shown(images.without_images)}"
@@ -301,11 +301,11 @@ def from_index(
     """Decodes all images of an index.
 
     Args:
-        images: Which there are.
+        images: The index of images.
         image_size: See `load`.
         channels: 1 or 3.
-        test: What is for the test, see `splits.hold_out`; not "classes". None: by
-            what the data have.
+        test: The test, see `splits.hold_out`; not "classes". None: the data's own, or
+            images.
         test_share: The share to hold out, see `splits.hold_out`.
         seed: Seed of the choice of the test images.
 
@@ -342,9 +342,9 @@ def from_index(
         if array.shape != shape:
             raise InvalidInputError(
                 f"{images.label}: {images.image_name(row)} is "
-                f"{array.shape[0]}x{array.shape[1]} pixels, {images.image_name(first)} "
-                f"{shape[0]}x{shape[1]}; expected images of one size, or an "
-                "`image_size` to bring them to."
+                f"{array.shape[0]}x{array.shape[1]} pixels, "
+                f"{images.image_name(first)} {shape[0]}x{shape[1]}; expected images "
+                "of one size, or an `image_size` to resize them to."
             )
         return array
 
@@ -353,7 +353,7 @@ def from_index(
     ) as bar:
 
         def stacked(rows: np.ndarray) -> np.ndarray:
-            # Straight to their places: nothing is in memory twice.
+            # Decoded in place, so that no image is in memory twice.
             result = np.empty((len(rows), *shape), np.uint8)
 
             def put(places: range) -> None:

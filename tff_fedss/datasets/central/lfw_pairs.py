@@ -24,14 +24,14 @@ _ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
 class LfwPairs:
-    """A list of pairs, and their images, which are read when asked for.
+    """A list of pairs, and their images, which are read on request.
 
     Attributes:
-        first: int64[pairs], in the order of the list, indices of images.
-        second: int64[pairs], indices of images.
+        first: int64[pairs], index of each pair's first image, in the order of the list.
+        second: int64[pairs], index of each pair's second image.
         is_same: bool[pairs], whether both are of one person.
-        num_folds: Consecutive parts of the list, each with as many pairs.
-        num_images: How many different images there are.
+        num_folds: Number of consecutive parts of the list, of equal size.
+        num_images: Number of different images.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class LfwPairs:
         Args:
             pairs_file: `pairs.txt`.
             folder: Holds a folder for each person.
-            image_size: Height and width that images are brought to, in pixels.
+            image_size: Height and width to which images are resized, in pixels.
         """
         self._size = image_size
         self._label = str(pairs_file)

@@ -1,7 +1,7 @@
 """Penn Treebank as Mikolov's 10,000-word text: ptb.{train,valid,test}.txt.
 
-The text is the LDC's: it may be used for research and must not be passed on, so it is
-read from where the user has it.
+The text is the LDC's: it may be used for research but not redistributed, so it is read
+from the user's files.
 """
 
 import collections
@@ -20,13 +20,13 @@ _END = "<eos>"
 
 
 class PennTreebank(NamedTuple):
-    """The text as numbers of words; more frequent words have smaller numbers.
+    """The text as word ids; more frequent words have smaller ids.
 
     Attributes:
-        train: int32[tokens], every line with an end-of-sentence token after it.
+        train: int32[tokens], with an end-of-sentence token after every line.
         valid: int32[tokens], in the same form.
         test: int32[tokens], in the same form.
-        words: The n words, by their numbers.
+        words: The n words, by id.
     """
 
     train: np.ndarray
@@ -49,7 +49,8 @@ def load(data_dir: str | os.PathLike) -> PennTreebank:
     """Reads the three files.
 
     Args:
-        data_dir: A folder with the files, or an archive of them or a folder with that.
+        data_dir: A folder with the files, an archive of them, or a folder with the
+            archive.
     """
     source = sources.open_source(data_dir)
     tokens = {
@@ -57,7 +58,7 @@ def load(data_dir: str | os.PathLike) -> PennTreebank:
         for part, name in _FILES.items()
     }
     counts = collections.Counter(tokens["train"])
-    # Ties by the alphabet: the numbers must not depend on the order of a dictionary.
+    # Ties are in alphabetical order: ids must not depend on the order of a dictionary.
     words = sorted(counts, key=lambda word: (-counts[word], word))
     number_of = {word: number for number, word in enumerate(words)}
 

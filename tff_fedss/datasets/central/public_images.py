@@ -1,8 +1,7 @@
-"""Public images of one or several sources, to pretrain a network on.
+"""Public images of one or several sources, for pretraining.
 
 The paper starts phi from ImageNet-1k (FedSS, A.2): photographs of classes that are not
-those of the task. Where that cannot be had, images of other classes and of other data
-sets stand in.
+those of the task. Images of other classes and of other data sets can replace it.
 """
 
 import dataclasses
@@ -15,7 +14,7 @@ from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import check_range
 
-# Keeps the choice of classes apart from the other draws of the same seed.
+# Separates the choice of classes from other draws with the same seed.
 _STREAM = 4
 
 
@@ -24,10 +23,10 @@ class Source:
     """Labelled images of one data set.
 
     Attributes:
-        name: What to call it.
+        name: Its name.
         images: uint8[N, height, width, channels].
         labels: int32[N], from 0 on.
-        num_classes: How many classes there are.
+        num_classes: Number of classes.
     """
 
     name: str
@@ -38,13 +37,14 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class PublicImages:
-    """What is trained on, and what the features are tried on.
+    """Images to train on, and images to probe the features on.
 
     Attributes:
         train_images: uint8[N, height, width, channels].
         train_labels: int32[N]: the classes of all sources, one source after another.
-        num_classes: How many classes are trained.
-        probe_images: uint8[M, height, width, channels], of classes that are not.
+        num_classes: Number of classes that are trained.
+        probe_images: uint8[M, height, width, channels], of classes that are not
+            trained.
         probe_labels: int32[M], numbered from 0 on.
         sources: The sources' names, with the number of their classes and images.
     """
@@ -62,7 +62,7 @@ class PublicImages:
         return self.train_images.shape[1:]
 
     def summary(self) -> str:
-        """The data in one line."""
+        """A description of the data in one line."""
         height, width, channels = self.image_shape
         text = (
             f"{' and '.join(self.sources)}: {len(self.train_labels):,} images of "
@@ -91,13 +91,13 @@ class PublicImages:
 def put_together(
     sources: Sequence[Source], *, num_probe_classes: int = 0, seed: int = 0
 ) -> PublicImages:
-    """Makes one data set of several.
+    """Combines several data sets into one.
 
     Args:
-        sources: With images of the same shape. Classes of two sources are never the
-            same class, whatever they show.
-        num_probe_classes: So many classes of the first source, drawn at random, are
-            kept for the probe: nothing is trained on them.
+        sources: Data sets with images of the same shape. Classes of two sources are
+            never the same class, whatever they show.
+        num_probe_classes: Number of classes of the first source, drawn at random, that
+            are kept for the probe and not trained on.
         seed: Seed of their choice.
 
     Returns:
@@ -135,7 +135,7 @@ def put_together(
 
 
 def _numbered(source: Source, is_wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The images of some classes, numbered from 0 on."""
+    """Returns the images of some classes, numbered from 0 on."""
     rows = is_wanted[source.labels]
     numbers = np.cumsum(is_wanted, dtype=np.int32) - 1
     return source.images[rows], numbers[source.labels[rows]]

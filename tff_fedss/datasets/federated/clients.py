@@ -1,7 +1,7 @@
-"""Client data that comes as one array of images and one of labels per client.
+"""Client data as one array of images and one of labels per client.
 
 An array of images is uint8[N, h, w, c], or object[N] of the bytes of N image files.
-Other inputs of phi stand where images do: float32[N, ...] or int32[N, ...].
+Other inputs of phi can replace images: float32[N, ...] or int32[N, ...].
 """
 
 import abc
@@ -39,7 +39,7 @@ def dataset_from_arrays(images: Any, labels: np.ndarray) -> tf.data.Dataset:
 def dataset_from_chunks(
     chunk: Callable[[int], Arrays], num_chunks: int, num_examples: int, image_spec: Any
 ) -> tf.data.Dataset:
-    """Makes a dataset whose arrays are only asked for when they are reached.
+    """Makes a dataset whose arrays are made only when they are reached.
 
     Args:
         chunk: Maps a number in 0..num_chunks-1 to images and labels.
@@ -48,9 +48,8 @@ def dataset_from_chunks(
         image_spec: The `tf.TensorSpec`s of an image.
 
     Returns:
-        A dataset of num_examples elements, as `dataset_from_arrays` makes them, in the
-        order of the chunks. It calls back into this Python process, so it cannot be
-        serialized.
+        A dataset of num_examples elements as in `dataset_from_arrays`, in the order of
+        the chunks. It calls back into this Python process, so it cannot be serialized.
     """
     dataset = tf.data.Dataset.range(num_chunks).flat_map(
         lambda i: _dataset_in_graph(lambda j: chunk(int(j)), i, image_spec)
@@ -74,10 +73,7 @@ def _dataset_in_graph(
 
 
 class CountedClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMeta):
-    """`ClientData` that knows its clients' sizes and classes without reading an image.
-
-    So a client's class set costs nothing to find.
-    """
+    """`ClientData` with known sizes and classes of clients, without reading images."""
 
     @abc.abstractmethod
     def num_examples(self, client_id: str) -> int:
@@ -108,7 +104,7 @@ class CountedClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMet
 
 
 class Counted(CountedClientData):
-    """Some clients of any client data of TFF, whose sizes and classes are known."""
+    """Some clients of any TFF client data, with known sizes and classes."""
 
     def __init__(
         self,
@@ -120,7 +116,7 @@ class Counted(CountedClientData):
         """Chooses the clients.
 
         Args:
-            source: Where their examples come from.
+            source: The client data.
             client_ids: Some of its clients.
             num_examples: Maps a client id to n_k.
             positives: Maps a client id to P_k, int32[|P_k|].
@@ -147,7 +143,7 @@ class Counted(CountedClientData):
 
     @property
     def serializable_dataset_fn(self):
-        """A function from client id to dataset, that of the source."""
+        """The source's function from client id to dataset."""
         return self._source.serializable_dataset_fn
 
     @property
@@ -169,11 +165,11 @@ class Counted(CountedClientData):
 class ArrayClientData(CountedClientData):
     """`ClientData` whose subclasses produce a client's examples as NumPy arrays.
 
-    `create_tf_dataset_for_client` is the way to a client's data and the cheap one: the
+    Use `create_tf_dataset_for_client` for a client's data: it is the cheap way, and the
     dataset holds the arrays as constants, so that TFF can send it to its worker.
-    `serializable_dataset_fn` calls back into this Python process. That serves
-    everything which stays in the process (`create_tf_dataset_from_all_clients`,
-    `preprocess`), but a worker cannot call back: `dataset_computation` says so.
+    `serializable_dataset_fn` calls back into this Python process, which works within
+    the process (`create_tf_dataset_from_all_clients`, `preprocess`) but not in a
+    worker, so `dataset_computation` raises an error.
     """
 
     def __init__(
@@ -182,10 +178,10 @@ class ArrayClientData(CountedClientData):
         image_shape: tuple[int, ...],
         image_dtype: tf.DType = tf.uint8,
     ):
-        """Sets what every client has in common.
+        """Sets the common properties of all clients.
 
         Args:
-            client_ids: The clients, in the order in which they are to be listed.
+            client_ids: The clients, in the order of the list.
             image_shape: `(h, w, c)` of every image, or `()` for the bytes of a file.
             image_dtype: uint8, or string for the bytes of a file, or another.
         """
@@ -227,7 +223,7 @@ class ArrayClientData(CountedClientData):
 
         def dataset_for_client(client_id):
             return _dataset_in_graph(
-                # Bytes in a graph, an array of them outside.
+                # Bytes in a graph, an array of bytes outside.
                 lambda name: self.client_arrays(
                     np.asarray(name, object).item().decode()
                 ),
@@ -241,8 +237,9 @@ class ArrayClientData(CountedClientData):
     def dataset_computation(self):
         """Not available: a TFF worker cannot call back into this process."""
         raise NotImplementedError(
-            f"{type(self).__name__} makes arrays in this process, which no TFF worker "
-            "reaches: give the computation create_tf_dataset_for_client(client_id)."
+            f"{type(self).__name__} makes arrays in this process, which TFF workers "
+            "cannot reach: give the computation "
+            "create_tf_dataset_for_client(client_id)."
         )
 
 
@@ -288,7 +285,7 @@ class InMemoryClientData(ArrayClientData):
         return labels
 
     def contents(self) -> dict[str, Any]:
-        """Returns what a fingerprint says of the examples, see `fingerprint.of`."""
+        """Returns the examples' part of a fingerprint, see `fingerprint.of`."""
         images, labels = map(list, zip(*self._clients.values(), strict=True))
         return {
             "training images": sum(map(len, labels)),

@@ -1,4 +1,4 @@
-"""The form in which every data set of this project is handed to a task."""
+"""The common form of all data sets that tasks use."""
 
 import collections
 import dataclasses
@@ -16,9 +16,9 @@ from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError, check_kind, check_range
 
-# What phi takes: images, vectors, tokens.
+# Dtypes of phi's inputs: images, vectors, tokens.
 _INPUTS = (tf.uint8, tf.float32, tf.int32)
-# Whose images and classes a fingerprint counts; of more clients, as many of them.
+# Number of clients whose images and classes are in a fingerprint, at most.
 _COUNTED_CLIENTS = 8192
 _SAMPLED_CLIENTS = 16
 _BATCH = 256
@@ -30,8 +30,8 @@ class HeldOut:
 
     Attributes:
         data: Stored examples, see `FederatedDataset`.
-        num_examples: How many they are.
-        num_classes: Of how many classes.
+        num_examples: Number of examples.
+        num_classes: Number of classes.
     """
 
     data: tf.data.Dataset
@@ -51,33 +51,32 @@ class FederatedDataset:
 
     Stored examples are unbatched `OrderedDict(image=..., label=int32[])`. Without
     `preprocessing`, their images are uint8[h, w, c], ready for the model; with it, they
-    are what its `read` takes: the bytes of a file, or where to find them.
-    `client_examples`, `test_examples`, `public_examples` and `unseen_examples` give
-    images that are ready, uint8[h, w, c], in either case.
+    are the inputs of its `read`: the bytes of a file, or a reference to them.
+    `client_examples`, `test_examples`, `public_examples` and `unseen_examples` return
+    ready images, uint8[h, w, c], in either case.
 
     Attributes:
-        name: What to call the data set in tables and messages.
+        name: The name of the data set in tables and messages.
         num_classes: n, the number of classes; labels are 0..n-1.
-        image_shape: `(h, w, c)` of every image that is ready for the model.
+        image_shape: `(h, w, c)` of ready images.
         train: The clients' stored training examples.
-        test: What is measured on.
-        test_is_unseen: Whether the labels of `test` stand for classes that no client
-            has, as for retrieval (Section 4.3); else they are those of the n classes.
-        preprocessing: From stored to ready images; None if they are stored ready.
+        test: The test examples.
+        test_is_unseen: Whether the labels of `test` are of classes that no client has,
+            as for retrieval (Section 4.3); if not, they are of the n classes.
+        preprocessing: Maps stored to ready images; None if they are stored ready.
         pooled: Returns all stored training examples as one dataset that is cheap to
             shuffle (small elements). None: the clients' examples, one after another.
         public: Images of other classes that no client holds, labels from 0 on, for a
             central warm start of the feature extractor (the paper starts from
             ImageNet-1k, Appendix A.2). None if there are none.
-        unseen: Images of classes that nobody has, neither a client nor `public`, labels
-            from 0 on, to retrieve among each other. None if there are none.
-        class_names: What the n classes are called, by label; None if nothing says it.
+        unseen: Images of classes that neither a client nor `public` has, labels from 0
+            on, for retrieval among each other. None if there are none.
+        class_names: Names of the n classes, by label; None if unknown.
         on_validation: Returns the same data set whose test are the images of the
-            clients that are held out for validation. None: none are, or they are the
-            test already.
-        note: What else a person should know about the split, for `summary`.
-        contents: Returns what is in the fingerprint beyond the counts of clients, see
-            `fingerprint.of`. None: what is in memory, or some clients' examples, and
+            validation clients. None: there are none, or they already are the test.
+        note: An addition about the split for `summary`.
+        contents: Returns the parts of the fingerprint beyond the counts of clients, see
+            `fingerprint.of`. None: the arrays in memory, or some clients' examples, and
             the held-out images.
     """
 
@@ -109,12 +108,12 @@ class FederatedDataset:
         """Makes a data set of arrays in memory.
 
         Args:
-            clients: For each client id, images uint8[n_k, h, w, c] and labels
-                int[n_k], with n_k >= 1. Other inputs are float32[n_k, ...], such as
-                vectors, or int32[n_k, ...], such as tokens: give their dtype to
+            clients: For each client id, images uint8[n_k, h, w, c] and labels int[n_k],
+                with n_k >= 1. Other inputs are float32[n_k, ...], such as vectors, or
+                int32[n_k, ...], such as tokens: give their dtype to
                 `algorithms.ClientTraining(image_dtype=...)`.
-            test: The same, held out.
-            name: What to call it.
+            test: Held-out examples in the same form.
+            name: Its name.
             num_classes: n; None: the largest label of a client, and one more.
             test_is_unseen: See the class.
 
@@ -154,19 +153,19 @@ class FederatedDataset:
         num_classes: int | None = None,
         test_is_unseen: bool = False,
     ) -> "FederatedDataset":
-        """Makes a data set of any client data of TFF.
+        """Makes a data set of any TFF client data.
 
-        Goes once through all examples, to know n_k and P_k of every client.
+        It reads all examples once, for n_k and P_k of every client.
 
         Args:
             train: The clients, such as a `FilePerUserClientData`, a `SqlClientData` or
                 a `TestClientData`.
-            test: Held-out examples of the same structure; of client data, those of all
-                clients.
-            example_fn: From one example to its image, uint8[h, w, c] of a static shape
+            test: Held-out examples of the same structure, or client data, of which all
+                clients' examples are used.
+            example_fn: Maps an example to its image, uint8[h, w, c] of a static shape
                 (or another input, see `from_arrays`), and its label, a whole number [].
-                Traced by TensorFlow. None: what the example calls `image` and `label`.
-            name: What to call it.
+                Traced by TensorFlow. None: the example's `image` and `label`.
+            name: Its name.
             num_classes: n; None: the largest label of a client, and one more.
             test_is_unseen: See the class.
 
@@ -225,16 +224,15 @@ class FederatedDataset:
         )
 
     def client_examples(self, client_id: str, seed: np.ndarray) -> tf.data.Dataset:
-        """Returns a client's examples for one round, as the model takes them.
+        """Returns a client's examples for one round, ready for the model.
 
         Args:
             client_id: One of the training clients.
-            seed: int32[2], which decides how images are cropped; see
-                `training.client_seed`.
+            seed: int32[2], which decides the crops; see `training.client_seed`.
 
         Returns:
             n_k unbatched elements, always in the same order. Images are read, decoded
-            and cropped as they are asked for, several at a time.
+            and cropped on request, several at a time.
         """
         data = self.train.create_tf_dataset_for_client(client_id)
         return (
@@ -246,8 +244,8 @@ class FederatedDataset:
     def pooled_examples(self) -> tf.data.Dataset:
         """Returns the stored training examples of all clients as one dataset.
 
-        Not yet ready for the model (see `ready`), because examples as they are stored
-        are cheaper to shuffle.
+        They are not ready for the model (see `ready`), because stored examples are
+        cheaper to shuffle.
         """
         if self.pooled is not None:
             return self.pooled()
@@ -267,15 +265,15 @@ class FederatedDataset:
         return self.preprocessing.random_crop(example, seed)
 
     def test_examples(self) -> tf.data.Dataset:
-        """Returns the test examples as the model takes them, unbatched."""
+        """Returns the test examples, ready for the model, unbatched."""
         return self._ready_to_measure(self.test)
 
     def public_examples(self) -> tf.data.Dataset:
-        """Returns the public examples as the model takes them, unbatched."""
+        """Returns the public examples, ready for the model, unbatched."""
         return self._ready_to_measure(self.public)
 
     def unseen_examples(self) -> tf.data.Dataset:
-        """Returns the unseen examples as the model takes them, unbatched."""
+        """Returns the unseen examples, ready for the model, unbatched."""
         return self._ready_to_measure(self.unseen)
 
     def _ready_to_measure(self, part: HeldOut) -> tf.data.Dataset:
@@ -298,7 +296,7 @@ class FederatedDataset:
 
     @property
     def max_positives(self) -> int:
-        """max_k |P_k|, the length to which positives are padded."""
+        """max_k |P_k|, the padded length of positives."""
         return self.train.max_positives
 
     def fingerprint(self) -> Fingerprint:
@@ -343,7 +341,7 @@ class FederatedDataset:
         return result
 
     def summary(self) -> str:
-        """Describes the data set to a person in one line."""
+        """Describes the data set in one line."""
         parts = [
             f"n={self.num_classes:,} classes",
             f"{self.num_clients:,} clients of at most {self.max_positives:,} classes",
@@ -358,7 +356,7 @@ class FederatedDataset:
         if self.unseen is not None:
             parts.append(
                 f"{self.unseen.num_examples:,} images of {self.unseen.num_classes:,} "
-                "classes that nobody has"
+                "unseen classes"
             )
         if self.note:
             parts.append(self.note)
@@ -366,7 +364,7 @@ class FederatedDataset:
 
 
 def _batches(data: tf.data.Dataset) -> Iterator[list[np.ndarray]]:
-    """Yields the parts of stored examples, some examples at a time."""
+    """Yields the parts of stored examples, batch by batch."""
     for batch in data.batch(_BATCH).as_numpy_iterator():
         yield tf.nest.flatten(batch)
 
@@ -383,14 +381,14 @@ def _image_and_label(example: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Te
 
 
 def _check_element(image: tf.TensorSpec, label: tf.TensorSpec) -> None:
-    """Checks that an example is one that models take."""
+    """Checks that an example is a valid input of models."""
     is_input = image.dtype in _INPUTS and image.shape.rank and all(image.shape)
     if not (is_input and label.dtype.is_integer and label.shape.rank == 0):
         raise InvalidInputError(
             f"examples are images {image.dtype.name}{image.shape} and labels "
-            f"{label.dtype.name}{label.shape}; expected uint8[h, w, c] (or float32 or "
-            "int32) of one known shape and whole numbers []: give an example_fn that "
-            "makes them so."
+            f"{label.dtype.name}{label.shape}; expected uint8[h, w, c] (or float32 "
+            "or int32) of one known shape and whole numbers []: give an example_fn "
+            "that returns this form."
         )
 
 

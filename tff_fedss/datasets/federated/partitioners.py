@@ -1,6 +1,6 @@
 """Partitioners: the ways to split labelled images over clients, and their options.
 
-What they compute is in `partitions`. The options are checked there, too.
+`partitions` computes them and checks the options.
 """
 
 import abc
@@ -14,7 +14,7 @@ from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.partitions import Partition
 from tff_fedss.errors import InvalidInputError
 
-_IMAGES_PER_CLIENT = 100  # of clients whose number nobody has given
+_IMAGES_PER_CLIENT = 100  # images per client, if the number of clients is not given
 
 
 class Partitioner(abc.ABC):
@@ -32,10 +32,10 @@ class Partitioner(abc.ABC):
 
         Args:
             labels: The class of every image, int[N].
-            rng: Where the draws come from.
-            owners: Whose every image is by the data themselves, int[N], positions in
-                owner_names; None: they do not say.
-            owner_names: The names of the clients that the data have.
+            rng: Generator of the draws.
+            owners: The owner of every image in the data, int[N], positions in
+                owner_names; None: the data have none.
+            owner_names: The names of the data's own clients.
 
         Raises:
             InvalidInputError: If the options do not fit the images.
@@ -51,10 +51,10 @@ def _num_clients(clients: int | None, labels: np.ndarray) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Iid(Partitioner):
-    """Images in random order, cut into equal parts.
+    """A partition of images in random order into equal parts.
 
     Attributes:
-        clients: How many clients; by default about 100 images each.
+        clients: Number of clients; by default about 100 images each.
     """
 
     clients: int | None = None
@@ -66,7 +66,7 @@ class Iid(Partitioner):
 
 @dataclasses.dataclass(frozen=True)
 class Natural(Partitioner):
-    """The clients that the data themselves have, with their names."""
+    """The data's own clients, with their names."""
 
     def split(self, labels, rng, owners=None, owner_names=None):
         """See the base class."""
@@ -77,11 +77,11 @@ class Natural(Partitioner):
 
 @dataclasses.dataclass(frozen=True)
 class Dirichlet(Partitioner):
-    """Each class cut in proportions from a Dirichlet distribution.
+    """A partition of each class in proportions from a Dirichlet distribution.
 
     Attributes:
-        alpha: The concentration; less is more uneven.
-        clients: How many clients; by default about 100 images each.
+        alpha: The concentration; smaller is more uneven.
+        clients: Number of clients; by default about 100 images each.
         min_size: No client has fewer images.
     """
 
@@ -97,11 +97,11 @@ class Dirichlet(Partitioner):
 
 @dataclasses.dataclass(frozen=True)
 class Classes(Partitioner):
-    """The same number of classes on each client.
+    """A partition with the same number of classes on each client.
 
     Attributes:
         per_client: How many classes a client has.
-        clients: How many clients; by default about 100 images each.
+        clients: Number of clients; by default about 100 images each.
     """
 
     per_client: int = 20
@@ -115,10 +115,10 @@ class Classes(Partitioner):
 
 @dataclasses.dataclass(frozen=True)
 class Chunks(Partitioner):
-    """Whole classes but at the cuts, and as many images on each client.
+    """A partition into equal numbers of images, of whole classes except at the cuts.
 
     Attributes:
-        clients: How many clients; by default about 100 images each.
+        clients: Number of clients; by default about 100 images each.
     """
 
     clients: int | None = None
@@ -131,11 +131,11 @@ class Chunks(Partitioner):
 
 @dataclasses.dataclass(frozen=True)
 class Quantity(Partitioner):
-    """Images at random on clients of log-normal sizes.
+    """A random partition into clients of log-normal sizes.
 
     Attributes:
         sigma: The standard deviation of the logarithm of a client's share.
-        clients: How many clients; by default about 100 images each.
+        clients: Number of clients; by default about 100 images each.
         min_size: No client has fewer images.
     """
 
@@ -153,7 +153,7 @@ class Quantity(Partitioner):
 
 @dataclasses.dataclass(frozen=True)
 class Mixed(Partitioner):
-    """A few classes on each client, in the paper's proportions (FedSS, A.4).
+    """A partition with a few classes on each client, as in the paper (FedSS, A.4).
 
     Attributes:
         classes_per_client: Mean number of classes of a client.

@@ -1,15 +1,14 @@
-"""Partitions: how the training examples of a data set are dealt out to clients.
+"""Partitions: assignments of a data set's training examples to clients.
 
 Names and definitions are those of Flower Datasets' partitioners (Beutel et al.,
 arXiv:2007.14390; `IidPartitioner`, `DirichletPartitioner`, `NaturalIdPartitioner`) and
 of FedArtML (Gutierrez et al., IEEE Access 2024: label skew by a Dirichlet distribution,
-quantity skew), beside those of the FedSS paper (Sections 4.3 and A.4).
+quantity skew), and those of the FedSS paper (Sections 4.3 and A.4).
 
-Every function takes the labels of all examples and a random generator, and gives
-each example to exactly one client. They read no image, so that a data set of millions
-is split from its labels alone. The examples of a client come in random order: a local
-epoch takes them as they come. The same labels, arguments and generator give the same
-clients.
+Every function takes the labels of all examples and a random generator, and assigns each
+example to exactly one client. It reads no image, so that a data set of millions is
+split by its labels alone. A client's examples are in random order, the order of a local
+epoch. The same labels, arguments and generator give the same clients.
 """
 
 from collections.abc import Iterator
@@ -24,12 +23,12 @@ _MAX_TRIES = 100
 
 
 class Partition(NamedTuple):
-    """Which client holds which examples.
+    """The assignment of examples to clients.
 
     Attributes:
         client_ids: K names, `client_` and a number with leading zeros.
-        order: The examples, client after client, int64[N]; each of 0..N-1 once.
-        starts: Where the examples of a client start in `order`, and N at the end,
+        order: The examples, client after client, int64[N]; a permutation of 0..N-1.
+        starts: The start of each client's examples in `order`, and N at the end,
             int64[K + 1]; strictly increasing, as no client is empty.
     """
 
@@ -65,12 +64,12 @@ class Partition(NamedTuple):
 
 
 class ClassCounts(NamedTuple):
-    """How many examples of which class each client has, without the zeros.
+    """The number of examples of each class on each client, without zeros.
 
     Attributes:
         clients: Positions of clients, int64[M], ascending.
         classes: int64[M], ascending for a client.
-        images: How many, int64[M], at least 1.
+        images: Numbers of examples, int64[M], at least 1.
     """
 
     clients: np.ndarray
@@ -107,7 +106,7 @@ def generator(seed: int, stream: int) -> np.random.Generator:
 
     Args:
         seed: Which partition; 0 <= seed < 2^63.
-        stream: Keeps the draws of a data set apart from others of the same seed.
+        stream: Separates this data set's draws from others with the same seed.
     """
     if not 0 <= seed < 2**63:
         raise InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
@@ -115,7 +114,7 @@ def generator(seed: int, stream: int) -> np.random.Generator:
 
 
 def iid(num_images: int, num_clients: int, rng: np.random.Generator) -> Partition:
-    """Deals images out at random; the clients' sizes differ by one at most."""
+    """Assigns images at random; the clients' sizes differ by one at most."""
     ends = [num_images * k // num_clients for k in range(num_clients + 1)]
     return Partition(
         client_ids(num_clients),
@@ -127,15 +126,15 @@ def iid(num_images: int, num_clients: int, rng: np.random.Generator) -> Partitio
 def natural(
     clients: np.ndarray, client_names: list[str], rng: np.random.Generator
 ) -> Partition:
-    """Gives every client the images that are its own.
+    """Assigns every image to its owner in the data.
 
     Args:
-        clients: Whose every image is, int[N].
-        client_names: Of the numbers in clients.
-        rng: Where the order of a client's images is drawn from.
+        clients: The owner of every image, int[N].
+        client_names: Names of the numbers in clients.
+        rng: Generator of the order of a client's images.
 
     Returns:
-        The clients that have images, by their names.
+        The clients that have images, sorted by name.
     """
     order = random_order_by(clients, rng)
     present, sizes = np.unique(clients, return_counts=True)
@@ -150,15 +149,15 @@ def quantity(
     min_size: int,
     rng: np.random.Generator,
 ) -> Partition:
-    """Deals images out at random, to clients whose sizes are log-normal.
+    """Assigns images at random, to clients with log-normal sizes.
 
     Args:
         num_images: N.
         num_clients: K.
-        sigma: The standard deviation of the logarithm of a client's share; 0: all
-            clients are alike.
-        min_size: What every client has before the rest is shared out.
-        rng: Where sizes and order are drawn from.
+        sigma: The standard deviation of the logarithm of a client's share; 0: all have
+            the same size.
+        min_size: Each client's minimum; the rest is distributed.
+        rng: Generator of sizes and order.
     """
     check_range("sigma", sigma, 0)
     check_range("min_size", min_size, 1, num_images // num_clients)
@@ -186,15 +185,15 @@ def dirichlet(
 
     As in Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
     Networks" (arXiv:1905.12022), Section 4: class c has p_c ~ Dir_K(alpha), and client
-    k gets the share p_ck of its images. It is drawn again until every client has
+    k gets the share p_ck of its images. Draws are repeated until every client has
     min_size images.
 
     Args:
         labels: The class of every image, int[N].
         num_clients: K.
-        alpha: The concentration, above 0 and finite. Near 0 a class lies on one client.
-        min_size: Every client has so many images or more.
-        rng: Where the draws come from.
+        alpha: The concentration, above 0 and finite. Near 0 a class is on one client.
+        min_size: Each client's minimum number of images.
+        rng: Generator of the draws.
     """
     check_num_clients(num_clients, len(labels))
     check_range("alpha", alpha, 0, above=True)
@@ -211,23 +210,23 @@ def dirichlet(
             of_image[by_class] = client_of
             return natural(of_image, client_ids(num_clients), rng)
     raise InvalidInputError(
-        f"{_MAX_TRIES} draws with alpha={alpha:g} left one of "
-        f"{num_clients:,} clients with fewer than min_size={min_size} images: "
-        "take fewer clients, or a larger alpha."
+        f"{_MAX_TRIES} draws with alpha={alpha:g} left one of {num_clients:,} "
+        f"clients with fewer than min_size={min_size} images: use fewer clients, or "
+        "a larger alpha."
     )
 
 
 def _dirichlet_clients(
     size: int, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """The clients of the images of one class, int64[size], in random order of them."""
-    # The logarithm of a gamma variate, which is 0 in floats if alpha is small:
+    """Returns the clients of one class's images, int64[size], in random order."""
+    # The logarithm of a gamma variate, which itself underflows if alpha is small:
     # gamma(a) = gamma(a + 1) * U^(1/a).
     logs = np.log(rng.standard_gamma(alpha + 1, num_clients))
     logs -= rng.standard_exponential(num_clients) / alpha
     shares = np.exp(logs - logs.max())
     ends = np.round(np.cumsum(shares) / shares.sum() * size).astype(np.int64)
-    # By position, the first clients would go short where there are few images.
+    # A fixed order would give the first clients less where there are few images.
     order = rng.permutation(num_clients)
     return np.repeat(order, np.diff(ends, prepend=0))
 
@@ -237,14 +236,14 @@ def chunks(
 ) -> Partition:
     """Cuts the classes, one after the other, into clients of equal size.
 
-    This meets the figures of the paper's SOP clients (Section 4.3): the 59,551 training
-    images of 11,318 products give 596 clients of 100 images (the last one has 51) and
-    20 products each: only a product at a cut is in two clients.
+    This reproduces the numbers of the paper's SOP clients (Section 4.3): the 59,551
+    training images of 11,318 products give 596 clients of 100 images (the last one has
+    51) and 20 products each. Only a product at a cut is on two clients.
 
     Args:
         labels: The class of every example, int[N].
         images_per_client: n_k of all clients but the last, which may have fewer.
-        rng: Where the order of the classes and of their images is drawn from.
+        rng: Generator of the order of the classes and of their images.
 
     Returns:
         ceil(N / images_per_client) clients.
@@ -262,9 +261,9 @@ def grouped_shares(
     images_per_class: int,
     rng: np.random.Generator,
 ) -> Partition:
-    """Deals every class into shares, and the classes of a share to clients in groups.
+    """Splits classes into shares, and assigns their classes to clients in groups.
 
-    Each share groups the classes again, so that two clients have few in common. The
+    Each share has other groups, so that two clients have few classes in common. The
     clients have the proportions of the paper's ImageNet-21k clients (Appendix A.4)
     at any number of classes and images.
 
@@ -272,11 +271,11 @@ def grouped_shares(
         labels: The class of every example, int[N].
         classes_per_client: Mean number of classes of a client.
         images_per_class: Mean number of images that a client has of a class.
-        rng: Where the draws come from.
+        rng: Generator of the draws.
 
     Returns:
-        The clients. If classes differ much in size, small classes are missing from some
-        shares, and a client that would hold only such classes is left out.
+        The clients. If class sizes differ much, small classes are missing from some
+        shares, and a client with such classes only is left out.
     """
     check_at_least(
         1, classes_per_client=classes_per_client, images_per_class=images_per_class
@@ -307,13 +306,13 @@ def check_num_clients(num_clients: int, num_images: int) -> None:
 
 
 def ranges(lengths: np.ndarray) -> np.ndarray:
-    """Counts from 0 for each of the lengths: [2, 3] gives [0, 1, 0, 1, 2]."""
+    """Counts from 0 up to each length: [2, 3] gives [0, 1, 0, 1, 2]."""
     starts = np.cumsum(lengths) - lengths
     return np.arange(lengths.sum()) - np.repeat(starts, lengths)
 
 
 def random_order_by(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Sorts by key, in random order where keys are equal; the permutation, int64[N]."""
+    """Returns the permutation int64[N] by key, with equal keys in random order."""
     shuffled = rng.permutation(len(keys))
     return shuffled[np.argsort(keys[shuffled], kind="stable")]
 
@@ -338,30 +337,30 @@ def class_slots(
     classes_per_client: int,
     rng: np.random.Generator,
 ) -> Partition:
-    """Gives every client exactly the same number of different classes.
+    """Assigns exactly the same number of different classes to every client.
 
-    This meets the figures of the paper's ImageNet-21k clients (Appendix A.4): 25,691
-    clients with 20 classes each, and 442 images on average.
+    This reproduces the numbers of the paper's ImageNet-21k clients (Appendix A.4):
+    25,691 clients with 20 classes each, and 442 images on average.
 
-    A client has classes_per_client slots. Class c fills s_c of them, in proportion to
-    its n_c images as far as 1 <= s_c <= min(n_c, num_clients) allows, and its images
-    are dealt evenly over these. So the images of a slot, and of a client, vary little.
+    A client has classes_per_client slots. Class c fills s_c slots, proportional to its
+    n_c images within 1 <= s_c <= min(n_c, num_clients), and its images are distributed
+    evenly over them. So the images of a slot, and of a client, vary little.
 
     Args:
         labels: The class of every example, int[N].
         num_clients: K.
         classes_per_client: |P_k| of every client.
-        rng: Where the draws come from.
+        rng: Generator of the draws.
 
     Returns:
-        The clients. Which classes meet in a client is random.
+        The clients. The combination of classes on a client is random.
     """
     check_at_least(1, num_clients=num_clients, classes_per_client=classes_per_client)
     sizes = np.bincount(labels)
     slots = _slots_per_class(sizes, num_clients, classes_per_client)
     class_order = rng.permutation(len(sizes))
 
-    # One entry per slot from here on, the slots of a class side by side.
+    # From here on one entry per slot, the slots of a class side by side.
     of_class = np.repeat(class_order, slots[class_order])
     within_class = ranges(slots[class_order])
     share, extra = np.divmod(sizes, np.maximum(slots, 1))
@@ -395,7 +394,7 @@ def _slots_per_class(
     def ideal(rate: float) -> np.ndarray:
         return np.clip(rate * sizes, least, most)
 
-    # The images of a slot are 1 / rate where no bound is met: at least 1.
+    # A slot has 1 / rate images if no bound is active: at least 1.
     low, high = 0.0, 1.0
     while (middle := (low + high) / 2) not in (low, high):
         if ideal(middle).sum() > total:
@@ -403,8 +402,8 @@ def _slots_per_class(
         else:
             low = middle
     slots = np.floor(ideal(low)).astype(np.int64)
-    # The largest remainders are rounded up; two rounds are for a remainder that the
-    # arithmetic has rounded to zero.
+    # The largest remainders are rounded up; two passes in case arithmetic has rounded a
+    # remainder to zero.
     while missing := total - slots.sum():
         remainder = np.where(slots < most, ideal(low) - slots, -1)
         up = np.argsort(-remainder, kind="stable")[:missing]
@@ -415,16 +414,16 @@ def _slots_per_class(
 def _clients_of_slots(
     of_class: np.ndarray, num_clients: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Gives a client to every slot, as many to each and none a class twice.
+    """Assigns a client to every slot, equally often, and no class twice to a client.
 
-    A round gives one slot to each client, in random order. A class has at most
-    num_clients slots in a row, so it lies in one round or in two that follow each
-    other. In the second, the clients that had it in the first are moved back.
+    A pass assigns one slot to each client, in random order. A class has at most
+    num_clients consecutive slots, so it is in one pass or in two consecutive ones. In
+    the second, the clients that had it in the first are moved back.
 
     Args:
         of_class: The class of every slot, equal ones side by side, int64[K * rounds].
         num_clients: K.
-        rng: Where the orders are drawn from.
+        rng: Generator of the orders.
 
     Returns:
         int64[K * rounds].

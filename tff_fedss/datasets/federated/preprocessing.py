@@ -1,9 +1,8 @@
-"""From stored images to what the model sees (FedSS, Appendix A.2).
+"""Preprocessing of stored images for the model (FedSS, Appendix A.2).
 
 "Input images are resized to 256x256 from which a random crop of size 224x224 is taken."
-In evaluation the crop is the centre. Everything happens in the input pipeline, several
-images at a time and in parallel with training; pixels stay uint8 until the training
-step.
+In evaluation the crop is the centre. All is done in the input pipeline, several images
+at a time and in parallel with training; pixels are uint8 until the training step.
 """
 
 import collections
@@ -17,7 +16,7 @@ import tensorflow as tf
 from tff_fedss import seeds
 from tff_fedss.errors import check_range
 
-# A.2: the resized image is to the crop as 256 is to 224.
+# A.2: resized to 256, cropped to 224.
 _RESIZE_OVER_CROP = 256 / 224
 
 
@@ -38,27 +37,26 @@ def decode_image(encoded: tf.Tensor) -> tf.Tensor:
 class TracedOnce:
     """A transformation that is traced once for each kind of data, not for each client.
 
-    Every client in every round makes a data set of its own, and where a graph reads one
-    whose function is new, TensorFlow 2.15 keeps the function for good (0.75 MB of that
-    which resizes and crops).
+    Every client makes a data set in every round. If a graph reads one whose function is
+    new, TensorFlow 2.15 never frees the function (0.75 MB for resizing and cropping).
     """
 
     def __init__(self, transform: Callable[..., tf.data.Dataset]):
-        """Takes what is to be traced.
+        """Keeps the transformation.
 
         Args:
-            transform: (data set, tensors...) -> data set. What it depends on besides
-                must not change.
+            transform: Maps (data set, tensors...) to a data set. It must not depend on
+                other values that change.
         """
         self._transform = transform
         self._graphs: dict[str, tuple[Callable[..., tf.Tensor], Any]] = {}
 
     def __call__(self, data: tf.data.Dataset, *tensors: tf.Tensor) -> tf.data.Dataset:
-        """Transforms a data set; in a graph, as a part of it.
+        """Transforms a data set, eagerly or as part of a graph.
 
         Args:
             data: The data set.
-            *tensors: Of shapes and dtypes that are always the same.
+            *tensors: Arguments, always of the same shapes and dtypes.
         """
         if not tf.executing_eagerly():
             return self._transform(data, *tensors)
@@ -94,11 +92,11 @@ class Preprocessing:
 
     Attributes:
         image_size: Height and width of the result in pixels; the paper's is 224.
-        resize_size: Height and width that images are brought to before the crop, by
-            bilinear interpolation with antialiasing, whatever their proportions. None:
+        resize_size: Height and width to which images are resized before the crop, by
+            bilinear interpolation with antialiasing, ignoring their aspect ratio. None:
             image_size * 256/224, the paper's ratio. Equal to image_size: no crop.
-        read: Maps a stored image to uint8[height, width, 3]. The stored images may be
-            of any structure; the default takes the bytes of a JPEG or PNG.
+        read: Maps a stored image to uint8[height, width, 3]. Stored images may have any
+            structure; the default reads the bytes of a JPEG or PNG.
     """
 
     image_size: int = 224
@@ -116,11 +114,11 @@ class Preprocessing:
         """Takes a random crop of every image.
 
         Args:
-            data: Of stored examples, `{"image": ..., "label": int32[]}`, in an order
-                that is always the same.
-            seed: int32[2]. The crop of an example is a function of it and of the
-                example's place in `data`: with a client's seed, of (seed, round,
-                client, example).
+            data: Stored examples, `{"image": ..., "label": int32[]}`, always in the
+                same order.
+            seed: int32[2]. An example's crop is a function of it and of the example's
+                position in `data`: with a client's seed, of (seed, round, client,
+                example).
 
         Returns:
             A dataset of `OrderedDict(image=uint8[image_size, image_size, 3],
@@ -146,10 +144,10 @@ class Preprocessing:
         """Takes the centre of every image.
 
         Args:
-            data: Of stored examples.
+            data: Stored examples.
 
         Returns:
-            As `training`.
+            See `training`.
         """
         margin = (self.resize_size - self.image_size) // 2
 
@@ -186,7 +184,7 @@ class Preprocessing:
         size = [self.resize_size, self.resize_size]
         resized = tf.image.resize(image, size, antialias=True)
         cropped = resized[top : top + self.image_size, left : left + self.image_size]
-        # Interpolation stays within the values of the image, up to rounding.
+        # Interpolation stays within the range of the image's values, up to rounding.
         pixels = tf.saturate_cast(tf.round(cropped), tf.uint8)
         pixels.set_shape([self.image_size, self.image_size, 3])
         return collections.OrderedDict(image=pixels, label=example["label"])

@@ -1,8 +1,8 @@
-"""Preparation of TFRecord files, hours of work that may be stopped at any time.
+"""Preparation of TFRecord files, which takes hours and may be stopped at any time.
 
-A file is written under another name and renamed when it is whole: what is there is
-finished. So a program that was killed resumes where it stopped, and ends with the same
-bytes as an undisturbed one. `landmarks.preparation` and `imagenet21k.preparation` say
+A file is written under another name and renamed when it is whole, so that existing
+files are finished. A killed program resumes where it stopped, and ends with the same
+bytes as an uninterrupted one. `landmarks.preparation` and `imagenet21k.preparation` say
 what is in the files.
 """
 
@@ -27,13 +27,12 @@ Result = TypeVar("Result")
 def open_folder(
     folder: pathlib.Path, run: Mapping[str, bytes], name: str | None = None
 ) -> Iterator[None]:
-    """Makes a folder, or opens one to resume, and keeps other programs out of it.
+    """Makes a folder, or opens one to resume, and locks it.
 
     Args:
-        folder: What is written to.
-        run: By name, the files in the folder that say of which run it is. They are
-            written first.
-        name: How messages call the folder where it cannot be made; by default its path.
+        folder: The output folder.
+        run: The files that identify the folder's run, by name. They are written first.
+        name: The folder's name in messages if it cannot be made; by default its path.
 
     Raises:
         RunStoppedError: If the disk is full or the system forbids to write.
@@ -44,7 +43,7 @@ def open_folder(
         for file, content in run.items():
             if found[file] not in (None, content):
                 raise InvalidInputError(
-                    f"{folder / file} is of another run. Give the same input, name "
+                    f"{folder / file} is of another run. Give the same input, give "
                     "another `output_dir`, or remove the folder."
                 )
         for file, content in run.items():
@@ -57,7 +56,7 @@ def write_records(path: pathlib.Path, payloads: Iterable[bytes]) -> list[int]:
     """Writes a TFRecord file, or nothing if `payloads` raises.
 
     Args:
-        path: The file. What is there is replaced.
+        path: The file; an existing one is replaced.
         payloads: Its records, read one at a time.
 
     Returns:
@@ -87,24 +86,24 @@ def example(features: Mapping[str, bytes | int]) -> bytes:
             feature.bytes_list.value.append(value)
         else:
             feature.int64_list.value.append(value)
-    # Or the features would come in another order from run to run.
+    # Without it the order of the features would vary from run to run.
     return example.SerializeToString(deterministic=True)
 
 
 def in_threads(
     work: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None
 ) -> Iterator[tuple[Item, Result]]:
-    """Works on several items at a time; none is begun after an error.
+    """Processes several items at a time; starts none after an error.
 
     Reading, decoding and TFRecord's checksums release the GIL, so that threads suffice.
 
     Args:
-        work: What to do with an item.
-        items: The items, taken when there is room for one.
-        workers: How many at a time; None: two per core.
+        work: The function of an item.
+        items: The items, read when a worker is free.
+        workers: Number of workers; None: two per core.
 
     Yields:
-        An item and what `work` returned, as they are done.
+        Each item and its result, in the order of completion.
     """
     workers = workers or 2 * len(os.sched_getaffinity(0))
     waiting = {}
@@ -126,7 +125,7 @@ def in_threads(
 
 @contextlib.contextmanager
 def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Keeps a second program out; the lock ends with this one, however it ends."""
+    """Locks a folder against other programs, until this program ends."""
     with files.writing(folder):
         descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,8 +1,8 @@
-"""Images in TFRecord files: an index of records, and data sets that refer to them.
+"""Images in TFRecord files: an index of records, and data sets of references to them.
 
-The index says where every record is, and its label. It is found once, with a check of
-every record, and kept in the cache. Nothing per image is held in memory: a client's
-data set holds where its records are, and a record is read when its turn comes.
+The index has the place and label of every record. It is made once, with a check of
+every record, and kept in the cache. No image is held in memory: a client's data set
+has references to its records, which are read on request.
 """
 
 import collections
@@ -19,8 +19,8 @@ from tff_fedss.datasets import fingerprint, formats, sources
 from tff_fedss.datasets.federated import clients, preprocessing, record_writer
 from tff_fedss.errors import InvalidInputError
 
-# A record of a TFRecord file: its length in 8 bytes, a checksum of these in 4, the
-# payload, a checksum of the payload in 4.
+# A record of a TFRecord file: its length in 8 bytes, their checksum in 4, the payload,
+# its checksum in 4.
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 
 # `file` is a position in `RecordIndex.paths`; offset and length, in bytes, are those of
@@ -35,12 +35,12 @@ Parse = Callable[[bytes], tuple]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordIndex:
-    """Where every record of some TFRecord files is, and its label.
+    """The places and labels of the records of TFRecord files.
 
     Attributes:
-        paths: The files, absolute, in the order in which they were named.
-        records: [N] with the fields of `DTYPE`, or others in the place of `label`; file
-            by file and in each file in its order.
+        paths: The absolute paths of the files, in the given order.
+        records: [N] with the fields of `DTYPE`, or others instead of `label`; file by
+            file, each in its order.
     """
 
     paths: tuple[str, ...]
@@ -51,7 +51,7 @@ class RecordIndex:
         return len(self.records)
 
     def read(self, row: int) -> bytes:
-        """Returns the payload of a record, whose checksum is not compared.
+        """Returns the payload of a record without comparing its checksum.
 
         Raises:
             OSError: If it cannot be read.
@@ -83,8 +83,8 @@ def example_parser(image_feature: str, label_feature: str, num_classes: int) -> 
         num_classes: Classes must be in 0..num_classes-1.
 
     Returns:
-        A function from a serialized `tf.train.Example` to its label, which checks both.
-        It raises ValueError with the reason.
+        A function from a serialized `tf.train.Example` to its label. It checks image
+        and label and raises ValueError with the reason.
     """
 
     def parse(serialized: bytes) -> tuple[np.int32]:
@@ -104,7 +104,7 @@ def parsed(serialized: bytes) -> Mapping[str, Any]:
     """Returns the features of a serialized `tf.train.Example`.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not one.
     """
     try:
         return tf.train.Example.FromString(serialized).features.feature
@@ -119,7 +119,7 @@ def value(features: Mapping[str, Any], name: str, kind: str) -> Any:
     Raises:
         ValueError: If it has none or several.
     """
-    # `in` first: protobuf would add the feature that is asked for.
+    # `in` first: protobuf would add a missing feature.
     values = getattr(features[name], kind).value if name in features else ()
     if len(values) != 1:
         raise ValueError(f"has {len(values)} values of {name!r} ({kind}); expected 1")
@@ -144,18 +144,18 @@ def build_index(
 ) -> RecordIndex:
     """Finds all records of TFRecord files, and checks every one of them.
 
-    Every file is read once from its start to its end, several files at a time. The
-    checksums of all records are compared. The cache keeps the outcome until the size or
-    time of change of one of the files is another.
+    Every file is read once from start to end, several files at a time, and the
+    checksums of all records are compared. The cache keeps the result until the size or
+    modification time of a file changes.
 
     Args:
         paths: The files.
-        parse: Checks a record and takes it apart into the values of the columns:
-            numbers or bytes. It raises ValueError with a reason that is to follow the
-            name of the record. Called from several threads.
-        what: What the records are, in a word or two: for the progress bar, and to tell
-            indices of the same files by different `parse` apart.
-        columns: What the values that `parse` returns are called.
+        parse: Checks a record and returns the values of the columns: numbers or bytes.
+            It raises ValueError with a reason that follows the record's name in the
+            message. Called from several threads.
+        what: The kind of records, in a word or two: for the progress bar, and to
+            distinguish indices of the same files by different `parse`.
+        columns: Names of the values that `parse` returns.
         cache_dir: The cache's folder; by default `sources.default_cache_dir()`.
 
     Returns:
@@ -220,7 +220,7 @@ def _scan_file(
             raise fail(str(e)) from e
         places.append((number, position + HEADER_BYTES, len(serialized)))
         position += HEADER_BYTES + len(serialized) + FOOTER_BYTES
-    # TensorFlow takes a file that ends within the header of a record for whole.
+    # TensorFlow accepts a file that ends within the header of a record.
     if position != os.path.getsize(path):
         raise fail("the file is cut off here")
     if not places:
@@ -235,8 +235,8 @@ def _scan_file(
     return records
 
 
-# More references than this are not constants of a graph (a path each) but are read
-# from the index, this many at a time.
+# Up to this number references are constants of a graph (with a path each); more are
+# read from the index, this many at a time.
 _MAX_CONSTANTS = 1 << 16
 
 
@@ -248,18 +248,18 @@ _SPEC = collections.OrderedDict(
 
 
 def references(index: RecordIndex, rows: np.ndarray) -> tf.data.Dataset:
-    """Makes a dataset that says where records are; it reads no image.
+    """Makes a dataset of references to records; it reads no image.
 
     Args:
         index: The records.
-        rows: Which ones, positions in `index.records`, int64[N].
+        rows: Positions in `index.records`, int64[N].
 
     Returns:
         A dataset of N elements `OrderedDict(image=OrderedDict(path=string[],
         offset=int64[], length=int64[]), label=int32[])`, in the order of `rows`. Up to
-        65,536 of them are held as constants, so that the dataset can be sent to another
-        process; more than that are read from the index when they are reached, and the
-        dataset is of this process only.
+        65,536 elements are constants, so that the dataset can be sent to another
+        process; more are read from the index when they are reached, and the dataset
+        works in this process only.
     """
     rows = np.asarray(rows, np.int64)
     if len(rows) <= _MAX_CONSTANTS:
@@ -290,16 +290,16 @@ def read_image(feature: str) -> Callable[[Mapping[str, tf.Tensor]], tf.Tensor]:
         feature: The feature of the record, a `tf.train.Example`, that has the image.
 
     Returns:
-        A function for `Preprocessing(read=...)`: it takes
-        `{path: string[], offset: int64[], length: int64[]}` and returns
-        uint8[height, width, 3]. It is a graph of plain TensorFlow ops, so that another
-        process with the same files can run it too.
+        A function for `Preprocessing(read=...)`: it takes `{path: string[], offset:
+        int64[], length: int64[]}` and returns uint8[height, width, 3]. It is a graph of
+        plain TensorFlow ops, so that another process with the same files can also run
+        it.
     """
     features = {feature: tf.io.FixedLenFeature([], tf.string)}
 
     def read(reference: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        # Goes straight to the record and compares its checksums. (A
-        # FixedLengthRecordDataset with header_bytes reads all that lies before it.)
+        # Seeks to the record and compares its checksums. (A FixedLengthRecordDataset
+        # with header_bytes reads all bytes before it.)
         variant = tf.raw_ops.TFRecordDatasetV2(
             filenames=[reference["path"]],
             compression_type="",
@@ -323,11 +323,11 @@ class RecordClientData(clients.ArrayClientData):
         client_ids: Sequence[str],
         rows_of: Callable[[int], np.ndarray],
     ):
-        """Says who has which record.
+        """Keeps the assignment of records to clients.
 
         Args:
             index: The records.
-            client_ids: K different ids, in the order in which they are to be listed.
+            client_ids: K different ids, in the order of the list.
             rows_of: Maps a client's position in client_ids to its examples, positions
                 in `index.records`, int64[n_k] with n_k >= 1; always the same.
         """

@@ -1,8 +1,8 @@
-"""The CSV that says which image has which class and, in training, which client.
+"""The CSV file of a split: each image's class and, in training, its client.
 
 The format is that of Landmarks-User-160k (Hsu et al., 2020): `user_id,image_id,class`
 for the clients' images and `image_id,class` for held-out ones. Other data sets of this
-project use it for their partitions too.
+project also use it for their partitions.
 """
 
 import os
@@ -25,7 +25,7 @@ class Split(NamedTuple):
     Attributes:
         image_ids: The N images, all different.
         classes: int32[N].
-        clients: The client that has each image, N ids; None for held-out images.
+        clients: The client of each image, N ids; None for held-out images.
     """
 
     image_ids: list[str]
@@ -46,13 +46,13 @@ def parse(
     num_classes: int | None = None,
     with_clients: bool = True,
 ) -> Split:
-    """Takes the content of a file apart and checks it.
+    """Parses and checks the content of a file.
 
     Args:
-        content: All of it. Columns may be in any order; others are ignored.
-        name: How messages call the file.
+        content: The whole content. Columns may be in any order; others are ignored.
+        name: The file's name in messages.
         num_classes: n: classes must be in 0..n-1. If None, in 0..2^31-1.
-        with_clients: Whether there must be a column of clients; else it is not read.
+        with_clients: Whether the column of clients is required; if not, it is not read.
     """
     columns = (_CLIENT, _IMAGE, _CLASS) if with_clients else (_IMAGE, _CLASS)
     largest = _MAX_CLASS if num_classes is None else num_classes - 1
@@ -76,10 +76,10 @@ def parse(
 
 
 def write(path: os.PathLike, split: Split) -> None:
-    r"""Writes a file that `read` reads: all of it or nothing.
+    r"""Writes a file for `read`, whole or not at all.
 
     Args:
-        path: The file; one of that name is replaced.
+        path: The file; an existing one is replaced.
         split: The rows. The same rows give the same bytes; lines end with "\n".
 
     Raises:

@@ -1,6 +1,6 @@
 """ImageNet-21k (FedSS, Appendix A.4).
 
-`dataset.load` makes clients of its TFRecord shards. `preparation` makes these, of
+`dataset.load` makes clients from TFRecord shards. `preparation` writes the shards from
 the tars in which the data set is distributed (`class_tars`).
 """
 

@@ -1,9 +1,9 @@
-"""Class tars: ImageNet-21k's files as they are distributed.
+"""Class tars: the files in which ImageNet-21k is distributed.
 
 A class tar, `n01440764.tar`, is named by the class's WordNet id (wnid) and holds its
 images, `n01440764_10026.JPEG`. They come as a folder of class tars, as one tar of them
 (`fall11_whole.tar`, 1.3 TB), or as that gzipped (`winter21_whole.tar.gz`, 1.1 TB). The
-last can only be read from start to end: to know the classes means to decompress it all.
+last can only be read from start to end, so listing its classes decompresses all of it.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ class ClassTar:
 
     Attributes:
         wnid: The class.
-        label: What messages call the tar.
-        path: The file that has it.
-        start: Where it starts in that file, in bytes.
+        label: The tar's name in messages.
+        path: The file that contains it.
+        start: Its offset in that file, in bytes.
         is_copy: Whether the file is a temporary copy, to be deleted after use.
     """
 
@@ -48,7 +48,7 @@ class ClassTar:
     is_copy: bool = False
 
     def images(self) -> dict[str, tuple[int, int]]:
-        """Returns where images lie in the file, (offset, size) by name."""
+        """Returns the (offset, size) of images in the file, by name."""
         pattern = re.compile(rf"{self.wnid}_\d+\.JPEG")
         places = {}
         with sources.reading(self.label), _members(self.path, self.start) as members:
@@ -70,8 +70,8 @@ class Archive:
     Attributes:
         path: The folder or file.
         wnids: The classes, sorted. The label of a class is its position here.
-        class_tars: Those of a folder or a plain tar, in the order of the classes; None:
-            the archive is gzipped.
+        class_tars: The class tars of a folder or a plain tar, in the order of the
+            classes; None: the archive is gzipped.
     """
 
     path: pathlib.Path
@@ -82,9 +82,9 @@ class Archive:
         """Yields the class tars.
 
         Args:
-            copies: A folder for temporary copies of those of a gzipped archive. A copy
-                is made when the next class tar is asked for.
-            done: The classes that are not needed.
+            copies: A folder for temporary copies of a gzipped archive's class tars,
+                each made when it is requested.
+            done: The classes to skip.
         """
         if self.class_tars is not None:
             yield from (tar for tar in self.class_tars if tar.wnid not in done)
@@ -103,12 +103,12 @@ class Archive:
 
 
 def open_archive(path: os.PathLike, wnids: list[str] | None = None) -> Archive:
-    """Finds out what an archive holds.
+    """Lists an archive.
 
     Args:
         path: A folder of class tars, a tar of them, or such a tar gzipped.
-        wnids: The classes, if they are known, which saves to decompress a gzipped tar
-            for their names; see `read_wnids`.
+        wnids: The classes, if known, so that a gzipped tar need not be decompressed for
+            their names; see `read_wnids`.
     """
     path = pathlib.Path(path)
     class_tars = None
@@ -131,7 +131,7 @@ def open_archive(path: os.PathLike, wnids: list[str] | None = None) -> Archive:
 
 
 def _check_classes(path: pathlib.Path, odd: set[str]) -> None:
-    """Checks that no class is in the archive or in the list of classes alone."""
+    """Checks that archive and list have the same classes."""
     if odd:
         raise InvalidInputError(
             f"{path}: {min(odd)} is in the archive or in the list of classes only."
@@ -182,7 +182,7 @@ def _gzipped(
             if not member.isdir():
                 yield _wnid(member.name, path), tar.extractfile(member)
             bar.update(packed.tell() - bar.n)
-        while unpacked.read(_COPY_BYTES):  # A checksum is compared at the end.
+        while unpacked.read(_COPY_BYTES):  # Reading to the end compares a checksum.
             pass
 
 
@@ -202,7 +202,7 @@ def _wnid(name: str, path: pathlib.Path) -> str:
 
 @contextlib.contextmanager
 def _members(path: pathlib.Path, start: int) -> Iterator[Iterator[tarfile.TarInfo]]:
-    """Opens a tar that starts somewhere in a file; gives its files."""
+    """Opens a tar at an offset in a file; yields its files."""
     with open(path, "rb") as file:
         file.seek(start)
         with tarfile.open(fileobj=file, mode="r:") as tar:

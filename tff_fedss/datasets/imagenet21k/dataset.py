@@ -1,9 +1,9 @@
 """ImageNet-21k as a federated data set (FedSS, Appendix A.4), from TFRecord shards.
 
 `./run.sh prepare_imagenet21k` writes the shards from the class tars; see
-`data/prepare_imagenet21k.py`. Where the records are is a file that is mapped into
-memory, and images are read when their turn comes. In memory is the order in which
-clients hold the training images, 8 bytes an image.
+`data/prepare_imagenet21k.py`. The index of records is a file mapped into memory, and
+images are read on request. Memory holds the clients' order of the training images, 8
+bytes an image.
 """
 
 import json
@@ -22,19 +22,19 @@ NAME = "imagenet21k"
 VERSION = "1.0.0"
 SPLITS = ("train", "test")
 PREPARATION_FILE = "preparation.json"
-CLASS_SIZES_FILE = "class_sizes.csv"  # The last to be written.
+CLASS_SIZES_FILE = "class_sizes.csv"  # Written last.
 UNDECODABLE_FILE = "undecodable.csv"
-INDEX_FILE = "index.npz"  # For each split the lengths of its records, int64[N].
+INDEX_FILE = "index.npz"  # The lengths of each split's records, int64[N].
 
 
 def shard_name(split: str, label: int, num_classes: int) -> str:
-    """Returns the name of a shard's file, which is as TFDS expects it."""
+    """Returns the name of a shard's file, in TFDS's form."""
     digits = max(5, len(str(num_classes)))
     return f"{NAME}-{split}.tfrecord-{label:0{digits}}-of-{num_classes:0{digits}}"
 
 
 def num_test(num_images: int | np.ndarray) -> int | np.ndarray:
-    """Says how many of a class's images are for the test.
+    """Returns how many of a class's images are test images.
 
     "For every class we do a random 80-20 split" (FedSS, Appendix A.4).
 
@@ -42,16 +42,16 @@ def num_test(num_images: int | np.ndarray) -> int | np.ndarray:
         num_images: n_c, of one class or of many, int64[n].
 
     Returns:
-        round(0.2 * n_c), in whole numbers; so a class of one or two has none.
+        round(0.2 * n_c) in integer arithmetic; a class of one or two has none.
     """
     return (2 * num_images + 5) // 10
 
 
 def read_preparation(folder: os.PathLike) -> dict:
-    """Returns what was prepared: `{"seed", "wnids"}`.
+    """Returns the preparation's settings: `{"seed", "wnids"}`.
 
     Args:
-        folder: Where shards are, all or some.
+        folder: The folder of all or some shards.
     """
     path = pathlib.Path(folder) / PREPARATION_FILE
     with sources.reading(f"{path}, which says what has been prepared,"):
@@ -59,10 +59,10 @@ def read_preparation(folder: os.PathLike) -> dict:
 
 
 def open_index(folder: pathlib.Path, split: str) -> records.RecordIndex:
-    """Opens the index of a split, and checks that its shards are there, whole.
+    """Opens the index of a split, and checks that its shards are complete.
 
     Args:
-        folder: Where all shards are.
+        folder: The folder of all shards.
         split: "train" or "test".
 
     Returns:
@@ -71,11 +71,11 @@ def open_index(folder: pathlib.Path, split: str) -> records.RecordIndex:
     folder = folder.absolute()
     sizes = read_class_sizes(folder)[split]
     path = folder / INDEX_FILE
-    # It compares a checksum.
+    # Compares a checksum.
     with sources.reading(str(path)), np.load(path) as arrays:
         lengths = arrays[split]
     frame = records.HEADER_BYTES + records.FOOTER_BYTES
-    ends = np.cumsum(lengths + frame)  # As if all shards were one.
+    ends = np.cumsum(lengths + frame)  # Counted over all shards.
     shard_ends = np.append(0, ends)[np.cumsum(sizes)]
     shard_starts = np.append(0, shard_ends[:-1])
     index = np.empty(len(lengths), records.DTYPE)
@@ -96,10 +96,10 @@ def open_index(folder: pathlib.Path, split: str) -> records.RecordIndex:
 
 
 def read_class_sizes(folder: os.PathLike) -> dict[str, np.ndarray]:
-    """Reads how many images each class has, without touching an image.
+    """Reads each class's number of images, without reading images.
 
     Args:
-        folder: Where all shards are, or just CLASS_SIZES_FILE.
+        folder: The folder of all shards, or of CLASS_SIZES_FILE alone.
 
     Returns:
         For each split int64[n], in the order of the labels.
@@ -120,7 +120,7 @@ PAPER_CLIENTS = 25_691
 PAPER_IMAGES = 14_197_122
 CLASSES_PER_CLIENT = 20
 
-# Keep the draws of this data set apart from others of the same seed.
+# Separates this data set's draws from others with the same seed.
 _PARTITION_STREAM = int.from_bytes(b"inet21k", "big")
 _TEST_ORDER_STREAM = int.from_bytes(b"inet21kt", "big")
 
@@ -134,28 +134,28 @@ def load(
     classes_per_client: int = CLASSES_PER_CLIENT,
     seed: int = 0,
 ) -> FederatedDataset:
-    """Loads ImageNet-21k as `./run.sh prepare_imagenet21k` has written it.
+    """Loads ImageNet-21k as written by `./run.sh prepare_imagenet21k`.
 
-    The training images are dealt out to clients by `class_slots`: five
-    seconds for 14 million of them.
+    `class_slots` assigns the training images to clients, in five seconds for 14
+    million.
 
     Args:
-        data_dir: The folder that it was to write into, or the folder of the shards in
-            that.
-        image_size: Height and width of an image that is ready, in pixels.
-        resize_size: Height and width in pixels that images are brought to before the
+        data_dir: The output folder of the preparation, or the folder of the shards in
+            it.
+        image_size: Height and width of ready images, in pixels.
+        resize_size: Height and width in pixels to which images are resized before the
             crop; by default 256/224 of image_size, as in the paper.
-        num_clients: K. By default as many as give a client the paper's 442 images on
-            average: see `default_num_clients`.
+        num_clients: K. By default a client has the paper's 442 images on average: see
+            `default_num_clients`.
         classes_per_client: |P_k| of every client.
-        seed: Which clients; 0 <= seed < 2^63. Which images are for the test was decided
-            by the seed of the preparation.
+        seed: Seed of the clients; 0 <= seed < 2^63. The test images were chosen by the
+            preparation's seed.
 
     Returns:
-        The data set. Labels are the places of the wnids in alphabetical order. `test`
-        is in random order, so that its first elements are a fair sample.
+        The data set. Labels are positions of the wnids in alphabetical order. `test` is
+        in random order, so that its first elements are a random sample.
     """
-    # Checks its arguments.
+    # Checks the arguments.
     preprocess = preprocessing.Preprocessing(
         image_size, resize_size, records.read_image("image")
     )
@@ -202,18 +202,18 @@ def client_partition(
     num_clients: int | None = None,
     classes_per_client: int = CLASSES_PER_CLIENT,
 ) -> partitions.Partition:
-    """Deals the training images out to clients, from the sizes of the classes alone.
+    """Assigns the training images to clients, by the sizes of the classes alone.
 
     Args:
-        class_sizes: n_c, how many images each class has, int64[n], training and test
-            together; see `read_class_sizes`.
-        seed: Which clients.
+        class_sizes: n_c, the number of images of each class, int64[n], training and
+            test together; see `read_class_sizes`.
+        seed: Seed of the clients.
         num_clients: K; see `load`.
         classes_per_client: |P_k| of every client.
 
     Returns:
-        The clients, of exactly classes_per_client different classes each. Examples are
-        numbered class after class: their labels are `training_labels(class_sizes)`.
+        The clients, with exactly classes_per_client different classes each. Examples
+        are numbered class after class: their labels are `training_labels(class_sizes)`.
     """
     labels = training_labels(class_sizes)
     errors.check_at_least(1, classes_per_client=classes_per_client)
@@ -242,12 +242,12 @@ def training_labels(class_sizes: np.ndarray) -> np.ndarray:
 def default_num_clients(
     class_sizes: np.ndarray, classes_per_client: int = CLASSES_PER_CLIENT
 ) -> int:
-    """Chooses how many clients there are, in the paper's proportion to the images.
+    """Returns the number of clients, in the paper's proportion to the images.
 
     The paper's 25,691 clients have 442 training images on average: 80 % of the
     14,197,122 images of the fall 2011 release. (It says "approximately 400".) Another
-    release, or a miniature, gets as many as give the same average, but enough that
-    every class finds a place.
+    release, or a miniature, gets the number with the same average, but enough for all
+    classes.
 
     Args:
         class_sizes: n_c, how many images each class has, int64[n], training and test
@@ -272,6 +272,6 @@ def _folder(data_dir: pathlib.Path) -> pathlib.Path:
         if (folder / PREPARATION_FILE).is_file():
             found = f"{version}, which is not finished"
     raise errors.InvalidInputError(
-        f"data_dir={data_dir}: found {found}; expected {version}, as ./run.sh "
-        "prepare_imagenet21k writes it from the class tars of ImageNet-21k."
+        f"data_dir={data_dir}: found {found}; expected {version}, which ./run.sh "
+        "prepare_imagenet21k writes from the class tars of ImageNet-21k."
     )

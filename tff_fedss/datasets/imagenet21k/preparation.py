@@ -1,9 +1,9 @@
-"""Preparation of ImageNet-21k: TFRecord shards from its class tars, in hours.
+"""Preparation of ImageNet-21k: TFRecord shards from its class tars, which takes hours.
 
-A class is one piece of work, which is finished when its progress file is there: the
-lengths of its records and the images that were left out. The bytes of the shards are a
-function of the images and the seed alone, however often the work was interrupted and in
-whatever order the classes came. `class_sizes.csv` is written last.
+A class is finished when its progress file exists, with the lengths of its records and
+the images that were left out. The bytes of the shards are a function of the images and
+the seed alone, whatever the interruptions and the order of the classes.
+`class_sizes.csv` is written last.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ _PROGRESS = "progress"
 
 
 class UndecodableImagesError(RunStoppedError):
-    """Some images cannot be decoded, and nobody has said that this is all right."""
+    """Some images cannot be decoded, and this is not allowed."""
 
 
 class _Class(NamedTuple):
-    """A class as it is in its progress file.
+    """The content of a class's progress file.
 
     Attributes:
         lengths: For each split, the lengths of its records in bytes.
@@ -44,12 +44,12 @@ class _Class(NamedTuple):
 def choose_test(seed: int, names: Iterable[str]) -> set[str]:
     """Chooses a class's test images: every fifth, at random.
 
-    Each name is hashed with the seed, and those with the smallest hashes are taken. So
-    the choice depends on nothing else, not on the order in a tar; and an image that is
-    left out or added changes the side of at most one other.
+    Each name is hashed with the seed, and the smallest hashes are chosen. So the choice
+    does not depend on the order in a tar, and one image more or less changes the split
+    of at most one other.
 
     Args:
-        seed: Which split.
+        seed: Seed of the split.
         names: The names of the class's images, which have the wnid in them.
 
     Returns:
@@ -70,18 +70,18 @@ def prepare(
     wnids: os.PathLike | None = None,
     allow_undecodable: bool = False,
 ) -> pathlib.Path:
-    """Writes the shards, or those that are still missing, and what describes them.
+    """Writes the missing shards and their metadata.
 
     Every image is decoded once to check it.
 
     Args:
         archive: A folder of class tars, a tar of them, or such a tar gzipped.
         output_dir: The folder for `imagenet21k/1.0.0`.
-        seed: Which split into training and test images.
-        workers: How many classes are worked on at once; None: one per core.
+        seed: Seed of the split into training and test images.
+        workers: Number of classes processed at once; None: one per core.
         wnids: A file with the wnid of every class; see `class_tars.open_archive`.
-        allow_undecodable: Whether to finish without images that cannot be decoded. They
-            are listed in dataset.UNDECODABLE_FILE in either case.
+        allow_undecodable: Whether to leave out images that cannot be decoded. They are
+            listed in dataset.UNDECODABLE_FILE in either case.
 
     Returns:
         The folder of the dataset.
@@ -94,7 +94,7 @@ def prepare(
     before = files.read_if_there(folder / dataset.PREPARATION_FILE)
     if before is not None and dataset.read_preparation(folder)["seed"] != seed:
         raise InvalidInputError(
-            f"{folder} has been prepared with another seed than {seed}. Name another "
+            f"{folder} has been prepared with another seed than {seed}. Give another "
             "`output_dir`, or remove the folder."
         )
     if (folder / dataset.CLASS_SIZES_FILE).exists():
@@ -168,14 +168,14 @@ def _write_class(
 
 
 def _example(encoded: bytes, label: int, name: str) -> bytes:
-    """Serializes an image as TFDS reads it back."""
+    """Serializes an image in TFDS's form."""
     return record_writer.example(
         {"file_name": name.encode(), "image": encoded, "label": label}
     )
 
 
 def _describe(wnids: list[str], folder: pathlib.Path, allow_undecodable: bool) -> None:
-    """Writes the index, what TFDS wants to know, and the sizes of the classes.
+    """Writes the index, TFDS's metadata, and the sizes of the classes.
 
     Raises:
         UndecodableImagesError: If there are such images, and they are not allowed.
@@ -218,8 +218,8 @@ def _describe(wnids: list[str], folder: pathlib.Path, allow_undecodable: bool) -
 def _write_metadata(
     wnids: list[str], folder: pathlib.Path, lengths: dict[str, list[list[int]]]
 ) -> None:
-    """Writes the files by which TFDS reads the shards, without our code."""
-    import tensorflow_datasets as tfds  # It takes seconds.
+    """Writes the files that TFDS needs to read the shards without our code."""
+    import tensorflow_datasets as tfds  # Slow to import.
 
     with files.writing(folder):
         tfds.folder_dataset.write_metadata(

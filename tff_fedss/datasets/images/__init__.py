@@ -1,7 +1,7 @@
-"""Other people's images: folders, archives, tables and TFDS, as this project's data.
+"""A user's images as this project's data: folders, archives, tables and TFDS.
 
-Begin with `index`: an `ImageIndex` says which images there are. `layout` reads classes,
-clients and splits off paths or a table; `federated` makes client data of an index.
+Begin with `index`: an `ImageIndex` lists the images. `layout` reads classes, clients
+and splits from paths or a table; `federated` makes client data from an index.
 """
 
 from tff_fedss.datasets.images.federated import load as federated

@@ -13,14 +13,14 @@ from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.datasets.images import image_clients, index, layout
 from tff_fedss.errors import InvalidInputError
 
-# Keep these draws apart from others of the same seed.
+# Separates these draws from others with the same seed.
 _PHILOX_STREAM = int.from_bytes(b"images..", "big")
 
-# The least and largest default size, and how many images decide it.
+# The smallest and largest default size, and the number of images that decide it.
 _SIZES = (8, 56)
 _MEASURED_IMAGES = 16
 
-# What splits other people's images over clients, the default first.
+# Partitioners of a user's images, the default first.
 AnyPartitioner = (
     partitioners.Iid
     | partitioners.Natural
@@ -47,34 +47,33 @@ def load(
 ) -> FederatedDataset:
     """Makes a federated data set of labelled images.
 
-    No image is read here. Clients read and check theirs when they are asked for;
-    memory is that of the index.
+    No image is read here. Clients read and check theirs on request; only the index is
+    in memory.
 
     Args:
-        images: Which there are.
-        partition: What splits the training images over clients.
-        image_size: Height and width in pixels of what the model sees: a crop. By
-            default 56, or the shorter side of most images if that is less.
-        resize_size: Height and width in pixels that images are brought to before the
+        images: The index of images.
+        partition: The partitioner of the training images.
+        image_size: Height and width in pixels of the model's images: a crop. By default
+            56, or the shorter side of most images if that is less.
+        resize_size: Height and width in pixels to which images are resized before the
             crop; by default 256/224 of image_size, the paper's ratio (Appendix A.2).
         retrieval: Whether the test is of classes that no client has.
-        test: What is held out. "given": what the data call test (or val). A share of
-            the "images" of each class, of the "classes" (for retrieval) or of the
-            "clients". By default given if there is one, else images, or classes for
+        test: The images that are held out. "given": the data's own test (or val). A
+            share of the "images" of each class, of the "classes" (for retrieval) or of
+            the "clients". By default given if there is one, else images, or classes for
             retrieval.
         test_share: The share that is held out, above 0 and below 1.
-        num_public_classes: How many classes, drawn at random, are kept from the
-            clients, for a warm start.
-        validation_share: The share of clients that are kept apart as validation
-            clients, in [0, 1).
+        num_public_classes: Number of classes, drawn at random, that no client gets, for
+            a warm start.
+        validation_share: The share of clients that are validation clients, in [0, 1).
         on_validation: Whether the held-out images are those of the validation clients
-            instead of the test's: for choices that must not know the test.
+            instead of the test's: for choices that must not use the test.
         seed: Seed of all draws; 0 <= seed < 2^63.
 
     Returns:
-        The data set. Classes are numbered in the order of their names among those that
-        clients may have. Stored images are string[], the bytes of a JPEG or PNG;
-        pooled and test images int64[], rows of `images`.
+        The data set. Classes that clients may have are numbered in the order of their
+        names. Stored images are string[], the bytes of a JPEG or PNG; pooled and test
+        images int64[], rows of `images`.
     """
     splits.check_validation(validation_share, on_validation)
     rng = partitions.generator(seed, _PHILOX_STREAM)
@@ -97,7 +96,7 @@ def load(
     is_validation = splits.choose_validation(
         everyone.num_clients, validation_share, rng
     )
-    # From positions among the training images to rows.
+    # Maps positions among the training images to rows.
     rows = [chosen.train[everyone.examples(k)] for k in range(everyone.num_clients)]
     apart = np.flatnonzero(is_validation)
     kept = np.flatnonzero(~is_validation)
@@ -109,7 +108,7 @@ def load(
     unseen, num_left_out = chosen.test_is_unseen, 0
     if on_validation:
         held_out = np.sort(np.concatenate([rows[k] for k in apart]))
-        # Of the classes that are trained, unless it is for retrieval.
+        # Only trained classes, unless for retrieval.
         seen = np.full(len(present), unseen)
         unseen = False
         seen[labels[clients.order]] = True
@@ -138,7 +137,7 @@ def load(
 
 
 def _fitting_size(images: index.ImageIndex, rows: np.ndarray) -> int:
-    """Returns the median shorter side of a few images, between 8 and 56."""
+    """Returns the median of some images' shorter sides, limited to 8..56."""
     few = rows[:: -(-len(rows) // _MEASURED_IMAGES)]
     sides = [min(images.pixels(row).shape[:2]) for row in few]
     return int(np.clip(np.median(sides), *_SIZES))
@@ -150,16 +149,16 @@ def load_folder(
     folders: Literal[layout.FOLDERS] = "auto",
     **options: Any,
 ) -> FederatedDataset:
-    """Loads images of a folder, an archive or a table.
+    """Loads the images of a folder, an archive or a table.
 
     Args:
         data_dir: See `index.load`.
-        folders: What the folders above an image are. "auto": its class, unless that
-            could also be client/class; where clients are needed, client/class.
+        folders: The meaning of the folders above an image. "auto": its class, unless
+            that could also be client/class; client/class if clients are needed.
         **options: See `load`.
 
     Raises:
-        InvalidInputError: As `index.load` and `load`.
+        InvalidInputError: See `index.load` and `load`.
     """
     return _with_validation(open_folder(data_dir, folders, **options), **options)
 
@@ -173,7 +172,7 @@ def load_tfds(
     client: str | None = None,
     **options: Any,
 ) -> FederatedDataset:
-    """Loads images of a data set of TFDS.
+    """Loads the images of a data set of TFDS.
 
     Args:
         data_dir: TFDS's folder; None: TFDS's own default.
@@ -185,7 +184,7 @@ def load_tfds(
         **options: See `load`.
 
     Raises:
-        InvalidInputError: As `tfds_index.load` and `load`.
+        InvalidInputError: See `tfds_index.load` and `load`.
     """
     # TFDS takes seconds to import.
     from tff_fedss.datasets.images import tfds_index
@@ -195,7 +194,7 @@ def load_tfds(
 
 
 def _with_validation(images: index.ImageIndex, **options: Any) -> FederatedDataset:
-    """Loads images, and also says how to measure on the validation clients'."""
+    """Loads images, with `on_validation`."""
     dataset = load(images, **options)
     if not options.get("validation_share") or options.get("on_validation"):
         return dataset
@@ -218,11 +217,11 @@ def open_folder(
         data_dir: See `index.load`.
         folders: See `load_folder`.
         test: See `load`; "clients" needs clients.
-        partition: See there; `Natural` needs clients.
-        **options: Others of `load`, which decide nothing here.
+        partition: See `load`; `Natural` needs clients.
+        **options: Others of `load`, without effect here.
 
     Raises:
-        InvalidInputError: As `index.load`; if there is no data_dir.
+        InvalidInputError: See `index.load`; if there is no data_dir.
     """
     if data_dir is None:
         raise InvalidInputError(

@@ -35,24 +35,23 @@ def federated_dataset(
 ) -> FederatedDataset:
     """Makes a federated data set of the rows of an index.
 
-    No image is read here. Clients read theirs when they are asked for; memory is that
-    of the index.
+    No image is read here. Clients read theirs on request; only the index is in memory.
 
     Args:
         images: The index.
-        labels: For each row the label that it has where it is used, int32[N].
+        labels: The label of each row in its use, int32[N].
         partition: The clients; its examples are rows.
-        test: The test's rows.
-        public: The rows of public classes; none: there are no such classes.
-        unseen: The rows of classes that nobody has.
+        test: The rows of the test.
+        public: The rows of public classes; may be empty.
+        unseen: The rows of unseen classes; may be empty.
         num_classes: n.
-        image_size: Height and width in pixels of what the model sees: a crop.
-        resize_size: Height and width that images are brought to first; None: the
+        image_size: Height and width in pixels of the model's images: a crop.
+        resize_size: Height and width to which images are resized first; None: the
             paper's ratio (Appendix A.2).
         test_is_unseen: Whether the test is of classes that no client has.
-        is_pooled_in_order: Whether the pooled examples are in the order of their rows;
-            else client by client.
-        name: What to call the data set; by default as the index is called.
+        is_pooled_in_order: Whether the pooled examples are in the order of their rows,
+            not client by client.
+        name: The name of the data set; by default the index's.
         class_names: See `FederatedDataset`.
         note: See `FederatedDataset`.
 
@@ -108,7 +107,7 @@ def federated_dataset(
 
 
 class ImageClients(client_data.ArrayClientData):
-    """Clients whose images are read when asked for."""
+    """Clients whose images are read on request."""
 
     def __init__(self, images: ImageIndex, labels: np.ndarray, partition: Partition):
         """Takes the clients of a partition.

@@ -1,7 +1,7 @@
-"""Image index: which labelled images there are, of what class, and whose.
+"""Image index: a list of images with their classes, clients and places.
 
-It is made once and says of every image where it lies. Nothing is decoded but for a
-check of every image, whose outcome the cache keeps until a file changes.
+It is made once. Images are decoded only to check them; the cache keeps the result until
+a file changes.
 """
 
 import collections
@@ -27,20 +27,20 @@ _Image = TypeVar("_Image")
 
 
 class ImageIndex:
-    """Labelled images that are read one by one.
+    """A list of images, which are read one by one.
 
     Attributes:
-        name: What to call the data.
-        label: What messages about them begin with: the argument that named them.
-        class_names: A label is a position here. None if nothing says the classes, which
-            `load` allows only where it is asked to.
+        name: The name of the data.
+        label: The start of messages about them: the argument that named them.
+        class_names: A label is a position here. None without classes, which `load`
+            allows only on request.
         labels: int32[N]; None if there are no classes.
-        client_names: None if nothing says whose an image is.
-        clients: int32[N], positions in `client_names`; None without these.
+        client_names: The clients' names; None without clients.
+        clients: int32[N], positions in `client_names`; None without clients.
         splits: int8[N] of `layout.TRAIN`, `TEST`, `VALIDATION`; None if not given.
-        note: What was left out, for a person; may be empty.
-        without_images: The folders in which no image lies, of such folders in each
-            other the outer ones; empty if a table says what the images are.
+        note: Files that were left out, for the summary; may be empty.
+        without_images: The outermost folders without images; empty if a table lists the
+            images.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class ImageIndex:
         without_images: Sequence[str] = (),
         normalize: Callable[[bytes], bytes] = formats.normalized,
     ):
-        """Joins what was found.
+        """Joins a source and a layout.
 
         Args:
-            source: Where the images lie.
-            what: What is known of them.
+            source: The files.
+            what: The layout of the images.
             name: See the class.
             without_images: See the class.
-            normalize: Makes of the content of a file what `encoded` returns.
+            normalize: Converts a file's content for `encoded`.
         """
         self.name, self.label, self.note = name, source.label, what.note
         self.class_names, self.labels = what.class_names, what.labels
@@ -71,7 +71,7 @@ class ImageIndex:
         return len(self._files)
 
     def image_name(self, row: int) -> str:
-        """How messages and outputs call an image: its path below the data."""
+        """Returns an image's name in messages and outputs: its path below the data."""
         return self._source.names[self._files[row]]
 
     def encoded(self, row: int) -> bytes:
@@ -96,8 +96,8 @@ class ImageIndex:
         except (ValueError, *sources.DAMAGED) as error:
             raise RunStoppedError(
                 f"{self.label}: {self.image_name(row)} can no longer be read: "
-                f"{files.error_text(error)}. Put it back as it was, then give the same "
-                "command again."
+                f"{files.error_text(error)}. Restore it, then run the same command "
+                "again."
             ) from error
 
     def fingerprint(self, rows: np.ndarray) -> Fingerprint:
@@ -124,14 +124,14 @@ class ImageIndex:
         """Decodes every image once, unless the same files have been checked before.
 
         Args:
-            cache_dir: Where it is kept that they have been; by default
+            cache_dir: The folder that keeps the results of checks; by default
                 `sources.default_cache_dir()`.
         """
         source, path = self._source, self._source.path
         numbers = np.unique(self._files)
         states = np.stack([source.sizes, source.stamps], 1)[numbers]
         if not path.is_dir():
-            # Damage within an archive need not change what it says of its files.
+            # Damage within an archive need not change its list of files.
             states = np.concatenate([sources.file_states([path]), states])
         names = [str(path.resolve()), *(source.names[k] for k in numbers)]
         sources.kept("checked", names, states, lambda: self._check(numbers), cache_dir)
@@ -172,9 +172,9 @@ def load(
 
     Args:
         data_dir: A folder or archive as in `layout`, or the path of an `images.csv`.
-        folders: See `layout.from_folders`; a table says it better.
-        needs_labels: Whether there must be classes, and two or more.
-        cache_dir: Where unpacked archives and what was checked are kept; by default
+        folders: See `layout.from_folders`; ignored with a table.
+        needs_labels: Whether two or more classes are required.
+        cache_dir: The folder of unpacked archives and results of checks; by default
             `sources.default_cache_dir()`.
 
     Returns:
@@ -185,7 +185,9 @@ def load(
     label = f"data_dir={os.fspath(data_dir)}"
     if path.suffix.lower() == ".csv":
         if not path.is_file():
-            raise InvalidInputError(f"{label} is no file; expected a table of images.")
+            raise InvalidInputError(
+                f"{label} is not a file; expected a table of " "images."
+            )
         path, table = path.parent, path.name
     source = sources.open_source(path, label, cache_dir)
     table = table or _table_of(source)
@@ -195,7 +197,7 @@ def load(
         if needs_labels:
             without_images = _without_images(source)
     else:
-        # In a folder, a table that was named may be hidden, or lie beside an archive.
+        # A given table may be hidden in its folder, or lie beside an archive.
         content = source.read(source.names.index(table))
         what = layout.from_table(content, table, source.names, label, needs_labels)
     if without_images:
@@ -213,7 +215,7 @@ def load(
 
 
 def _without_images(source: sources.Source) -> list[str]:
-    """The folders in which no image lies, but for those in other such folders."""
+    """Returns the outermost folders without images."""
     holding = {""}
     images = filter(formats.is_image_name, source.names)
     for folder in {name.rpartition("/")[0] for name in images}:
@@ -228,7 +230,7 @@ def _without_images(source: sources.Source) -> list[str]:
 
 
 def _table_of(source: sources.Source) -> str | None:
-    """The table at the top, or below folders that everything shares; None: none."""
+    """Returns the table at the top, or below folders shared by all; None: none."""
     found = [n for n in source.names if n.rpartition("/")[2].lower() == layout.TABLE]
     depths = collections.Counter(name.count("/") for name in found)
     top = [name for name in found if name.count("/") == min(depths)]

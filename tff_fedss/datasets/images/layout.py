@@ -1,11 +1,11 @@
-"""Layout: what the names of image files say: class, client, and training or test.
+"""Layout: class, client and split (training or test) from the paths of image files.
 
-Folders are read as people lay them out,
+Folders may be
 
     CLASS/image                       vehicles/car/image (the class is vehicles/car)
     CLIENT/CLASS/image                train/CLASS/image and test/CLASS/image or val/...
 
-below any number of folders that all images share, or a table `images.csv` says it:
+below any number of folders that all images share, or there is a table `images.csv`:
 
     path,label,client,split           the last two are optional
 """
@@ -32,7 +32,7 @@ _SPLITS = {
     "valid": VALIDATION,
     "validation": VALIDATION,
 }
-# Folders between the class and its images that say nothing, as Tiny-ImageNet has them.
+# Folders without meaning between a class and its images, as in Tiny-ImageNet.
 _MEANINGLESS = frozenset({"images", "image", "imgs", "img", "jpg", "jpeg", "png"})
 _MAX_SHOWN = 3
 _EXPECTED = f"CLASS/image, CLIENT/CLASS/image or {TABLE}"
@@ -40,16 +40,16 @@ _EXPECTED = f"CLASS/image, CLIENT/CLASS/image or {TABLE}"
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What is known of each image, in the order of `files`.
+    """The class, client and split of each image, in the order of `files`.
 
     Attributes:
         files: Positions in the source's `names`, int64[N].
-        class_names: Sorted; a label is a position here. None: nothing says the classes.
+        class_names: Sorted; a label is a position here. None without classes.
         labels: int32[N]; None without classes.
-        client_names: Sorted; None if nothing says whose an image is.
-        clients: int32[N], positions in `client_names`; None without these.
-        splits: int8[N] of `TRAIN`, `TEST` and `VALIDATION`; None if nothing says it.
-        note: What was left out or decided, for a person; may be empty.
+        client_names: Sorted; None without clients.
+        clients: int32[N], positions in `client_names`; None without clients.
+        splits: int8[N] of `TRAIN`, `TEST` and `VALIDATION`; None if not given.
+        note: Omissions and decisions, for the summary; may be empty.
     """
 
     files: np.ndarray
@@ -67,17 +67,17 @@ def from_folders(
     folders: str = "auto",
     needs_labels: bool = True,
 ) -> Layout:
-    """Reads the layout off the paths of the images.
+    """Reads the layout from the paths of the images.
 
     Args:
-        names: All files, sorted; those that are no images by their suffix are left out.
-        source: What messages begin with.
+        names: All files, sorted; those without the suffix of an image are left out.
+        source: The start of messages.
         folders: One of `FOLDERS`. "class": all folders above an image are its class.
-            "client/class": the first is the client. "auto": the class, unless a class
-            lies in several first folders, which could be either: that is refused.
-            "none": folders mean nothing; the images have no class.
-        needs_labels: Whether images that lie in no folder are refused. Else they have
-            no class, if all lie so.
+            "client/class": the first is the client. "auto": the class; an error if a
+            class is in several first folders, which could be clients. "none": the
+            images have no class.
+        needs_labels: Whether images outside of folders are refused. If not, and if no
+            image is in a folder, they have no class.
     """
     used = [k for k, name in enumerate(names) if formats.is_image_name(name)]
     if not used:
@@ -87,7 +87,7 @@ def from_folders(
         )
     if folders == "none":
         return _without_labels(used)
-    # Of few different folders; the work below is done once for each.
+    # There are few different folders; the work below is done once for each.
     of_image = [names[k].rpartition("/")[0] for k in used]
     parts = {folder: tuple(folder.split("/")) for folder in dict.fromkeys(of_image)}
     if "" in parts:
@@ -95,7 +95,7 @@ def from_folders(
             return _without_labels(used)
         first = next(names[k] for k in used if "/" not in names[k])
         raise InvalidInputError(
-            f"{source}: {first} lies in no folder; expected {_EXPECTED}, or, for no "
+            f"{source}: {first} is not in a folder; expected {_EXPECTED}, or, for no "
             "classes, folders=none."
         )
     parts = _without_shared(parts)
@@ -106,7 +106,7 @@ def from_folders(
     if without_class:
         if any(split_of.get(folder, TRAIN) == TRAIN for folder in without_class):
             raise InvalidInputError(
-                f"{source}: {without_class[0]}/ is not the folder of a class."
+                f"{source}: {without_class[0]}/ is not a class's folder."
             )
         count = sum(folder in set(without_class) for folder in of_image)
         notes.append(
@@ -139,7 +139,7 @@ def _without_labels(used: list[int]) -> Layout:
 
 
 def _without_shared(parts: dict[str, tuple]) -> dict[str, tuple]:
-    """Takes away the folders that all images share, but never an image's last one."""
+    """Removes the folders that all images share, but never an image's last one."""
     while True:
         firsts = {rest[0] for rest in parts.values()}
         if len(firsts) > 1 or min(map(len, parts.values())) < 2:
@@ -150,7 +150,7 @@ def _without_shared(parts: dict[str, tuple]) -> dict[str, tuple]:
 def _without_splits(
     parts: dict[str, tuple], source: str
 ) -> tuple[dict[str, tuple], dict[str, int]]:
-    """Takes away the level of folders that says training or test, if there is one."""
+    """Removes the level of folders for training and test, if there is one."""
     for level in range(min(map(len, parts.values()))):
         found = {rest[level].lower() for rest in parts.values()}
         kinds = {_SPLITS[name] for name in found if name in _SPLITS}
@@ -175,7 +175,7 @@ def _without_splits(
 def _without_meaningless(
     parts: dict[str, tuple], split_of: dict[str, int]
 ) -> dict[str, tuple]:
-    """Takes away a last folder such as `images`, if all classes have it."""
+    """Removes a last folder such as `images`, if all classes have it."""
     of_train = [r for f, r in parts.items() if split_of.get(f, TRAIN) == TRAIN]
     lasts = {rest[-1].lower() if len(rest) > 1 else "" for rest in of_train}
     shared = len(lasts) == 1 and lasts <= _MEANINGLESS
@@ -192,7 +192,7 @@ def _without_meaningless(
 def _clients_and_classes(
     parts: dict[str, tuple], source: str, folders: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The client (if it is known) and the class of each folder."""
+    """Returns the client (if known) and the class of each folder."""
     whole = {folder: "/".join(rest) for folder, rest in parts.items()}
     if folders == "class":
         return {}, whole
@@ -214,19 +214,19 @@ def _clients_and_classes(
         if other[0] != rest[0]:
             raise InvalidInputError(
                 f"{source}: {other[1]} and {folder} may be one class of two clients, "
-                "or two classes: say folders=client/class or folders=class."
+                "or two classes: give folders=client/class or folders=class."
             )
     return {}, whole
 
 
 class Row(NamedTuple):
-    """What a table says of one image.
+    """A table's row of one image.
 
     Attributes:
         where: The line, for messages.
-        path: Path of the image, as the source has it.
+        path: Path of the image in the source.
         label: Its class; None if the table has no classes.
-        client: Whose it is; None if the table does not say that.
+        client: Its client; None if the table has no clients.
         split: `TRAIN`, `TEST` or `VALIDATION`.
     """
 
@@ -238,10 +238,10 @@ class Row(NamedTuple):
 
 
 def from_rows(rows: Sequence[Row], names: Sequence[str], note: str = "") -> Layout:
-    """Makes a layout of the rows of a table, in their order.
+    """Makes a layout from the rows of a table, in their order.
 
     Args:
-        rows: All with a label or all without; all with a client or all without.
+        rows: The rows; all or none have a label, and all or none a client.
         names: All files, sorted.
         note: For the layout.
     """
@@ -273,14 +273,14 @@ def from_table(
     source: str,
     needs_labels: bool = True,
 ) -> Layout:
-    """Reads the layout off a table.
+    """Reads the layout from a table.
 
     Args:
         content: Content of the table: CSV in UTF-8 with a header.
-        table: Its path, as messages call it, below which its paths are.
+        table: Its path, for messages; paths in it are relative to its folder.
         names: All files, sorted.
-        source: What messages begin with.
-        needs_labels: Whether a table without the column `label` is refused. Else its
+        source: The start of messages.
+        needs_labels: Whether a table without the column `label` is refused. If not, its
             images have no class.
     """
     folder = table.rpartition("/")[0]
@@ -293,7 +293,7 @@ def from_table(
                 values.get(column, "x").strip() for column in ("label", "client")
             ):
                 raise InvalidInputError(
-                    f"{where}: found {values}; expected a label and a client, and as "
+                    f"{where}: found {values}; expected a label, a client, and the "
                     "split train, test or val."
                 )
             path = f"{folder}/{values['path'].removeprefix('./')}".removeprefix("/")
@@ -303,14 +303,14 @@ def from_table(
 
     found = list(rows())
     left_out = sum(map(formats.is_image_name, names)) - len(found)
-    note = f"left out: {left_out:,} images that {table} does not name"
+    note = f"left out: {left_out:,} images that {table} does not list"
     return from_rows(found, names, note if left_out > 0 else "")
 
 
 def _numbered(
     values: Sequence[str | None],
 ) -> tuple[list[str] | None, np.ndarray | None]:
-    """Sorted different values, and for each value its position there."""
+    """Returns the sorted distinct values, and each value's position among them."""
     if None in values:
         return None, None
     names = sorted(set(values))
@@ -319,6 +319,6 @@ def _numbered(
 
 
 def shown(names: Sequence[str]) -> str:
-    """Writes some names in a message: the first few."""
+    """Formats the first few names for a message."""
     more = ", ..." if len(names) > _MAX_SHOWN else ""
     return ", ".join(map(repr, names[:_MAX_SHOWN])) + more

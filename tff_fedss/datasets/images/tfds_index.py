@@ -1,6 +1,6 @@
 """Index of an image data set of TensorFlow Datasets (TFDS), read from its own files.
 
-TFDS prepares the data in its normal way. Its TFRecord files are read where they lie.
+TFDS prepares the data as usual. Its TFRecord files are read in place.
 """
 
 import os
@@ -39,19 +39,19 @@ def load(
     hint: str = "",
     cache_dir: str | os.PathLike | None = None,
 ) -> ImageIndex:
-    """Indexes a data set of TFDS, which prepares it first where that is needed.
+    """Indexes a data set of TFDS, which prepares it first if necessary.
 
     Args:
         name: NAME, NAME/CONFIG, NAME:VERSION or NAME/CONFIG:VERSION.
-        data_dir: TFDS's folder; None: TFDS's own default.
+        data_dir: TFDS's folder; None: TFDS's default.
         image: The feature with the image; None: the only one that is an image.
         label: The feature with the class, a number or a text; None: the only one
             that is a class label.
         client: The feature with the client, a number or a text; None: no clients.
-        splits: What each split is, of `layout.TRAIN`, `TEST` and `VALIDATION`; others
-            are left out. None: train, test and validation are what their names say.
-        hint: What else a message says if TFDS cannot prepare the data set.
-        cache_dir: Where the places of the images are kept; by default
+        splits: Maps splits to `layout.TRAIN`, `TEST` and `VALIDATION`; others are left
+            out. None: train, test and validation are used by their names.
+        hint: An addition to the message if TFDS cannot prepare the data set.
+        cache_dir: The folder of the index's cache; by default
             `sources.default_cache_dir()`.
 
     Returns:
@@ -121,12 +121,12 @@ def prepared(
     hint: str = "",
     config: tfds.download.DownloadConfig | None = None,
 ) -> tfds.core.DatasetBuilder:
-    """Has TFDS download and prepare a data set, if it is not on the disk.
+    """Lets TFDS download and prepare a data set if it is not on the disk.
 
     Args:
         make: Makes its builder.
-        label: What a message begins with.
-        hint: What it ends with.
+        label: The start of a message.
+        hint: The end of a message.
         config: See TFDS.
 
     Returns:
@@ -135,7 +135,7 @@ def prepared(
     try:
         builder = make()
         builder.download_and_prepare(download_config=config)
-    # Downloads and parsers raise anything.
+    # Downloads and parsers raise many kinds of errors.
     except Exception as error:
         reason = f"{type(error).__name__}: {files.error_text(error)}"[:_MAX_REASON]
         raise InvalidInputError(
@@ -168,22 +168,23 @@ def _keys(
         if key not in possible and (key is not None or len(possible) != 1):
             raise InvalidInputError(
                 f"{name}={key}: {info.full_name} has the features "
-                f"{', '.join(info.features)}, of which {', '.join(possible) or 'none'} "
-                f"can be the {name}; name one by {name}=."
+                f"{', '.join(info.features)}, of which "
+                f"{', '.join(possible) or 'none'} can be the {name}; choose one by "
+                f"{name}=."
             )
         keys[name] = key or possible[0]
     return keys
 
 
 def _serves(feature, name: str) -> bool:
-    """Whether a feature may be named as the image, the label or the client."""
+    """Returns whether a feature can be the image, the label or the client."""
     if name == "image":
         return isinstance(feature, tfds.features.Image)
     return _kind(feature) is not None
 
 
 def _kind(feature) -> str | None:
-    """The field of a `tf.train.Feature` with a number or a text; None: neither."""
+    """Returns a `tf.train.Feature`'s field of a number or a text; None: neither."""
     if not isinstance(feature, tfds.features.Tensor) or feature.shape:
         return None
     if feature.tf_dtype == tf.string:
@@ -217,7 +218,7 @@ def _records(
         columns=list(keys)[1:],
         cache_dir=cache_dir,
     )
-    # A file that ends between two records looks whole.
+    # A file that ends between two records looks complete.
     found = np.bincount(index.records["file"], minlength=len(paths))
     for path, expected, count in zip(paths, lengths, found, strict=True):
         if count != expected:
@@ -228,7 +229,7 @@ def _records(
 
 
 def _classes(feature, values: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """The names of the classes that occur, and the labels, int32[N]."""
+    """Returns the names of the classes that occur, and the labels, int32[N]."""
     if not isinstance(feature, tfds.features.ClassLabel):
         return _numbered(values)
     numbers, labels = np.unique(values, return_inverse=True)
@@ -239,7 +240,7 @@ def _classes(feature, values: np.ndarray) -> tuple[list[str], np.ndarray]:
 
 
 def _numbered(values: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """The different values as texts, in order, and for each value its place there."""
+    """Returns the distinct values as texts, in order, and each value's position."""
     different, places = np.unique(values, return_inverse=True)
     names = [
         value.decode(errors="replace") if isinstance(value, bytes) else str(value)

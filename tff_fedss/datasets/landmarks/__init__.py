@@ -1,7 +1,7 @@
-"""Landmarks-User-160k: photographs of landmarks, grouped by who took them.
+"""Landmarks-User-160k: photographs of landmarks, grouped by photographer.
 
-`load` reads its files. `preparation` makes them, of the published CSV files (`splits`)
-and the images of Google Landmarks v2 (`image_sources`).
+`load` reads its files. `preparation` writes them from the published CSV files
+(`splits`) and the images of Google Landmarks v2 (`image_sources`).
 """
 
 from tff_fedss.datasets.landmarks.dataset import load

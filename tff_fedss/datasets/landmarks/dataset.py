@@ -1,17 +1,17 @@
-"""Landmarks-User-160k: photographs of landmarks, grouped by who took them.
+"""Landmarks-User-160k: photographs of landmarks, grouped by photographer.
 
 The federated split of Google Landmarks v2 by Hsu et al. ("Federated Visual
 Classification with Real-World Data Distribution", ECCV 2020), which FedSS uses in its
-Section 4.2, and the smaller split of TFF's `gld23k`. `data/prepare_landmarks.py` makes
-the files that are read here. They are those in which TFF caches this data set, so that
-a cache which TFF made can be read too:
+Section 4.2, and the smaller split of TFF's `gld23k`. `data/prepare_landmarks.py` writes
+the files that are read here. They have the layout of TFF's cache of this data set, so
+that a cache made by TFF can also be read:
 
     gld160k/train/<user_id>    a TFRecord file per client
     gld160k/test.tfRecord
 
 Records are `tf.train.Example`s of `image/encoded_jpeg` and `class`. (In TFF 0.87,
-`tff.simulation.datasets.gldv2.load_data` cannot read its own cache: it swallows the
-error and starts to download half a terabyte. Nothing here calls it.)
+`tff.simulation.datasets.gldv2.load_data` cannot read its own cache: it ignores the
+error and starts to download half a terabyte. It is not called here.)
 """
 
 import collections
@@ -53,14 +53,14 @@ def load(
 ) -> FederatedDataset:
     """Loads the clients and the test images; no image stays in memory.
 
-    At the first call, every record is read and every image decoded once, and an index
-    of them is kept beside them. Later calls take a second.
+    The first call reads every record, decodes every image once, and keeps an index
+    beside the files. Later calls take a second.
 
     Args:
         data_dir: The folder that holds `gld160k` (or `gld23k`), or that folder itself.
         split: Split of Landmarks-User-160k or of the smaller Landmarks-User-23k.
-        image_size: Height and width of what the model sees, in pixels.
-        resize_size: Height and width in pixels that images are brought to before the
+        image_size: Height and width of the model's images, in pixels.
+        resize_size: Height and width in pixels to which images are resized before the
             crop; by default 256/224 of image_size, as in the paper.
 
     Returns:
@@ -80,7 +80,7 @@ def load(
         records.example_parser(IMAGE_FEATURE, CLASS_FEATURE, published.num_classes),
         what=published.title,
     )
-    # The rows are in the order of the files, each file's in the order of its records.
+    # The rows are in the order of the files and of the records in each.
     starts = np.searchsorted(index.records["file"], np.arange(len(paths) + 2))
     labels = [
         np.asarray(index.records["label"][begin:end], np.int32)
@@ -138,8 +138,8 @@ def _find_folder(data_dir: os.PathLike | None, published: Published) -> pathlib.
             return folder
     raise InvalidInputError(
         f"data_dir={data_dir}: expected {published.folder}/{TRAIN_FOLDER}/<user_id> "
-        f"and {published.folder}/{TEST_FILE}, as `./run.sh prepare_landmarks` writes "
-        "them. If it is still being prepared, run that again to finish it."
+        f"and {published.folder}/{TEST_FILE}, which `./run.sh prepare_landmarks` "
+        "writes. If the preparation is not finished, run it again."
     )
 
 
@@ -148,7 +148,7 @@ def _find_clients(folder: pathlib.Path, published: Published) -> list[str]:
     train_folder = folder / TRAIN_FOLDER
     found = {entry.name for entry in train_folder.iterdir()}
     listing = folder / published.train_csv
-    # A cache that TFF made has no copy of it.
+    # A cache made by TFF has no copy of it.
     if listing.exists():
         listed = {*split_csv.read(listing, published.num_classes).clients}
         if found != listed:

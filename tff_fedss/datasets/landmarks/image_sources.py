@@ -1,4 +1,4 @@
-"""Where the images of Google Landmarks v2 come from: files, or the original tars."""
+"""Sources of the images of Google Landmarks v2: files, or the original tars."""
 
 import concurrent.futures
 import os
@@ -14,8 +14,8 @@ class NoImageError(Exception):
     """An image that is missing or that cannot be read.
 
     Attributes:
-        path: Where it should be.
-        reason: What is wrong, to follow the path: "is missing".
+        path: Its expected path.
+        reason: The reason, to follow the path: "is missing".
     """
 
     def __init__(self, path: str, reason: str):
@@ -24,15 +24,15 @@ class NoImageError(Exception):
         self.reason = reason
 
 
-# Returns the path of an image by its id, for messages, and its content.
+# A function from an image's id to its path, for messages, and its content.
 Images = Callable[[str], tuple[str, bytes]]
 
 
 def read_whole(images: Images, image_id: str) -> bytes:
-    """Returns the content of an image that can be decoded whole.
+    """Returns the content of an undamaged image.
 
     Raises:
-        NoImageError: If it is not there, or is damaged.
+        NoImageError: If it is missing or damaged.
     """
     path, encoded = images(image_id)
     try:
@@ -64,11 +64,11 @@ def in_folder(folder: pathlib.Path) -> Images:
 
 
 def in_shards(folder: pathlib.Path, image_ids: Collection[str]) -> Images:
-    """Finds images in the original `images_NNN.tar`, read where they lie.
+    """Finds images in the original `images_NNN.tar`, which are not unpacked.
 
     Args:
         folder: Folder of the archives; there may be fewer than 500.
-        image_ids: The images that will be asked for.
+        image_ids: The images that will be requested.
     """
     shards = sorted(folder.glob("images_*.tar"))
     if not shards:

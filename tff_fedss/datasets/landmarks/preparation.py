@@ -1,6 +1,6 @@
 """Preparation of a landmarks data set: a file per client, and one of the test images.
 
-How they are written, and what is not written again, is `record_writer`'s.
+`record_writer` writes the files and skips finished ones.
 """
 
 import collections
@@ -24,22 +24,22 @@ from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 _REJECTED_FILE = "rejected.csv"
 _REJECTED_COLUMNS = ("image_id", "user_id", "reason", "path")
-_TEST_OWNER = "test"  # stands for a user_id of a rejected test image
+_TEST_OWNER = "test"  # the user_id of rejected test images
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a user says; an attribute is the flag of its name.
+    """The user's options; an attribute is the flag of its name.
 
     Attributes:
-        output_dir: Where to write: the folder for `gld160k` or `gld23k`.
-        split: Which of `splits.SPLITS`.
+        output_dir: The output folder, for `gld160k` or `gld23k`.
+        split: One of `splits.SPLITS`.
         split_dir: The folder or the zip with both CSV files of the split.
         image_dir: The folder of images.
-        shard_dir: Instead: the folder of the original archives.
-        threads: How many images to read at a time; None: twice as many as cores.
+        shard_dir: The folder of the original archives, instead of image_dir.
+        threads: Number of images read at a time; None: two per core.
         allow_missing: Whether images that are missing or damaged are left out.
-        allow_other_split: Whether the CSV files may be others than those published.
+        allow_other_split: Whether the CSV files may differ from the published ones.
     """
 
     output_dir: str | None
@@ -53,7 +53,7 @@ class Options:
 
     @property
     def published(self) -> splits.Published:
-        """What is known of the split."""
+        """The published description of the split."""
         return splits.SPLITS[self.split]
 
     @property
@@ -63,14 +63,14 @@ class Options:
 
 
 def prepare(options: Options) -> None:
-    """Prepares the data set and prints what there is.
+    """Prepares the data set and prints a summary.
 
     Args:
-        options: What, from where, and to where.
+        options: The user's options.
 
     Raises:
         RunStoppedError: If the disk is full, the system forbids to write, or images are
-            missing or damaged which may not be.
+            missing or damaged without `allow_missing`.
     """
     published = options.published
     if not (options.output_dir and options.split_dir) or (
@@ -87,7 +87,7 @@ def prepare(options: Options) -> None:
             pathlib.Path(options.shard_dir),
             [*split.train.image_ids, *split.test.image_ids],
         )
-    # So that it is known later, too, what the data should be.
+    # Kept, so that the expected data are also known later.
     run = {published.train_csv: split.train_csv, published.test_csv: split.test_csv}
     name = f"output_dir={options.output_dir}"
     units = _units(split)
@@ -106,7 +106,7 @@ class _Unit(NamedTuple):
         file: Its path in the output folder.
         owner: The client, or `_TEST_OWNER`.
         image_ids: Its images, in order.
-        classes: Theirs.
+        classes: The images' classes.
     """
 
     file: str
@@ -116,7 +116,7 @@ class _Unit(NamedTuple):
 
 
 class _Rejected(NamedTuple):
-    """A row of rejected.csv."""
+    """A row of rejected.csv, an image that could not be read."""
 
     image_id: str
     owner: str
@@ -125,7 +125,7 @@ class _Rejected(NamedTuple):
 
 
 class _RejectedError(Exception):
-    """Ends a file that is not to be written, as images of it are rejected."""
+    """A file is not written because images of it are rejected."""
 
 
 def _units(split: splits.SplitFiles) -> list[_Unit]:
@@ -142,7 +142,7 @@ def _units(split: splits.SplitFiles) -> list[_Unit]:
         for client_id, rows in rows_of.items()
     ]
     test = split.test
-    # First, as it takes longest.
+    # First, because it takes longest.
     return [
         _Unit(TEST_FILE, _TEST_OWNER, test.image_ids, test.classes.tolist()),
         *clients,
@@ -152,11 +152,11 @@ def _units(split: splits.SplitFiles) -> list[_Unit]:
 def _write(
     options: Options, images: image_sources.Images, units: Sequence[_Unit]
 ) -> list[_Rejected]:
-    """Writes every file that is not there, or that was written without some images.
+    """Writes every file that is missing, or was written without some images.
 
     Returns:
         The images that could not be read, in the order of the split. Without
-        allow_missing, the files that they belong to are not written.
+        allow_missing, their files are not written.
     """
     folder = options.folder
     (folder / TRAIN_FOLDER).mkdir(exist_ok=True)
@@ -201,7 +201,7 @@ def _write_unit(
     images: image_sources.Images,
     listing: files.AppendedFile,
 ) -> list[_Rejected]:
-    """Writes one file, unless images are rejected that may not be."""
+    """Writes one file, unless images are rejected without `allow_missing`."""
     rejected = []
 
     def payloads() -> Iterator[bytes]:
@@ -215,7 +215,7 @@ def _write_unit(
         if rejected:
             if not options.allow_missing or len(rejected) == len(unit.image_ids):
                 raise _RejectedError
-            # Before the file is there: a program that is killed must know of them.
+            # Recorded before the file is written, in case the program is killed.
             listing.append(files.csv_text(rejected))
 
     with contextlib.suppress(_RejectedError):
@@ -237,10 +237,10 @@ def to_record(encoded: bytes, label: int) -> bytes:
 
 
 def _read_rejected(path: pathlib.Path) -> set[str]:
-    """Reads whose images were left out when the data was prepared.
+    """Reads whose images were left out in the preparation.
 
     Args:
-        path: The file; it need not be there.
+        path: The file, which need not exist.
 
     Returns:
         Clients' ids, and `_TEST_OWNER` for the test.
@@ -257,10 +257,10 @@ def _report(
     units: Sequence[_Unit],
     rejected: Sequence[_Rejected],
 ) -> None:
-    """Prints what was done.
+    """Prints a summary.
 
     Raises:
-        RunStoppedError: If images are missing which may not be.
+        RunStoppedError: If images are missing without `allow_missing`.
     """
     folder = options.folder
     num_train, num_test = len(split.train.image_ids), len(split.test.image_ids)
@@ -277,9 +277,7 @@ def _report(
             if num_rejected[unit.owner] == len(unit.image_ids)
         ]
         if empty:
-            raise RunStoppedError(
-                f"{found} Not one image is left of: {', '.join(empty)}."
-            )
+            raise RunStoppedError(f"{found} No image is left of: {', '.join(empty)}.")
         if not options.allow_missing:
             owners = {row.owner for row in rejected}
             raise RunStoppedError(

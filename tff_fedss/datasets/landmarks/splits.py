@@ -1,4 +1,4 @@
-"""The published splits of Google Landmarks v2: their CSV files, and names of ours."""
+"""The published splits of Google Landmarks v2: their CSV files and our names."""
 
 import dataclasses
 import sys
@@ -19,7 +19,7 @@ CLASS_FEATURE = "class"
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What is known of a split as its authors published it.
+    """The published description of a split.
 
     Attributes:
         title: Its name.
@@ -29,7 +29,7 @@ class Published:
         num_classes: n.
         num_clients: The number of clients.
         num_train_images: The clients' images.
-        num_test_images: The test images; None if it was not published.
+        num_test_images: The number of test images; None if not published.
     """
 
     title: str
@@ -87,13 +87,13 @@ def read_split(
     """Reads and checks the two CSV files of a split.
 
     Args:
-        published: What is known of it.
+        published: Its published description.
         split_dir: The folder or the zip with both.
-        allow_other_split: Whether they may be others than those published, by the
-            numbers of clients, classes and images.
+        allow_other_split: Whether the numbers of clients, classes and images may differ
+            from the published ones.
 
     Returns:
-        The files. A line on stderr says if they are not the published ones.
+        The files. A line on stderr reports such differences.
     """
     source = sources.open_source(split_dir, f"split_dir={split_dir}")
     found = [
