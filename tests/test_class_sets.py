@@ -148,7 +148,7 @@ def test_popular_classes_of_a_client_that_has_all():
 def test_labels_stand_among_keys_that_ascend(keys, labels):
     flags = tf.ones([len(keys)], tf.bool)
     class_set = class_sets.ClassSet(keys, flags, flags, flags, tf.zeros([len(keys)]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="labels that are not"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="labels not among"):
         class_sets.positions(class_set, tf.constant(labels))
 
 

@@ -74,7 +74,7 @@ def test_folders(tmp_path):
 def test_what_stops_a_run_and_what_is_bad_input():
     full = OSError(errno.ENOSPC, "No space left on device", "/x/.tmp")
     assert str(files.io_error(full, "/x", "cannot be written")) == (
-        "/x cannot be written: No space left on device; free some space, then give the "
+        "/x cannot be written: No space left on device; free some space, then run the "
         "same command again."
     )
     for number, kind in (

@@ -1,16 +1,16 @@
 """InfoNCE and its focal, clustered and filtered forms.
 
 Kaminsky and Rotstein, "Focal Loss for Contrastive Learning" (2021). For a query q, its
-key k+ and a queue of keys k_i, of which C are taken for the same class as q:
+key k+ and a queue of keys k_i, of which the set C is considered to be of q's class:
 
     form        p (the loss is -(1 - p)^gamma log p, Eq. 3 and 4)
     plain       e^(q.k+) / (e^(q.k+) + sum_i e^(q.k_i))                       Eq. 1
     clustered   (e^(q.k+) + sum_(i in C) e^(q.k_i)) / (... as plain ...)      Eq. 5
     filtered    e^(q.k+) / (e^(q.k+) + sum_(i not in C) e^(q.k_i))            Eq. 6
 
-In each of them p = a / (a + b) with b the sum of keys that push, so that with
-u = log b - log a, -log p = softplus(u) and 1 - p = sigmoid(u). Neither is computed from
-a p that has been rounded to 1.
+In each form p = a / (a + b), where b is the sum over repelling keys, so that with u =
+log b - log a, -log p = softplus(u) and 1 - p = sigmoid(u). Neither is computed from a p
+rounded to 1.
 
 For any example and any gamma, plain >= filtered >= clustered: of a / (a + b), plain has
 the larger b and clustered the larger a, and the focal loss falls as p grows. So with
@@ -28,17 +28,17 @@ INFO_NCE_FORMS = ("plain", "clustered", "filtered")
 
 
 def info_nce_floor(queue_size: int, temperature: float) -> float:
-    """The least that the mean plain loss at gamma = 0 can be: log(1 + K e^(-1 / T)).
+    """Returns the minimum of the mean plain loss at gamma = 0: log(1 + K e^(-1 / T)).
 
     By Jensen's inequality, log(1 + sum_i e^(x_i)) >= log(1 + K e^x) for the mean x of
     the x_i = (q.k_i - q.k+) / T, and q.k+ is at most 1. If queries and the keys of the
     queue have the same mean mu, the mean over queries of the mean q.k_i is |mu|^2 >= 0;
-    log(1 + K e^x) is convex in x, so that the mean over queries is no less, either.
-    MoCo v2's own K = 65,536 and T = 0.2 give 6.09, at which p is 0.002 and (1 -
-    p)^gamma 0.998^gamma: the focal loss has next to nothing to tell apart.
+    log(1 + K e^x) is convex in x, so that the mean over queries is at least as large.
+    MoCo v2's K = 65,536 and T = 0.2 give 6.09, at which p is 0.002 and (1 - p)^gamma
+    0.998^gamma: the focal loss hardly distinguishes examples.
 
     Args:
-        queue_size: K, of the keys that push.
+        queue_size: K, the number of keys in the queue.
         temperature: T.
     """
     return math.log1p(queue_size * math.exp(-1.0 / temperature))
@@ -59,12 +59,12 @@ def info_nce_loss(
         queue_logits: float32[queries, K], q.k_i over the temperature.
         gamma: Gamma of the focal loss, at least 0; 0 is cross-entropy (Eq. 1, 5 and 6).
         form: One of `INFO_NCE_FORMS`.
-        is_same_cluster: bool[queries, K], the keys k_m of Eq. 5 and 6. The plain form
-            takes none.
+        is_same_cluster: bool[queries, K], the keys k_m of Eq. 5 and 6. None for the
+            plain form.
 
     Returns:
-        float32[queries]. Where a query is left without a key that pushes, the loss and
-        its gradient are zero.
+        float32[queries]. For a query without a repelling key, the loss and its gradient
+        are zero.
 
     Raises:
         ValueError: If the form is unknown, or gamma is negative.

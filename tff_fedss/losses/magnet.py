@@ -6,9 +6,9 @@ the stochastic approximation of a mini-batch: LEAP, Eq. 1.
 
 import tensorflow as tf
 
-# A mini-batch whose examples all lie on their means has no variance to divide by.
+# Lower bound of the variance, which is 0 if all examples lie on their means.
 _LEAST_VARIANCE = 1e-12
-# In place of log 0, of which gradients would not be finite.
+# Replaces log 0, whose gradients would not be finite.
 _LOG_OF_NOTHING = -1e30
 
 
@@ -27,13 +27,13 @@ def magnet_loss(
     the exponent is 1 / (2 sigma^2) with sigma^2 = v. Eq. 1 prints -alpha in the
     exponent of the numerator, which is this +alpha outside of the logarithm.
 
-    The gradient goes through the means and the variance too: they are functions of the
+    The gradient includes the means and the variance, which are functions of the
     representations.
 
     Args:
         representations: float32[M, D, d], r: D examples of each of M clusters.
         cluster_classes: int32[M], the class of each cluster.
-        alpha: The gap that is wanted, in units of v.
+        alpha: The desired gap, in units of v.
 
     Returns:
         float32[M, D]. The objective is its mean. Without a cluster of another class an

@@ -1,14 +1,13 @@
-"""Margins of the softmax over cosines: what a target must be nearer by than the others.
+"""Margins of the softmax over cosines, by which a target must be nearer than others.
 
-Each maps the cosine between an example's feature and the row of W of its own class to
-the logit of its target; all other logits are scale * cos.
+Each maps the cosine between an example's feature and its class's row of W to the logit
+of the target; all other logits are scale * cos.
 
 - none: scale * cos(theta) (NormFace, Wang et al., 2017).
-- arcface: scale * cos(theta + margin) (Deng et al., CVPR 2019), as its authors' code
-  (InsightFace) had it until 2022: with its true slope, and continued beyond pi.
-- arcface_straight: ArcFace as that code has it since: the slope of the logit by
-  cos(theta) is scale (the gradient goes straight through the margin), and nothing is
-  done beyond pi.
+- arcface: scale * cos(theta + margin) (Deng et al., CVPR 2019), as in its authors' code
+  (InsightFace) until 2022: with the true gradient, and continued beyond pi.
+- arcface_straight: ArcFace as in that code since: the gradient of the logit by
+  cos(theta) is scale (straight through the margin), without a continuation beyond pi.
 - cosface: scale * (cos(theta) - margin) (Wang et al., CVPR 2018).
 """
 
@@ -20,8 +19,9 @@ import tensorflow as tf
 
 from tff_fedss.losses.softmax import fedss_loss
 
-# Under the root of sin(theta) = sqrt(1 - cos^2): keeps its slope finite at cos = +-1,
-# and a rounded cosine beyond 1 from being a NaN. sin is then wrong by 3e-4 at most.
+# Lower bound under the root of sin(theta) = sqrt(1 - cos^2): keeps its gradient finite
+# at cos = +-1, and avoids NaN for a cosine rounded above 1. sin is then wrong by at
+# most 3e-4.
 _EPSILON = 1e-7
 
 
@@ -45,8 +45,8 @@ class Margin(NamedTuple):
             cosines: float32[examples], cos(theta) of each with its own class.
 
         Returns:
-            float32[examples], nowhere above scale * cosines if the margin is positive;
-            of arcface_straight only up to theta = pi - margin / 2.
+            float32[examples], at most scale * cosines if the margin is positive; for
+            arcface_straight only up to theta = pi - margin / 2.
         """
         return self.scale * MARGINS[self.kind](cosines, self.size)
 
@@ -60,9 +60,9 @@ def no_margin(cosines: tf.Tensor, size: float) -> tf.Tensor:
 def arcface(cosines: tf.Tensor, size: float) -> tf.Tensor:
     """cos(theta + size), continued beyond theta + size = pi so that it keeps falling.
 
-    There, cos(theta + size) would rise again, and reward an example for going away from
-    its class. As in its authors' code until 2022, cos(theta) - size * sin(size) is
-    taken.
+    There, cos(theta + size) would rise again, and reward an example for moving away
+    from its class. It is replaced by cos(theta) - size * sin(size), as in its authors'
+    code until 2022.
     """
     sines = tf.sqrt(tf.maximum(1.0 - tf.square(cosines), _EPSILON))
     turned = cosines * math.cos(size) - sines * math.sin(size)
@@ -71,13 +71,12 @@ def arcface(cosines: tf.Tensor, size: float) -> tf.Tensor:
 
 
 def arcface_straight(cosines: tf.Tensor, size: float) -> tf.Tensor:
-    """cos(theta + size), with a slope of 1 everywhere, as its authors' code has it now.
+    """cos(theta + size), with a gradient of 1 everywhere, as in its authors' code now.
 
-    That takes the arc cosine, adds the margin and goes back to a cosine without
-    recording it, so that the gradient by the logit is handed to the cosine as it is.
-    The true slope, sin(theta + size) / sin(theta), grows without bound as theta goes to
-    0 and is negative beyond pi - size; this one never rewards an example for going
-    away, whatever the value does.
+    That code takes the arc cosine, adds the margin and returns to a cosine without
+    recording it, so that the gradient by the logit is that by the cosine. The true
+    gradient, sin(theta + size) / sin(theta), is unbounded as theta goes to 0 and
+    negative beyond pi - size; this one never rewards an example for moving away.
     """
     angles = tf.acos(tf.clip_by_value(cosines, -1.0, 1.0))
     return cosines + tf.stop_gradient(tf.cos(angles + size) - cosines)
@@ -112,7 +111,7 @@ def cosface_loss(size: float = 0.35, scale: float = 20.0) -> Callable[..., tf.Te
 def arcface_loss(size: float = 0.5, scale: float = 20.0) -> Callable[..., tf.Tensor]:
     """Sampled softmax with ArcFace's margin, as `algorithms.ClientTraining.loss_fn`.
 
-    As `cosface_loss`, with scale cos(theta_t + size) (Deng et al., 2019, Eq. 3).
+    It is `cosface_loss` with scale cos(theta_t + size) (Deng et al., 2019, Eq. 3).
 
     Args:
         size: The margin m, in radians.

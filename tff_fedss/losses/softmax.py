@@ -1,14 +1,14 @@
 """Full and sampled softmax cross-entropy losses (FedSS, Eq. 2 and 4-8; RF-softmax).
 
 All return a loss per example. All but `sampled_softmax_loss` take logits o of shape
-[examples, L] over the L columns that a client holds, and targets as positions in
-[0, L). A column that is left out of an example's softmax gets weight exactly zero, in
-the loss and in its gradient.
+[examples, L] over the L columns that a client holds, and targets as positions in [0,
+L). A column that is left out of an example's softmax has weight exactly zero, in the
+loss and its gradient.
 """
 
 import tensorflow as tf
 
-# exp() of it is zero in float32, next to any logit that occurs. It is finite, unlike
+# Its exp() is zero in float32 relative to any logit that occurs. It is finite, unlike
 # -inf, so that no gradient becomes inf * 0.
 LEFT_OUT = -1e9
 
@@ -55,7 +55,7 @@ def neg_only_loss(
     """Negatives only: log(1 + sum_{j in N_k} exp(o'_j - o'_t)) (FedSS, Eq. 7).
 
     This is the classic sampled softmax of Eq. 4 with one set of negatives for all
-    examples: a client's other positives do not push.
+    examples: a client's other positives do not repel.
 
     Args:
         logits: float32[examples, L], uncorrected.
@@ -99,7 +99,7 @@ def sampled_softmax_loss(
     """Sampled softmax: -o_t + log Z' (Bengio and Senécal, 2008; RF-softmax).
 
     Z' = exp(o_t) + sum_i exp(o_{s_i} - log(m q_{s_i})), over m negatives s_i that are
-    drawn with replacement, for each example or for all of them: E[Z'] = Z.
+    drawn with replacement, for each example or shared by all: E[Z'] = Z.
 
     Args:
         target_logits: float32[examples].
@@ -107,7 +107,7 @@ def sampled_softmax_loss(
         log_q: float32[examples, m], of each draw, over the classes without the target;
             or float32[m], over all classes.
         is_left_out: bool[examples, m], draws that are left out of the sum: accidental
-            hits, and other labels of the example. None: there are none.
+            hits, and other labels of the example. None: no draws.
 
     Returns:
         float32[examples].

@@ -5,16 +5,16 @@ u_c of W at length 1 and a margin nu:
 
     reg_sp(W) = sum_c sum_{c' != c} max(0, nu - |u_c - u_c'|)^2
 
-The sum is not divided by anything. Its force on a row depends on the classes that are
-close to that row alone, so a weight that suits n classes suits 10 n, and a class that
-is in nobody's way is not moved; a mean over pairs would fade as 1 / n^2. With
-`num_neighbors`, the inner sum is over the k nearest classes c' of c only. It is the
-whole sum if no class has more than k others within the margin.
+The sum is not normalized. Its force on a row depends only on the classes close to that
+row, so a weight that suits n classes suits 10 n, and a class without close ones is not
+moved; a mean over pairs would decrease as 1 / n^2. With `num_neighbors`, the inner sum
+is over the k nearest classes c' of c only. It is the whole sum if no class has more
+than k others within the margin.
 """
 
 import tensorflow as tf
 
-# Rows whose squared length is no larger count as zero, as in models.cosine_logits.
+# Rows with at most this squared length count as zero, as in models.cosine_logits.
 _EPSILON = 1e-12
 
 
@@ -31,13 +31,13 @@ def spreadout_loss(
         margin: nu, a Euclidean distance on the unit sphere, where 2 is the largest.
         num_neighbors: k, to count the k nearest classes of each class only; None for
             all n - 1.
-        block_size: For how many classes to compare with all others at once.
+        block_size: Number of classes compared with all others at once.
 
     Returns:
         A scalar in the dtype of W.
 
     Raises:
-        ValueError: As `spreadout_loss_and_gradient`.
+        ValueError: See `spreadout_loss_and_gradient`.
     """
 
     @tf.custom_gradient
@@ -59,13 +59,13 @@ def spreadout_loss_and_gradient(
     """Computes reg_sp(W) and its gradient in bounded memory.
 
     No tensor is [n, n]: the largest are [block_size, n] and, with num_neighbors,
-    [block_size, k, d]. (A gradient tape over the loops would keep them all.) The
-    function stands in eager code and in graphs, tff.tensorflow.computation included.
+    [block_size, k, d]. (A gradient tape over the loops would keep all of these.) The
+    function works in eager code and in graphs, tff.tensorflow.computation included.
 
-    The gradient is that of the loss in W, not in its rows at length 1: it is tangent to
-    the sphere, and a row turns the faster the shorter it is. It is finite everywhere.
-    Where it does not exist it has these values: two equal rows do not push each other,
-    as no direction leads apart, and a zero row is not moved. (In the loss a zero row
+    The gradient is that of the loss in W, not in its unit rows: it is tangent to the
+    sphere, and a shorter row turns faster. It is finite everywhere. Where it does not
+    exist it has these values: two equal rows do not push each other, since no direction
+    separates them, and a zero row is not moved. (In the loss a zero row
     stays zero, at distance 1 from all other rows.)
 
     The choice of the k nearest is exact up to float32 rounding of the cosines.
@@ -115,7 +115,7 @@ def _loss_and_gradient(
         loss, gradient = _all_pairs(units, margin, block_size)
     else:
         loss, gradient = _nearest_pairs(units, margin, num_neighbors, block_size)
-    # From u to w = |w| u: what points along u would only change the length of w.
+    # From u to w = |w| u: the component along u would only change the length of w.
     radial = tf.reduce_sum(gradient * units, 1, keepdims=True)
     return loss, inverse_norms * (gradient - radial * units)
 

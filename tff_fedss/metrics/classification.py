@@ -18,12 +18,12 @@ def nearest_classes(
 ) -> tf.Tensor:
     """Returns the class with the largest cosine, for each feature vector.
 
-    The classes are taken block by block, so no [examples, n] matrix of logits exists.
+    The classes are scored block by block, without an [examples, n] matrix of logits.
 
     Args:
         features: float32[examples, d].
         classifier: float32[n, d], W.
-        class_block: How many classes to score at once.
+        class_block: Number of classes scored at once.
 
     Returns:
         int32[examples]; the smallest class among equals.
@@ -49,8 +49,8 @@ def client_predictions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predicts the classes of a client's images among its positives P_k (Fig. 7).
 
-    The prediction is the class of P_k with the largest cosine; the rest of W takes no
-    part. A collapsed client (NegOnly) fills few columns of the `confusion_matrix`.
+    The prediction is the class of P_k with the largest cosine, without the rest of W. A
+    collapsed client (NegOnly) fills few columns of the `confusion_matrix`.
 
     Args:
         features: float32[examples, d], phi's outputs for the client's images.
@@ -59,8 +59,8 @@ def client_predictions(
         positives: int[|P_k|], distinct classes.
 
     Returns:
-        The true and the predicted classes, as places in `positives`, int64[examples]
-        each. Among equal cosines the prediction is the class that comes first there.
+        The true and the predicted classes, as positions in `positives`, int64[examples]
+        each. Among equal cosines the first class is predicted.
 
     Raises:
         ValueError: If a label is not in P_k.
@@ -68,7 +68,7 @@ def client_predictions(
     labels, positives = np.asarray(labels), np.asarray(positives)
     strangers = np.setdiff1d(labels, positives)
     if len(strangers):
-        raise ValueError(f"labels must be in positives, found {strangers} too.")
+        raise ValueError(f"labels must be in positives, also found {strangers}.")
     order = np.argsort(positives)
     true = order[np.searchsorted(positives[order], labels)]
     predicted = nearest_classes(
@@ -85,7 +85,7 @@ def confusion_matrix(
     Args:
         true: int[examples], classes, from 0 on.
         predicted: int[examples], classes, from 0 on.
-        num_classes: How many classes there are.
+        num_classes: Number of classes.
 
     Returns:
         int64[num_classes, num_classes]: rows are true classes, columns predictions.
@@ -96,19 +96,18 @@ def confusion_matrix(
 
 
 def center_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
-    """Computes how many images lie nearest to the centre of their own class.
+    """Computes the share of images that are nearest to the centre of their class.
 
-    That is how an encoder is used on classes that it has not seen (Snell et al.,
-    "Prototypical Networks for Few-shot Learning", NeurIPS 2017, but with cosines, as
-    the classifier of FedSS has). A centre is the mean of its class's unit vectors, and
-    the nearest is that of the highest cosine. An image does not take part in its own
-    class's centre (leave one out). Images that are alone in their class are no queries;
-    their class is there for the others to be mistaken for. Among equally near centres
-    the image's own class wins.
+    This is how an encoder is used on unseen classes (Snell et al., "Prototypical
+    Networks for Few-shot Learning", NeurIPS 2017, but with cosines, as in FedSS's
+    classifier). A centre is the mean of its class's unit vectors; the nearest has the
+    highest cosine. An image is left out of its own class's centre. Images that are
+    alone in their class are no queries, but their class is a candidate for the others.
+    Among equally near centres the image's own class wins.
 
     Args:
         features: [images, d] of a floating type, of any lengths; zero vectors have
-            cosine 0 with everything.
+            cosine 0 with all.
         labels: [images], integers.
 
     Returns:
@@ -146,41 +145,42 @@ def linear_accuracy(
     test_labels: np.ndarray,
     strength: float = 1.0,
 ) -> float:
-    """Fits multinomial logistic regression on some features and tests it on others.
+    """Fits multinomial logistic regression to features and tests it on others.
 
     The usual protocol trains a linear layer by SGD on random crops (the paper: for 50
-    epochs), and its learning rate (30, in MoCo) has to suit the length of the features.
-    This is the same kind of classifier without such a choice: features are brought to
-    mean 0 and variance 1 by the training examples, and the optimum of the convex
-    objective is found by L-BFGS. No crops are drawn.
+    epochs), and its learning rate (30, in MoCo) must suit the length of the features.
+    This is the same kind of classifier without such a choice: features are standardized
+    by the training examples, and L-BFGS finds the optimum of the convex objective.
+    There are no crops.
 
     Args:
         train_features: float32[N, features].
         train_labels: int32[N], of at least two classes.
         test_features: float32[test examples, features].
         test_labels: int32[test examples].
-        strength: C of scikit-learn: the sum of the losses is weighed by it against half
-            the squared weights.
+        strength: C of scikit-learn, the weight of the sum of the losses relative to
+            half the squared weights.
 
     Returns:
-        The share of the test examples that are given their class.
+        The share of correctly classified test examples.
     """
-    # Together they take seconds to import.
+    # These take seconds to import.
     import threadpoolctl
     from sklearn import exceptions, linear_model
 
     mean = train_features.mean(0, dtype=np.float64)
     deviation = train_features.std(0, dtype=np.float64)
-    # A feature that never changes says nothing.
+    # A constant feature has no information.
     scale = np.where(deviation > 1e-6, 1.0 / np.maximum(deviation, 1e-6), 0.0)
 
     def standardized(features):
         return (features - mean) * scale
 
     classifier = linear_model.LogisticRegression(C=strength, max_iter=_MAX_ITERATIONS)
-    # One thread, so that sums do not depend on how many there are.
+    # One thread, so that sums do not depend on the number of threads.
     with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
-        # If the classes are separable, the optimum is far and the labels settled.
+        # If the classes are separable, the optimum is far but the predictions are
+        # settled.
         warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
         classifier.fit(standardized(train_features), train_labels)
         predictions = classifier.predict(standardized(test_features))
@@ -190,10 +190,10 @@ def linear_accuracy(
 class MeanCosine:
     """The mean cosine between the features of two different images.
 
-    Features have collapsed when all images get the same one: the mean is 1. Steps that
-    are too long leave a run from scratch in that state, with a loss that falls (the
-    classifier learns how frequent classes are) and a metric at chance. Of centred
-    features of many classes the mean is about 0.
+    Features have collapsed if all images have the same one: the mean is 1. Too long
+    steps bring a run from scratch to that state, with a falling loss (the classifier
+    learns the frequencies of classes) and a metric at chance. For centred features of
+    many classes the mean is about 0.
     """
 
     def __init__(self):
@@ -211,16 +211,16 @@ class MeanCosine:
 
     @property
     def value(self) -> float:
-        """The mean over all pairs of different images; 1 for less than two images."""
+        """The mean over all pairs of different images; 1 for fewer than two images."""
         pairs = self._count * (self._count - 1)
         if not pairs:
             return 1.0
-        # |sum of u|^2 is the sum of all cosines, those of images with themselves too.
+        # |sum of u|^2 is the sum of all cosines, including images with themselves.
         return float((np.sum(np.square(self._sum)) - self._count) / pairs)
 
 
 def effective_rank(features: np.ndarray) -> float:
-    """Returns how many directions features differ in (Roy and Vetterli, 2007).
+    """Returns the effective number of directions of features (Roy and Vetterli, 2007).
 
     exp of the entropy of the shares of variance along the principal directions: d if
     they are equal, 1 if all features lie on a line, 0 if all are equal.
@@ -231,7 +231,7 @@ def effective_rank(features: np.ndarray) -> float:
     units = unit(features)
     variances = np.linalg.eigvalsh(np.cov(units.T, ddof=0).reshape(units.shape[1], -1))
     variances = np.maximum(variances, 0.0)
-    # Below rounding, there are no differences.
+    # Differences below rounding are ignored.
     if variances.sum() < 1e-12:
         return 0.0
     shares = variances[variances > 0] / variances.sum()

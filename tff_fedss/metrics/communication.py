@@ -1,7 +1,7 @@
 """Traffic of the classifier per client and round (FedSS, Fig. 5).
 
-Counted are the distinct classes that a client asks for. Padding is a need of the
-simulation, not of the method, and costs nothing here.
+The distinct classes that a client asks for are counted. Padding is needed by the
+simulation, not by the method, and is not counted.
 """
 
 from typing import NamedTuple
@@ -10,16 +10,16 @@ BYTES_PER_PARAMETER = 4  # float32
 _BYTES_PER_ID = 4  # int32
 _BYTES_PER_COUNT = 4  # int32
 
-# What the server sees of the clients' updates: each one, or their sum alone.
+# The part of clients' updates that the server sees: each one, or only their sum.
 AGGREGATIONS = ("plain", "secure")
 
 
 class Protocol(NamedTuple):
-    """How requests and updates travel.
+    """The protocol of requests and updates.
 
     Attributes:
-        asks_by_id: Whether a client names the classes that it wants, which costs bytes;
-            those of FullSoftmax get all of them unasked.
+        asks_by_id: Whether a client sends the ids of its classes, which costs bytes;
+            clients of FullSoftmax get all classes without a request.
         requests: "sampled", "union" or "all", see `algorithms.build_fedss`.
         aggregation: One of `AGGREGATIONS`.
         threshold: Threshold of secure aggregation: rows with fewer contributors are
@@ -33,16 +33,15 @@ class Protocol(NamedTuple):
 
 
 class ClassifierTraffic(NamedTuple):
-    """Of one client in one round; means over clients may be fractions.
+    """The traffic of one client in one round; means over clients may be fractions.
 
     Attributes:
-        parameters: Classifier parameters sent to the client (floats); as many come back
-            where requests are sampled.
-        ids: Ids of classes that the client sends, to ask for its columns or to name
-            those that it has changed.
+        parameters: Classifier parameters sent to the client (floats); the same number
+            is returned if requests are sampled.
+        ids: Ids of classes that the client sends, in its request or with its update.
         bytes_down: Server to client: the parameters, and the ids of a union.
-        bytes_up: Client to server: the ids, the update of its columns, and what counts
-            contributors.
+        bytes_up: Client to server: the ids, the update of its columns, and the counts
+            of contributors.
     """
 
     parameters: float
@@ -60,19 +59,20 @@ def classifier_traffic(
 ) -> ClassifierTraffic:
     """Computes the traffic of the classifier.
 
-    An update names its classes, where the request has not. In a sum that is to tell no
-    more than the sum, a client's update has a row for each that all clients have got:
-    for those of the union, or for all; where requests are known, masks are needed only
-    among those who have asked for a row. A masked number is counted as it is without
-    its mask. The messages of the protocols themselves (keys, shares, the private set
-    union) are not counted: docs/privacy.md has their cost.
+    An update has the ids of its classes if the request has not. In a secure sum, a
+    client's update has a row for each class that all clients got: those of the union,
+    or all; if requests are known, masks are needed only among the clients that asked
+    for a row. A masked number counts like an unmasked one. The messages of the
+    protocols themselves (keys, shares, the private set union) are not counted:
+    docs/privacy.md has their cost.
 
     Args:
         classes_per_client: |S_k|, or its mean over clients.
         embedding_dim: d.
-        asks_by_id: Of the protocol, where that is not given.
-        protocol: How requests and updates travel; None: as in Algorithm 1.
-        rows_per_client: How many rows a client gets; None: those that it asks for.
+        asks_by_id: See `Protocol`; used if `protocol` is None.
+        protocol: The protocol; None: that of Algorithm 1.
+        rows_per_client: Number of rows that a client gets; None: those that it asks
+            for.
 
     Returns:
         The traffic.

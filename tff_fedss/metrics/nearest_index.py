@@ -1,4 +1,4 @@
-"""An approximate search of the nearest images, by faiss, for very many images."""
+"""Approximate search of the nearest images, by faiss, for very many images."""
 
 from collections.abc import Callable
 
@@ -7,17 +7,17 @@ import numpy as np
 from tff_fedss.metrics.retrieval import finite_features, nearest_images
 from tff_fedss.vectors import unit
 
-# The arguments and result of `nearest_images`.
+# A function with the arguments and result of `nearest_images`.
 Search = Callable[[np.ndarray, int, np.ndarray], np.ndarray]
 
 MANY_IMAGES = 100_000
 _MANY_QUERIES = 1000
 APPROXIMATE = (
-    f"With {MANY_IMAGES:,} images or more the search is approximate (faiss): it misses "
-    "some neighbours, more where classes are not apart."
+    f"With {MANY_IMAGES:,} images or more the search is approximate (faiss): it "
+    "misses some neighbours, more if classes are not well separated."
 )
 _PROBED_LISTS = 128
-_POINTS_PER_LIST = 64  # That k-means looks at.
+_POINTS_PER_LIST = 64  # Images per list for k-means.
 
 
 def is_approximate(num_images: int, num_queries: int) -> bool:
@@ -26,11 +26,11 @@ def is_approximate(num_images: int, num_queries: int) -> bool:
 
 
 def search_for(features: np.ndarray, num_queries: int) -> Search:
-    """Returns the approximate search for many queries of many images, else the exact.
+    """Returns the approximate search for many queries and images, else the exact one.
 
     Args:
         features: float[images, d].
-        num_queries: How many of the images will be queries.
+        num_queries: Number of images that will be queries.
     """
     if not is_approximate(len(features), num_queries):
         return nearest_images
@@ -38,22 +38,22 @@ def search_for(features: np.ndarray, num_queries: int) -> Search:
 
 
 def approximate_search(features: np.ndarray) -> Search:
-    """Sorts images into lists, of which a query looks into the nearest ones.
+    """Sorts images into lists, of which a query searches the nearest ones.
 
-    There are 4 sqrt(N) lists by k-means, and a query looks into 128 (faiss's
-    IndexIVFFlat). Distances are of float32. Of 1,000,000 made-up vectors of 64 numbers
-    it found 99 % of the ten nearest where 50,000 classes were apart, and 72 % where
-    they were mixed; the 4,000 lists took a minute to make on 2 busy cores, 10,000
+    There are 4 sqrt(N) lists by k-means, and a query searches 128 (faiss's
+    IndexIVFFlat). Distances are in float32. Among 1,000,000 synthetic vectors of 64
+    numbers it found 99 % of the ten nearest if 50,000 classes were separated, and 72 %
+    if they were mixed; the 4,000 lists took a minute to make on 2 busy cores, 10,000
     queries 24 seconds.
 
     Args:
         features: float[images, d], finite.
 
     Returns:
-        What stands for `nearest_images` on the same features; where a query's lists
-        have too few images, the exact search answers.
+        A replacement of `nearest_images` on the same features; if a query's lists have
+        too few images, it uses the exact search.
     """
-    import faiss  # Only here: its threads are not TensorFlow's.
+    import faiss  # Imported here, since its threads are not TensorFlow's.
 
     units = unit(finite_features(features)).astype(np.float32)
     num_lists = int(4 * len(units) ** 0.5)
@@ -69,7 +69,7 @@ def approximate_search(features: np.ndarray) -> Search:
 
     def search(features: np.ndarray, r: int, queries: np.ndarray) -> np.ndarray:
         _, found = index.search(units[queries], r + 1)
-        # Where the query itself is not found, the last one is left out.
+        # If the query itself is not found, the last one is left out.
         is_left_out = found == queries[:, np.newaxis]
         is_left_out[~is_left_out.any(1), -1] = True
         others = found[~is_left_out].reshape(-1, r)

@@ -5,8 +5,8 @@ query against all others; distances are Euclidean, between features of length 1.
 
 The search rounds unit vectors to multiples of 2^-25, about the resolution of float32.
 All products and sums are then whole numbers below 2^53, which float64 adds without
-error in any order: copies of a vector are equally far, and neither blocks nor device
-can change a ranking. Cosines in float32 would confuse distances below 3e-4.
+error in any order: copies of a vector are equally far, and blocks or devices cannot
+change a ranking. Cosines in float32 could not resolve distances below 3e-4.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from tff_fedss.vectors import unit
 
 
 def finite_features(features: np.ndarray) -> np.ndarray:
-    """Returns the features, [images, d]; a ValueError if one is not finite."""
+    """Returns the features, [images, d]; raises ValueError if one is not finite."""
     features = np.asarray(features)
     if features.ndim != 2 or not np.isfinite(features).all():
         raise ValueError(f"features must be finite, [images, d]: {features.shape}.")
@@ -27,7 +27,7 @@ def finite_features(features: np.ndarray) -> np.ndarray:
 
 
 def labels_for(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns the labels; a ValueError if there is not one for each image."""
+    """Returns the labels; raises ValueError unless there is one for each image."""
     labels = np.asarray(labels)
     if labels.shape != (len(features),):
         raise ValueError(f"found {len(features)} images and labels {labels.shape}.")
@@ -66,30 +66,30 @@ def nearest_images(
     queries: np.ndarray | None = None,
     block_size: int = 1024,
 ) -> np.ndarray:
-    """Finds the R images that are nearest to each query, which is one of them.
+    """Finds the R nearest images of each query, which is one of the images.
 
     Distances are Euclidean, between features of length 1. Equally distant images rank
-    by index, the smallest first. Such are copies, also of twice or half the length, or
-    any power of two: other factors round every number, and so change the direction. The
-    query itself is left out; a copy of it at another index is not. A zero vector has no
-    direction: it is sqrt(2) away from everything, as if its cosines were 0.
+    by index, the smallest first. These are copies, also scaled by a power of two: other
+    factors round every number, and thus change the direction. The query itself is left
+    out; a copy of it at another index is not. A zero vector has no direction: it is
+    sqrt(2) away from all others, as if its cosines were 0.
 
     On 2 busy cores, 60,502 features of 64 numbers (the size of SOP's test split) took
-    44 seconds at R = 10, and 250 MB beside the features.
+    44 seconds at R = 10, and 250 MB besides the features.
 
     Args:
         features: [images, d] of a floating type, of any lengths.
         r: R.
-        queries: Which images to find neighbours of, int[queries]; None: all.
-        block_size: How many queries to compare with how many images at once. Memory is
-            in proportion to its square, or to it times 8 R; the result does not depend
+        queries: The images to find neighbours of, int[queries]; None: all.
+        block_size: Number of queries and of images compared at once. Memory is
+            proportional to its square, or to it times 8 R; the result does not depend
             on it.
 
     Returns:
         int32[queries, R], indices of images from the nearest on.
 
     Raises:
-        ValueError: If there are not more than R images, or a feature is not finite.
+        ValueError: If there are at most R images, or a feature is not finite.
     """
     features = finite_features(features)
     if not 1 <= r < len(features):
@@ -97,7 +97,7 @@ def nearest_images(
     if queries is None:
         queries = np.arange(len(features))
     as_queries, gallery = _fixed_point(features)
-    # What is best so far is sorted again with each block of images.
+    # The best so far are sorted again with each block of images.
     num_images = tf.constant(max(block_size, _BLOCKS_PER_R * r))
     result = np.empty([len(queries), r], np.int32)
     for start in range(0, len(queries), block_size):
@@ -113,11 +113,12 @@ def nearest_images(
 
 
 def _fixed_point(features: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
-    """Turns features into two factors whose product ranks images by nearness.
+    """Converts features to two factors whose product ranks images by nearness.
 
     |q - p|^2 = |q|^2 - (2 q.p - |p|^2). The bracket is the product of (2 q, 1) and
     (p, -|p|^2), and |q|^2 is the same for all images p that a query q ranks. Rounding
-    leaves |p|^2 next to 1, so it is not left out: close vectors would rank by it.
+    makes |p|^2 differ slightly from 1, so it is not left out: it would change the rank
+    of close vectors.
 
     Args:
         features: [images, d], finite.
@@ -129,8 +130,8 @@ def _fixed_point(features: np.ndarray) -> tuple[tf.Tensor, tf.Tensor]:
     is_zero = ~units.any(1, keepdims=True)
     points = np.round(_ONE * units)
     squares = np.sum(points**2, 1, keepdims=True)
-    # As an image, a zero vector counts as one of length 1 with cosine 0; as a query,
-    # it finds all images equally far.
+    # As an image, a zero vector is treated as of length 1 with cosine 0; as a query,
+    # all images are equally far.
     queries = np.concatenate([2.0 * points, np.where(is_zero, 0.0, 1.0)], 1)
     gallery = np.concatenate([points, np.where(is_zero, -(_ONE**2), -squares)], 1)
     return tf.constant(queries), tf.constant(gallery)
@@ -160,7 +161,7 @@ def _nearest(
         gallery: float64[images, d + 1], all images; more than R.
         indices: int32[queries], of the queries among the images.
         r: int32[], R.
-        block: int32[], how many images to compare at once.
+        block: int32[], number of images compared at once.
 
     Returns:
         int32[queries, R], indices into gallery from the nearest on.
@@ -171,15 +172,15 @@ def _nearest(
     best = tf.fill([num_queries, r], lowest)
     images = tf.zeros([num_queries, r], tf.int32)
     for start in tf.range(0, tf.shape(gallery)[0], block):
-        # One block at a time: loops otherwise run ten iterations at once, in ten times
+        # One block at a time: by default loops run ten iterations at once, in ten times
         # the memory.
         tf.autograph.experimental.set_loop_options(parallel_iterations=1)
         rows = gallery[start : start + block]
         nearness = tf.matmul(queries, rows, transpose_b=True)
         is_query = tf.equal(indices, start + tf.range(tf.shape(rows)[0]))
         nearness = tf.where(is_query, lowest, nearness)
-        # top_k puts the first among equals first, and what is best so far stands in
-        # front of this block, whose indices are larger.
+        # top_k ranks the first among equals first, and the best so far are before this
+        # block, whose indices are larger.
         best, places = tf.math.top_k(tf.concat([best, nearness], 1), r)
         images = tf.where(
             places < r,
@@ -194,8 +195,8 @@ def map_at_r(
 ) -> float:
     """Computes the mean average precision at R over all queries (Eq. 9).
 
-    The search is exact, see `nearest_images`, and so is what it costs. The query itself
-    is left out; a copy of it at another index is not.
+    The search is exact, see `nearest_images`, also for its cost. The query itself is
+    left out; a copy of it at another index is not.
 
     Args:
         features: [images, d] of a floating type, of any lengths.
@@ -203,8 +204,8 @@ def map_at_r(
         r: R, the number of images to retrieve for each query. Eq. 9 divides by R even
             if fewer than R images of the query's class exist; such a query cannot reach
             1, and one whose class has no other image counts as 0.
-        block_size: How many queries to compare with how many images at once. Memory
-            is in proportion to its square; the result does not depend on it.
+        block_size: Number of queries and of images compared at once. Memory is
+            proportional to its square; the result does not depend on it.
 
     Returns:
         The mean of P(1..R) over ranks and queries, in [0, 1].
@@ -232,7 +233,7 @@ def average_precision_at_r(
         precision of the first i retrievals if the i-th has the query's label, else 0.
 
     Raises:
-        ValueError: As in `map_at_r`.
+        ValueError: See `map_at_r`.
     """
     labels = labels_for(features, labels)
     neighbors = nearest_images(features, r, block_size=block_size)
@@ -240,7 +241,7 @@ def average_precision_at_r(
 
 
 def precision_of_ranks(is_relevant: np.ndarray) -> np.ndarray:
-    """Computes the term of each query in `map_at_r` from what it has retrieved.
+    """Computes the term of each query in `map_at_r` from its retrieved images.
 
     Args:
         is_relevant: bool[queries, R], from the nearest on.
@@ -252,15 +253,15 @@ def precision_of_ranks(is_relevant: np.ndarray) -> np.ndarray:
     return np.mean(np.cumsum(is_relevant, 1) / ranks * is_relevant, 1)
 
 
-# Of the matrix of nearness that a block of queries has, in numbers.
+# Size of a block's matrix of nearness, in numbers.
 _BLOCK_NUMBERS = 2**22
 
 
 def r_precision(features: np.ndarray, labels: np.ndarray) -> float:
     """Computes the mean R-precision over the images whose class has several.
 
-    The search is that of `nearest_images`. Images that are alone in their class are
-    found by others, but are no queries.
+    The search is `nearest_images`. Images that are alone in their class can be
+    retrieved, but are no queries.
 
     Args:
         features: [images, d] of a floating type, of any lengths.
@@ -278,7 +279,7 @@ def r_precision(features: np.ndarray, labels: np.ndarray) -> float:
 
 
 class RetrievalScores(NamedTuple):
-    """How well images of a class find each other; all in [0, 1].
+    """Retrieval scores of images by class; all in [0, 1].
 
     All but `map_at_r` are means over the images whose class has several.
 
@@ -288,7 +289,7 @@ class RetrievalScores(NamedTuple):
         map_at_own_r: MAP@R of Musgrave et al. (Section 3), where R is the number of
             other images of a query's class.
         recall_at_1: The share of queries whose nearest image has their label.
-        recall_at_r: The share of queries that find one among the first R.
+        recall_at_r: The share of queries with their label among the first R.
     """
 
     map_at_r: float
@@ -305,17 +306,17 @@ def retrieval_scores(
     search: Callable[[np.ndarray, int, np.ndarray], np.ndarray] = nearest_images,
     progressed: Callable[[int], object] | None = None,
 ) -> RetrievalScores:
-    """Computes all scores by one search; those of other functions to the bit.
+    """Computes all scores by one search; equal to other functions' to the bit.
 
     Args:
         features: [images, d] of a floating type, of any lengths.
         labels: [images], integers.
         r: R of MAP@R and of the recall, positive.
         search: The search of the neighbours, see `metrics.search_for`.
-        progressed: Called with the number of queries that have just been searched for.
+        progressed: Called with the number of queries that were just completed.
 
     Raises:
-        ValueError: As of `map_at_r` and `r_precision`.
+        ValueError: See `map_at_r` and `r_precision`.
     """
     average_precision, sums, num_queries = _search(
         features, labels, r, search, progressed
@@ -339,7 +340,7 @@ def _search(
     """
     class_of, sizes = class_sizes(features, labels)
     others = sizes[class_of] - 1
-    # Queries of about the same R together, and few different numbers to search for.
+    # Queries with similar R are grouped, for few different R to search for.
     groups = np.where(others, 2 ** np.ceil(np.log2(np.maximum(others, 1))), 0)
     queries = np.argsort(others, kind="stable")
     average_precision = np.zeros(len(class_of) if r else 0)
@@ -368,13 +369,13 @@ def _search(
 
 
 def precision_at_k(ranked: np.ndarray, labels: Sequence[np.ndarray], k: int) -> float:
-    """Returns the share of an example's labels among its k best classes, in the mean.
+    """Returns the mean share of an example's k best classes that are its labels.
 
     Args:
         ranked: int[examples, at least k], classes, the best first. With fewer columns
-            (fewer classes), ranks beyond them count as wrong.
-        labels: For each example, its labels, each once.
-        k: How many ranks count.
+            (fewer classes), missing ranks count as wrong.
+        labels: For each example, its distinct labels.
+        k: Number of ranks that count.
 
     Returns:
         mean over examples of |first k ranks in labels| / k.

@@ -1,4 +1,4 @@
-"""Quality of sampled negatives: the gradient noise of a round, and that of a proposal.
+"""Quality of sampled negatives: gradient noise of a round, and quality of a proposal.
 
 The first is FedSS, A.3 and Fig. 9; the second compares a proposal q with the softmax
 (RF-softmax).
@@ -21,7 +21,7 @@ class GradientNoise:
     """Mean absolute differences |g_FedAvg - g_FedSS|, one per batch D.
 
     Each is the sum of absolute differences over some parameters, divided by the number
-    of those parameters: a length that models of different sizes can be compared in.
+    of those parameters, so that models of different sizes are comparable.
 
     Attributes:
         model: float64[batches], over all parameters.
@@ -49,21 +49,21 @@ def gradient_noise(
 ) -> GradientNoise:
     """Compares one round of FullSoftmax and of a sampled method, batch by batch.
 
-    A round has K clients that all hold the same data D and differ in their seeds, so
-    in their negatives. g is the round's change of the model: what the clients sent,
-    aggregated. Both processes start every round from the same weights, from a fresh
-    server state, with the same clients; nothing is carried over.
+    A round has K clients that all hold the same data D and differ in their seeds, and
+    thus in their negatives. g is the round's change of the model: the aggregated
+    updates. Both processes start every round from the same weights, from a fresh server
+    state, with the same clients.
 
-    g is read off the weights before and after, so it has their rounding: in float32
-    about 1e-8 per parameter of size 0.3.
+    g is the difference of the weights after and before, so it has their rounding: in
+    float32 about 1e-8 per parameter of size 0.3.
 
     Args:
         full_process: FullSoftmax, from `algorithms.build_fedss`. In both processes the
-            server's first step must add the aggregated change as it is: SGD with
-            learning rate 1, whatever its momentum. A.3 takes |D| = 32, which is one
-            local step at the default batch size.
-        sampled_process: FedSS, say, with the same model and optimizers.
-        weights: Where the rounds start, with trainable = [*phi, W].
+            server's first step must add the aggregated change unscaled: SGD with
+            learning rate 1 and any momentum. A.3 takes |D| = 32, which is one local
+            step at the default batch size.
+        sampled_process: Such as FedSS, with the same model and optimizers.
+        weights: The initial weights of each round, with trainable = [*phi, W].
         batches: For each batch D its examples, one {"image", "label"} per element.
         cohort_size: K, positive.
         seed: The clients' seeds are drawn from (seed, batch, client).
@@ -82,7 +82,8 @@ def gradient_noise(
         ]
         full = _one_round(full_process, weights, cohort)
         sampled = _one_round(sampled_process, weights, cohort)
-        # Equal starting points cancel: the changes differ as the results do.
+        # Equal starting points cancel: differences of changes are differences of
+        # results.
         differences = [
             np.abs(a - b).astype(np.float64) for a, b in zip(full, sampled, strict=True)
         ]
@@ -121,13 +122,13 @@ def _means(differences: list[np.ndarray]) -> tuple[float, float, float]:
 
 
 class ProposalQuality(NamedTuple):
-    """Of one proposal, the mean over some examples.
+    """The quality of a proposal, the mean over some examples.
 
     Attributes:
-        effective_samples: How many of m draws from q are worth as much as draws from
-            the softmax distribution itself; in (0, m].
-        clipped_mass: The share of the partition sum in classes whose log q rests on an
-            estimate that was clipped; in [0, 1].
+        effective_samples: The number of draws from the softmax distribution itself to
+            which m draws from q are equivalent; in (0, m].
+        clipped_mass: The share of the partition sum in classes whose log q depends on a
+            clipped estimate; in [0, 1].
     """
 
     effective_samples: float
@@ -144,13 +145,13 @@ def proposal_quality(
 
     The effective sample size is Kong's (1992), m / (1 + cv^2) for the coefficient of
     variation cv of the weights p_i / q_i: m / sum_i p_i^2 / q_i. It is computed from q,
-    not from the weights that happened to be drawn: these look even where the classes
-    that matter are never drawn.
+    not from the drawn weights, which would look even if important classes are never
+    drawn.
 
     Args:
         logits: float[examples, n], o.
-        is_left_out: bool[examples, n], what is no negative of the example: its target,
-            or what a mask leaves out.
+        is_left_out: bool[examples, n], classes that are no negatives of the example:
+            its target, and masked classes.
         proposal: q of each example, or one for all.
         num_negatives: m.
 
@@ -159,7 +160,7 @@ def proposal_quality(
     """
     logits = np.where(is_left_out, -np.inf, np.float64(logits))
     log_p = scipy.special.log_softmax(logits, 1)
-    # Where p is zero, q may be zero too.
+    # If p is zero, q may also be zero.
     log_q = np.where(is_left_out, 0.0, proposal.log_q)
     spread = scipy.special.logsumexp(2 * log_p - log_q, 1)
     clipped = np.where(proposal.is_clipped, np.exp(log_p), 0.0).sum(1)

@@ -1,4 +1,4 @@
-"""Verification on lists of pairs: are two images of the same identity?
+"""Verification on lists of pairs: whether two images are of the same identity.
 
 As for Labeled Faces in the Wild (Huang et al., 2007) and IJB (Whitelam et al., 2017):
 a pair is accepted if the cosine between its features is at least a threshold.
@@ -30,13 +30,13 @@ class Pairs(NamedTuple):
 def draw_pairs(labels: np.ndarray, num_pairs: int, seed: int) -> Pairs:
     """Draws a list of pairs, half of them of one identity.
 
-    Pairs are independent, so that one may occur twice. The identity of a pair of one
-    identity is uniform among those with two images or more; a pair of two identities is
-    two images, uniform among all. Same and different pairs alternate.
+    Pairs are independent, so that one may be repeated. The identity of a same pair is
+    uniform among those with two images or more; a different pair is two images, uniform
+    among all. Same and different pairs alternate.
 
     Args:
         labels: int[images].
-        num_pairs: How many, rounded up to an even number.
+        num_pairs: Number of pairs, rounded up to an even number.
         seed: Seed of the draws.
 
     Raises:
@@ -68,7 +68,7 @@ def pair_cosines(features: np.ndarray, pairs: Pairs) -> np.ndarray:
 
     Args:
         features: [images, d] of a floating type, of any lengths.
-        pairs: Of these images.
+        pairs: Pairs of these images.
     """
     units = unit(features)
     return np.sum(units[pairs.first] * units[pairs.second], 1)
@@ -77,14 +77,14 @@ def pair_cosines(features: np.ndarray, pairs: Pairs) -> np.ndarray:
 def tar_at_far(scores: np.ndarray, is_same: np.ndarray, far: float) -> float:
     """Computes the true accept rate at a false accept rate.
 
-    The threshold is the lowest at which no more than a share `far` of the pairs of two
-    identities is accepted. Equal scores are accepted together or not at all.
+    The threshold is the lowest at which at most a share `far` of the different pairs is
+    accepted. Equal scores are accepted together or not at all.
 
     Args:
         scores: float[pairs], higher means more alike.
         is_same: bool[pairs].
-        far: The false accept rate, in [0, 1]. Below 1 / (pairs of two identities), none
-            of these may be accepted.
+        far: The false accept rate, in [0, 1]. Below 1 / (number of different pairs), no
+            different pair may be accepted.
 
     Returns:
         The share of the pairs of one identity that is accepted.
@@ -96,24 +96,24 @@ def tar_at_far(scores: np.ndarray, is_same: np.ndarray, far: float) -> float:
     scores, is_same = _checked(scores, is_same)
     errors.check_range("far", far, 0, 1)
     impostors = np.sort(scores[~is_same])[::-1]
-    # Rounded up a little: 0.001 * 3,000 must be 3, whatever its last bit.
+    # Rounded up slightly: 0.001 * 3,000 must be 3, despite rounding.
     allowed = math.floor(far * len(impostors) * (1 + 1e-12))
     if allowed >= len(impostors):
         return 1.0
-    # All above the first impostor that must not be accepted.
+    # All scores above the first impostor that must not be accepted.
     return float(np.mean(scores[is_same] > impostors[allowed]))
 
 
 def pair_accuracy(scores: np.ndarray, is_same: np.ndarray, folds: int = 10) -> float:
     """Computes the accuracy of "same or not", cross-validated as for LFW.
 
-    The pairs are cut into consecutive folds. Each is decided with the threshold that is
-    best on the others; of several best, the lowest.
+    The pairs are cut into consecutive folds. Each is classified with the best threshold
+    on the others; of several best, the lowest.
 
     Args:
         scores: float[pairs], higher means more alike.
         is_same: bool[pairs]; each fold should have both kinds.
-        folds: How many.
+        folds: Number of folds.
 
     Returns:
         The mean of the folds' accuracies.
@@ -129,13 +129,13 @@ def fold_accuracies(
 ) -> np.ndarray:
     """Computes the accuracy of each fold, see `pair_accuracy`.
 
-    LFW reports their mean, and the standard error of it: their standard deviation
-    (with n - 1) over the square root of their number.
+    LFW reports their mean and its standard error: their standard deviation (with n - 1)
+    over the square root of their number.
 
     Args:
         scores: float[pairs], higher means more alike.
         is_same: bool[pairs].
-        folds: How many.
+        folds: Number of folds.
 
     Returns:
         float64[folds].
@@ -158,10 +158,11 @@ def fold_accuracies(
 
 
 def _best_threshold(scores: np.ndarray, is_same: np.ndarray) -> float:
-    """The score from which on to accept for most right decisions."""
+    """Returns the threshold with the most correct decisions."""
     order = np.argsort(-scores, kind="stable")
     ranked, same = scores[order], is_same[order]
-    # Accepting the first k: same pairs among them, and different ones behind.
+    # Accepting the first k: correct are same pairs among them, and different ones
+    # after.
     right = np.concatenate([[0], np.cumsum(np.where(same, 1, -1))])
     ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True)) + 1
     ends = np.append(0, ends)

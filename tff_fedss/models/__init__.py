@@ -2,7 +2,7 @@
 
 Phi is MobileNetV3 in the paper (`mobilenet_v3`) and `networks.small_cnn` for small
 images; `cosine_classifier` has the logits. `pretrained` reads weights,
-`exported_encoder` writes and loads a trained phi; the tables below name all networks.
+`exported_encoder` writes and loads a trained phi; the tables below list all networks.
 """
 
 import functools
@@ -67,7 +67,7 @@ from tff_fedss.models.pretrained import (
 )
 from tff_fedss.models.resnet50 import BATCH_NORM_SPLITS, resnet50, with_projection_head
 
-# By the name that a user gives them: (image shape, d, seed=...) -> phi.
+# By the user's names: (image shape, d, seed=...) -> phi.
 FEATURE_EXTRACTORS = {
     "small_cnn": small_cnn,
     "mobilenet_v3_small": functools.partial(mobilenet_v3, size="small"),
@@ -75,8 +75,8 @@ FEATURE_EXTRACTORS = {
     "mobilenet_v3_large": functools.partial(mobilenet_v3, size="large"),
 }
 
-# By the name that a user gives them: (image shape, outputs, seed) -> a network with
-# a linear last layer. Dropout is that of LEAP (4.4, 4.5).
+# By the user's names: (image shape, outputs, seed) -> a network with a linear last
+# layer. Dropout is that of LEAP (4.4, 4.5).
 NETWORKS = {
     "lenet": lenet,
     "resnet18": resnet18,
@@ -89,7 +89,7 @@ NETWORKS = {
     ),
 }
 
-# Of contrastive learning: (image shape, seed=...) -> a model that gives features.
+# For contrastive learning: (image shape, seed=...) -> a model of features.
 BACKBONES = {
     "resnet50": resnet50,
     "resnet50_split": functools.partial(resnet50, normalization="split"),

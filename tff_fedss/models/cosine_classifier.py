@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-# Added to squared norms: a zero vector then has cosine 0 with everything and a finite
-# gradient.
+# Added to squared norms, so that a zero vector has cosine 0 with all vectors and a
+# finite gradient.
 UNIT_EPSILON = 1e-12
 # tau of FedSS (A.2).
 LOGIT_SCALE = 20.0
-# Of a row of W, for every n and d.
+# Norm of a row of W, for every n and d.
 INITIAL_NORM = 0.3
 
 
@@ -27,7 +27,7 @@ def unit(vectors: tf.Tensor) -> tf.Tensor:
 def cosine_logits(
     features: tf.Tensor, classifier: tf.Tensor, scale: float = LOGIT_SCALE
 ) -> tf.Tensor:
-    """Scaled cosine similarity: o_ij = scale * cos(f_i, w_j), in [-scale, scale].
+    """Computes logits o_ij = scale * cos(f_i, w_j), in [-scale, scale].
 
     Args:
         features: float32[examples, d], the outputs of the feature extractor.
@@ -38,7 +38,7 @@ def cosine_logits(
         float32[examples, classes].
     """
     cosines = tf.matmul(unit(features), unit(classifier), transpose_b=True)
-    # Rounding takes a cosine of 1 a little beyond it.
+    # Rounding may bring a cosine above 1.
     return scale * tf.clip_by_value(cosines, -1.0, 1.0)
 
 
@@ -60,11 +60,11 @@ def initial_classifier(
 ) -> tf.Tensor:
     """Draws a random W whose rows have a norm of about 0.3.
 
-    Cosine logits ignore the length of a row but not the speed at which it turns: a step
-    turns a row by about learning rate / norm^2. So the rows start short, and at the
-    same length for every n and d, where Glorot's rule would shorten them as n grows.
-    (On the demo's glyphs with phi from the warm start, FullSoftmax is at 46 % after 20
-    rounds from a norm of 0.3, at 41 % from 0.1 and at 7 % from 1.)
+    Cosine logits do not depend on the length of a row, but its speed does: a step turns
+    a row by about learning rate / norm^2. So rows are initially short, with the same
+    length for every n and d; Glorot's rule would shorten them as n grows. (On the
+    demo's glyphs with phi from the warm start, FullSoftmax is at 46 % after 20 rounds
+    from a norm of 0.3, at 41 % from 0.1 and at 7 % from 1.)
 
     Args:
         num_classes: n.
@@ -83,8 +83,8 @@ def initial_classifier(
     )
 
 
-# Rows that are read, written or drawn at a time: 16 MiB of them at d = 64. The initial
-# rows follow from it: never change it.
+# Rows that are read, written or drawn at a time: 16 MiB at d = 64. It decides the
+# initial rows: never change it.
 _BLOCK_ROWS = 65_536
 
 
@@ -99,7 +99,7 @@ class ShardedMatrix:
     Args:
         devices: One for each shard.
         bounds: See above.
-        num_columns: d. The matrix is zero at first.
+        num_columns: d. The matrix is initially zero.
     """
 
     def __init__(self, devices: Sequence[str], bounds: np.ndarray, num_columns: int):
@@ -129,7 +129,7 @@ class ShardedMatrix:
         for shard, start, stop in self._pieces(first, end):
             for block in range(start, stop, _BLOCK_ROWS):
                 ids = tf.range(block, min(block + _BLOCK_ROWS, stop))
-                # A slice of a variable would copy all of it first; `gather` does not.
+                # A slice of a variable would first copy all of it; `gather` does not.
                 yield tf.gather(self.shards[shard], ids).numpy()
 
     def read(self, first: int, end: int) -> np.ndarray:
@@ -148,10 +148,10 @@ class ShardedMatrix:
             taken += stop - start
 
     def copy_from(self, other: "ShardedMatrix") -> None:
-        """Takes the rows of a matrix of the same shape.
+        """Copies the rows of a matrix of the same shape.
 
         Args:
-            other: Anything with a `shape` and a `read`, in whatever shards.
+            other: An object with `shape` and `read`, in any shards.
 
         Raises:
             ValueError: If its shape is another.

@@ -1,4 +1,4 @@
-"""Encoders of sampled softmax training: from text, sparse features or images to h.
+"""Encoders of sampled softmax training, from text, sparse features or images to h.
 
 Each is an `algorithms.rf_softmax.Encoder`.
 """
@@ -14,8 +14,8 @@ from tff_fedss.models.layers import FLOAT32
 class LstmEncoder:
     """A word embedding, an LSTM and a projection: h after each token of a text.
 
-    Inputs are `{"tokens": int32[batch, T], "keep": float32[]}`: where keep is 0, the
-    state is reset to 0. The examples of a batch are its tokens, row by row.
+    Inputs are `{"tokens": int32[batch, T], "keep": float32[]}`: if keep is 0, the state
+    is reset to 0. The examples of a batch are its tokens, row by row.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class LstmEncoder:
         Args:
             vocabulary_size: The number of types of tokens.
             embedding_dim: d, of h.
-            batch_size: How many texts go side by side.
+            batch_size: Number of parallel texts.
             num_units: The width of the word embedding and of the LSTM.
             seed: Seed of the weights.
         """
@@ -47,7 +47,7 @@ class LstmEncoder:
             num_units,
             kernel_initializer=glorot(seed),
             dtype=FLOAT32,
-            # Keras' usual one, Orthogonal, differs from call to call for all its seed.
+            # Keras' default, Orthogonal, differs between calls despite its seed.
             recurrent_initializer=glorot(seed + 1),
             name="cell",
         )
@@ -87,7 +87,7 @@ class SparseEncoder:
     """h = sum_f x_f v_f over the features f of a row: v -> d without a bias.
 
     Inputs are `{"ids": int32[k], "values": float32[k], "rows": int32[k], "num_rows":
-    int32[]}`: the features of all rows, one row after another.
+    int32[]}`: the features of all rows, row by row.
 
     Args:
         num_features: v.

@@ -1,14 +1,14 @@
 """A trained feature extractor as a file: images in, unit vectors out.
 
-The file has everything in it: the preprocessing of images, phi, and the division by the
-length. It is made of Keras's own layers, so that it loads where this project is not
-installed, and `tff_fedss.json` within it says where it comes from:
+The file contains the preprocessing of images, phi, and the division by the length. It
+has Keras's own layers only, so that it loads without this project, and its
+`tff_fedss.json` has its provenance:
 
     encoder = tf.keras.models.load_model("encoder.keras")
     vectors = encoder(images)  # uint8[N, height, width, 3] to float32[N, d]
 
 SavedModel, TFLite and ONNX refuse images of another type. Keras would cast them, so a
-.keras file checks the values instead: floats that are no whole numbers in 0..255 are
+.keras file checks the values instead: floats that are not whole numbers in 0..255 are
 refused.
 """
 
@@ -32,7 +32,7 @@ from tff_fedss.models.cosine_classifier import unit
 from tff_fedss.models.image_input import ImageInput
 
 _METADATA = "tff_fedss.json"
-# Where TensorFlow keeps a SavedModel's files that are not its own.
+# TensorFlow's folder for additional files of a SavedModel.
 _EXTRA_FOLDER = "assets.extra"
 _OPSET = 17
 _MAX_BATCH = 32
@@ -49,20 +49,20 @@ def with_input_and_length(
     """Puts the preprocessing of images before phi, and a division by the length after.
 
     Args:
-        phi: From float32[examples, image_size, image_size, channels], with values in
-            0..255, to float32[examples, d], with the weights that are wanted.
+        phi: The trained model, from float32[examples, image_size, image_size,
+            channels], with values in 0..255, to float32[examples, d].
         image_input: The preprocessing.
         of_keras_layers: Whether to replace this project's layers by Keras's own, which
-            give the same but for rounding: the model then loads without this project.
-        checks_values: Whether the model takes numbers of any type that Keras casts,
-            and refuses those that are none of uint8.
+            give the same up to rounding, so that the model loads without this project.
+        checks_values: Whether the model accepts numbers of any type that Keras casts,
+            and refuses those that are not values of uint8.
 
     Returns:
-        A model from uint8[N, height, width, 3], of any height and width, to float32[
-        N, d] of length 1. Phi, or its copy, is one of its layers, under its name.
+        A model from uint8[N, height, width, 3], of any height and width, to float32[N,
+        d] of length 1. Phi, or its copy, is one of its layers, under its name.
 
     Raises:
-        ValueError: If phi takes other images than image_input makes.
+        ValueError: If image_input does not make phi's images.
     """
     size, channels = image_input.image_size, image_input.channels
     if phi.input_shape[1:] != (size, size, channels):
@@ -80,16 +80,16 @@ def with_input_and_length(
 
 
 def _not_none(images: tf.Tensor) -> tf.Tensor:
-    """The images, and a black one if there are none: GroupNorm fails for none."""
+    """Returns the images, or a black one if there are none, where GroupNorm fails."""
     missing = tf.maximum(1 - tf.shape(images)[0], 0)
     black = tf.zeros_like(tf.reduce_sum(tf.cast(images, tf.int32), 0, keepdims=True))
     return tf.concat([images, tf.cast(black, tf.uint8)[:missing]], 0)
 
 
 def _checked(images: tf.Tensor) -> tf.Tensor:
-    """The same numbers as uint8, if they are whole and in 0..255."""
+    """Returns the numbers as uint8, if they are whole and in 0..255."""
     whole = tf.clip_by_value(tf.round(images), 0.0, 255.0)
-    # 0 where they are; else -1, whose root is no number, which the check finds.
+    # 0 for valid values; else -1, whose root is NaN, which the check finds.
     zero = tf.cast(tf.equal(whole, images), tf.float32) - 1.0
     checked = tf.debugging.check_numerics(
         whole + tf.math.sqrt(zero), "images must be uint8, 0..255"
@@ -98,7 +98,7 @@ def _checked(images: tf.Tensor) -> tf.Tensor:
 
 
 def _copy(phi: tf.keras.Model) -> tf.keras.Model:
-    """A copy of phi of Keras's own layers: the same function and weights."""
+    """Copies phi with Keras's own layers: the same function and weights."""
 
     def copy(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
         if hasattr(layer, "as_keras"):
@@ -119,17 +119,17 @@ def save_encoder(
 ) -> None:
     """Writes an encoder, whole or not at all.
 
-    A TFLite file takes images of another size after `resize_tensor_input`, and needs
-    TensorFlow's operations beside TFLite's (the Flex delegate, which is a part of the
-    interpreter in the `tensorflow` package): antialiasing is none of TFLite's.
+    A TFLite file accepts other image sizes after `resize_tensor_input`, and needs
+    TensorFlow's operations in addition to TFLite's, which has no antialiasing (the Flex
+    delegate, a part of the interpreter in the `tensorflow` package).
 
     Args:
         phi: See `with_input_and_length`.
         image_input: The preprocessing.
-        path: A file, or the folder of a SavedModel. An encoder that is there already is
-            replaced; another folder is not.
+        path: A file, or the folder of a SavedModel. An existing encoder is replaced;
+            another folder is not.
         kind: One of `FORMATS`.
-        facts: What else to write into its metadata, for JSON.
+        facts: Further metadata, for JSON.
 
     Raises:
         InvalidInputError: If there can be no such file.
@@ -154,8 +154,8 @@ def save_encoder(
             elif kind == "onnx":
                 _add_to_onnx(temporary, text)
             else:
-                # A .keras file is a zip; to a TFLite file one is appended, as TFLite's
-                # own metadata are.
+                # A .keras file is a zip; to a TFLite file a zip is appended, like
+                # TFLite's own metadata.
                 with zipfile.ZipFile(temporary, "a") as archive:
                     archive.writestr(zipfile.ZipInfo(_METADATA), text)
             if path.is_dir():
@@ -167,7 +167,7 @@ def save_encoder(
 
 
 def check_output(path: str | os.PathLike, kind: str) -> None:
-    """Checks that an encoder may be written to a place, before anything is done.
+    """Checks in advance that an encoder may be written to a path.
 
     Raises:
         InvalidInputError: If it may not.
@@ -180,7 +180,8 @@ def check_output(path: str | os.PathLike, kind: str) -> None:
     is_new = not path.exists() or (path.is_dir() and not any(path.iterdir()))
     if (is_folder and not (is_new or is_encoder)) or (not is_folder and path.is_dir()):
         raise InvalidInputError(
-            f"{path} is there already and is no encoder of this format: name another."
+            f"{path} already exists and is no encoder of this format: give another "
+            "path."
         )
     if not path.parent.is_dir():
         raise InvalidInputError(f"{path} cannot be written: no folder {path.parent}.")
@@ -190,7 +191,7 @@ class ExportedEncoder:
     """An encoder that `save_encoder` wrote, in any of its formats.
 
     Attributes:
-        path: Where it is.
+        path: Its file or folder.
         metadata: See `read_metadata`.
         embedding_dim: d.
     """
@@ -199,7 +200,7 @@ class ExportedEncoder:
         """Loads an encoder from a file or folder.
 
         Raises:
-            InvalidInputError: If there is none, or it is no such encoder, or damaged.
+            InvalidInputError: If it is missing, no such encoder, or damaged.
         """
         self.path = pathlib.Path(path)
         self.metadata = read_metadata(path)
@@ -207,7 +208,7 @@ class ExportedEncoder:
         try:
             self._apply = FORMATS[self.metadata["encoder"]].load(self.path)
             self._apply(np.zeros([1, 9, 10, 3], np.uint8))
-        # What TensorFlow raises for damaged files is not documented.
+        # TensorFlow's errors for damaged files are not documented.
         except Exception as error:
             text = files.error_text(error)[:300]
             message = f"{path} cannot be loaded as an encoder: {text}."
@@ -221,9 +222,9 @@ class ExportedEncoder:
     def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
         """Embeds images.
 
-        Those of one size go through together, as far as memory allows. The same images
-        in the same order give the same bytes; among other images, a vector may differ
-        in its last bits.
+        Images of one size are processed together, as far as memory allows. The same
+        images in the same order give the same bytes; together with other images, a
+        vector may differ in its last bits.
 
         Args:
             images: uint8[height, width, 3] each, of any sizes.
@@ -249,10 +250,10 @@ def read_metadata(path: str | os.PathLike) -> dict[str, Any]:
 
     Returns:
         The format ("encoder"), d ("embedding_dim"), the preprocessing ("image_input"),
-        and the facts that `save_encoder` was given.
+        and the `facts` of `save_encoder`.
 
     Raises:
-        InvalidInputError: If there is none, or it is no encoder of `save_encoder`.
+        InvalidInputError: If it is missing, or no encoder of `save_encoder`.
     """
     path = pathlib.Path(path)
     if not path.exists():
@@ -267,10 +268,10 @@ def read_metadata(path: str | os.PathLike) -> dict[str, Any]:
                 text = archive.read(_METADATA).decode()
         metadata = json.loads(text)
         return {**metadata, "encoder": metadata["encoder"]}
-    # What zipfile raises for damaged files is more than BadZipFile.
+    # zipfile raises more than BadZipFile for damaged files.
     except Exception as error:
         raise InvalidInputError(
-            f"{path} is no encoder as export writes it, or it is damaged: expected a "
+            f"{path} is not an encoder written by export, or is damaged: expected a "
             f".keras, .tflite or .onnx file or a SavedModel folder with {_METADATA}."
         ) from error
 
@@ -279,7 +280,7 @@ _Apply = Callable[[np.ndarray], np.ndarray]
 
 
 class _Format(NamedTuple):
-    """How a model is written to a path, and loaded as a function of images."""
+    """A format: writes a model to a path, and loads it as a function of images."""
 
     write: Callable[[tf.keras.Model, ImageInput, pathlib.Path], None]
     load: Callable[[pathlib.Path], _Apply]
@@ -320,14 +321,14 @@ def _load_saved_model(path: pathlib.Path) -> _Apply:
 def _write_tflite(
     phi: tf.keras.Model, image_input: ImageInput, path: pathlib.Path
 ) -> None:
-    # Of Keras's GroupNorm, TFLite makes sums in five dimensions that it cannot do.
+    # TFLite converts Keras's GroupNorm to five-dimensional sums, which it cannot run.
     model = with_input_and_length(phi, image_input, of_keras_layers=False)
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.target_spec.supported_ops = [
         tf.lite.OpsSet.TFLITE_BUILTINS,
         tf.lite.OpsSet.SELECT_TF_OPS,
     ]
-    # Antialiasing, which the delegate can do but has not on its list.
+    # Antialiasing, which the delegate supports but does not list.
     converter.target_spec.experimental_select_user_tf_ops = ["ScaleAndTranslate"]
     path.write_bytes(converter.convert())
 
@@ -335,7 +336,7 @@ def _write_tflite(
 def _load_tflite(path: pathlib.Path) -> _Apply:
     content = path.read_bytes()
 
-    # TFLite's delegate for the CPU may refuse more images than it had before.
+    # TFLite's delegate for the CPU may refuse more images than before.
     @functools.lru_cache(maxsize=1)
     def interpreter_for(shape: tuple[int, ...]) -> tf.lite.Interpreter:
         interpreter = tf.lite.Interpreter(
@@ -360,7 +361,7 @@ def _load_tflite(path: pathlib.Path) -> _Apply:
 def _write_onnx(
     phi: tf.keras.Model, image_input: ImageInput, path: pathlib.Path
 ) -> None:
-    import tf2onnx  # Only here, with what it imports.
+    import tf2onnx  # Imported only here, with its dependencies.
 
     spec = tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")
 
@@ -394,7 +395,7 @@ def _load_onnx(path: pathlib.Path) -> _Apply:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # Errors alone.
+    options.log_severity_level = 3  # Errors only.
     session = onnxruntime.InferenceSession(
         path, options, providers=["CPUExecutionProvider"]
     )

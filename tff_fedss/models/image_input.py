@@ -1,19 +1,19 @@
 """Preprocessing of images of any size for a feature extractor, as a part of a model.
 
-The steps are operations of TensorFlow alone, so that a model which begins with them can
-be saved with them, and be loaded where this project is not installed. They give what
-the readers of `datasets` give, bit for bit: the pixels that phi is evaluated on.
+The steps are TensorFlow operations only, so that a model that begins with them can be
+saved with them and loaded without this project. They give the same pixels as the
+readers of `datasets`, to the bit, on which phi is evaluated.
 """
 
 import dataclasses
 
 import tensorflow as tf
 
-# How Pillow weights pixels (Resample.c): in fixed point, horizontally and vertically in
-# turn, with 8 bits in between.
+# Pillow's weights of pixels (Resample.c): in fixed point, horizontally and then
+# vertically, with 8 bits in between.
 _PILLOW_BITS = 22
 _PILLOW_SUPPORT = {"box": 0.5, "bilinear": 1.0}
-# ITU-R 601, as Pillow's mode "L" has it: shares of 2^16.
+# ITU-R 601, as in Pillow's mode "L": shares of 2^16.
 _LUMA = (19595, 38470, 7471)
 
 
@@ -22,14 +22,14 @@ class ImageInput:
     """The preprocessing of images for phi.
 
     Attributes:
-        image_size: Height and width in pixels of what phi takes.
+        image_size: Height and width in pixels of phi's images.
         channels: 3, or 1: grey.
-        resize_size: Height and width that images are brought to first; the middle is
-            what phi takes. None: image_size.
-        resizing: How. "antialias": as `Preprocessing` of federated data sets; "box"
-            and "bilinear": as Pillow does by its filters of these names.
-        cut_square: Whether the longer side is cut to the shorter one before, from the
-            middle, as `PIL.ImageOps.fit` does; with "box" and "bilinear".
+        resize_size: Height and width to which images are resized first; their centre is
+            phi's image. None: image_size.
+        resizing: The filter. "antialias": as in `Preprocessing` of federated data sets;
+            "box" and "bilinear": Pillow's filters of these names.
+        cut_square: Whether the longer side is first cut to the shorter one, around the
+            centre, as in `PIL.ImageOps.fit`; with "box" and "bilinear".
         inverted: Whether dark becomes bright, for ink on paper.
     """
 
@@ -49,9 +49,9 @@ class ImageInput:
         """Preprocesses images.
 
         Args:
-            images: uint8[N, height, width, 3]. A symbolic input of Keras will do.
-            of_basic_ops: Whether to resize by operations that ONNX has, too: in a loop,
-                which no symbolic input of Keras passes.
+            images: uint8[N, height, width, 3], or a symbolic input of Keras.
+            of_basic_ops: Whether to resize by operations that ONNX also has: in a loop,
+                which does not accept symbolic inputs of Keras.
 
         Returns:
             float32[N, image_size, image_size, channels], whole numbers in 0..255.
@@ -59,14 +59,15 @@ class ImageInput:
         if self.channels == 1:
             images = _grey(images)
         if self.resizing == "antialias":
-            # Not by `tf.image.resize` of a known size, which would leave the images
-            # alone if they have it: here the size is never known.
+            # The size is unknown to `tf.image.resize`, which would not resize images
+            # that are known to have it.
             size = [self.resize_size, self.resize_size]
             if of_basic_ops:
                 resized = _antialiased(images, self.resize_size)
             else:
                 resized = tf.image.resize(images, size, antialias=True)
-            # Interpolation stays within the values of the image, up to rounding.
+            # Interpolation stays within the range of the image's values, up to
+            # rounding.
             pixels = tf.saturate_cast(tf.round(resized), tf.uint8)
         else:
             pixels = _pillow_resize(
@@ -84,10 +85,10 @@ class ImageInput:
 
 
 def _antialiased(images: tf.Tensor, size: int) -> tf.Tensor:
-    """`tf.image.resize` with antialiasing, to the bit, of basic operations.
+    """Computes `tf.image.resize` with antialiasing, to the bit, by basic operations.
 
-    A pixel is a weighted sum of a span of old pixels, added one by one in float32 as
-    TensorFlow adds them (scale_and_translate_op.cc): rows first, then columns.
+    A pixel is a weighted sum of a span of old pixels, added one by one in float32 in
+    TensorFlow's order (scale_and_translate_op.cc): rows first, then columns.
 
     Args:
         images: uint8[N, height, width, channels].
@@ -138,7 +139,7 @@ def _reciprocal(numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _grey(images: tf.Tensor) -> tf.Tensor:
-    """uint8[N, h, w, 1] of uint8[N, h, w, 3], by whole numbers as Pillow does."""
+    """Converts uint8[N, h, w, 3] to uint8[N, h, w, 1], in integers like Pillow."""
     wide = tf.cast(images, tf.int32)
     luma = sum(wide[:, :, :, k : k + 1] * weight for k, weight in enumerate(_LUMA))
     return tf.cast((luma + 2**15) // 2**16, tf.uint8)
@@ -153,8 +154,8 @@ def _pillow_resize(
     shorter = tf.minimum(height, width)
     columns = _pillow_weights(width, shorter if cut_square else width, size, kind)
     rows = _pillow_weights(height, shorter if cut_square else height, size, kind)
-    # Of whole numbers below 2^53: float64 adds them without an error.
-    # [n, h, w, c], [n, h, c, size] and [n, c, size, size], the columns before the rows.
+    # Whole numbers below 2^53, which float64 adds without an error. [n, h, w, c], [n,
+    # h, c, size] and [n, c, size, size], the columns before the rows.
     pixels = tf.tensordot(tf.cast(images, tf.float64), columns, [[2], [0]])
     pixels = _rounded(tf.tensordot(_rounded(pixels), rows, [[1], [0]]))
     return tf.transpose(tf.cast(pixels, tf.uint8), [0, 3, 2, 1])
@@ -172,7 +173,7 @@ def _pillow_weights(
 
     Args:
         length: float64[], the number of old pixels.
-        used: float64[], that of those in the middle that are resized.
+        used: float64[], the number of central pixels that are resized.
         size: The number of new pixels.
         kind: "box" or "bilinear".
 
@@ -183,7 +184,7 @@ def _pillow_weights(
     # TensorFlow has optimized the graph.
     scale = tf.math.divide_no_nan(used, size)
     spread = tf.maximum(scale, 1.0)
-    # Numbers stand behind tensors: saved in front of one, they come back as float32.
+    # Numbers are right of tensors: saved left of one, they are loaded as float32.
     support = spread * _PILLOW_SUPPORT[kind]
     centers = (length - used) / 2.0 + scale * [k + 0.5 for k in range(size)]
     first = tf.maximum(tf.floor(centers - support + 0.5), 0.0)

@@ -1,4 +1,4 @@
-"""Weights of a model as arrays, its outputs for many images, and its size."""
+"""Tools for Keras models: weights as arrays, outputs for many images, and size."""
 
 import contextlib
 import logging
@@ -13,7 +13,7 @@ from tff_fedss import errors
 
 
 def check_feature_extractor_fn(function: Any) -> None:
-    """Raises a TypeError unless it is a function that builds phi, not phi itself."""
+    """Raises TypeError unless it is a function that builds phi, not phi itself."""
     wanted = (
         "without arguments that builds phi, with the same initial weights at each call,"
         " such as functools.partial(models.small_cnn, image_shape)"
@@ -31,11 +31,11 @@ def values(variables: Iterable[tf.Variable]) -> list[np.ndarray]:
 def assign(
     variables: Iterable[tf.Variable], values: Iterable[np.ndarray | tf.Tensor]
 ) -> None:
-    """Gives variables their values.
+    """Assigns values to variables.
 
     Args:
-        variables: In the order of the values.
-        values: One for each variable, of its shape.
+        variables: The variables.
+        values: One for each variable, in their order and of its shape.
 
     Raises:
         ValueError: If there are more or fewer, or one has another shape.
@@ -48,15 +48,15 @@ _BATCH = 512
 
 
 def inference(model: tf.keras.Model) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function that applies a model to many images, as in a test.
+    """Returns a function that applies a model to many images, in inference mode.
 
     Args:
-        model: From float32[examples, ...], with values in 0..255, to
+        model: A model from float32[examples, ...], with values in 0..255, to
             float32[examples, outputs].
 
     Returns:
-        Maps uint8[N, height, width, channels] to float32[N, outputs]. It always has the
-        weights that the model has then.
+        Maps uint8[N, height, width, channels] to float32[N, outputs]. It always uses
+        the model's current weights.
     """
 
     @tf.function(
@@ -76,12 +76,12 @@ _FLOAT = 4
 
 
 class ModelSize(NamedTuple):
-    """What a model takes in memory.
+    """A model's memory.
 
     Attributes:
         parameters: Bytes of its weights.
-        activations: Bytes that must be kept of each example for a gradient, at least:
-            the outputs of the layers that have weights.
+        activations: Lower bound of the bytes kept of each example for a gradient: the
+            outputs of the layers that have weights.
     """
 
     parameters: int
@@ -92,7 +92,7 @@ def model_size(model_fn: Callable[[], tf.keras.Model]) -> ModelSize:
     """Measures a model that may be too large to be built.
 
     Args:
-        model_fn: Builds it. It is called inside a graph, where no weight gets a value.
+        model_fn: Builds it. It is called inside a graph, where weights get no values.
     """
     with tf.Graph().as_default(), _quiet(), keeping_keras_classes():
         model = model_fn()
@@ -107,11 +107,11 @@ def model_size(model_fn: Callable[[], tf.keras.Model]) -> ModelSize:
 
 @contextlib.contextmanager
 def keeping_keras_classes() -> Iterator[None]:
-    """Gives Keras's classes their bases back after models were built in a graph.
+    """Restores the bases of Keras's classes after models were built in a graph.
 
-    A layer that is created in a graph of TensorFlow 1, as TFF has them, gives its class
-    another base, also for the models that are there already: until the next one is
-    created eagerly, these have no `get_weights`, and cannot be called.
+    A layer that is created in a graph of TensorFlow 1, such as TFF's, changes its
+    class's base also for existing models: until the next layer is created eagerly,
+    these have no `get_weights`, and cannot be called.
     """
     bases = {cls: cls.__bases__ for cls in _subclasses(tf.keras.layers.Layer)}
     try:
@@ -123,14 +123,14 @@ def keeping_keras_classes() -> Iterator[None]:
 
 
 def _subclasses(cls: type) -> set[type]:
-    """All of them, also indirect ones."""
+    """Returns all subclasses, also indirect ones."""
     direct = set(cls.__subclasses__())
     return direct.union(*map(_subclasses, direct))
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides TensorFlow's warning of what Keras's BatchNorm uses in graphs."""
+    """Hides TensorFlow's warning of a function used by Keras's BatchNorm in graphs."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -11,23 +11,22 @@ from typing import Any
 
 import tensorflow as tf
 
-# What computes in it whatever Keras's policy is: sums over many values, and what comes
-# out of a network (see `runtime.configure_gpus`, mixed_precision).
+# The dtype, whatever Keras's policy, of sums over many values and of a network's
+# outputs (see `runtime.configure_gpus`, mixed_precision).
 FLOAT32 = "float32"
 
-# As in PyTorch: running means move by a tenth.
+# As in PyTorch: running means are updated by a tenth.
 batch_normalization = functools.partial(
     tf.keras.layers.BatchNormalization, momentum=0.9, epsilon=1e-5
 )
 
 
 class CountedDropout(tf.keras.layers.Layer):
-    """Dropout whose masks follow from a seed and from how often it has been used.
+    """Dropout whose masks are a function of a seed and its number of uses.
 
-    Keras' own draws from a generator that no checkpoint holds. Here the count is a
-    weight that is not trained: a run that is resumed from saved weights drops what it
-    would have dropped. In a federated process each client has its own first count
-    (`start`).
+    Keras' own draws from a generator that no checkpoint saves. Here the count is a
+    weight that is not trained, so that a resumed run has the same masks. In a federated
+    process each client has its own first count (`start`).
 
     Args:
         rate: The share that is dropped in training, in [0, 1).
@@ -52,19 +51,19 @@ class CountedDropout(tf.keras.layers.Layer):
         self._count.assign(tf.bitcast(seed, tf.int64))
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
-        """Drops in training, and raises what is left by 1 / (1 - rate)."""
+        """Drops values in training, and scales the others by 1 / (1 - rate)."""
         if not training or not self._rate:
             return inputs
         seed = tf.stack([tf.constant(self._seed, tf.int64), self._count])
         dropped = tf.nn.experimental.stateless_dropout(
             inputs, self._rate, seed, rng_alg="philox"
         )
-        # A graph runs what has effects in the order in which it is written.
+        # A graph runs operations with effects in the order of the code.
         self._count.assign_add(1)
         return dropped
 
     def get_config(self):
-        """Returns what the layer is built from."""
+        """Returns the layer's arguments."""
         return {**super().get_config(), "rate": self._rate, "seed": self._seed}
 
 
@@ -76,9 +75,9 @@ def counted_dropouts(model: tf.keras.Model) -> list[CountedDropout]:
 class LayerNames:
     """Names the layers of one network: conv_1, norm_1, relu_1, conv_2, ...
 
-    Left to itself, Keras counts through all networks of a process (conv2d_4 for the
-    first convolution of a second one), and a file of weights, which knows layers by
-    their names, would fit or not by what was built before.
+    Keras by default counts through all networks of a process (conv2d_4 for the first
+    convolution of a second one), so that a file of weights, which identifies layers by
+    name, would fit or not depending on earlier networks.
     """
 
     def __init__(self):
@@ -91,7 +90,7 @@ class LayerNames:
 
 
 class Layers:
-    """Makes layers, with fixed names and initial values that follow from one seed."""
+    """Makes layers with fixed names, and initial values that one seed decides."""
 
     def __init__(
         self,
@@ -106,12 +105,12 @@ class Layers:
         """Sets the seed and the kinds of layers.
 
         Args:
-            seed: Seed of all of them.
-            seeds_per_network: How many seeds of layers lie between those of two
-                networks. The initial values follow from it: never change it.
-            normalization: Makes such a layer of a `name`.
-            conv_initializer: Initializer of convolutions, from a `seed`. By default He
-                et al.'s.
+            seed: Seed of all layers.
+            seeds_per_network: Distance between two networks' seeds of layers. It
+                decides the initial values: never change it.
+            normalization: Makes a normalization layer with a `name`.
+            conv_initializer: Makes the initializer of convolutions from a `seed`. By
+                default He et al.'s.
         """
         self._seeds: Iterator[int] = itertools.count(seeds_per_network * seed)
         self._names = LayerNames()
@@ -119,7 +118,7 @@ class Layers:
         self._conv_initializer = conv_initializer
 
     def scaled(self, images: tf.Tensor) -> tf.Tensor:
-        """Brings images from 0..255 to -1..1."""
+        """Scales images from 0..255 to -1..1."""
         return tf.keras.layers.Rescaling(1 / 127.5, offset=-1, name="scaled")(images)
 
     def conv(
@@ -163,7 +162,7 @@ class Layers:
     ) -> tf.Tensor:
         """A fully connected layer with Glorot and Bengio's initial values.
 
-        Without an activation it ends a network, and computes in float32 in any case.
+        Without an activation it ends a network, and always computes in float32.
         """
         return tf.keras.layers.Dense(
             units,
@@ -194,7 +193,7 @@ class Layers:
         )(x)
 
     def flatten(self, x: tf.Tensor) -> tf.Tensor:
-        """Makes a vector of an image."""
+        """Flattens an image to a vector."""
         return tf.keras.layers.Flatten(name="features")(x)
 
 
@@ -202,18 +201,18 @@ _as_if_gpus = contextvars.ContextVar("as_if_gpus", default=False)
 
 
 def is_for_gpus() -> bool:
-    """Returns whether this process has GPUs to compute on, or is to act as if.
+    """Returns whether graphs are built for GPUs: with GPUs or within `as_if_gpus`.
 
-    What is fast on a CPU, many passes over little memory, is slow on a GPU, where each
-    operation costs the launch of a kernel; and the other way round. So some things are
-    written down twice, and this decides when their graph is made.
+    Many passes over little memory are fast on a CPU but slow on a GPU, where each
+    operation costs the launch of a kernel, and vice versa. So some layers have two
+    implementations, between which this decides when their graph is built.
     """
     return _as_if_gpus.get() or bool(tf.config.get_visible_devices("GPU"))
 
 
 @contextlib.contextmanager
 def as_if_gpus() -> Iterator[None]:
-    """Has graphs written as for GPUs, to look at them where there are none."""
+    """Builds graphs as for GPUs, to test them without GPUs."""
     token = _as_if_gpus.set(True)
     try:
         yield
@@ -226,23 +225,23 @@ class GroupNormalization(tf.keras.layers.GroupNormalization):
     """Keras's GroupNormalization, in fewer passes over the activations.
 
     The same function (Wu and He, "Group Normalization", 2018, Eq. 1-7), the same
-    weights under the same names, the same arguments. Keras moves the groups to an axis
-    of their own and lets TensorFlow differentiate that, which costs more than all the
+    weights under the same names, the same arguments. Keras moves the groups to a
+    separate axis and lets TensorFlow differentiate that, which costs more than all the
     convolutions of a small network. Here the large tensors are read channel by channel,
-    the sums over a group are taken from the small sums over its channels, and the
-    gradient is written down:
+    the sums over a group are computed from the small sums over its channels, and the
+    gradient is explicit:
 
         dx = a dy - (mean(gamma dy) + x^ mean(gamma dy x^)) / sigma,  a = gamma / sigma
 
-    with means over a group and x^ = (x - mu) / sigma. The variance is that of the
-    centred values, not a difference of moments, so that an image with a large mean
-    loses nothing.
+    with means over a group and x^ = (x - mu) / sigma. The variance is of the centred
+    values, not a difference of moments, so that an image with a large mean does not
+    lose precision.
 
-    That is for CPUs. A GPU is kept busy by few large operations, so there the layer is
-    TensorFlow's batch normalization, of a transposed tensor in which each group of each
-    example is a channel, and the gradient is that operation's own.
+    This is for CPUs. On GPUs, where few large operations are fast, the layer is
+    TensorFlow's batch normalization of a transposed tensor in which each group of each
+    example is a channel, with that operation's own gradient.
 
-    Channels must be the last axis, and gamma and beta must be there.
+    Channels must be the last axis, and gamma and beta are required.
     """
 
     def build(self, input_shape: tf.TensorShape) -> None:
@@ -257,7 +256,7 @@ class GroupNormalization(tf.keras.layers.GroupNormalization):
         super().build(input_shape)
 
     def as_keras(self) -> tf.keras.layers.Layer:
-        """Returns Keras's own layer, which gives the same but for rounding."""
+        """Returns Keras's own layer, which gives the same up to rounding."""
         return tf.keras.layers.GroupNormalization.from_config(self.get_config())
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -283,14 +282,14 @@ def _group_normalize(
 ) -> tf.Tensor:
     channels = x.shape[-1]
     per_group = channels // groups
-    # Sizes that are known leave nothing of them to be computed at each step.
+    # Known sizes need not be computed at each step.
     if x.shape[1:].is_fully_defined():
         x_shape = [-1, *x.shape[1:]]
         num_positions = math.prod(x.shape[1:-1])
         group_size = tf.constant(num_positions * per_group, x.dtype)
         if x.shape[0] is None:
-            # Of a constant, TensorFlow would take the reciprocal: other last digits
-            # than those of all runs before. (Of known batches it always did.)
+            # For a constant, TensorFlow would multiply by the reciprocal, which changes
+            # the last digits of earlier runs. (For known batches it always did.)
             group_size = tf.compat.v1.placeholder_with_default(group_size, [])
     else:
         x_shape = tf.shape(x)
@@ -298,18 +297,18 @@ def _group_normalize(
         group_size = tf.cast(num_positions * per_group, x.dtype)
 
     def for_channels(values):
-        """From a value for each group, [..., groups], to [..., 1, channels]."""
+        """Expands a value for each group, [..., groups], to [..., 1, channels]."""
         values = tf.tile(values[..., tf.newaxis], [1] * values.shape.rank + [per_group])
         return tf.reshape(values, [*values.shape[:-3], -1, 1, channels])
 
     def group_sums(sums):
-        """From sums over positions, [..., channels], to those over groups."""
+        """Adds sums over positions, [..., channels], to sums over groups."""
         sums = tf.reshape(sums, [*sums.shape[:-2], -1, groups, per_group])
         return tf.reduce_sum(sums, -1)
 
     @tf.custom_gradient
     def normalize(x, gamma, beta):
-        # [examples, positions, channels], as everything large below.
+        # [examples, positions, channels], like all large tensors below.
         x = tf.reshape(x, [-1, num_positions, channels])
         centred = x - for_channels(group_sums(tf.reduce_sum(x, 1)) / group_size)
         squares = group_sums(tf.reduce_sum(tf.square(centred), 1))
@@ -320,7 +319,7 @@ def _group_normalize(
 
         def gradient(dy):
             dy = tf.reshape(dy, [-1, num_positions, channels])
-            # Of dy, and of dy x^.
+            # Sums of dy, and of dy x^.
             sigmas = tf.tile(inverse_sigma[..., tf.newaxis], [1, 1, per_group])
             sums = tf.stack(
                 [
@@ -343,7 +342,7 @@ def _group_normalize(
 def _by_batch_norm(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int, epsilon: float
 ) -> tf.Tensor:
-    """The same in few operations: each group of each example is a channel."""
+    """Normalizes in few operations: each group of each example is a channel."""
     channels, positions = x.shape[-1], math.prod(x.shape[1:-1])
     by_channel = tf.transpose(tf.reshape(x, [-1, positions, channels]), [0, 2, 1])
     by_group = tf.reshape(by_channel, [1, -1, channels // groups, positions])
@@ -365,12 +364,12 @@ def _by_batch_norm(
 class SplitBatchNormalization(tf.keras.layers.BatchNormalization):
     """BatchNorm whose statistics in training are those of equal parts of the batch.
 
-    MoCo (He et al., 2020, section 3.3) trains on 8 GPUs, where each normalizes its own
-    images, and shuffles the keys' images between them; its authors' code for one GPU
-    (SplitBatchNorm) splits the batch instead. Without either, the images of a batch
-    tell the encoders which key belongs to which query. Consecutive images make a part;
-    running means move by the mean over the parts, once. At inference nothing differs
-    from BatchNorm.
+    MoCo (He et al., 2020, section 3.3) trains on 8 GPUs, each of which normalizes its
+    own images, and shuffles the keys' images between them; its authors' code for one
+    GPU (SplitBatchNorm) splits the batch instead. Without either, the images of a batch
+    reveal to the encoders which key belongs to which query. Parts have consecutive
+    images; running means are updated once, by the mean over the parts. Inference equals
+    BatchNorm.
 
     Args:
         num_splits: The number of parts; it divides the number of images of a batch.
@@ -399,7 +398,7 @@ class SplitBatchNormalization(tf.keras.layers.BatchNormalization):
         mean, variance = tf.nn.moments(parts, axes, keepdims=True)
         scale = self.gamma * tf.math.rsqrt(variance + self.epsilon)
         outputs = tf.reshape(parts * scale + (self.beta - mean * scale), shape)
-        # The running variance is the unbiased one, as Keras' and PyTorch's is.
+        # The running variance is unbiased, as in Keras and PyTorch.
         count = tf.cast(tf.size(parts) / tf.size(mean), variance.dtype)
         for moving, own in (
             (self.moving_mean, mean),
@@ -410,5 +409,5 @@ class SplitBatchNormalization(tf.keras.layers.BatchNormalization):
         return tf.ensure_shape(outputs, inputs.shape)
 
     def get_config(self) -> dict:
-        """Returns what the layer is built from."""
+        """Returns the layer's arguments."""
         return {**super().get_config(), "num_splits": self._num_splits}

@@ -1,7 +1,7 @@
-"""Layers of MobileNetV3 with gradients of their own: the same functions, sooner.
+"""Layers of MobileNetV3 with explicit gradients: the same functions, faster.
 
-Each computes what layers of Keras compute, `as_keras` returns these, and none has
-weights but the depthwise convolution, whose weight is that of Keras's.
+Each computes the same as layers of Keras, which `as_keras` returns. Only the depthwise
+convolution has a weight, that of Keras's layer.
 """
 
 import numpy as np
@@ -9,20 +9,20 @@ import tensorflow as tf
 
 from tff_fedss.models import layers
 
-# Beyond it, the products of all pairs of positions cost more than they save.
+# With more, the products of all pairs of positions cost more than they save.
 _MOST_PAIRS = 3000
 
 
 @tf.keras.utils.register_keras_serializable("tff_fedss")
 class HardSwish(tf.keras.layers.Layer):
-    """x ReLU6(x + 3) / 6 (Howard et al. 2019, 5.2), with its slope written down."""
+    """x ReLU6(x + 3) / 6 (Howard et al. 2019, 5.2), with an explicit gradient."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Maps float32[...] to float32[...]."""
         return _hard_swish(inputs)
 
     def as_keras(self) -> tf.keras.Model:
-        """Returns the same of Keras's own layers."""
+        """Returns the same in Keras's own layers."""
         inputs = tf.keras.Input(self.input_shape[1:])
         x = tf.keras.layers.Rescaling(1.0, offset=3.0)(inputs)
         x = tf.keras.layers.Rescaling(1 / 6)(tf.keras.layers.ReLU(6.0)(x))
@@ -35,7 +35,7 @@ def _hard_swish(x: tf.Tensor):
     clipped = tf.nn.relu6(x + 3.0)
 
     def gradient(dy):
-        # x + 3 + x within the bend, and 0 or 6 beside it.
+        # x + 3 + x within the bend, and 0 or 6 outside of it.
         slope = clipped + tf.raw_ops.Relu6Grad(gradients=x, features=clipped)
         return dy * (slope * (1 / 6))
 
@@ -44,10 +44,10 @@ def _hard_swish(x: tf.Tensor):
 
 @tf.keras.utils.register_keras_serializable("tff_fedss")
 class Squeeze(tf.keras.layers.Layer):
-    """The input as it is, and its means over all positions.
+    """A layer that returns its input and the means over all positions.
 
-    For squeeze-and-excite: where the gradients of both meet, that of the means is added
-    to the other without having been spread over the positions first.
+    It is for squeeze-and-excite: the gradient of the means is added to that of the
+    input without first being expanded over the positions.
     """
 
     def call(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -55,7 +55,7 @@ class Squeeze(tf.keras.layers.Layer):
         return _squeeze(inputs)
 
     def as_keras(self) -> tf.keras.Model:
-        """Returns the same of Keras's own layers."""
+        """Returns the same in Keras's own layers."""
         inputs = tf.keras.Input(self.input_shape[1:])
         means = tf.keras.layers.GlobalAveragePooling2D(keepdims=True)(inputs)
         same = tf.keras.layers.Activation("linear")(inputs)
@@ -76,11 +76,10 @@ def _squeeze(x: tf.Tensor):
 class DepthwiseConv2D(tf.keras.layers.DepthwiseConv2D):
     """Keras's, with a faster gradient of the kernel for small images on CPUs.
 
-    A depthwise kernel is shared by a few positions only, and TensorFlow takes 4 ms for
-    the gradient of one of 5x5 by 32 images of 3x3 (576 channels), ten times as long as
-    for the convolution. Here it is two matrix products for each channel: of the inputs
-    at all positions with the gradients at all positions, summed over the examples, and
-    of that with the pairs of positions that meet at an element of the kernel.
+    TensorFlow takes 4 ms for the gradient of a 5x5 kernel on 32 images of 3x3 (576
+    channels), ten times as long as for the convolution. Here it is two matrix products
+    for each channel: the inputs with the gradients at all positions, summed over the
+    examples, and the result with the pairs of positions of each element of the kernel.
     """
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -132,7 +131,7 @@ def _depthwise(x: tf.Tensor, kernel: tf.Tensor, strides: tuple[int, int]) -> tf.
 def _kernel_gradient(
     x: tf.Tensor, dy: tf.Tensor, kernel_shape: tf.TensorShape, strides: list[int]
 ) -> tf.Tensor:
-    """The gradient of a depthwise kernel, [h, w, channels, 1]."""
+    """Returns the gradient of a depthwise kernel, [h, w, channels, 1]."""
     channels = x.shape[3]
     inputs = tf.transpose(tf.reshape(x, [-1, x.shape[1] * x.shape[2], channels]))
     outputs = tf.transpose(
@@ -151,7 +150,7 @@ def _kernel_gradient(
 
 
 def _meet(inputs: int, outputs: int, kernel: int, stride: int) -> np.ndarray:
-    """Which input meets which output at which element of the kernel, along one side.
+    """Returns which input and output share an element of the kernel, along one side.
 
     Returns:
         float32[inputs, outputs, kernel] of 0 and 1, with TensorFlow's "SAME" padding.

@@ -2,7 +2,7 @@
 
 Which MobileNetV3? The paper prints four shares (4.3): the classification layer is 16 %
 of all parameters for SOP (n = 11,318) and 3.4 % for Landmarks (n = 2,028) at d = 64,
-and at d = 1280 a client is spared 79 % (|S_k| = 100) and 38 % (|S_k| = 170) of the
+and at d = 1280 a client saves 79 % (|S_k| = 100) and 38 % (|S_k| = 170) of the
 parameters. All four hold if phi has 3.666 to 3.745 million parameters (at d = 1280:
 3.582 to 3.746). The default architecture has other numbers, with any embedding:
 
@@ -15,12 +15,12 @@ parameters. All four hold if phi has 3.666 to 3.745 million parameters (at d = 1
 | Large alpha=0.9, Dense after Conv_2 | 3,677,016 | 16.46  | 3.41   | 79.41  | 38.42  |
 
 (GroupNorm's weights are counted; at d = 1280 nothing follows Conv_2.) Of Large and
-Small, with width multipliers alpha between 0.5 and 2, minimalistic or not, and every
-way to attach and count the embedding that we could think of, the last row is the one
-that meets all four by plain counting: it is `paper_feature_extractor`. It is a guess:
-the paper says "the default MobileNetV3", which is alpha=1, and Keras publishes ImageNet
-weights for alpha 0.75 and 1 only. Runs that start from those take
-`mobilenet_v3(image_shape, embedding_dim)` and live with the first row's shares.
+Small, with width multipliers alpha between 0.5 and 2, minimalistic or not, and all ways
+to attach and count the embedding that we tried, only the last row gives all four
+shares: it is `paper_feature_extractor`. This is a conjecture: the paper says "the
+default MobileNetV3", which is alpha=1, and Keras publishes ImageNet weights for alpha
+0.75 and 1 only. Runs that start from those use `mobilenet_v3(image_shape,
+embedding_dim)`, with the first row's shares.
 """
 
 import copy
@@ -39,8 +39,8 @@ _ARCHITECTURES = {
     "small": tf.keras.applications.MobileNetV3Small,
 }
 _CHANNELS_PER_GROUP = 8
-# Keras's 0.999 is for very long trainings: after 1,000 steps it still keeps a third of
-# the initial means and variances.
+# Keras's 0.999 is for very long training: after 1,000 steps it still has a third of the
+# initial means and variances.
 _BATCH_NORM_MOMENTUM = 0.99
 
 
@@ -57,17 +57,17 @@ def mobilenet_v3(
 
     The network is Keras's up to its last hidden layer (`Conv_2` and hard swish, 1280
     features in Large, 1024 in Small; no dropout), then a linear layer `embedding` of d
-    outputs. If d is the number of those features, they are the embedding themselves and
-    no layer follows: d = 1280 is "the default dimensionality of MobileNetV3" (A.1).
+    outputs. If d is the number of those features, they are the embedding and no layer
+    follows: d = 1280 is "the default dimensionality of MobileNetV3" (A.1).
 
     Every BatchNorm becomes a GroupNorm with groups of 8 channels. The usual 32 groups
     do not divide widths such as 24, 40, 72 and 88, but Keras rounds all widths to
-    multiples of 8, for every alpha. So one rule serves all layers, and no group is a
-    single channel, which would make the layer an InstanceNorm (and its output constant
-    on maps of 1x1, where 32x32 images end).
+    multiples of 8, for every alpha. So one rule applies to all layers, and no group is
+    a single channel, which would make the layer an InstanceNorm (and its output
+    constant on maps of 1x1, where 32x32 images end).
 
-    Layers keep Keras's names (GroupNorms that of the BatchNorm that they replace), so
-    that `load_pretrained` finds the weights of each in an ImageNet file.
+    Layers have Keras's names (a GroupNorm that of the BatchNorm it replaces), so that
+    `load_pretrained` finds the weights of each in an ImageNet file.
 
     Args:
         image_shape: (height, width, channels), at least 32x32: the network halves an
@@ -75,8 +75,8 @@ def mobilenet_v3(
         embedding_dim: d, the length of the embedding.
         size: "large" or "small".
         alpha: The width multiplier: scales the channels of the blocks.
-        normalization: "group"; or "batch" for Keras's own BatchNorms, which have no
-            place on clients: to pretrain with, see `load_pretrained`.
+        normalization: "group"; or "batch" for Keras's own BatchNorms, for pretraining
+            only, not for clients: see `load_pretrained`.
         seed: Seed of the initial weights, which follow Keras's initializers: same seed,
             same weights, eagerly and inside a `tf.Graph`.
 
@@ -98,8 +98,8 @@ def mobilenet_v3(
         )
     )
     for layer in config["layers"]:
-        # Keras would build such a layer ahead of its call, and its weights would lack
-        # the layer's name.
+        # Keras would build such a layer before its call, and its weights would lack the
+        # layer's name.
         layer.pop("build_config", None)
         for key, value in layer["config"].items():
             if key.endswith("_initializer") and "seed" in value["config"]:
@@ -119,7 +119,7 @@ def mobilenet_v3(
 
 
 def _seed(seed: int, layer_name: str, key: str) -> int:
-    """By the layer's name, not its place: d changes no other layer's draw."""
+    """Returns a seed from the layer's name: d does not change other layers' draws."""
     return zlib.crc32(f"{seed}/{layer_name}/{key}".encode())
 
 
@@ -128,11 +128,11 @@ def paper_feature_extractor(
     embedding_dim: int = 64,
     **options: Any,
 ) -> tf.keras.Model:
-    """Builds the MobileNetV3 that meets the four shares in the paper (4.3).
+    """Builds the MobileNetV3 with the paper's four shares of parameters (4.3).
 
-    See the module's docstring for the candidates and for the reasons to take
-    `mobilenet_v3` with its defaults instead, above all a start from ImageNet weights.
-    Arguments and result are those of `mobilenet_v3`; the paper crops to 224x224.
+    See the module's docstring for the candidates and for reasons to use `mobilenet_v3`
+    with its defaults instead, above all ImageNet weights. Arguments and result are
+    those of `mobilenet_v3`; the paper crops to 224x224.
     """
     return mobilenet_v3(image_shape, embedding_dim, size="large", alpha=0.9, **options)
 
@@ -140,7 +140,7 @@ def paper_feature_extractor(
 def last_layer_share(
     num_feature_parameters: int, num_classes: int, embedding_dim: int
 ) -> float:
-    """The part of all parameters that is in W: n d / (|phi| + n d) (A.1, Figure 8).
+    """Returns W's share of all parameters: n d / (|phi| + n d) (A.1, Figure 8).
 
     Args:
         num_feature_parameters: |phi|, such as `model.count_params()`.
@@ -159,10 +159,10 @@ def communication_saving(
     embedding_dim: int,
     class_set_size: int,
 ) -> float:
-    """The part of all parameters that a client is spared (4.3).
+    """Returns the share of all parameters that a client does not transfer (4.3).
 
-    A client gets and returns phi and the |S_k| rows of its class set, and is spared the
-    others: (n - |S_k|) d / (|phi| + n d). (The ids of the rows are not counted.)
+    A client gets and returns phi and the |S_k| rows of its class set, not the others:
+    (n - |S_k|) d / (|phi| + n d). (The ids of the rows are not counted.)
 
     Args:
         num_feature_parameters: |phi|.
@@ -177,9 +177,9 @@ def communication_saving(
     return (num_classes - class_set_size) * embedding_dim / total
 
 
-# Keras takes several times as long to write this down as to build a model from it, and
-# a learning process builds four. Kept as a description, since Keras cannot mix models
-# built inside and outside of graphs.
+# Cached, since Keras takes several times as long to make this configuration as to build
+# a model from it, and a learning process builds four. Models are not cached, since
+# Keras cannot mix those built inside and outside of graphs.
 @functools.lru_cache(maxsize=8)
 def _architecture(
     image_shape: tuple[int, int, int],
@@ -188,10 +188,10 @@ def _architecture(
     normalization: str,
     policy: str,
 ) -> dict[str, Any]:
-    """The configuration of the network up to its features, not seeded.
+    """Returns the configuration of the network up to its features, without seeds.
 
-    The embedding is not in it: it may be of any size, and this model is built. Its
-    layers have Keras's policy of now, which is `policy`.
+    It lacks the embedding, which may have any size, since it builds this model. Its
+    layers have Keras's current policy, `policy`.
     """
 
     def describe():
@@ -214,8 +214,8 @@ def _architecture(
         )
         return _with_own_layers(_with_fixed_names(model.get_config()))
 
-    # A new thread is in no graph: the weights of this throw-away model stay out of the
-    # caller's, and building it is several times as fast as in a graph.
+    # A new thread has no graph: the weights of this temporary model are not in the
+    # caller's graph, and building it is several times as fast as in a graph.
     with futures.ThreadPoolExecutor(1) as executor:
         return executor.submit(describe).result()
 
@@ -240,14 +240,14 @@ def _with_fixed_names(config: dict[str, Any]) -> dict[str, Any]:
 def _with_own_layers(config: dict[str, Any]) -> dict[str, Any]:
     """Replaces layers of Keras by this project's faster ones.
 
-    Layers with weights keep their names. Keras pads an image before a convolution that
-    halves it, just as TensorFlow's "SAME" would: the padding can go.
+    Layers with weights keep their names. Keras pads an image before a convolution with
+    stride 2 exactly like TensorFlow's "SAME", so the padding is removed.
     """
     layers = {layer["name"]: layer for layer in config["layers"]}
 
     def sources(name):
         nodes = layers[name]["inbound_nodes"]
-        # An operator has one call, and no list of tensors.
+        # An operator has one call, without a list of tensors.
         tensors = nodes[0] if isinstance(nodes[0][0], list) else nodes
         return [tensor[0] for tensor in tensors]
 
@@ -307,5 +307,5 @@ def _with_group_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
     return type(layer).from_config(layer.get_config())
 
 
-# By the name that a user gives them.
+# By the user's names.
 NORMALIZATIONS = {"group": _with_group_norm, "batch": _with_batch_norm}

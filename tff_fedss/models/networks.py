@@ -10,13 +10,13 @@ from tff_fedss.models.layers import FLOAT32, GroupNormalization, Layers
 def lenet(
     image_shape: tuple[int, int, int], num_outputs: int, seed: int = 0
 ) -> tf.keras.Model:
-    """Builds LeCun et al.'s (1998) network as it is built today.
+    """Builds LeCun et al.'s (1998) network in its modern form.
 
     Two 5x5 convolutions (6 and 16 channels), each with ReLU and 2x2 max pooling, two
     dense layers (120 and 84) with ReLU, and a linear one.
 
     Arguments and result are those of `resnet18`. Images are at least 16x16; those of
-    28x28 are brought to the 32x32 of the original by a border of zeros.
+    28x28 are padded with zeros to the original's 32x32.
     """
     layers = Layers(seed)
     images = tf.keras.Input(image_shape, name="images")
@@ -42,8 +42,8 @@ def vgg16(
     """Builds the thirteen convolutions of VGG-16 and one dense layer.
 
     At 32x32, five poolings leave one pixel: the usual form for CIFAR has one dense
-    layer in place of three, and batch normalization, without which it hardly starts to
-    learn. Arguments and result are those of `resnet18`.
+    layer instead of three, and batch normalization, without which it hardly learns.
+    Arguments and result are those of `resnet18`.
     """
     layers = Layers(seed)
     images = tf.keras.Input(image_shape, name="images")
@@ -60,10 +60,11 @@ def vgg16(
 def resnet18(
     image_shape: tuple[int, int, int], num_outputs: int, seed: int = 0
 ) -> tf.keras.Model:
-    """Builds He et al.'s (2016) ResNet-18 with the stem that images of 32x32 need.
+    """Builds He et al.'s (2016) ResNet-18 with a stem for images of 32x32.
 
-    A 3x3 convolution without pooling in place of the 7x7 one; then four stages of two
-    basic blocks with 64, 128, 256 and 512 channels, global pooling and a dense layer.
+    The stem is a 3x3 convolution without pooling instead of the 7x7 one; then four
+    stages of two basic blocks with 64, 128, 256 and 512 channels, global pooling and a
+    dense layer.
 
     Args:
         image_shape: (height, width, channels).

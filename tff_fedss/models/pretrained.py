@@ -16,7 +16,7 @@ import tensorflow as tf
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 
-# Weights by layer and then by their own short name: {"Conv": {"kernel": array}}.
+# Weights by layer and then by their short name: {"Conv": {"kernel": array}}.
 _Weights = Mapping[str, Mapping[str, np.ndarray]]
 # Keras's MobileNetV3 with ImageNet's top, by the network's name: file and MD5.
 _IMAGENET = {
@@ -32,25 +32,25 @@ _IMAGENET = {
 _IMAGENET_ORIGIN = (
     "https://storage.googleapis.com/tensorflow/keras-applications/mobilenet_v3/"
 )
-# A message names so many layers that do not fit.
+# Number of layers that do not fit in a message.
 _MAX_NAMED = 3
-# MoCo's two dense layers behind the encoder, each with a kernel and a bias.
+# MoCo's two dense layers after the encoder, each with a kernel and a bias.
 _NUM_HEAD_ARRAYS = 4
 
 
 class PartialFitError(InvalidInputError):
-    """A file that fits a smaller share of a model than was asked for."""
+    """A file that fits a smaller share of a model than required."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What `load_pretrained` did.
+    """The report of `load_pretrained`.
 
     Attributes:
         path: The file.
-        loaded: The layers whose weights now are those of the file.
+        loaded: The layers that have the file's weights.
         not_loaded: Why each of the other layers kept its weights.
-        unused: The layers of the file that the model has not, such as the classifier.
+        unused: The layers of the file that the model lacks, such as the classifier.
         num_loaded: The number of parameters (scalars) loaded.
         num_parameters: The number of parameters of the model.
     """
@@ -63,7 +63,7 @@ class LoadReport:
     num_parameters: int
 
     def __str__(self) -> str:
-        """One paragraph for people."""
+        """Returns the report as one paragraph."""
         num_layers = len(self.loaded) + len(self.not_loaded)
         sentences = [
             f"{self.path}: loaded {len(self.loaded)} of {num_layers} layers, "
@@ -78,7 +78,7 @@ class LoadReport:
 
 
 def imagenet_file(network: str) -> pathlib.Path | None:
-    """Returns where Keras's ImageNet weights of a network are kept, there or not.
+    """Returns the path of Keras's ImageNet weights of a network, existing or not.
 
     Args:
         network: Its name in `FEATURE_EXTRACTORS`.
@@ -92,10 +92,10 @@ def imagenet_file(network: str) -> pathlib.Path | None:
 
 
 def fetch_imagenet(network: str) -> pathlib.Path:
-    """Returns the file of `imagenet_file`, downloaded if it is not there yet.
+    """Returns the file of `imagenet_file`, downloaded if it is missing.
 
     Raises:
-        InvalidInputError: If the network has no such weights, or they cannot be had.
+        InvalidInputError: If the network has no such weights, or the download fails.
     """
     path = imagenet_file(network)
     if path is None:
@@ -115,7 +115,7 @@ def fetch_imagenet(network: str) -> pathlib.Path:
                 cache_subdir="models",
                 cache_dir=str(path.parents[1]),
             )
-    # What it raises without a network is not documented.
+    # Keras's errors without a network are not documented.
     except Exception as error:
         raise InvalidInputError(
             f"imagenet: {name} cannot be downloaded. Put the file from {origin} (MD5 "
@@ -130,35 +130,35 @@ def load_pretrained(
     """Copies weights from a file into a model.
 
     A Keras file fills the layers of the same names: a layer is loaded if the file has
-    all of its weights in the same shapes, and keeps what it had otherwise. An .npz file
-    of this project fills all weights by the order of its arrays: phi_000, phi_001, ...
-    of a run's result, or the query encoder of moco.npz without its head.
+    all of its weights in the same shapes, and is unchanged otherwise. An .npz file of
+    this project fills all weights by the order of its arrays: phi_000, phi_001, ... of
+    a run's result, or the query encoder of moco.npz without its head.
 
-    Of a BatchNorm, `mobilenet_v3` takes gamma and beta for its GroupNorm: the scale and
-    the offset of a normalised channel, on which the kernels after it were trained. The
+    `mobilenet_v3` uses a BatchNorm's gamma and beta for its GroupNorm: the scale and
+    the offset of a normalised channel, on which the following kernels were trained. The
     statistics are a group's and not a channel's, so expect lower accuracy than the
     file's until phi is trained.
 
     Args:
         model: The model, built eagerly. Its weights are changed in place.
         path: A Keras HDF5 file (`model.save_weights("x.h5")` or `model.save("x.h5")`),
-            a SavedModel folder, whose weights are read and nothing else; or a `.keras`
-            file, which Keras loads as a model in its safe mode. Those of `save_encoder`
-            will do, but for TFLite. Or an .npz file, as above.
-        min_share: The least share of the model's parameters that a Keras file must
-            load, in [0, 1]. A new embedding layer (d = 64) leaves 0.96 to 0.98 of a
-            MobileNetV3; an ImageNet file without its top lacks Conv_2 too, which leaves
-            0.59 to 0.69; a file for another alpha or size hardly anything.
+            a SavedModel folder, of which only weights are read; or a `.keras` file,
+            which Keras loads as a model in its safe mode. Files of `save_encoder` are
+            accepted, except TFLite. Or an .npz file, as above.
+        min_share: The smallest share of the model's parameters that a Keras file must
+            load, in [0, 1]. With a new embedding layer (d = 64) it is 0.96 to 0.98 of a
+            MobileNetV3; an ImageNet file without its top also lacks Conv_2, so 0.59 to
+            0.69; a file for another alpha or size gives hardly any.
 
     Returns:
-        What was loaded and what was not.
+        The report of loaded layers and others.
 
     Raises:
         InvalidInputError: If the file is missing, cannot be read, does not fit, or has
-            values that are not finite. The model is then as it was.
+            values that are not finite. The model is then unchanged.
         PartialFitError: If less than `min_share` of the model would be loaded. The
-            model is then as it was.
-        ValueError: If called inside a graph, which would change no weight.
+            model is then unchanged.
+        ValueError: If called inside a graph, which would not change weights.
     """
     if not tf.executing_eagerly():
         raise ValueError("load_pretrained must be called eagerly, not inside a graph.")
@@ -223,7 +223,7 @@ def _assign(
     path: str | os.PathLike,
     found: Mapping[str, list[tuple[tf.Variable, np.ndarray]]],
 ) -> None:
-    """Gives variables, by their layer or array, their values."""
+    """Assigns values to variables, by their layer or array."""
     for name, pairs in found.items():
         if not all(np.isfinite(value).all() for _, value in pairs):
             raise InvalidInputError(f"{path}: {name} has values that are not finite.")
@@ -237,12 +237,12 @@ def _load_arrays(model: tf.keras.Model, path: str | os.PathLike) -> LoadReport:
     try:
         with np.load(path) as file:
             arrays = {name: np.float32(file[name]) for name in file.files}
-    # What NumPy raises for damaged files is not documented.
+    # NumPy's errors for damaged files are not documented.
     except Exception as error:
         raise _unreadable(path, "an .npz file of arrays", error) from error
     kind, variables, unused = "phi", model.trainable_variables, ("W",)
     count = _num_arrays(arrays, "phi")
-    if not count:  # Of MoCo's encoder all variables are there.
+    if not count:  # MoCo's encoder has all variables.
         kind, variables = "query", model.variables
         unused = ("projection head", "key encoder", "queue")
         count = _num_arrays(arrays, "query") - _NUM_HEAD_ARRAYS
@@ -279,11 +279,11 @@ def _num_arrays(arrays: Mapping[str, np.ndarray], kind: str) -> int:
 
 
 def _read(path: str | os.PathLike) -> _Weights:
-    """Reads the weights of the layers that have any."""
+    """Reads the weights of the layers that have some."""
     try:
-        # A folder (SavedModel) or a zip file (.keras) is no HDF5 file.
+        # A folder (SavedModel) or a zip file (.keras), not an HDF5 file.
         weights = _read_hdf5(path) if h5py.is_hdf5(path) else _read_model(path)
-    # What Keras and h5py raise for damaged files is not documented.
+    # The errors of Keras and h5py for damaged files are not documented.
     except Exception as error:
         what = "Keras weights (HDF5, SavedModel or .keras)"
         raise _unreadable(path, what, error) from error
@@ -301,7 +301,7 @@ def _read_hdf5(path: str | os.PathLike) -> _Weights:
     # Keras's `load_weights(by_name=True, skip_mismatch=True)` would skip BatchNorms,
     # since they have four weights, and GroupNorms two.
     with h5py.File(path, "r") as file:
-        # `model.save` puts the weights into a group, beside the architecture.
+        # `model.save` writes the weights in a group, beside the architecture.
         root = file.get("model_weights", file)
         return {
             layer: {
@@ -318,7 +318,7 @@ def _names(group: h5py.Group, attribute: str) -> list[str]:
 
 
 def _read_model(path: str | os.PathLike) -> _Weights:
-    """Reads a SavedModel or a .keras file without running any Python code of it."""
+    """Reads a SavedModel or a .keras file without running its Python code."""
     weights = collections.defaultdict(dict)
     if os.path.isdir(path):
         # Keras would build the layers again, and run the code of a Lambda.
@@ -334,7 +334,7 @@ def _read_model(path: str | os.PathLike) -> _Weights:
 
 
 def _flat_layers(model: tf.keras.Model) -> Iterator[tf.keras.layers.Layer]:
-    """Yields the layers of a model and of those within it: phi is one in an encoder."""
+    """Yields the layers of a model and of nested models, such as phi in an encoder."""
     for layer in model.layers:
         if hasattr(layer, "layers"):
             yield from _flat_layers(layer)
@@ -348,7 +348,7 @@ def _short_name(weight_name: str) -> str:
 
 
 def _first_misfits(not_loaded: Mapping[str, str]) -> str:
-    """Says of the first layers why they do not fit."""
+    """Describes why the first layers do not fit."""
     misfits = [f"{name} ({why})" for name, why in not_loaded.items()]
     if (more := len(misfits) - _MAX_NAMED) > 0:
         misfits[_MAX_NAMED:] = [f"and {more} more"]

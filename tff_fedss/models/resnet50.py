@@ -1,8 +1,8 @@
-"""ResNet-50, the encoder of MoCo, and the head behind it in training.
+"""ResNet-50, the encoder of MoCo, and its projection head in training.
 
 He et al., "Deep Residual Learning for Image Recognition" (2016), Table 1, in the
-variant that torchvision and MoCo use: where a block halves the image, its 3x3
-convolution does.
+variant of torchvision and MoCo: in a block that halves the image, the 3x3 convolution
+has the stride.
 """
 
 import functools
@@ -47,7 +47,7 @@ def resnet50(
         image_shape: (height, width, channels), of at least 32 pixels.
         normalization: "batch", as in the paper; "split": with the statistics of 8 equal
             parts of a batch, see `SplitBatchNormalization`; or "group": GroupNorm with
-            32 groups (Wu and He, 2018), which knows nothing of the other images of a
+            32 groups (Wu and He, 2018), which does not depend on the other images of a
             batch.
         seed: Seed of the initial weights: same seed, same weights.
 
@@ -58,7 +58,7 @@ def resnet50(
     layers = Layers(
         seed,
         normalization=_NORMALIZATIONS[normalization],
-        # He et al., "Delving Deep into Rectifiers", by the outputs.
+        # He et al., "Delving Deep into Rectifiers", by the number of outputs.
         conv_initializer=functools.partial(
             tf.keras.initializers.VarianceScaling, 2.0, "fan_out", "untruncated_normal"
         ),
@@ -88,13 +88,14 @@ def _bottleneck(layers: Layers, x: tf.Tensor, width: int, strides: int) -> tf.Te
 def with_projection_head(
     backbone: tf.keras.Model, embedding_dim: int = 128, seed: int = 0
 ) -> tf.keras.Model:
-    """Puts MoCo v2's two-layer head behind a backbone.
+    """Adds MoCo v2's two-layer head to a backbone.
 
-    As wide as the features, ReLU, then the embedding (Chen et al., 2020, section 3).
+    The layers are as wide as the features, ReLU, then the embedding (Chen et al., 2020,
+    section 3).
 
     Args:
-        backbone: From images to float32[examples, features].
-        embedding_dim: Dimension of what queries and keys are compared in; 128 in MoCo.
+        backbone: A model from images to float32[examples, features].
+        embedding_dim: Dimension of queries and keys; 128 in MoCo.
         seed: Seed of the initial weights of the head: same seed, same weights.
 
     Returns:

@@ -1,29 +1,29 @@
-"""Epsilon of user-level differential privacy, for the cohorts that are really drawn.
+"""Epsilon of user-level differential privacy for the cohorts that are actually drawn.
 
-The mechanism is that of `algorithms.user_level_dp`: per round one sum of vectors of
-norm at most C, one of each client of the cohort, with noise of z C on it or in a tree.
-What has (epsilon, delta)-differential privacy is all models that leave the server,
-together. The events are those of dp-accounting; how they come about is here:
+The mechanism is `algorithms.user_level_dp`: per round a sum of vectors of norm at most
+C, one of each client of the cohort, with noise of z C on it or in a tree. All models
+that leave the server together have (epsilon, delta)-differential privacy. dp-accounting
+computes the events; this module chooses them:
 
-- `PoissonSampling`: every client takes part in a round by a coin of its own.
-  Neighbours: a client is added or removed. The sum then changes by at most C: z is the
-  noise multiplier (Abadi et al., CCS 2016). Both the Renyi divergences (Mironov,
-  Talwar, Zhang, 2019) and the distribution of the privacy loss (PLD; Koskela et al.,
-  AISTATS 2020; Doroshenko et al., PETS 2022) bound epsilon; the second is closer.
+- `PoissonSampling`: every client takes part in a round independently. Neighbours: a
+  client is added or removed. The sum then changes by at most C: z is the noise
+  multiplier (Abadi et al., CCS 2016). Both the Renyi divergences (Mironov, Talwar,
+  Zhang, 2019) and the distribution of the privacy loss (PLD; Koskela et al., AISTATS
+  2020; Doroshenko et al., PETS 2022) bound epsilon; the second is closer.
 - `FixedSizeSampling`: K clients, uniform without replacement. Neighbours: a client is
   replaced by another, since the cohort has K either way. The sum then changes by up to
   2 C, and the noise multiplier is z / 2 (Wang, Balle, Kasiviswanathan, AISTATS 2019,
-  Theorem 27), which the library leaves to who calls it. Poisson's epsilon must not be
-  claimed here.
-- `TreeAggregation`: nothing random is relied on, the schedule of cohorts may be public.
+  Theorem 27), which the library leaves to the caller. Poisson's epsilon does not hold
+  here.
+- `TreeAggregation`: needs no randomness; the schedule of cohorts may be public.
   Neighbours: a client's updates are zero in all rounds (Kairouz et al., ICML 2021,
   Definition 1.1). A client with c rounds below a node changes it by up to c C (their
-  Appendix D.2), so that the tree is one Gaussian mechanism of multiplier
-  z / sqrt(max_k sum_nodes c^2). Here c is counted in the schedule that is run.
+  Appendix D.2), so that the tree is one Gaussian mechanism of multiplier z / sqrt(max_k
+  sum_nodes c^2). Here c is counted in the actual schedule.
 
-The first two hold while the draws of the cohorts are secret, all three while the noise
-is. In a simulation both follow from `seed`, so that the numbers are those of the same
-program with secret draws. Noise in floating point is taken for Gaussian noise.
+The first two need secret draws of the cohorts, all three secret noise. In a simulation
+`seed` decides both, so the numbers hold for the same program with secret draws. Noise
+in floating point is treated as Gaussian.
 """
 
 import abc
@@ -43,18 +43,18 @@ from dp_accounting.pld import (
 from tff_fedss import errors
 
 _Relation = dp_accounting.NeighboringRelation
-# Of privacy losses, in nats: epsilon is at most some thousandths too large.
+# Grid of privacy losses, in nats: epsilon is at most some thousandths too large.
 _GRID = 1e-3
-# Above that the grid takes gigabytes, and epsilon says nothing.
+# Above this the grid takes gigabytes, and epsilon is meaningless.
 _MOST_BY_PLD = 100.0
 
 
 class Accountant(abc.ABC):
-    """Knows the epsilon of a run after each round.
+    """The accountant of a run's epsilon after each round.
 
     Attributes:
         delta: The probability with which epsilon may fail.
-        relation: What neighbouring data sets differ in, in words.
+        relation: The difference of neighbouring data sets, in words.
     """
 
     relation: str
@@ -63,8 +63,8 @@ class Accountant(abc.ABC):
         """Sets the noise and delta.
 
         Args:
-            noise_multiplier: z, at least 0; of all that a round reveals, as
-                `user_level_dp.PrivateMeanFactory` takes it.
+            noise_multiplier: z, at least 0, of all that a round reveals, as in
+                `user_level_dp.PrivateMeanFactory`.
             delta: In (0, 1).
 
         Raises:
@@ -79,12 +79,12 @@ class Accountant(abc.ABC):
     def epsilon(self, num_rounds: int) -> float:
         """Returns epsilon at `delta` of the models after rounds 1 to `num_rounds`.
 
-        Infinite where there is no noise, 0.0 after no round.
+        Infinite without noise, 0.0 after no round.
         """
         return min(self.bounds(num_rounds).values())
 
     def bounds(self, num_rounds: int) -> dict[str, float]:
-        """Returns what each known way of accounting says; `epsilon` is the least."""
+        """Returns the bound of each accounting method; `epsilon` is the smallest."""
         if not num_rounds:
             return {"none": 0.0}
         if not self._noise_multiplier:
@@ -93,11 +93,11 @@ class Accountant(abc.ABC):
 
     @abc.abstractmethod
     def _bounds(self, num_rounds: int) -> dict[str, float]:
-        """Does what `bounds` does, where there are a round and noise."""
+        """Computes `bounds` for at least a round, with noise."""
 
 
 class _SampledGaussian(Accountant):
-    """Rounds alike, each a Gaussian mechanism on a random cohort."""
+    """Equal rounds, each a Gaussian mechanism on a random cohort."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class _SampledGaussian(Accountant):
 
     @functools.cached_property
     def _one_round(self) -> rdp.RdpAccountant:
-        """Renyi divergences of one round: those of more rounds are multiples."""
+        """Renyi divergences of one round; those of more rounds are multiples."""
         return self._compose()
 
     @abc.abstractmethod
@@ -138,7 +138,7 @@ class _SampledGaussian(Accountant):
 
 
 class PoissonSampling(_SampledGaussian):
-    """Each client takes part with probability K / N, whoever else does."""
+    """Sampling of each client independently with probability K / N."""
 
     relation = "a client is added or removed"
 
@@ -155,7 +155,7 @@ class PoissonSampling(_SampledGaussian):
 
     @functools.cached_property
     def _loss(self) -> privacy_loss_distribution.PrivacyLossDistribution:
-        """The distribution of one round's privacy loss, rounded up to a grid."""
+        """Returns the distribution of a round's privacy loss, rounded up to a grid."""
         return privacy_loss_distribution.from_gaussian_mechanism(
             self._noise_multiplier,
             value_discretization_interval=_GRID / max(1.0, self._noise_multiplier),
@@ -171,17 +171,18 @@ class PoissonSampling(_SampledGaussian):
 
 
 class FixedSizeSampling(_SampledGaussian):
-    """K of the N clients, uniform without replacement.
+    """Sampling of K of the N clients, uniform without replacement.
 
-    Where what is known of such sampling is worse than what holds without any (little
-    noise, many rounds), epsilon is that of a client who takes part in all rounds.
+    If the known bound for such sampling is worse than the one without (little noise,
+    many rounds), epsilon is that of a client who takes part in all rounds.
     """
 
     relation = "a client is replaced by another"
 
     def _compose(self) -> rdp.RdpAccountant:
         accountant = rdp.RdpAccountant(neighboring_relation=_Relation.REPLACE_ONE)
-        # A client's vector becomes another's, both of norm C: the sum moves by 2 C.
+        # A client's vector is replaced by another, both of norm C: the sum moves by up
+        # to 2 C.
         event = dp_accounting.GaussianDpEvent(self._noise_multiplier / 2)
         return accountant.compose(
             dp_accounting.SampledWithoutReplacementDpEvent(
@@ -198,7 +199,7 @@ class FixedSizeSampling(_SampledGaussian):
 
 
 class TreeAggregation(Accountant):
-    """DP-FTRL with the cohorts that a run draws, whatever they are."""
+    """DP-FTRL with any schedule of cohorts."""
 
     relation = "a client's updates are zero"
 
@@ -214,8 +215,8 @@ class TreeAggregation(Accountant):
         Args:
             noise_multiplier: See `Accountant`; of a node.
             delta: See `Accountant`.
-            cohort_fn: From a round, counted from 1, to the ids of its clients.
-            restart_every: The number of rounds of a tree; None: any.
+            cohort_fn: Maps a round, counted from 1, to the ids of its clients.
+            restart_every: The number of rounds of a tree; None: unlimited.
 
         Raises:
             ValueError: If one is out of range.
@@ -227,8 +228,8 @@ class TreeAggregation(Accountant):
 
     def _start_over(self) -> None:
         self._num_rounds = 0
-        # The nodes that are not yet below another whole one, the large ones first:
-        # their height, and how often each client took part.
+        # The complete nodes that are not yet below another, the large ones first: their
+        # height, and each client's number of participations.
         self._open: list[tuple[int, collections.Counter[str]]] = []
         self._squares: collections.Counter[str] = collections.Counter()
 
@@ -236,7 +237,7 @@ class TreeAggregation(Accountant):
         """Returns how far a client can move all nodes, as one vector, in clips.
 
         Args:
-            num_rounds: T. Only nodes whose rounds are all done have been released.
+            num_rounds: T. Only nodes with all rounds completed have been released.
 
         Returns:
             sqrt(max_k sum_nodes c_k^2).
@@ -248,7 +249,7 @@ class TreeAggregation(Accountant):
         return math.sqrt(max(self._squares.values(), default=0))
 
     def _add(self, cohort: Sequence[str]) -> None:
-        """Adds a round to the tree, and the nodes that are complete with it."""
+        """Adds a round to the tree, and the nodes that it completes."""
         every = self._restart_every
         if every is not None and self._num_rounds % every == 0:
             self._open = []
@@ -277,7 +278,7 @@ def epsilon_of_gaussian(noise_multiplier: float, delta: float) -> float:
     """Returns the exact epsilon of one Gaussian mechanism (Balle and Wang, 2018).
 
     Args:
-        noise_multiplier: The standard deviation by the sensitivity; positive.
+        noise_multiplier: The standard deviation over the sensitivity; positive.
         delta: In (0, 1).
     """
     loss = privacy_loss_mechanism.GaussianPrivacyLoss(noise_multiplier)

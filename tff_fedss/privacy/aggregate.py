@@ -1,8 +1,8 @@
-"""What the sum over a cohort tells, where secure aggregation hides single updates.
+"""Attacks on the sum over a cohort, if secure aggregation hides single updates.
 
-A row to which one client alone has contributed is that client's row, sum or not. And a
-client that takes part in several rounds is in several sums, each time among others:
-what all of those have in common is its own, as in the testing of pooled samples.
+A row with a single contributor is that client's row, summed or not. And a client that
+takes part in several rounds is in several sums, each time with other clients: what the
+sums have in common is its own, as in the testing of pooled samples.
 """
 
 import numpy as np
@@ -18,10 +18,10 @@ def undo_momentum(
     learning_rate: float = 1.0,
     momentum: float = 0.9,
 ) -> np.ndarray:
-    """Returns a round's mean delta from three models in a row, as they are published.
+    """Returns a round's mean delta from three consecutive published models.
 
     The step is alpha v_t with v_t = mu v_(t-1) + delta_t, so that momentum hides
-    nothing, from the server or from anyone who gets the models.
+    nothing from the server or anyone who gets the models.
 
     Args:
         before: The model a round earlier; `now` itself in the first round.
@@ -41,7 +41,7 @@ def num_contributors(asked: np.ndarray) -> np.ndarray:
     """Returns how many clients of a cohort contribute to each row.
 
     Args:
-        asked: bool[K, n], what each client has asked for.
+        asked: bool[K, n], the classes that each client asked for.
 
     Returns:
         int[n].
@@ -50,9 +50,9 @@ def num_contributors(asked: np.ndarray) -> np.ndarray:
 
 
 def lone_share(num_classes: int, request_size: int, cohort_size: int) -> float:
-    """Returns the chance that nobody else contributes to a row that a client asks for.
+    """Returns the probability that no other client contributes to a client's row.
 
-    Where requests are uniform sets of classes: (1 - |S_k| / n)^(K - 1).
+    For requests that are uniform sets of classes: (1 - |S_k| / n)^(K - 1).
 
     Args:
         num_classes: n.
@@ -63,20 +63,20 @@ def lone_share(num_classes: int, request_size: int, cohort_size: int) -> float:
 
 
 def assigned(row_scores: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Scores of one client, from the sum's rows and the client's own request.
+    """Scores one client's classes by the sum's rows and the client's own request.
 
     Args:
-        row_scores: float[n], of the sum's rows, by an attack of `update`.
-        asked: bool[n], what the client has asked for.
+        row_scores: float[n], scores of the sum's rows, by an attack of `update`.
+        asked: bool[n], the classes that the client asked for.
 
     Returns:
-        float64[n], minus infinity where it has not asked.
+        float64[n], minus infinity for other classes.
     """
     return np.where(asked, row_scores, -np.inf)
 
 
 def in_all_sums(present: np.ndarray, took_part: np.ndarray) -> np.ndarray:
-    """Claims the rows that are there whenever the client is: requests are not needed.
+    """Claims the rows that are present whenever the client is; needs no requests.
 
     Args:
         present: bool[rounds, n], the rows of each sum that are not zero.
@@ -93,12 +93,12 @@ def traced(
 ) -> np.ndarray:
     """Scores every client's classes from sums alone, over many rounds.
 
-    A ridge regression of each row's score on who took part: the coefficient of a client
-    is what its presence adds to the score, whoever else was there.
+    It is a ridge regression of each row's score on participation: a client's
+    coefficient is the effect of its presence on the score.
 
     Args:
-        row_scores: float[rounds, n], of each sum's rows, finite: the lowest where the
-            sum has no such row.
+        row_scores: float[rounds, n], finite scores of each sum's rows: the lowest for
+            missing rows.
         cohorts: bool[rounds, clients], who took part.
         ridge: The weight of the squared coefficients.
 
@@ -110,12 +110,13 @@ def traced(
     scores = np.asarray(row_scores, np.float64)
     scores = scores - scores.mean(0)
     rounds = len(design)
-    # In the space of the rounds, of which there are fewer than clients, mostly.
+    # In the space of the rounds, which mostly are fewer than the clients.
     kernel = design @ design.T + ridge * np.eye(rounds)
     return design.T @ np.linalg.solve(kernel, scores)
 
 
-# Variances that `traced_through_noise` tries, of a client's effect on a score being 1.
+# Variances that `traced_through_noise` tries; that of a client's effect on a score is
+# 1.
 _OTHER_VARIANCES = 10.0 ** np.arange(-2, 4)
 _NOISE_VARIANCES = (0.0, *10.0 ** np.arange(-2, 5))
 
@@ -123,19 +124,18 @@ _NOISE_VARIANCES = (0.0, *10.0 ** np.arange(-2, 5))
 def traced_through_noise(
     row_scores: np.ndarray, cohorts: np.ndarray, noise_covariance: np.ndarray
 ) -> np.ndarray:
-    """Traces as `traced`, knowing how the noise of one round goes with another's.
+    """Traces as `traced`, with the known covariance of the noise of the rounds.
 
-    Noise that a server adds (differential privacy) has a covariance over the rounds
-    that is public, up to its size; that of a tree (DP-FTRL) is large in the difference
-    of two rounds and small in sums over many. This is the posterior mean of the
-    clients' effects, all of one variance, under that noise and one that is independent
-    from round to round. The two variances are those that make the scores likeliest: the
-    attack needs no truth.
+    The covariance over the rounds of a server's noise (differential privacy) is public,
+    up to its scale; a tree's noise (DP-FTRL) is large in the difference of two rounds
+    and small in sums over many. This is the posterior mean of the clients' effects, all
+    of one variance, under that noise and independent noise in each round. The two
+    variances maximize the likelihood of the scores: the attack needs no truth.
 
     Args:
         row_scores: float[rounds, n], linear in the sums, as those of `update.push`.
         cohorts: bool[rounds, clients], who took part.
-        noise_covariance: float[rounds, rounds], of the noise of each number.
+        noise_covariance: float[rounds, rounds], of each coordinate's noise.
 
     Returns:
         float64[clients, n].
@@ -143,7 +143,7 @@ def traced_through_noise(
     rounds = len(cohorts)
     if rounds == 1:
         return np.zeros((cohorts.shape[1], row_scores.shape[1]))
-    # An orthonormal basis of what has mean 0 over the rounds.
+    # An orthonormal basis of the vectors with mean 0 over the rounds.
     ones = np.full((rounds, 1), 1 / np.sqrt(rounds))
     basis = np.linalg.svd(np.eye(rounds) - ones @ ones.T)[0][:, : rounds - 1]
     design = basis.T @ np.asarray(cohorts, np.float64)

@@ -1,10 +1,9 @@
-"""The intersection attack: what a client's requests reveal, round after round.
+"""The intersection attack: what a client's requests reveal over the rounds.
 
-P_k stays. Whatever else stands in a request and is drawn again in the next one drops
-out of the intersection. How much a request tells of a class follows from the
-probabilities with which a class of P_k and another class get into it, so that one
-likelihood ratio is the best attack on every way of asking (Neyman and Pearson):
-`RequestModel` has them.
+P_k stays in the intersection of all requests; classes that are drawn anew drop out. The
+information in a request depends on the probabilities with which a class of P_k and
+another class are requested (`RequestModel`), so a likelihood ratio is the best attack
+on every kind of request (Neyman and Pearson).
 """
 
 import math
@@ -15,13 +14,13 @@ from scipy import stats
 
 
 class RequestModel(NamedTuple):
-    """With which probabilities classes get into a request; known to the server.
+    """The probabilities that classes are requested, which the server knows.
 
     Attributes:
         positive: p, of a class of P_k.
         other: q, of another class.
-        is_permanent: Whether this is drawn once for each client and class, for all
-            rounds; else drawn again in each.
+        is_permanent: Whether each client's draws are the same in all rounds, not fresh
+            in each.
     """
 
     positive: float
@@ -30,7 +29,7 @@ class RequestModel(NamedTuple):
 
 
 def fresh(num_classes: int, num_positives: int, num_negatives: int) -> RequestModel:
-    """The paper's: all of P_k, and m of the others, drawn again in each round.
+    """The paper's requests: all of P_k, and m of the others, drawn anew in each round.
 
     Args:
         num_classes: n.
@@ -41,13 +40,13 @@ def fresh(num_classes: int, num_positives: int, num_negatives: int) -> RequestMo
 
 
 def memoised(num_classes: int, num_positives: int, num_negatives: int) -> RequestModel:
-    """As `fresh`, but drawn once: permanent decoys, such as a pool of m classes."""
+    """Requests like `fresh`, drawn once: permanent decoys, such as m of a pool."""
     model = fresh(num_classes, num_positives, num_negatives)
     return model._replace(is_permanent=True)
 
 
 def randomized_response(positive: float, other: float) -> RequestModel:
-    """Permanent randomized response: no single request tells more than epsilon.
+    """Requests by permanent randomized response: none reveals more than epsilon.
 
     Args:
         positive: p.
@@ -57,13 +56,13 @@ def randomized_response(positive: float, other: float) -> RequestModel:
 
 
 def among_others(model: RequestModel, share: float) -> RequestModel:
-    """Where the server sees the union of a client's request with other clients'.
+    """Unions of a client's request with other clients', seen by the server.
 
-    Taken as drawn again each time: the others change with the cohort.
+    They are treated as drawn anew each time, since the others change with the cohort.
 
     Args:
-        model: How the client asks.
-        share: The chance that another client of the cohort asks for a class.
+        model: The model of the client's own request.
+        share: The probability that another client of the cohort asks for a class.
     """
     return RequestModel(
         *(1 - (1 - own) * (1 - share) for own in (model.positive, model.other))
@@ -87,20 +86,19 @@ def log_likelihood_ratio(asked: np.ndarray, model: RequestModel) -> np.ndarray:
 
     Args:
         asked: bool[participations, n].
-        model: How the client asks.
+        model: The model of the requests.
 
     Returns:
-        float64[n]; minus infinity rules a class out. What is above zero speaks for the
-        class.
+        float64[n]; minus infinity excludes a class. Values above zero favour the class.
 
     Raises:
-        ValueError: If the draw is said to be permanent, but requests differ.
+        ValueError: If the model is permanent, but requests differ.
     """
     asked = np.asarray(asked, bool)
     if model.is_permanent:
         if not (asked == asked[:1]).all():
             raise ValueError("The requests differ, so that they are not permanent.")
-        # The same answer again says nothing new.
+        # A repeated answer has no new information.
         asked = asked[:1]
     p, q = model.positive, model.other
     times = np.count_nonzero(asked, axis=0)
@@ -110,10 +108,10 @@ def log_likelihood_ratio(asked: np.ndarray, model: RequestModel) -> np.ndarray:
 
 
 def epsilon(model: RequestModel) -> float:
-    """Returns how much a request can tell of a class at most, as local privacy does.
+    """Returns the epsilon of a request in the sense of local differential privacy.
 
-    The largest log ratio of the probabilities of an answer, asked for or not, over
-    whether the class is in P_k; infinite where all of P_k is asked for.
+    It is the largest log ratio of the probabilities of an answer, requested or not,
+    with the class in P_k and not in it; infinite if all of P_k is always requested.
     """
     p, q = model.positive, model.other
     return max(abs(_log_ratio(p, q)), abs(_log_ratio(1 - p, 1 - q)))
@@ -123,7 +121,7 @@ def epsilon(model: RequestModel) -> float:
 
 
 def survivors(num_others: int, num_negatives: int, participations: int) -> np.ndarray:
-    """Returns how many negatives are in each of t fresh requests: its distribution.
+    """Returns the distribution of the number of negatives common to t fresh requests.
 
     X_1 = m, and X_(t+1) given X_t is hypergeometric: of m draws from n - |P_k| classes,
     those that hit the X_t.
@@ -156,7 +154,7 @@ def survivors(num_others: int, num_negatives: int, participations: int) -> np.nd
     step = np.exp(
         log_choose(now, then) + log_choose(num_others - now, m - then) - total
     )
-    # Logarithms of large factorials round; rows are distributions all the same.
+    # Normalized, since logarithms of large factorials are rounded.
     step /= step.sum(1, keepdims=True)
     for _ in range(participations - 1):
         chance = chance @ step
@@ -164,7 +162,7 @@ def survivors(num_others: int, num_negatives: int, participations: int) -> np.nd
 
 
 class Expected(NamedTuple):
-    """What the intersection of fresh requests, or of unions, is expected to give.
+    """The expected success of the intersection of fresh requests or of unions.
 
     Attributes:
         precision: The mean of |P_k| / |intersection|.
@@ -181,7 +179,7 @@ class Expected(NamedTuple):
 def expected(
     num_classes: int, num_positives: int, num_negatives: int, participations: int
 ) -> Expected:
-    """Computes the success against fresh requests exactly, without a simulation.
+    """Computes the exact success against fresh requests, without simulation.
 
     Args:
         num_classes: n.
@@ -200,21 +198,21 @@ def expected_of_unions(
     cohort_size: int,
     participations: int,
 ) -> Expected:
-    """Computes the success where the server sees the unions of a client's cohorts.
+    """Computes the success if the server sees the unions of a client's cohorts.
 
-    Another class than the client's is in such a union with
+    A class that is not the client's is in such a union with probability
 
         u = 1 - (1 - m / (n - |P_k|)) (1 - (|P_k| + m) / n)^(K - 1)
 
     if the requests of the others are uniform sets of |P_k| + m classes, and in all of t
-    with u^t; classes are taken as independent, which is close where n is large.
+    with u^t; classes are treated as independent, an approximation for large n.
 
     Args:
         num_classes: n.
         num_positives: |P_k|, of all clients.
-        num_negatives: m, drawn again each time.
+        num_negatives: m, drawn anew each time.
         cohort_size: K.
-        participations: t, at least 1; who takes part is known.
+        participations: t, at least 1; participation is known.
     """
     others = num_classes - num_positives
     share = (num_positives + num_negatives) / num_classes
@@ -225,7 +223,7 @@ def expected_of_unions(
 
 
 def _expected(num_positives: int, chance: np.ndarray) -> Expected:
-    """Of the probabilities of 0, 1, 2, ... other classes in the intersection."""
+    """Returns the expectations from the probabilities of 0, 1, 2, ... other classes."""
     sizes = num_positives + np.arange(len(chance))
     return Expected(
         precision=float(chance @ (num_positives / sizes)),

@@ -1,8 +1,8 @@
-"""What the update of the feature extractor alone tells, without any row of W.
+"""Attacks on the update of the feature extractor alone, without rows of W.
 
 The gradient of an example's features is a combination of rows of W: towards its own
-class, away from the others of the class set. What the last layer of phi accumulates are
-these gradients, so that the server, which knows W, can look for its rows in them.
+class, away from the others of the class set. The last layer of phi accumulates these
+gradients, so that the server, which knows W, can look for its rows in them.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ def by_bias(bias_delta: np.ndarray, classifier: np.ndarray) -> np.ndarray:
     """Scores a class by how far the last bias moved towards its row.
 
     Args:
-        bias_delta: float[d], the delta of the bias of phi's last layer, to which all
-            examples have added their gradients.
+        bias_delta: float[d], the delta of the bias of phi's last layer, a sum of the
+            gradients of all examples.
         classifier: float[n, d], W.
 
     Returns:
@@ -27,9 +27,9 @@ def by_bias(bias_delta: np.ndarray, classifier: np.ndarray) -> np.ndarray:
 def by_kernel(kernel_delta: np.ndarray, classifier: np.ndarray) -> np.ndarray:
     """Scores a class by how much of the last layer moved towards its row.
 
-    The examples of a class have inputs of the last layer in common, which are not
-    negative after a ReLU: what they add to its weights is in a few of its inputs, and
-    there it is not lost among the others' as in the bias.
+    The examples of a class share active inputs of the last layer, not negative after a
+    ReLU: they change the weights of a few inputs, where their effect is not lost among
+    others as in the bias.
 
     Args:
         kernel_delta: float[inputs, d], the delta of the weights of phi's last layer.
@@ -48,19 +48,19 @@ def by_inputs(
     inputs: np.ndarray,
     labels: np.ndarray,
 ) -> np.ndarray:
-    """Scores a class by what moved towards its row, where its own inputs are.
+    """Scores a class by how much its own inputs' weights moved towards its row.
 
-    For a server that has images of the classes: their inputs to the last layer say in
-    which of its weights the examples of a class leave their gradient.
+    It is for a server with images of the classes: their inputs to the last layer show
+    in which weights the examples of a class leave their gradient.
 
     Args:
         kernel_delta: float[inputs, d], the delta of the weights of phi's last layer.
         classifier: float[n, d], W.
-        inputs: float[images, inputs], what the images give to the last layer.
+        inputs: float[images, inputs], the images' inputs to the last layer.
         labels: int[images].
 
     Returns:
-        float64[n]; 0, the score of an unknown class, where there is no image.
+        float64[n]; 0, the score of an unknown class, without an image.
     """
     num_classes = len(classifier)
     inputs = np.asarray(inputs, np.float64)

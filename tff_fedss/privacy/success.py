@@ -1,4 +1,4 @@
-"""How right an attack is about P_k: of its scores, and of what it claims."""
+"""The success of an attack on P_k: of its scores, and of its claims."""
 
 from typing import NamedTuple
 
@@ -6,18 +6,17 @@ import numpy as np
 
 
 class Success(NamedTuple):
-    """How an attack on one client came out.
+    """The success of an attack on one client.
 
     Attributes:
         auc: The probability that a class of P_k has a higher score than another class,
             a tie counting half. Chance: 0.5.
-        precision_at: Of the |P_k| classes with the highest scores, the share that is in
-            P_k; where scores tie, its expectation over an order at random. Chance:
-            |P_k| of the classes that have a score.
-        precision: The share of the claimed classes that is in P_k; 0 if none is
-            claimed.
+        precision_at: The share of P_k among the |P_k| classes with the highest scores,
+            in expectation over a random order of ties. Chance: |P_k| over the number of
+            scored classes.
+        precision: The share of P_k among the claimed classes; 0 without claims.
         recall: The share of P_k that is claimed.
-        exact: Whether what is claimed is P_k.
+        exact: Whether the claimed classes are exactly P_k.
     """
 
     auc: float
@@ -31,17 +30,16 @@ def judge(scores: np.ndarray, claimed: np.ndarray, truth: np.ndarray) -> Success
     """Compares an attack with the truth.
 
     Args:
-        scores: float[classes], finite or infinite: of all n, or of those that the
-            attack is about, such as the requested ones.
-        claimed: bool[classes], what the attack takes for P_k.
+        scores: float[classes], finite or infinite: of all n, or of the attacked
+            classes, such as the requested ones.
+        claimed: bool[classes], the attack's claim of P_k.
         truth: bool[classes], P_k.
 
     Returns:
         The success.
 
     Raises:
-        ValueError: If P_k is empty, or no class is outside of it: there is nothing to
-            tell apart; or if a score is NaN.
+        ValueError: If P_k is empty or has all classes, or if a score is NaN.
     """
     claimed, truth = np.asarray(claimed, bool), np.asarray(truth, bool)
     hits = np.count_nonzero(claimed & truth)
@@ -58,7 +56,7 @@ def judge(scores: np.ndarray, claimed: np.ndarray, truth: np.ndarray) -> Success
 def auc(scores: np.ndarray, truth: np.ndarray) -> float:
     """Returns the area under the ROC curve, by ranks (Mann and Whitney).
 
-    scikit-learn's refuses infinite scores, which attacks give to what they rule out.
+    scikit-learn's refuses infinite scores, which attacks give to excluded classes.
 
     Args:
         scores: float[classes].
@@ -69,7 +67,7 @@ def auc(scores: np.ndarray, truth: np.ndarray) -> float:
     """
     scores, truth = _checked(scores, truth)
     _, where, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    # Of equal scores each has the mean of their ranks.
+    # Equal scores each have the mean of their ranks.
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[where]
     num_true = np.count_nonzero(truth)
     above = ranks[truth].sum() - num_true * (num_true + 1) / 2
@@ -96,11 +94,12 @@ def precision_at(scores: np.ndarray, truth: np.ndarray) -> float:
 
 
 def top(scores: np.ndarray, count: int) -> np.ndarray:
-    """Claims the classes with the highest scores; of ties the lower class goes first.
+    """Claims the classes with the highest scores; among ties, lower classes first.
 
     Args:
         scores: float[classes].
-        count: How many, such as |P_k| = |S_k| - m, which the server knows.
+        count: Number of classes to claim, such as |P_k| = |S_k| - m, which the server
+            knows.
 
     Returns:
         bool[classes].
@@ -111,10 +110,10 @@ def top(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def two_groups(scores: np.ndarray) -> np.ndarray:
-    """Claims the upper of two groups, where |P_k| is not known.
+    """Claims the upper of two groups, if |P_k| is not known.
 
-    They are split where the squared distances to the two means are least (k-means of
-    two groups on a line, which has an exact answer).
+    The split minimizes the squared distances to the two means (k-means of two groups on
+    a line, which has an exact solution).
 
     Args:
         scores: float[classes], finite.
@@ -130,7 +129,7 @@ def two_groups(scores: np.ndarray) -> np.ndarray:
     sums = np.cumsum(ordered)
     below, above = sums[:-1], sums[-1] - sums[:-1]
     between = below**2 / sizes + above**2 / (len(ordered) - sizes)
-    # A split between equal scores is none.
+    # Equal scores cannot be split.
     between[ordered[1:] == ordered[:-1]] = -np.inf
     if not np.isfinite(between.max()):
         return np.zeros(len(scores), bool)
@@ -142,5 +141,5 @@ def _checked(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndar
     if np.isnan(scores).any():
         raise ValueError("A score is NaN.")
     if truth.all() or not truth.any():
-        raise ValueError("There must be classes in P_k, and others.")
+        raise ValueError("There must be classes in P_k and others.")
     return scores, truth

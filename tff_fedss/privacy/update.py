@@ -1,6 +1,6 @@
-"""What one client's update of its requested rows tells, in a single round.
+"""Attacks on one client's update of its requested rows, in a single round.
 
-A negative is only ever pushed away: the gradient of its row is a mean of the client's
+A negative is only pushed away: the gradient of its row is a mean of the client's
 features, weighted by small and similar softmax probabilities. So the rows of all
 negatives move in nearly the same direction, and those of P_k, each pulled towards its
 own examples, do not.
@@ -14,10 +14,10 @@ _MOST_STEPS = 50
 
 
 def against_median(rows: np.ndarray) -> np.ndarray:
-    """Scores a row by how little it goes along with the median row.
+    """Scores a row by how little it is aligned with the median row.
 
-    For requests of more negatives than positives: the median is a negative's direction
-    then.
+    It is for requests with more negatives than positives, so that the median is a
+    negative's direction.
 
     Args:
         rows: float[L, d], the delta of each requested row.
@@ -32,9 +32,9 @@ def against_median(rows: np.ndarray) -> np.ndarray:
 def against_push(
     rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray
 ) -> np.ndarray:
-    """Scores a row by how little it is pushed away from where features lie.
+    """Scores a row by how little it is pushed away from the features.
 
-    It knows which side is which, also where the positives are the more.
+    It distinguishes the two sides also if positives are the majority.
 
     Args:
         rows: float[L, d], the delta of each requested row.
@@ -42,8 +42,9 @@ def against_push(
         feature: float[d], the mean feature of any images.
 
     Returns:
-        float64[L], the cosine of the delta with the feature, both seen on the sphere
-        around the row, where alone cosine logits can move it.
+        float64[L], the cosine of the delta with the feature, both projected to the
+        tangent of the sphere at the row, the only direction in which cosine logits move
+        it.
     """
     return np.sum(unit(rows) * _tangents(classifier, feature), axis=1)
 
@@ -51,7 +52,7 @@ def against_push(
 def push(rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray) -> np.ndarray:
     """Scores a row as `against_push`, but by how far it has moved that way.
 
-    It is linear in the delta: noise on the delta that is normal is so on the score.
+    It is linear in the delta, so that normal noise on the delta is normal on the score.
 
     Args:
         rows: See `against_push`.
@@ -65,7 +66,7 @@ def push(rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray) -> np.nd
 
 
 def _tangents(classifier: np.ndarray, feature: np.ndarray) -> np.ndarray:
-    """The direction towards the feature on the sphere around each row, of length 1."""
+    """Returns the unit tangent towards the feature on the sphere at each row."""
     around = unit(classifier)
     return unit(feature - (around @ feature)[:, np.newaxis] * around)
 
@@ -73,10 +74,10 @@ def _tangents(classifier: np.ndarray, feature: np.ndarray) -> np.ndarray:
 def against_bundle(
     rows: np.ndarray, num_negatives: int, start: np.ndarray
 ) -> np.ndarray:
-    """Scores a row by how little it goes along with the m rows taken for negatives.
+    """Scores a row by how little it is aligned with the m likeliest negatives.
 
-    Those are the m lowest scores; the direction is their mean; the scores follow from
-    the direction; and so on, until nothing changes.
+    These have the m lowest scores; their mean is the direction; the direction gives new
+    scores; and so on, until nothing changes.
 
     Args:
         rows: float[L, d], the delta of each requested row.
@@ -98,7 +99,7 @@ def against_bundle(
 
 
 def together(*scores: np.ndarray) -> np.ndarray:
-    """Adds scores of several attacks, each brought to mean 0 and deviation 1.
+    """Adds the scores of several attacks, each standardized.
 
     Args:
         *scores: float[L] each, finite.

@@ -1,8 +1,9 @@
 """Execution contexts for TFF's computations, and a mesh of devices for ours.
 
-The default is `in_process`: `program` walks a compiled computation, `intrinsics` does
-its federated parts and `tf_computation` its TensorFlow. `cluster` shares clients out to
-Ray's actors; `native` is TFF's own runtime. Begin with `in_process.InProcessContext`.
+The default is `in_process`: `program` evaluates a compiled computation, `intrinsics`
+its federated parts and `tf_computation` its TensorFlow. `cluster` distributes clients
+over Ray's actors; `native` is TFF's own runtime. Begin with
+`in_process.InProcessContext`.
 """
 
 from tff_fedss.runtime.cluster import ClusterContext, set_cluster_context

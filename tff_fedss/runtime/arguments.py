@@ -1,4 +1,4 @@
-"""Arguments of federated computations: what is at the server, and at the clients."""
+"""Arguments of federated computations: the server's and the clients' parts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from tff_fedss.runtime import values
 
 
 def count_clients(value: Any, type_spec: tff.Type | None) -> int | None:
-    """Returns the number of clients that an argument speaks of, or None.
+    """Returns the number of clients in an argument, or None.
 
     Raises:
         TypeError: If a value at the clients is no list.
@@ -35,7 +35,7 @@ def count_clients(value: Any, type_spec: tff.Type | None) -> int | None:
 
 
 def has_clients(type_spec: tff.Type) -> bool:
-    """Whether a part of a value of this type is at the clients."""
+    """Returns whether a part of a value of this type is at the clients."""
     if isinstance(type_spec, tff.StructType):
         return any(has_clients(e) for _, e in tff.structure.iter_elements(type_spec))
     return (
@@ -44,12 +44,12 @@ def has_clients(type_spec: tff.Type) -> bool:
 
 
 def type_of_clients(type_spec: tff.Type) -> tff.Type:
-    """Returns a type of arguments in which empty tuples stand for the server's."""
+    """Returns a type of arguments with empty tuples for the server's parts."""
     return _type_without(tff.SERVER, type_spec)
 
 
 def type_of_server(type_spec: tff.Type) -> tff.Type:
-    """Returns a type of arguments in which empty tuples stand for the clients'."""
+    """Returns a type of arguments with empty tuples for the clients' parts."""
     return _type_without(tff.CLIENTS, type_spec)
 
 
@@ -85,7 +85,7 @@ def of_clients(value: Any, type_spec: tff.Type, clients: slice) -> Any:
 
 
 def without_clients(value: Any, type_spec: tff.Type) -> Any:
-    """Returns an argument of the same type that speaks of no client."""
+    """Returns an argument of the same type without clients."""
     return _mapped(
         value,
         type_spec,
@@ -96,7 +96,7 @@ def without_clients(value: Any, type_spec: tff.Type) -> Any:
 def with_clients(
     value: Any, type_spec: tff.Type, function: Callable[[Any], Any]
 ) -> Any:
-    """Returns an argument with a function of each client's value in its place."""
+    """Returns an argument with each client's value replaced by a function of it."""
     return _mapped(
         value,
         type_spec,

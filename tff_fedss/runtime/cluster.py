@@ -1,13 +1,12 @@
-"""An execution context that shares the clients of a round out to a cluster, by Ray.
+"""An execution context that distributes the clients of a round over a Ray cluster.
 
-A computation is cut (see `cluster_cut`): what the server computes is computed here, in
-the process that trains, and clients train on the cluster's machines, in actors that
-have an in-process context each, on GPUs or on CPU cores.
+A computation is cut (see `cluster_cut`): the server's part runs here, in the training
+process, and clients train on the cluster's machines, in actors with an in-process
+context each, on GPUs or on CPU cores.
 
-Clients go out in parts of a fixed number, and the parts' sums are added in the order of
-the parts, pair by pair. So results do not depend on how many actors or machines there
-are, which was quicker, and which was lost: a part that an actor or a machine has taken
-along is done again by another, and counts once.
+Clients are sent in parts of a fixed number, and the parts' sums are added in the order
+of the parts, pair by pair. So results do not depend on the number, speed or loss of
+actors and machines: a part of a lost one is repeated by another, and counts once.
 """
 
 import functools
@@ -39,14 +38,14 @@ from tff_fedss.runtime.in_process import InProcessContext
 class ClusterContext(tff.framework.SyncContext):
     """A synchronous TFF context over a cluster.
 
-    Computations without clients, and those that cannot be cut, run in this process; so
-    does what the server computes, on its CPU. What fails raises the same errors as in
-    an `InProcessContext`, and a `WorkerError` if the cluster cannot do it.
+    Computations without clients, those that cannot be cut, and the server's part run in
+    this process, on its CPU. Failures raise the same errors as in an
+    `InProcessContext`, and a `WorkerError` if the cluster fails.
 
     Attributes:
-        traffic: What the last computation has sent, a `cluster_round.Traffic`.
-        close: Ends the actors; a no-argument function. Runs by itself when the context
-            is dropped. The connection to the cluster ends with the process.
+        traffic: The bytes that the last computation sent, a `cluster_round.Traffic`.
+        close: Ends the actors; a no-argument function. Runs automatically when the
+            context is dropped. The connection to the cluster ends with the process.
     """
 
     def __init__(
@@ -64,15 +63,16 @@ class ClusterContext(tff.framework.SyncContext):
 
         Args:
             address: See `cluster_machines.connect`.
-            num_actors: How many actors; by default one on each machine, also on those
+            num_actors: Number of actors; by default one on each machine, also on those
                 that join later, or one for each `gpus_per_actor` of its GPUs.
-            gpus_per_actor: How many GPUs an actor has; by default 1 if the cluster has
-                any; 0: clients train on CPUs.
+            gpus_per_actor: Number of an actor's GPUs; by default 1 if the cluster has
+                any;
+                0: clients train on CPUs.
             clients_per_gpu: How many clients train on a GPU at once.
             deterministic: See `configure_gpus`, for the actors.
-            tf32: As of `configure_gpus`, for the actors. (mixed_precision is that of
-                the process that builds the computations.)
-            packages: Those that all machines must have in the same version.
+            tf32: See `configure_gpus`, for the actors. (The process that builds the
+                computations decides mixed_precision.)
+            packages: Packages that all machines must have in the same version.
 
         Raises:
             InvalidInputError: If the cluster cannot be reached.
@@ -96,7 +96,7 @@ class ClusterContext(tff.framework.SyncContext):
 
     @property
     def actor_pids(self) -> list[int]:
-        """The processes of the actors that are there, each on its machine."""
+        """The process ids of the running actors, each on its machine."""
         return [member.pid for member in self._pool.members]
 
     def share(
@@ -105,17 +105,18 @@ class ClusterContext(tff.framework.SyncContext):
         client_fn: Callable[..., Any],
         fingerprint: Mapping[str, Any],
     ) -> Callable[..., ClientRef]:
-        """Has the actors read clients' data where they are, instead of sending them.
+        """Lets actors read clients' data on their machines, instead of sending them.
 
         Args:
-            load: Reads the data on an actor's machine: gives a client_fn, and their
-                fingerprint. Must be picklable.
-            client_fn: Makes a client's argument here, such as `Task.client`, for
-                actors that cannot read the data, or have others.
+            load: Reads the data on an actor's machine: returns a client_fn, and the
+                data's fingerprint. Must be picklable.
+            client_fn: Makes a client's argument here, such as `Task.client`, for actors
+                that cannot read the data, or have other data.
             fingerprint: Fingerprint of the data here.
 
         Returns:
-            What takes the same arguments, and gives what stands for a client's value.
+            A function with the same arguments that returns a reference to a client's
+            value.
         """
         self._client_fn = client_fn
         # Actors start while the first round is compiled.
@@ -127,15 +128,15 @@ class ClusterContext(tff.framework.SyncContext):
 
         Args:
             comp: The computation.
-            arg: Its argument. A `ClientRef` may stand for a client's value.
+            arg: Its argument. A `ClientRef` may replace a client's value.
 
         Raises:
             ComputationError: If the computation itself failed.
             InvalidInputError: If the machines have another version of this project, or
-                not the GPUs that are asked for.
+                not the requested GPUs.
             TypeError, ValueError: If the argument does not fit the computation.
-            WorkerError: If no actor can be had, several have died of the same part, or
-                the cluster's memory does not suffice.
+            WorkerError: If no actor starts, several have died in the same part, or the
+                cluster's memory is full.
         """
         parameter_type = comp.type_signature.parameter
         num_clients = arguments.count_clients(arg, parameter_type)
@@ -145,15 +146,15 @@ class ClusterContext(tff.framework.SyncContext):
         try:
             return self._run(compiled, arg, parameter_type, num_clients)
         except BaseException as error:
-            self._pool.close()  # Nobody waits for what is still running.
+            self._pool.close()  # Running work is abandoned.
             if isinstance(error, cluster_machines.full_errors()):
                 raise WorkerError(
-                    f"The memory of the cluster {self._address} for what is sent is "
-                    "full: give `ray start` a larger --object-store-memory, or /tmp "
-                    f"more space ({error_text(error)[:300]})."
+                    f"The object memory of the cluster {self._address} is full: give "
+                    "`ray start` a larger --object-store-memory, or /tmp more space "
+                    f"({error_text(error)[:300]})."
                 ) from error
             if isinstance(error, OSError) and error.errno is None:
-                # Ray's, of the connection to its daemon here.
+                # Ray's error for the connection to its local daemon.
                 raise WorkerError(
                     f"The connection to the cluster {self._address} is lost: "
                     f"{error_text(error)}."
@@ -196,7 +197,7 @@ class ClusterContext(tff.framework.SyncContext):
         return frozen.freeze(rows, cut.select.type_signature.result)
 
     def _resolved(self, arg: Any, parameter_type: tff.Type) -> Any:
-        """Makes the clients' values that `ClientRef`s stand for."""
+        """Makes the clients' values from their `ClientRef`s."""
         return arguments.with_clients(
             arg,
             parameter_type,
@@ -213,12 +214,12 @@ def _compile(comp: tff.framework.ConcreteComputation) -> "_Compiled | None":
 
 
 class _Compiled:
-    """A computation as the cluster takes it.
+    """A computation in the cluster's form.
 
     Attributes:
         cut: Its pieces.
-        key: A name for those that run on the cluster.
-        pieces: These, in Ray's store.
+        key: A name of the pieces that run on the cluster.
+        pieces: Those pieces, in Ray's store.
     """
 
     def __init__(self, cut: cluster_cut.Cut):
@@ -241,7 +242,7 @@ def _struct(*parts: Any) -> tff.structure.Struct:
 
 
 def set_cluster_context(address: str = "local", **kwargs: Any) -> ClusterContext:
-    """Makes a `ClusterContext` of these arguments the thread's default context."""
+    """Sets a new `ClusterContext` as the thread's default context."""
     context = ClusterContext(address, **kwargs)
     tff.framework.set_default_context(context)
     return context

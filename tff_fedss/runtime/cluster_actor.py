@@ -1,6 +1,6 @@
 """The actor of a cluster: an in-process context on one of its machines.
 
-Ray starts it, in a process of its own, with the GPUs that it may use.
+Ray starts it in its own process, with the GPUs that it may use.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ _MAX_PROGRAMS = 16
 
 
 class Shared(NamedTuple):
-    """How an actor comes to the data of clients.
+    """A way for an actor to read the clients' data.
 
     Attributes:
-        load: Reads the data set; gives what makes a client's argument, such as
-            `Task.client`, and the fingerprint of the data. Pickled.
-        fingerprint: What it must be: else there are other data on this machine.
+        load: Reads the data set; returns a function that makes a client's argument,
+            such as `Task.client`, and the fingerprint of the data. Pickled.
+        fingerprint: The expected fingerprint, to detect other data on this machine.
     """
 
     load: Callable[[], tuple[Callable[..., Any], Mapping[str, Any]]]
@@ -36,12 +36,12 @@ class Shared(NamedTuple):
 
 
 class Started(NamedTuple):
-    """What an actor says of itself.
+    """An actor's description of itself.
 
     Attributes:
         pid: Process id of its process.
         reads_clients: Whether it has the data of the clients.
-        why_not: The reason if it has not, in a line.
+        why_not: The reason if it does not, in one line.
     """
 
     pid: int
@@ -53,7 +53,7 @@ class Failure(NamedTuple):
     """A computation that failed.
 
     Attributes:
-        client: Which client of the part it was; None for another reason.
+        client: The part's client that failed; None for another reason.
         cause: The error.
     """
 
@@ -62,7 +62,7 @@ class Failure(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """The computations that parts need, serialized; see `cluster_cut.Cut`."""
+    """The serialized computations of parts; see `cluster_cut.Cut`."""
 
     prepare: bytes | None
     work: bytes
@@ -73,11 +73,10 @@ class Part(NamedTuple):
     """A few clients of a round.
 
     Attributes:
-        round_key: Of the round, or whatever is computed; nothing is kept from one to
-            the next.
-        index: Which part of the round it is.
-        clients: Their arguments, `arguments.of_clients`, frozen; or, instead of a
-            client's value, a `ClientRef`.
+        round_key: Key of the round or other computation; nothing is kept for the next.
+        index: The part's index in the round.
+        clients: The clients' arguments, `arguments.of_clients`, frozen; a `ClientRef`
+            may replace a client's value.
     """
 
     round_key: str
@@ -91,15 +90,16 @@ class Actor:
     def __init__(
         self, on_gpu: bool, clients_at_once: int, precision: Mapping[str, bool]
     ):
-        """The first thing that its process does with TensorFlow.
+        """Configures TensorFlow, before its process uses it.
 
         Args:
-            on_gpu: Whether Ray has given it a GPU, or several.
-            clients_at_once: How many clients train at once, on each GPU or in all.
+            on_gpu: Whether Ray has given it one GPU or several.
+            clients_at_once: Number of clients that train at once, on each GPU or in
+                all.
             precision: Precision of `configure_gpus`: deterministic and tf32.
         """
         with contextlib.suppress(PermissionError):
-            # Without `./run.sh`, Ray has it give way to everything else.
+            # Without `./run.sh`, Ray gives it the lowest priority.
             raylet = os.getpriority(os.PRIO_PROCESS, os.getppid())
             os.setpriority(os.PRIO_PROCESS, 0, raylet)
         gpus.configure_gpus(
@@ -112,8 +112,9 @@ class Actor:
                     f"{socket.gethostname()} to an actor whose TensorFlow sees none."
                 )
         else:
-            # The sums of a matrix product depend on how many threads share it. So on
-            # CPUs each client has one: results do not depend on the machine's cores.
+            # The rounding of a matrix product depends on the number of its threads. On
+            # CPUs each client has one, so that results do not depend on the machine's
+            # cores.
             tf.config.threading.set_intra_op_parallelism_threads(1)
         self._on_gpu = on_gpu
         self._context = InProcessContext(
@@ -130,7 +131,7 @@ class Actor:
         self._broadcasts: Any = None
 
     def start(self, shared: bytes | None) -> Started:
-        """Reads clients' data, as a pickled `Shared` says; None: parts bring them."""
+        """Reads clients' data by a pickled `Shared`; None: parts contain them."""
         why_not = ""
         if shared is not None:
             try:
@@ -141,15 +142,15 @@ class Actor:
                     why_not = f"the data there differ in {', '.join(other)}"
                 else:
                     self._client_fn = client_fn
-            except Exception as error:  # Whatever it is: the data can be sent.
+            except Exception as error:  # Any error: the data can be sent instead.
                 why_not = describe(error)
         return Started(os.getpid(), self._client_fn is not None, why_not)
 
     def ping(self) -> None:
-        """Answers, in a thread of its own: the process is not stopped."""
+        """Answers, in its own thread, to show that the process is not stopped."""
 
     def prepare(self, key: str, pieces: Pieces, part: Part) -> Any:
-        """Does what the clients of a part do before they hear from the server.
+        """Does the clients' work before the server's answer.
 
         Args:
             key: A name of the pieces.
@@ -157,7 +158,7 @@ class Actor:
             part: The clients.
 
         Returns:
-            Their keys, for each selection a list with an array for each client; or a
+            Their keys: for each selection a list with an array for each client; or a
             `Failure`.
         """
         return _guarded(lambda: self._prepare(self._load(key, pieces), part))
@@ -165,14 +166,14 @@ class Actor:
     def work(
         self, key: str, pieces: Pieces, part: Part, broadcasts: Any, rows: Any
     ) -> Any:
-        """Does what clients do with what the server has sent.
+        """Does the clients' work on the server's answer.
 
         Args:
             key: See `prepare`.
             pieces: See `prepare`.
-            part: The clients. If this actor has not prepared them, it does so now.
-            broadcasts: What all clients get, frozen.
-            rows: What each selection gives, for each client, frozen.
+            part: The clients, which are prepared now if this actor has not done so.
+            broadcasts: The values sent to all clients, frozen.
+            rows: The result of each selection for each client, frozen.
 
         Returns:
             The sum over the part, with arrays; or a `Failure`.
@@ -208,7 +209,8 @@ class Actor:
             self._prepare(pieces, part)
         types = work.type_signature.parameter
         if self._broadcasts is None:
-            # Tensors at once: the context would copy the arrays for each part.
+            # Converted to tensors once: the context would copy the arrays for each
+            # part.
             self._broadcasts = tf.nest.map_structure(
                 _to_tensor, frozen.thaw(broadcasts, types[2])
             )
@@ -239,7 +241,7 @@ class Actor:
 
 
 def _guarded(work: Callable[[], Any]) -> Any:
-    """Returns what a computation gives, or why it failed, so that it can be sent."""
+    """Returns a computation's result, or its failure in a form that can be sent."""
     try:
         return work()
     except ComputationError as error:
@@ -247,7 +249,7 @@ def _guarded(work: Callable[[], Any]) -> Any:
         cause = error.__cause__
         try:
             pickle.loads(pickle.dumps(cause))
-        except Exception:  # Many an error cannot be made again.
+        except Exception:  # Many errors cannot be unpickled.
             cause = RuntimeError(describe(cause))
         return Failure(client, cause)
 
@@ -258,10 +260,10 @@ def _to_tensor(value: Any) -> Any:
 
 
 def serialize(comp: tff.framework.ConcreteComputation | None) -> bytes | None:
-    """Makes a computation ready to be sent; None stays None."""
+    """Serializes a computation; None stays None."""
     if comp is None:
         return None
-    # The same bytes for the same computation, by which actors know it again.
+    # The same bytes for the same computation, which actors cache by them.
     return tff.framework.serialize_computation(comp).SerializeToString(
         deterministic=True
     )

@@ -1,8 +1,8 @@
-"""A round cut into what the server, and what parts of its clients, compute.
+"""A round cut into computations of the server and of parts of the clients.
 
-TFF compiles a round to a list of calls, each of whose values is at the server or at the
-clients. Here that list becomes several computations, so that no more than what clients
-use crosses to other machines, and any part of the clients can be done on any of them:
+TFF compiles a round to a list of calls, whose values are at the server or at the
+clients. Here the list becomes several computations, so that only what clients use is
+sent to other machines, and any part of the clients can run on any machine:
 
     serve     at the server        arguments -> what is broadcast, tables to select from
     prepare   at a part's clients  arguments -> keys, and what clients keep
@@ -11,7 +11,7 @@ use crosses to other machines, and any part of the clients can be done on any of
     merge     at the server        two sums -> one
     finish    at the server        arguments, sum -> the result
 
-Of the state of FedSS, phi alone is broadcast: W and the momenta stay where they are.
+Of the state of FedSS, only phi is broadcast: W and the momenta stay at the server.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _NOTHING = tff.StructType([])
 
 
 class NotCuttableError(Exception):
-    """A computation has to be done in one piece; the message says why."""
+    """A computation must run in one piece, for the reason in the message."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Cut:
         work: <clients' arguments, kept, broadcasts, rows> -> sum.
         merge: <sum, sum> -> sum.
         finish: <all arguments, of no client, and the sum> -> result.
-        work_reads_arguments: Whether `work` looks at clients' arguments. If not, it
-            takes an empty tuple in their place.
+        work_reads_arguments: Whether `work` reads clients' arguments. If not, it gets
+            an empty tuple instead.
     """
 
     serve: tff.framework.ConcreteComputation
@@ -58,8 +58,8 @@ def cut(comp: tff.framework.ConcreteComputation) -> Cut:
     """Cuts a computation with a value at the clients among its arguments.
 
     Raises:
-        NotCuttableError: If its result stays at the clients, an aggregation depends on
-            another, or what clients ask for on what they got.
+        NotCuttableError: If its result stays at the clients, or an aggregation depends
+            on another, or the clients' keys on what the server sent.
     """
     if arguments.has_clients(comp.type_signature.result):
         raise NotCuttableError("its result stays at the clients")
@@ -72,7 +72,7 @@ def cut(comp: tff.framework.ConcreteComputation) -> Cut:
     function = compiler.compile_to_calls(form.up_to_merge)
     if not isinstance(function.result, tff.framework.Block):
         raise NotCuttableError("TFF does not compile it to a list of calls")
-    # TFF's compiler forgets the containers of the result.
+    # TFF's compiler drops the containers of the result.
     finish = tff.framework.ConcreteComputation.with_type(
         form.after_merge,
         tff.FunctionType(
@@ -83,7 +83,7 @@ def cut(comp: tff.framework.ConcreteComputation) -> Cut:
 
 
 class _Cutter:
-    """Cuts the part of a computation up to its sum."""
+    """Cuts the part of a computation before its sum."""
 
     def __init__(self, function: tff.framework.Lambda):
         self._parameter = function.parameter_name
@@ -101,8 +101,8 @@ class _Cutter:
         from_server = {*self._broadcasts, *self._selects}
         prepared = self._needed_for(keys)
         if prepared & from_server:
-            raise NotCuttableError("what its clients ask for depends on what they got")
-        # What both halves of a client's work need is computed once, and kept.
+            raise NotCuttableError("its clients' keys depend on what the server sent")
+        # Values that both halves of a client's work need are computed once and kept.
         kept = [
             name
             for name in self._in_order(
@@ -136,7 +136,7 @@ class _Cutter:
         )
 
     def _calls(self, uri: str) -> list[str]:
-        """The names of the calls of an intrinsic."""
+        """Returns the names of the calls of an intrinsic."""
         return [
             name
             for name, block in self._locals.items()
@@ -146,7 +146,7 @@ class _Cutter:
         ]
 
     def _argument(self, name: str) -> list[_Block]:
-        """The parts of the argument of a call."""
+        """Returns the parts of the argument of a call."""
         argument = self._locals[name].argument
         if isinstance(argument, tff.framework.Struct):
             return [part for _, part in tff.structure.iter_elements(argument)]
@@ -158,7 +158,7 @@ class _Cutter:
     def _needed_for(
         self, blocks: Iterable[_Block], given: Collection[str] = ()
     ) -> set[str]:
-        """The locals that blocks depend on; beyond those that are given, no more."""
+        """Returns the locals that blocks depend on, except given ones and theirs."""
         found: set[str] = set()
         waiting = list(blocks)
         while waiting:
@@ -255,7 +255,7 @@ class _Cutter:
 
 
 def _parts(block: _Block) -> list[_Block]:
-    """The elements of a block whose value is a struct."""
+    """Returns the elements of a block whose value is a struct."""
     return [
         tff.framework.Selection(block, index=k)
         for k in range(len(block.type_signature))
@@ -274,7 +274,7 @@ def _is_at_clients(block: _Block) -> bool:
 
 
 def _with_type(block: _Block, name: str, type_spec: tff.Type) -> _Block:
-    """Gives all references to a name another type."""
+    """Changes the type of all references to a name."""
 
     def visit(part):
         if isinstance(part, tff.framework.Reference) and part.name == name:

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster, its machines, and which version they have."""
+"""The connection to a Ray cluster, its machines and their versions."""
 
 import os
 import pathlib
@@ -33,9 +33,9 @@ def connect(address: str) -> None:
     Raises:
         InvalidInputError: If there is no such cluster, or no Ray.
     """
-    # Nothing is to be reported to anybody.
+    # No usage reports are sent.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Where something else listens, Ray would try for 12 minutes.
+    # If another program listens there, Ray would try for 12 minutes.
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
     try:
         import ray
@@ -49,10 +49,10 @@ def connect(address: str) -> None:
     where = _find(address)
     options = {}
     if address == LOCAL:
-        # Ray's workers would give way to everything else on a busy machine, such as to
-        # this process, which waits for them.
+        # Ray's workers would have a lower priority than all else on a busy machine,
+        # such as this process, which waits for them.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        # Nobody looks at what Ray keeps of each task, a few kB.
+        # Ray's records of each task, a few kB, are not used.
         os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
         options = {
             "num_cpus": len(os.sched_getaffinity(0)),
@@ -60,34 +60,34 @@ def connect(address: str) -> None:
             "_node_ip_address": "127.0.0.1",
         }
     elif _is_here(where.rpartition(":")[0]):
-        # Of several nodes on this machine Ray would take any, which may go.
+        # Of several nodes on this machine Ray would use any, which may end.
         options = {"_node_ip_address": where.rpartition(":")[0]}
     in_main_thread = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)
     here = os.getcwd()
     try:
-        # Ray has all processes of the cluster look for modules in the current folder,
-        # where a random.py of the user's may be.
+        # Ray adds the current folder, where the user may have a random.py, to the
+        # module path of all processes of the cluster.
         os.chdir("/")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # It says what it then raises.
+            warnings.simplefilter("ignore")  # It logs the error that it then raises.
             ray.init(
                 address=where, log_to_driver=False, logging_level="critical", **options
             )
-    except Exception as error:  # Ray's own are of many kinds.
+    except Exception as error:  # Ray raises many kinds of errors.
         ray.shutdown()
         raise _unreachable(address, where, error_text(error)) from error
     finally:
         os.chdir(here)
-        if in_main_thread:  # Ray sets its own, which ends the process at once.
+        if in_main_thread:  # Ray's handler ends the process at once.
             signal.signal(signal.SIGTERM, handler)
 
 
 def _find(address: str) -> str:
-    """Returns where a cluster is, if something listens there.
+    """Returns a cluster's address, if a program listens there.
 
     Ray's own "auto" may be the local cluster of another run on this machine, and it
-    takes half a minute to say that nothing listens.
+    takes half a minute to report that no program listens.
 
     Raises:
         InvalidInputError: If there is no cluster.
@@ -117,7 +117,7 @@ def _find(address: str) -> str:
 
 
 def _is_here(host: str) -> bool:
-    """Whether an IPv4 address, not a name or 127.0.0.1, is this machine's."""
+    """Returns whether an IPv4 address, not a name or 127.0.0.1, is this machine's."""
     try:
         socket.inet_aton(host)
         with socket.socket() as listener:
@@ -135,33 +135,33 @@ def _unreachable(address: str, where: str, why: str) -> InvalidInputError:
     )
 
 
-# How long a machine may take to say which version it has before the first round.
+# Time for a machine to report its version before the first round.
 _VERSION_SECONDS = 120.0
-# What decides whether the machines compute the same, beside this project itself.
+# Packages that, besides this project, decide whether the machines compute the same.
 _DISTRIBUTIONS = ("numpy", "ray", "tensorflow", "tensorflow-federated")
 
 
 def alive() -> dict[str, Any]:
-    """The machines of the cluster that are there, as Ray describes them, by id."""
+    """Returns Ray's descriptions of the cluster's running machines, by id."""
     import ray
 
     return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
 
 
 def name_of(node: Mapping[str, Any]) -> str:
-    """How messages call a machine."""
+    """Returns a machine's name in messages."""
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
 
 
 def full_errors() -> tuple[type[Exception], ...]:
-    """What Ray raises if its memory for objects is full."""
+    """Returns the errors that Ray raises if its object memory is full."""
     import ray
 
     return ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError
 
 
 def last_line(error: Exception) -> str:
-    """What an actor or a task died of: the last line of its exception."""
+    """Returns why an actor or a task died: the last line of its exception."""
     import ray
 
     if isinstance(error, ray.exceptions.RayActorError) and not error.actor_init_failed:
@@ -175,8 +175,8 @@ def remote(what: Any, node: str, cpus: float, gpus: float, **options: Any) -> An
     Args:
         what: The function or class.
         node: The id of the machine.
-        cpus: How many CPUs it takes.
-        gpus: How many GPUs it takes, and sees.
+        cpus: Number of CPUs that it reserves.
+        gpus: Number of GPUs that it reserves, and sees.
         **options: Options of `ray.remote`.
     """
     import ray
@@ -195,7 +195,7 @@ def remote(what: Any, node: str, cpus: float, gpus: float, **options: Any) -> An
 def kill_process(node: str, pid: int) -> None:
     """Kills a process of a machine, without waiting for it."""
 
-    # Sent as code, as below: it needs no import there.
+    # Sent as code, as below, so that the machine needs no import.
     def kill(pid):
         import os
         import signal
@@ -206,7 +206,7 @@ def kill_process(node: str, pid: int) -> None:
 
 
 def _version_fn() -> Callable[[Sequence[str], Sequence[str]], dict[str, str]]:
-    # A function within another is sent as code: the other machine may not have ours.
+    # A nested function is sent as code: the other machine may not have our modules.
     def versions(packages, distributions):
         import hashlib
         import importlib.metadata
@@ -236,7 +236,7 @@ def _version_fn() -> Callable[[Sequence[str], Sequence[str]], dict[str, str]]:
 
 
 class Versions:
-    """Which machines have the same version of this project as this process."""
+    """A check of which machines have this process's version of the project."""
 
     def __init__(self, address: str, packages: Sequence[str]):
         self._address = address
@@ -246,7 +246,7 @@ class Versions:
         self._is_ours: dict[str, bool] = {}
 
     def usable(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the machines that have the same version, of those of `alive`.
+        """Returns the machines of `alive` that have the same version.
 
         The first call waits for the machines' answers. A machine that joins later is
         usable as soon as it has answered.
@@ -286,7 +286,7 @@ class Versions:
         try:
             theirs = ray.get(asked)
         except ray.exceptions.RayError as error:
-            why = f"does not say its version: {last_line(error)}"
+            why = f"does not report its version: {last_line(error)}"
         else:
             ours = self._versions(*self._asked_for)
             other = [name for name in ours if theirs[name] != ours[name]]

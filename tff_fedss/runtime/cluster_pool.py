@@ -19,14 +19,14 @@ from tff_fedss.runtime import (
 )
 from tff_fedss.runtime.errors import WorkerError
 
-# So often may the actors of a machine fail to start, one after another.
+# Consecutive failures to start after which a machine is left out.
 _MAX_FAILURES = 3
-# How long an actor may take to start: on a busy machine TensorFlow alone takes minutes
-# to load. After the shorter time a warning says that there is none.
+# Time for an actor to start: on a busy machine TensorFlow alone takes minutes to load.
+# After the shorter time a warning says that no actor has started.
 _START_SECONDS = 900.0
 _PATIENCE_SECONDS = 60.0
-# An actor that does not answer for so long is replaced. Much sooner, a round is said
-# to make no progress.
+# Seconds without an answer after which an actor is replaced. Much earlier, the round is
+# reported as making no progress.
 _ANSWER_SECONDS = 120.0
 _STALLED_SECONDS = 2.0
 _UPDATE_SECONDS = 1.0
@@ -37,15 +37,15 @@ class Member:
     """An actor of the pool.
 
     Attributes:
-        handle: Ray's.
+        handle: Ray's handle.
         node: The id of its machine.
-        host: The name of it.
-        cpus: How many of its CPUs the actor has.
+        host: The name of its machine.
+        cpus: Number of the machine's CPUs that the actor has.
         pid: Process id of the actor's process there.
         reads_clients: Whether it has the clients' data.
-        running: What it is at work on, the oldest first.
-        ping: What it has been asked to answer.
-        since: When it was asked, or was started.
+        running: Its running tasks, the oldest first.
+        ping: The unanswered ping.
+        since: The time of the ping, or of its start.
     """
 
     handle: Any
@@ -61,7 +61,7 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class _Share:
-    """What an actor gets of its machine."""
+    """An actor's share of its machine."""
 
     cpus: float
     gpus: float
@@ -75,15 +75,15 @@ class Pool:
 
     Args:
         address: For messages.
-        num_actors: How many; None: one on each machine or, where there are GPUs, as
-            many as these suffice for.
-        gpus_per_actor: How many GPUs each has; None: 1, where there are any.
+        num_actors: Number of actors; None: one on each machine or, with GPUs, as many
+            as the GPUs allow.
+        gpus_per_actor: Number of each actor's GPUs; None: 1, if there are any.
         clients_per_gpu: How many clients train on a GPU at once.
         precision: See `cluster_actor.Actor`.
-        packages: Those that all machines must have in the same version.
+        packages: Packages that all machines must have in the same version.
 
     Attributes:
-        members: The actors that are there.
+        members: The running actors.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Pool:
         self._shared: bytes | None = None
         self._versions = cluster_machines.Versions(address, packages)
         self._starting: dict[Any, Member] = {}
-        # By machine: its failures in a row, and what is said of the last one.
+        # By machine: its consecutive failures, and the message of the last one.
         self._failures: collections.Counter[str] = collections.Counter()
         self._why: dict[str, str] = {}
-        self._tried: set[str] = set()  # Those of this round.
+        self._tried: set[str] = set()  # The failures of this round.
         self._reported: set[str] = set()
         self._is_checked = False
         self._next_update = 0.0
@@ -116,24 +116,24 @@ class Pool:
 
     @property
     def starting(self) -> list[Any]:
-        """What to wait for beside the members' work."""
+        """The tasks to wait for besides the members' work."""
         return list(self._starting)
 
     @property
     def is_stalled(self) -> bool:
-        """Whether no actor is there, or one does not answer."""
+        """Whether no actor is running, or one does not answer."""
         return not self.members or any(
             _seconds_asked(member) > _STALLED_SECONDS for member in self.members
         )
 
     def share(self, shared: cluster_actor.Shared) -> None:
-        """Starts the actors again, with a way to the clients' data."""
+        """Restarts the actors, with a way to read the clients' data."""
         self.close()
         self._shared = pickle.dumps(shared)
         self.begin_round()
 
     def begin_round(self) -> None:
-        """Tries machines again, and drops actors that are too many on a machine."""
+        """Retries machines, and drops surplus actors of a machine."""
         self._tried.clear()
         self._since, self._has_warned = time.monotonic(), False
         nodes = self._usable()
@@ -150,7 +150,7 @@ class Pool:
 
         Raises:
             InvalidInputError: If no machine has the same version of this project.
-            WorkerError: If there is no actor, and none can be had.
+            WorkerError: If there is no actor, and none starts.
         """
         now = time.monotonic()
         if now < self._next_update:
@@ -166,7 +166,7 @@ class Pool:
         return self._silent()
 
     def started(self, reference: Any) -> None:
-        """Takes in an actor, one of `starting`, that has started, or has failed to."""
+        """Handles an actor of `starting` that has started or failed to start."""
         import ray
 
         member = self._starting.pop(reference)
@@ -186,7 +186,7 @@ class Pool:
         self.members.append(member)
 
     def drop(self, member: Member) -> None:
-        """Does without an actor from now on."""
+        """Removes an actor."""
         self.members.remove(member)
         self._kill(member)
 
@@ -204,7 +204,7 @@ class Pool:
         import ray
 
         ray.kill(member.handle)
-        # A process that is stopped does not see that Ray wants it to end.
+        # A stopped process does not see Ray's request to end.
         is_stalled = _seconds_asked(member) > _STALLED_SECONDS
         if self._address == cluster_machines.LOCAL and member.pid:
             with contextlib.suppress(ProcessLookupError):
@@ -213,7 +213,7 @@ class Pool:
             cluster_machines.kill_process(member.node, member.pid)
 
     def _usable(self) -> dict[str, Any]:
-        """The machines that may have actors now."""
+        """Returns the machines that may have actors now."""
         return {
             key: node
             for key, node in self._versions.usable(cluster_machines.alive()).items()
@@ -263,7 +263,7 @@ class Pool:
         )
 
     def _check_start(self) -> None:
-        """Says which machines start no actor, and that there is none."""
+        """Warns of machines that start no actor; raises an error if none does."""
         out = [key for key, n in self._failures.items() if n >= _MAX_FAILURES]
         if out and not self.members and not self._starting:
             raise WorkerError(f"{self._why[out[-1]]}.")
@@ -277,8 +277,8 @@ class Pool:
         seconds = time.monotonic() - self._since
         message = (
             f"No actor has started within {seconds:.0f} s on the cluster "
-            f"{self._address}: its machines are gone or very busy, or others use their "
-            "CPUs or GPUs (`ray status` says it)."
+            f"{self._address}: its machines are gone or very busy, or others use "
+            "their CPUs or GPUs (see `ray status`)."
         )
         if seconds > _START_SECONDS:
             raise WorkerError(message)
@@ -287,13 +287,13 @@ class Pool:
             logging.warning("%s Waiting.", message)
 
     def _silent(self) -> list[Member]:
-        """Asks the members whether they are there; returns those that do not answer."""
+        """Pings the members; returns those that do not answer."""
         import ray
 
         asked = {member.ping: member for member in self.members if member.ping}
         if asked:
             answered, _ = ray.wait([*asked], num_returns=len(asked), timeout=0)
-            for ping in answered:  # Or it has died, which its work will say.
+            for ping in answered:  # Or it has died, which its work will report.
                 asked[ping].ping = None
         for member in self.members:
             if member.ping is None:
@@ -302,7 +302,7 @@ class Pool:
         return [m for m in self.members if _seconds_asked(m) > _ANSWER_SECONDS]
 
     def _shares(self, nodes: Mapping[str, Any]) -> dict[str, list[_Share]]:
-        """What the actors get that there should be, by machine."""
+        """Returns the shares of the actors that should run, by machine."""
         resources = {key: node["Resources"] for key, node in nodes.items()}
         gpus = {key: had.get("GPU", 0) for key, had in resources.items()}
         per_actor = self._gpus_per_actor
@@ -319,7 +319,7 @@ class Pool:
             counts = collections.Counter()
             for _ in range(wanted):
                 free = [k for k in nodes if not per_actor or counts[k] < most[k]]
-                # Where the next one gets the most.
+                # The machine where the next actor gets the largest share.
                 counts[
                     max(
                         free, key=lambda k: resources[k].get("CPU", 0) / (counts[k] + 1)
@@ -334,7 +334,7 @@ class Pool:
     def _check_gpus(
         self, per_actor: float, gpus: Mapping[str, float], most: int
     ) -> None:
-        """Raises an InvalidInputError if there are too few when the run begins."""
+        """Raises InvalidInputError if there are too few GPUs when the run begins."""
         if self._is_checked:
             return
         if most < (self._num_actors or 1):
@@ -347,7 +347,7 @@ class Pool:
 
 
 def _seconds_asked(member: Member) -> float:
-    """How long a member has not answered."""
+    """Returns for how long a member has not answered."""
     return 0.0 if member.ping is None else time.monotonic() - member.since
 
 

@@ -1,8 +1,8 @@
-"""A round on the actors of a cluster: a queue of parts, and the sum of what comes back.
+"""A round on the actors of a cluster: a queue of parts, and the sum of their results.
 
-A part first says which rows it needs, gets them and then trains; where clients select
-nothing it trains at once. A part belongs to the actor that has prepared it. If that is
-lost, the part goes back into the queue.
+A part first requests rows, gets them and then trains; if clients select nothing, it
+trains at once. A part belongs to the actor that has prepared it. If the actor is lost,
+the part is queued again.
 """
 
 import collections
@@ -26,23 +26,23 @@ from tff_fedss.runtime import (
 )
 from tff_fedss.runtime.errors import ClientError, ServerError, WorkerError
 
-# So often may actors die of a part before others are spared that.
+# Number of actors that may die in a part before the round fails.
 _MAX_DEATHS = 3
-# An actor has the next part at hand while it does one.
+# An actor has one part running and the next one waiting.
 _PARTS_AT_ONCE = 2
 _POLL_SECONDS = 1.0
 
 
 @dataclasses.dataclass
 class Traffic:
-    """What a computation has sent, in bytes of arrays.
+    """The bytes of arrays that a computation has sent.
 
     Attributes:
-        broadcasts: What all clients get of the server, once for each machine.
-        keys: What clients ask the server for.
-        rows: What they get for it.
-        sums: What the parts give back.
-        clients: Clients' data, where they had to be sent.
+        broadcasts: Values from the server to all clients, once for each machine.
+        keys: The clients' requests.
+        rows: The answers to the requests.
+        sums: The results of the parts.
+        clients: Clients' data that had to be sent.
     """
 
     broadcasts: int = 0
@@ -54,14 +54,14 @@ class Traffic:
 
 @dataclasses.dataclass(eq=False)
 class _Part:
-    """Where a part is.
+    """The state of a part.
 
     Attributes:
         index: Its number.
-        clients: Which of the round's clients.
-        rows: What was selected for it, in Ray's store, once it has asked.
+        clients: Its clients of the round.
+        rows: Its selected rows, in Ray's store, after its request.
         home: The actor that has prepared it.
-        deaths: How many actors have died of it.
+        deaths: Number of actors that have died in it.
         sent: Its clients' data in Ray's store, if an actor needed them.
     """
 
@@ -75,7 +75,7 @@ class _Part:
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """An actor at work on a part.
+    """An actor's work on a part.
 
     Attributes:
         part: The part.
@@ -89,7 +89,7 @@ class _Task:
 
 
 class Round:
-    """A round, or another computation over clients."""
+    """A round or another computation over clients."""
 
     def __init__(
         self,
@@ -113,15 +113,15 @@ class Round:
             pool: The actors.
             key: A name for the computations that they do.
             pieces: Those computations, a `cluster_actor.Pieces` in Ray's store.
-            broadcasts: What all clients get, frozen.
-            arguments: From some of the clients to their argument.
-            arguments_type: Its type.
+            broadcasts: The values sent to all clients, frozen.
+            arguments: Maps clients to their argument.
+            arguments_type: The argument's type.
             num_clients: How many clients the round has.
-            select: From a part's keys to its rows, frozen; None: it needs none.
+            select: Maps a part's keys to its rows, frozen; None: parts need no rows.
             merge: Adds two sums.
             client_fn: Makes a client's data, to be sent.
-            number: Number of the round; no two of a process are alike.
-            traffic: What is sent is counted here.
+            number: Number of the round, unique in the process.
+            traffic: The counts of sent bytes.
         """
         import ray
 
@@ -147,7 +147,7 @@ class Round:
 
         Raises:
             ComputationError: If the computation failed.
-            WorkerError: If no actor can be had, or several have died of a part.
+            WorkerError: If no actor starts, or several have died in a part.
         """
         self._pool.begin_round()
         self._left = len(self._parts)
@@ -165,12 +165,12 @@ class Round:
             for reference in done:
                 if reference in self._pool.starting:
                     self._pool.started(reference)
-                elif reference in self._running:  # Else its actor is lost.
+                elif reference in self._running:  # Otherwise its actor is lost.
                     self._end(reference)
         return self._sum.result()
 
     def _assign(self) -> None:
-        """Gives the actors something to do."""
+        """Assigns work to the actors."""
         for depth in range(_PARTS_AT_ONCE):
             for member in self._pool.members:
                 if len(member.running) == depth:
@@ -179,7 +179,7 @@ class Round:
                         self._begin(part, member)
 
     def _next(self, member: cluster_pool.Member) -> _Part | None:
-        """Takes the part out of the queue that an actor does best."""
+        """Takes the part from the queue that suits an actor best."""
         for is_good in (
             lambda part: part.rows is not None and part.home is member,
             lambda part: part.home is None,
@@ -206,7 +206,7 @@ class Round:
         self._running[reference] = task
 
     def _with_clients(self, part: _Part, member: cluster_pool.Member) -> Any:
-        """The part with its clients: by name, if the actor can read their data."""
+        """Returns the part with its clients, by name if the actor reads their data."""
         if part.sent is not None and not member.reads_clients:
             return part.sent
 
@@ -224,7 +224,7 @@ class Round:
         return part.sent
 
     def _end(self, reference: Any) -> None:
-        """Takes what an actor gives back."""
+        """Handles an actor's result."""
         task = self._running.pop(reference)
         part, member = task.part, task.member
         errors = self._ray.exceptions
@@ -256,7 +256,7 @@ class Round:
         self._left -= 1
 
     def _lose(self, member: cluster_pool.Member, why: str) -> None:
-        """Puts the parts of an actor that is no more back into the queue."""
+        """Puts a lost actor's parts back into the queue."""
         self._pool.drop(member)
         self._running = {
             r: task for r, task in self._running.items() if task.member is not member
@@ -267,15 +267,15 @@ class Round:
         lost = [task.part for task in member.running]
         self._waiting.extendleft(reversed(lost))
         logging.warning(
-            "Lost an actor on %s. Doing its part again. (%s)", member.host, why
+            "Lost an actor on %s. Repeating its part. (%s)", member.host, why
         )
-        if lost:  # It has died of the one that it had begun.
+        if lost:  # It has died in the part that it had begun.
             lost[0].deaths += 1
             if lost[0].deaths == _MAX_DEATHS:
                 raise WorkerError(
-                    f"{_MAX_DEATHS} times an actor died of the same part of a "
-                    "computation (out of memory?), the last time on "
-                    f"{member.host}: {why}."
+                    f"{_MAX_DEATHS} times an actor died in the same part of a "
+                    f"computation (out of memory?), the last time on {member.host}: "
+                    f"{why}."
                 )
 
     def _fail(self, part: _Part, failure: cluster_actor.Failure) -> None:
@@ -286,7 +286,7 @@ class Round:
 
 
 def _is_of_dying_process(error: Exception) -> bool:
-    """Whether an actor's own connection to Ray was lost, as when its machine dies."""
+    """Returns whether an actor lost its connection to Ray, as when its machine dies."""
     import ray
 
     is_rays_own = isinstance(error, OSError) and error.errno is None

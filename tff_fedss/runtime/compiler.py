@@ -1,10 +1,10 @@
-"""TFF's compiler as this project's runtimes use it, and TensorFlow's graph optimizer.
+"""TFF's compiler for this project's runtimes, and TensorFlow's graph optimizer.
 
-`tff.backends.native.desugar_and_transform_to_native` does the same and has Grappler
-optimize each TensorFlow computation, importing its graph into Python for that. Here a
-`TFComputation` does so itself, by `optimize`. TensorFlow would optimize every function
-once more when it first runs, in every thread: nothing is left to do then, and for a
-MobileNetV3 it takes seconds (`not_again`).
+`tff.backends.native.desugar_and_transform_to_native` does the same and lets Grappler
+optimize each TensorFlow computation, for which it imports the graph into Python. Here a
+`TFComputation` does so by `optimize`. TensorFlow would optimize every function again
+when it first runs, in every thread, which has no effect but takes seconds for a
+MobileNetV3 (`not_again`).
 """
 
 import collections
@@ -20,14 +20,14 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.grappler import tf_optimizer
 
-# How many compiled computations are kept: a training needs a handful.
+# Number of compiled computations that are kept; a training needs a few.
 _MAX_COMPILED = 128
 
 
 class Cache:
-    """The computations that were compiled last, found by their identity.
+    """A cache of the last compiled computations, by identity.
 
-    To hash one would mean to serialize it.
+    Hashing one would serialize it.
     """
 
     def __init__(self, function: Callable[[tff.framework.ConcreteComputation], Any]):
@@ -36,11 +36,11 @@ class Cache:
         self._lock = threading.RLock()
 
     def __call__(self, comp: tff.framework.ConcreteComputation) -> Any:
-        """Returns what the function gives for a computation, now or then."""
+        """Returns the function's result for a computation, cached or new."""
         with self._lock:
             found = self._compiled.get(id(comp))
             if found is None:
-                # The computation is kept, too, so that its id stays its own.
+                # The computation is also kept, so that its id is not reused.
                 found = self._compiled[id(comp)] = comp, self._function(comp)
                 if len(self._compiled) > _MAX_COMPILED:
                     self._compiled.popitem(last=False)
@@ -51,10 +51,10 @@ class Cache:
 def without_secure_sums(
     comp: tff.framework.ConcreteComputation,
 ) -> tff.framework.ConcreteComputation:
-    """Makes sums of secure sums: the same result, without the protocol.
+    """Replaces secure sums by sums: the same result, without the protocol.
 
-    TFF's own tests do so, too. Without secure sums this is the computation itself: the
-    search alone is quick.
+    TFF's own tests also do so. Without secure sums the computation itself is returned:
+    the search alone is quick.
     """
     found = False
 
@@ -86,7 +86,7 @@ _Rewrites = rewriter_config_pb2.RewriterConfig
 
 
 def _aggressive() -> config_pb2.ConfigProto:
-    """What TFF's compiler asks for. A data set must not cross to a function's body."""
+    """TFF's compiler options. A data set must not be moved into a function's body."""
     config = config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.memory_optimization = _Rewrites.AGGRESSIVE
@@ -107,13 +107,12 @@ def optimize(
 
     Args:
         graph_def: The graph.
-        feeds: The names of the tensors that it is given, all of placeholders.
-        fetches: The names of the tensors that are asked for.
+        feeds: The names of its input tensors, all of placeholders.
+        fetches: The names of its output tensors.
         init_op: An operation that runs before, or "".
 
     Returns:
-        The optimized graph; or the same, where Grappler cannot say what it is for, as
-        without any result.
+        The optimized graph; or the same one if Grappler fails, such as without outputs.
     """
     dtypes = {
         f"{node.name}:0": node.attr["dtype"].type
@@ -144,9 +143,9 @@ _OFF_OPTIONS = eager_context.FunctionCallOptions(config_proto=_OFF)
 
 @contextlib.contextmanager
 def not_again(device: str) -> Iterator[None]:
-    """Keeps TensorFlow from optimizing functions in a `with` block on a device again.
+    """Keeps TensorFlow from optimizing functions again in a `with` block on a device.
 
-    On a GPU it may: what is best there Grappler only knows when it knows the device.
+    On a GPU it may, since Grappler's best choices there depend on the device.
     """
     context = eager_context.context()
     before = context.function_call_options

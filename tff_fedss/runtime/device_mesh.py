@@ -1,9 +1,9 @@
 """Several devices of one process, and the collectives between them.
 
-The devices are GPUs, or logical devices of the CPU: those compute what as many GPUs
-would, on the same cores, so that everything but the speed can be seen without a GPU.
-A collective takes and returns a tensor for each device, inside or outside of a
-`tf.function`; TensorFlow moves what has to move.
+The devices are GPUs, or logical devices of the CPU, which compute the same on its
+cores, so that everything except the speed can be tested without a GPU. A collective
+takes and returns a tensor for each device, inside or outside of a `tf.function`;
+TensorFlow copies between devices.
 """
 
 import functools
@@ -21,8 +21,8 @@ def balanced_bounds(total: int, parts: int) -> np.ndarray:
     Cutting into k parts keeps some of the bounds of any multiple of k.
 
     Args:
-        total: How many there are.
-        parts: How many parts to make.
+        total: The number to cut.
+        parts: Number of parts.
 
     Returns:
         int64[parts + 1]: part i is bounds[i]..bounds[i + 1]-1.
@@ -34,8 +34,8 @@ class DeviceMesh:
     """A line of devices.
 
     Attributes:
-        devices: Their names. A name may stand there more than once: that device then
-            does the work of several.
+        devices: Their names. A name may be repeated: that device then does the work of
+            several.
     """
 
     def __init__(self, devices: Sequence[str]):
@@ -58,7 +58,7 @@ class DeviceMesh:
         return self.map(tf.identity, tf.split(value, sizes, num=len(self)))
 
     def all_gather(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Puts the parts after one another, on every device."""
+        """Concatenates the parts, on every device."""
         return self.map(lambda: tf.concat(parts, 0))
 
     def all_reduce(
@@ -69,23 +69,23 @@ class DeviceMesh:
         """Reduces the parts, always in the order of the devices, on every device.
 
         Args:
-            reduce: Such as `tf.add` or `tf.maximum`.
-            parts: Of the same shape.
+            reduce: A function such as `tf.add` or `tf.maximum`.
+            parts: Tensors of the same shape.
         """
         return self.map(lambda: functools.reduce(reduce, parts))
 
     def reduce_scatter(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Adds the parts and cuts the sum as `scatter` does, a piece for each device.
+        """Adds the parts and cuts the sum like `scatter`, a piece for each device.
 
         Args:
-            parts: Of the same shape.
+            parts: Tensors of the same shape.
         """
         sizes = self._sizes(tf.shape(parts[0])[0])
         pieces = [tf.split(part, sizes, num=len(self)) for part in parts]
         return self.map(lambda *own: functools.reduce(tf.add, own), *pieces)
 
     def _sizes(self, total: tf.Tensor) -> tf.Tensor:
-        """The sizes of `balanced_bounds`, of a total that is known at run time."""
+        """Returns the sizes of `balanced_bounds` for a total known only at run time."""
         bounds = tf.range(len(self) + 1) * total // len(self)
         return bounds[1:] - bounds[:-1]
 
@@ -96,14 +96,15 @@ def local_mesh(num_devices: int | None = None) -> DeviceMesh:
     Logical devices must be made before TensorFlow is used in this process.
 
     Args:
-        num_devices: How many. None: all GPUs of this process, or one CPU device.
+        num_devices: Number of devices. None: all GPUs of this process, or one CPU
+            device.
 
     Returns:
         The mesh.
 
     Raises:
-        InvalidInputError: If there are fewer GPUs (but some), or if TensorFlow runs
-            already, with fewer logical devices.
+        InvalidInputError: If there are fewer GPUs (but some), or if TensorFlow already
+            runs with fewer logical devices.
     """
     gpus = tf.config.get_visible_devices("GPU")
     if gpus:
@@ -121,7 +122,7 @@ def local_mesh(num_devices: int | None = None) -> DeviceMesh:
     logical = [tf.config.LogicalDeviceConfiguration()] * num_devices
     try:
         tf.config.set_logical_device_configuration(cpu, logical)
-    except RuntimeError as error:  # TensorFlow runs already.
+    except RuntimeError as error:  # TensorFlow already runs.
         if num_devices > len(tf.config.list_logical_devices("CPU")):
             raise InvalidInputError(
                 f"num_devices={num_devices}: TensorFlow runs in this process already,"

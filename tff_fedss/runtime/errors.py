@@ -1,13 +1,14 @@
-"""Errors of a context that could not do a computation.
+"""Errors of a context that failed to run a computation.
 
-    ExecutionError              what `invoke` raises for a good computation and argument
+    ExecutionError              raised by `invoke` for a valid computation and argument
     |-- ComputationError        the computation itself failed
     |   |-- ClientError         ... at a client
     |   `-- ServerError         ... at the server
-    `-- WorkerError             what it was to run on could not be had, or died
+    `-- WorkerError             its worker did not start, or died
 
 An argument that does not fit the computation raises a TypeError or a ValueError, as in
-TFF's own contexts, and what a runtime cannot run a NotImplementedError.
+TFF's own contexts; a computation that a runtime does not support raises a
+NotImplementedError.
 """
 
 import re
@@ -17,11 +18,11 @@ import tensorflow as tf
 
 
 class ExecutionError(RuntimeError):
-    """A computation could not be done; the base of all such errors."""
+    """A computation failed to run; the base of all such errors."""
 
 
 class ComputationError(ExecutionError):
-    """A computation failed. The error that it failed with is the `__cause__`."""
+    """A computation failed. Its own error is the `__cause__`."""
 
 
 class ClientError(ComputationError):
@@ -36,13 +37,13 @@ class ClientError(ComputationError):
         self.client = client
 
     def of(self, client_id: str) -> "ClientError":
-        """Returns the error with the client's id in place of its index."""
+        """Returns the error with the client's id instead of its index."""
         self.args = (f"Client {client_id!r} failed: {describe(self.__cause__)}",)
         return self
 
 
 class ServerError(ComputationError):
-    """What the server computed failed."""
+    """The server's computation failed."""
 
     def __init__(self, cause: BaseException):
         super().__init__(f"The server failed: {describe(cause)}")
@@ -52,13 +53,13 @@ class WorkerError(ExecutionError):
     """A worker or an actor could not be started or reached, or died."""
 
 
-# What TensorFlow says around the message of an error in a graph.
+# TensorFlow's additions to the message of an error in a graph.
 _NO_NEWS = ("Graph execution error:", "Detected at node", "<stack traces unavailable>")
 _PLACES = re.compile(r"assertion failed: | \[\[\{\{node .*?\}\}\]\]| \[Op:\w+\]")
 
 
 def describe(error: BaseException) -> str:
-    """Returns one line: the message of an error, without ornaments, and its type."""
+    """Returns an error's message and type in one line, without additions."""
     if isinstance(error, tf.errors.OpError):
         text = error.message
     elif isinstance(error, grpc.RpcError) and isinstance(error, grpc.Call):

@@ -1,7 +1,7 @@
-"""Values on their way to another process: arrays in tuples, nothing of TensorFlow's.
+"""Values in a form for other processes: arrays in tuples, without TensorFlow's types.
 
-A struct becomes a tuple, a tensor an array, a data set a `Sequence`. Arrays cross a
-machine without a copy, by pickle's protocol 5.
+A struct becomes a tuple, a tensor an array, a data set a `Sequence`. Processes of a
+machine share arrays without a copy, by pickle's protocol 5.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ _BATCH = 4096
 
 
 class ClientRef(NamedTuple):
-    """What stands for a client's value, which is made where the client trains.
+    """A reference to a client's value, which is made where the client trains.
 
     Attributes:
-        arguments: Those of the function that makes it, such as the client's id and its
-            seed in this round.
+        arguments: The arguments of the function that makes it, such as the client's id
+            and its seed in this round.
     """
 
     arguments: tuple[Any, ...]
@@ -47,14 +47,14 @@ def freeze(
     type_spec: tff.Type,
     client_fn: Callable[..., Any] | None = None,
 ) -> Any:
-    """Makes a value ready to be sent.
+    """Converts a value for sending.
 
     Args:
-        value: As computations take and return it. A `ClientRef` may stand for a
+        value: An argument or result of computations. A `ClientRef` may replace a
             client's value.
         type_spec: Its type.
-        client_fn: Makes the value of a client of a `ClientRef`, so that it is sent;
-            None: the `ClientRef` is.
+        client_fn: Makes a client's value from a `ClientRef`, so that the value is sent;
+            None: the `ClientRef` is sent.
     """
     if isinstance(type_spec, tff.FederatedType):
         if type_spec.placement is not tff.CLIENTS or type_spec.all_equal:
@@ -83,7 +83,7 @@ def thaw(
     type_spec: tff.Type,
     client_fn: Callable[..., Any] | None = None,
 ) -> Any:
-    """Returns what computations take for a frozen value; the inverse of `freeze`."""
+    """Converts a frozen value for computations; the inverse of `freeze`."""
     if isinstance(type_spec, tff.FederatedType):
         if type_spec.placement is not tff.CLIENTS or type_spec.all_equal:
             return thaw(value, type_spec.member)
@@ -119,14 +119,14 @@ def num_bytes(value: Any) -> int:
 
 
 def _freeze_sequence(value: Any, element: tff.Type) -> Sequence:
-    if isinstance(value, list):  # TFF takes these as well.
+    if isinstance(value, list):  # TFF also accepts these.
         return Sequence(None, [_parts(example, element) for example in value])
     specs = _parts(value.element_spec, element)
     if not all(spec.shape.is_fully_defined() for spec in specs):
         return Sequence(None, [_parts(e, element) for e in value.as_numpy_iterator()])
     if (
         0 < value.cardinality() <= _BATCH
-    ):  # Without an iterator: in a third of the time.
+    ):  # Faster without an iterator, in a third of the time.
         whole = value.batch(_BATCH).get_single_element()
         return Sequence([part.numpy() for part in _parts(whole, element)])
     batches = [
@@ -138,12 +138,12 @@ def _freeze_sequence(value: Any, element: tff.Type) -> Sequence:
 
 
 def _parts(element: Any, type_spec: tff.Type) -> list[Any]:
-    """The parts of an element, in the order of its type."""
+    """Returns the parts of an element, in the order of its type."""
     return values.flatten(values.unpack_element(element, type_spec))
 
 
 def _nested(parts: Iterator[Any], type_spec: tff.Type) -> Any:
-    """The inverse of `values.flatten`."""
+    """Inverts `values.flatten`."""
     if not isinstance(type_spec, tff.StructType):
         return next(parts)
     return tuple(

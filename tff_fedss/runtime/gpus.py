@@ -1,7 +1,7 @@
-"""GPUs of this machine as TensorFlow uses them: which, how much of them, how exactly.
+"""TensorFlow's use of this machine's GPUs: which, their memory and precision.
 
-All of it holds for the whole process, and most of it must be said before TensorFlow has
-computed anything in it.
+All settings hold for the whole process, and most must be made before TensorFlow
+computes in it.
 """
 
 import functools
@@ -15,7 +15,7 @@ from tensorflow.python.framework import kernels as registered_kernels
 
 from tff_fedss.errors import InvalidInputError
 
-# What is left of a GPU's memory to the CUDA context and the libraries' own.
+# The part of a GPU's memory left to the CUDA context and libraries.
 _RESERVED = 0.1
 
 
@@ -27,29 +27,27 @@ def configure_gpus(
     tf32: bool = False,
     mixed_precision: bool = False,
 ) -> None:
-    """Says how this process uses GPUs, and with what precision it computes.
+    """Sets how this process uses GPUs, and its precision.
 
-    What an earlier call has set is forgotten. The memory of GPUs is
-    taken as it is needed; but with several clients on a GPU, each gets a part.
+    Settings of earlier calls are replaced. GPU memory is allocated on demand, but with
+    several clients on a GPU each gets a fixed part.
 
     Args:
-        num_gpus: How many to use, the first ones; None: all that TensorFlow sees. The
-            others are not touched.
-        clients_per_gpu: How many clients are to train on a GPU at once. Each gets a
-            logical device of its own: what runs on one device is queued in one stream,
-            so that of several clients on it only one would compute at a time.
+        num_gpus: Number of GPUs to use, the first ones; None: all that TensorFlow sees.
+            The others are not touched.
+        clients_per_gpu: Number of clients that train on a GPU at once. Each gets its
+            own logical device: work on one device is queued in one stream, so that only
+            one of its clients would compute at a time.
         deterministic: Whether kernels must add in the same order each time, so that the
-            same seed gives the same bytes on a GPU, too. Some are slower, and
-            computations that are made from now on differ in their operations, on CPUs
-            as well.
+            same seed gives the same bytes also on a GPU. Some kernels are slower, and
+            computations made from now on have other operations, also on CPUs.
         tf32: Whether float32 products may be computed with 10 bits of their factors'
-            mantissas, on GPUs that can (Ampere and later).
-        mixed_precision: Whether Keras layers that are made from now on compute in
-            bfloat16, with weights in float32.
+            mantissas, on GPUs that support it (Ampere and later).
+        mixed_precision: Whether Keras layers made from now on compute in bfloat16, with
+            weights in float32.
 
     Raises:
-        InvalidInputError: If there are not so many GPUs, or it comes too late:
-            TensorFlow uses other ones already.
+        InvalidInputError: If there are fewer GPUs, or TensorFlow already uses others.
     """
     seen = tf.config.list_physical_devices("GPU")
     if num_gpus is not None and num_gpus > len(seen):
@@ -64,8 +62,8 @@ def configure_gpus(
         _share_memory(used, clients_per_gpu)
     except RuntimeError as error:
         raise InvalidInputError(
-            f"num_gpus={num_gpus}, clients_per_gpu={clients_per_gpu}: TensorFlow uses "
-            f"GPUs in this process already, and in another way: {error}"
+            f"num_gpus={num_gpus}, clients_per_gpu={clients_per_gpu}: TensorFlow "
+            f"already uses GPUs in this process, with other settings: {error}"
         ) from error
     if deterministic != tf_config.is_op_determinism_enabled():
         if deterministic:
@@ -79,14 +77,14 @@ def configure_gpus(
 
 
 def let_memory_grow(gpus: Sequence[tf.config.PhysicalDevice]) -> None:
-    """Keeps TensorFlow from taking all memory of GPUs that are not cut at once."""
+    """Keeps TensorFlow from allocating all memory of undivided GPUs at once."""
     for gpu in gpus:
         if tf.config.get_logical_device_configuration(gpu):
             continue
         if not tf.config.experimental.get_memory_growth(gpu):
             try:
                 tf.config.experimental.set_memory_growth(gpu, True)
-            except RuntimeError as error:  # TensorFlow uses the GPU already.
+            except RuntimeError as error:  # TensorFlow already uses the GPU.
                 logging.warning("The memory of %s cannot grow: %s", gpu.name, error)
 
 
@@ -103,16 +101,16 @@ def clients_per_device(clients_per_gpu: int) -> int | None:
 
 
 def memory_limits(memory_mib: float, parts: int) -> list[int]:
-    """Cuts the free MiB of a GPU into equal parts; some are left to CUDA itself."""
+    """Cuts the free MiB of a GPU into equal parts, with some left to CUDA."""
     return [int(memory_mib * (1 - _RESERVED)) // parts] * parts
 
 
 @functools.cache
 def variable_device(dtype: tf.DType, device: str) -> str:
-    """Returns where a variable is kept that a computation on a device uses.
+    """Returns the device of a variable that a computation on a device uses.
 
-    It is the same device; or the CPU, for what TensorFlow has no GPU variables of, such
-    as int32.
+    It is the same device, or the CPU for types without GPU variables in TensorFlow,
+    such as int32.
     """
     if "GPU" not in device:
         return device
@@ -141,15 +139,15 @@ def _share_memory(gpus: Sequence[tf.config.PhysicalDevice], parts: int) -> None:
     for gpu in gpus:
         there = tf.config.get_logical_device_configuration(gpu) or []
         if len(there) != parts:
-            # TensorFlow knows memory that grows and logical devices, but not both.
+            # TensorFlow supports growing memory or logical devices, but not both.
             tf.config.experimental.set_memory_growth(gpu, False)
             tf.config.set_logical_device_configuration(gpu, devices)
 
 
 def _free_memory_mib() -> float | None:
-    """The free memory of the fullest GPU of the machine; None if it is not known.
+    """Returns the free memory of the machine's fullest GPU; None if unknown.
 
-    TensorFlow tells it only of GPUs that it has begun to use.
+    TensorFlow reports it only for GPUs that it already uses.
     """
     command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
@@ -159,8 +157,8 @@ def _free_memory_mib() -> float | None:
         return min(map(float, output.split()))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         logging.warning(
-            "nvidia-smi does not say how much memory the GPUs have (%s): the clients "
-            "of a GPU share one device and take turns.",
+            "nvidia-smi does not report the memory of the GPUs (%s): the clients of "
+            "a GPU share one device and take turns.",
             error,
         )
         return None

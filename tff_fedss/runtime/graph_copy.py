@@ -1,4 +1,4 @@
-"""Copies of a graph among TensorFlow's functions, each under names of its own."""
+"""Copies of a graph as TensorFlow functions, each with unique names."""
 
 import threading
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _copying = threading.Lock()
 
 
 class GraphCopy:
-    """A graph among TensorFlow's functions, under names of its own.
+    """A graph as TensorFlow functions with unique names.
 
     Attributes:
         initialize: A function of the variables and the arguments, or None.
@@ -44,7 +44,7 @@ class GraphCopy:
             (op,) = importer(args, [init_op])
             return _after([op])
 
-        # The caller may be a client at work on some device.
+        # The caller may be a client running on some device.
         with _copying, eager_context.eager_mode(), tf.device(None):
             self.run = tf.compat.v1.wrap_function(
                 lambda *args: importer(args, fetches), specs
@@ -82,7 +82,7 @@ def _after(operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
 
 
 class _Importer:
-    """Puts a graph, or a part of it, into the graph that is being built."""
+    """Imports a graph, or a part of it, into the graph that is being built."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class _Importer:
         self, args: Sequence[tf.Tensor], fetches: Sequence[str]
     ) -> list[tf.Tensor | tf.Operation]:
         for arg, prototype in zip(args, self._prototypes, strict=False):
-            # Without the variable's shape the optimizer would know no shape at all.
+            # Without the variable's shape the optimizer would not know any shape.
             handle_data_util.copy_handle_data(prototype.handle, arg)
         values = dict(zip(self._feeds, args, strict=True))
         if self._token:  # Only deprecated operations read it.
@@ -110,7 +110,7 @@ class _Importer:
         )
         fed = {graphs.node_name(name) for name in values}
         kept = [node for node in part.node if node.name not in fed]
-        for node in kept:  # An argument is there already: nothing has to wait for it.
+        for node in kept:  # An argument already exists: nothing has to wait for it.
             inputs = [i for i in node.input if not (i[0] == "^" and i[1:] in fed)]
             if len(inputs) < len(node.input):
                 node.input[:] = inputs
@@ -129,15 +129,15 @@ class _Importer:
 
 
 class Variable:
-    """A resource handle that destroys its variable when it goes."""
+    """A resource handle that destroys its variable when it is deleted."""
 
     def __init__(self, handle: tf.Tensor):
         self.handle = handle
 
     def __del__(self):
-        # The garbage collector may call this in the middle of the tracing of a graph,
-        # which this operation must not become a part of. Or the interpreter ends, and
-        # modules are gone: `contextlib` would be, too.
+        # The garbage collector may call this while a graph is traced, and this
+        # operation must not become a part of the graph. Or the interpreter ends, and
+        # modules such as `contextlib` are gone.
         try:
             with eager_context.eager_mode(), tf.device(self.handle.device):
                 tf.raw_ops.DestroyResourceOp(
@@ -148,7 +148,7 @@ class Variable:
 
 
 def new_variable(node: Any, device: str) -> Variable:
-    """Makes the variable of a NodeDef on a device, or where TensorFlow can keep it."""
+    """Makes the variable of a NodeDef on a device, or on one that supports it."""
     device = gpus.variable_device(tf.as_dtype(node.attr["dtype"].type), device)
     with eager_context.eager_mode(), tf.device(device):
         return Variable(

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-# A VarHandleOp with this shared name makes a new variable at each execution.
+# With this shared name, a VarHandleOp makes a new variable at each execution.
 ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
 
-# How the shared names begin of the resources that belong to one copy of a graph.
+# Start of the shared names of resources that belong to one copy of a graph.
 OWNED = "tff_fedss:"
 
 
@@ -48,9 +48,9 @@ def sub_graph(
 def reached_functions(
     graph_def: tf.compat.v1.GraphDef, nodes: Iterable[Any] | None = None
 ) -> set[str]:
-    """Returns the names of the library's functions that nodes call, through others too.
+    """Returns the names of the library's functions that nodes call, also indirectly.
 
-    Without `nodes`, those of the graph that are in no function.
+    Without `nodes`, the graph's nodes outside of functions are used.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
     reached: set[str] = set()
@@ -63,7 +63,7 @@ def reached_functions(
 
 
 def has_gradients_in_data_sets(graph_def: tf.compat.v1.GraphDef) -> bool:
-    """Whether a function that an operation of tf.data calls computes gradients."""
+    """Returns whether a function called by a tf.data operation computes gradients."""
     functions = {f.signature.name: f for f in graph_def.library.function}
     everywhere = itertools.chain(
         graph_def.node, *(function.node_def for function in functions.values())
@@ -79,15 +79,15 @@ def has_gradients_in_data_sets(graph_def: tf.compat.v1.GraphDef) -> bool:
 def separate_call_sites(
     graph_def: tf.compat.v1.GraphDef, concerns: Callable[[Any], bool]
 ) -> None:
-    """Gives each call of some functions a function of its own, in place.
+    """Gives each call of some functions its own copy of the function, in place.
 
-    TensorFlow inlines functions, so that what a kernel keeps is kept for each call.
-    With a function for each call, a node of a function stands for one kernel.
+    TensorFlow inlines functions, so that each call has its own kernel state. With a
+    copy for each call, a node of a function is one kernel.
 
     Args:
         graph_def: The graph.
-        concerns: Says for a NodeDef whether the functions with it, and those that call
-            these, are to be separated.
+        concerns: Whether functions with a given NodeDef, and their callers, are to be
+            separated.
 
     Raises:
         NotImplementedError: If such a function calls itself.
@@ -112,7 +112,7 @@ def separate_call_sites(
             return name
         if name in callers:
             raise NotImplementedError(
-                f"The in-process runtime has no functions that call themselves: {name}."
+                f"The in-process runtime does not support recursive functions: {name}."
             )
         own = type(functions[name])()
         own.CopyFrom(functions[name])
@@ -127,7 +127,7 @@ def separate_call_sites(
 
 
 def make_names_unique(graph_def: tf.compat.v1.GraphDef, suffix: str) -> None:
-    """Renames what TensorFlow finds by name across graphs, in place."""
+    """Renames what TensorFlow looks up by name across graphs, in place."""
     functions = {function.signature.name for function in graph_def.library.function}
 
     def rename(name: str) -> str:
@@ -135,7 +135,7 @@ def make_names_unique(graph_def: tf.compat.v1.GraphDef, suffix: str) -> None:
 
     def visit(node: Any) -> None:
         _rename_calls(node, rename)
-        # Colocation is advice, and the nodes that it names may be gone.
+        # Colocation is only a hint, and its nodes may be gone.
         node.attr.pop("_class", None)
         if "shared_name" in node.attr:
             name = node.attr["shared_name"].s.decode() or node.name
@@ -171,8 +171,7 @@ def _called(node: Any, functions: Mapping[str, Any]) -> Iterator[str]:
 def _rename_calls(node: Any, rename: Callable[[str], str]) -> None:
     """Renames the functions that a NodeDef calls, in place.
 
-    `rename` is called for the names of other things, too, which it must return as they
-    are.
+    `rename` is also called for other names, which it must return unchanged.
     """
     _set_if_changed(node, "op", rename)
     _rename_in_attributes(node.attr, rename)

@@ -1,20 +1,20 @@
 """An execution context that runs TFF computations with TensorFlow in this process.
 
 TFF's wheels start a worker program without GPU support. This context compiles with
-TFF's own compiler and evaluates the result here, so that everything TensorFlow can do
-in this process, TFF can: use GPUs above all. Nothing is serialized, nothing crosses
-gRPC, and no second process has to be started, found or killed.
+TFF's own compiler and evaluates the result here, so that TFF can do all that TensorFlow
+can do in this process, above all use GPUs. Nothing is serialized or sent by gRPC, and
+there is no second process to start, find or kill.
 
-Clients go to the devices through a queue. Results are put together in the order of the
-clients, and each call of each client begins with nothing, as in a new session: without
+Clients are distributed over the devices by a queue. Results are combined in the order
+of the clients, and each call of each client begins as in a new session: without
 variables and tables, with seeded random operations at the start of their streams. So
-results do not depend on how many devices there are or which was quicker, but for what
-`tf.random` draws without a seed.
+results do not depend on the number and speed of devices, except for draws of
+`tf.random` without a seed.
 
-Memory is flat over the rounds but for some 200 bytes a client: TensorFlow keeps 16 to
-32 bytes of every tensor that Python has seen (tensorflow issue 62551). The tensors that
-are made here are spared that (`values.without_dict`); those that make a client's data
-set are not. experiments/benchmarks/memory.py measures it.
+Memory is constant over the rounds except for some 200 bytes a client: TensorFlow leaks
+16 to 32 bytes of every tensor that Python has seen (tensorflow issue 62551). Tensors
+made here do not leak (`values.without_dict`); those that make a client's data set do.
+experiments/benchmarks/memory.py measures it.
 """
 
 import asyncio
@@ -35,16 +35,16 @@ from tff_fedss.errors import check_range
 from tff_fedss.runtime import arguments, compiler, gpus, program, threads, values
 from tff_fedss.runtime.errors import ClientError, ServerError
 
-# How long a stopped computation may take to notice it.
+# Time for a stopped computation to end.
 _STOP_SECONDS = 5.0
 
 
 class _Device:
-    """A device in one invocation: where a computation runs.
+    """A device of one invocation, on which a computation runs.
 
     Attributes:
         name: Its full name.
-        num_clients: How many clients the invocation has.
+        num_clients: Number of clients of the invocation.
     """
 
     def __init__(self, invocation: "_Invocation", name: str):
@@ -65,14 +65,14 @@ class _Device:
             return tensor
         if tensor.device != self._invocation.server.name:
             return _copy_to(tensor, self.name)
-        # What the server sends to all clients goes to each device once.
+        # A value that the server sends to all clients is copied once to each device.
         copies, key = self._invocation.copies, (id(tensor), self.name)
         if key not in copies:
             copies[key] = tensor, _copy_to(tensor, self.name)
         return copies[key][1]
 
     def note_training_on_host(self) -> None:
-        """Notes that what runs here computes gradients on the CPU all the same."""
+        """Records that a computation on this device computes gradients on the CPU."""
         self._invocation.trained_on_host = True
 
     def for_each_client(
@@ -93,11 +93,11 @@ class _Invocation:
     """One run of one computation.
 
     Args:
-        num_clients: How many clients take part.
+        num_clients: Number of clients that take part.
         slots: A device per client that may run at the same time.
         server_device: The device of the server's work.
         workers: The threads to use.
-        reads_ahead: Whether the data of the clients that come next are read.
+        reads_ahead: Whether the data of the next clients are read ahead.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class _Invocation:
         self._canceller = cancellation.CancellationManager()
 
     def run(self, node: program.Node, argument: Any) -> Any:
-        """Evaluates a program on an argument, in a thread of its own.
+        """Evaluates a program on an argument, in a separate thread.
 
-        The caller's thread only waits, so that it can receive signals meanwhile.
+        The caller's thread only waits, so that it can receive signals.
 
         Raises:
             ClientError: If a client's computation failed.
@@ -139,13 +139,13 @@ class _Invocation:
                 raise ServerError(error) from error
             except BaseException:
                 if not evaluation.done():
-                    # Ctrl-C: nobody waits for this result any more.
+                    # Ctrl-C: the result is no longer needed.
                     self.stop()
                     concurrent.futures.wait([evaluation], _STOP_SECONDS)
                 raise
 
     def stop(self) -> None:
-        """Ends everything that runs."""
+        """Stops all running work."""
         self._stopped.set()
         self._canceller.start_cancel()
 
@@ -157,9 +157,9 @@ class _Invocation:
         """Calls a function for each client, on all devices.
 
         Args:
-            function: (client index, device) -> what the client computes.
-            read: Called with a client's index before the function is, by a thread that
-                is a little ahead, if this invocation reads ahead.
+            function: Maps (client index, device) to the client's result.
+            read: Called with a client's index before `function`, by a thread that reads
+                ahead, if this invocation does.
 
         Returns:
             The results in the order of the clients.
@@ -171,7 +171,7 @@ class _Invocation:
         failures: list[tuple[int, BaseException]] = []
         waiting = iter(range(self.num_clients))  # Each next() of it is atomic.
         here, *elsewhere = self._slots[: max(1, self.num_clients)]
-        # In memory are those that compute, and as many that come next.
+        # In memory are the computing clients, and as many that come next.
         room = threading.Semaphore(2 * (1 + len(elsewhere)))
         is_ahead = read is not None and self._reads_ahead
         reads = [concurrent.futures.Future() for _ in results] if is_ahead else []
@@ -183,7 +183,7 @@ class _Invocation:
                     if not self._stopped.is_set():
                         read(k)
                     future.set_result(None)
-                except BaseException as error:  # To be raised by who waits for it.
+                except BaseException as error:  # Raised by the waiting thread.
                     future.set_exception(error)
 
         def work(name: str) -> None:
@@ -195,7 +195,7 @@ class _Invocation:
                     if not self._stopped.is_set():
                         results[k] = function(k, device)
                         self.client_devices.update(_devices_of(results[k]))
-                except BaseException as error:  # To be raised by the first thread.
+                except BaseException as error:  # Raised by the first thread.
                     failures.append((k, error))
                     self.stop()
                 finally:
@@ -208,7 +208,7 @@ class _Invocation:
         work(here)
         concurrent.futures.wait(others)
         if failures:
-            # The others may be clients that were stopped on account of the first one.
+            # The others may be clients stopped because of the first error.
             client, error = next(
                 (f for f in failures if not isinstance(f[1], tf.errors.CancelledError)),
                 failures[0],
@@ -218,9 +218,9 @@ class _Invocation:
 
 
 def _devices_of(value: Any) -> set[str]:
-    """Returns the devices that hold the floats of a value, and so have made them.
+    """Returns the devices that hold, and thus computed, the floats of a value.
 
-    Other tensors may be in the host's memory, whatever computed them.
+    Other tensors may be in the host's memory, whichever device computed them.
     """
     return {
         part.backing_device
@@ -232,21 +232,21 @@ def _devices_of(value: Any) -> set[str]:
 class InProcessContext(tff.framework.SyncContext):
     """A synchronous TFF context that computes with TensorFlow in this process.
 
-    What fails while a computation runs raises a `ComputationError`: a `ClientError`,
-    which says whose it was, or a `ServerError`, with TensorFlow's own error as the
-    `__cause__`. An argument that does not fit raises a TypeError or a ValueError, and
-    what this runtime does not have a NotImplementedError, before anything runs (but
-    keys of `federated_select` that are out of range, a ValueError when they come up).
+    A failure of a running computation raises a `ComputationError`: a `ClientError` with
+    the client, or a `ServerError`, with TensorFlow's own error as the `__cause__`. An
+    argument that does not fit raises a TypeError or a ValueError, and an unsupported
+    computation a NotImplementedError, before the run (except for keys of
+    `federated_select` that are out of range, a ValueError during the run).
 
     Attributes:
-        client_devices: The names of the devices that have computed floats for clients,
-            whatever they were asked to do.
-        trained_on_host: Whether a computation has done its gradients inside of tf.data,
-            as `tff.learning` does by default: TensorFlow runs that on the CPU, though
-            the results may come from a GPU. What is for GPUs is the argument
+        client_devices: The names of the devices that actually computed floats for
+            clients.
+        trained_on_host: Whether a computation has computed gradients inside tf.data, as
+            `tff.learning` does by default: TensorFlow runs that on the CPU, though the
+            results may come from a GPU. On GPUs use the argument
             loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR.
-        close: Ends the threads of the context; a no-argument function. Runs by itself
-            when the context is dropped.
+        close: Ends the threads of the context; a no-argument function. Runs
+            automatically when the context is dropped.
     """
 
     def __init__(
@@ -257,23 +257,22 @@ class InProcessContext(tff.framework.SyncContext):
         default_num_clients: int = 0,
         reads_ahead: bool | None = None,
     ):
-        """Takes named devices; others are looked for when the first computation runs.
+        """Sets the devices; the defaults are found when the first computation runs.
 
         Until then TensorFlow's devices can be configured.
 
         Args:
             devices: Names of logical TensorFlow devices, such as "GPU:0", for the
                 clients; by default all GPUs or, where there are none, all CPU devices.
-            clients_per_device: How many clients may run on a device at once. More use
-                a device better and need more memory. By default 1 on a GPU; CPU devices
-                share the cores that this process may use.
-            server_device: Where the server's work is done; by default on the first of
+            clients_per_device: Number of clients that may run on a device at once. More
+                use a device better and need more memory. By default 1 on a GPU; CPU
+                devices share the cores that this process may use.
+            server_device: The device of the server's work; by default the first of
                 `devices`.
-            default_num_clients: How many clients a computation has whose argument has
-                no list of client values: one that broadcasts only, for instance.
-            reads_ahead: Whether the data set of the client that comes next is read into
-                memory while others compute. By default if there are GPUs: a CPU has
-                nothing to read with meanwhile.
+            default_num_clients: Number of clients of a computation whose argument has
+                no list of client values, such as one that only broadcasts.
+            reads_ahead: Whether the next client's data set is read into memory while
+                others compute. By default only with GPUs, since a CPU is busy then.
 
         Raises:
             ValueError: If there is no such device, clients_per_device is not positive,
@@ -283,8 +282,8 @@ class InProcessContext(tff.framework.SyncContext):
             check_range("clients_per_device", clients_per_device, 1)
         check_range("default_num_clients", default_num_clients, 0)
         gpus.let_memory_grow(tf.config.list_physical_devices("GPU"))
-        # On a GPU it would turn each image round before a convolution and back before
-        # the normalization that follows. It does nothing on CPUs.
+        # On a GPU it would transpose each image before a convolution and back before
+        # the following normalization. It does nothing on CPUs.
         tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
         if devices is not None:
             check_range("the number of devices", len(devices), 1)
@@ -334,7 +333,8 @@ class InProcessContext(tff.framework.SyncContext):
             cores = len(os.sched_getaffinity(0))
             on_cpu = all("CPU" in device for device in self.devices)
             number = max(1, cores // len(self.devices)) if on_cpu else 1
-        # All first slots before all second ones: few clients spread over all devices.
+        # All first slots before all second ones, so that few clients spread over all
+        # devices.
         return self.devices * number
 
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
@@ -351,8 +351,8 @@ class InProcessContext(tff.framework.SyncContext):
             ServerError: If TensorFlow failed at the server; a `ComputationError`.
             TypeError: If the argument does not fit the computation's type.
             ValueError: If lists of client values have several lengths, a value of all
-                clients is asked for without any client, or a client selects by a key
-                that is out of range.
+                clients is requested without clients, or a client selects by a key that
+                is out of range.
         """
         parameter_type, result_type = (
             comp.type_signature.parameter,
@@ -384,8 +384,8 @@ class InProcessContext(tff.framework.SyncContext):
 class AsyncInProcessContext(tff.framework.AsyncContext):
     """An asynchronous TFF context around an `InProcessContext`.
 
-    `tff.program.NativeFederatedContext` takes it. A thread of its own computes, one
-    computation after another, in the order in which they are invoked.
+    It is for `tff.program.NativeFederatedContext`. One thread runs the computations one
+    after another, in the order of their invocation.
 
     Args:
         context: Where computations run; by default a new `InProcessContext`.
@@ -398,7 +398,7 @@ class AsyncInProcessContext(tff.framework.AsyncContext):
     async def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         """Runs a computation; called by TFF. See `InProcessContext.invoke`."""
         if asyncio.iscoroutine(arg):
-            arg = await arg  # TFF makes one where an argument has others in it.
+            arg = await arg  # TFF makes a coroutine if an argument contains others.
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._context.invoke, comp, arg)
 
@@ -421,7 +421,7 @@ def _full_name(device: str) -> str:
 
 
 def set_in_process_context(*args: Any, **kwargs: Any) -> InProcessContext:
-    """Makes an `InProcessContext` of these arguments the thread's default context."""
+    """Sets a new `InProcessContext` as the thread's default context."""
     context = InProcessContext(*args, **kwargs)
     tff.framework.set_default_context(context)
     return context

@@ -1,7 +1,7 @@
 """TFF's intrinsics over the runtime's values (see `values`), in this process.
 
-Each one is a function (argument, device) -> value. What the server computes runs on
-that device; what the clients compute goes through `device.for_each_client`.
+Each one is a function (argument, device) -> value. The server's work runs on that
+device; the clients' work goes through `device.for_each_client`.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ def find(block: tff.framework.Intrinsic) -> Intrinsic:
     """Returns an intrinsic's implementation: a function (argument, device) -> value.
 
     Raises:
-        NotImplementedError: If there is none. The message names the intrinsic.
+        NotImplementedError: If there is none; the message names the intrinsic.
     """
     if block.uri in _BY_URI:
         return _BY_URI[block.uri]
@@ -78,7 +78,7 @@ def _map(type_signature: tff.FunctionType) -> Intrinsic:
             value[k] = _read(value[k], member_type)
 
         def call(k, client):
-            own, value[k] = value[k], None  # Let go when it is done.
+            own, value[k] = value[k], None  # Released when it is done.
             return function(own, client)
 
         return device.for_each_client(call, read)
@@ -124,8 +124,8 @@ def _zip_at_clients(value, device):
 
 def _aggregate(argument, device):
     value, zero, accumulate, merge, report = argument
-    # In the order of the clients, whichever was ready first, and as a cluster does it:
-    # the sum of floats depends on the order.
+    # In the order of the clients, not of completion, and as in a cluster, since the sum
+    # of floats depends on the order.
     slices = parts.parts_of(len(value))
     if not slices:
         return report(zero, device)
@@ -136,7 +136,7 @@ def _aggregate(argument, device):
             try:
                 total = accumulate((total, value[k]), device)
             except tf.errors.InvalidArgumentError as error:
-                # As of a secure sum, whose range the client's value is not in.
+                # Such as of a secure sum, if the client's value is out of its range.
                 raise ClientError(k, len(value), error) from error
         sums.add(index, total)
     return report(sums.result(), device)
@@ -146,8 +146,8 @@ class _Select:
     """federated_select: the rows of a client in one call of one graph.
 
     TFF's runtime calls the select function once per key. Here TensorFlow maps it over
-    all keys of a client at once, so that asking for rows costs what gathering them
-    from a copy of the whole would.
+    all keys of a client at once, so that selecting rows costs the same as gathering
+    them from a copy of the whole.
     """
 
     def __init__(self, type_signature: tff.FunctionType):
@@ -247,10 +247,10 @@ def _check_keys(keys, max_key, k):
 
 
 def _check_names_are_sorted(type_spec: tff.Type) -> None:
-    """TensorFlow sorts the names of mappings, but not those of named tuples.
+    """Checks names: TensorFlow sorts those of mappings, but not of named tuples.
 
-    A compiled computation does not say which of the two its rows are, so that with
-    other names the columns of the rows could be confused.
+    A compiled computation does not tell which of the two its rows are, so that unsorted
+    names could confuse the columns of the rows.
     """
     if isinstance(type_spec, tff.StructType):
         names = tff.structure.name_list(type_spec)
@@ -264,7 +264,7 @@ def _check_names_are_sorted(type_spec: tff.Type) -> None:
 
 
 def _is_static(type_spec: tff.Type) -> bool:
-    """Whether all tensors of the type have one shape, so that they can be stacked."""
+    """Returns whether all tensors of the type have one shape and can be stacked."""
     return all(
         s.shape.is_fully_defined()
         for s in tf.nest.flatten(values.element_structure(type_spec))
@@ -334,7 +334,7 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
         except NotTraceableError:
             if isinstance(device, Tracing):
                 raise
-            # One by one: each call has variables and resources of its own.
+            # One by one: each call has its own variables and resources.
             results = [
                 values.pack_element(
                     function(values.unpack_element(element, element_type), device),

@@ -1,10 +1,10 @@
-"""TFF's own C++ runtime, without its leaks.
+"""TFF's own C++ runtime, without its leaked processes.
 
-TFF starts its `worker_binary` as a child process and, in release 0.87, forgets it: the
-worker outlives Python, keeps 1-2 GB of memory and holds the inherited standard output,
-so that a pipe behind the program never closes. The context in this module runs the same
-worker and the same compiler, and owns the process: it ends with the program, whether
-that ends normally, by an exception, by Ctrl-C, SIGTERM or SIGKILL.
+TFF starts its `worker_binary` as a child process and, in release 0.87, does not end it:
+the worker outlives Python, keeps 1-2 GB of memory and the inherited standard output, so
+that a pipe behind the program never closes. The context in this module runs the same
+worker and compiler, and owns the process, which ends with the program, whether
+normally, by an exception, Ctrl-C, SIGTERM or SIGKILL.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ _MAX_ATTEMPTS = 3
 
 
 class _Channel:
-    """A channel to a worker that tells nobody when its connection changes.
+    """A channel to a worker that does not report changes of its connection.
 
-    TFF's stub subscribes to that for good. The thread that would call back could still
-    be doing so while the interpreter shuts down, which crashes it.
+    TFF's stub subscribes to changes permanently. The thread that calls back could do so
+    while the interpreter shuts down, which crashes it.
     """
 
     def __init__(self, port: int):
@@ -81,19 +81,20 @@ class _Worker:
         return executor
 
     def stop(self) -> None:
-        """Ends the process, if there is one. It has no state worth saving."""
-        # No lock: this runs in exit handlers, where its holder may be frozen.
+        """Ends the process, if there is one; it has no state to save."""
+        # No lock: this runs in exit handlers, where the lock's holder may be frozen.
         process, self._process, self._channel = self._process, None, None
         if process is not None:
             process.kill()
             process.wait()
 
     def _start(self) -> None:
-        # The worker's own messages go to a file without a name, not to our output: a
-        # pipe behind the program must close when the program ends.
+        # The worker's messages go to an unnamed file, not to our output: a pipe behind
+        # the program must close when the program ends.
         self._log = tempfile.TemporaryFile()
         port = portpicker.pick_unused_port()
-        # The kernel ends the worker with the thread that starts it: one that lasts.
+        # The kernel ends the worker with the thread that starts it, so this thread
+        # stays.
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-I", str(_LAUNCHER), str(os.getpid())),
@@ -104,8 +105,8 @@ class _Worker:
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
-            # Ctrl-C in a terminal goes to the whole process group. The worker must not
-            # die of it under a program that wants to finish its work first.
+            # Ctrl-C in a terminal goes to the whole process group. The worker must
+            # survive it, since the program may finish its work first.
             start_new_session=True,
         )
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
@@ -128,7 +129,7 @@ class _Worker:
         code = self._process.poll()
         if code is None:
             return
-        self._process = None  # The next call may try again.
+        self._process = None  # The next call can try again.
         how = f"exited with code {code}"
         if code < 0:
             hint = " (out of memory?)" if code == -9 else ""
@@ -147,19 +148,19 @@ class NativeContext(tff.framework.SyncContext):
     """A synchronous TFF context over a worker process that it owns.
 
     Attributes:
-        close: Ends the worker for good; a no-argument function. Runs by itself when the
-            context is dropped and, at the latest, when the program exits.
+        close: Ends the worker; a no-argument function. Runs automatically when the
+            context is dropped or, at the latest, when the program exits.
     """
 
     def __init__(
         self, max_concurrent_computation_calls: int = -1, default_num_clients: int = 0
     ):
-        """The worker starts with the first computation.
+        """Does not start the worker, which starts with the first computation.
 
         Args:
-            max_concurrent_computation_calls: How many clients may run at once in the
-                worker; not positive: no limit. Fewer need less memory.
-            default_num_clients: How many clients a computation has whose argument has
+            max_concurrent_computation_calls: Number of clients that may run at once in
+                the worker; not positive: no limit. Fewer need less memory.
+            default_num_clients: Number of clients of a computation whose argument has
                 no list of client values.
 
         Raises:
@@ -175,8 +176,8 @@ class NativeContext(tff.framework.SyncContext):
             transform_args=tff.tensorflow.transform_args,
             transform_result=tff.tensorflow.transform_result,
         )
-        # TFF's remote executors are coroutines that block. In a thread of their own
-        # they leave the caller's free to receive signals.
+        # TFF's remote executors are coroutines that block. In a separate thread they
+        # leave the caller's free to receive signals.
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self.close = weakref.finalize(self, _shut_down, self._worker, self._loop)
@@ -184,9 +185,8 @@ class NativeContext(tff.framework.SyncContext):
     def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         """Runs a computation; called by TFF.
 
-        If the worker dies (TFF's has a rare crash of its own), the computation is done
-        again in a new one: it is a function of its argument, so nothing is lost or
-        counted twice.
+        If the worker dies (TFF's has a rare crash), the computation is repeated in a
+        new one. It is a function of its argument, so nothing is lost or counted twice.
 
         Raises:
             ComputationError: If the computation failed.
@@ -205,17 +205,17 @@ class NativeContext(tff.framework.SyncContext):
             except WorkerError as error:
                 if not attempts_left:
                     raise
-                logging.warning("%s Doing this computation again.", error)
+                logging.warning("%s Repeating this computation.", error)
             except (KeyboardInterrupt, SystemExit):
-                # Nobody waits for this call any more. Ending the worker frees the
-                # thread that is blocked on it, so that the program can end at once.
+                # The result is no longer needed. Ending the worker frees the thread
+                # that waits for it, so that the program can end at once.
                 future.cancel()
                 self._worker.stop()
                 raise
 
 
 def set_native_context(*args: Any, **kwargs: Any) -> NativeContext:
-    """Makes a `NativeContext` of these arguments the thread's default context."""
+    """Sets a new `NativeContext` as the thread's default context."""
     context = NativeContext(*args, **kwargs)
     tff.framework.set_default_context(context)
     return context

@@ -1,19 +1,19 @@
-"""Sums over clients, in parts of a fixed size: the same on one machine and on many.
+"""Sums over clients, in parts of a fixed size, equal on one machine and on many.
 
-Sums of floats depend on their order. So the order follows from the clients alone: parts
-of eight are added one client after another, and the parts' sums pair by pair. So a
-list that grows by the rows of each of K clients is copied log K times, and not K times.
+Sums of floats depend on their order, so the order depends on the clients alone: parts
+of eight are added client by client, and the parts' sums pair by pair. A list that grows
+by the rows of each of K clients is thus copied log K times, not K times.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-# It decides the order of sums, and so their last digits.
+# It decides the order of sums, and thus their last digits.
 CLIENTS_PER_PART = 8
 
 
 def parts_of(num_clients: int) -> list[slice]:
-    """Cuts clients into parts; the last one may be short."""
+    """Cuts clients into parts; the last may be smaller."""
     return [
         slice(start, min(start + CLIENTS_PER_PART, num_clients))
         for start in range(0, num_clients, CLIENTS_PER_PART)
@@ -21,7 +21,7 @@ def parts_of(num_clients: int) -> list[slice]:
 
 
 class Sum:
-    """Adds the sums of parts, neighbours first, in an order that is always the same."""
+    """Adds the sums of parts, neighbours first, always in the same order."""
 
     def __init__(self, num_parts: int, merge: Callable[[Any, Any], Any]):
         self._counts = [num_parts]
@@ -31,7 +31,7 @@ class Sum:
         self._held: dict[tuple[int, int], Any] = {}
 
     def add(self, index: int, value: Any) -> None:
-        """Takes the sum of a part."""
+        """Adds the sum of a part."""
         for level, count in enumerate(self._counts):
             neighbour = (level, index ^ 1)
             if count == 1 or (index ^ 1 < count and neighbour not in self._held):
@@ -44,5 +44,5 @@ class Sum:
             index //= 2
 
     def result(self) -> Any:
-        """The sum of all parts, once they are there."""
+        """The sum of all parts, after all were added."""
         return self._held[len(self._counts) - 1, 0]

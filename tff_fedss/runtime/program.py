@@ -1,12 +1,12 @@
 """TFF's building blocks as Python functions over the runtime's values.
 
 A compiled TFF computation is a small tree: blocks of calls to intrinsics and to
-TensorFlow leaves. `build` turns it once into nested Python functions, which a round
-then only has to call.
+TensorFlow leaves. `build` converts it once to nested Python functions, which each round
+calls.
 
 Every node is a function (environment, device) -> value, where the environment maps the
-names in scope to values and the device says where to compute. The value of a functional
-type is a function (argument, device) -> value.
+names in scope to values. The value of a functional type is a function (argument,
+device) -> value.
 """
 
 import weakref
@@ -35,8 +35,8 @@ class Builder:
         """Turns a building block, the root of a compiled computation, into a node.
 
         Raises:
-            NotImplementedError: If there is a building block or an intrinsic that this
-                runtime does not have. The message names it.
+            NotImplementedError: If this runtime does not support a building block or an
+                intrinsic; the message names it.
         """
         if isinstance(block, tff.framework.Reference):
             name = block.name
@@ -135,8 +135,8 @@ class Builder:
     def _block(self, block: tff.framework.Block) -> Node:
         nodes = [(name, self.build(value)) for name, value in block.locals]
         result = self.build(block.result)
-        # A value is let go after its last use: the values of all clients of a round may
-        # be large. `dying[i]` lists the names that nothing after step i reads.
+        # A value is released after its last use, since the values of all clients of a
+        # round may be large. `dying[i]` lists the names that no step after i reads.
         last_use: dict[str, int] = {}
         for step, (name, value) in enumerate(block.locals):
             last_use[name] = step
@@ -176,7 +176,7 @@ def names_in(block: tff.framework.ComputationBuildingBlock) -> set[str]:
 
 
 def _free_names(block: tff.framework.Lambda) -> set[str]:
-    """Returns names that a function takes from outside (or, to be safe, more)."""
+    """Returns the names that a function takes from outside (possibly more)."""
     bound = {block.parameter_name}
 
     def visit(part):

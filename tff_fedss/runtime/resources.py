@@ -1,13 +1,13 @@
-"""State that a graph keeps between two of its runs: resources, and that of kernels.
+"""State that a graph keeps between two runs: resources, and state of kernels.
 
-A session of TFF's runtime begins a call with nothing: no variables, no tables, no
-queues. TensorFlow's eager runtime, where our graphs run, keeps all of these under names
-that every graph can see, for as long as the process lives. This module says of each of
-TensorFlow's operations what it keeps, and of a graph what has to be done about that.
+A session of TFF's runtime begins a call without variables, tables and queues.
+TensorFlow's eager runtime, where our graphs run, keeps them under names that every
+graph can see, as long as the process lives. This module tells for each of TensorFlow's
+operations what it keeps, and for a graph how to isolate its calls.
 
-`kind_of` knows every operation that makes a resource: by its name, or else by its
-definition. What makes one and is not known here is refused, so that an operation of
-another version of TensorFlow cannot share its state without a word.
+`kind_of` knows every operation that makes a resource, by its name or its definition.
+Unknown operations that make one are refused, so that an operation of another version of
+TensorFlow cannot share its state unnoticed.
 """
 
 import collections
@@ -25,21 +25,21 @@ from tff_fedss.runtime import graphs
 
 
 class Kind(enum.Enum):
-    """What an operation keeps for its next execution."""
+    """The state that an operation keeps for its next execution."""
 
     # Nothing.
     NOTHING = enum.auto()
-    # A new resource at each execution, which goes with its handle. (TensorFlow's eager
-    # runtime never frees what arrays and stacks of TensorFlow 1 hold.)
+    # A new resource at each execution, freed with its handle. (TensorFlow's eager
+    # runtime never frees the contents of arrays and stacks of TensorFlow 1.)
     NEW_EACH_TIME = enum.auto()
-    # A resource under a name. Its kernel makes it again if it is gone.
+    # A named resource. Its kernel makes it again if it is gone.
     NAMED = enum.auto()
-    # A resource under a name. Its kernel is of no use once it is gone.
+    # A named resource. Its kernel is unusable once it is gone.
     NAMED_ONCE = enum.auto()
-    # Something in its kernel, such as where it is in a stream of random numbers.
+    # State in its kernel, such as the position in a random stream.
     KERNEL = enum.auto()
-    # It is not known; or nothing empties it; or its threads outlive it, which ends the
-    # process, such as those of readers and of multi-device iterators.
+    # Unknown state; or state that cannot be cleared; or threads that outlive it, which
+    # ends the process, such as those of readers and of multi-device iterators.
     REFUSED = enum.auto()
 
 
@@ -60,24 +60,24 @@ _KINDS = {
     Kind.KERNEL: """
         LearnedUnigramCandidateSampler ThreadUnsafeUnigramCandidateSampler
     """,
-    # They make no resource, though a handle comes out of them.
+    # They return a handle but make no resource.
     Kind.NOTHING: """
         DummyMemoryCache DummySeedGenerator
     """,
-    # They keep something, though neither names nor handles say so.
+    # They keep state, without a name or a handle.
     Kind.REFUSED: """
         RecordInput Skipgram
     """,
 }
 _BY_NAME = {op: kind for kind, ops in _KINDS.items() for op in ops.split()}
 
-# Which operation finds the resource that another one has made, without its inputs.
+# The operation that looks up the resource of another one, without its inputs.
 _FINDS = {"MutableDenseHashTableV2": "HashTableV2"}
 
 
 @functools.cache
 def kind_of(op: str) -> Kind:
-    """Returns what an operation keeps, if its seeds, where it has any, are not set."""
+    """Returns what an operation keeps if its seeds, if any, are not set."""
     if op in _BY_NAME:
         return _BY_NAME[op]
     op_def = op_def_registry.get(op)
@@ -87,9 +87,9 @@ def kind_of(op: str) -> Kind:
 
 
 def makes_resource(op_def: op_def_pb2.OpDef) -> bool:
-    """Whether an operation may make a resource, as far as its definition tells.
+    """Returns whether an operation may make a resource, by its definition.
 
-    It has a name for one, or a handle comes out of it and none goes in.
+    It has a name for one, or an output handle without an input handle.
     """
     if {attribute.name for attribute in op_def.attr} & {"shared_name", "container"}:
         return True
@@ -115,7 +115,7 @@ def _has_seeds(op: str) -> bool:
 def _keeps(node: Any) -> Kind:
     """Returns what a NodeDef keeps."""
     kind = kind_of(node.op)
-    # Without a seed a kernel takes one of its own: no two draws are alike.
+    # Without a seed a kernel takes a random one: no two draws are equal.
     is_seeded = _has_seeds(node.op) and any(
         name in node.attr and node.attr[name].i for name in ("seed", "seed2")
     )
@@ -124,16 +124,16 @@ def _keeps(node: Any) -> Kind:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a graph gets what a session of its own would give it.
+    """A plan for isolating a graph's calls, as separate sessions would.
 
     Attributes:
         graph_def: The graph.
-        variables: The NodeDefs of the variables that the graph can get as arguments:
-            those that its initialization sets, so that they need not be new.
+        variables: The NodeDefs of the variables that can be arguments of the graph,
+            since its initialization sets them.
         owned: The NodeDefs of all other named resources. Concurrent calls need copies
-            of the graph, with other names, and must leave none of them behind.
-        is_for_one_call: Whether kernels of the graph keep something, so that each call
-            needs a copy of its own.
+            of the graph with other names, and must destroy these resources.
+        is_for_one_call: Whether kernels of the graph keep state, so that each call
+            needs its own copy.
         makes_resources: Whether some operation makes a new resource at each execution.
     """
 
@@ -150,15 +150,15 @@ class Plan:
 
 
 def plan(graph_def: tf.compat.v1.GraphDef, init_op: str) -> Plan:
-    """Finds out what has to be done for a graph, which may be changed.
+    """Plans the isolation of a graph, which may be changed.
 
     Args:
         graph_def: The graph.
         init_op: The node that initializes it, or "".
 
     Raises:
-        NotImplementedError: If there is an operation whose resource calls would share.
-            The message names it.
+        NotImplementedError: If calls would share an operation's resource; the message
+            names the operation.
     """
     nested = _nested(graph_def)
     kinds: dict[Kind, str] = {}
@@ -167,7 +167,7 @@ def plan(graph_def: tf.compat.v1.GraphDef, init_op: str) -> Plan:
     if Kind.REFUSED in kinds:
         raise NotImplementedError(
             f"The in-process runtime does not run {kinds[Kind.REFUSED]} operations: "
-            "calls and clients would share what they keep. TFF's native runtime may "
+            "calls and clients would share their state. TFF's native runtime may "
             "run them."
         )
     variables, owned = [], []
@@ -196,8 +196,7 @@ def plan(graph_def: tf.compat.v1.GraphDef, init_op: str) -> Plan:
 def finder(node: Any) -> Any:
     """Returns a NodeDef without inputs whose output is the handle of a node's resource.
 
-    If that is gone by now, it is made then, or another one that can be destroyed as
-    well.
+    If the resource is gone, it or another one is made, which can be destroyed as well.
     """
     op = _FINDS.get(node.op, node.op)
     found = tf.compat.v1.NodeDef(name="resource", op=op)

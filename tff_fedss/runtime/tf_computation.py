@@ -1,19 +1,19 @@
 """TensorFlow computations of a TFF program as functions of this process.
 
-TFF stores each TensorFlow computation as a GraphDef that was made for a session of its
-own. Here it becomes a function of TensorFlow's eager runtime, which all computations
-and all concurrent clients share. What a session kept apart must be kept apart here:
+TFF stores each TensorFlow computation as a GraphDef for a separate session. Here it
+becomes a function of TensorFlow's eager runtime, which all computations and all
+concurrent clients share. What sessions isolate must be isolated here:
 
-- The functions of its library get names that no other graph has.
-- Its variables become arguments. Each concurrent call borrows a set of its own, and
-  initializes it as TFF's sessions do: by the initialize_op, before anything else.
-- Tables, queues and other resources get names that no concurrent call uses, in a copy
-  of the graph that a call borrows, too. They are destroyed after the call.
-- What kernels keep, such as how far a seeded random operation has got, starts again: a
-  graph with such an operation is copied for each call. That costs as much as the first
-  call does; `tf.random.stateless_uniform` and the like need no such care.
+- The functions of its library get unique names.
+- Its variables become arguments. Each concurrent call borrows its own set, and
+  initializes it like TFF's sessions: by the initialize_op, first of all.
+- Tables, queues and other resources get unique names, in a copy of the graph that a
+  call borrows. They are destroyed after the call.
+- State of kernels, such as the position of a seeded random operation, is reset: a graph
+  with such an operation is copied for each call. This costs as much as the first call;
+  `tf.random.stateless_uniform` and others do not need it.
 
-`resources` says which operations these are, and refuses those that cannot be had.
+`resources` knows these operations, and refuses unsupported ones.
 """
 
 import hashlib
@@ -37,14 +37,14 @@ from tff_fedss.runtime.values import SequenceValue, flatten, without_dict
 _CPU = "/device:CPU:0"
 
 
-# In graphs with these operations, tf.vectorized_map computes something else, silently.
+# In graphs with these operations, tf.vectorized_map silently gives wrong results.
 _NOT_VECTORIZABLE = frozenset(
     {"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond"}
 )
 
 
 class NotTraceableError(Exception):
-    """A computation that keeps something cannot become a part of another's graph."""
+    """A computation with state cannot become a part of another's graph."""
 
 
 class NotVectorizableError(Exception):
@@ -52,13 +52,13 @@ class NotVectorizableError(Exception):
 
 
 class Tracing:
-    """Stands for the device of a computation that becomes a part of a graph."""
+    """A placeholder for the device of a computation that becomes a part of a graph."""
 
     name = None
 
     @staticmethod
     def put(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-        """Returns the tensors: they are in the graph already."""
+        """Returns the tensors, which already are in the graph."""
         return tensors
 
 
@@ -70,9 +70,9 @@ class TFComputation:
     """A TensorFlow computation of a TFF program, callable on any device.
 
     Attributes:
-        is_closed: It depends on nothing but its argument.
-        is_stateless: Whether it may be called inside of another function: its graph
-            keeps nothing that a call would have to have for itself.
+        is_closed: Whether it depends on its argument only.
+        is_stateless: Whether it may be called inside another function, since its graph
+            keeps no state of a call.
         reads_sequences: Whether it reads a sequence of its argument.
         trains_on_host: Whether it computes gradients in a function of tf.data, which
             TensorFlow runs on the CPU wherever the computation is.
@@ -116,8 +116,8 @@ class TFComputation:
         prototypes = [new_variable(node, _CPU) for node in plan.variables]
         if plan.is_for_one_call:
             logging.warning(
-                "A computation has operations that keep something, such as seeded "
-                "random ones. It is prepared for each call, which takes its time."
+                "A computation has operations with state, such as seeded random "
+                "ones. It is prepared for each call, which is slow."
             )
 
         def copy(suffix: str) -> GraphCopy:
@@ -133,7 +133,7 @@ class TFComputation:
         self.trains_on_host = graphs.has_gradients_in_data_sets(plan.graph_def)
         self._has_results = bool(fetches)
         self.is_stateless = not init_op and not plan.variables and plan.is_shared
-        # What no call has at the moment, for each device.
+        # The states that no call uses at the moment, for each device.
         self._pools: dict[str, list[_CallState]] = {}
         if plan.is_shared:
             self._copy = copy(f"_{key}") if fetches else None
@@ -147,8 +147,8 @@ class TFComputation:
 
         Args:
             arg: Nested tuples of tensors and `SequenceValue`s, or None.
-            device: Where to run: has a `name`, a method `put` that copies tensors to
-                it, and `note_training_on_host`, which is called if it does so.
+            device: The device: has a `name`, a method `put` that copies tensors to it,
+                and `note_training_on_host`, which is called if that happens.
 
         Returns:
             The result, as nested tuples.
@@ -187,8 +187,8 @@ class TFComputation:
         with tf.device(device.name):
             outputs = state.call(inputs)
         if self._gives_sequences:
-            # The elements are made when they are asked for. What they are made with
-            # must be there still, and nobody else's.
+            # The elements are made on request. The state that makes them must then
+            # still exist, and not be used by another call.
             owners = (lease, owners)
         else:
             state.clear()
@@ -196,9 +196,9 @@ class TFComputation:
         return _unflatten(self._result, iter(outputs), owners)
 
     def _borrow(self, device: str) -> tuple["_CallState", "_Lease"]:
-        """Returns what no other call has, and the lease of it."""
-        # Taking something out and putting it back are atomic without a lock, which the
-        # garbage collector, who may put something back at any time, could not wait for.
+        """Returns a state that no other call uses, and its lease."""
+        # Taking and returning are atomic without a lock, for which the garbage
+        # collector, which may return a state at any time, could not wait.
         pool = self._pools.setdefault(device, [])
         try:
             state = pool.pop()
@@ -219,18 +219,18 @@ def content_key(tensorflow_proto: Any) -> str:
     return hashlib.blake2b(b"|".join(parts), digest_size=12).hexdigest()
 
 
-# So that no two copies of graphs, of whatever context, have the same names.
+# Makes the names of all copies of graphs, in all contexts, unique.
 _copy_numbers = itertools.count()
 
 
 class _CallState:
-    """What a call must have for itself: variables, and a copy of the graph."""
+    """The state of a single call: variables, and a copy of the graph."""
 
     def __init__(self, copy: GraphCopy, variables: Sequence["Variable"]):
         self._copy = copy
         self._variables = variables
         self._handles = [variable.handle for variable in variables]
-        self._device = ""  # Of the resources that are to be destroyed.
+        self._device = ""  # The resources to be destroyed.
 
     def call(self, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Initializes the graph and runs it, on the current device."""
@@ -242,7 +242,7 @@ class _CallState:
         return without_dict(self._copy.run(*self._handles, *inputs))
 
     def clear(self) -> None:
-        """Destroys the graph's own resources, if there are any left."""
+        """Destroys the graph's remaining resources."""
         if self._device:
             with eager_context.eager_mode(), tf.device(self._device):
                 without_dict(self._copy.destroy())
@@ -256,15 +256,15 @@ class _CallState:
 
 
 class _Lease:
-    """Holds state until it ends, or until nobody holds it any more.
+    """A lease of a state, until it ends or is deleted.
 
     Attributes:
-        end: Puts the state into the pool; a no-argument function.
+        end: Returns the state to the pool; a no-argument function.
     """
 
     def __init__(self, state: _CallState, pool: list[_CallState]):
-        # Not in `__del__`: when the garbage collector calls that, it does so for the
-        # state and their functions as well, which then are of no use.
+        # Not in `__del__`: the garbage collector would also call it for the state and
+        # its functions, which then are unusable.
         self.end = weakref.finalize(self, pool.append, state)
         self.end.atexit = False
 

@@ -1,8 +1,8 @@
-"""Daemon threads that are kept for the next work.
+"""Daemon threads that are kept for later work.
 
-TensorFlow keeps some memory for good for every thread that has ever called it, so
-threads are used again. Python waits at its exit for those of a `ThreadPoolExecutor`,
-which may be in the midst of minutes of compilation.
+TensorFlow never frees some memory of every thread that has called it, so threads are
+reused. At exit Python would wait for those of a `ThreadPoolExecutor`, which may be
+compiling for minutes.
 """
 
 import concurrent.futures
@@ -20,7 +20,7 @@ class Threads:
         self._closed = threading.Event()
 
     def start(self, work: Callable[[], Any]) -> concurrent.futures.Future:
-        """Does some work in a thread; returns a future of its result."""
+        """Runs some work in a thread; returns a future of its result."""
         try:
             inbox = self._idle.pop()
         except IndexError:
@@ -36,7 +36,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Ends the threads; those that are busy, after their work."""
+        """Ends the threads; busy ones after their work."""
         self._closed.set()
         while self._idle:
             self._idle.pop().put(None)
@@ -49,15 +49,16 @@ def _serve(
         work, future = order
         try:
             result, error = work(), None
-        except BaseException as raised:  # For who waits for the result.
+        except BaseException as raised:  # Raised where the result is awaited.
             result, error = None, raised
-        # Idle before anybody knows: else the next work would get another thread.
+        # Idle before the result is set; otherwise the next work would get another
+        # thread.
         if not closed.is_set():
             idle.append(inbox)
         if error is None:
             future.set_result(result)
         else:
             future.set_exception(error)
-        del order, work, future, result, error  # They hold the values of a round.
+        del order, work, future, result, error  # These hold the values of a round.
         if closed.is_set():
             return

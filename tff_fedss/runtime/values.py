@@ -1,4 +1,4 @@
-"""Values on their way into and out of the in-process runtime.
+"""Conversion of values for the in-process runtime.
 
 Inside, a struct is a tuple, a tensor is an eager tensor, a sequence is a
 `SequenceValue`, a value at the server is that value, and a value at the clients is
@@ -18,11 +18,11 @@ from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.types import computation_types
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
-# Smaller arrays are not worth remembering.
+# Smaller arrays are not remembered.
 _REMEMBERED_BYTES = 1 << 16
-# What becomes a tensor, beside lists and tensors themselves.
+# Types that become tensors, besides lists and tensors themselves.
 _ARRAYS = np.ndarray | np.generic | bool | int | float | complex | str | bytes
-# The kinds of arrays that can show a tensor's memory without a copy.
+# The kinds of arrays that can share a tensor's memory.
 _VIEWABLE = frozenset("biuf")
 
 
@@ -31,8 +31,8 @@ class SequenceValue:
 
     Attributes:
         variant: The dataset as a scalar variant tensor on the CPU.
-        owners: What must live as long as the variant, such as the Python functions that
-            a dataset calls.
+        owners: Objects that must live as long as the variant, such as a dataset's
+            Python functions.
     """
 
     __slots__ = ("owners", "variant")
@@ -64,15 +64,15 @@ def without_dict(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
 class Converter:
     """Converts between Python's values and the runtime's.
 
-    An array that it gave out and gets back unchanged, such as the state between two
-    rounds, is not copied: it is the same tensor again.
+    An array that it returned and gets back unchanged, such as the state between two
+    rounds, becomes the same tensor without a copy.
     """
 
     def __init__(self):
         self._given: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
 
     def from_python(self, value: Any, type_spec: tff.Type, num_clients: int) -> Any:
-        """Converts an argument of a computation, as TFF hands it over, of a type.
+        """Converts an argument of a computation, given by TFF, of a type.
 
         Raises:
             TypeError: If the argument does not fit its type.
@@ -104,7 +104,7 @@ class Converter:
         return self._tensor_from_python(value, type_spec)
 
     def _part(self, name: str | None, *argument: Any) -> Any:
-        """Converts a part of an argument; an error begins with its name."""
+        """Converts a part of an argument; errors begin with its name."""
         try:
             return self.from_python(*argument)
         except TypeError as error:
@@ -136,17 +136,17 @@ class Converter:
         found = getattr(getattr(value, "dtype", None), "type", type(value))
         fits = array.is_compatible_dtype(value, dtype)
         check_type(fits, "dtype", dtype, found)
-        # The caller may change his array later: this copies it.
+        # Copied, since the caller may change the array later.
         with tf.device("/device:CPU:0"):
             tensor = tf.constant(value, tf.string if dtype is np.str_ else dtype)
         without_dict([tensor])
         return tensor
 
     def to_python(self, value: Any, type_spec: tff.Type) -> Any:
-        """Converts a result of a computation to what TFF's own runtime would return.
+        """Converts a result of a computation to the types of TFF's own runtime.
 
-        That is NumPy arrays (read-only), data sets, and lists of clients' values in the
-        containers of the type.
+        These are NumPy arrays (read-only), data sets, and lists of clients' values in
+        the containers of the type.
         """
         if isinstance(type_spec, tff.FederatedType):
             if type_spec.placement is not tff.CLIENTS:
@@ -155,9 +155,9 @@ class Converter:
                 return [self.to_python(v, type_spec.member) for v in value]
             if not value:
                 raise ValueError(
-                    "A value that is equal at all clients is not known without any "
-                    "client: give the computation an argument with a list of client "
-                    "values, or the context how many clients there are "
+                    "A value that is equal at all clients is unknown without "
+                    "clients: give the computation an argument with a list of "
+                    "client values, or the context how many clients there are "
                     "(default_num_clients)."
                 )
             return self.to_python(value[0], type_spec.member)
@@ -197,8 +197,8 @@ def _on_cpu(tensor: tf.Tensor) -> bool:
 
 
 def check_type(fits: bool, what: str, expected: Any, found: Any) -> None:
-    """Raises a TypeError, such as of the "dtype", unless a value fits."""
-    if not fits:  # Only now: to write a type down takes its time.
+    """Raises TypeError, such as for the "dtype", unless a value fits."""
+    if not fits:  # Only now, since writing a type as text is slow.
         raise TypeError(f"Expected a value of {what} {expected}, found {found}.")
 
 
@@ -267,14 +267,14 @@ def _sequence_to_python(
     dataset = tf.data.experimental.from_variant(
         value.variant, element_structure(type_spec.element)
     )
-    dataset._tff_fedss_owners = value.owners  # They live as long as the dataset.
+    dataset._tff_fedss_owners = value.owners  # The owners live as long as the dataset.
     return tensorflow_utils.coerce_dataset_elements_to_tff_type_spec(
         dataset, _without_containers(type_spec.element)
     )
 
 
 def _without_containers(type_spec: tff.Type) -> tff.Type:
-    """A sequence's elements come out of TFF's own runtime in plain containers."""
+    """Returns a type with plain containers, as in sequences of TFF's own runtime."""
     if not isinstance(type_spec, tff.StructType):
         return type_spec
     return tff.StructType(
@@ -301,7 +301,7 @@ def element_structure(type_spec: tff.Type) -> Any:
 
 
 def pack_element(value: Any, type_spec: tff.Type) -> Any:
-    """Puts the runtime's value into the containers that a sequence's elements have."""
+    """Packs the runtime's value into the containers of a sequence's elements."""
     if not isinstance(type_spec, tff.StructType):
         return value
     return pack(

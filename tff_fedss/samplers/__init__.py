@@ -3,7 +3,7 @@
 `sample_without_replacement` draws a client's negatives (FedSS). The `ClassSampler`s
 draw the negatives of sampled softmax, for each example or for a batch (RF-softmax);
 `SAMPLERS` has them by name. `ShardSampler` draws the rows of W in shards (Partial FC).
-`self_paced` says which examples LEAP's two networks are trained on.
+`self_paced` selects the training examples of LEAP's two networks.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from tff_fedss.samplers.uniform import sample_without_replacement
 
 
 class SamplerOptions(NamedTuple):
-    """What the samplers may need to know.
+    """The options of samplers.
 
     Attributes:
         num_classes: n.
@@ -51,7 +51,7 @@ class SamplerOptions(NamedTuple):
 def _quadratic(options: SamplerOptions) -> KernelSampler:
     kernel = QuadraticKernel(options.embedding_dim, options.alpha)
     # In a bucket a class costs d and not d^2 / 2: with d / 2 classes, bucket and node
-    # cost alike (Blanc and Steffen choose the size so too).
+    # cost the same (also the choice of Blanc and Steffen).
     leaf_size = options.leaf_size or max(options.embedding_dim // 2, 1)
     return KernelSampler(options.num_classes, kernel, leaf_size)
 

@@ -2,11 +2,11 @@
 
 A sampler draws m negative classes s_1..s_m, independent and with replacement: for each
 example from its distribution q over [n] without the example's target t, or once for a
-whole batch from a q over all of [n]. It says log q of each, for the correction
+whole batch from a q over all of [n]. It also returns log q of each, for the correction
 o' = o - log(m q) (see `losses.sampled_softmax_loss`).
 
-Samplers are NumPy programs with state: those that adapt hold what they need of the
-class embeddings, and are updated when these change.
+Samplers are NumPy objects with state: adaptive ones hold the needed parts of the class
+embeddings, and are updated when these change.
 """
 
 import abc
@@ -17,11 +17,11 @@ import scipy.special
 
 
 class Negatives(NamedTuple):
-    """What a sampler draws.
+    """The draws of a sampler.
 
     Attributes:
         ids: int32[examples, m], never the example's target, or int32[m] for a batch; a
-            class may occur twice.
+            class may be repeated.
         log_q: float32, of the same shape, the log-probability of each draw, given the
             target if there is one.
     """
@@ -34,10 +34,10 @@ class Distribution(NamedTuple):
     """q over all classes, of each example or of a batch.
 
     Attributes:
-        log_q: float64[examples, n], or [1, n] for a batch; -inf for what is never
-            drawn, such as the target.
-        is_clipped: bool of the same shape, where log_q rests on an estimate that was
-            below its bound: of the class, or of a set that it is in.
+        log_q: float64[examples, n], or [1, n] for a batch; -inf for classes that are
+            never drawn, such as the target.
+        is_clipped: bool of the same shape, whether log_q depends on an estimate that
+            was below its bound: of the class, or of a set that contains it.
     """
 
     log_q: np.ndarray
@@ -51,8 +51,8 @@ class ClassSampler(abc.ABC):
         num_classes: n.
         needs_embeddings: Whether q depends on the class embeddings. If so, `rebuild`
             must come first; if not, `rebuild` and `update` have no effect.
-        num_estimates: How many class weights, or sums of them, have been estimated.
-        num_clipped: How many of these were out of bounds and have been clipped.
+        num_estimates: Number of class weights, or sums of them, that were estimated.
+        num_clipped: Number of estimates that were out of bounds and clipped.
     """
 
     needs_embeddings = False
@@ -80,15 +80,15 @@ class ClassSampler(abc.ABC):
         """Draws negatives for each example, or for a whole batch.
 
         Those of a batch may be the target of an example, which must then leave them out
-        of its softmax: it is the sum over the others that they estimate.
+        of its softmax: they estimate the sum over the others.
 
         Args:
             queries: float32[examples, d], the input embeddings h.
             targets: int[examples], the target class of each example. None: the examples
                 share their negatives.
             num_samples: m, at least 1.
-            generator: Decides the draws; the state that it is in when this is called,
-                the arguments and the embeddings are all that they depend on.
+            generator: Generator of the draws, which depend only on its state, the
+                arguments and the embeddings.
         """
 
     @abc.abstractmethod
@@ -97,15 +97,15 @@ class ClassSampler(abc.ABC):
     ) -> Distribution:
         """Computes q of all classes, at a cost of at least O(n).
 
-        It is for looking at q; it draws nothing, and counts no estimate.
+        It is for inspection; it draws nothing, and counts no estimate.
 
         Args:
             queries: float32[examples, d], the input embeddings h.
-            targets: int[examples] or None, as for `draw`.
+            targets: int[examples] or None, see `draw`.
         """
 
     def rebuild(self, embeddings: np.ndarray) -> None:
-        """Takes the embeddings of all classes.
+        """Sets the embeddings of all classes.
 
         Args:
             embeddings: float32[n, d].
@@ -113,7 +113,7 @@ class ClassSampler(abc.ABC):
         del embeddings
 
     def update(self, ids: np.ndarray, embeddings: np.ndarray) -> None:
-        """Takes new embeddings of some classes.
+        """Replaces the embeddings of some classes.
 
         Args:
             ids: int[k], the classes, each once.
@@ -123,15 +123,15 @@ class ClassSampler(abc.ABC):
 
 
 def points_on(lengths: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
-    """Spreads numbers of [0, 1) over lines that begin at 0.
+    """Maps numbers of [0, 1) to points on lines that begin at 0.
 
     Args:
-        lengths: float64, of the lines.
-        uniforms: float64 of a shape that goes with that of the lengths.
+        lengths: float64, lengths of the lines.
+        uniforms: float64, of a shape that broadcasts with the lengths.
 
     Returns:
-        Their product, but never the end of a line: that is in none of its intervals,
-        and the product may round up to it.
+        Their product, but never the end of a line, which is in no interval and to which
+        the product may be rounded up.
     """
     return np.minimum(uniforms * lengths, np.nextafter(lengths, 0.0))
 
@@ -140,7 +140,7 @@ class FixedSampler(ClassSampler):
     """Draws from given probabilities, in O(log n) a class."""
 
     def __init__(self, probabilities: np.ndarray):
-        """Adds them up.
+        """Computes their cumulative sums.
 
         Args:
             probabilities: float[n], positive; they need not sum to 1.
@@ -153,7 +153,7 @@ class FixedSampler(ClassSampler):
         if not (np.isfinite(probabilities).all() and (probabilities > 0).all()):
             raise ValueError("probabilities must be positive and finite.")
         self._ends = np.cumsum(probabilities)
-        # What `draw` compares with: exact also where the sum has rounded.
+        # The values that `draw` compares with, exact despite rounding of the sum.
         self._probabilities = np.diff(self._ends, prepend=0.0)
 
     def draw(
@@ -163,26 +163,26 @@ class FixedSampler(ClassSampler):
         num_samples: int,
         generator: np.random.Generator,
     ) -> Negatives:
-        """Draws for each query or for all; only the number of queries matters."""
+        """Draws for each query or for all; depends on the number of queries only."""
         if targets is None:
             points = self._ends[-1] * generator.random(num_samples)
             return self._negatives(self._classes_at(points), self._ends[-1])
         targets = np.asarray(targets)[:, np.newaxis]
         left_out = self._probabilities[targets]
         rest = self._ends[-1] - left_out
-        # A line without the target's interval: what is beyond it moves up.
+        # The target's interval is cut out: points beyond it are shifted.
         points = rest * generator.random((len(queries), num_samples))
         starts = self._ends[targets] - left_out
         points += np.where(points >= starts, left_out, 0.0)
         ids = self._classes_at(points)
-        # Rounding may put a point that is on a border to the wrong side of it.
+        # Rounding may bring a point at a border to the wrong side.
         ids = np.where(ids == targets, np.where(targets, targets - 1, 1), ids)
         return self._negatives(ids, rest)
 
     def distribution(
         self, queries: np.ndarray, targets: np.ndarray | None
     ) -> Distribution:
-        """Returns q of each query; the queries do not matter."""
+        """Returns q of each query, which does not depend on it."""
         if targets is None:
             weights = self._probabilities[np.newaxis]
         else:
@@ -202,7 +202,7 @@ class FixedSampler(ClassSampler):
 
 
 def uniform_sampler(num_classes: int) -> FixedSampler:
-    """The uniform distribution over [n].
+    """Returns the uniform distribution over [n].
 
     Args:
         num_classes: n.
@@ -211,9 +211,9 @@ def uniform_sampler(num_classes: int) -> FixedSampler:
 
 
 def log_uniform_sampler(num_classes: int) -> FixedSampler:
-    """Zipf's law: q_i ~ log((i + 2) / (i + 1)), for text.
+    """Returns Zipf's law: q_i ~ log((i + 2) / (i + 1)), for text.
 
-    It suits classes that are sorted by falling frequency, as a vocabulary is.
+    It is for classes sorted by decreasing frequency, such as a vocabulary.
 
     Args:
         num_classes: n.
@@ -221,12 +221,12 @@ def log_uniform_sampler(num_classes: int) -> FixedSampler:
     return FixedSampler(np.diff(np.log(np.arange(1.0, num_classes + 2))))
 
 
-# Classes are summed in blocks of so many, so that drawing needs no running sum over n.
+# Number of classes in a block: sums of blocks avoid cumulative sums over n.
 _BLOCK = 128
 
 
 class ExpSampler(ClassSampler):
-    """q_i ~ exp(tau h.c_i).
+    """The softmax q_i ~ exp(tau h.c_i).
 
     "Only the softmax distribution provides an unbiased gradient estimate" (Rawat et
     al., RF-softmax): the ideal that the kernel samplers approximate.
@@ -235,18 +235,18 @@ class ExpSampler(ClassSampler):
     needs_embeddings = True
 
     def __init__(self, num_classes: int, scale: float):
-        """Holds no embeddings yet.
+        """Starts without embeddings.
 
         Args:
             num_classes: n.
-            scale: tau, that of the logits.
+            scale: tau of the logits.
         """
         super().__init__(num_classes)
         self._scale = np.float32(scale)
         self._embeddings: np.ndarray | None = None
 
     def rebuild(self, embeddings: np.ndarray) -> None:
-        """Takes over the embeddings of all classes."""
+        """Sets the embeddings of all classes."""
         self._embeddings = np.array(embeddings, np.float32, order="C")
 
     def update(self, ids: np.ndarray, embeddings: np.ndarray) -> None:
@@ -297,7 +297,7 @@ class ExpSampler(ClassSampler):
 
 
 def _exp(logits: np.ndarray) -> np.ndarray:
-    """exp() in place, with the largest value of a row brought to 1."""
+    """Computes exp() in place, with each row's largest value scaled to 1."""
     logits -= logits.max(1, keepdims=True)
     return np.exp(logits, out=logits)
 
@@ -317,7 +317,7 @@ def _draw(
             for e, p in zip(block_ends, points, strict=True)
         ]
     )
-    # Within the block by a second number: of the first one, few digits are left.
+    # Within the block by a second number, since few digits of the first are left.
     ends = np.cumsum(blocks[rows, block_of], 2, np.float64)
     points = points_on(ends[..., -1], uniforms[1])
     ids = block_of * _BLOCK + (ends <= points[..., np.newaxis]).sum(2)

@@ -1,7 +1,7 @@
 """The loops of the kernel samplers, compiled by Numba.
 
-All of them give the same bits for the same values, however many rows a call has: a
-tree that is updated class by class is the same as one that is built at once.
+They give the same bits for the same values, whatever the number of rows in a call: a
+tree that is updated class by class equals one that is built at once.
 """
 
 import numba
@@ -38,7 +38,7 @@ def sum_groups(
         values: float32[rows, F].
         groups: int64[k], the groups to sum.
         out: float32[at least max(groups) + 1, F].
-        size: How many rows make a group.
+        size: Number of rows in a group.
     """
     for g in groups:
         for j in range(values.shape[1]):
@@ -60,7 +60,7 @@ def _dot(a: np.ndarray, b: np.ndarray) -> np.float32:
 def pair_products(
     left: np.ndarray, left_rows: np.ndarray, right: np.ndarray, right_rows: np.ndarray
 ) -> np.ndarray:
-    """Products of chosen rows, without a copy of the rows.
+    """Computes products of chosen rows, without copying the rows.
 
     Args:
         left: float32[a, F].
@@ -93,24 +93,24 @@ def descend(
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     """Draws nodes of the bottom level of a tree, branch by branch from its top.
 
-    Draws that are at the same node share its branch weights.
+    Draws at the same node share its branch weights.
 
     Args:
         sums: float32[nodes, F], level after level, from the top.
         offsets: int64[levels], the first row of each level.
         spans: int64[levels], the number of classes under a node of each level.
-        fan_out: How many nodes are siblings.
-        num_classes: n: nodes may stand for classes beyond, which are not there.
-        lower_bound: That of a class's kernel.
+        fan_out: Number of siblings of nodes.
+        num_classes: n; nodes may include ids from n on, which do not exist.
+        lower_bound: Lower bound of a class's kernel.
         queries: float32[examples, F], phi(h).
-        targets: int64[examples]; what is negative is no class and leaves none out.
+        targets: int64[examples]; negative: no target is left out.
         target_products: float32[examples], phi(h) . phi(c_t).
         uniforms: float64[examples, m, at least levels], in [0, 1).
 
     Returns:
         int64[examples, m], the drawn nodes of the bottom level; float64[examples, m],
-        their log-probabilities; how many branches have been estimated; how many of the
-        estimates were below their bound and have been clipped.
+        their log-probabilities; the number of estimated branches; the number of
+        estimates below their bound, which were clipped.
     """
     num_levels = len(offsets)
     num_examples, num_samples = uniforms.shape[0], uniforms.shape[1]
@@ -119,7 +119,7 @@ def descend(
     ends = np.empty(fan_out)
     counts = np.empty(fan_out + 1, np.int64)
     branch_of = np.empty(num_samples, np.int64)
-    # Draws in an order in which those at the same node are neighbours.
+    # Draws are ordered such that those at the same node are neighbours.
     order = np.empty(num_samples, np.int64)
     next_order = np.empty(num_samples, np.int64)
     num_estimates = num_clipped = 0
@@ -158,7 +158,8 @@ def descend(
                     branch = 0
                     while branch < fan_out - 1 and ends[branch] <= point:
                         branch += 1
-                    # Rounding may put the point at the end, where nothing need be.
+                    # Rounding may bring the point to the end, where there may be no
+                    # class.
                     while branch and ends[branch] == ends[branch - 1]:
                         branch -= 1
                     weight = ends[branch] - (ends[branch - 1] if branch else 0.0)

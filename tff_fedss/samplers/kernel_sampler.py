@@ -1,7 +1,7 @@
 """Kernel-based sampling in O(F log n) a class, from a tree of feature sums.
 
 For a kernel K(h, c) = phi(h) . phi(c) with F features, the weight of any set of classes
-is phi(h) . sum phi(c_i). So a class is drawn by going down a tree over the classes, and
+is phi(h) . sum phi(c_i). So a class is drawn by descending a tree over the classes,
 choosing a branch at each node by the product of phi(h) with the sum under the branch
 (Blanc and Steffen, ICML 2018; Rawat et al., RF-softmax).
 """
@@ -18,7 +18,7 @@ from tff_fedss.samplers.class_sampler import (
 from tff_fedss.samplers.kernels import Kernel
 
 _FAN_OUT = 4
-# The bottom level takes no more than this by default, the whole tree 4/3 of it.
+# Default limit of the bottom level's bytes; the whole tree takes 4/3 of it.
 _BOTTOM_BYTES = 2**30
 _CHUNK_BYTES = 2**24
 _NO_TARGET = -1
@@ -27,21 +27,20 @@ _NO_TARGET = -1
 class KernelSampler(ClassSampler):
     """q_i ~ phi(h) . phi(c_i), with clipped estimates, from a tree.
 
-    The tree has a fan-out of 4. A node of its bottom level stands for a bucket of B
-    classes, in which the classes' own products phi(h) . phi(c_i) decide, computed when
-    they are needed. The sums take F n / B numbers, and a third more for the levels
-    above.
+    The tree has a fan-out of 4. A node of its bottom level is a bucket of B classes,
+    from which a class is drawn by the products phi(h) . phi(c_i), computed on demand.
+    The sums take F n / B numbers, and a third more for the levels above.
 
-    q is exactly what the tree draws: the product of the branch probabilities. The
+    q is exactly the tree's distribution: the product of the branch probabilities. The
     weight of a branch is the product of phi(h) with its sum, less that of the target if
     it is under this branch, and at least k times the kernel's lower bound if k classes
-    other than the target are under it. Where no estimate is clipped, this is
-    phi(h) . phi(c_i) over its sum on [n] without t. A lower bound above zero lets every
-    class be drawn, as an unbiased correction of the logits demands.
+    other than the target are under it. If no estimate is clipped, this is phi(h) .
+    phi(c_i) over its sum on [n] without t. With a lower bound above zero every class
+    can be drawn, as an unbiased correction of the logits requires.
 
-    A draw costs O(F log(n / B) + B F), an update O(F log(n / B) + B F) too. An
-    inner node is summed from its branches, not changed by a difference: the sums
-    are those of a tree that is built at once, bit for bit, after any number of updates.
+    A draw or an update costs O(F log(n / B) + B F). An inner node is summed from its
+    branches, not changed by a difference: after any number of updates, the sums equal
+    those of a tree that is built at once, to the bit.
     """
 
     needs_embeddings = True
@@ -82,12 +81,12 @@ class KernelSampler(ClassSampler):
         self._spans = np.array(spans)
         self._offsets = np.cumsum([0, *sizes[:-1]])
         self._sums = np.zeros((sum(sizes), kernel.num_features), np.float32)
-        # Of no use where every bucket is one class: its sum says all.
+        # Not needed if every bucket is one class, whose sum is known.
         self._embeddings: np.ndarray | None = None
 
     @property
     def sums(self) -> np.ndarray:
-        """float32[nodes, F], the feature sums, level after level from the top."""
+        """float32[nodes, F], the feature sums, level by level from the top."""
         return self._sums
 
     def rebuild(self, embeddings: np.ndarray) -> None:
@@ -125,7 +124,7 @@ class KernelSampler(ClassSampler):
         """Draws for each query, down the tree.
 
         For a batch, a class's weight is the mean over the queries, by the mean of
-        phi(h): it costs as much as the draws of one example.
+        phi(h), which costs the same as the draws of one example.
         """
         groups, left_out = _groups_of(queries, targets)
         drawn = self._draw(groups, left_out, num_samples, generator)
@@ -155,11 +154,11 @@ class KernelSampler(ClassSampler):
     def _clip(
         self, products: np.ndarray, span: int, targets: np.ndarray, own: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The weights of all sets of `span` classes, and which were clipped.
+        """Returns the weights of all sets of `span` classes, and which were clipped.
 
         Args:
             products: float32[groups, sets], phi(h) with the sum of each set.
-            span: How many classes make a set.
+            span: Number of classes in a set.
             targets: int64[groups].
             own: float32[groups], phi(h) . phi(c_t).
         """
@@ -191,7 +190,7 @@ class KernelSampler(ClassSampler):
     def _target_products(
         self, queries: np.ndarray, features: np.ndarray, targets: np.ndarray
     ) -> np.ndarray:
-        """float32[groups], phi(h) . phi(c_t); of no meaning without a target."""
+        """float32[groups], phi(h) . phi(c_t); undefined without a target."""
         groups = np.arange(len(queries))
         present = np.maximum(targets, 0)[:, np.newaxis]
         if self.leaf_size > 1:
@@ -209,12 +208,12 @@ class KernelSampler(ClassSampler):
 
         Args:
             queries: float32[groups, queries of each, d].
-            targets: int64[groups], what is left out, or _NO_TARGET.
+            targets: int64[groups], the class that is left out, or _NO_TARGET.
             num_samples: m, for each group.
-            generator: Decides the draws.
+            generator: Generator of the draws.
 
         Returns:
-            Of shape [groups, m].
+            Draws of shape [groups, m].
         """
         features = self._features(queries)
         own = self._target_products(queries, features, targets)
@@ -248,8 +247,8 @@ class KernelSampler(ClassSampler):
         buckets: np.ndarray,
         uniforms: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draws a class of each bucket: its id and log-probability there."""
-        # Draws of one group from one bucket share its weights.
+        """Draws a class from each bucket: its id and log-probability in the bucket."""
+        # Draws of a group from the same bucket share its weights.
         keys = np.arange(len(queries))[:, np.newaxis] * self._sizes[-1] + buckets
         keys, pair_of = np.unique(keys, return_inverse=True)
         groups, buckets = np.divmod(keys, self._sizes[-1])
@@ -299,7 +298,7 @@ class KernelSampler(ClassSampler):
         )
 
     def _sum_upwards(self, nodes: np.ndarray) -> None:
-        """Brings all levels above some nodes of the bottom level up to date."""
+        """Updates all levels above some nodes of the bottom level."""
         for level in range(len(self._sizes) - 2, -1, -1):
             nodes = np.unique(nodes // _FAN_OUT)
             compiled.sum_groups(
@@ -312,7 +311,7 @@ def _groups_of(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns queries in groups, float32[groups, size, d], and int64[groups], targets.
 
-    Each query is a group; without targets, all together are one.
+    Each query is a group; without targets, all queries are one.
     """
     queries = np.asarray(queries, np.float32)
     if targets is None:
@@ -326,13 +325,13 @@ def _split(
     """Divides the probability of each set among its parts.
 
     Args:
-        sets: [groups, at least parts / width], of the sets.
-        weights: float64[groups, parts], those of a set side by side.
+        sets: [groups, at least parts / width], values of the sets.
+        weights: float64[groups, parts], the parts of a set side by side.
         is_low: bool[groups, parts], which weights were clipped.
-        width: How many parts make a set.
+        width: Number of parts in a set.
 
     Returns:
-        [groups, parts], of the parts.
+        [groups, parts], values of the parts.
     """
     num_sets = weights.shape[1] // width
     parts = weights.reshape(len(weights), num_sets, width)

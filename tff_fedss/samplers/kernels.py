@@ -1,6 +1,6 @@
 """Kernels K(h, c) that are products of features: K = phi(h) . phi(c) (RF-softmax).
 
-A sum of K over many classes is then one product with the sum of their features.
+The sum of K over many classes is then one product with the sum of their features.
 """
 
 import abc
@@ -16,7 +16,7 @@ class Kernel(abc.ABC):
 
     Attributes:
         num_features: The length of phi.
-        lower_bound: No value of the kernel is less. An estimate may be.
+        lower_bound: Lower bound of the kernel's values; an estimate may be less.
     """
 
     num_features: int
@@ -24,7 +24,7 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def features(self, vectors: np.ndarray) -> np.ndarray:
-        """Computes phi, the same bits for a vector whatever the others are.
+        """Computes phi, with the same bits for a vector whatever the others.
 
         Args:
             vectors: float32[k, d], inputs h or classes c.
@@ -34,11 +34,11 @@ class Kernel(abc.ABC):
         """
 
     def bucket_sums(self, classes: np.ndarray, is_class: np.ndarray) -> np.ndarray:
-        """Sums phi over buckets, the same bits for a bucket whatever the others are.
+        """Sums phi over buckets, with the same bits for a bucket whatever the others.
 
         Args:
             classes: float32[k, B, d], the vectors in each of k buckets.
-            is_class: bool[k, B], which of them count.
+            is_class: bool[k, B], which vectors count.
 
         Returns:
             float32[k, num_features].
@@ -79,8 +79,8 @@ class Kernel(abc.ABC):
 class QuadraticKernel(Kernel):
     """K(h, c) = alpha (h.c)^2 + 1 (Blanc and Steffen, ICML 2018).
 
-    The poster's phi(z) = [sqrt(alpha) z (x) z, 1] has every product z_i z_j twice. To
-    have it once, times sqrt(2), gives the same kernel with d (d + 1) / 2 + 1 features.
+    The poster's phi(z) = [sqrt(alpha) z (x) z, 1] has every product z_i z_j twice. With
+    each once, times sqrt(2), the kernel is the same with d (d + 1) / 2 + 1 features.
     """
 
     lower_bound = 1.0
@@ -90,7 +90,7 @@ class QuadraticKernel(Kernel):
 
         Args:
             embedding_dim: d.
-            alpha: As in the equation.
+            alpha: See the equation.
         """
         self._i, self._j = np.triu_indices(embedding_dim)
         twice = np.where(self._i == self._j, 1.0, 2.0)
@@ -129,9 +129,9 @@ class RandomFourierKernel(Kernel):
     """An estimate of exp(-nu |h - c|^2 / 2) for h and c at length 1.
 
     phi(u) = [cos(w_1.u), ..., cos(w_D.u), sin(w_1.u), ..., sin(w_D.u)] / sqrt(D) with
-    w_j ~ N(0, nu I). (The poster writes N(0, I / nu), which would be the kernel of
-    1 / nu.) At length 1, the kernel is e^-nu exp(nu h.c): the softmax's at nu = tau.
-    Vectors are brought to length 1 here; a zero vector stays zero.
+    w_j ~ N(0, nu I). (The poster writes N(0, I / nu), which would be the kernel of 1 /
+    nu.) At length 1, the kernel is e^-nu exp(nu h.c): the softmax's at nu = tau.
+    Vectors are scaled to length 1 here; a zero vector stays zero.
     """
 
     def __init__(self, embedding_dim: int, num_frequencies: int, nu: float, seed: int):
@@ -140,7 +140,7 @@ class RandomFourierKernel(Kernel):
         Args:
             embedding_dim: d.
             num_frequencies: D; there are 2 D features.
-            nu: As in the equation.
+            nu: See the equation.
             seed: Seed of the frequencies.
         """
         generator = np.random.Generator(np.random.Philox(seed))

@@ -1,8 +1,8 @@
-"""Samplers of LEAP's training examples: easy ones of all kinds, and neighbourhoods.
+"""Samplers of LEAP's training examples: easy and diverse ones, and neighbourhoods.
 
-The student takes what self-paced learning with diversity selects (SPLD; Jiang et al.,
-NeurIPS 2014; LEAP, Algorithm 2). The embedding network takes neighbourhoods of clusters
-of each class (Rippel et al., ICLR 2016; LEAP, 3.1 and Algorithm 1).
+The student trains on the selection of self-paced learning with diversity (SPLD; Jiang
+et al., NeurIPS 2014; LEAP, Algorithm 2), the embedding network on neighbourhoods of
+clusters of each class (Rippel et al., ICLR 2016; LEAP, 3.1 and Algorithm 1).
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ def select(
         sum_i w_i L_i - lambda sum_i w_i - gamma sum_k |W^k|_2
 
     The i-th example of a cluster, by increasing loss, raises |W^k|_2 from sqrt(i - 1)
-    to sqrt(i): it pays exactly if L < lambda + gamma / (sqrt(i) + sqrt(i - 1))
-    (Algorithm 2, line 19). That takes O(N log N). With gamma < 0 it would not be the
-    minimum.
+    to sqrt(i): it lowers the objective exactly if L < lambda + gamma / (sqrt(i) +
+    sqrt(i - 1)) (Algorithm 2, line 19). This takes O(N log N). With gamma < 0 it would
+    not be the minimum.
 
     Args:
-        losses: float[N], L. What is not a number is never taken.
+        losses: float[N], L. NaN is never selected.
         clusters: int[N], the cluster of each example; any numbers.
-        easiness: lambda. Infinity takes every example.
+        easiness: lambda. Infinity selects every example.
         diversity: gamma, at least 0.
 
     Returns:
@@ -43,34 +43,34 @@ def select(
 def easiness_for(
     losses: np.ndarray, clusters: np.ndarray, diversity: float, count: int
 ) -> float:
-    """Solves for the lambda with which `select` takes so many examples.
+    """Solves for the lambda with which `select` takes `count` examples.
 
     Line 19 takes an example if L - gamma / (sqrt(i) + sqrt(i - 1)) < lambda, and ranks
-    do not depend on lambda: it is the next of these differences in order. With
+    do not depend on lambda: lambda is the next of these differences in order. With
     gamma = 0 it is a quantile of the losses.
 
     Args:
-        losses: float[N], as for `select`.
+        losses: float[N], see `select`.
         clusters: int[N].
         diversity: gamma.
-        count: How many to take, in [1, N]. Of examples that are alike there none is
-            taken, unless they are the lowest: then all of these are. What is not a
-            number never is.
+        count: Number of examples to take, in [1, N]. Examples with equal differences at
+            the limit are not taken, unless they are the lowest: then all are. NaN never
+            is.
 
     Returns:
-        lambda; infinity if it would have to take everything.
+        lambda; infinity if all must be taken.
     """
     margins = losses - _bonus(losses, clusters, diversity)
     finite = np.sort(margins[np.isfinite(margins)])
     if count >= len(finite):
         return np.inf
-    # Not less than all: those that are alike at the bottom are taken.
+    # At least one: equal examples at the bottom are all taken.
     return float(max(finite[count], np.nextafter(finite[0], np.inf)))
 
 
 def _bonus(losses: np.ndarray, clusters: np.ndarray, diversity: float) -> np.ndarray:
     """float64[N], gamma / (sqrt(i) + sqrt(i - 1)) for the rank i within the cluster."""
-    # By cluster, then by loss, then by place; NumPy sorts NaN to the end.
+    # By cluster, then by loss, then by position; NumPy sorts NaN to the end.
     order = np.lexsort((losses, clusters))
     sorted_clusters = clusters[order]
     starts = np.flatnonzero(np.diff(sorted_clusters, prepend=sorted_clusters[:1] - 1))
@@ -82,7 +82,7 @@ def _bonus(losses: np.ndarray, clusters: np.ndarray, diversity: float) -> np.nda
 
 
 class Pace(Protocol):
-    """How lambda and gamma grow, epoch by epoch."""
+    """A schedule of lambda and gamma over the epochs."""
 
     def at(
         self, epoch: int, losses: np.ndarray, clusters: np.ndarray
@@ -91,18 +91,18 @@ class Pace(Protocol):
 
         Args:
             epoch: The number of selections before this one.
-            losses: float[N], of all training examples now.
+            losses: float[N], the current losses of all training examples.
             clusters: int[N].
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class ThresholdPace:
-    """lambda <- beta_1 lambda, gamma <- beta_2 gamma after every epoch (line 24).
+    """The schedule lambda <- beta_1 lambda, gamma <- beta_2 gamma (line 24).
 
     Attributes:
         easiness: The first lambda, in units of the loss.
-        diversity: The first gamma, of the same length.
+        diversity: The first gamma, in units of the loss.
         easiness_growth: beta_1.
         diversity_growth: beta_2.
     """
@@ -126,18 +126,18 @@ class ThresholdPace:
 
 @dataclasses.dataclass(frozen=True)
 class SharePace:
-    """lambda is what takes a growing share of the examples, gamma included.
+    """The schedule of the lambda that selects a growing share of the examples.
 
-    Cross-entropy begins at log n and falls: a lambda in its units that suits the start
-    takes everything soon after, so that lambda is best given by rank.
+    Cross-entropy begins at log n and falls: a lambda that suits the start soon selects
+    everything, so that lambda is better given by rank.
 
     Attributes:
         share: Share of the examples, in the first selection. From 1 on, all are taken.
-        share_growth: Added to it after every selection.
+        share_growth: Added to the share after every selection.
         diversity: The first gamma, in units of the loss.
-        diversity_growth: beta_2, which gamma is multiplied by after every selection.
-        cap: The share does not grow beyond it. With labels that may be wrong, the
-            examples of the largest losses are better never taken.
+        diversity_growth: beta_2, the factor of gamma after every selection.
+        cap: The largest share. With wrong labels, the examples with the largest losses
+            are better never taken.
     """
 
     share: float
@@ -156,7 +156,7 @@ class SharePace:
             diversity = float(
                 self.diversity * np.float64(self.diversity_growth) ** epoch
             )
-        # A learner that has come to NaN is to end, not to wait for better losses.
+        # A diverged student (NaN) must end, not wait for better losses.
         if share >= 1 or not np.isfinite(losses).any() or np.isinf(diversity):
             return np.inf, diversity
         count = max(round(share * len(losses)), 1)
@@ -171,13 +171,13 @@ _MAX_ITERATIONS = 20
 class ClusterIndex:
     """K clusters for each of n classes.
 
-    The k-th cluster of class c has the number c K + k. A class with fewer different
-    examples than K has fewer clusters; the other numbers are not in use.
+    The k-th cluster of class c has the number c K + k. A class with fewer than K
+    different examples has fewer clusters; the other numbers are unused.
 
     Attributes:
         clusters_per_class: K.
         assignments: int32[N], the cluster of each example.
-        centers: float32[n K, d], mu; those of clusters not in use do not matter.
+        centers: float32[n K, d], mu; those of unused clusters are arbitrary.
     """
 
     clusters_per_class: int
@@ -210,10 +210,10 @@ def build_index(
     clusters_per_class: int,
     seed: int,
 ) -> ClusterIndex:
-    """Clusters each class by itself with k-means++ (Algorithm 1, lines 8-12).
+    """Clusters each class separately with k-means++ (Algorithm 1, lines 8-12).
 
-    The best of ten starts, of at most 20 iterations each. On one thread: the sums of
-    several would depend on which is first, and with them the clusters.
+    It takes the best of ten starts, of at most 20 iterations each, on one thread: with
+    several, the order of additions and thus the clusters would vary.
 
     Args:
         representations: float32[N, d], r.
@@ -236,7 +236,7 @@ def build_index(
             if not len(examples):
                 continue
             own = np.ascontiguousarray(representations[examples], np.float32)
-            # k-means warns if it finds fewer different points than clusters.
+            # k-means warns if there are fewer different points than clusters.
             num_clusters = min(clusters_per_class, len(np.unique(own, axis=0)))
             kmeans = cluster.KMeans(
                 num_clusters,
@@ -259,8 +259,8 @@ def cluster_losses(index: ClusterIndex, example_losses: np.ndarray) -> np.ndarra
         example_losses: float[N]; -1 for an example that has not been seen yet.
 
     Returns:
-        float64[n K], L_I. A cluster none of whose examples has been seen has the mean
-        of all those seen (1 if there is none); one that is not in use has 0.
+        float64[n K], L_I. A cluster without seen examples has the mean of all seen
+        examples (1 if there are none); an unused one has 0.
     """
     is_seen = example_losses != -1
     seen = index.assignments[is_seen]
@@ -282,13 +282,13 @@ def draw_neighbourhood(
     """Draws a mini-batch of clusters that may be confused (LEAP, 3.1).
 
     The seed cluster I_1 is drawn with probability in proportion to its loss; I_2 to I_M
-    are the nearest clusters of other classes; D examples are drawn from each, uniformly
-    and, unless it has fewer, without replacement.
+    are the nearest clusters of other classes; D examples are drawn from each,
+    uniformly, without replacement if it has enough.
 
     Args:
         index: The clusters.
         losses: float[n K], L_I, see `cluster_losses`. All 0: any cluster may be seed.
-        num_clusters: M; of other classes there must be M - 1.
+        num_clusters: M; there must be M - 1 clusters of other classes.
         examples_per_cluster: D.
         generator: Generator of the draws.
 

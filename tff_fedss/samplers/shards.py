@@ -1,10 +1,10 @@
-"""Which rows of a W in shards take part in a step (Partial FC, section 2.2).
+"""Samplers of the rows of a sharded W for a step (Partial FC, section 2.2).
 
-The classes are cut into strata of consecutive ids, and each stratum draws for itself: a
-device holds whole strata, so that devices have equal loads. Draws follow from (seed,
-step, stratum) and not from the number of devices: a run that is resumed on other
-devices draws what it would have drawn. With as many strata as devices, this is the
-article's sampling to the letter.
+The classes are cut into strata of consecutive ids, which are sampled separately: a
+device holds whole strata, so that devices have equal loads. Draws are a function of
+(seed, step, stratum), not of the number of devices: a run that is resumed on other
+devices has the same draws. With one stratum a device, this is exactly the article's
+sampling.
 """
 
 import math
@@ -27,7 +27,7 @@ class ShardSample(NamedTuple):
         negatives: int32[N], the others.
         labels: int32[examples]: the class of each example, or -1 if another shard has
             it.
-        targets: int32[examples]: its place in `positives`, or -1 if it is not there.
+        targets: int32[examples]: its position in `positives`, or -1 if it is not there.
     """
 
     positives: np.ndarray
@@ -41,14 +41,14 @@ class ShardSampler:
 
     pprn (Positive Plus Randomly Negative): all positives w_i^p of the mini-batch in
     stratum i, and s_i = (|w_i| - |w_i^p|) r of its other classes, rounded, uniform
-    without replacement, however many positives there are: the article's formula. With
-    a cutoff, positives that alone are more than r |w_i| are all that takes part, as in
-    the authors' code: from one positive to the next, (|w_i| - |w_i^p|) r negatives are
+    without replacement, for any number of positives: the article's formula. With a
+    cutoff, if there are more than r |w_i| positives, only they take part, as in the
+    authors' code, where one positive more reduces (|w_i| - |w_i^p|) r negatives to
     none. At r = 1, every class takes part.
 
     all_random: round(r |w_i|) of all classes of the stratum, drawn in the same way; a
-    positive is among them by luck. This is the second experiment of the article's
-    section 2.2.1.
+    positive is among them only by chance. This is the second experiment of the
+    article's section 2.2.1.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ShardSampler:
         positives_cutoff: bool = False,
         seed: int = 0,
     ):
-        """Takes the layout.
+        """Checks and keeps the layout.
 
         Args:
             stratum_bounds: int64[strata + 1]: stratum i has the classes
@@ -90,7 +90,7 @@ class ShardSampler:
         self._seed = seed
 
     def draw(self, labels: np.ndarray, step: int) -> list[ShardSample]:
-        """Draws the rows of a step. Time and memory are those of what is drawn.
+        """Draws the rows of a step, in time and memory proportional to their number.
 
         Args:
             labels: int[examples], each in [0, n).
@@ -135,8 +135,8 @@ class ShardSampler:
             return positives, np.zeros(0, np.int64)
         num_others = size - len(positives)
         drawn = _subset(num_others, round(self._rate * num_others), rng)
-        # The k-th class that is no positive: before it, there are as many positives p_i
-        # as have p_i - i <= k.
+        # The k-th class that is not positive: before it are the positives p_i with p_i
+        # - i <= k.
         gaps = positives - np.arange(len(positives))
         return positives, drawn + np.searchsorted(gaps, drawn, "right")
 
@@ -144,25 +144,25 @@ class ShardSampler:
 def _subset(population: int, size: int, rng: np.random.Generator) -> np.ndarray:
     """Draws distinct integers of [0, population), every subset equally likely.
 
-    Where few are wanted, NumPy takes Floyd's algorithm. Where more than a fiftieth is,
-    it would shuffle all of the population; here, independent draws are marked in a
-    table until enough are different, and what is too much is taken away again. Of the
-    classes that are marked, given their number, every subset is equally likely, and so
-    is every part that is left of them.
+    For few integers, NumPy uses Floyd's algorithm. For more than a fiftieth of the
+    population, it would shuffle all of it; here, independent draws are marked in a
+    table until enough are distinct, and the surplus is removed at random. Given the
+    number of marked integers, every subset is equally likely, and so is every remaining
+    part.
 
     Returns:
-        int64[size], ascending: rows are then read in the order of their addresses.
+        int64[size], ascending, so that rows are read in the order of their addresses.
     """
     if size == population:
         return np.arange(population)
-    if 2 * size > population:  # Few are left out: mark these.
+    if 2 * size > population:  # Few are left out: mark those.
         is_out = np.zeros(population, bool)
         is_out[_subset(population, population - size, rng)] = True
         return np.flatnonzero(~is_out)
     if 50 * size < population:
         return np.sort(rng.choice(population, size, replace=False, shuffle=False))
     is_in = np.zeros(population, bool)
-    # So many draws have `size` different ones among them, in the mean; and some more.
+    # The number of draws with `size` distinct ones on average, and some more.
     wanted = -population * math.log1p(-size / population)
     while True:
         is_in[
@@ -182,7 +182,7 @@ def _shard_sample(
     first: int,
     end: int,
 ) -> ShardSample:
-    """Puts the strata of one shard together."""
+    """Combines the strata of one shard."""
     positives, negatives = (
         np.concatenate(parts) - first for parts in zip(*drawn, strict=True)
     )

@@ -30,14 +30,14 @@ def sample_without_replacement(
 ) -> tf.Tensor:
     """Draws distinct integers of [0, population), every subset equally likely.
 
-    Time and memory are O(num_samples) whatever the population: a client that asks for
-    80 of a million classes never holds a list of a million. Discarding repeats from an
-    independent uniform stream and keeping the first `num_samples` distinct values is
-    exactly sampling without replacement. Where more than half of the population is
-    wanted, repeats would be many and a shuffle of all costs no more.
+    Time and memory are O(num_samples) for any population: a client that draws 80 of a
+    million classes never holds a list of a million. The first `num_samples` distinct
+    values of an independent uniform stream are exactly a sample without replacement.
+    For more than half of the population, with many repeats, a shuffle of all costs no
+    more.
 
     Args:
-        num_samples: How many to draw (m).
+        num_samples: m, the number of draws.
         population: int32[], the size of the population.
         seed: int32[2], the key of the stateless generator: same key, same sample.
 
@@ -66,8 +66,8 @@ def sample_without_replacement(
         return shuffled[:num_samples]
 
     def reject_repeats() -> tf.Tensor:
-        # At most half of the population is wanted, so 2 m draws nearly always hold m
-        # distinct values; the loop makes "nearly" into "always".
+        # m is at most half of the population, so 2 m draws nearly always have m
+        # distinct values; the loop covers the other cases.
         def too_few(distinct, _):
             return tf.size(distinct) < num_samples
 
