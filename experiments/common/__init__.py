@@ -1,1 +1,1 @@
-"""What the programs of all papers share."""
+"""The common parts of the programs of all papers."""

@@ -1,14 +1,14 @@
-"""Answers in a second: --help, and flags that are wrong, before TensorFlow is loaded.
+"""Quick answers to --help and wrong flags, before TensorFlow is loaded.
 
-TensorFlow and TFF take some eight seconds to import. So what the programs say of
-themselves, their help and the declarations of their flags, is kept in a file, and asked
-for again when a source has changed. `./run.sh` calls this before each program:
+TensorFlow and TFF take about eight seconds to import. So the programs' help and the
+declarations of their flags are kept in a file, which is written again when a source has
+changed. `./run.sh` calls this before each program:
 
     python -m experiments.common.answers FOLDER "COMMAND MODULE ..." COMMAND ARGUMENTS
 
-It answers, or exits with `GO_ON`: then the program is to run. Flags that are wrong for
-another reason than their own value, such as one that does not go with the data set, are
-told by the program itself.
+It answers, or exits with `GO_ON`, which means: run the program. The program itself
+reports flags that are wrong for other reasons than their own value, such as one that
+does not suit the data set.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from experiments.common import command_line, config, option_words
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
-GO_ON = 100  # The exit code that leaves it to the program.
+GO_ON = 100  # The exit code that means: run the program.
 _ROOT = pathlib.Path(__file__).parents[2]
 _FILE = "answers.json"
 _KINDS = {kind.__name__: kind for kind in (int, float, str, bool, tuple)}
@@ -38,13 +38,13 @@ _COPIED = ("help", "low", "high", "off", "needed")
 
 
 def collect(programs: Mapping[str, str]) -> dict[str, Any]:
-    """Asks the programs, which imports all of them.
+    """Collects the programs' descriptions, for which it imports all of them.
 
     Args:
         programs: Their modules, by command.
 
     Returns:
-        What JSON can hold: "programs", by command, each with its help, its flags, the
+        Values for JSON: "programs", by command, each with its help, its flags, the
         cells that it trains and whether it takes arguments; and "tables", PAPER/NAME.
     """
     from experiments.common import cells, program
@@ -59,7 +59,7 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
     found = {}
     for command, module in programs.items():
         with mock.patch.object(program, "run") as run, warnings.catch_warnings():
-            # That others have imported the module, too.
+            # Other modules have also imported this one.
             warnings.simplefilter("ignore", RuntimeWarning)
             runpy.run_module(module, run_name="__main__")
         (_, defaults), options = run.call_args
@@ -78,21 +78,21 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
 
 
 def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> None:
-    """Prints what needs no TensorFlow.
+    """Prints answers that need no TensorFlow.
 
     Args:
-        said: What `collect` returns.
+        said: The result of `collect`.
         command: One of its programs.
         arguments: Arguments of the command line, without the command.
 
     Raises:
-        SystemExit: Always: with 0 after help, 2 after a flag that is wrong, and `GO_ON`
-            if the program is to run.
+        SystemExit: Always: with 0 after help, 2 after a wrong flag, and `GO_ON` if the
+            program must run.
     """
     own = said["programs"][command]
     if command_line.asks_for_help(arguments):
         command_line.print_help(own["help"])
-    # A cell's flags and absl's own helps are for the program.
+    # A cell's flags and absl's own kinds of help are left to the program.
     if not any(a.lstrip("-").startswith(("cell=", "help")) for a in arguments):
         fields = [
             (name, _KINDS[flag["kind"]] | None, _as_field(flag))
@@ -163,7 +163,7 @@ def _as_option(option: Mapping[str, Any]) -> option_words.Option:
 
 
 def is_fresh(path: pathlib.Path) -> bool:
-    """Whether no source is newer than the file that `fetch` keeps."""
+    """Returns whether no source is newer than the file of `fetch`."""
     if not path.exists():
         return False
     written = path.stat().st_mtime
@@ -174,11 +174,11 @@ def is_fresh(path: pathlib.Path) -> bool:
 
 
 def fetch(folder: str, programs: str) -> dict[str, Any]:
-    """Returns what `collect` does, from the file in a folder if that is fresh.
+    """Returns the result of `collect`, from the file in a folder if that is fresh.
 
     Args:
-        folder: Folder of the file; if it cannot be written, nothing is kept.
-        programs: A line for each: the command, its module, and what it does.
+        folder: Folder of the file; if it is not writable, nothing is kept.
+        programs: A line for each: the command, its module, and its description.
     """
     path = pathlib.Path(folder, _FILE)
     if is_fresh(path):
@@ -187,7 +187,7 @@ def fetch(folder: str, programs: str) -> dict[str, Any]:
     text = json.dumps(said)
     with contextlib.suppress(InvalidInputError, RunStoppedError):
         files.write_text(path, text)
-    return json.loads(text)  # As from the file: JSON has no tuples.
+    return json.loads(text)  # As if read from the file: JSON has no tuples.
 
 
 def _main(folder: str, programs: str, command: str, *arguments: str) -> None:

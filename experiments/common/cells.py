@@ -1,4 +1,4 @@
-"""The rows of a paper's tables as data: the runs that each of them needs.
+"""The rows of a paper's tables as data: the runs of each.
 
 Each paper has `experiments/PAPER/cells.py` with a mapping TABLES from (name, scale) to
 a `Table`. `./run.sh table PAPER/NAME --scale=SCALE` runs all cells of a table, and
@@ -16,7 +16,7 @@ from experiments.common import option_words
 from experiments.common import results as results_lib
 from tff_fedss.errors import InvalidInputError
 
-# The folders of experiments/ that have cells, but for this one.
+# The folders of experiments/ that have cells, except this one.
 PAPERS = tuple(
     sorted(
         path.parent.name
@@ -29,17 +29,17 @@ PAPERS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A run, to be done with several seeds.
+    """A run with several seeds.
 
     Attributes:
-        name: The name of its folder in the results of the table; it may have parts, as
-            `cifar10_mini/leap`.
+        name: The name of its folder in the results of the table; it may have parts,
+            such as `cifar10_mini/leap`.
         settings: The flags that differ from the defaults of the program.
-        title: What it is, in a line.
-        start: The name of the cell from whose result, of the same seed, it starts
-            (--pretrained); None if it starts by itself.
-        row: The row of the page that it stands in; "": a row with its title.
-        column: The column that it stands in, if cells are compared by column.
+        title: A description in a line.
+        start: The name of the cell from whose result, with the same seed, it starts
+            (--pretrained); None: no other cell.
+        row: Its row on the page; "": a row with its title.
+        column: Its column, if cells are compared by column.
         paper: Its name in paper.csv; "": ROW, COLUMN.
     """
 
@@ -58,14 +58,14 @@ class Metric:
 
     Attributes:
         name: The column.
-        title: How the page calls it.
+        title: Its name on the page.
         form: The format of a number.
         scale: The factor of the number; 100 makes percent of a share.
-        has_std: Whether the standard deviation over seeds stands beside the mean.
+        has_std: Whether the mean is followed by the standard deviation over seeds.
         difference_scale: The factor of differences, 100 for points; 0: none are shown.
         difference_digits: The digits of a difference after the point.
-        best_by: The metric that decides which seed is the best one, see
-            `Table.best_of`; "": this one.
+        best_by: The metric that decides the best seed, see `Table.best_of`; "": this
+            one.
     """
 
     name: str
@@ -83,23 +83,23 @@ class Table:
     """The cells of a table or a figure, at one scale.
 
     Attributes:
-        title: What it is, in a line.
+        title: A description in a line.
         program: The module that trains a cell.
         cells: Cells by name.
         results: The folder of its runs below `results/`. Tables may share one.
-        seeds: Those of each cell.
-        kind: What its runs have in common.
-        metrics: The numbers on its page, the one by which cells are compared first.
+        seeds: The seeds of each cell.
+        kind: The kind of its runs.
+        metrics: The numbers on its page; the first one compares cells.
         is_pivot: Whether the page has a row for each `Cell.row` and a column for each
             `Cell.column`; otherwise a row for each cell and a column for each metric.
         no_column: The title of the column of cells without one.
         pairs: Rows that are compared seed by seed, column by column; the second may be
-            (row, column), one cell that all are compared with.
+            (row, column), one cell with which all are compared.
         best_of: Rows of which the best seed is reported, not the mean.
-        has_late: Whether the page says what the last quarter of the rounds brought.
-        reference: The row whose last value others are to reach earlier; "": none.
+        has_late: Whether the page has the gain of the last quarter of the rounds.
+        reference: The row whose last value others should reach earlier; "": none.
         notes: Sentences below the table, or functions that write them, see `report`.
-        x: The column of metrics.csv along the axis of curves.
+        x: The column of metrics.csv on the x axis of curves.
         curves: The columns of metrics.csv that are drawn; (): the first metric.
         draw: Draws other figures instead of curves, see `report`.
     """
@@ -128,7 +128,7 @@ class Table:
         return importlib.import_module(self.program).Config
 
     def differing_settings(self) -> Iterator[str]:
-        """Yields the flags that are not the same in all cells."""
+        """Yields the flags that differ between cells."""
         cells = [option_words.as_texts(cell.settings) for cell in self.cells.values()]
         for name in sorted({name for cell in cells for name in cell}):
             if len({cell.get(name) for cell in cells}) > 1:
@@ -143,7 +143,7 @@ def table(
     seeds: tuple[int, ...] = (0, 1, 2),
     **page: Any,
 ) -> Table:
-    """Makes a table of a list of cells, and of what its page shows.
+    """Makes a table from a list of cells and the contents of its page.
 
     Raises:
         ValueError: If two cells have one name, or one row and column of the page.
@@ -167,7 +167,7 @@ def find(paper: str, name: str) -> Cell:
     """Returns a cell of a paper by its name, TABLE/SCALE/CELL.
 
     Raises:
-        InvalidInputError: If there is no such cell; it names those that there are.
+        InvalidInputError: If there is no such cell; it lists the cells.
     """
     number, scale, cell = (*name.split("/", 2), "", "")[:3]
     tables = tables_of(paper)
@@ -185,7 +185,7 @@ def find(paper: str, name: str) -> Cell:
 
 
 def example(paper: str) -> str:
-    """Returns the name of a cell of a paper, as `find` takes it."""
+    """Returns the name of a cell of a paper, for `find`."""
     (number, scale), table = next(
         (key, table) for key, table in tables_of(paper).items() if key[1] == "mini"
     )

@@ -1,7 +1,7 @@
 """Runs of a table's cells on the machines of a Ray cluster, each a Ray task.
 
-The machines share nothing but --data_dir: the files of a run are sent with its task and
-come back with its result. A task whose machine is lost is started again by Ray.
+The machines share only --data_dir: the files of a run are sent with its task and
+returned with its result. Ray restarts the task of a lost machine.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from tff_fedss.runtime import cluster_machines
 
 
 def on_cluster(address: str) -> Callable[[Job, int], "_RemoteRun"]:
-    """Returns a function that starts a job on a cluster, on a GPU if it has any.
+    """Returns a function that starts a job on a cluster, on a GPU if it has some.
 
     Raises:
         InvalidInputError: If it cannot be reached, or a machine has another version.
@@ -51,7 +51,7 @@ def _sent_as_code() -> tuple[Callable[..., Any], Callable[..., dict[str, bytes]]
 
     def run(name, command, sent):
         """Runs a program; returns its exit code, the files of its run, and its log."""
-        # The same path whenever the run is started: flags.txt holds that of its start.
+        # The same path at every start: flags.txt has the path of the first one.
         folder = pathlib.Path(tempfile.gettempdir(), f"tff_fedss_{os.getuid()}_{name}")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
@@ -68,7 +68,7 @@ def _sent_as_code() -> tuple[Callable[..., Any], Callable[..., dict[str, bytes]]
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "TF_NUM_INTRAOP_THREADS": "1"},
-                # PR_SET_PDEATHSIG: the run ends with the task.
+                # PR_SET_PDEATHSIG ends the run with the task.
                 preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL),
             )
             return done.returncode, read(folder / "run", "run"), done.stdout
@@ -101,7 +101,7 @@ class _RemoteRun:
             code, found, log = self._ray.get(self._result)
         except self._ray.exceptions.RayError as error:
             code, found, log = 1, {}, files.error_text(error)[:300].encode()
-        # done.json last: whoever sees it finds the rest.
+        # done.json last, so that all other files exist when it does.
         for name in sorted(found, key=lambda name: (name == "run/done.json", name)):
             path = self._job.folder / name.removeprefix("run/")
             files.make_folder(path.parent)

@@ -1,6 +1,6 @@
-"""How a command line is read: flags, requests for help, and the line of an error.
+"""Command line: flags, requests for help, and errors in one line.
 
-This module, and what it imports, imports nothing that takes long; see `answers`.
+This module and its imports are quick to import; see `answers`.
 """
 
 import itertools
@@ -14,26 +14,26 @@ from absl import flags
 from experiments.common import config
 
 EXIT_BAD_INPUT = 2
-EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells count
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, the shells' convention
 _HELP = frozenset({"--help", "-help", "-h", "--helpshort"})
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Whether the arguments, without the program's name, ask for --help."""
+    """Returns whether the arguments, without the program's name, ask for --help."""
     return bool(_HELP & set(itertools.takewhile(lambda a: a != "--", arguments)))
 
 
 def parse(
     flag_values: flags.FlagValues, arguments: Sequence[str], takes_arguments: bool
 ) -> Sequence[str]:
-    """Parses a program's name and flags; returns the name and what is no flag.
+    """Parses a program's name and flags; returns the name and other arguments.
 
     Raises:
-        SystemExit: If a flag is wrong, or there is an argument that nobody takes; a
-            line has said so.
+        SystemExit: If a flag is wrong, or an argument unexpected, after a line about
+            it.
     """
     try:
-        # Deprecated by name only; it is what `app.run` itself uses.
+        # Deprecated by name only; `app.run` itself uses it.
         rest = flag_values(arguments)
     except flags.Error as error:
         fail(error)
@@ -45,9 +45,9 @@ def parse(
 
 
 def with_flags(message: str, defaults: config.Config) -> str:
-    """Writes --name for the arguments that a message names (see `InvalidInputError`).
+    """Writes --name for a message's arguments in backticks (see `InvalidInputError`).
 
-    Those of the library have no flags; the programs call theirs the same.
+    The programs' flags have the names of the library's arguments.
     """
     names = "|".join(defaults.flags())
     message = re.sub(rf"(?<![\w\-/.=:'\"])({names})=", r"--\1=", message)
@@ -79,15 +79,15 @@ def print_help(text: str) -> None:
 
 
 def end_with_broken_pipe() -> None:
-    """Ends quietly: the reader of our output, such as `head`, has seen enough."""
+    """Ends quietly: the reader of our output, such as `head`, has closed it."""
     discard_output()
     sys.exit(EXIT_BROKEN_PIPE)
 
 
 def discard_output() -> None:
-    """Lets go of output that cannot be written.
+    """Discards output that cannot be written.
 
-    Python would complain about it once more when it closes stdout.
+    Python would report the error again when it closes stdout.
     """
     try:
         sys.stdout.flush()

@@ -1,9 +1,9 @@
-"""Which runs may be averaged, and which compared: the checks before any number.
+"""Checks that runs may be averaged or compared.
 
-The runs of a cell, which are averaged, agree in every flag that decides results but the
-seed (`check_same_cell`). The cells of a table, which are compared, agree in every flag
-that does not define a cell (`check_same_table`). Data and pretrained models may lie
-anywhere: what counts is what data.json says that was read there.
+The runs of a cell, which are averaged, agree in every flag that decides results except
+the seed (`check_same_cell`). The cells of a table, which are compared, agree in every
+flag that does not define a cell (`check_same_table`). Paths of data and pretrained
+models may differ; their fingerprints in data.json must agree.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,20 +12,20 @@ from experiments.common.results import Flags, Run
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
 
-# Where things lie. `pretrained` also says whether there is such a thing.
+# Paths. `pretrained` also tells whether there is a pretrained model.
 _PLACES = frozenset({"data_dir", "pretrained"})
-# When and what to measure besides: it changes no number that is measured anyway.
+# Flags of additional measurements, which do not change other numbers.
 _MEASUREMENT = frozenset(
     {"rounds_per_evaluation", "epochs_per_evaluation", "train_top1"}
 )
 
 
 def check_same_cell(runs: Sequence[Run]) -> None:
-    """Checks that the runs of a cell may be averaged: they differ in the seed alone.
+    """Checks that the runs of a cell may be averaged: they differ only in the seed.
 
     Raises:
-        InvalidInputError: If a flag that decides results differs, or the data, or the
-            pretrained model; it names them.
+        InvalidInputError: If a flag that decides results, the data or the pretrained
+            model differs; it names them.
     """
     for run in runs[1:]:
         differences = _differences(run, runs[0], {"seed"})
@@ -38,7 +38,7 @@ def check_same_cell(runs: Sequence[Run]) -> None:
 
 
 def check_same_table(runs: Sequence[Run], may_differ: Collection[str] = ()) -> None:
-    """Checks that cells may be compared: they differ in what defines a cell alone.
+    """Checks that cells may be compared: they differ only in what defines a cell.
 
     They may also differ in the flags `may_differ`.
 
@@ -60,7 +60,7 @@ def check_same_table(runs: Sequence[Run], may_differ: Collection[str] = ()) -> N
 def _differences(
     mine: Run, theirs: Run, free: Collection[str]
 ) -> tuple[str, str] | None:
-    """The flags in which two runs differ, as each of them has it."""
+    """Returns the flags in which two runs differ, with each run's value."""
     names = [
         name
         for name in sorted({*mine.flags, *theirs.flags} - {*free})
@@ -82,9 +82,9 @@ def _comparable(flags: Flags, name: str) -> str | bool | None:
 
 
 def _check_origins(runs: Sequence[Run], of_data: Collection[str] = ()) -> None:
-    """Checks that runs that say what they have read, have read the same.
+    """Checks that runs with a data.json have read the same data.
 
-    Those that differ in a flag of `of_data`, which says which data are read, need not.
+    Runs that differ in a flag of `of_data`, which selects the data, need not.
     """
     firsts: dict[tuple, Run] = {}
     for run in runs:

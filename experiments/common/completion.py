@@ -1,7 +1,7 @@
-"""Bash completion: `eval "$(./run.sh completion)"`, which prints what this writes.
+"""Bash completion: `eval "$(./run.sh completion)"`, whose output this writes.
 
-The words are those of the programs: the flags and what they take, the tables of the
-papers and their cells. Nothing is imported when Tab is pressed.
+The words are the programs' flags and their values, and the papers' tables and cells.
+Pressing Tab imports nothing.
 """
 
 import shlex
@@ -29,10 +29,10 @@ complete -o default -F _tff_fedss ./run.sh run.sh"""
 
 
 def words(said: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Returns the words that may follow, of what `answers.collect` returns.
+    """Returns the words that may follow, from the result of `answers.collect`.
 
     Returns:
-        By "commands", "COMMAND " and "COMMAND --flag".
+        Words by "commands", "COMMAND " and "COMMAND --flag".
     """
     others = ["setup", "test", "docs", "ray", "lock", "help"]
     found = {"commands": [*said["programs"], *others]}
@@ -52,7 +52,7 @@ def words(said: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def script(said: Mapping[str, Any]) -> str:
-    """Returns what bash evaluates, see `words`."""
+    """Returns the script for bash, see `words`."""
     lines = ["declare -gA _tff_fedss_words=("]
     for key, some in words(said).items():
         lines.append(f"  [{shlex.quote(key)}]={shlex.quote(' '.join(some))}")

@@ -9,9 +9,9 @@
 
     program.run(main, Config())
 
-The annotation says what a flag takes: int, float, str, bool or tuple[str, ...], with
-`| None` where it may be left open. The fields are in the order of --help, within a
-topic, and of flags.txt: those of a class before those that it inherits.
+The annotation is the flag's type: int, float, str, bool or tuple[str, ...], with `|
+None` if it may be unset. The fields are in the order of --help, within a topic, and of
+flags.txt: a class's own before inherited ones.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from absl import flags
 from experiments.common import option_words
 from tff_fedss.errors import InvalidInputError
 
-_LARGEST = 2**31 - 1  # TensorFlow counts in int32.
+_LARGEST = 2**31 - 1  # The largest int32, TensorFlow's type of counts.
 _KEY = "flag"
-# What a flag takes, as --help writes it.
+# Types of flags in --help.
 _PLACEHOLDERS = {int: "INT", float: "FLOAT", str: "STRING", tuple: "STRINGS"}
 
 
@@ -39,18 +39,18 @@ class Flag:
     """A declared flag, see `flag`.
 
     Attributes:
-        help: For --help.
-        group: Its topic there; the flags after it in the class have it, too, up to one
-            that names another. Flags of no topic come first, by name.
-        low: The least number that it takes.
-        high: The largest.
-        choices: The words that it takes. A list takes one or more of them.
-        words: The words that it takes, with their options, see `option_words`.
-        decides: Whether it decides what comes out of a run, so that flags.txt has it
-            and a results folder belongs to its value.
-        off: The value that is the same as none: it is left open (None).
-        needed: Says that it cannot be left open, and why: what follows `--name=`, such
-            as "DIR is needed.".
+        help: Its text in --help.
+        group: Its topic in --help, also of the following flags of the class up to one
+            with another topic. Flags without a topic come first, by name.
+        low: The minimum.
+        high: The maximum.
+        choices: The allowed words. A list has one or more of them.
+        words: The allowed words, with their options, see `option_words`.
+        decides: Whether it decides a run's results, so that flags.txt has it and a
+            results folder belongs to its value.
+        off: The value that means unset (None).
+        needed: Set if the flag is required: the message after `--name=`, such as
+            "DIR is needed.".
         name: The name of its field.
         kind: The type of its values.
     """
@@ -75,11 +75,11 @@ def flag(default: Any, help: str, **options: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What a user asks of a program. The programs have subclasses."""
+    """The base class of programs' flags."""
 
     @classmethod
     def flags(cls) -> dict[str, Flag]:
-        """Returns the flags by name: those of a class before those it inherits."""
+        """Returns the flags by name: a class's own before inherited ones."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
         hints = typing.get_type_hints(cls)
         result = {}
@@ -95,9 +95,9 @@ class Config:
         return result
 
     def deciding(self) -> dict[str, str]:
-        """Returns the flags that decide results, as flags.txt has them.
+        """Returns the flags that decide results, as in flags.txt.
 
-        Those that are open (None) are left out.
+        Unset ones (None) are left out.
         """
         return option_words.as_texts(
             {
@@ -108,9 +108,9 @@ class Config:
         )
 
     def chosen(self, name: str) -> option_words.Chosen:
-        """Returns the word of a flag that takes one, and its options.
+        """Returns the word of a flag, and the word's options.
 
-        Where the flag is open, that is the first word.
+        If the flag is unset, it is the first word.
 
         Raises:
             InvalidInputError: If it is no such word.
@@ -119,7 +119,7 @@ class Config:
         return option_words.parse(name, getattr(self, name) or next(iter(words)), words)
 
     def filled(self, settings: Mapping[str, Any]) -> Self:
-        """Returns a copy in which flags that were open have the values of settings."""
+        """Returns a copy in which unset flags have the values of settings."""
         is_open = {
             name: value
             for name, value in settings.items()
@@ -135,7 +135,7 @@ def define(defaults: Config, flag_values: flags.FlagValues) -> None:
     """Defines the flags of a program for absl."""
     for name, own in defaults.flags().items():
         default = getattr(defaults, name)
-        # For --helpfull they are flags of the program, not of this module.
+        # --helpfull lists them as flags of the program, not of this module.
         options = {"flag_values": flag_values, "module_name": sys.argv[0]}
         if own.kind in (int, float):
             define_number = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
@@ -163,25 +163,25 @@ def define(defaults: Config, flag_values: flags.FlagValues) -> None:
 
 
 def undefine(defaults: Config, flag_values: flags.FlagValues) -> None:
-    """Takes back what `define` has done, so that another program can follow."""
+    """Undoes `define`, so that another program can follow."""
     for name in defaults.flags():
         delattr(flag_values, name)
 
 
 def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
-    """Returns what the user asks for, by flags that `define` has defined.
+    """Returns the values of flags defined by `define`.
 
     Raises:
-        InvalidInputError: If a flag is missing that cannot be left open, or a number
-            is not finite or too large.
+        InvalidInputError: If a required flag is missing, or a number is not finite or
+            too large.
     """
     values = {name: flag_values[name].value for name in defaults.flags()}
     for name, own in defaults.flags().items():
         value = values[name]
-        # The bounds of absl let NaN pass, and infinity where there is no upper one.
+        # absl's bounds accept NaN, and infinity without an upper bound.
         if own.kind is float and value is not None and not math.isfinite(value):
             raise InvalidInputError(f"flag --{name}={value}: expected a finite number")
-        # Seeds may have more: some of them go to NumPy.
+        # Seeds may be larger: some are for NumPy.
         if own.kind is int and abs(value or 0) > _LARGEST and name != "seed":
             raise InvalidInputError(
                 f"flag --{name}={value}: expected at most {_LARGEST}"
@@ -200,7 +200,7 @@ def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
 
 
 def _parsed_words(own: Flag, value: str | Sequence[str]) -> str | tuple[str, ...]:
-    """Checks a word, or a list of them, and writes it as flags.txt has it."""
+    """Checks a word, or a list of them, and writes it in the form of flags.txt."""
     if own.kind is not tuple:
         return str(option_words.parse(own.name, value, own.words))
     texts: list[str] = []
@@ -213,14 +213,14 @@ def _parsed_words(own: Flag, value: str | Sequence[str]) -> str | tuple[str, ...
     twice = {w.name for w in words if [other.name for other in words].count(w.name) > 1}
     if twice or not words:
         raise InvalidInputError(
-            f"--{own.name}={','.join(value)}: expected different ones of "
+            f"--{own.name}={','.join(value)}: expected distinct ones of "
             f"{', '.join(own.words)}."
         )
     return tuple(map(str, words))
 
 
 def parse(defaults: _ConfigT, *arguments: str) -> _ConfigT:
-    """Returns what arguments of a command line ask for, see `read`.
+    """Returns the values of a command line's flags, see `read`.
 
     Raises:
         absl.flags.Error: If one does not parse.
@@ -233,7 +233,7 @@ def parse(defaults: _ConfigT, *arguments: str) -> _ConfigT:
 
 
 def help_of(defaults: Config) -> list[str]:
-    """Writes what --help says of the flags: a text for each topic."""
+    """Writes the flags' texts of --help, one for each topic."""
     own = defaults.flags().values()
     by_topic = {"Flags": sorted((f for f in own if not f.group), key=lambda f: f.name)}
     for declared in filter(lambda f: f.group, own):
@@ -263,7 +263,7 @@ def _help_of(own: Flag, default: Any) -> str:
 
 
 def _kind(annotation: Any) -> type:
-    """Returns what values of an annotation are, where they are not None."""
+    """Returns the type of an annotation's values, except None."""
     options = [annotation]
     if isinstance(annotation, types.UnionType):
         options = [o for o in typing.get_args(annotation) if o is not types.NoneType]

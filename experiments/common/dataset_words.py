@@ -1,6 +1,6 @@
 """Words of --dataset: data sets with clients, and images of any origin without them.
 
-A program's own --data_dir stands beside them.
+Each program also has its own --data_dir.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,17 +14,17 @@ from tff_fedss.datasets.central import labelled_images
 from tff_fedss.errors import InvalidInputError
 
 DATA_DIR = (
-    "images: CLASS/image or CLIENT/CLASS/image, with train/ and test/ above or not, in "
-    "a folder, zip or tar; or an images.csv with path,label and perhaps client and "
-    "split. tfds: TFDS's own folder."
+    "images: CLASS/image or CLIENT/CLASS/image, optionally below train/ and test/, "
+    "in a folder, zip or tar; or an images.csv with path,label and optionally "
+    "client and split. tfds: TFDS's own folder."
 )
-# Other people's images, as --dataset calls them.
+# A user's images, by their names in --dataset.
 OWN_IMAGES = ("images", "tfds")
 _HELD_OUT = ("test", "test_share")
 
 
 class _Federated(Mapping):
-    """The words of the data sets with clients, by name; their keywords are options."""
+    """The words of the data sets with clients, by name, with keywords as options."""
 
     def __getitem__(self, name: str) -> Word:
         spec = tasks.DATASETS[name]
@@ -51,7 +51,7 @@ def partitions(spec: tasks.DatasetSpec) -> dict[str, Word]:
 
 
 def keywords(dataset: Chosen, data_dir: str | None, flag: str) -> dict[str, Any]:
-    """Returns what a data set with clients is loaded with, so far as a user says it.
+    """Returns the user's keywords of a data set with clients.
 
     Raises:
         InvalidInputError: If the data set is not read from a --data_dir.
@@ -81,10 +81,10 @@ def central(known: Iterable[str]) -> dict[str, Word]:
 
 
 def open_index(dataset: Chosen, data_dir: str | None) -> images.ImageIndex:
-    """Indexes other people's images: of "tfds", or else read as "images" are.
+    """Indexes a user's images, of "tfds" or "images".
 
     Raises:
-        InvalidInputError: If they are not there, ambiguous or damaged.
+        InvalidInputError: If they are missing, ambiguous or damaged.
     """
     options = {k: v for k, v in dataset.options.items() if k not in _HELD_OUT}
     if dataset.name == "tfds":
@@ -96,17 +96,17 @@ def open_index(dataset: Chosen, data_dir: str | None) -> images.ImageIndex:
 
 
 def held_out(dataset: Chosen) -> dict[str, Any]:
-    """Returns what is said of the test, as arguments."""
+    """Returns the arguments of the test."""
     return {k: v for k, v in dataset.options.items() if k in _HELD_OUT}
 
 
 def load_labelled(
     dataset: Chosen, data_dir: str | None, image_size: int | None
 ) -> labelled_images.LabelledImages:
-    """Loads labelled images: other people's, or known ones by their name.
+    """Loads labelled images: a user's, or known ones by their name.
 
     Raises:
-        InvalidInputError: If the data are not there, damaged or larger than memory.
+        InvalidInputError: If the data are missing, damaged or larger than memory.
     """
     if dataset.name in OWN_IMAGES:
         index = open_index(dataset, data_dir)

@@ -26,7 +26,7 @@ class Job:
         arguments: Its flags, without the two folders below.
         folder: The results folder of the run.
         start: The folder of the run from which it starts (--pretrained), if any.
-        exit_code: The exit code of its process, once that has ended.
+        exit_code: The exit code of its process, after its end.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Job:
 
     @property
     def log(self) -> pathlib.Path:
-        """The file with what the run has printed."""
+        """The file with the run's output."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
     def is_done(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run has finished."""
         return (self.folder / "done.json").exists()
 
     @property
@@ -67,9 +67,9 @@ def run_all(
 ) -> None:
     """Runs every job that is not done, `num_slots` at a time.
 
-    A job that starts from another one waits for it. Jobs that fail stop no others. If
+    A job that starts from another one waits for it. A failed job stops no other. If
     this process is stopped, the runs save their state and end. `begin` starts a job in
-    a slot and returns a process, or what has its methods.
+    a slot and returns a process, or an object with its methods.
     """
     waiting = [job for job in jobs if not job.is_done]
     running: dict[int, tuple[Job, subprocess.Popen]] = {}
@@ -102,7 +102,7 @@ def run_all(
 
 
 def next_job(waiting: Sequence[Job], unfinished: Sequence[Job]) -> Job | None:
-    """Returns the first job whose start, if it has one, is not unfinished."""
+    """Returns the first job whose start, if it has one, is done or has failed."""
     open_folders = {job.folder for job in unfinished}
     return next((job for job in waiting if job.start not in open_folders), None)
 
@@ -120,7 +120,7 @@ def local(
         share = cores[slot % len(cores) :: num_slots]
 
         def prepare() -> None:
-            # TensorFlow makes as many threads as it may use cores.
+            # TensorFlow makes one thread for each core that it may use.
             os.sched_setaffinity(0, share)
             # If this process is killed, its runs save their state and end.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -136,7 +136,7 @@ def local(
                 stderr=subprocess.STDOUT,
                 env=environment,
                 preexec_fn=prepare,
-                # Ctrl-C is for this process, which terminates the runs.
+                # This process handles Ctrl-C and terminates the runs.
                 start_new_session=True,
             )
 

@@ -1,7 +1,7 @@
 """A central run: flags, data, task, algorithm, rounds, result.
 
-What the programs share that train one thing without clients: rf_softmax, partial_fc,
-leap, moco and `fedss.pretrain`.
+The common part of the programs without clients: rf_softmax, partial_fc, leap, moco and
+`fedss.pretrain`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +18,11 @@ def results_dir() -> Any:
     """Declares --results_dir."""
     return config.flag(
         None,
-        "The folder for what the run leaves behind. A run that was stopped or killed "
-        "is resumed when it is given the same folder and flags again.",
+        "The folder of the run's results. The same folder and flags resume a run "
+        "that was stopped or killed.",
         group=_TOPIC,
         decides=False,
-        needed="DIR is needed, for what the run leaves.",
+        needed="DIR is needed, for the run's results.",
     )
 
 
@@ -41,20 +41,20 @@ def checkpoints(default: int) -> Any:
     """Declares --rounds_per_checkpoint or --epochs_per_checkpoint."""
     return config.flag(
         default,
-        "How often to save what a killed run is resumed from.",
+        "How often to save the state from which a killed run resumes.",
         low=1,
         decides=False,
     )
 
 
 def by_dataset(settings: Mapping[str, Mapping[str, Any]], name: str) -> str:
-    """Writes a flag's defaults for its help, of settings by data set and flag."""
+    """Writes a flag's defaults for its help, from settings by data set and flag."""
     values = [f"{key} {own[name]}" for key, own in settings.items() if name in own]
     return f" Default: {', '.join(values)}."
 
 
 def check_image_size(asked: config.Config, flag: str) -> None:
-    """Refuses images that are too small for a network, the value of a flag."""
+    """Refuses images that are too small for the network of a flag."""
     network = getattr(asked, flag)
     if network.startswith(("mobilenet", "resnet")) and asked.image_size < 32:
         raise InvalidInputError(
@@ -77,19 +77,19 @@ def run(
     inputs: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
     watch: Callable[[training.Metrics], None] | None = None,
 ) -> None:
-    """Trains to the end, from where an earlier process has stopped, or from the start.
+    """Trains to the end, from the start or from where an earlier process has stopped.
 
     Args:
         asked: The flags: results_dir, rounds, rounds_per_evaluation (None: at the start
             and the end only) and rounds_per_checkpoint, or those of another unit.
         columns: Columns of metrics.csv, after `method` and `round`.
         build: Loads the data and builds the run, unless it is done.
-        finish: Writes what was learned; returns the result in a line and by metric.
-        unit: What a round is called, in the flags, too.
-        examples: What a mini-batch consists of.
-        curves: The columns that curves.png shows beside the metric.
-        inputs: Fingerprints of what the run reads beside its data.
-        watch: Called with what each round has measured, once that is written.
+        finish: Writes the weights; returns the result in a line and by metric.
+        unit: The word for a round, also in the flags.
+        examples: The word for examples.
+        curves: The columns that curves.png shows besides the metric.
+        inputs: Fingerprints of further inputs of the run.
+        watch: Called with each round's metrics after they are written.
 
     Raises:
         InvalidInputError: If the folder belongs to another run.

@@ -1,7 +1,7 @@
-"""What the programs would have to hold in memory at least, by their flags.
+"""Lower bounds of the programs' memory, by their flags.
 
-Bytes by what they are for, as `memory.check` takes them. Only what must be there at the
-same time is counted, once: a run that fits by these numbers may still be too large.
+Bytes by purpose, for `memory.check`. Only what must be in memory at the same time is
+counted, once: a run that fits by these numbers may still be too large.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from tff_fedss import models
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 _FLOAT = 4
-# So many clients are asked for the number of their images.
+# Number of clients whose images are counted.
 _MAX_CLIENTS = 1000
 
 
@@ -42,8 +42,8 @@ def network(
 ) -> dict:
     """Counts a network in training: its weights, and what a gradient needs.
 
-    The copies of the weights are themselves, their gradient, and what the optimizer
-    keeps. The model is built without values.
+    The copies of the weights are the weights, their gradient, and the optimizer's
+    state. The model is built without values.
     """
     size = models.model_size(model_fn)
     return {
@@ -72,9 +72,9 @@ def round_of_clients(
     clients_per_round: int,
     batch_size: int,
 ) -> dict:
-    """Counts what a round of `fedss.methods`, run one after another, needs beside W.
+    """Counts the memory of a round of `fedss.methods`, one after another, besides W.
 
-    That is the rows of its clients, and phi.
+    It is the rows of the clients, and phi.
     """
     needs = {}
     num_classes = dataset.num_classes
@@ -111,9 +111,9 @@ def sampling_tree(
     num_frequencies: int,
     leaf_size: int | None,
 ) -> dict:
-    """Counts the tree of a kernel-based sampler, and what makes its features.
+    """Counts the tree of a kernel-based sampler, and the inputs of its features.
 
-    A leaf size of None is the sampler's own, whose tree is small where it can be.
+    A leaf size of None is the sampler's default, which keeps the tree small.
     """
     if sampler == "rff":
         num_features = 2 * num_frequencies

@@ -1,8 +1,8 @@
 """Option words: flags of the form `--FLAG=WORD:OPTION=VALUE,OPTION=VALUE`.
 
-An option stands behind the word that it belongs to, so that an option without effect
-cannot be typed. The options of a word are the keywords of a dataclass or a function:
-the annotations say their types and bounds, the docstring what they mean.
+An option follows the word that it belongs to, so that an option without effect is
+impossible. The options of a word are the keywords of a dataclass or a function:
+annotations are their types and bounds, the docstring their descriptions.
 
     @dataclasses.dataclass(frozen=True)
     class Gaussian:  # With a docstring, whose Attributes are the texts of --help.
@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from tff_fedss.errors import InvalidInputError
 
 NEEDED = inspect.Parameter.empty
-# What messages call a type, and what an example has of it.
+# A type's name in messages, and an example of it.
 _KINDS = {
     int: ("a whole number", "10"),
     float: ("a number", "1"),
@@ -40,7 +40,7 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The numbers that an option takes, for `Annotated`."""
+    """The range of an option's numbers, for `Annotated`."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -52,10 +52,10 @@ class Option:
 
     Attributes:
         kind: Its type, of `_KINDS`.
-        default: None: left open; `NEEDED`: there is none.
-        choices: The texts that it takes; empty: any.
-        range: The numbers that it takes.
-        help: What it means.
+        default: The default; None: unset; `NEEDED`: the option is required.
+        choices: The allowed texts; empty: any.
+        range: The allowed numbers.
+        help: Its description.
     """
 
     kind: type
@@ -66,7 +66,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """What it takes, in words."""
+        """The allowed values, in words."""
         if self.choices:
             return " or ".join(self.choices)
         text, low, high = _KINDS[self.kind][0], self.range.low, self.range.high
@@ -75,13 +75,13 @@ class Option:
 
     @property
     def example(self) -> str:
-        """A value that it takes."""
+        """An allowed value."""
         if self.default not in (None, NEEDED):
             return as_text(self.default)
         return self.choices[-1] if self.choices else _KINDS[self.kind][1]
 
     def parse(self, text: str) -> Any:
-        """Returns the value of a text; raises a ValueError if there is none."""
+        """Returns the value of a text; raises ValueError if it has none."""
         if self.choices and text not in self.choices:
             raise ValueError
         if self.kind is bool:
@@ -96,14 +96,14 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class Word:
-    """What may stand before the colon: its meaning, and its options by name."""
+    """A word before the colon: its description, and its options by name."""
 
     help: str = ""
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
 
 
 class Chosen(NamedTuple):
-    """What a user has typed: a word, and the values of the options that are given."""
+    """The user's choice: a word, and the values of the given options."""
 
     name: str
     options: dict[str, Any]
@@ -117,9 +117,8 @@ def word(*functions: Callable, names: Collection[str] | None = None) -> Word:
     """Makes a word of the keywords of functions or dataclasses.
 
     Args:
-        *functions: The first one's docstring begins with the meaning of the word.
-        names: The keywords that are options; by default all. Those that no text stands
-            for, such as lists, are none.
+        *functions: The first one's docstring begins with the word's description.
+        names: The keywords that are options; by default all whose type has a text form.
     """
     options = {}
     for function in functions:
@@ -138,15 +137,15 @@ def parse(flag: str, text: str, words: Mapping[str, Word], where: str = "") -> C
     Args:
         flag: Its name, for messages.
         text: WORD or WORD:OPTION=VALUE,...
-        words: Those that there are.
-        where: What has these words, if not the flag itself, for messages.
+        words: The allowed words.
+        where: The owner of these words, if not the flag itself, for messages.
 
     Returns:
         The word and its options: those with another value than their default, in the
         order in which they are declared.
 
     Raises:
-        InvalidInputError: If it is no such text.
+        InvalidInputError: If the text is not of this form.
     """
     name, colon, rest = text.partition(":")
     if name not in words:
@@ -184,7 +183,7 @@ def _mistake(
 
 
 def example(name: str, words: Mapping[str, Word]) -> str:
-    """Returns a word with the options that it needs, or else the first one."""
+    """Returns an example: a word with its required options, or the first word."""
     options = words[name].options
     shown = [key for key, option in options.items() if option.default is NEEDED]
     shown = shown or list(options)[:1]
@@ -212,19 +211,19 @@ def help_of(flag: str, words: Mapping[str, Word]) -> list[str]:
 
 
 def as_text(value: Any) -> str:
-    """Returns a value as it is typed."""
+    """Returns a value in its text form."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(value) if isinstance(value, tuple | list) else str(value)
 
 
 def as_texts(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns settings as the flags.txt of a run has them."""
+    """Returns settings in the form of flags.txt."""
     return {name: as_text(value) for name, value in settings.items()}
 
 
 def _option(parameter: inspect.Parameter, text: str) -> Option | None:
-    """The option that a keyword is; None if no text stands for its values."""
+    """Returns a keyword's option; None if its type has no text form."""
     kind, bounds = parameter.annotation, Range()
     if typing.get_origin(kind) is Annotated:
         kind, bounds = typing.get_args(kind)
@@ -242,7 +241,7 @@ def _option(parameter: inspect.Parameter, text: str) -> Option | None:
 
 
 def _documented(function: Callable) -> dict[str, str]:
-    """The sections Args and Attributes of a docstring, by name."""
+    """Returns the sections Args and Attributes of a docstring, by name."""
     found: dict[str, str] = {}
     is_inside, name = False, ""
     for line in inspect.getdoc(getattr(function, "func", function)).splitlines():

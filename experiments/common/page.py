@@ -2,8 +2,8 @@
 
 A number is the mean over the finished seeds of a cell ± their sample standard deviation
 (ddof = 1); of `Table.best_of` it is the best seed. A difference is the mean over the
-seeds that both cells have, ± half of its 95 % interval. The paper's numbers stand as
-paper.csv prints them.
+seeds that both cells have, ± half of its 95 % interval. The paper's numbers are copied
+from paper.csv.
 """
 
 import statistics
@@ -23,7 +23,7 @@ Runs = Mapping[str, Sequence[results.Run]]
 
 
 def row_of(cell: Cell) -> str:
-    """The row that a cell stands in."""
+    """Returns a cell's row."""
     return cell.row or cell.title
 
 
@@ -52,7 +52,7 @@ def _runs_of(cell: Cell, measured: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Values(NamedTuple):
-    """A metric of all cells, and how the page writes it."""
+    """A metric of all cells, and its form on the page."""
 
     table: Table
     metric: Metric
@@ -60,12 +60,12 @@ class _Values(NamedTuple):
     num_seeds: int
 
     def of(self, cell: Cell) -> list[float]:
-        """The values of the finished runs, by seed, scaled."""
+        """Returns the values of the finished runs, by seed, scaled."""
         own = _runs_of(cell, self.measured)
         return (self.metric.scale * own[self.metric.name].dropna()).tolist()
 
     def text(self, cell: Cell) -> str:
-        """Mean ± standard deviation, or the best seed; with a note of missing ones."""
+        """Returns mean ± standard deviation, or the best seed; notes missing ones."""
         values, form = self.of(cell), self.metric.form
         own = _runs_of(cell, self.measured)
         if not values:
@@ -143,7 +143,7 @@ def _pivot(
 
 
 def _columns(table: Table) -> list[str]:
-    """The columns, that of cells without one last."""
+    """Returns the columns, that of cells without one last."""
     found = dict.fromkeys(cell.column for cell in table.cells.values())
     return sorted(found, key=lambda column: not column)
 
@@ -151,10 +151,10 @@ def _columns(table: Table) -> list[str]:
 def _differences(
     table: Table, metrics: Sequence[Metric], measured: pd.DataFrame
 ) -> list[str]:
-    """How far apart the rows of `Table.pairs` are, seed by seed.
+    """Returns the differences of the rows of `Table.pairs`, seed by seed.
 
-    A table of columns has a table of differences for each metric; one without columns a
-    single one, with a column for each metric.
+    A table with columns has a table of differences for each metric; one without columns
+    has a single one, with a column for each metric.
     """
     metrics = [metric for metric in metrics if metric.difference_scale]
     columns = _columns(table)
@@ -189,7 +189,7 @@ def _differences(
 def _difference(
     table: Table, metric: Metric, measured: pd.DataFrame, pair: tuple, column: str
 ) -> str:
-    """A row's cell in a column minus another row's; a row without columns has one."""
+    """Returns a row's cell in a column (or its only cell) minus another row's."""
     first, second = pair
     places = [(first, column), second if isinstance(second, tuple) else None]
     if places[1] is None:
@@ -226,17 +226,17 @@ def _value_and_std(row: pd.Series) -> str:
     return row["value"] + (f" ± {row['std']}" if row["std"] else "")
 
 
-# --- What is read off curves ------------------------------------------------------
+# --- Numbers from curves --- ------------------------------------------------------
 
 
 def _late_gain(own: pd.DataFrame, metric: Metric) -> tables.Difference:
-    """What the last quarter of the rounds brought, see `results.Run.late_gain`."""
+    """Returns the gain of the last quarter of rounds, see `results.Run.late_gain`."""
     column = own.get(LATE + metric.name, pd.Series(dtype=float))
     return tables.Difference(column.astype(float).dropna().tolist())
 
 
 def _late(table: Table, measured: pd.DataFrame) -> list[str]:
-    """The late gains as a table; a flat page has them in a column."""
+    """Returns the late gains as a table; a flat page has them in a column."""
     if not (table.has_late and table.is_pivot):
         return []
     text = []
@@ -253,7 +253,7 @@ def _late(table: Table, measured: pd.DataFrame) -> list[str]:
 
 
 def _by_curve(table: Table, cell: Cell, runs: Runs) -> dict[str, str]:
-    """When the mean over seeds is highest, and when it passes the reference's last."""
+    """Returns when the mean over seeds is highest and passes the reference's last."""
     metric = table.metrics[0]
 
     def curve(own: Cell) -> plots.Curve | None:
@@ -285,7 +285,7 @@ def _by_curve(table: Table, cell: Cell, runs: Runs) -> dict[str, str]:
 def notes(
     table: Table, runs: Runs, measured: pd.DataFrame, paper: pd.DataFrame
 ) -> list[str]:
-    """Returns what a reader needs to know of the numbers, as items of a list."""
+    """Returns the notes on the numbers, as items of a list."""
     found = [
         "Mean ± standard deviation over finished seeds (ddof = 1), after the last "
         "round."
@@ -321,7 +321,7 @@ def notes(
 
 
 def _late_note(runs: Runs, metric: str) -> str:
-    """Says since which round a late gain counts; "" if it is the last quarter."""
+    """Returns since which round a late gain counts; "" if it is the last quarter."""
     done = [run for own in runs.values() for run in own if run.is_done]
     starts = {(run.late_start(metric), run.num_rounds) for run in done}
     others = [
@@ -338,7 +338,7 @@ def _late_note(runs: Runs, metric: str) -> str:
 
 
 def _other_numbers(table: Table, paper: pd.DataFrame) -> list[str]:
-    """The paper's numbers of cells that this table has not."""
+    """Returns the paper's numbers of cells that this table lacks."""
     keys = {_paper_key(cell) for cell in table.cells.values()}
     titles = {metric.name: metric.title for metric in table.metrics}
     other = paper[~paper["cell"].isin(keys) & paper["metric"].isin(titles)]

@@ -1,8 +1,8 @@
-"""One look for all figures, and the one drawer of curves.
+"""The style of all figures, and the drawing of curves.
 
-The colors are Okabe and Ito's, which color-blind people can tell apart too; a line
-style and a marker go with each, so that a grey print can be read, and lines that
-coincide. A figure is a PNG and, beside it, a PDF; drawn again, both are the same bytes.
+The colors are Okabe and Ito's, which color-blind people can also distinguish; each has
+a line style and a marker, for grey prints and coinciding lines. A figure is a PNG and,
+beside it, a PDF; drawn again, both have the same bytes.
 """
 
 import contextlib
@@ -37,31 +37,31 @@ _LOOK = {
     "legend.fontsize": "small",
     "legend.frameon": False,
     "legend.handlelength": 3.0,
-    "lines.markerfacecolor": "none",  # What lies below shows through.
+    "lines.markerfacecolor": "none",  # Lines below are visible.
     "lines.markersize": 5,
-    "pdf.fonttype": 42,  # Text that can be searched and copied.
+    "pdf.fonttype": 42,  # Text in the PDF can be searched and copied.
     "savefig.dpi": 120,
 }
-# So many markers at most on a curve; more would hide it.
+# The most markers on a curve; more would hide it.
 _MOST_MARKERS = 12
-# Of a logarithmic axis: multiples of the powers of ten, until there are enough ticks.
+# Ticks of a logarithmic axis: multiples of the powers of ten, until there are enough.
 _TICKS = ((1,), (1, 2, 5), (1, 2, 3, 5, 7), range(1, 10))
 _FEWEST_TICKS, _MOST_DECADES = 3, 8
 
 
 class Style(NamedTuple):
-    """How a series looks, by its fields as matplotlib's keywords."""
+    """The style of a series; the fields are matplotlib's keywords."""
 
     color: str
     linestyle: str = "-"
     marker: str = "o"
 
 
-REFERENCE = Style("#000000", "-", "x")  # What the others are measured by.
+REFERENCE = Style("#000000", "-", "x")  # The style of references.
 
 
 def style(i: int) -> Style:
-    """Returns the look of the i-th series; 24 are different."""
+    """Returns the style of the i-th series; 24 are different."""
     color, line, marker = (x[i % len(x)] for x in (COLORS, _LINES, _MARKERS))
     return Style(color, line, marker)
 
@@ -70,12 +70,12 @@ class Curve(NamedTuple):
     """A series of points, in the order of x.
 
     Attributes:
-        label: What the legend says; empty: nothing.
+        label: Its text in the legend; empty: none.
         x: [points].
         y: The values, or their mean over seeds, [points].
-        style: How it looks.
-        std: Their standard deviation over seeds, [points]; None: there is no band.
-        num_seeds: How many seeds; None if it is not about seeds.
+        style: Its style.
+        std: Their standard deviation over seeds, [points]; None: no band.
+        num_seeds: Number of seeds; None without seeds.
     """
 
     label: str
@@ -90,11 +90,11 @@ class Panel(NamedTuple):
     """Curves that share axes.
 
     Attributes:
-        curves: What is drawn.
-        xlabel: With the unit.
-        ylabel: With the unit.
-        title: Above it.
-        log: Which axes are logarithmic: "", "x", "y" or "xy".
+        curves: The curves.
+        xlabel: The label of the x axis, with the unit.
+        ylabel: The label of the y axis, with the unit.
+        title: The title above it.
+        log: The logarithmic axes: "", "x", "y" or "xy".
         from_zero: Whether y begins at zero.
         chance: The y of random guesses, drawn as a dotted line; None: unknown.
     """
@@ -112,9 +112,9 @@ class Series(NamedTuple):
     """The rows of metrics.csv of runs that differ in their seed.
 
     Attributes:
-        label: What the legend says.
-        style: How it looks.
-        seeds: The rows of each run; those without a row do not count.
+        label: Its text in the legend.
+        style: Its style.
+        seeds: The rows of each run; runs without rows do not count.
     """
 
     label: str
@@ -134,7 +134,7 @@ def panel(
 ) -> Panel:
     """Makes a panel of a column y of metrics.csv, times a scale, by a column x.
 
-    A series that has not measured y is left out; a row without x is at 0.
+    A series without y is left out; a row without x is at 0.
     """
     curves = []
     for one in series:
@@ -150,7 +150,7 @@ def panel(
 def mean_curve(
     seeds: Sequence[Mapping[float, float]], label: str, look: Style, scale: float = 1.0
 ) -> Curve | None:
-    """Averages y by x over seeds, at the points that all of them have, if any."""
+    """Averages y by x over seeds, at the points common to all, if any."""
     common = sorted(set.intersection(*map(set, seeds))) if seeds else []
     if not common:
         return None
@@ -172,10 +172,10 @@ def figure(path: pathlib.Path, *grid: int, **options) -> Iterator[tuple]:
     """Makes a figure and, unless the body fails, writes it as PNG and PDF.
 
     Args:
-        path: The PNG, in a folder that exists; the PDF lies beside it. Each is replaced
+        path: The PNG, in an existing folder; the PDF is beside it. Each is replaced
             whole or not at all.
         *grid: Rows and columns of panels.
-        **options: For `plt.subplots`.
+        **options: Options of `plt.subplots`.
     """
     options.setdefault("figsize", (6, 4))
     with plt.rc_context(_LOOK):
@@ -184,7 +184,7 @@ def figure(path: pathlib.Path, *grid: int, **options) -> Iterator[tuple]:
             yield drawn, axes
             contents = {".png": io.BytesIO(), ".pdf": io.BytesIO()}
             for suffix, content in contents.items():
-                # A date would make other bytes each time.
+                # A date would change the bytes each time.
                 metadata = {"CreationDate": None} if suffix == ".pdf" else None
                 drawn.savefig(content, format=suffix[1:], metadata=metadata)
         finally:
@@ -195,7 +195,7 @@ def figure(path: pathlib.Path, *grid: int, **options) -> Iterator[tuple]:
 
 @contextlib.contextmanager
 def drawing_afterwards(draw: Callable[[], None]) -> Iterator[None]:
-    """Draws at the end of the body, and if possible also where that is stopped."""
+    """Draws at the end of the body, if possible also when the body is stopped."""
     try:
         yield
     except BaseException:
@@ -208,13 +208,13 @@ def drawing_afterwards(draw: Callable[[], None]) -> Iterator[None]:
 def write_curves(path: pathlib.Path, panels: Iterable[Panel]) -> bool:
     """Draws panels of curves side by side, with one legend, and writes the figure.
 
-    Panels without a curve are left out. Returns whether any was left to write.
+    Panels without a curve are left out. Returns whether there was any other.
     """
     panels = [panel for panel in panels if panel.curves]
     if not panels:
         return False
     width = 6 if len(panels) == 1 else 4.4 * len(panels)
-    # What is the same quantity has the same axis.
+    # The same quantity has the same axis.
     is_same = len({(panel.ylabel, panel.log) for panel in panels}) == 1
     options = {"figsize": (width, 4), "squeeze": False, "sharey": is_same}
     with figure(path, 1, len(panels), **options) as (drawn, grid):
@@ -289,7 +289,7 @@ def add_legend(
 ) -> None:
     """Puts one legend above all panels, unless no series has a label.
 
-    Series of the same label are taken for one. It has `ncols` columns, or fewer, so
+    Series with the same label are treated as one. It has at most `ncols` columns, so
     that it is not wider than the figure.
     """
     found = {}
@@ -309,7 +309,7 @@ def add_legend(
 
 
 def seeds_note(curves: Iterable[Curve]) -> str:
-    """Says of how many seeds a figure's curves are, and what a band is."""
+    """Returns a note on the number of seeds of a figure's curves and on bands."""
     counts = {curve.num_seeds for curve in curves} - {None}
     if not counts:
         return ""

@@ -1,4 +1,4 @@
-"""How every program here starts, and how it tells a user what went wrong."""
+"""The start of every program, and its reports of errors."""
 
 import os
 import re
@@ -33,20 +33,21 @@ def run(
     """Sets the TFF context, parses the flags, sets up GPUs and calls `main`.
 
     Bad input (a flag that does not parse, a float that is not finite, or an
-    `InvalidInputError`) ends the program with one line and exit code 2. What stops a
-    run whose input is good ends it with one line and exit code 1: a `RunStoppedError`,
-    an `ExecutionError` (a computation failed, or has nothing to run on), an `OSError`
-    (a full disk, a forbidden file) or memory that does not suffice. SIGTERM unwinds the
-    program like Ctrl-C does, so that files are closed and workers end.
+    `InvalidInputError`) ends the program with one line and exit code 2. Other errors
+    end it with one line and exit code 1: a `RunStoppedError`, an `ExecutionError` (a
+    computation failed, or its workers), an `OSError` (a full disk, a forbidden file) or
+    insufficient memory. SIGTERM unwinds the program like Ctrl-C, so that files are
+    closed and workers end.
 
     Args:
         main: The program. It takes a `config.Config`.
-        defaults: The flags of the program and what they are by default. They are
-            defined for as long as the program runs.
+        defaults: The flags of the program with their defaults. They are defined while
+            the program runs.
         argv: Its name and flags; by default those of the command line.
-        takes_arguments: Whether `main` also takes a list of what else is on the command
-            line, such as everything after `--`. Else there must be nothing else.
-        paper: Whose cells the program trains: --cell names one of them, for its flags.
+        takes_arguments: Whether `main` also takes a list of the other arguments of the
+            command line, such as all after `--`. If not, there must be none.
+        paper: The paper whose cells the program trains: --cell=CELL sets a cell's
+            flags.
 
     Raises:
         SystemExit: Always, with the exit code.
@@ -67,7 +68,7 @@ def run(
             asked = config.read(defaults, flags.FLAGS)
             runtime_config.configure_gpus(asked)
             main(asked, *([list(arguments[1:])] if takes_arguments else []))
-            sys.stdout.flush()  # Here, where an error can still be reported.
+            sys.stdout.flush()  # Flushed here, where an error can still be reported.
         except InvalidInputError as error:
             fail(with_flags(str(error), defaults))
         except (RunStoppedError, runtime.ExecutionError) as error:
@@ -75,19 +76,19 @@ def run(
         except BrokenPipeError:
             command_line.end_with_broken_pipe()
         except OSError as error:
-            # Writers of files name theirs; what is left is what is printed.
+            # Writers of files name their file; this one is standard output.
             where = os.fsdecode(error.filename or "standard output")
             command_line.discard_output()
             fail(f"{where}: {files.error_text(error)}.", EXIT_STOPPED)
         except (MemoryError, tf.errors.ResourceExhaustedError) as error:
             fail(f"out of memory: {error or 'Python could not get any'}", EXIT_STOPPED)
-        except tf.errors.OpError as error:  # A file that was damaged meanwhile, say.
+        except tf.errors.OpError as error:  # Such as a file that was damaged meanwhile.
             fail(f"TensorFlow: {files.error_text(error.message)[:500]}", EXIT_STOPPED)
         except KeyboardInterrupt:
             print("\nInterrupted.", file=sys.stderr)
             sys.exit(_EXIT_INTERRUPTED)
 
-    # TFF's own default context complains when a program ends without having used it.
+    # TFF's default context prints an error if a program ends without using it.
     runtime.set_in_process_context()
     arguments = sys.argv if argv is None else argv
     if paper is not None:
@@ -98,7 +99,7 @@ def run(
     if command_line.asks_for_help(arguments[1:]):
         docstring = sys.modules["__main__"].__doc__
         command_line.print_help(help_of(docstring, defaults, paper))
-    # Not at the import: programs have flags of the same names.
+    # Not at the import, since programs have flags of the same names.
     config.define(defaults, flags.FLAGS)
     try:
         app.run(
@@ -113,7 +114,7 @@ def run(
 
 
 def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:
-    """Puts the flags of the cell that --cell names before all others, which win.
+    """Inserts the flags of the cell of --cell before all others, which override them.
 
     Raises:
         InvalidInputError: If the paper has no such cell.
@@ -123,7 +124,7 @@ def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:
         return list(arguments)
     cell = cells.find(paper, named[-1].partition("=")[2])
     own = cells.as_arguments(cell.settings)
-    # Published numbers are to come out again. On CPUs they do anyway.
+    # To reproduce published numbers. CPUs do so anyway.
     if tf.config.list_physical_devices("GPU"):
         own.append("--deterministic")
     return [arguments[0], *own, *(x for x in arguments[1:] if x not in named)]
@@ -134,21 +135,21 @@ def help_of(docstring: str | None, defaults: config.Config, paper: str | None) -
     parts = [(docstring or "").strip()]
     if paper is not None:
         parts.append(
-            "A published run:\n  --cell=TABLE/SCALE/CELL\n      The flags of a cell of "
-            f"experiments/{paper}/cells.py, such as\n      "
-            f"--cell={cells.example(paper)}. Flags after it win."
+            "A published run:\n  --cell=TABLE/SCALE/CELL\n      The flags of a cell "
+            f"of experiments/{paper}/cells.py, such as\n      "
+            f"--cell={cells.example(paper)}. Flags after it override them."
         )
     return "\n\n".join([*parts, *config.help_of(defaults)])
 
 
 class _Reader:
-    """Watches whether somebody still reads what the program prints.
+    """Watches whether the program's output is still read.
 
-    A training prints little: without this, one behind `| head` would run for hours
-    after its reader has gone.
+    A training prints little: without this, one before `| head` would run for hours
+    after its reader has ended.
 
     Attributes:
-        is_gone: Nobody does. The program then gets SIGTERM.
+        is_gone: Whether the reader has ended. The program then gets SIGTERM.
     """
 
     def __init__(self):
@@ -156,7 +157,7 @@ class _Reader:
         try:
             output = sys.stdout.fileno()
             is_pipe = stat.S_ISFIFO(os.fstat(output).st_mode)
-        except (OSError, ValueError, AttributeError):  # Not a file of the system's.
+        except (OSError, ValueError, AttributeError):  # Not a system file.
             return
         if is_pipe:
             threading.Thread(target=self._watch, args=(output,), daemon=True).start()

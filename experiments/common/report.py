@@ -1,15 +1,14 @@
-"""The page of a table: every paper's, from what the runs of its cells have left.
+"""The page of a table of any paper, from the files of its runs.
 
 `read` reads and checks the runs of a table, `frame` makes a row of pandas of each, and
 `page` groups them by cell: for each metric the mean over seeds ± their standard
 deviation, with the paper's number beside it; then differences of cells, seed by seed,
-with 95 % intervals; then curves. Only finished runs count; the header says how many
-there are of how many.
-
-A `cells.Table` says as data what its page shows. The paper's numbers are in
+with 95 % intervals; then curves. Only finished runs count; the header has their number
+and the total. A `cells.Table` describes its page as data. The paper's numbers are in
 experiments/PAPER/paper.csv: `table` and `cell` name the cell (its `Cell.paper`, by
 default "ROW, COLUMN"), `metric` the column of metrics.csv, `value` and `std` what is
-printed, `source` the place in the paper. What the text does not give is not there.
+printed, `source` the place in the paper. Numbers that the text does not give are left
+out.
 
 A function in `Table.notes` gets the table, the runs and the paper's numbers and returns
 items of the list below the tables; `Table.draw` gets the table, the runs, a folder and
@@ -36,7 +35,7 @@ from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 
 _MOST_CURVES = 12
-# Where runs lie, and what `./run.sh table --rounds` changes.
+# Paths of runs, and the flags that `./run.sh table --rounds` changes.
 _FREE = frozenset({"data_dir", "pretrained", "runtime"})
 
 
@@ -54,9 +53,9 @@ def write_table(
         name: The name of the table, and its scale.
         table: The table.
         results_dir: Holds CELL/seedK/ or their archive; or the archive.
-        num_seeds: How many seeds each cell is to have.
-        command: What was given to write it, argument by argument.
-        output_dir: Where to write; by default the results_dir.
+        num_seeds: The expected number of seeds of each cell.
+        command: The command that writes it, argument by argument.
+        output_dir: The output folder; by default the results_dir.
 
     Raises:
         InvalidInputError: If there is no run of the table, a file of one is damaged, or
@@ -99,8 +98,8 @@ def read(table: Table, results_dir: pathlib.Path) -> dict[str, list[results.Run]
     """Reads the runs of a table's cells, in its order; [] for a cell without one.
 
     Raises:
-        InvalidInputError: If there is none at all, a file is damaged, a run is not of
-            its cell, or runs do not belong together.
+        InvalidInputError: If there is no run, a file is damaged, a run is not of its
+            cell, or runs do not belong together.
     """
     depth = max(name.count("/") + 1 for name in table.cells)
     found = sources.find_cells(pathlib.Path(results_dir), depth)
@@ -134,7 +133,7 @@ def _check_is_of_cell(run: results.Run, cell: Cell) -> None:
 
 
 def _is_same(first: str, second: str) -> bool:
-    """Whether two texts are one value of a flag: 0.10 and 0.1, say."""
+    """Returns whether two texts are one value of a flag, such as 0.10 and 0.1."""
     try:
         return float(first) == float(second)
     except ValueError:
@@ -144,11 +143,11 @@ def _is_same(first: str, second: str) -> bool:
 def frame(table: Table, runs: page_lib.Runs) -> pd.DataFrame:
     """Returns a row for each run: cell, row, column, seed, rounds, hours and metrics.
 
-    A metric is the value after the last round, as metrics.csv has it. An unfinished run
-    has none; nor has a finished one that did not measure it.
+    A metric is its value after the last round in metrics.csv. Unfinished runs have
+    none, and finished ones only those that they measured.
 
     Raises:
-        InvalidInputError: If a finished run has none of the metrics that are compared.
+        InvalidInputError: If a finished run has none of the compared metrics.
     """
     compared = {m.name for m in table.metrics if m.difference_scale}
     rows = []
@@ -181,7 +180,7 @@ def frame(table: Table, runs: page_lib.Runs) -> pd.DataFrame:
 
 
 def _paper_values(table: Table, number: str) -> pd.DataFrame:
-    """The rows of paper.csv of a table; all values are texts, as they are printed."""
+    """Returns the rows of paper.csv of a table; values are texts, as printed there."""
     path = resources.files(table.program.rpartition(".")[0]) / "paper.csv"
     columns = ["table", "cell", "metric", "value", "std", "source"]
     if not path.is_file():
@@ -199,10 +198,10 @@ def draw_curves(
 ) -> list[str]:
     """Draws the metric by round, a panel for each of `Table.curves`, as STEM.png.
 
-    Of many cells, those that end highest are drawn.
+    If there are many cells, those with the highest last values are drawn.
 
     Returns:
-        The line of the page that shows it; none if nothing was measured yet.
+        The line of the page that shows it; none without measurements.
     """
     first = table.metrics[0]
     begun = {name: own for name, own in runs.items() if any(run.rows for run in own)}

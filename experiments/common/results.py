@@ -1,8 +1,8 @@
-"""Reads what runs have left: the one reader of all reports.
+"""Reads the files of runs, for all reports.
 
-A run leaves flags.txt, metrics.csv, speed.csv, run.json, data.json and, once it is
-done, done.json (see `training.ResultsFolder`), in a folder of its own, on the disk or
-in the archive of a table (see `archive`). All of them are checked as they are read, and
+A run has flags.txt, metrics.csv, speed.csv, run.json, data.json and, when it is done,
+done.json (see `training.ResultsFolder`), in its own folder, on the disk or in the
+archive of a table (see `sources`). All of them are checked as they are read, and
 errors name the file and the line: a number from a damaged file, or of another run, must
 not get into a table.
 """
@@ -20,25 +20,25 @@ from tff_fedss.training import run_files
 
 Flags = Mapping[str, str]
 
-# Of the rounds, before the last quarter: does a run still rise?
+# Share of the rounds before the last quarter, in which late gains are measured.
 LATE = 0.75
 
 
 @dataclasses.dataclass(frozen=True)
 class RunKind:
-    """What the runs of one program have in common.
+    """The common properties of one program's runs.
 
     Attributes:
-        program: Its name, as `./run.sh` knows it.
-        run_name: Finds the name of a run, which stands in its files, from its flags.
-        choices: Flags that must be there, and the values that they may have.
-        length: The flag that says how many rounds a run is to have.
-        columns: Those of metrics.csv in which every row but the first has a number.
-        cell_flags: Those in which the cells of a table differ.
-        has_own_data: Tells by its flags whether a run's data are drawn from its own
-            seed, so that only runs of the same seed have the same data.
+        program: Its name in `./run.sh`.
+        run_name: Returns the name of a run in its files, from its flags.
+        choices: Required flags, and their allowed values.
+        length: The flag of the number of rounds.
+        columns: Columns of metrics.csv with a number in every row but the first.
+        cell_flags: Flags in which the cells of a table differ.
+        has_own_data: Whether, by its flags, a run's data are drawn from its own seed,
+            so that only runs of the same seed have the same data.
         starts_by_seed: Whether each seed has its own pretrained model.
-        check_result: Checks that done.json and the last row tell the same; raises
+        check_result: Checks that done.json and the last row agree; raises
             InvalidInputError.
     """
 
@@ -58,15 +58,15 @@ class Run:
     """One run, finished or not.
 
     Attributes:
-        source: Where its files are.
+        source: Its files.
         kind: The kind of program.
-        flags: Name to value of all flags that decide the results.
-        rows: The rows of metrics.csv, a mapping each, numbers as numbers, without what
-            was not measured.
+        flags: The flags that decide the results, name to value.
+        rows: The rows of metrics.csv, a mapping each, with parsed numbers, without
+            missing values.
         speed: The rows of speed.csv, in the same form.
         result: done.json; None if the run is not finished.
-        description: run.json: command, versions, machine; None if it is not there.
-        origin: data.json: what was read; None if it is not there.
+        description: run.json: command, versions, machine; None if it is missing.
+        origin: data.json: fingerprints of its inputs; None if it is missing.
     """
 
     source: sources.RunFolder
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """How its files call it."""
+        """Its name in its files."""
         return self.kind.run_name(self.flags)
 
     @property
@@ -95,17 +95,17 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether it has finished."""
         return self.result is not None
 
     @property
     def num_rounds(self) -> int:
-        """How many rounds it is to have."""
+        """The number of rounds that it should have."""
         return int(self.flags[self.kind.length])
 
     @property
     def rounds_done(self) -> int:
-        """How many rounds it has recorded."""
+        """The number of recorded rounds."""
         return self.rows[-1]["round"] if self.rows else 0
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
@@ -134,8 +134,8 @@ class Run:
     def late_start(self, metric: str) -> int | None:
         """Returns the measured round that is nearest to three quarters of all.
 
-        Of two that are equally near it is the later one. None: the metric was not
-        measured before the last round.
+        Of two equally near ones it is the later. None if the metric was not measured
+        before the last round.
         """
         measured = [row["round"] for row in self.rows if metric in row][:-1]
         aim = LATE * self.num_rounds
@@ -151,19 +151,19 @@ class Run:
 
     @property
     def hours(self) -> float:
-        """How long rounds and evaluations took together."""
+        """The time of rounds and evaluations together."""
         seconds = ("round_seconds", "evaluation_seconds")
         return sum(row.get(key, 0.0) for row in self.speed for key in seconds) / 3600
 
     @property
     def has_collapsed(self) -> bool:
-        """Whether it ended with features that are all alike, or at chance."""
+        """Whether it ended with collapsed features, or at chance."""
         outcomes = (self.result or {}).get("outcomes") or {}
         return any(outcome.get("collapsed", False) for outcome in outcomes.values())
 
     @property
     def last_line(self) -> str:
-        """Says for a message where the last row of metrics.csv stands."""
+        """The place of the last row of metrics.csv, for messages."""
         return self.source.at(run_files.METRICS, len(self.rows) + 1)
 
 
@@ -172,7 +172,7 @@ def read_run(source: sources.RunFolder | pathlib.Path, kind: RunKind) -> Run:
 
     Raises:
         InvalidInputError: If a file is damaged; it names the file, and the line.
-        RunStoppedError: If a file is there and cannot be read.
+        RunStoppedError: If an existing file cannot be read.
     """
     if isinstance(source, pathlib.Path):
         source = sources.RunFolder(source)
@@ -197,7 +197,7 @@ def read_run(source: sources.RunFolder | pathlib.Path, kind: RunKind) -> Run:
                 where = source.at(run_files.METRICS, line)
                 raise InvalidInputError(f"{where}: there is no {column}.")
     if is_done:
-        # A run that --patience ended early says so.
+        # A run that --patience ended early records this.
         length = result.get("last_rounds", {}).get(name, run.num_rounds)
         if run.rounds_done != length or not run.rows:
             raise InvalidInputError(
@@ -240,7 +240,7 @@ def _check_parts(value: Mapping[str, Any] | None, where: str, *names: str) -> No
 
 
 def _check_values(run: Run) -> None:
-    """Checks a done.json that has values by the columns of metrics.csv."""
+    """Checks a done.json with values by the columns of metrics.csv."""
     where, last = run.source.at(run_files.DONE), run.rows[-1]
     metric = run.result.get("metric")
     if metric is None or run.result.get(metric) is None:

@@ -1,4 +1,4 @@
-"""encoder.json in a results folder: how the run's feature extractor is built.
+"""encoder.json in a results folder: the architecture of the run's feature extractor.
 
 With it and the run's weights, `./run.sh export` needs neither the data nor the flags.
 """
@@ -17,8 +17,8 @@ from tff_fedss.models import ImageInput
 from tff_fedss.training import run_files
 
 NAME = "encoder.json"
-# Drawings are stored at their size, in grey, ink bright on dark. Omniglot's own files
-# are of dark ink on paper: its reader inverts them.
+# Drawings are stored at their size, in grey, bright ink on dark. Omniglot's own files
+# have dark ink on white, which its reader inverts.
 _INVERTED = {"omniglot": True, "glyphs": False}
 
 
@@ -65,14 +65,14 @@ def read(folder: pathlib.Path) -> tuple[str, tf.keras.Model, ImageInput]:
     """Returns the model's name, the model with initial weights, and the preprocessing.
 
     Raises:
-        InvalidInputError: If there is none, or it is damaged.
+        InvalidInputError: If it is missing or damaged.
     """
     path = folder / NAME
     found: dict[str, Any] | None = run_files.read_json(path)
     if found is None:
         raise InvalidInputError(
-            f"{path} is missing: the run has left no encoder. Expected a finished run "
-            "of train, compare, partial_fc, rf_softmax (with images) or moco."
+            f"{path} is missing: the run has no encoder. Expected a finished run of "
+            "train, compare, partial_fc, rf_softmax (with images) or moco."
         )
     try:
         image_input = ImageInput(**found["image_input"])

@@ -1,4 +1,4 @@
-"""The flags that say where a program computes, on what, and with what precision."""
+"""The flags of a program's runtime, devices and precision."""
 
 import dataclasses
 import re
@@ -16,7 +16,7 @@ _TOPIC = "Where it runs"
 
 @dataclasses.dataclass(frozen=True)
 class GpuConfig(config.Config):
-    """Of programs that compute. See docs/gpus.md."""
+    """Flags of all programs that compute. See docs/gpus.md."""
 
     num_gpus: int | None = config.flag(
         None,
@@ -27,15 +27,15 @@ class GpuConfig(config.Config):
     )
     deterministic: bool | None = config.flag(
         None,
-        "Same seed, same bytes on a GPU, too: its kernels add in a fixed order, some "
-        "of them slower. CPUs need no such thing, but compute other bytes with it. A "
-        "published --cell has it where there are GPUs.",
+        "Same seed, same bytes also on a GPU: its kernels add in a fixed order, "
+        "some of them slower. CPUs do not need it, and compute other bytes with it. "
+        "A published --cell sets it if there are GPUs.",
         group=_TOPIC,
         off=False,
     )
     precision: str | None = config.flag(
         None,
-        "`tf32`: GPUs of Ampere and later take 10 bits of the mantissas of float32 "
+        "`tf32`: GPUs of Ampere and later use 10 bits of the mantissas of float32 "
         "factors, which is faster, and less exact; it changes nothing on a CPU. "
         "Default: float32.",
         group=_TOPIC,
@@ -45,22 +45,22 @@ class GpuConfig(config.Config):
 
     @property
     def used_gpus(self) -> int | None:
-        """How many GPUs TensorFlow is to use in this process; None: all."""
+        """Number of GPUs that TensorFlow uses in this process; None: all."""
         return self.num_gpus
 
     @property
     def clients_at_once(self) -> int:
-        """How many clients are to train on a GPU at once."""
+        """Number of clients that train on a GPU at once."""
         return 1
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceConfig(GpuConfig):
-    """Of programs that train networks."""
+    """Flags of programs that train networks."""
 
     precision: str | None = config.flag(
         None,
-        "`tf32`: GPUs of Ampere and later take 10 bits of the mantissas of float32 "
+        "`tf32`: GPUs of Ampere and later use 10 bits of the mantissas of float32 "
         "factors, which is faster, and less exact; it changes nothing on a CPU. "
         "`mixed`: phi computes in bfloat16; weights, their sums, normalizations, "
         "embeddings and losses stay float32. For GPUs of Ampere and later. Default: "
@@ -72,10 +72,10 @@ class DeviceConfig(GpuConfig):
 
 
 def configure_gpus(asked: config.Config) -> None:
-    """Does what the flags of any program say, before TensorFlow is used.
+    """Applies the flags, before TensorFlow is used.
 
     Raises:
-        InvalidInputError: If TensorFlow does not see so many GPUs.
+        InvalidInputError: If TensorFlow does not see enough GPUs.
     """
     if not isinstance(asked, GpuConfig):
         runtime.configure_gpus()
@@ -91,64 +91,64 @@ def configure_gpus(asked: config.Config) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeConfig(DeviceConfig):
-    """Where TFF computations run."""
+    """Flags of the runtime of TFF's computations."""
 
     # It decides results: the order of sums differs.
     runtime: str = config.flag(
         "auto",
-        "What runs the rounds. `in_process`: this process, on its GPUs, or on its CPU "
-        "cores with a client on each. `native`: TFF's own runtime, on CPUs. `cluster`: "
-        "as --cluster says, by default `local`. `auto`: in_process, or cluster with "
-        "--cluster.",
+        "What runs the rounds. `in_process`: this process, on its GPUs, or on its "
+        "CPU cores with a client on each. `native`: TFF's own runtime, on CPUs. "
+        "`cluster`: the cluster of --cluster, by default `local`. `auto`: "
+        "in_process, or cluster with --cluster.",
         group=_TOPIC,
         choices=("auto", "native", "in_process", "cluster"),
     )
     clients_per_gpu: int = config.flag(
         1,
         "How many clients train on a GPU at once, each with its part of the memory: "
-        "more keep it busier.",
+        "more use it better.",
         low=1,
         decides=False,
     )
     xla: bool | None = config.flag(
         None,
-        "Let XLA compile the step of a client: on a GPU few and large kernels instead "
-        "of many small ones. It takes a while to begin, and is slower on a CPU.",
+        "Let XLA compile the step of a client: on a GPU few large kernels instead "
+        "of many small ones. Compilation takes time, and it is slower on a CPU.",
         off=False,
     )
     cluster: str | None = config.flag(
         None,
-        "Where clients train, if not in this process: on a Ray cluster "
-        "(docs/several_machines.md). `local`: one of this machine alone, for this run. "
-        "`auto`: the one that this machine is a part of (`ray start`). "
-        "`ray://host:port`: another. What comes out of a run is the same on all of "
+        "Train clients on a Ray cluster instead of in this process "
+        "(docs/several_machines.md). `local`: one of this machine alone, for this "
+        "run. `auto`: the one that this machine is a part of (`ray start`). "
+        "`ray://host:port`: another. The results of a run are the same on all of "
         "them.",
         decides=False,
     )
     actors: int | None = config.flag(
         None,
-        "On how many processes of the cluster. Default: one on each machine, or as "
-        "many as its GPUs suffice for.",
+        "Number of processes on the cluster that train clients. Default: one on "
+        "each machine, or as many as its GPUs allow.",
         low=1,
         decides=False,
     )
     gpus_per_actor: float | None = config.flag(
         None,
-        "How many GPUs each of them has: 0 for none, 0.5 for two on one GPU. Default: "
-        "1, if the cluster has GPUs.",
+        "Number of GPUs of each of --actors: 0 for none, 0.5 for two on one GPU. "
+        "Default: 1, if the cluster has GPUs.",
         low=0,
         decides=False,
     )
 
     @property
     def used_gpus(self) -> int | None:
-        """GPUs of this process; where others train, evaluation is to use none."""
+        """Number of GPUs of this process; if others train, evaluation uses none."""
         is_elsewhere = self.runtime in ("native", "cluster") or self.cluster is not None
         return 0 if is_elsewhere else self.num_gpus
 
     @property
     def clients_at_once(self) -> int:
-        """How many clients train at once on a GPU."""
+        """Number of clients that train on a GPU at once."""
         return self.clients_per_gpu
 
 
@@ -159,11 +159,10 @@ _HOST = re.compile(r"[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
 
 
 def with_defaults(config: _ConfigT) -> _ConfigT:
-    """Gives --runtime=auto its meaning.
+    """Resolves --runtime=auto.
 
     Raises:
-        InvalidInputError: If the flags do not go with each other, or not with this
-            machine.
+        InvalidInputError: If the flags do not suit each other or this machine.
     """
     _check_cluster(config)
     if config.runtime == "auto":
@@ -185,11 +184,11 @@ def install(config: RuntimeConfig) -> Callable[[], None]:
     """Makes the runtime the default context, after `configure_gpus`.
 
     Returns:
-        What to call after the first round: it raises a RuntimeError if GPUs are in use
-        and clients did not train on them.
+        A function to call after the first round: it raises RuntimeError if GPUs are
+        used but clients did not train on them.
 
     Raises:
-        InvalidInputError: As `with_defaults`.
+        InvalidInputError: See `with_defaults`.
     """
     config = with_defaults(config)
     if config.runtime == "native":
@@ -204,7 +203,7 @@ def install(config: RuntimeConfig) -> Callable[[], None]:
             deterministic=bool(config.deterministic),
             tf32=config.precision == "tf32",
         )
-        return lambda: None  # Its actors check that themselves.
+        return lambda: None  # Its actors check this themselves.
     context = runtime.set_in_process_context(
         clients_per_device=runtime.clients_per_device(config.clients_per_gpu)
     )
@@ -227,7 +226,7 @@ def install(config: RuntimeConfig) -> Callable[[], None]:
 
 
 def check_address(cluster: str) -> None:
-    """Raises an InvalidInputError if --cluster has no value that it could have."""
+    """Raises InvalidInputError if --cluster has no valid value."""
     host, _, port = cluster.removeprefix("ray://").rpartition(":")
     is_address = _HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536
     if cluster not in ("auto", "local") and not is_address:
@@ -238,7 +237,7 @@ def check_address(cluster: str) -> None:
 
 
 def _check_cluster(config: RuntimeConfig) -> None:
-    """Checks the flags of a cluster, whether or not there is to be one."""
+    """Checks the flags of a cluster, also without one."""
     for name in ("actors", "gpus_per_actor"):
         if getattr(config, name) is not None and config.cluster is None:
             raise InvalidInputError(

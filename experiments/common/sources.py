@@ -1,9 +1,9 @@
-"""Where the runs of a table are: folders CELL/seedK/, or an archive of them.
+"""Sources of a table's runs: folders CELL/seedK/, or an archive of them.
 
-The archive, runs.tar.xz, is how runs are published: it holds CELL/seedK/NAME, as the
-results folder of the table does, without weights and checkpoints. `tar -xf runs.tar.xz
--C FOLDER` makes the folder again, which `./run.sh table` then continues. The project
-itself reads it in memory and never extracts it. The same files give the same bytes.
+Runs are published as the archive, runs.tar.xz: it has CELL/seedK/NAME like the results
+folder of the table, without weights and checkpoints. `tar -xf runs.tar.xz -C FOLDER`
+makes the folder again, which `./run.sh table` then continues. The project itself reads
+it in memory and never extracts it. The same files give the same bytes.
 """
 
 import io
@@ -30,7 +30,7 @@ _OF_A_RUN = (
     run_files.SPEED,
     run_files.DONE,
 )
-_MOST_BYTES = 64 * 2**20  # Of all files together, decompressed.
+_MOST_BYTES = 64 * 2**20  # Limit of all files together, decompressed.
 _MOST_MEMBERS = 10_000
 _PRESET = 9
 _SEED_FOLDER = re.compile(r"seed(\d+)", re.ASCII)
@@ -45,26 +45,26 @@ class RunFolder:
 
     def __init__(self, path: pathlib.Path, contents: Mapping[str, bytes] | None = None):
         self.path = path
-        self._contents = contents  # Of a run in an archive: that of each file by name.
+        self._contents = contents  # Of each file in the archive, by name.
 
     def at(self, name: str, line: int | None = None) -> str:
-        """Says for a message where a file of the run, or a line of it, stands."""
+        """Returns the place of the run's file, or of a line of it, for messages."""
         return f"{self.path / name}" + (f":{line}" if line else "")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """Reads a JSON file, see `run_files.parse_json`; None if it is not there."""
+        """Reads a JSON file, see `run_files.parse_json`; None if it is missing."""
         content = self.read(name)
         return None if content is None else run_files.parse_json(content, self.at(name))
 
     def read(self, name: str) -> bytes | None:
-        """Returns the content of a file of the run; None if it is not there."""
+        """Returns the content of a file of the run; None if it is missing."""
         if self._contents is None:
             return files.read_if_there(self.path / name)
         return self._contents.get(name)
 
 
 def has_begun(path: pathlib.Path) -> bool:
-    """Returns whether a run has left anything in a folder that tells of it."""
+    """Returns whether a folder has files of a run."""
     names = (run_files.FLAGS, run_files.METRICS, run_files.DONE)
     return any((path / name).exists() for name in names)
 
@@ -88,11 +88,11 @@ def find_cells(results_dir: pathlib.Path, depth: int = 1) -> dict[str, list[RunF
 
     Args:
         results_dir: Holds CELL/seedK/, or an archive of them; or the archive.
-        depth: How many parts the name of a cell has.
+        depth: Number of parts of a cell's name.
 
     Raises:
-        InvalidInputError: If it is no folder, the archive is damaged, or it holds both,
-            or nothing.
+        InvalidInputError: If it is no folder, the archive is damaged, or it holds both
+            or neither.
         RunStoppedError: If it cannot be read.
     """
     path = results_dir
@@ -106,7 +106,7 @@ def find_cells(results_dir: pathlib.Path, depth: int = 1) -> dict[str, list[RunF
         if folders and path.exists():
             raise InvalidInputError(
                 f"--results_dir={results_dir} holds {ARCHIVE} and the folder "
-                f"{next(iter(folders))}, both with runs: take away one of them."
+                f"{next(iter(folders))}, both with runs: remove one of them."
             )
         if folders:
             return {cell: [*map(RunFolder, paths)] for cell, paths in folders.items()}
@@ -155,7 +155,7 @@ def read_archive(path: str | os.PathLike) -> dict[str, bytes]:
         raise InvalidInputError(f"{path} is missing.")
     try:
         with lzma.open(io.BytesIO(packed)) as stream:
-            # What would decompress to more is not decompressed.
+            # Larger contents are not decompressed.
             unpacked = stream.read(_MOST_BYTES + 1)
         if len(unpacked) > _MOST_BYTES:
             raise InvalidInputError(

@@ -5,13 +5,13 @@
     ./run.sh table moco/4 --report                    # runs nothing
     ./run.sh table 1 --data_dir=DIR --list | parallel -j2
 
-runs every cell of the table (they stand in experiments/PAPER/cells.py) with its seeds
-and writes the table, beside the paper's numbers, and the figures into the results
-folder. `--scale=paper` takes the paper's own settings.
+runs every cell of the table (see experiments/PAPER/cells.py) with its seeds and writes
+the table, beside the paper's numbers, and the figures into the results folder.
+`--scale=paper` takes the paper's own settings.
 
 A run that is done is skipped, one that was stopped or killed resumes from its last
 checkpoint, and one that fails is reported and stops no other. So the same command,
-given again, does what is left. `--list` prints a command for each run that can begin
+given again, completes the table. `--list` prints a command for each run that can begin
 now, for a Slurm array or GNU parallel; `--report` then writes the page.
 
 Each run has a folder, RESULTS_DIR/CELL/seedK, and a log beside it, seedK.log.
@@ -68,7 +68,7 @@ class Config(config.Config):
     )
     cells: tuple[str, ...] | None = config.flag(
         None,
-        "Only cells with these names; `*` stands for anything. Default: all of them.",
+        "Only cells with these names; `*` matches anything. Default: all.",
     )
     seeds: tuple[str, ...] | None = config.flag(
         None, "The seeds of each cell. Default: the table's."
@@ -82,11 +82,11 @@ class Config(config.Config):
     workers: int | None = config.flag(
         None,
         "How many runs at once. Each gets its share of the cores. Default: one for "
-        "each of --gpus, else one for each core; with --cluster, what it has room for.",
+        "each of --gpus, else one for each core; with --cluster, as many as fit.",
         low=1,
     )
     gpus: tuple[str, ...] = config.flag(
-        (), "Numbers of the GPUs to use: every run at work gets one."
+        (), "Numbers of the GPUs to use: each running cell gets one."
     )
     cluster: str | None = config.flag(
         None,
@@ -237,7 +237,7 @@ def _jobs(
             own = dict(shared, seed=seed)
             if cell.start is not None:
                 own.pop("pretrained", None)
-            # A cell without rounds measures its start.
+            # A cell without rounds measures only its start.
             if config.rounds and cell.settings.get(length) != 0:
                 own[length] = config.rounds
             name = f"--cell={'/'.join(key)}/{cell.name}"

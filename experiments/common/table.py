@@ -1,8 +1,8 @@
 """Tables as CSV, as Markdown and for the terminal; means and differences over seeds.
 
-Runs of the same seed share what the seed decides, the start of the weights and the
-order of the clients or of the examples, so that the mean of their differences says more
-than the difference of two means.
+Runs of the same seed share the initial weights and the order of the clients or of the
+examples, so that the mean of their differences is more precise than the difference of
+two means.
 """
 
 import dataclasses
@@ -32,13 +32,13 @@ def as_csv(
     """Writes rows of values by column, with a header and all digits.
 
     Args:
-        rows: What a row lacks, or has as None, stays empty.
-        columns: By default those of the first row, which must be there then.
+        rows: Missing values and None are empty.
+        columns: The columns, by default those of the first row, which must then exist.
     """
     rows = list(rows)
     columns = list(rows[0]) if columns is None else list(columns)
     cells = [["" if row.get(c) is None else row[c] for c in columns] for row in rows]
-    # Objects: a whole number in a column with an empty cell stays one.
+    # As objects, a whole number in a column with an empty cell stays an int.
     frame = pd.DataFrame(cells, columns=columns, dtype=object)
     return frame.to_csv(index=False, na_rep="nan", lineterminator="\n")
 
@@ -65,7 +65,7 @@ def half_width(values: Sequence[float]) -> float | None:
     """
     if len(values) < 2:
         return None
-    # Takes a second to import, and most tables do without.
+    # Takes a second to import, and most tables do not need it.
     from scipy import stats
 
     error = statistics.stdev(values) / math.sqrt(len(values))
@@ -83,7 +83,7 @@ def _as_table(tablefmt, header, rows, left, escape) -> str:
 
 
 def mean_std(values: Sequence[float], digits: int) -> str:
-    """Writes `mean ± sample standard deviation`; the one value, of one; "" of none."""
+    """Writes `mean ± sample standard deviation`; a single value; "" without values."""
     if not values:
         return ""
     text = f"{statistics.mean(values):,.{digits}f}"
@@ -98,14 +98,14 @@ class Difference:
 
     Attributes:
         values: The value of each seed.
-        digits: How many to write after the point.
+        digits: Number of digits after the point.
     """
 
     values: Sequence[float]
     digits: int = 1
 
     def __str__(self) -> str:
-        """Writes `+4.2 ± 3.7`, in bold if the interval excludes 0; "" of no seed."""
+        """Writes `+4.2 ± 3.7`, in bold if the interval excludes 0; "" without seeds."""
         if not self.values:
             return ""
         mean, half = statistics.fmean(self.values), half_width(self.values)
@@ -119,11 +119,11 @@ class Difference:
 def between(
     first: pd.Series, second: pd.Series, scale: float = 100, digits: int = 1
 ) -> Difference:
-    """Returns how much more one cell has than another, seed by seed.
+    """Returns the difference of two cells, seed by seed.
 
     Args:
         first: The metric of each run by its seed.
-        second: That of the cell to compare with.
+        second: The same of the cell to subtract.
         scale: The factor; 100 makes points of a share.
         digits: See `Difference`.
     """

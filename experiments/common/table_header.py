@@ -1,7 +1,7 @@
-"""What stands above a table: of which runs it is, and how they came to be.
+"""The header of a table: its runs and their provenance.
 
-Every line follows from the files of the runs, or from the command that was given; or,
-where a table is measured by the process that writes it, from that process.
+Every line is computed from the files of the runs, or from the command; or, if a table
+is measured by the process that writes it, from that process.
 """
 
 import collections
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from experiments.common import results
 from tff_fedss.training import provenance
 
-# Of cells or runs that are an exception, so many are named.
+# Number of exceptional cells or runs that are listed.
 _MOST_NAMES = 4
 _PLACES = ("data_dir", "pretrained")
 
@@ -24,13 +24,13 @@ def lines(
     command: Sequence[str] | None = None,
     expected_seeds: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """Says of runs how many there are, of which commit, machine and so on.
+    """Describes runs: their number, commit, machine and so on.
 
     Args:
         cells: The runs of each cell, by its name; there must be one.
-        command: What was given to write the table, argument by argument.
-        expected_seeds: How many seeds each cell is to have, by its name; None: those
-            that it has.
+        command: The command that writes the table, argument by argument.
+        expected_seeds: The expected number of seeds of each cell, by name; None: its
+            current number.
 
     Returns:
         Items of a list in Markdown.
@@ -61,7 +61,7 @@ def lines(
 
 
 def of_this_process(flags: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """Says of numbers that this very process has made how they came to be."""
+    """Describes the provenance of numbers that this process has measured."""
     described = provenance.describe(flags)
     versions = described["versions"]
     return [
@@ -79,7 +79,7 @@ def _commit_line(commits: str) -> str:
 
 
 def _rounds(cells: Cells) -> str:
-    """How many rounds the runs have, and which are not there yet."""
+    """Returns the number of rounds of the runs, and which are unfinished."""
     by_length = collections.defaultdict(dict)
     unfinished = []
     for name, runs in cells.items():
@@ -96,7 +96,7 @@ def _rounds(cells: Cells) -> str:
 
 
 def _seeds(cells: Cells, expected_seeds: Mapping[str, int]) -> str:
-    """Which seeds the cells have, and how many runs are done of those to be."""
+    """Returns the seeds of the cells, and how many of the expected runs are done."""
     names = collections.defaultdict(list)
     for name, runs in cells.items():
         names[", ".join(str(run.seed) for run in runs)].append(name)
@@ -135,7 +135,7 @@ def _as_shell(command: Sequence[str]) -> str:
 
 
 def _commands(cells: Cells) -> str:
-    """The commands of the runs, with CELL and SEED for what each has of its own."""
+    """Returns the commands of the runs, with CELL and SEED for their differences."""
     patterns: dict[str, None] = {}
     num_unknown = 0
     for name, runs in cells.items():
@@ -179,7 +179,7 @@ def _machine_text(machine: Mapping) -> str:
 
 
 def _other_differences(runs: Sequence[results.Run]) -> list[str]:
-    """Flags that differ between cells and are not what the table is about."""
+    """Returns flags that differ between cells and do not define them."""
     expected = {"seed", *_PLACES, *runs[0].kind.cell_flags}
     names = sorted({name for run in runs for name in run.flags} - expected)
     found = {

@@ -1,4 +1,4 @@
-"""The round whose weights a run leaves: the last, or validation clients' best."""
+"""The round whose weights a run keeps: the last, or the best on validation clients."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from tff_fedss.datasets import splits
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 _VALIDATION_SHARE = 0.1
-# By default, fewer clients than these all train: one of them is too much to lose.
+# With fewer clients, by default all train.
 _FEWEST_CLIENTS = 10
 
 _ConfigT = TypeVar("_ConfigT", bound=RunConfig)
 
 
 def may_be_kept(config: RunConfig) -> bool:
-    """Returns whether the flags ask for the best round, if the data allow it."""
+    """Returns whether the flags keep the best round, if the data allow it."""
     if config.keep is not None:
         return config.keep == "best"
     follows_data = config.spec.settings[config.task].follows_data
@@ -28,7 +28,7 @@ def may_be_kept(config: RunConfig) -> bool:
 
 
 def column(config: RunConfig) -> str:
-    """Returns the column of metrics.csv that the best round is chosen by."""
+    """Returns the column of metrics.csv that decides the best round."""
     metric = tasks.KINDS[config.task].metric
     return metric if config.on_validation else f"validation_{metric}"
 
@@ -36,20 +36,20 @@ def column(config: RunConfig) -> str:
 def load(
     config: _ConfigT,
 ) -> tuple[_ConfigT, FederatedDataset, FederatedDataset | None, list[str]]:
-    """Loads the data, with validation clients where the best round is to be kept.
+    """Loads the data, with validation clients if the best round is kept.
 
     Args:
-        config: With the defaults of its data set.
+        config: The flags with the defaults of the data set.
 
     Returns:
-        The flags, with `keep` and, if it is "best", with a share of validation clients;
-        the data set; the same whose test are the validation clients' images, None if
-        there are none or the run measures on them anyway; and a line for the user where
-        the data decided.
+        The flags, with `keep` and, if it is "best", a share of validation clients; the
+        data set; the same with the validation clients' images as test, None if there
+        are none or the run measures on them anyway; and a line for the user if the data
+        decided.
 
     Raises:
-        InvalidInputError: If the data are not there, or damaged, or have no validation
-            clients although the flags ask for the best round.
+        InvalidInputError: If the data are missing or damaged, or cannot have validation
+            clients although the flags keep the best round.
     """
     last = dataclasses.replace(config, keep="last")
     if not may_be_kept(config):
@@ -79,13 +79,13 @@ def load(
 
 
 class KeptRound:
-    """Finds the round of each method that is kept, in the rows of metrics.csv.
+    """Finds the round that is kept of each method, in the rows of metrics.csv.
 
-    It follows from the rows alone, so that a resumed run finds what an undisturbed one
-    does. Of equally good rounds the first is the best.
+    It depends on the rows alone, so that a resumed run finds the same. Of equally good
+    rounds the first is the best.
 
     Attributes:
-        is_best: Whether it is the best one; else it is the last.
+        is_best: Whether it is the best round, not the last.
     """
 
     def __init__(
@@ -94,20 +94,20 @@ class KeptRound:
         task: tasks.FederatedTask,
         validation: FederatedDataset | None,
     ):
-        """Takes what `load` has returned, and the task of the run."""
+        """Takes the results of `load`, and the task of the run."""
         self.is_best = config.keep == "best"
         self._column = column(config)
         self._patience = config.patience
         self._task = validation and type(task)(validation, task.feature_extractor_fn)
 
     def measure(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """Measures on validation clients what the task measures on the test."""
+        """Measures the task's metrics on validation clients."""
         if self._task is None:
             return {}
         return {self._column: self._task.evaluate(weights)[self._task.metric]}
 
     def row(self, rows: Sequence[training.Metrics], method: str) -> training.Metrics:
-        """Returns the row of the round of a method that is kept, if it ended now."""
+        """Returns the row of the round of a method that would be kept now."""
         own = [row for row in rows if row["method"] == method]
         if not self.is_best:
             return own[-1]
@@ -117,7 +117,7 @@ class KeptRound:
         )
 
     def is_over(self, rows: Sequence[training.Metrics], method: str) -> bool:
-        """Returns whether --patience has come to its end."""
+        """Returns whether --patience ends the run."""
         if self._patience is None or not rows:
             return False
         newest = max(row["round"] for row in rows if row["method"] == method)

@@ -1,4 +1,4 @@
-"""The last lines of a run: what training has changed, and the cause of a loss."""
+"""The last lines of a run: the effect of training, and the cause of a failure."""
 
 import math
 import shlex
@@ -10,10 +10,10 @@ from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
 
-# A classifier whose rows have grown by so much has taken steps that are too long.
+# Growth of W's rows that shows too long steps.
 _LONG_ROWS = 2.0
 _RISEN_LOSS = 1.05
-_FEWER, _MORE = 10, 2  # The next rate to try is a tenth, the next rounds are twice.
+_FEWER, _MORE = 10, 2  # Next: a tenth of the rate, twice the rounds.
 
 
 def summary(
@@ -21,10 +21,10 @@ def summary(
     rows: Sequence[training.Metrics],
     kept: training.Metrics | None = None,
 ) -> str:
-    """Says in one line what a run has measured before, during and after training.
+    """Describes a run's metric before, during and after training, in one line.
 
     Args:
-        run: The run at its end.
+        run: The finished run.
         rows: Its rows, from round 0 on.
         kept: The row of the round that is kept; None: the last one.
     """
@@ -47,7 +47,7 @@ def summary(
 
 
 def has_collapsed(task: tasks.FederatedTask, row: training.Metrics) -> bool:
-    """Returns whether an evaluation, if the row has one, found phi collapsed."""
+    """Returns whether the row has an evaluation that found phi collapsed."""
     return row["round"] > 0 and "mean_cosine" in row and task.has_collapsed(row)
 
 
@@ -56,12 +56,12 @@ def warning(
 ) -> str | None:
     """Warns during training of a method that has just collapsed a second time.
 
-    One evaluation says little: many runs start with a collapse, and recover.
+    One evaluation is not enough: many runs start with a collapse, and recover.
 
     Args:
         task: The task.
-        rows: The rows by now; the last one is the newest.
-        method: Whose.
+        rows: The rows so far; the last one is the newest.
+        method: The method.
     """
     own = [r for r in rows if r["method"] == method and task.metric in r]
     is_due = rows[-1] is own[-1]
@@ -79,16 +79,16 @@ def warning(
 def diagnosis(
     config: RunConfig, run: training.Run, rows: Sequence[training.Metrics]
 ) -> str | None:
-    """Says what went wrong in a run that has lost by training, or has collapsed.
+    """Describes the failure of a run that training made worse, or that has collapsed.
 
     Args:
-        config: Its flags, without open ones.
-        run: The run at its end.
+        config: Its flags, none unset.
+        run: The finished run.
         rows: Its rows, from round 0 on.
 
     Returns:
-        What is wrong, the cause its own numbers point to, and a command to try. None if
-        nothing is wrong.
+        The failure, its likely cause by the run's numbers, and a command to try. None
+        without a failure.
     """
     task, metric = run.task, run.task.metric
     first, *trained = (row for row in rows if metric in row)
@@ -104,7 +104,7 @@ def diagnosis(
     norms = np.linalg.norm(np.asarray(run.weights.trainable[-1]), axis=1)
     start = config.initial_norm or models.INITIAL_NORM
     growth = norms.mean() / start
-    # Rows that start short are meant to grow.
+    # Initially short rows are expected to grow.
     is_long = norms.mean() > _LONG_ROWS * max(start, models.INITIAL_NORM)
     values = [row[metric] for row in trained]
     if is_collapsed:
@@ -128,7 +128,7 @@ def diagnosis(
     else:
         cause = (
             f"the rate may be too high: the loss went from {before:.3g} to "
-            f"{after:.3g}, and phi has lost what it knew"
+            f"{after:.3g}, and phi is worse than before"
         )
     what = "ended below its start" if is_below else "learned hardly anything"
     title, command = METHODS[run.name].title, _command(config, flags)

@@ -16,18 +16,18 @@ from experiments.fedss.methods import METHODS
 
 @dataclasses.dataclass(frozen=True)
 class Config(run_config.RunConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     methods: tuple[str, ...] = config.flag(
         tuple(name for name, method in METHODS.items() if method.is_of_paper),
-        "What to train with, side by side, such as fedss,fedaws:margin=1.2,weight=0.1.",
+        "Methods to train side by side, such as fedss,fedaws:margin=1.2,weight=0.1.",
         group="The run",
         words=METHODS,
     )
 
     @property
     def method_words(self) -> tuple[str, ...]:
-        """Those of --methods."""
+        """The words of --methods."""
         return self.methods
 
 

@@ -1,4 +1,4 @@
-"""What flags left open become once the data are known."""
+"""Defaults of flags that depend on the data."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ _ConfigT = TypeVar("_ConfigT", bound=RunConfig)
 def filled(
     config: _ConfigT, dataset: FederatedDataset, methods: Sequence[str]
 ) -> tuple[_ConfigT, list[str]]:
-    """Gives the flags that are still open values that suit the data.
+    """Sets unset flags to values that suit the data.
 
-    They stay open in flags.txt: the same data lead to the same values.
+    They stay unset in flags.txt: the same data give the same values.
 
     Returns:
-        The flags without open ones, and a line on each choice for the user.
+        The flags, none unset, and a line on each choice for the user.
     """
     settings = config.settings
     num_classes, most = dataset.num_classes, dataset.max_positives

@@ -2,8 +2,8 @@
 
     ./run.sh demo
 
-draws its own data, downloads nothing, and writes results/demo/. This is
-`./run.sh compare` with other defaults.
+generates its data, downloads nothing, and writes results/demo/. It is `./run.sh
+compare` with other defaults.
 """
 
 from experiments.common import program

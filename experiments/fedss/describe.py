@@ -19,7 +19,7 @@ from tff_fedss import files, memory, progress
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
-# By what is counted, such as "images per client", the counts, int[K] or int[n].
+# The counts, int[K] or int[n], by name, such as "images per client".
 Counts = Mapping[str, np.ndarray]
 _MAX_BARS = 50
 _LABELS_AT_A_TIME = 10_000
@@ -39,7 +39,7 @@ def counts_of(dataset: FederatedDataset) -> dict[str, np.ndarray]:
     """Counts images and classes of clients, and images and clients of classes.
 
     Args:
-        dataset: With at least one client; no image is decoded.
+        dataset: The data set, with at least one client; no image is decoded.
     """
     client_ids = dataset.train.client_ids
     positives = [dataset.positives(client_id) for client_id in client_ids]
@@ -55,12 +55,12 @@ def counts_of(dataset: FederatedDataset) -> dict[str, np.ndarray]:
 
 
 def _images_per_class(dataset: FederatedDataset) -> np.ndarray | None:
-    """Returns int[n], or None if every image would have to be made for it."""
+    """Returns int[n], or None if it would need every image."""
     labels_of = getattr(dataset.train, "labels", None)
     if labels_of is not None:
         batches = map(labels_of, dataset.train.client_ids)
     elif dataset.pooled is not None:
-        # Stored examples are references, or bytes that nobody decodes here.
+        # Stored examples are references, or bytes that are not decoded here.
         labels = dataset.pooled_examples().map(lambda example: example["label"])
         batches = labels.batch(_LABELS_AT_A_TIME).as_numpy_iterator()
     else:
@@ -92,9 +92,9 @@ def plot(counts: Counts, title: str, note: str, path: pathlib.Path) -> None:
 
     Args:
         counts: From `counts_of`.
-        title: What stands above.
-        note: What stands below.
-        path: The .png file, in a folder that exists.
+        title: The text above.
+        note: The text below.
+        path: The .png file, in an existing folder.
     """
     with plots.figure(path, 2, 2, figsize=(9, 6)) as (figure, grid):
         panels = {"client": list(grid[0]), "class": list(grid[1])}

@@ -2,10 +2,10 @@
 
     ./run.sh python -m experiments.fedss.figures --figures=7 --results_dirs=DIR
 
-`./run.sh table` draws those of its runs alone, 3, 4 and 5 (10 in the appendix). The
-others are drawn by this program: 6 takes the runs of Table 1 and of the table figure6;
-7 the weights of FedSS and NegOnly; 8 no run; 9 the weights of FullSoftmax or, where
-these are not there, a new model. 7 and 9 look at the data of the runs.
+`./run.sh table` draws those of its runs alone, 3, 4 and 5 (10 in the appendix). This
+program draws the others: 6 needs the runs of Table 1 and of the table figure6; 7 the
+weights of FedSS and NegOnly; 8 no run; 9 the weights of FullSoftmax or, without these,
+a new model. 7 and 9 need the data of the runs.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from experiments.fedss.result_figures import NothingToDraw
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 
-# What each figure shows, for captions.
+# The figures' captions.
 CAPTIONS = {
     3: "learning curves by method, at the middle |S_k|",
     4: "convergence of FedSS by |S_k|",
@@ -49,18 +49,18 @@ def draw(
     load_task: LoadTask | None = None,
     **options: Any,
 ) -> None:
-    """Draws a figure from whatever cells there are.
+    """Draws a figure from the existing cells.
 
     Args:
-        number: As the paper counts them, a key of `CAPTIONS`.
-        path: The PNG; a PDF lies beside it.
+        number: The paper's number, a key of `CAPTIONS`.
+        path: The PNG; a PDF is written beside it.
         results: The runs; only figure 8 needs none.
-        load_task: Figures 7 and 9 look at the data with this. By default the data set
-            of the runs is loaded from where they had it.
+        load_task: Loads the data for figures 7 and 9, by default the runs' data set
+            from its path in the flags.
         **options: Options of `noise_figure.figure9`.
 
     Raises:
-        NothingToDraw: If the runs do not serve for this figure; it says why.
+        NothingToDraw: If the runs do not suffice for this figure; it has the reason.
         InvalidInputError: If a run's weights are damaged.
     """
     if number == 8:
@@ -84,7 +84,7 @@ def draw_all(
     folder: pathlib.Path,
     stem: str,
 ) -> list[str]:
-    """Draws figures of a table's runs; returns the lines of its page that show them."""
+    """Draws figures of a table's runs; returns their lines of its page."""
     del table, stem
     results = table_results.of_runs(run for own in runs.values() for run in own)
     lines = []
@@ -114,10 +114,10 @@ class Config(config.Config):
     )
     output_dir: str | None = config.flag(
         None,
-        "Where to write. Default: the first of --results_dirs, or results/figures.",
+        "The output folder. Default: the first of --results_dirs, or results/figures.",
     )
     data_dir: str | None = config.flag(
-        None, "Where the data set is now. Default: where the runs had it."
+        None, "The folder of the data set. Default: that of the runs."
     )
     num_negatives: tuple[str, ...] | None = config.flag(
         None, "The values of |N_k| of figure 9. Default: those of FedSS's runs."
@@ -129,13 +129,14 @@ class Config(config.Config):
     )
     num_batches: int = config.flag(
         4,
-        "So many times 32 images, of a client each, does figure 9 average over.",
+        "The number of batches of 32 images, each of one client, that figure 9 "
+        "averages over.",
         low=1,
     )
 
 
 def main(config: Config) -> None:
-    """Draws, and says where."""
+    """Draws the figures and prints their paths."""
     known = {str(number): number for number in CAPTIONS}
     for text in config.figures:
         if text not in known:

@@ -13,7 +13,7 @@ from experiments.common import option_words, plots
 from experiments.common.option_words import Range
 from tff_fedss import algorithms, models, training
 
-# A function of a method's own settings and of the arguments that all processes have.
+# A function of a method's own settings and of the common arguments of processes.
 Build = Callable[..., tff.learning.templates.LearningProcess]
 
 
@@ -22,16 +22,16 @@ class Method:
     """A row of the table: a word of --method, see `option_words.Word`.
 
     Attributes:
-        title: The name that the paper writes.
+        title: The paper's name.
         style: The style of its curve in all figures; references are black.
         build: The function that builds its learning process, or None if the method
             trains without clients.
-        settings: The dataclass of its own settings, which are options behind its name;
-            None if it has none.
+        settings: The dataclass of its own settings, the options of its name; None if it
+            has none.
         draws_negatives: Whether each client draws m negatives.
-        asks_for_rows: Whether a client downloads the rows of some classes of W, and
-            not all of W.
-        is_of_paper: Whether the FedSS paper compares it.
+        asks_for_rows: Whether a client downloads the rows of some classes of W, not
+            all.
+        is_of_paper: Whether it is in the FedSS paper.
         is_best_of_seeds: Whether the paper reports the best of three runs (4.1).
     """
 
@@ -51,7 +51,7 @@ class Method:
 
     @property
     def help(self) -> str:
-        """What the method is, for --help."""
+        """The method's description, for --help."""
         return self._word.help
 
     @property
@@ -69,17 +69,16 @@ _NO_OPTIONS = option_words.Word()
 
 @dataclasses.dataclass(frozen=True)
 class FedAwS:
-    """Positives alone; the server then pushes rows of W apart that are close.
+    """Positives only; the server then pushes close rows of W apart.
 
     Attributes:
-        weight: lambda, of the regularizer; by default (--initial_norm / 0.3)^2, as a
-            push turns a row by about lambda over its square.
+        weight: lambda of the regularizer; by default (--initial_norm / 0.3)^2, since a
+            push turns a row by about lambda over its squared norm.
         margin: nu, the distance on the unit sphere below which classes are pushed
-            apart. Rows in random directions are sqrt(2) apart; where none are within
-            it, the method is pos_only. `spreadout_loss` in metrics.csv is 0 in such a
-            round.
+            apart. Rows in random directions are sqrt(2) apart; without rows within the
+            margin, the method is pos_only, and `spreadout_loss` in metrics.csv is 0.
         neighbors: k: only the k nearest classes of each class push it, for many
-            classes; by default all of them do.
+            classes; by default all do.
     """
 
     weight: Annotated[float | None, Range(low=0.0)] = None
@@ -92,7 +91,7 @@ class Centralized:
     """SGD on the pooled images of a round's clients, without federation.
 
     Attributes:
-        updates: How many updates a round has, for the paper's "equivalent number of
+        updates: The number of updates in a round, for the paper's "equivalent number of
             model updates": `client_steps`, one for each mini-batch of any client of the
             round, or `rounds`, one.
     """
@@ -105,7 +104,7 @@ class FedProx:
     """FedSS whose clients stay close to the round's model (Li et al., 2020).
 
     Attributes:
-        mu: A client's loss has mu / 2 |theta - theta_0|^2 more.
+        mu: The weight of mu / 2 |theta - theta_0|^2 in a client's loss.
     """
 
     mu: Annotated[float, Range(low=0.0)] = 0.1
@@ -115,7 +114,7 @@ def of_fedss(method: str) -> Build:
     """Returns a function that builds one of `algorithms.METHODS`, by its name."""
 
     def build(settings: None, *args, **options):
-        del settings  # It has none.
+        del settings  # It has no settings.
         return algorithms.build_fedss(*args, method=method, **options)
 
     return build
@@ -184,7 +183,7 @@ METHODS = {
 
 
 def name_of(word: str) -> str:
-    """Returns the name of the method of a word of --method, as flags.txt has it."""
+    """Returns the method's name from a word of --method in flags.txt."""
     return word.partition(":")[0]
 
 
@@ -192,7 +191,7 @@ def settings_of(words: Sequence[str], name: str) -> Any:
     """Returns the own settings of a method, None if it has none.
 
     Args:
-        words: Those of --method or --methods; a method that is none has its defaults.
+        words: The words of --method or --methods; methods not in them have defaults.
         name: The method's.
     """
     if METHODS[name].settings is None:
@@ -208,5 +207,5 @@ def drawing() -> list[str]:
 
 
 def best_of_seeds() -> list[str]:
-    """Returns the names of the methods that the paper reports by the best of 3 runs."""
+    """Returns the names of methods of which the paper reports the best of 3 runs."""
     return [name for name, method in METHODS.items() if method.is_best_of_seeds]

@@ -1,4 +1,4 @@
-"""Figures 7 and 8 of the FedSS paper: models at work on data, and their sizes."""
+"""Figures 7 and 8 of the FedSS paper: models' predictions, and their sizes."""
 
 import collections
 import functools
@@ -27,12 +27,12 @@ _COUNTED_CLIENTS = 20  # of figure 7's means
 
 
 class _Share(NamedTuple):
-    """A share of the parameters that section 4.3 prints.
+    """A share of the parameters printed in section 4.3.
 
     Attributes:
         short_title: The data set.
         num_classes: n.
-        percent: The last layer's part of all parameters, at d = 64.
+        percent: The last layer's percentage of all parameters, at d = 64.
     """
 
     short_title: str
@@ -46,15 +46,15 @@ LoadTask = Callable[[Mapping[str, str]], tasks.FederatedTask]
 
 
 def load_task_of_flags(flags: Mapping[str, str]) -> tasks.FederatedTask:
-    """Loads the task that a run had.
+    """Loads the task of a run.
 
     Raises:
-        NothingToDraw: If the data are not there.
-        InvalidInputError: If a flag that must be a number is none.
+        NothingToDraw: If the data are missing.
+        InvalidInputError: If a flag that must be a number is not one.
     """
     own = {name: text for name, text in flags.items() if name in RunConfig.flags()}
     try:
-        # Nothing is written: the folder only has to be given.
+        # Nothing is written, but the folder is required.
         run = config.parse(RunConfig(results_dir="."), *cells.as_arguments(own))
         dataset = run_parts.load_dataset(run)
     except absl_flags.Error as error:
@@ -76,7 +76,7 @@ def number_of(flags: Mapping[str, str], name: str, kind: type) -> int | float:
     """Reads a number from the flags of a run.
 
     Raises:
-        InvalidInputError: If it is none.
+        InvalidInputError: If it is not a number.
     """
     try:
         return kind(flags[name])
@@ -106,22 +106,22 @@ def figure7(
     load_task: LoadTask,
     client_id: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Draws what FedSS and NegOnly confuse among one client's classes.
+    """Draws confusion matrices of FedSS and NegOnly on one client's classes.
 
     Both have the smallest m that both were run with, and the same seed. The images are
-    the client's own. Below are pictures of what is confused most often; above, how many
-    images are right, and how many of P_k are predicted at all, in the mean over
-    20 clients: representations that collapse onto one are predicted as one
-    (Section 3.4).
+    the client's own. Below are pictures of the most frequent confusions; above, the
+    share of correct images, and the number of classes of P_k that are predicted at all,
+    averaged over 20 clients: classes with collapsed representations are predicted as
+    one (Section 3.4).
 
     Args:
         results: The runs.
         path: The PNG.
-        load_task: Loads the task that the flags of a run stand for.
+        load_task: Loads the task of a run from its flags.
         client_id: The client; by default the first one.
 
     Returns:
-        By method the counts, int64[|P_k|, |P_k|]; rows are true classes.
+        The counts int64[|P_k|, |P_k|] by method; rows are true classes.
 
     Raises:
         NothingToDraw: If there is no such pair of finished runs, or no data.
@@ -186,7 +186,7 @@ def _images_of(dataset: FederatedDataset, client_id: str) -> Mapping[str, tf.Ten
 def _predictor(
     task: tasks.FederatedTask, run: Run
 ) -> Callable[[str], tuple[np.ndarray, np.ndarray]]:
-    """Returns what gives the true and predicted places in P_k of a client's images."""
+    """Returns a function to true and predicted positions in P_k of client images."""
     *phi, classifier = load_weights(run)
     model = task.feature_extractor_fn()
     theirs = [np.shape(array) for array in (*phi, classifier)]
@@ -221,7 +221,7 @@ def _draw_confused(
     """Draws images of the pairs of classes that are confused most often.
 
     Args:
-        axes: Where.
+        axes: The axes to draw on.
         images: uint8[examples, h, w, c].
         true: int64[examples], their classes.
         predicted: int64[examples], the classes that the model predicts.
@@ -234,7 +234,7 @@ def _draw_confused(
         return
     shown = pairs.most_common(_CONFUSED_PAIRS)
     height, width, channels = images.shape[1:]
-    step = width + 2  # A margin between pictures.
+    step = width + 2  # The margin between pictures.
     canvas = np.full([2 * height + 2, _CONFUSED_PAIRS * step, channels], 255, np.uint8)
     for i, ((theirs, taken_for), count) in enumerate(shown):
         first = wrong[(true[wrong] == theirs) & (predicted[wrong] == taken_for)][0]
@@ -261,7 +261,7 @@ def _smallest_pair(results: Results) -> dict[str, Run]:
             finished = {}
             for method in ("fedss", "neg_only"):
                 cell = results.cells.get(Setting(method, m, corrected))
-                # The correction of NegOnly need not have been varied.
+                # NegOnly may have been run with one correction only.
                 cell = cell or results.cells.get(Setting(method, m))
                 finished[method] = {r.seed: r for r in cell.finished} if cell else {}
             seeds = sorted({*finished["fedss"]} & {*finished["neg_only"]})
@@ -273,7 +273,7 @@ def _smallest_pair(results: Results) -> dict[str, Run]:
 def figure8(path: pathlib.Path) -> dict[int, np.ndarray]:
     """Draws the share of the last layer in MobileNetV3 by n, for d = 64 and 1280 (A.1).
 
-    Takes about 15 seconds, to build the networks and count.
+    It takes about 15 seconds, to build the networks and count parameters.
 
     Returns:
         For each d the shares in percent at the points of the curve.

@@ -35,21 +35,21 @@ def figure9(
     """Measures and draws the gradient noise of FedSS against |N_k| (A.3).
 
     A batch D holds up to 32 images of one client. All K clients of a round have the
-    same D and different negatives. The paper does not say K, nor of which model the
-    gradients are. It calls the fall exponential: the title says how well e^(-b m) and
-    m^-b fit the mean of all parameters, by the R^2 of the logarithms.
+    same D and different negatives. The paper does not state K, nor the model of the
+    gradients. It calls the decrease exponential: the title has the R^2 of the
+    logarithms for fits of e^(-b m) and m^-b to the mean of all parameters.
 
     Args:
-        task: The task; D is taken from its clients.
+        task: The task, whose clients have D.
         path: The PNG.
         num_negatives: The values of |N_k|; those above n - |P_k| are left out.
-        num_batches: How many D to average over.
+        num_batches: Number of D to average over.
         cohort_size: K.
         client_learning_rate: eta: the noise is that of the model's change.
         logit_correction: Correction of FedSS, see `algorithms.build_fedss`.
         initial_norm: Norm of the rows of a new model's W.
-        weights: Where the rounds start, [*phi, W]; by default a new model.
-        weights_title: What to call these in the title.
+        weights: The initial weights of rounds, [*phi, W]; by default a new model.
+        weights_title: Their name in the title.
         seed: Seed of the choice of clients and of their draws.
 
     Returns:
@@ -148,10 +148,10 @@ class Law(NamedTuple):
 
 
 def laws(sizes: Sequence[int], noise: Sequence[float]) -> dict[str, Law]:
-    """Fits a e^(-b m), "exponentially" as A.3 has it, and a m^-b to gradient noise.
+    """Fits a e^(-b m), "exponentially" as in A.3, and a m^-b to gradient noise.
 
     Returns:
-        By the law's formula.
+        The laws by formula.
     """
     m, y = np.asarray(sizes, float), np.log(np.asarray(noise, float))
     found = {}
@@ -166,19 +166,19 @@ def laws(sizes: Sequence[int], noise: Sequence[float]) -> dict[str, Law]:
 def figure9_of_results(
     results: Results, path: pathlib.Path, load_task: LoadTask, **options: Any
 ) -> dict[int, metrics.GradientNoise]:
-    """Draws `figure9` of what FullSoftmax has learned, or else of a new model.
+    """Draws `figure9` of FullSoftmax's trained model, or of a new one.
 
-    It is of a new model if no such run is finished, or its weights are not there, as of
+    The model is new if no such run is finished, or if its weights are missing, as in
     published runs. K, the learning rate and the seed are the run's.
 
     Args:
         results: The runs.
         path: The PNG.
-        load_task: Loads the task that the flags of a run stand for.
+        load_task: Loads the task of a run from its flags.
         **options: Options of `figure9`, instead of the run's own.
 
     Raises:
-        NothingToDraw: As `figure9`.
+        NothingToDraw: See `figure9`.
         InvalidInputError: If the weights of a run are damaged.
     """
     cell = results.cells.get(Setting("full_softmax"))

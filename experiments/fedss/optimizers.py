@@ -22,7 +22,7 @@ class Sgdm:
 
     Attributes:
         learning_rate: alpha.
-        momentum: 0: none.
+        momentum: Momentum; 0: none.
     """
 
     learning_rate: _Rate = 1.0
@@ -39,9 +39,9 @@ class Adam:
 
     Attributes:
         learning_rate: eta.
-        beta_1: Of the first moment.
-        beta_2: Of the second moment.
-        epsilon: tau, which bounds steps where gradients are small.
+        beta_1: Decay of the first moment.
+        beta_2: Decay of the second moment.
+        epsilon: tau, which bounds steps if gradients are small.
     """
 
     learning_rate: _Rate = 0.01
@@ -56,12 +56,12 @@ class Adam:
 
 @dataclasses.dataclass(frozen=True)
 class Yogi:
-    """FedYogi (Reddi et al., 2021), as adam, with a second moment that moves slowly.
+    """FedYogi (Reddi et al., 2021), as adam, with a slowly changing second moment.
 
     Attributes:
         learning_rate: eta.
-        beta_1: Of the first moment.
-        beta_2: Of the second moment.
+        beta_1: Decay of the first moment.
+        beta_2: Decay of the second moment.
         epsilon: tau.
     """
 
@@ -83,10 +83,10 @@ _Of = Literal["clients", "server", "both"]
 
 @dataclasses.dataclass(frozen=True)
 class Cosine:
-    """From the whole rate to nothing, by half a wave of the cosine over --rounds.
+    """From the full rate to 0, by a half cosine over --rounds.
 
     Attributes:
-        of: Whose rate it is.
+        of: The side whose rate it is.
     """
 
     of: _Of = "clients"
@@ -99,12 +99,12 @@ class Cosine:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Down by a factor, again and again.
+    """Steps down by a factor.
 
     Attributes:
-        every: After so many rounds.
-        factor: By this.
-        of: Whose rate it is.
+        every: Rounds between two steps.
+        factor: The factor of each step.
+        of: The side whose rate it is.
     """
 
     every: Annotated[int, Range(low=1)]
@@ -133,7 +133,7 @@ def schedule(
         chosen: The word of --schedule and its options.
         whose: "clients" or "server".
         rate: The rate that the schedule multiplies.
-        rounds: How many there will be.
+        rounds: Number of rounds.
     """
     name, options = chosen
     if name == "constant":

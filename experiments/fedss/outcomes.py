@@ -1,4 +1,4 @@
-"""What came of runs of `train` and `compare`: their table and their curves."""
+"""The results of `train` and `compare`: their table and their curves."""
 
 import math
 import pathlib
@@ -13,19 +13,18 @@ from tff_fedss import metrics, tasks, training
 
 
 class Outcome(NamedTuple):
-    """What came of one run; the fields are the columns of the table.
+    """The result of one run; the fields are the columns of the table.
 
-    In the file, the metric of the task gives `percent` its name: `top1_percent`.
-
-    Where there are no clients (Centralized), there is no traffic: None.
+    In the file, the task's metric is in the name of `percent`: `top1_percent`. Without
+    clients (Centralized), the traffic is None.
 
     Attributes:
-        method: As the paper writes it.
+        method: The paper's name.
         percent: The metric of the task after the round whose weights are kept.
         classes_percent: The mean |S_k| over all rounds, in percent of n.
-        classifier_parameters: Sent down to a client per round; a mean.
-        classifier_bytes_down: Per client and round.
-        classifier_bytes_up: Per client and round, with the ids of the classes.
+        classifier_parameters: Number sent to a client per round, a mean.
+        classifier_bytes_down: Bytes per client and round.
+        classifier_bytes_up: Bytes per client and round, with the ids of the classes.
         epsilon: Epsilon of user-level differential privacy after the last round.
     """
 
@@ -38,7 +37,7 @@ class Outcome(NamedTuple):
     epsilon: float | None = None
 
     def known(self) -> dict[str, Any]:
-        """Returns the fields by name, without epsilon where there is none."""
+        """Returns the fields by name, without epsilon if there is none."""
         fields = self._asdict()
         if self.epsilon is None:
             del fields["epsilon"]
@@ -48,11 +47,11 @@ class Outcome(NamedTuple):
 def outcome(
     run: training.Run, rows: Sequence[training.Metrics], share: float
 ) -> Outcome:
-    """Sums up a finished run.
+    """Summarizes a finished run.
 
     Args:
         run: The run.
-        rows: What `training.train` released, of this run and of others.
+        rows: The rows from `training.train`, of this run and others.
         share: The metric of the task after the round whose weights are kept.
     """
     own = [row for row in rows if row["method"] == run.name]
@@ -105,9 +104,9 @@ def as_text(
 
     Args:
         outcomes: The rows.
-        metric_title: How to write the metric of the task.
+        metric_title: The title of the task's metric.
         num_classes: n.
-        chance: What guessing would reach, a share.
+        chance: The metric at chance, a share.
     """
     header = ("method", f"{metric_title} %", "|S_k| % of n")
     header += ("parameters", "bytes down", "bytes up")
@@ -115,7 +114,7 @@ def as_text(
     if any(outcome.epsilon is not None for outcome in outcomes):
         header, formats = (*header, "epsilon"), (*formats, ".3g")
     rows = [
-        # Without epsilon there is one format less than there are fields.
+        # Without epsilon there is one format fewer than fields.
         ["-" if x is None else format(x, f) for x, f in zip(o, formats, strict=False)]
         for o in outcomes
     ]
@@ -135,7 +134,7 @@ def plot(
     """Draws loss and the task's metric by round, a curve per method.
 
     Args:
-        rows: What `training.train` released; nothing is drawn of nothing.
+        rows: The rows from `training.train`; without rows nothing is drawn.
         task: The task, or its class.
         path: The PNG; replaced whole or not at all.
     """

@@ -1,4 +1,4 @@
-"""What the pages of FedSS's tables show: metrics, pairs of methods, notes."""
+"""The contents of the pages of FedSS's tables: metrics, pairs of methods, notes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _TRAIN_TOP1 = Metric("train_top1", "top-1 (train)", best_by="map_at_10")
 
 
 def _pairs(cells: Sequence[Cell]) -> tuple:
-    """What a reader of the paper asks: each method beside FedSS, and with its twin."""
+    """Returns the pairs of rows to compare."""
     fedss, neg_only, pos_only, fedaws, full, central = map(
         row_of,
         ("fedss", "neg_only", "pos_only", "fedaws", "full_softmax", "centralized"),
@@ -44,7 +44,7 @@ def _place(order: Sequence[str]):
 
 
 def of_search(cells: Sequence[Cell]) -> dict[str, Any]:
-    """What the page of a table that the paper has not shows; for `cells.table`."""
+    """Returns the contents of a page that is not of the paper, for `cells.table`."""
     names = [cell.settings.get("task", "classification") for cell in cells]
     kinds = [tasks.KINDS[name] for name in dict.fromkeys(names)]
     pairs = _pairs(cells) if any(cell.row for cell in cells) else ()
@@ -60,11 +60,11 @@ def of_search(cells: Sequence[Cell]) -> dict[str, Any]:
 def of_paper(
     cells: Sequence[Cell], figure_numbers: Sequence[int] = (), with_train: bool = False
 ) -> dict[str, Any]:
-    """What the page of a table of the paper shows; for `cells.table`.
+    """Returns the contents of the page of a table of the paper, for `cells.table`.
 
     Args:
         cells: The cells, with rows and columns.
-        figure_numbers: The paper's figures that are drawn of its runs.
+        figure_numbers: The paper's figures that are drawn from its runs.
         with_train: Whether it shows the top-1 of the training images.
     """
     page = of_search(cells)
@@ -83,7 +83,7 @@ def of_paper(
 
 
 def _num_classes(runs: Runs) -> int | None:
-    """Returns n; None as long as no run is finished."""
+    """Returns n; None without a finished run."""
     done = [run for own in runs.values() for run in own if run.is_done]
     return done[0].result["num_classes"] if done else None
 
@@ -97,7 +97,7 @@ def _percent(percent: float) -> str:
 
 
 def _class_sets(table: Table, runs: Runs, paper: pd.DataFrame) -> list[str]:
-    """How many classes a client has, and gets with m negatives."""
+    """Returns a note on how many classes a client has, and gets with m negatives."""
     n, positives = _num_classes(runs), _mean_positives(runs)
     if n is None or positives is None:
         return []
@@ -130,7 +130,7 @@ def _class_sets(table: Table, runs: Runs, paper: pd.DataFrame) -> list[str]:
 
 
 def _saving(table: Table, runs: Runs, paper: pd.DataFrame) -> list[str]:
-    """How much of the model a client is spared at the largest |S_k| (4.3)."""
+    """Returns a note on a client's savings at the largest |S_k| (4.3)."""
     n, positives = _num_classes(runs), _mean_positives(runs)
     drawing = [
         cell

@@ -6,20 +6,20 @@
         --image_size=32 --model=mobilenet_v3_small \
         --pretrained=results/pretrain/photographs/pretrain.h5 --results_dir=...
 
-The paper starts phi from ImageNet-1k (FedSS, A.2). Where those weights do not fit, or
-cannot be had, images that no client holds stand in: the public classes of --dataset
-and, by --also, whole data sets of labelled images. phi and a cosine classifier of all
-these classes are trained with AdamW, whose learning rate falls by a half cosine.
+The paper starts phi from ImageNet-1k (FedSS, A.2). If those weights do not fit or are
+not available, images that no client holds can replace them: the public classes of
+--dataset and, by --also, whole data sets of labelled images. phi and a cosine
+classifier of all these classes are trained with AdamW, whose learning rate falls by a
+half cosine.
 
-Some of the public classes are kept from the training (--probe_classes): a linear
-classifier of phi's features of these says what the features are worth for classes that
-they were not made for, as those of the clients will be. So the epochs and the recipe
-can be chosen without a look at the clients' images.
+Some of the public classes are not trained (--probe_classes): a linear classifier of
+phi's features on them measures the features on new classes, as the clients' will be. So
+the epochs and the recipe can be chosen without the clients' images.
 
 The results folder has metrics.csv (a row per epoch), pretrain.h5 (Keras's own format:
 phi's weights by the names of the layers), curves.png and .pdf, flags.txt and run.json.
-A run that was stopped or killed is resumed when it is given the same flags again, and
-ends with the same weights.
+The same flags resume a run that was stopped or killed, which ends with the same
+weights.
 """
 
 import dataclasses
@@ -45,40 +45,40 @@ from tff_fedss.errors import InvalidInputError
 
 NAME = "pretrain"
 WEIGHTS = f"{NAME}.h5"
-# The share of the public classes that the probe has by default.
+# The default share of the public classes for the probe.
 _PROBE_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(runtime_config.DeviceConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     dataset: str = config.flag(
         "glyphs",
-        "The data set that federated runs will be of: its public classes are trained "
-        "on, and none of what its clients hold. For tiny_imagenet, images and tfds "
-        "its option num_public_classes says how many are public: give `train` the same "
-        "number, and the same classes are drawn. glyphs and omniglot have public "
-        "classes of their own.",
+        "The data set of the later federated runs: its public classes are trained "
+        "on, and no client's images. For tiny_imagenet, images and tfds its option "
+        "num_public_classes says how many are public: give `train` the same number, "
+        "and the same classes are drawn. glyphs and omniglot have public classes of "
+        "their own.",
         group="The run",
         words=dataset_words.FEDERATED,
     )
     data_dir: str | None = config.flag(
-        None, "Where it is, see `./run.sh train --help`. " + dataset_words.DATA_DIR
+        None, "Its folder, see `./run.sh train --help`. " + dataset_words.DATA_DIR
     )
     also: tuple[str, ...] = config.flag(
         (),
-        "More labelled images, as NAME:DIR,NAME:DIR, of which the training part is "
-        f"taken whole. NAME is one of {', '.join(labelled_images.SOURCES)}, or images "
-        "for CLASS/image; a NAME alone comes from TFDS.",
+        "More labelled images, as NAME:DIR,NAME:DIR, of which the whole training "
+        "part is used. NAME is one of {', '.join(labelled_images.SOURCES)}, or "
+        "images for CLASS/image; a NAME alone comes from TFDS.",
     )
     image_size: int | None = config.flag(
-        None, "Height and width of what the model sees, in pixels.", low=8
+        None, "Height and width of the model's images, in pixels.", low=8
     )
     probe_classes: int | None = config.flag(
         None,
-        "So many public classes of --dataset are not trained, but tried on. Default: a "
-        "tenth of them, at least 2; 0: no probe.",
+        "The number of public classes of --dataset that are not trained but used "
+        "for the probe. Default: a tenth of them, at least 2; 0: no probe.",
         low=0,
     )
     results_dir: str = launch.results_dir()
@@ -92,8 +92,8 @@ class Config(runtime_config.DeviceConfig):
     embedding_dim: int = config.flag(64, "d.", low=1)
     normalization: str = config.flag(
         "group",
-        "`batch`: a MobileNetV3 with the BatchNorms that it has in Keras. Federated "
-        "runs, whose GroupNorms take over the scales and offsets, may start from it.",
+        "`batch`: a MobileNetV3 with Keras' BatchNorms. Federated runs can start "
+        "from it; their GroupNorms use its scales and offsets.",
         choices=models.NORMALIZATIONS,
     )
     pretrained: str | None = config.flag(
@@ -104,17 +104,17 @@ class Config(runtime_config.DeviceConfig):
     )
     batch_size: int = config.flag(64, "The mini-batch.", low=1)
     learning_rate: float = config.flag(
-        1e-3, "Of AdamW at the start; it falls to 0 by a half cosine.", low=0.0
+        1e-3, "Initial rate of AdamW, which falls to 0 by a half cosine.", low=0.0
     )
-    weight_decay: float = config.flag(0.02, "Of AdamW, decoupled.", low=0.0)
+    weight_decay: float = config.flag(0.02, "Decoupled weight decay of AdamW.", low=0.0)
     augmentation: str = config.flag(
         "flip_crop",
-        "What is done to images: `flip_crop` mirrors half of them and moves all by up "
-        "to 4 pixels. Writing must not be mirrored: `none`.",
+        "The augmentation of images: `flip_crop` mirrors half of them and shifts "
+        "all by up to 4 pixels. Use `none` for writing, which must not be mirrored.",
         choices=augmentation.AUGMENTATIONS,
     )
     epochs_per_evaluation: int = config.flag(
-        1, "How often to probe.", group="Evaluation and checkpoints", low=1
+        1, "Epochs between two probes.", group="Evaluation and checkpoints", low=1
     )
     epochs_per_checkpoint: int = launch.checkpoints(1)
 
@@ -157,7 +157,7 @@ def _finish(
 
 
 def _with_defaults(config: Config) -> Config:
-    """Gives what was left open its value, and checks that flags go together."""
+    """Sets unset flags, and checks that the flags suit each other."""
     spec = tasks.DATASETS[config.chosen("dataset").name]
     config = config.filled(vars(next(iter(spec.settings.values()))))
     if config.normalization != "group" and not config.model.startswith("mobilenet"):
@@ -192,7 +192,7 @@ def _load_task(config: Config) -> tasks.Pretraining:
     )
     memory.check(
         {},
-        # AdamW has two moments beside weights and gradient.
+        # AdamW has two moments besides weights and gradient.
         device_needs=memory_needs.network("phi", model_fn, config.batch_size, copies=4)
         | memory_needs.matrix("W", data.num_classes, config.embedding_dim, copies=4),
     )

@@ -1,6 +1,6 @@
-"""The flags of what the server gets to see of a client, and of differential privacy.
+"""The flags of what the server sees of a client, and of differential privacy.
 
-What each hides, and what it does not, is on docs/privacy.md.
+docs/privacy.md describes what each hides, and what not.
 """
 
 import dataclasses
@@ -19,11 +19,11 @@ from tff_fedss.privacy import accounting
 
 @dataclasses.dataclass(frozen=True)
 class RandomizedResponse:
-    """Each class by a coin that is thrown once for the run.
+    """Each class at random, drawn once for the run.
 
     Attributes:
-        epsilon: What a client's requests tell of any one class at most, in nats. Less
-            is more private, and fewer examples train: their class has to be asked for.
+        epsilon: The most that a client's requests reveal of any one class, in nats.
+            With less, fewer examples train, since their class must be asked for.
     """
 
     epsilon: Annotated[float, Range(low=1e-6)]
@@ -31,7 +31,7 @@ class RandomizedResponse:
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-    """Always the same decoys, of which m train.
+    """The same decoys in all rounds, of which m train.
 
     Attributes:
         size: M, the decoys that a client asks for, at least m.
@@ -42,7 +42,7 @@ class Pool:
 
 @dataclasses.dataclass(frozen=True)
 class Secure:
-    """The sum of the updates alone, as by an ideal protocol: no masks are made.
+    """Only the sum of the updates, as by an ideal protocol, without masks.
 
     Attributes:
         threshold: Rows of W to which fewer clients of the round contribute are dropped
@@ -63,16 +63,15 @@ _AGGREGATIONS = {"plain": Word(), "secure": word(Secure)}
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian:
-    """Noise that is new in each round (DP-FedAvg).
+    """Fresh noise in each round (DP-FedAvg).
 
     Attributes:
-        noise: z, the standard deviation of the noise on the clients' sum by the clip. 0
-            clips only.
-        clip: C, the largest norm of a client's update; where it is adaptive, of the
-            first round.
+        noise: z, the standard deviation of the noise on the clients' sum over the clip.
+            0 clips only.
+        clip: C, the largest norm of a client's update; if adaptive, in the first round.
         adaptive: Whether the clip follows the median of the clients' norms, counted
             with noise of K / 20 clients, which is part of z.
-        delta: At which epsilon is computed; by default N^-1.1 for N clients.
+        delta: The delta of epsilon; by default N^-1.1 for N clients.
         sampling: How cohorts are drawn, which decides epsilon. "fixed": K clients
             without replacement, as without --dp; neighbours replace a client.
             "poisson": each client with probability K / N; neighbours add or remove one.
@@ -87,16 +86,16 @@ class Gaussian:
 
 @dataclasses.dataclass(frozen=True)
 class Ftrl:
-    """Noise of a tree over the rounds (DP-FTRL), for cohorts that nobody draws.
+    """Noise of a tree over the rounds (DP-FTRL), for any schedule of cohorts.
 
     Attributes:
-        noise: z, the standard deviation of the noise on a node of the tree by the clip.
-            0 clips only.
-        clip: As of gaussian.
-        adaptive: As of gaussian.
-        delta: As of gaussian.
-        restart_every: After how many rounds a new tree begins, and an adaptive clip
-            comes into force; by default after all.
+        noise: z, the standard deviation of the noise on a node of the tree over the
+            clip. 0 clips only.
+        clip: See gaussian.
+        adaptive: See gaussian.
+        delta: See gaussian.
+        restart_every: Rounds until a new tree begins, and an adaptive clip takes
+            effect; by default all rounds.
     """
 
     noise: Annotated[float, Range(low=0.0)]
@@ -111,12 +110,12 @@ _MECHANISMS = {"gaussian": Gaussian, "ftrl": Ftrl}
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyConfig(config.Config):
-    """What the server gets to see, and user-level differential privacy."""
+    """The flags of what the server sees, and of user-level differential privacy."""
 
     negatives: str | None = config.flag(
         None,
-        "What clients ask for beside their own classes: `fresh`, m negatives drawn "
-        "in each round (the paper's); `memoised`, the same m in all rounds; "
+        "The classes that clients ask for besides their own: `fresh`, m negatives "
+        "drawn in each round (the paper's); `memoised`, the same m in all rounds; "
         "`randomized_response` or `pool`. For fedss and neg_only. Default: fresh.",
         group="What the server sees (docs/privacy.md)",
         words=_NEGATIVES,
@@ -124,25 +123,25 @@ class PrivacyConfig(config.Config):
     )
     requests: str | None = config.flag(
         None,
-        "Which rows of W go to a client: `sampled`, those that it asks for (the "
+        "The rows of W that a client gets: `sampled`, those that it asks for (the "
         "paper's); `union`, those that any client of the round asks for, as by a "
-        "private set union; `all`. The weights that come out are the same. Default: "
+        "private set union; `all`. The resulting weights are the same. Default: "
         "sampled.",
         choices=exchange.REQUESTS,
         off="sampled",
     )
     aggregation: str | None = config.flag(
         None,
-        "What of the clients' updates the server sees: `plain`, each; `secure`, their "
-        "sum alone. Default: plain.",
+        "The part of the clients' updates that the server sees: `plain`, each; "
+        "`secure`, only their sum. Default: plain.",
         words=_AGGREGATIONS,
         off="plain",
     )
 
     dp: str | None = config.flag(
         None,
-        "Clip the update of a client, phi's and its rows' as one vector, weigh all "
-        "clients alike, and put noise on phi and on ALL rows of W, by one of two "
+        "Clip the update of a client, phi and its rows as one vector, weight all "
+        "clients equally, and add noise to phi and to ALL rows of W, by one of two "
         "mechanisms. The server itself sees requests and updates. Default: none.",
         group="User-level differential privacy (docs/privacy.md)",
         words={"none": Word(), **{k: word(m) for k, m in _MECHANISMS.items()}},
@@ -151,26 +150,26 @@ class PrivacyConfig(config.Config):
 
     @property
     def num_decoys(self) -> int:
-        """How many classes a client asks for beside its own, on average.
+        """Returns how many classes a client asks for besides its own, on average.
 
-        Of a class with `num_negatives`.
+        The class must have `num_negatives`.
         """
         return self.chosen("negatives").options.get("size", self.num_negatives)
 
     @property
     def threshold(self) -> int:
-        """How many clients must contribute to a row, for it to be in the sum."""
+        """The number of contributing clients that a row needs to be in the sum."""
         return self.chosen("aggregation").options.get("threshold", 1)
 
     @property
     def mechanism(self) -> Gaussian | Ftrl | None:
-        """What --dp asks for; None: nothing."""
+        """The mechanism of --dp; None: none."""
         name, options = self.chosen("dp")
         return None if name == "none" else _MECHANISMS[name](**options)
 
     @property
     def restart_every(self) -> int | None:
-        """After how many rounds DP-FTRL begins a new tree; None without it."""
+        """The rounds of a tree of DP-FTRL; None without it."""
         if not isinstance(self.mechanism, Ftrl):
             return None
         return self.mechanism.restart_every or self.rounds
@@ -182,8 +181,8 @@ def check(
     """Checks the flags of a run of some of `METHODS`.
 
     Raises:
-        InvalidInputError: If one has no effect on any of the methods, or cannot be with
-            these data.
+        InvalidInputError: If one has no effect on any of the methods, or does not suit
+            the data.
     """
     has_clients = {name for name, method in METHODS.items() if method.has_clients}
     drawing = {name for name, method in METHODS.items() if method.draws_negatives}
@@ -224,13 +223,13 @@ def check(
         return
     if config.threshold > 1:
         raise InvalidInputError(
-            f"--aggregation={config.aggregation} and --dp={config.dp} cannot "
-            "both be: a row that is left out says how many clients have moved it, and "
-            "no noise is on that."
+            f"--aggregation={config.aggregation} and --dp={config.dp} cannot be "
+            "combined: a dropped row reveals how many clients have changed it, "
+            "without noise."
         )
     try:
         _private_mean(config, n, seed="")
-    except ValueError as error:  # Of what the flags are, in the words of the library.
+    except ValueError as error:  # The library's arguments for these flags.
         raise InvalidInputError(
             f"--dp={config.dp} with --clients_per_round={cohort_size}: {error}"
         ) from error
@@ -239,7 +238,7 @@ def check(
 def class_set_builder(
     config: PrivacyConfig, method: str, dataset: FederatedDataset
 ) -> class_sets.ClassSetBuilder | None:
-    """Makes what draws the class sets of a method; None: the method's own way."""
+    """Makes the class set builder of a method; None: the method's own."""
     if config.negatives is None or not METHODS[method].draws_negatives:
         return None
     name, options = config.chosen("negatives")
@@ -256,7 +255,7 @@ def class_set_builder(
 
 
 def protocol(config: PrivacyConfig, method: str) -> metrics.Protocol:
-    """Returns how requests and updates of a method travel."""
+    """Returns the protocol of a method's requests and updates."""
     if not METHODS[method].asks_for_rows:
         return metrics.Protocol(asks_by_id=False)
     return metrics.Protocol(
@@ -269,10 +268,10 @@ def protocol(config: PrivacyConfig, method: str) -> metrics.Protocol:
 def server_options(
     config: PrivacyConfig, method: str, dataset: FederatedDataset
 ) -> dict[str, Any]:
-    """Returns the arguments of `algorithms.ServerUpdate` that the flags want.
+    """Returns the arguments of `algorithms.ServerUpdate` from the flags.
 
-    Each method has noise of its own: equal noise of two published models could be taken
-    off.
+    Each method has its own noise: equal noise of two published models could be
+    subtracted.
     """
     options: dict[str, Any] = {}
     if (threshold := protocol(config, method).threshold) > 1:
@@ -310,12 +309,12 @@ def accountant(
     dataset: FederatedDataset,
     cohort_fn: Callable[[int], Sequence[str]],
 ) -> accounting.Accountant | None:
-    """Makes what knows epsilon; None without differential privacy.
+    """Makes the accountant of epsilon; None without differential privacy.
 
     Args:
         config: The flags, checked.
         dataset: The data.
-        cohort_fn: From a round, counted from 1, to the ids of its clients.
+        cohort_fn: Maps a round, counted from 1, to the ids of its clients.
     """
     mechanism = config.mechanism
     if mechanism is None:
@@ -336,14 +335,14 @@ def accountant(
 
 
 def columns(config: PrivacyConfig) -> tuple[str, ...]:
-    """Returns what metrics.csv has more."""
+    """Returns the additional columns of metrics.csv."""
     dropped = ("w/dropped_rows",) if config.threshold > 1 else ()
     of_dp = ("epsilon", "dp/clip", "dp/clipped_share")
     return (*dropped, *(() if config.dp is None else of_dp))
 
 
 def record(runs: Sequence[training.Run]) -> dict[str, Any]:
-    """Returns what done.json has more: the guarantee of each run that has one."""
+    """Returns the additional entries of done.json: the guarantee of each run."""
     guarantees = {}
     for run in runs:
         accountant = getattr(run, "accountant", None)
@@ -359,7 +358,7 @@ def record(runs: Sequence[training.Run]) -> dict[str, Any]:
 
 
 def epsilon(run: training.FederatedRun) -> float | None:
-    """Returns what a run has spent by now; None where nothing bounds it (for JSON)."""
+    """Returns a run's epsilon so far; None if it is unbounded (for JSON)."""
     if run.accountant is None:
         return None
     spent = run.accountant.epsilon(run.round_num)
@@ -367,7 +366,7 @@ def epsilon(run: training.FederatedRun) -> float | None:
 
 
 def as_text(guarantees: dict[str, Any]) -> str:
-    """Says below a table what the epsilons of `record` mean."""
+    """Returns a note below a table on the epsilons of `record`."""
     if not guarantees:
         return ""
     one = next(iter(guarantees["user_level_dp"].values()))

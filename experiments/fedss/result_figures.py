@@ -1,7 +1,7 @@
-"""Figures 3 to 6 and 10 of the FedSS paper: what the runs of a table have measured.
+"""Figures 3 to 6 and 10 of the FedSS paper, from the metrics of a table's runs.
 
-A method has the same style in all of them. Finished runs are drawn; a cell without one
-is drawn as far as all its runs have come.
+A method has the same style in all figures. Finished runs are drawn; a cell without one
+is drawn up to the rounds that all its runs have.
 """
 
 import pathlib
@@ -19,7 +19,7 @@ from tff_fedss import metrics, tasks
 
 
 class NothingToDraw(Exception):
-    """There are no data for a figure; the message says which are missing."""
+    """There are no data for a figure; the message lists the missing ones."""
 
 
 def _style(setting: Setting) -> plots.Style:
@@ -111,7 +111,7 @@ def figure4(results: Results, path: pathlib.Path) -> None:
 
 
 def _final(cell: Cell | None, metric: str) -> tuple[float, float] | None:
-    """Mean and standard deviation over the finished runs, in percent."""
+    """Returns mean and standard deviation over the finished runs, in percent."""
     if cell is None or not cell.finished:
         return None
     values = np.array([run.final(metric) for run in cell.finished])
@@ -119,7 +119,7 @@ def _final(cell: Cell | None, metric: str) -> tuple[float, float] | None:
 
 
 def _seeds(cells: list[Cell], what: str) -> str:
-    """Says what an error bar is."""
+    """Returns a note on the error bars."""
     counts = {len(cell.finished) for cell in cells}
     of = f"{min(counts)} to " * (len(counts) > 1) + f"{max(counts)} seeds"
     return f"{what}: mean of {of}; error bars: ± their standard deviation"
@@ -129,7 +129,7 @@ def transmitted_parameters(cell: Cell) -> float | None:
     """Returns the classifier parameters that a client gets, and sends, per round.
 
     Returns:
-        A mean over clients, rounds and runs; None where there are no clients.
+        A mean over clients, rounds and runs; None without clients.
     """
     sizes = [run.mean("classes_per_client") for run in cell.runs]
     known = [size for size in sizes if size is not None]
@@ -194,11 +194,11 @@ def compositions(results: Results) -> list[tuple[Cell, Cell]]:
     """Pairs FedSS with m negatives and NegOnly with m + |P_k| - 1 (section 4.4).
 
     The paper's NegOnly draws exactly as many more classes as a client has; ours draws a
-    number that is fixed for all clients, so the nearest one is taken, within 5 %. Both
+    number that is fixed for all clients, so the nearest one is used, within 5 %. Both
     have the logit correction, or neither.
 
     Args:
-        results: The runs; FedSS in both readings if both are there.
+        results: The runs; FedSS in both readings if both exist.
     """
     sizes = results.num_negatives("fedss")
     # NegOnly with the m of FedSS belongs to the table.
@@ -244,7 +244,7 @@ def figure6(results: Results, path: pathlib.Path) -> None:
         )
     size = (max(6, 0.9 * len(pairs)), 4.4)
     colors = {name: method.style.color for name, method in METHODS.items()}
-    colors["neg_only"] = "#F2C29D"  # Vermillion, lighter: also in a grey print.
+    colors["neg_only"] = "#F2C29D"  # Vermillion, lighter, also in a grey print.
     with plots.figure(path, figsize=size) as (figure, axes):
         for i, pair in enumerate(pairs):
             for cell, offset in zip(pair, (-0.2, 0.2), strict=True):

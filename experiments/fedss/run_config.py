@@ -1,4 +1,4 @@
-"""What a user may ask of a federated run: its flags, and what is open by data set."""
+"""The flags of a federated run, and their defaults by data set."""
 
 import dataclasses
 from typing import Any, TypeVar
@@ -15,12 +15,13 @@ from tff_fedss import models, tasks
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.errors import InvalidInputError
 
-# What follows the data where `Settings.follows_data`: open until they are loaded.
+# Flags that depend on the data with `Settings.follows_data`: unset until these are
+# loaded.
 _FOLLOW_DATA = ("num_negatives", "clients_per_round", "image_size")
 
 
 def _by_dataset(name: str) -> str:
-    """Says in --help what a flag's default is for each data set."""
+    """Returns a flag's default for each data set, for --help."""
     settings = {
         key: next(iter(spec.settings.values())) for key, spec in tasks.DATASETS.items()
     }
@@ -39,7 +40,7 @@ def _last(value):
 
 
 def _all_partitions() -> dict[str, option_words.Word]:
-    """The words of --partition of all data sets; of a name, the one with options."""
+    """Returns all data sets' words of --partition; of equal names, one with options."""
     words: dict[str, option_words.Word] = {}
     for spec in tasks.DATASETS.values():
         for name, word in dataset_words.partitions(spec).items():
@@ -52,55 +53,57 @@ class RunConfig(
     privacy_config.PrivacyConfig,
     runtime_config.RuntimeConfig,
 ):
-    """What a user asks of a federated run, whatever the method."""
+    """The flags of a federated run of any method."""
 
     dataset: str = config.flag(
         "glyphs",
-        "The data, and with them the defaults of the flags below: `glyphs` are drawn "
-        "by an embedded generator, nothing is downloaded; `images` are your own, see "
-        "docs/own_images.md; `tfds` is any image data set of TFDS; data/README.md says "
-        "how to get the others. A data set's own options stand behind its name.",
+        "The data, which decide the defaults of the flags below: `glyphs` are "
+        "generated, without a download; `images` are your own, see "
+        "docs/own_images.md; `tfds` is any image data set of TFDS; data/README.md "
+        "describes how to get the others. A data set's own options follow its name.",
         group="The run",
         words=dataset_words.FEDERATED,
     )
     data_dir: str | None = config.flag(
         None,
-        "Where the data set is: a folder or an archive, see data/README.md. Without "
-        "it, TFDS downloads Omniglot and SOP. " + dataset_words.DATA_DIR,
+        "The folder or archive of the data set, see data/README.md. Without it, "
+        "TFDS downloads Omniglot and SOP. " + dataset_words.DATA_DIR,
     )
     task: str | None = config.flag(
         None,
-        "What is asked of the held-out images. Default: `retrieval` (MAP@10, of "
-        "classes that no client has) for sop, `classification` (top-1) for the others; "
-        "omniglot, images and tfds know both.",
+        "The task on held-out images. Default: `retrieval` (MAP@10, of classes that "
+        "no client has) for sop, `classification` (top-1) for the others; omniglot, "
+        "images and tfds support both.",
         group="Data",
         choices=tasks.KINDS,
     )
     partition: str | None = config.flag(
         None,
-        "How images are split over clients. omniglot: `mixed` (20 classes with about 5 "
-        "drawings of each; the default), `drawer` (natural: one person's hand in one "
-        "alphabet) or `chunks` (100 drawings of whole classes but at the cuts, as of "
-        "SOP). tiny_imagenet: `mixed` (the default) or `dirichlet`. images and tfds: "
-        "`iid` (the default), `natural`, `dirichlet`, `classes`, `chunks`, `quantity`. "
-        "The others have one way.",
+        "How images are split over clients. omniglot: `mixed` (20 classes with "
+        "about 5 drawings of each; the default), `drawer` (natural: one person's "
+        "hand in one alphabet) or `chunks` (100 drawings of whole classes except at "
+        "the cuts, as in SOP). tiny_imagenet: `mixed` (the default) or `dirichlet`. "
+        "images and tfds: `iid` (the default), `natural`, `dirichlet`, `classes`, "
+        "`chunks`, `quantity`. The others have one partition.",
         words=_all_partitions(),
     )
     validation_share: float | None = config.flag(
         None,
-        "Keep this share of the clients apart, neither for training nor for the test: "
-        "for choices such as `./run.sh tune` makes. Default: 0.",
+        "Hold out this share of the clients as validation clients, neither for "
+        "training nor for the test: for choices such as those of `./run.sh tune`. "
+        "Default: 0.",
         low=0.0,
         high=0.999999,
     )
     on_validation: bool | None = config.flag(
         None,
         "Measure on the images of the validation clients, not on the test. For "
-        "retrieval of unseen classes this is a stand-in: most of theirs are trained.",
+        "retrieval of unseen classes this is a substitute: most of their classes "
+        "are trained.",
     )
     image_size: int | None = config.flag(
         None,
-        "Height and width of what the model sees, in pixels."
+        "Height and width of the model's images, in pixels."
         + _by_dataset("image_size"),
         low=8,
     )
@@ -125,7 +128,7 @@ class RunConfig(
         None, "K, the clients of a round." + _by_dataset("clients_per_round"), low=1
     )
     batch_size: int | None = config.flag(
-        None, "The mini-batch on a client." + _by_dataset("batch_size"), low=1
+        None, "The mini-batch of a client." + _by_dataset("batch_size"), low=1
     )
     client_learning_rate: float | None = config.flag(
         None,
@@ -136,43 +139,44 @@ class RunConfig(
     )
     gradient_clip_norm: float | None = config.flag(
         None,
-        "The largest norm of a client's gradient, phi's and its rows' as one vector: "
-        "longer ones are scaled to it, so that first steps from scratch cannot make "
-        "all images look alike. 0: not clipped, as in the paper."
+        "The largest norm of a client's gradient, phi's and its rows' as one "
+        "vector: longer ones are scaled to it, so that first steps from scratch "
+        "cannot collapse the features. 0: not clipped, as in the paper."
         + _by_dataset("gradient_clip_norm"),
         low=0.0,
     )
     server_optimizer: str = config.flag(
         "sgdm",
-        "What the server does with the mean update.",
+        "The server's optimizer, applied to the mean update.",
         words=optimizers.SERVER_WORDS,
     )
     schedule: str | None = config.flag(
         None,
-        "How the learning rate follows the round. Default: constant.",
+        "The schedule of the learning rate over the rounds. Default: constant.",
         words=optimizers.SCHEDULE_WORDS,
         off="constant",
     )
     model: str | None = config.flag(
         None,
         "phi, the feature extractor. MobileNetV3 needs --image_size of at least 32; "
-        "`paper` meets the paper's shares of parameters, ImageNet weights fit `large`."
+        "`paper` has the paper's shares of parameters, ImageNet weights fit `large`."
         + _by_dataset("model"),
         group="Model",
         choices=models.FEATURE_EXTRACTORS,
     )
     pretrained: str | None = config.flag(
         None,
-        "Start phi from `imagenet`, Keras's weights of mobilenet_v3_small or _large, "
-        "downloaded once; or from this file: Keras .h5, .keras or SavedModel, by the "
-        "names of the layers (such as `./run.sh export` wrote), or the METHOD.npz or "
-        "moco.npz of another run. Default, for images and tfds: imagenet, if the file "
-        "is there and no --warm_start_epochs are asked for.",
+        "Start phi from `imagenet`, Keras's weights of mobilenet_v3_small or "
+        "_large, downloaded once; or from this file: Keras .h5, .keras or "
+        "SavedModel, by the names of the layers (such as from `./run.sh export`), "
+        "or the METHOD.npz or moco.npz of another run. Default, for images and "
+        "tfds: imagenet, if the file exists and --warm_start_epochs is not given.",
     )
     allow_partial_pretrained: bool | None = config.flag(
         None,
         "Start from --pretrained even if it has less than nine tenths of phi's "
-        "parameters: the others keep their initial values. By default that is refused.",
+        "parameters: the others keep their initial values. By default this is an "
+        "error.",
     )
     embedding_dim: int = config.flag(
         64, "d, the length of an image's representation.", low=1
@@ -180,7 +184,7 @@ class RunConfig(
     logit_scale: float | None = config.flag(
         None,
         "tau, the scale of the cosine logits. 20 is the paper's, for thousands of "
-        "classes and a pretrained phi; few classes want less. Default: 20; for "
+        "classes and a pretrained phi; few classes need less. Default: 20; for "
         "tiny_imagenet, images and tfds AdaCos's, sqrt(2) log(n - 1), at least 3.",
         low=1e-6,
     )
@@ -188,45 +192,46 @@ class RunConfig(
         None,
         "The norm of the rows of the initial W: a step turns a row by about the "
         "learning rate over its square. The paper does not state it. With clipped "
-        "gradients, short rows learn before phi moves much, which keeps a warm start."
-        + _by_dataset("initial_norm"),
+        "gradients, short rows learn before phi changes much, which keeps a warm "
+        "start." + _by_dataset("initial_norm"),
         low=1e-6,
     )
     warm_start_epochs: int | None = config.flag(
         None,
-        "Before the rounds, train phi centrally for so many epochs on public classes, "
-        "which no client holds (the paper starts from ImageNet-1k). 0: from scratch."
-        + _by_dataset("warm_start_epochs"),
+        "The number of epochs of central training of phi before the rounds, on "
+        "public classes, which no client holds (the paper starts from ImageNet-1k). "
+        "0: from scratch." + _by_dataset("warm_start_epochs"),
         low=0,
     )
     warm_start_cache: str | None = config.flag(
         None,
-        "A folder that keeps warm starts, for other runs that begin with the same.",
+        "A folder that caches warm starts, for other runs with the same one.",
         decides=False,
     )
     rounds_per_evaluation: int | None = config.flag(
         None,
-        "How often to measure on the held-out images."
+        "Rounds between two evaluations on the held-out images."
         + _by_dataset("rounds_per_evaluation"),
         group="Evaluation and checkpoints",
         low=1,
     )
     train_top1: bool = config.flag(
         False,
-        "Measure after the last round how well the training images are classified, too "
+        "Also measure the accuracy on the training images after the last round "
         "(Table 4).",
     )
     keep: str | None = config.flag(
         None,
-        "Whose weights the run leaves: those of the `last` round or of the `best` one, "
-        "by clients kept apart (--validation_share, a tenth), never by the test. "
-        "Default: last; for images and tfds best.",
+        "The weights that the run keeps: those of the `last` round or of the `best` "
+        "one on validation clients (--validation_share, a tenth), never on the "
+        "test. Default: last; for images and tfds best.",
         choices=("last", "best"),
     )
     patience: int | None = config.flag(
         None,
-        "End a method once so many rounds have not been better for the validation "
-        "clients; for --keep=best. Its last round may then lack --train_top1.",
+        "End a method after this number of rounds without a better result on the "
+        "validation clients; for --keep=best. Its last round may then lack "
+        "--train_top1.",
         low=1,
     )
     rounds_per_checkpoint: int = launch.checkpoints(25)
@@ -240,12 +245,12 @@ class RunConfig(
 
     @property
     def method_words(self) -> tuple[str, ...]:
-        """The methods that are asked for, with their own settings behind the names."""
+        """The methods, with their own settings."""
         return ()
 
     @property
     def settings(self) -> tasks.Settings:
-        """The hyper-parameters of the data set for the task, once that is known."""
+        """The hyper-parameters of the data set for the task, if that is known."""
         return self.spec.settings[self.task]
 
     def learning_rate(self, method: str) -> float:
@@ -266,7 +271,7 @@ class RunConfig(
         return optimizers.schedule(self.chosen("schedule"), whose, rate, self.rounds)
 
     def dataset_keywords(self) -> dict[str, Any]:
-        """Returns what the data set is loaded with, see `tasks.DatasetSpec.open`.
+        """Returns the keywords to load the data set, see `tasks.DatasetSpec.open`.
 
         Raises:
             InvalidInputError: If the data set has no such partition, or no --data_dir.
@@ -285,7 +290,7 @@ class RunConfig(
         return keywords
 
     def chosen_partition(self) -> option_words.Chosen:
-        """Returns the word of --partition, as the data set has it.
+        """Returns the data set's word of --partition.
 
         Raises:
             InvalidInputError: If it has no such word.
@@ -305,11 +310,11 @@ _ConfigT = TypeVar("_ConfigT", bound=RunConfig)
 
 
 def with_defaults(config: _ConfigT) -> _ConfigT:
-    """Gives what was left open the values of the data set and of this machine.
+    """Sets unset flags by the data set and this machine.
 
     Raises:
-        InvalidInputError: If a flag does not go with the data set, with another flag or
-            with this machine.
+        InvalidInputError: If a flag does not suit the data set, another flag or this
+            machine.
     """
     spec = config.spec
     if config.task not in (None, *spec.settings):
@@ -332,12 +337,12 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
     if settings.follows_data:
         known = dict.fromkeys(_FOLLOW_DATA)
         if (config.model or settings.model).startswith("mobilenet"):
-            known["image_size"] = settings.image_size  # Of 32 pixels or more.
+            known["image_size"] = settings.image_size  # 32 pixels or more.
     if settings.follows_data and not (config.pretrained or config.warm_start_epochs):
         weights = models.imagenet_file(config.model or settings.model)
         if weights is not None and weights.is_file():
             config = dataclasses.replace(config, pretrained="imagenet")
-    # See data_defaults.py for what is left open here.
+    # data_defaults.py sets the flags that are unset here.
     late = ["logit_scale", "gradient_clip_norm", "initial_norm"]
     if settings.learning_rates:
         late.append("client_learning_rate")  # See RunConfig.learning_rate.
@@ -345,8 +350,8 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
     config = runtime_config.with_defaults(config)
     if config.requests == "union" and config.runtime == "cluster":
         raise InvalidInputError(
-            "--requests=union cannot be trained on a cluster: its clients would wait "
-            "for each other's requests, which parts of a cohort cannot. "
-            "--requests=sampled comes to the same weights."
+            "--requests=union cannot be trained on a cluster: its clients need each "
+            "other's requests, which parts of a cohort do not have. "
+            "--requests=sampled gives the same weights."
         )
     return config

@@ -21,9 +21,9 @@ from experiments.fedss.methods import METHODS, name_of, settings_of
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
 
-# reg_sp(W) of a round of FedAwS, before it pushes.
+# reg_sp(W) of a round of FedAwS, before its push.
 _SPREADOUT = "spreadout_loss"
-# Of metrics.csv, of every run.
+# Columns of metrics.csv, of every run.
 COLUMNS = (
     "loss",
     "accuracy",
@@ -46,11 +46,11 @@ COLUMNS = (
 def train_methods(config: RunConfig) -> str:
     """Runs methods side by side, from the data to the files in --results_dir.
 
-    Resumes from the folder's checkpoints, if there are any. If the folder is of a
-    finished run, nothing is run again.
+    Resumes from the folder's checkpoints, if there are any. A finished run is not
+    repeated.
 
     Returns:
-        The table of what came of each method, for the terminal.
+        The table of the methods' results, for the terminal.
 
     Raises:
         InvalidInputError: Before anything is written, if the flags or data are bad.
@@ -111,7 +111,7 @@ def _train_in(
     check_placement: Callable[[], None],
     kept: best_round.KeptRound,
 ) -> str:
-    """Does what `train_methods` does once the folder is open."""
+    """Does the work of `train_methods` after the folder is open."""
     client_fn = run_parts.client_fn(config, task, inputs["data"])
     runs = [run_parts.build_run(config, method, task, client_fn) for method in methods]
     checkpoints = folder.resume(runs)
@@ -209,7 +209,7 @@ def _train_in(
 
 
 def _tell_spreadout(config: RunConfig, rows: Sequence[training.Metrics]) -> str:
-    """Says if FedAwS' regularizer had nothing to do, which no accuracy shows."""
+    """Reports rounds in which FedAwS' regularizer was 0, which no accuracy shows."""
     losses = [row[_SPREADOUT] for row in rows if _SPREADOUT in row]
     idle = losses.count(0)
     if not losses or idle < len(losses) / 2:

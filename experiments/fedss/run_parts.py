@@ -1,4 +1,4 @@
-"""The parts of a federated run, as its flags want them."""
+"""The parts of a federated run, built from its flags."""
 
 import functools
 import os
@@ -22,11 +22,11 @@ _ConfigT = TypeVar("_ConfigT", bound=RunConfig)
 
 
 def load_dataset(config: RunConfig) -> FederatedDataset:
-    """Loads the data set that the flags ask for.
+    """Loads the data set of the flags.
 
     Raises:
-        InvalidInputError: If the data are not there, or damaged, or do not go with the
-            other flags.
+        InvalidInputError: If the data are missing or damaged, or do not suit the other
+            flags.
     """
     return config.spec.open(config.task, **config.dataset_keywords())
 
@@ -34,10 +34,10 @@ def load_dataset(config: RunConfig) -> FederatedDataset:
 def client_fn(
     config: RunConfig, task: tasks.FederatedTask, fingerprint: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Returns what makes a client's argument, as `FederatedTask.client` does.
+    """Returns a function that makes a client's argument, like `FederatedTask.client`.
 
-    In a cluster that is done where the client trains, from the same --data_dir, whose
-    data must have the fingerprint.
+    In a cluster it runs where the client trains, with the same --data_dir, whose data
+    must have the same fingerprint.
     """
     context = tff.framework.get_context_stack().current
     if not isinstance(context, runtime.ClusterContext):
@@ -59,15 +59,15 @@ def load_task(
     """Loads the data set and makes the task, see `make_task`.
 
     Raises:
-        InvalidInputError: If the data are not there, or damaged, or do not go with the
-            other flags.
+        InvalidInputError: If the data are missing or damaged, or do not suit the other
+            flags.
     """
     check_memory(config, methods)
     return make_task(config, methods, load_dataset(config))
 
 
 def check_memory(config: RunConfig, methods: Sequence[str]) -> None:
-    """Checks that there is memory for what the flags alone ask for."""
+    """Checks the memory that the flags alone need."""
     memory.check(
         memory_needs.images(1, config.image_size or 0),
         device_needs=memory_needs.classifiers(
@@ -84,11 +84,11 @@ def make_task(
     """Checks that the methods can be run on the data, and makes the task.
 
     Returns:
-        The flags with the defaults of the data, the task, and what was chosen by the
-        data, see `data_defaults.filled`.
+        The flags with the defaults of the data, the task, and lines on those choices,
+        see `data_defaults.filled`.
 
     Raises:
-        InvalidInputError: If the data do not go with the flags.
+        InvalidInputError: If the data do not suit the flags.
     """
     asked = [METHODS[method] for method in methods]
     config, chosen = data_defaults.filled(config, dataset, methods)
@@ -157,7 +157,7 @@ def build_run(
     task: tasks.FederatedTask,
     client_fn: Callable[..., Any] | None = None,
 ) -> training.FederatedRun | training.CentralizedRun:
-    """Builds the run of a method; without a `client_fn` it makes clients' arguments."""
+    """Builds a method's run; without `client_fn` the task makes clients' arguments."""
     if not METHODS[method].has_clients:
         return training.CentralizedRun(
             method,

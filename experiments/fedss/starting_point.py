@@ -1,4 +1,4 @@
-"""What phi is before the first round: as drawn, loaded or trained on public classes."""
+"""The initial phi: drawn, loaded or trained on public classes."""
 
 import functools
 import os
@@ -13,7 +13,7 @@ from tff_fedss import models, tasks, training
 from tff_fedss.errors import InvalidInputError
 
 IMAGENET = "imagenet"
-# The flags that decide what a warm start comes to.
+# The flags that decide a warm start.
 _DECIDING = (
     "dataset",
     "data_dir",
@@ -30,10 +30,10 @@ _DECIDING = (
 
 
 def path_of(config: RunConfig) -> str | os.PathLike:
-    """Returns the file of --pretrained, which is downloaded if it is `imagenet`.
+    """Returns the file of --pretrained, downloaded if it is `imagenet`.
 
     Raises:
-        InvalidInputError: If that cannot be had.
+        InvalidInputError: If the download fails.
     """
     if config.pretrained != IMAGENET:
         return config.pretrained
@@ -44,7 +44,7 @@ def path_of(config: RunConfig) -> str | os.PathLike:
 
 
 def fingerprint(config: RunConfig) -> dict[str, dict[str, str]]:
-    """Returns what tells one --pretrained from another; nothing if there is none."""
+    """Returns the fingerprint of --pretrained; empty if there is none."""
     if not config.pretrained:
         return {}
     digest = models.pretrained_digest(path_of(config))
@@ -57,7 +57,7 @@ def initial(
     """Builds phi, with the weights of --pretrained if there are any.
 
     Raises:
-        InvalidInputError: If they are not there, damaged, or of another model.
+        InvalidInputError: If they are missing, damaged, or of another model.
     """
     model = task.feature_extractor_fn()
     if not config.pretrained:
@@ -69,7 +69,7 @@ def initial(
     except models.PartialFitError as error:
         raise InvalidInputError(
             f"--pretrained: {error} Give another file, or --allow_partial_pretrained "
-            "to start from so little."
+            "to start from this part."
         ) from error
     except InvalidInputError as error:
         raise InvalidInputError(f"--pretrained: {error}") from error
@@ -78,12 +78,12 @@ def initial(
 def trained(
     config: RunConfig, task: tasks.FederatedTask, inputs: Mapping[str, Any]
 ) -> list[np.ndarray]:
-    """Returns what phi starts the rounds with: trained on public classes, if asked.
+    """Returns phi before the rounds, trained on public classes if the flags say so.
 
-    --warm_start_cache may have that for the fingerprints of what the run reads.
+    --warm_start_cache may have it, by the fingerprints of the run's inputs.
     """
-    # A new model: once others have been built in graphs, as TFF does, Keras may refuse
-    # to list the variables of an earlier one.
+    # A new model: after TFF has built others in graphs, Keras may refuse to list the
+    # variables of an earlier one.
     model, _ = initial(config, task)
     epochs, seed = config.warm_start_epochs, config.seed
     if epochs:

@@ -1,7 +1,7 @@
-"""The runs of `./run.sh train` by method and m, as FedSS's figures need them.
+"""The runs of `./run.sh train` by method and m, for FedSS's figures.
 
 A cell is one method with one setting, run with several seeds. `results` reads the runs;
-this module knows what is in those of `./run.sh train`.
+this module knows the contents of those of `./run.sh train`.
 """
 
 import dataclasses
@@ -19,20 +19,20 @@ from tff_fedss.errors import InvalidInputError
 
 
 def row_of(method: str, is_corrected: bool = True) -> str:
-    """The row of a method, with Eq. 3's correction of the logits or without."""
+    """Returns the row of a method, with Eq. 3's correction of the logits or without."""
     title = METHODS[method].title
     return title if is_corrected else f"{title}, no correction"
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What tells the cells of a table apart.
+    """The setting of a cell of a table.
 
     Attributes:
         method: By its name on the command line.
         num_negatives: m; None if the method draws none.
-        is_corrected: Whether logits are corrected for how classes are drawn. True also
-            where nothing is drawn.
+        is_corrected: Whether logits are corrected for the sampling. True also without
+            sampling.
     """
 
     method: str
@@ -41,7 +41,7 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """Returns the method as tables call it."""
+        """Returns the method's name in tables."""
         return row_of(self.method, self.is_corrected)
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Run(results_lib.Run):
 
     @functools.cached_property
     def setting(self) -> Setting:
-        """Which cell it is, by its flags."""
+        """Its cell, by its flags."""
         method = methods.name_of(self.flags["method"])
         if not METHODS[method].draws_negatives:
             return Setting(method)
@@ -66,7 +66,7 @@ class Run(results_lib.Run):
 
     @property
     def task(self) -> type[tasks.FederatedTask]:
-        """What was asked of the test images."""
+        """The task on the test images."""
         return tasks.KINDS[self.flags["task"]]
 
 
@@ -82,7 +82,7 @@ class Cell:
 
     @property
     def setting(self) -> Setting:
-        """Which cell it is."""
+        """Its setting."""
         return self.runs[0].setting
 
     @property
@@ -113,17 +113,17 @@ class Results:
 
     @property
     def dataset_title(self) -> str:
-        """The data set, as tables call it."""
+        """The data set's name in tables."""
         return tasks.DATASETS[self.dataset].title
 
     @property
     def task(self) -> type[tasks.FederatedTask]:
-        """What was asked of the test images."""
+        """The task on the test images."""
         return self.runs[0].task
 
     @functools.cached_property
     def num_classes(self) -> int | None:
-        """Returns n; None as long as no run says it."""
+        """Returns n; None if no run has it."""
         for run in self.runs:
             if run.is_done:
                 return run.result["num_classes"]
@@ -134,7 +134,7 @@ class Results:
 
     @functools.cached_property
     def mean_positives(self) -> float | None:
-        """The mean |P_k| over rounds and runs; None as long as it is not measured."""
+        """The mean |P_k| over rounds and runs; None if it is not measured."""
         means = [run.mean("positives_per_client") for run in self.runs]
         known = [mean for mean in means if mean is not None]
         return statistics.fmean(known) if known else None
@@ -197,7 +197,7 @@ def read(*results_dirs: str | pathlib.Path) -> Results:
 
 
 def _check_result(run: results_lib.Run) -> None:
-    """Checks that done.json and the row of the round that is kept say the same."""
+    """Checks that done.json and the row of the kept round agree."""
     where = run.source.at("done.json", 1)
     try:
         num_classes = run.result["num_classes"]

@@ -4,11 +4,11 @@
 
 writes into the results folder: metrics.csv (a row per round), curves.png and .pdf,
 table.csv, the weights METHOD.npz, flags.txt and run.json. To repeat the run elsewhere,
-give --flagfile=flags.txt and another --results_dir; to go on with one that was stopped
-or killed, give the same flags again.
+give --flagfile=flags.txt and another --results_dir; to resume one that was stopped or
+killed, give the same flags again.
 
-Expected, for Omniglot with --rounds=60: top-1 49.5 %, where chance is 0.15 %, after 2
-minutes on 2 cores.
+Expected, for Omniglot with --rounds=60: top-1 49.5 % (chance: 0.15 %), after 2 minutes
+on 2 cores.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ from experiments.fedss import methods, run_config, run_methods
 
 @dataclasses.dataclass(frozen=True)
 class Config(run_config.RunConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     method: str = config.flag(
-        "fedss", "What to train with.", group="The run", words=methods.METHODS
+        "fedss", "The method to train.", group="The run", words=methods.METHODS
     )
 
     @property

@@ -3,16 +3,16 @@
     ./run.sh tune --dataset=omniglot --data_dir=DIR --results_dir=results/tuned
     ./run.sh train --flagfile=results/tuned/tuned.flags --dataset=omniglot ...
 
-Some of the clients are kept apart. Each learning rate (with each m of
---num_negatives_grid, if that is given) has a short run on the other clients, several
-runs side by side, and is measured on the images of those apart. Nothing looks at the
-test. The other flags are those of `./run.sh train`, and every run is one of `train`: it
-resumes after a kill when the same command is given again.
+Some of the clients are held out for validation. Each learning rate (with each m of
+--num_negatives_grid, if given) has a short run on the other clients, several runs side
+by side, and is measured on the images of the validation clients. The test is not used.
+The other flags are those of `./run.sh train`, and every run is one of `train`: the same
+command resumes it after a kill.
 
 The results folder gets the page of a table, tuning.md with tuning.csv, tuning.png (the
-metric of each run by round) and rates.png (after the last round, by rate, beside what
-it was before training), and tuned.flags, with the flags of the highest metric, for
-`train --flagfile`. A run that diverges counts as one, and stops no other.
+metric of each run by round) and rates.png (after the last round, by rate, with the
+value before training), and tuned.flags, with the flags of the highest metric, for
+`train --flagfile`. A run that diverges is a result, and stops no other.
 """
 
 import dataclasses
@@ -38,9 +38,9 @@ from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import run_files
 
 _TOPIC = "The search"
-# The search itself gives these to each run.
+# Flags that the search sets for each run.
 _SEARCHED = frozenset({"client_learning_rate", "on_validation", "keep", "patience"})
-# A run of the search has a data set's own rounds, divided by this.
+# A run of the search has the data set's rounds, divided by this.
 _SHORTER = 4
 _PLOT = "rates.png"
 _DIVERGED = "has diverged in round"
@@ -64,15 +64,15 @@ class Config(run_config.RunConfig):
         None,
         "The values of m to try, each with each rate. Default: --num_negatives alone.",
     )
-    method: str = config.flag("fedss", "What to train with.", words=methods.METHODS)
+    method: str = config.flag("fedss", "The method to train.", words=methods.METHODS)
     rounds: int | None = config.flag(
         None,
-        "How many rounds each run has. Default: a quarter of those that `train` has.",
+        "The rounds of each run. Default: a quarter of those of `train`.",
         low=1,
     )
     validation_share: float = config.flag(
         0.1,
-        "The share of the clients that is kept apart, for measuring.",
+        "The share of validation clients.",
         low=1e-6,
         high=0.999999,
     )
@@ -85,7 +85,7 @@ class Config(run_config.RunConfig):
     )
     gpus: tuple[str, ...] = config.flag(
         (),
-        "Numbers of the GPUs to use: every run at work gets one.",
+        "Numbers of the GPUs to use: each running search run gets one.",
         decides=False,
     )
 
@@ -96,7 +96,7 @@ class Config(run_config.RunConfig):
 
 
 def main(config: Config) -> None:
-    """Runs what is missing, and writes what the search has found."""
+    """Runs the missing runs, and writes the results of the search."""
     folder = pathlib.Path(config.results_dir)
     table = _table(config)
     grid = [
@@ -139,7 +139,7 @@ def _table(config: Config) -> cells.Table:
     """Returns the runs of the grid as a table, by m and then by rate.
 
     Raises:
-        InvalidInputError: If the flags do not go with each other or with the data set.
+        InvalidInputError: If the flags do not suit each other or the data set.
     """
     runs = _runs(config)
     task = tasks.KINDS[run_config.with_defaults(next(iter(runs.values()))).task]
@@ -175,7 +175,7 @@ def _runs(config: Config) -> dict[str, train.Config]:
     """Returns the runs of the grid, by m and then by rate.
 
     Raises:
-        InvalidInputError: If the flags do not go with each other or with the data set.
+        InvalidInputError: If the flags do not suit each other or the data set.
     """
     rates = _numbers("client_learning_rates", config.client_learning_rates, float)
     sizes: list[int | None] = [config.num_negatives]
@@ -217,7 +217,7 @@ def _settings(run: train.Config) -> dict[str, object]:
 
 
 def _numbers(flag: str, texts: Sequence[str], kind: type) -> list:
-    """Reads a list of different numbers above 0, and puts them in order."""
+    """Reads a list of distinct numbers above 0, and sorts them."""
     try:
         numbers = sorted(map(kind, texts))
     except ValueError:
@@ -239,7 +239,7 @@ def _has_diverged(job: jobs.Job) -> bool:
 def _chosen(table: cells.Table, runs: page.Runs) -> dict[str, str]:
     """Returns the flags of the highest metric.
 
-    Of equal ones it is that of fewer negatives, then the lower rate.
+    Ties are broken by fewer negatives, then by the lower rate.
     """
     best = table.cells[_best(table, runs)]
     names = ["client_learning_rate", *(["num_negatives"] if table.is_pivot else [])]
@@ -272,7 +272,7 @@ def _start(table: cells.Table, runs: page.Runs) -> float:
 
 
 def _gains(table: cells.Table, runs: page.Runs, *_: object) -> list[str]:
-    """Says what training has gained, and at which rates it makes things worse."""
+    """Describes the gain of training, and the rates that make the metric worse."""
     metric, start = table.metrics[0], _start(table, runs)
     best = _best(table, runs)
     gains = {n: 100 * (x - start) for n, x in _shares(table, runs).items()}
@@ -319,11 +319,11 @@ def _plot(table: cells.Table, runs: page.Runs, path: pathlib.Path) -> None:
 
 
 def _note(table: cells.Table, runs: page.Runs, *_: object) -> list[str]:
-    """Says what is taken, and how exactly it is known.
+    """Describes the choice and its precision.
 
     The standard error is that of a proportion p of N images, sqrt(p (1 - p) / N). The
-    mean of values between 0 and 1, such as MAP@10, has at most that. It holds no error
-    of other seeds.
+    mean of values between 0 and 1, such as MAP@10, has at most that. It does not
+    include the variation between seeds.
     """
     (run,) = runs[_best(table, runs)]
     metric = table.metrics[0]

@@ -321,7 +321,7 @@ def test_nothing_left_of_a_client(prepare, miniature, tmp_path, flag, owner):
     for image_id in {**miniature.clients, "test": miniature.test}[owner]:
         (miniature.image_dir / f"{image_id}.jpg").unlink()
     code, _, err = prepare(flag)
-    assert code == 1 and f"Not one image is left of: {owner}." in err
+    assert code == 1 and f"No image is left of: {owner}." in err
     folder = tmp_path / "out" / "gld160k"
     assert not (folder / "train" / "101").exists() or owner == "test"
     assert not (folder / "test.tfRecord").exists() or owner == "101"

@@ -237,7 +237,7 @@ def test_unseen_classes_are_held_by_nobody(folder, dataset):
     assert images == kept
     ready = next(iter(some.unseen_examples().batch(100)))
     assert ready["image"].shape == (20, *some.image_shape)
-    assert "20 images of 2 classes that nobody has" in some.summary()
+    assert "20 images of 2 unseen classes" in some.summary()
     fingerprint = some.fingerprint()
     assert fingerprint["unseen rows"] != dataset.fingerprint()["unseen rows"]
 

@@ -142,7 +142,7 @@ def test_a_worker_outlives_errors_is_replaced_and_ends_with_its_context(caplog):
         kill(context)
         assert double(21) == 42
     (warning,) = caplog.messages
-    assert "killed by signal 9 (out of memory?). Doing this" in warning
+    assert "killed by signal 9 (out of memory?). Repeating" in warning
     worker = context._worker._process
     context.close()
     assert worker.poll() == -signal.SIGKILL
@@ -160,5 +160,5 @@ def test_a_worker_that_dies_again_and_again_is_an_error(monkeypatch, caplog):
     installed = tff.framework.get_context_stack().install(context)
     with installed, pytest.raises(runtime.WorkerError, match="killed by signal 9"):
         double(21)
-    assert caplog.text.count("Doing this computation again") == 2
+    assert caplog.text.count("Repeating this computation") == 2
     context.close()

@@ -205,8 +205,8 @@ def saved_rows(tmp_path, text):
     "change, message",
     [
         (None, "the rounds 0 to 2 of fedss, each once, .* found 0"),
-        (lambda text: text.replace("fedss,1", "fedss,7"), "found 2 of them"),
-        (lambda text: text + "fedss,2" + "," * 3 + "\n", "found 4 of them"),
+        (lambda text: text.replace("fedss,1", "fedss,7"), "found 2 rows"),
+        (lambda text: text + "fedss,2" + "," * 3 + "\n", "found 4 rows"),
         (lambda text: text.replace("0.5", "half"), "metrics.csv:2: loss is 'half'"),
         (
             lambda text: text.replace("fedss,1,", "fedss,1,,"),
@@ -216,7 +216,7 @@ def saved_rows(tmp_path, text):
             lambda text: text.replace("fedss,1", "fedss,\0"),
             "metrics.csv:3: (round is|line contains NUL)",
         ),
-        (lambda text: "", "found 0 of them"),
+        (lambda text: "", "found 0 rows"),
     ],
 )
 def test_lost_or_damaged_rows_of_saved_rounds_are_refused(tmp_path, change, message):

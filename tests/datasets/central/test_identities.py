@@ -157,7 +157,7 @@ def test_other_images_of_the_same_identities(tmp_path):
     data = load(folder, test="images", test_share=0.4)
     assert data.num_classes == 3 and not data.test_is_unseen
     assert data.test_labels.tolist() == [0, 0, 1, 1, 2, 2]
-    with pytest.raises(InvalidInputError, match="take a larger test_share"):
+    with pytest.raises(InvalidInputError, match="use a larger test_share"):
         load(folder, test="images", test_share=0.1)
 
 

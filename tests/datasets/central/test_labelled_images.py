@@ -354,7 +354,7 @@ def test_what_memory_cannot_hold_is_refused_before_it_is_decoded(tmp_path, monke
     ("options", "message"),
     [
         ({"test": "given"}, "test=given, but the data have no folder test"),
-        ({"test": "classes"}, "test=classes does not serve here"),
+        ({"test": "classes"}, "test=classes is not possible here"),
         ({"test": "clients"}, "test=clients needs clients"),
         ({"test_share": 2.0}, "test_share=2.0 must be above 0"),
     ],

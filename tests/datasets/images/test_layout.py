@@ -112,7 +112,7 @@ def test_a_table_says_all():
         "x/ü\n.png": ("dog", "bob", layout.TEST),
         "y.png": ("cat", "bob", layout.VALIDATION),
     }
-    assert what.note == "left out: 1 images that images.csv does not name"
+    assert what.note == "left out: 1 images that images.csv does not list"
 
 
 def test_a_table_needs_neither_clients_nor_splits():
@@ -240,17 +240,17 @@ def encrypted_zip(root):
 
 CASES = {
     "missing": (lambda root: root / "nowhere", "nowhere does not exist"),
-    "missing table": (lambda root: root / "x.csv", "x.csv is no file"),
+    "missing table": (lambda root: root / "x.csv", "x.csv is not a file"),
     "a text": (
         lambda root: own_images.write(root, {"a.txt": b"x"}) / "a.txt",
         "is a file; expected a folder or an archive",
     ),
     "empty folder": (only({}), "found no image, no file; expected"),
     "no images": (only({"a/x.txt": b""}), "no image, 'a/x.txt'; expected CLASS/image"),
-    "no class folders": (only({"1.png": PNG}), "1.png lies in no folder; expected"),
+    "no class folders": (only({"1.png": PNG}), "1.png is not in a folder; expected"),
     "half of them in folders": (
         folder(more={"x.png": PNG}),
-        "x.png lies in no folder; expected",
+        "x.png is not in a folder; expected",
     ),
     "one class": (only({"a/1.png": PNG}), "all images are of one class"),
     "a cut image": (folder(more={"b/3.png": PNG[:80]}), "b/3.png is cut off"),
@@ -265,7 +265,7 @@ CASES = {
     ),
     "training images without a class": (
         only(own_images.images("train/1.png", "train/a/2.png", "test/a/1.png")),
-        "train/ is not the folder of a class",
+        "train/ is not a class's folder",
     ),
     "no zip": (archive("zip", lambda c: b"x" * 100), "unreadable or damaged"),
     "an encrypted zip": (encrypted_zip, "is encrypted, password required"),
@@ -286,7 +286,7 @@ CASES = {
     "table: no class": (table("path,label\na/1.png, \n"), ":2: .*expected a label"),
     "table: split": (
         table("path,label,split\na/1.png,x,trian\n"),
-        ":2: .*'trian'.*expected a label and a client, and as split train",
+        ":2: .*'trian'.*expected a label, a client, and the split train",
     ),
     "table: one class": (
         table("path,label\na/1.png,x\n"),
