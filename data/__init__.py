@@ -1,1 +1,1 @@
-"""Programs that bring the raw data sets into the form that tff_fedss reads."""
+"""Programs that prepare the raw data sets for tff_fedss."""

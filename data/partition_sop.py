@@ -1,4 +1,4 @@
-"""Writes which client has which training image of Stanford Online Products.
+"""Writes the partition of Stanford Online Products: which client has which image.
 
     ./run.sh partition_sop --data_dir=DIR
 
@@ -8,14 +8,14 @@ image. It writes data/partitions/sop_596_clients.csv, with a line per image:
     user_id,image_id,class
 
 where image_id is that of Ebay_train.txt and class is its class_id less 1. `./run.sh
-train --dataset=sop` makes the same partition itself; a file of this form goes in with
-`--dataset=sop:clients_csv=FILE`.
+train --dataset=sop` makes the same partition itself; `--dataset=sop:clients_csv=FILE`
+reads a file of this form.
 
 Expected: 59,551 images of 11,318 classes on 596 clients; 595 of them have 100 images,
 the last has 51, and they have 19.99 classes on average (FedSS, Section 4.3: 596
-clients, 100 images, 20 classes). Which images meet on a client was not published: it
-follows from --seed. The same seed gives the same bytes at every run. A second or two,
-1.3 MB.
+clients, 100 images, 20 classes). The paper's partition was not published: --seed
+decides ours. The same seed gives the same bytes at every run. It takes a second or two
+and 1.3 MB.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ _OUTPUT = pathlib.Path(__file__).parent / "partitions" / "sop_596_clients.csv"
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-    """What a user asks for."""
+    """The flags of the program."""
 
     data_dir: str | None = config.flag(
         None,
@@ -41,7 +41,7 @@ class Config(config.Config):
         "Stanford_Online_Products, or either of them itself.",
     )
     output: str = config.flag(str(_OUTPUT), "The CSV file to write.")
-    seed: int = config.flag(0, "Which partition; 0 <= seed < 2^63.")
+    seed: int = config.flag(0, "Seed of the partition; 0 <= seed < 2^63.")
     images_per_client: int = config.flag(
         stanford_online_products.IMAGES_PER_CLIENT,
         "How many images a client has; the last one may have fewer.",
@@ -49,7 +49,7 @@ class Config(config.Config):
 
 
 def main(config: Config) -> None:
-    """Writes the partition that the flags ask for and prints what is in it."""
+    """Writes the partition and prints a summary."""
     train = stanford_online_products.read_train_listing(config.data_dir)
     partition = stanford_online_products.make_partition(
         train, config.images_per_client, config.seed

@@ -1,4 +1,4 @@
-"""Brings ImageNet-21k into the form that is trained on: TFRecord shards.
+"""Prepares ImageNet-21k for training, as TFRecord shards.
 
     ./run.sh prepare_imagenet21k --archive=fall11_whole.tar --output_dir=DIR
 
@@ -9,27 +9,27 @@ Appendix A.4) and writes
     DIR/imagenet21k/1.0.0/index.npz              the length of each record
     DIR/imagenet21k/1.0.0/class_sizes.csv        wnid,train,test: images of each class
     DIR/imagenet21k/1.0.0/undecodable.csv        tar,member,reason: images left out
-    DIR/imagenet21k/1.0.0/*.json, *.txt          what TFDS wants to know
+    DIR/imagenet21k/1.0.0/*.json, *.txt          TFDS's metadata
 
-which `--data_dir=DIR` of `./run.sh train` reads, and `tfds.load("imagenet21k",
-data_dir=DIR)` too. `--archive` is a folder of `<wnid>.tar`, one tar of them
-(fall 2011) or that gzipped (winter 2021).
+which `--data_dir=DIR` of `./run.sh train` reads, and also `tfds.load("imagenet21k",
+data_dir=DIR)`. `--archive` is a folder of `<wnid>.tar`, one tar of them (fall 2011) or
+that gzipped (winter 2021).
 
-Expected, by what is reported of the two releases: fall 2011 has 21,841 classes and
-14,197,122 images, 1.31 TB; winter 2021 19,167 classes and 13,151,276 images, 1.1 TB.
-DIR takes as much disk as the images, 1.1 to 1.3 TB, and nothing beyond that but a few
-class tars. Every image is decoded once to check it; a few are known to be damaged.
+Expected, by reports on the two releases: fall 2011 has 21,841 classes and 14,197,122
+images, 1.31 TB; winter 2021 19,167 classes and 13,151,276 images, 1.1 TB. DIR takes as
+much disk as the images, 1.1 to 1.3 TB, and a few class tars. Every image is decoded
+once to check it; a few are known to be damaged.
 
 Time: 1 ms of one core for an image (500x375 pixels, 83 kB), so 2 hours on 2 cores, or
-as long as the disk needs to read and to write a terabyte. A gzipped tar has to be
-decompressed, on one core, at 250 MB/s, and twice: to know the classes, on which the
-labels depend, and to read them; 1.3 hours each. `--wnids=FILE`, a list of the classes,
-saves the first pass; `tar -xzf` beforehand saves both, for 1.1 TB more of disk.
+the time to read and write a terabyte of disk. A gzipped tar is decompressed on one
+core, at 250 MB/s, twice: to list the classes, on which the labels depend, and to read
+them; 1.3 hours each. `--wnids=FILE`, a list of the classes, saves the first pass; `tar
+-xzf` beforehand saves both, for another 1.1 TB of disk.
 
 The program may be killed at any time. The same command resumes where it stopped (a
-gzipped tar has to be decompressed up to there), and ends with the same bytes. It exits
-with 0 if everything is written; with 1 if there are images that cannot be decoded,
-unless `--allow_undecodable`, or if the disk is full; and with 2 on any other bad input.
+gzipped tar is decompressed up to there), and ends with the same bytes. It exits with 0
+if everything is written; with 1 if there are images that cannot be decoded, unless
+`--allow_undecodable`, or if the disk is full; and with 2 for any other bad input.
 """
 
 import dataclasses
@@ -41,17 +41,17 @@ from tff_fedss.errors import InvalidInputError
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-    """What a user asks for."""
+    """The flags of the program."""
 
     archive: str | None = config.flag(
         None, "fall11_whole.tar, winter21_whole.tar.gz, or a folder of <wnid>.tar."
     )
     output_dir: str | None = config.flag(
-        None, "Where to write: the folder for imagenet21k/1.0.0."
+        None, "The output folder, for imagenet21k/1.0.0."
     )
-    seed: int = config.flag(0, "Which random 80-20 split.", low=0)
+    seed: int = config.flag(0, "Seed of the random 80-20 split.", low=0)
     workers: int | None = config.flag(
-        None, "How many classes to work on at a time; default: one per core.", low=1
+        None, "How many classes to process at a time; default: one per core.", low=1
     )
     wnids: str | None = config.flag(
         None,
@@ -64,7 +64,7 @@ class Config(config.Config):
 
 
 def main(config: Config) -> None:
-    """Prepares the data set that the flags describe, and says what there is."""
+    """Prepares the data set and prints a summary."""
     for name in ("archive", "output_dir"):
         if not getattr(config, name):
             raise InvalidInputError(f"--{name} must be given; see --help.")

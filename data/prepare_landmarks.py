@@ -1,4 +1,4 @@
-r"""Brings Landmarks-User-160k (or its 23k mini) into the form that is trained on.
+r"""Prepares Landmarks-User-160k (or the smaller 23k) for training.
 
     ./run.sh prepare_landmarks --split_dir=landmarks-user-160k.zip --image_dir=IMAGES \
         --output_dir=CACHE
@@ -7,22 +7,23 @@ reads the split and the images of Google Landmarks v2, and writes
 
     CACHE/gld160k/train/<user_id>   a TFRecord file per client
     CACHE/gld160k/test.tfRecord     the test images
-    CACHE/gld160k/*.csv             the split, as it was given
+    CACHE/gld160k/*.csv             the split, unchanged
     CACHE/gld160k/rejected.csv      images that are missing or damaged, if there are any
 
-which is the cache of `tff.simulation.datasets.gldv2` and what `--data_dir=CACHE` of
-`./run.sh train` reads. IMAGES may be a folder of `<id>.jpg`, or the tree that the
-original archives unpack to, `a/b/c/abc<...>.jpg`; `--shard_dir` reads these archives,
-`images_000.tar` to `images_499.tar`, as they were downloaded.
+which is the cache of `tff.simulation.datasets.gldv2`, read by `--data_dir=CACHE` of
+`./run.sh train`. IMAGES may be a folder of `<id>.jpg`, or the unpacked tree of the
+original archives, `a/b/c/abc<...>.jpg`; `--shard_dir` reads the downloaded archives
+themselves, `images_000.tar` to `images_499.tar`.
 
 Expected: 1,262 clients with 164,172 images of 2,028 classes, and 19,526 test images.
-The output is as large as these images: about 22 GB, at the 0.12 MB that an image of
-GLDv2 has on average (500 GB in 4.1 million). Every image is decoded once to see that it
-is whole, some 800 of 0.17 MB a second on one core: minutes, if the disk keeps up.
+The output is as large as these images: about 22 GB, at GLDv2's average of 0.12 MB an
+image (500 GB in 4.1 million). Every image is decoded once to check it, about 800 of
+0.17 MB a second on one core: minutes, if the disk is fast enough.
 
 The program may be killed at any time. The same command resumes where it stopped, and
 ends with the same bytes. It exits with 0 if nothing is missing, with 1 if images are
-(unless `--allow_missing`) or the disk is full, and with 2 on any other bad input.
+missing (unless `--allow_missing`) or the disk is full, and with 2 for any other bad
+input.
 """
 
 import dataclasses
@@ -33,9 +34,9 @@ from tff_fedss.datasets.landmarks import preparation, splits
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-    """What a user asks for."""
+    """The flags of the program."""
 
-    split: str = config.flag("160k", "Which published split.", choices=splits.SPLITS)
+    split: str = config.flag("160k", "The published split.", choices=splits.SPLITS)
     split_dir: str | None = config.flag(
         None,
         "The folder or the zip with the two CSV files of the split: "
@@ -49,7 +50,7 @@ class Config(config.Config):
         None, "Instead of --image_dir: the folder of images_NNN.tar."
     )
     output_dir: str | None = config.flag(
-        None, "Where to write: the folder for gld160k or gld23k."
+        None, "The output folder, for gld160k or gld23k."
     )
     threads: int | None = config.flag(
         None, "How many images to read at a time; default: two per core.", low=1
@@ -58,12 +59,12 @@ class Config(config.Config):
         False, "Leave out images that are missing or damaged."
     )
     allow_other_split: bool = config.flag(
-        False, "Take CSV files that are not the published ones."
+        False, "Accept CSV files that are not the published ones."
     )
 
 
 def main(config: Config) -> None:
-    """Prepares the data set that the flags describe."""
+    """Prepares the data set."""
     preparation.prepare(preparation.Options(**dataclasses.asdict(config)))
 
 

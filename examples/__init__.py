@@ -1,1 +1,1 @@
-"""Pages of obvious code; the tests compare the fast code with them."""
+"""Pages of simple code, with which the tests compare the fast code."""

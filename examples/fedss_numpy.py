@@ -1,12 +1,12 @@
-"""Algorithm 1 of the FedSS paper, slow and obvious, in NumPy and float64.
+"""Algorithm 1 of the FedSS paper, slow and simple, in NumPy and float64.
 
     ./run.sh python -m examples.fedss_numpy
 
-The twin of tff_fedss/algorithms/fedss.py, with which the tests compare it. The feature
-extractor is one dense layer, f(x) = x A + b, so that all gradients fit on this page.
-The random draws (negatives and the order of the examples) are handed in; everything
-else is done from the paper. The command trains on points around 50 centres: after 30
-rounds the class of 84 % of new points is found among the 50; chance is 2 %.
+The tests compare tff_fedss/algorithms/fedss.py with it. The feature extractor is one
+dense layer, f(x) = x A + b, so that all gradients fit on this page. The random draws
+(negatives and the order of the examples) are arguments; everything else follows the
+paper. The command trains on points around 50 centres: after 30 rounds 84 % of new
+points are classified correctly; chance is 2 %.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 
 def normalize(rows):
-    """Brings rows to length 1."""
+    """Scales rows to length 1."""
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
@@ -47,7 +47,7 @@ def loss_and_gradients(
     log_weight = np.zeros(num_classes)
     if correct is True and len(negatives):
         log_weight[negatives] = np.log((num_classes - len(positives)) / len(negatives))
-    elif correct:  # The logarithm itself, of another way to draw.
+    elif correct:  # The logarithm itself, for another way to draw.
         log_weight[negatives] = correct
     in_set = sorted({*positives, *negatives})
     if method == "full_softmax":
@@ -105,7 +105,7 @@ def spreadout_gradient(w, margin):
         for other in range(len(u)):
             distance = np.linalg.norm(u[c] - u[other])
             if other != c and distance < margin:
-                # Twice, because the pair stands in the sum in both orders.
+                # Twice, because the sum has the pair in both orders.
                 slope = 2 * -2 * (margin - distance)
                 d_u[c] += slope * (u[c] - u[other]) / distance
     return normalize_gradient(w, d_u)
@@ -131,7 +131,7 @@ def one_round(
     """Lines 4-13, with server momentum; returns theta, velocity, (loss, accuracy)."""
     total = sum(len(c["labels"]) for c in clients)
     mean = [np.zeros_like(p) for p in theta]
-    contributors = np.zeros(len(theta[-1]))  # Of each row of W.
+    contributors = np.zeros(len(theta[-1]))  # Contributors of each row of W.
     metrics = np.zeros(2)
     for client in clients:
         delta, client_metrics = client_update(
@@ -141,7 +141,7 @@ def one_round(
         for m, d in zip(mean, delta):
             m += len(client["labels"]) / total * d  # line 12
         contributors += delta[-1].any(1)
-    mean[-1][contributors < threshold] = 0  # Secure aggregation opens no rare row.
+    mean[-1][contributors < threshold] = 0  # Rare rows are not opened.
     # Line 13. Line 11 defines the delta as new minus old, so it is added: the paper's
     # minus is a slip.
     velocity = [momentum * v + m for v, m in zip(velocity, mean)]
@@ -153,7 +153,7 @@ def one_round(
 
 
 def main():
-    """Trains on points around centres, and prints how it goes."""
+    """Trains on points around centres, and prints the progress."""
     rng = np.random.default_rng(0)
     n, d, m = 50, 8, 10
     centres = rng.normal(size=[n, 16])
@@ -172,7 +172,7 @@ def main():
             found = (normalize(x @ a + b) @ normalize(w).T).argmax(1)
             print(f"round {round_num:2d}  top-1 {100 * np.mean(found == labels):.1f} %")
         cohort = [clients[k] for k in rng.choice(20, 8, replace=False)]
-        for client in cohort:  # Algorithm 1, line 7: m of the classes it has not.
+        for client in cohort:  # Algorithm 1, line 7: m of the other classes.
             others = sorted(set(range(n)) - set(client["labels"]))
             client["negatives"] = rng.choice(others, m, replace=False)
         theta, velocity, _ = one_round(

@@ -2,10 +2,10 @@
 
     python -m examples.next_word DATA_DIR
 
-reads Penn Treebank (ptb.{train,valid,test}.txt, or ptb.zip). A client is a stretch of
-the text, an example the four words before a word, phi an embedding and a dense layer.
+reads Penn Treebank (ptb.{train,valid,test}.txt, or ptb.zip). A client is a part of the
+text, an example the four words before a word, phi an embedding and a dense layer.
 Negatives are drawn by the words' popularity, with the correction that keeps the sampled
-softmax unbiased. Without DATA_DIR the text is made up.
+softmax unbiased. Without DATA_DIR the text is synthetic.
 """
 
 import sys
@@ -22,7 +22,7 @@ NUM_WORDS, CONTEXT, EXAMPLES_PER_CLIENT = 10_000, 4, 200
 
 
 def made_up_text(length: int, seed: int = 0) -> np.ndarray:
-    """Words by Zipf's law, each of which mostly has one successor: int32[length]."""
+    """Draws words by Zipf's law, most with one main successor: int32[length]."""
     rng = np.random.default_rng(seed)
     popularity = 1 / np.arange(1, NUM_WORDS + 1)
     words = rng.choice(NUM_WORDS, length, p=popularity / popularity.sum())
@@ -40,7 +40,7 @@ def examples(text: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def federated(train: np.ndarray, test: np.ndarray) -> FederatedDataset:
-    """Gives each client a stretch of the text."""
+    """Gives each client a part of the text."""
     starts = range(0, len(train) - EXAMPLES_PER_CLIENT - CONTEXT, EXAMPLES_PER_CLIENT)
     clients = {
         f"stretch {k}": examples(train[start:][: EXAMPLES_PER_CLIENT + CONTEXT])

@@ -2,8 +2,8 @@
 
     python -m examples.tff_program /tmp/program
 
-trains on drawn glyphs in this process, writes a checkpoint after each round, metrics as
-a CSV file and TensorBoard's, and the model at the end. Given again it resumes.
+trains on glyphs in this process, writes a checkpoint after each round, metrics as a CSV
+file and for TensorBoard, and the model at the end. The same command resumes it.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tff_fedss.datasets import synthetic
 
 
 async def train(folder: pathlib.Path, rounds: int, cohort_size: int = 4) -> None:
-    """Trains up to a round, from where the folder's last checkpoint is."""
+    """Trains up to a round, from the folder's last checkpoint."""
     dataset = synthetic.glyphs(40, image_size=14)
     phi_fn = functools.partial(models.small_cnn, dataset.image_shape, 16)
     task = tasks.Classification(dataset, phi_fn)

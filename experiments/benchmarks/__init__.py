@@ -1,1 +1,1 @@
-"""Programs that measure speed and memory, two things side by side in one run."""
+"""Programs that measure speed and memory, side by side in one run."""

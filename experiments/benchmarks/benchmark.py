@@ -3,9 +3,9 @@
     ./run.sh benchmark --setup_peers
     ./run.sh benchmark
 
-The first command makes the peers' virtual environments (.venv-peers: 3 GB to fetch,
-5 GB on disk, some minutes; without them their rows say so). The second runs rounds of
-FedAvg and FedSS (experiments/benchmarks/workload.py: data, models and
+The first command makes the peers' virtual environments (.venv-peers: 3 GB to download,
+5 GB on disk, some minutes; without them the peers' rows report this). The second runs
+rounds of FedAvg and FedSS (experiments/benchmarks/workload.py: data, models and
 hyperparameters) in every contender:
 
     plain_tensorflow   a tf.function step per batch, called from Python: the limit
@@ -17,21 +17,21 @@ hyperparameters) in every contender:
     pfl_research       pfl-research with PyTorch
     flower             Flower's simulation engine with PyTorch
 
-Each is a process of its own and may use all cores as it likes best; the settings are in
-the table. `--contenders=NAME:option=value` gives a contender an option of its module in
-experiments/benchmarks/contenders; `ours_in_process:checkout=DIR` is that of another
-version of this project. They take turns, a round each, so that other
-load meets all alike. After the first round and after the last, each must hold the same
-weights as plain_tensorflow and give the same loss on the same data; a contender that
-does not is reported as WRONG. Rounding grows from step to step, in MobileNetV3 quickly:
-plain_tensorflow:nudged=1 is the plain loop from a start one float32 step away, and ten
-times the most that it differed by is allowed to everybody. One that fails is reported
-with its reason; its output is in OUTPUT_DIR/logs.
+Each is a separate process and may use all cores; the settings are in the table.
+`--contenders=NAME:option=value` sets an option of a contender's module in
+experiments/benchmarks/contenders; `ours_in_process:checkout=DIR` is another version of
+this project. They take turns, a round each, so that other load affects all equally.
+After the first and the last round, each must have the same weights as plain_tensorflow
+and the same loss on the same data; if not, it is reported as WRONG. Rounding errors
+grow from step to step, in MobileNetV3 quickly: plain_tensorflow:nudged=1 is the plain
+loop from weights one float32 step away, and ten times its largest difference is the
+tolerance of all. A failed contender is reported with the reason; its output is in
+OUTPUT_DIR/logs.
 
 Writes benchmark.csv, benchmark_rounds.csv (every round's time), benchmark.md and
-benchmark.png again after each workload. All of it takes an hour on 2 cores, and all
-contenders together 26 GiB with 64 clients of MobileNetV3-Small: --workloads,
---num_clients and --contenders measure less.
+benchmark.png after each workload. All of it takes an hour on 2 cores, and all
+contenders together 26 GiB with 64 clients of MobileNetV3-Small; --workloads,
+--num_clients and --contenders select a part.
 """
 
 import dataclasses
@@ -55,29 +55,29 @@ _WORKLOADS = (
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-    """What a user asks for."""
+    """The flags of the program."""
 
     setup_peers: bool = config.flag(
         False, "Make the peers' virtual environments, and nothing else."
     )
     output_dir: str = config.flag(
-        "results/benchmarks", "Where the tables and the plot go."
+        "results/benchmarks", "The folder for the tables and the plot."
     )
     timeout: float = config.flag(
         900.0, "Seconds that a contender may take for a round.", low=1.0
     )
     contenders: tuple[str, ...] = config.flag(
         tuple(contest.CONTENDERS),
-        "Who takes part, each as name or name:option=value. plain_tensorflow always "
+        "The contenders, each as name or name:option=value. plain_tensorflow always "
         "does.",
         group="What is measured",
     )
     workloads: tuple[str, ...] = config.flag(
-        _WORKLOADS, "What they compute.", choices=_WORKLOADS
+        _WORKLOADS, "The workloads.", choices=_WORKLOADS
     )
     num_clients: tuple[str, ...] = config.flag(("8", "64"), "K, clients in a round.")
     repeats: int = config.flag(
-        3, "Rounds that count, after the first, at least.", low=1
+        3, "Least number of rounds that count, after the first.", low=1
     )
     seconds: float = config.flag(
         60.0,
@@ -86,17 +86,17 @@ class Config(config.Config):
         low=0.0,
     )
     quick: bool = config.flag(
-        False, "A look at the CNN with 8 clients and 2 rounds that count."
+        False, "Only the CNN with 8 clients and 2 rounds that count."
     )
     weights_tolerance: float = config.flag(
         1e-3,
-        "How far a contender's weights may be from plain_tensorflow's after a round, "
-        "as a part of the way that plain_tensorflow's went.",
+        "The largest difference of a contender's weights from plain_tensorflow's "
+        "after a round, relative to plain_tensorflow's update.",
         group="The check",
         low=0.0,
     )
     loss_tolerance: float = config.flag(
-        1e-5, "How far its loss may be, as a part.", low=0
+        1e-5, "The largest relative difference of its loss.", low=0
     )
 
 

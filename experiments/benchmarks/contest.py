@@ -2,7 +2,7 @@
 
 Each contender is a process (see `experiments.benchmarks.protocol`). For a workload all
 are started, do a round and are checked, one after the other. Then they take turns, a
-round each, so that other load meets all alike, and are checked again.
+round each, so that other load affects all equally, and are checked again.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ PEERS = ROOT / ".venv-peers"
 _PACKAGE = "experiments.benchmarks.contenders"
 _QUIT_SECONDS = 20.0
 MOST_REPEATS = 12  # Of a contender in one contest, unless more are asked for.
-_ROUNDINGS = 10  # Times what a nudged start differs by is allowed to everybody.
+_ROUNDINGS = 10  # The tolerance of all, in differences of a nudged start.
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """How to start a contender.
+    """The start of a contender.
 
     Attributes:
-        module: A program, as `python -m` takes it.
+        module: A program for `python -m`.
         environment: Its virtual environment under `PEERS`, or None for ours.
         options: Its fixed options.
-        algorithms: What it can do.
+        algorithms: The algorithms that it supports.
     """
 
     module: str
@@ -59,7 +59,7 @@ class Entry:
 
 _BOTH = ("fedavg", "fedss")
 REFERENCE = "plain_tensorflow"
-# The reference again, to see what rounding does.
+# The reference again, to measure the effect of rounding.
 NUDGED = f"{REFERENCE}:nudged=1"
 CONTENDERS = {
     REFERENCE: Entry(f"{_PACKAGE}.plain_tensorflow", algorithms=_BOTH),
@@ -77,16 +77,16 @@ CONTENDERS = {
 
 @dataclasses.dataclass
 class Result:
-    """What is known of one contender on one workload.
+    """The result of one contender on one workload.
 
     Attributes:
-        contender: Its name, with options as the user gave them.
-        workload: What it computed.
+        contender: Its name, with the user's options.
+        workload: The workload.
         status: "ok", "WRONG", "failed" or "none" (it does not implement the workload).
         note: Its configuration, or the reason of another status.
-        build_seconds: Making the learning process.
-        first_seconds: The first round.
-        seconds: The rounds that count, in order.
+        build_seconds: Time to build the learning process.
+        first_seconds: Time of the first round.
+        seconds: Times of the rounds that count, in order.
         weights_difference: |w - w'| / |w - w_0| of all weights together, after the
             first round or after the last, whichever is larger: w' the contender's, w
             the reference's, w_0 the initial ones.
@@ -115,7 +115,7 @@ class Result:
 
 
 class ContenderError(RuntimeError):
-    """A contender said that it failed, died, or did not answer in time."""
+    """A contender reported a failure, died, or did not answer in time."""
 
 
 class Process:
@@ -133,11 +133,11 @@ class Process:
 
         Args:
             entry: The contender.
-            workload: What it computes.
-            options: Its own, and `checkout`: a folder with another version of this
-                project, to take the contender from.
-            log: Where its output goes.
-            timeout: Seconds that it may take for a reply.
+            workload: The workload.
+            options: Its options, and `checkout`: a folder with another version of this
+                project that has the contender.
+            log: The file of its output.
+            timeout: Seconds that a reply may take.
         """
         self._log, self._timeout = log, timeout
         options = {**entry.options, **options}
@@ -166,7 +166,7 @@ class Process:
                 pass_fds=[write],
                 text=True,
                 env={**os.environ, "PYTHONPATH": checkout},
-                # All that it starts can be ended with it.
+                # A group, so that its children can be ended with it.
                 start_new_session=True,
             )
         os.close(write)
@@ -181,13 +181,13 @@ class Process:
         """Sends a command and returns the reply.
 
         Raises:
-            ContenderError: If it fails, with its last words.
+            ContenderError: If it fails, with the last line of its output.
         """
         try:
             self._process.stdin.write(command + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # The reply says more.
+            pass  # The reply has more information.
         return self._reply()
 
     def _reply(self) -> dict:
@@ -200,7 +200,7 @@ class Process:
                     raise ContenderError(f"died: {self._last_words()}")
                 self._rest += content
             elif self._process.poll() is not None:
-                # Its children may hold the pipe open for longer than it lives.
+                # Its children may keep the pipe open after its end.
                 raise ContenderError(f"died: {self._last_words()}")
             elif time.monotonic() > deadline:
                 raise ContenderError(f"no answer in {self._timeout:.0f} s")
@@ -216,12 +216,12 @@ class Process:
     def peak_mib(self) -> float:
         """The sum of the peaks of the living processes of its tree, in MiB.
 
-        Memory that they share counts for each of them.
+        Shared memory counts for each process.
         """
         return sum(map(peak_bytes, _tree(self._process.pid))) / 2**20
 
     def quit(self) -> None:
-        """Asks it to end, and ends what is left of it."""
+        """Asks it to end, and ends its remaining processes."""
         pids = _tree(self._process.pid)
         with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
             self._process.stdin.write("quit\n")
@@ -230,7 +230,7 @@ class Process:
         self._end(pids)
 
     def kill(self) -> None:
-        """Ends it and all that it has started."""
+        """Ends it and its children."""
         self._end(_tree(self._process.pid))
 
     def _end(self, pids: Sequence[int]) -> None:
@@ -260,20 +260,19 @@ def run(
     """Measures contenders on one workload.
 
     Args:
-        workload: What they compute.
-        names: Who takes part: "name" or "name:option=value:option=value". The first
-            is the reference that the others are checked against.
-        repeats: Rounds that count, of each, at least.
-        seconds: Short rounds are repeated for so long, all contenders' together, but
-            no more than `MOST_REPEATS` times.
-        weights_tolerance: The largest `Result.weights_difference` that is not wrong.
-        loss_tolerance: The largest `Result.loss_difference` that is not wrong.
-        timeout: Seconds that one answer may take.
-        log_dir: Where the contenders' own output goes.
-        nudged: Which of the names, the second, computes what the reference does from a
-            start that is as near as float32 can be. Ten times its differences are not
-            wrong either.
-        say: Takes a line of progress.
+        workload: The workload.
+        names: The contenders: "name" or "name:option=value:option=value". The first is
+            the reference for the checks.
+        repeats: Least number of rounds that count, of each.
+        seconds: Short rounds are repeated for this time, all contenders' together, but
+            at most `MOST_REPEATS` times.
+        weights_tolerance: The largest allowed `Result.weights_difference`.
+        loss_tolerance: The largest allowed `Result.loss_difference`.
+        timeout: Seconds that an answer may take.
+        log_dir: The folder of the contenders' output.
+        nudged: The name, the second, of the reference with initial weights one float32
+            step away. Ten times its differences are also allowed.
+        say: Called with lines of progress.
         contenders: Contenders by name; by default `CONTENDERS`.
 
     Returns:
@@ -329,7 +328,7 @@ def run(
                     say(f"  {name}: {_checked(results[name])}")
         while processes:
             processes.popitem()[1].quit()
-    finally:  # There are some left after an exception only, such as Ctrl-C.
+    finally:  # Some are left only after an exception, such as Ctrl-C.
         for process in processes.values():
             process.kill()
     return list(results.values())
@@ -368,7 +367,7 @@ class _Check:
         self._reference: tuple[dict[str, np.ndarray], float] | None = None
 
     def __call__(self, result: Result, process: Process) -> None:
-        """Asks a contender for its model, and says in `result` how far it is off."""
+        """Asks a contender for its model, and writes the differences into `result`."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "weights.npz")
             loss = process.ask(f"weights {path}")["loss"]
@@ -390,14 +389,14 @@ class _Check:
             _distance(expected, weights) / _distance(expected, initial),
             abs(loss - expected_loss) / abs(expected_loss),
         )
-        # Not `>`, and not max(): NaN is wrong, too.
+        # Not `>`, and not max(): NaN is also wrong.
         before = result.weights_difference, result.loss_difference
         result.weights_difference, result.loss_difference = (
             new if old is None or not new <= old else old
             for old, new in zip(before, differences, strict=True)
         )
         if result.contender == self._nudged_name:
-            # The most so far: what rounding does to a loss may cancel out by chance.
+            # The largest so far: effects of rounding on a loss may cancel by chance.
             floors = result.weights_difference, result.loss_difference
             self._bounds = tuple(
                 max(t, _ROUNDINGS * d)
@@ -446,6 +445,6 @@ def _tree(root: int) -> list[int]:
             parent = int(path.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(path.parent.name))
     tree = [root]
-    for pid in tree:  # It grows while we go.
+    for pid in tree:  # It grows meanwhile.
         tree += children.get(pid, [])
     return tree

@@ -5,9 +5,9 @@
 runs rounds of FedSS with training (the small CNN at 28x28; clients of 96 images, 90
 positives, 80 sampled negatives; in-process runtime): for n from 2 k to 1 M at d = 64,
 from 2 k to 200 k at d = 1280 (where W of a million classes and its momentum would need
-more than 20 GB), and for K from 8 to 128. FullSoftmax stands beside it up to 200 k
-classes. Every case is a process of its own, which waits while another is at work; they
-take turns, so that other load meets all of them.
+more than 20 GB), and for K from 8 to 128. FullSoftmax is measured beside it up to 200 k
+classes. Every case is a separate process, which waits while another runs; they take
+turns, so that other load affects all.
 
 Prints tables and writes growth.csv and growth.md. About 15 minutes on 2 quiet cores, up
 to 10 GB of memory at a time.
@@ -40,7 +40,7 @@ _NUM_POSITIVES, _NUM_NEGATIVES = 90, 80
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is measured in one process.
+    """A case, measured in one process.
 
     Attributes:
         method: "fedss" or "full_softmax".
@@ -69,10 +69,10 @@ _SERIES = {
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-    """What a user asks for."""
+    """The flags of the program."""
 
     output_dir: str = config.flag(
-        "results/benchmarks", "Where growth.csv and growth.md go."
+        "results/benchmarks", "The folder for growth.csv and growth.md."
     )
     repeats: int = config.flag(
         5, "Rounds of each case that count, after the first two.", low=1
@@ -80,7 +80,7 @@ class Config(config.Config):
 
 
 def main(config: Config) -> None:
-    """Runs the program as the flags say."""
+    """Runs the program."""
     measure(_SERIES, config.repeats, config.output_dir)
 
 
@@ -103,7 +103,7 @@ def _measure(cases: Sequence[Case], repeats: int) -> list[dict[str, Any]]:
         workers = [
             stack.enter_context(
                 concurrent.futures.ProcessPoolExecutor(
-                    # Not forked: TensorFlow's threads would not be there.
+                    # Not forked, since TensorFlow's threads would be missing.
                     1,
                     multiprocessing.get_context("spawn"),
                 )
@@ -140,7 +140,7 @@ def _measure(cases: Sequence[Case], repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-_rounds: "_Rounds"  # Of the case of this process.
+_rounds: "_Rounds"  # The rounds of this process's case.
 
 
 def _start(case: Case) -> dict[str, float]:
@@ -220,7 +220,7 @@ def _clients(case: Case) -> list[dict[str, Any]]:
 
 
 def with_ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Adds what a row is to the first row of its series.
+    """Adds ratios of each row to the first row of its series.
 
     Returns:
         The rows with of_first (seconds), first_round (over the median) and

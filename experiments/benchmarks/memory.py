@@ -1,9 +1,9 @@
-"""What a client leaves behind in memory: the growth over many rounds of tiny clients.
+"""Memory that a client leaks: the growth over many rounds of tiny clients.
 
     ./run.sh python -m experiments.benchmarks.memory
 
 runs 2,000 FedSS rounds of 64 clients (8 images of 8x8 pixels, n = 500, phi of one
-layer) in each runtime, a process for each, one after another. The resident memory of
+layer) in each runtime, in separate processes, one after another. The resident memory of
 the process, and of a cluster's actor, is read after each round; a line is fitted to the
 last three quarters. Prints a table and writes memory.csv. About 10 minutes a runtime on
 2 cores.
@@ -30,14 +30,14 @@ _NUM_CLIENTS, _COHORT_SIZE, _NUM_IMAGES, _NUM_CLASSES = 640, 64, 8, 500
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-    """What a user asks for."""
+    """The flags of the program."""
 
-    output_dir: str = config.flag("results/benchmarks", "Where memory.csv goes.")
+    output_dir: str = config.flag("results/benchmarks", "The folder for memory.csv.")
     runtimes: tuple[str, ...] = config.flag(
-        _RUNTIMES, "What runs the rounds.", choices=_RUNTIMES
+        _RUNTIMES, "The runtimes.", choices=_RUNTIMES
     )
     rounds: int = config.flag(
-        2000, "Rounds in each; the first quarter is not counted.", low=8
+        2000, "Rounds in each runtime; the first quarter is not counted.", low=8
     )
 
 
@@ -48,7 +48,7 @@ def main(config: Config) -> None:
     )
     rows = []
     for name in config.runtimes:
-        # Not forked: TensorFlow's threads would not be there.
+        # Not forked, since TensorFlow's threads would be missing.
         spawn = multiprocessing.get_context("spawn")
         with concurrent.futures.ProcessPoolExecutor(1, spawn) as worker:
             measured = worker.submit(_measure, name, config.rounds).result()

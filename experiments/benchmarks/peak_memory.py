@@ -1,4 +1,4 @@
-"""How much memory a process holds, and has held at its peak."""
+"""Current and peak memory of a process."""
 
 import contextlib
 import pathlib
@@ -8,7 +8,7 @@ import re
 def peak_bytes(pid: int | None = None) -> int:
     """Returns the peak of a process's resident memory, since it began its program.
 
-    Not getrusage: that counts what the parent held before the program began, too.
+    getrusage would also count the parent's memory before the program began.
 
     Returns:
         Bytes; 0 if the process is gone.

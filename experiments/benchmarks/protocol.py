@@ -1,8 +1,8 @@
-"""How a contender of the benchmark talks to the driver: the contender's side.
+"""The contender's side of the protocol between contenders and driver.
 
-Needs NumPy and nothing else, as every peer's virtual environment imports it. Commands
-come in through stdin, a word on a line. Replies go out through a pipe of their own, a
-line of JSON each, so that whatever a framework prints disturbs nobody.
+It needs NumPy only, since every peer's virtual environment imports it. Commands come
+through stdin, one word a line. Replies go through a separate pipe, a line of JSON each,
+so that a framework's output does not disturb them.
 
 | command      | reply                                                                 |
 |--------------|-----------------------------------------------------------------------|
@@ -30,17 +30,17 @@ from experiments.benchmarks.workload import Workload
 
 
 class Contender(abc.ABC):
-    """What is measured.
+    """The base class of contenders.
 
     Attributes:
-        settings: What a reader should know of the configuration, in a few words.
+        settings: The configuration in a few words, for the reader.
     """
 
     settings = ""
 
     @abc.abstractmethod
     def build(self) -> None:
-        """Makes whatever comes before the first round and is not data."""
+        """Builds all that the first round needs, except data."""
 
     @abc.abstractmethod
     def one_round(self) -> None:
@@ -55,11 +55,11 @@ class Contender(abc.ABC):
         """Returns the global model's mean loss over all clients' data."""
 
     def close(self) -> None:  # noqa: B027
-        """Ends whatever would outlive this process."""
+        """Ends processes and threads that would outlive this process."""
 
 
 class Turns:
-    """Lets a framework that has a loop of its own do one round at a time.
+    """Lets a framework with its own loop do one round at a time.
 
     The framework runs in a thread and calls `pause` between two rounds.
     """
@@ -103,15 +103,15 @@ def serve(make: Callable[..., Contender]) -> None:
     """Runs a contender's process.
 
     Args:
-        make: (workload, **options) -> the contender. Options are strings; one that it
-            does not know must be an error.
+        make: (workload, **options) -> the contender. Options are strings; an unknown
+            one must be an error.
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workload", type=Workload.from_json, required=True)
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--reply_fd", type=int, required=True)
     args = parser.parse_args()
-    os.set_inheritable(args.reply_fd, False)  # A framework's workers must not hold it.
+    os.set_inheritable(args.reply_fd, False)  # Not for its workers.
     with os.fdopen(args.reply_fd, "w") as replies:
 
         def reply(**values):
@@ -145,7 +145,7 @@ def serve(make: Callable[..., Contender]) -> None:
                 contender.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Frameworks' threads that wait for another round would wait forever.
+    # Frameworks' threads that wait for another round would never end.
     os._exit(0)
 
 

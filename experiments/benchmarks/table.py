@@ -40,7 +40,7 @@ _COLUMNS = {
 
 
 def this_machine() -> str:
-    """Says in a line where and when the numbers are measured."""
+    """Describes in a line where and when the numbers are measured."""
     return (
         f"{training.processor() or 'unknown processor'}, "
         f"{len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[0]:.1f} "
@@ -55,7 +55,7 @@ def write(
     """Writes benchmark.csv, benchmark_rounds.csv, benchmark.md, .png and .pdf.
 
     Args:
-        output_dir: Where to.
+        output_dir: The output folder.
         results: Results of all workloads so far, workload by workload.
         machine: Where they were measured, see `this_machine`.
         check: The tolerances, in words.
@@ -109,7 +109,7 @@ def _row(result: Result, group: Sequence[Result]) -> dict[str, Any]:
         "peak_mib": result.peak_mib,
         "weights_difference": result.weights_difference,
         "loss_difference": result.loss_difference,
-        # On one line, as a cell.
+        # On one line, for a cell.
         "note": " ".join(result.note.replace("|", "/").split()),
     }
 
@@ -129,7 +129,7 @@ def _rounds(results: Iterable[Result]) -> Iterable[dict[str, Any]]:
 
 
 def _claims(group: Sequence[Result]) -> Iterable[str]:
-    """What follows for this project, from the contenders that are right."""
+    """Returns the conclusions for this project, from correct contenders."""
     right = [r for r in group if r.status == "ok" and r.seconds]
     peers = [r for r in right if r.contender.split(":")[0] in _PEERS]
     best = max(peers, key=lambda r: r.images_per_second, default=None)
@@ -154,7 +154,7 @@ def _named(group: Sequence[Result], name: str) -> Result | None:
 
 
 def _of(result: Result, other: Result | None) -> float | None:
-    """The median of how often as fast it was as another, turn by turn."""
+    """Returns the median ratio of its speed to another's, turn by turn."""
     if other is None or not result.seconds or not other.seconds:
         return None
     return statistics.median(

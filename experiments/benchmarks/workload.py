@@ -1,7 +1,7 @@
-"""What every contender of the benchmark computes: data, model and initial weights.
+"""The workload of all contenders of the benchmark: data, model and initial weights.
 
-This module needs NumPy and nothing else, so that every peer's virtual environment can
-import it. Everything follows from the workload's own values: no files, no downloads.
+This module needs NumPy only, so that every peer's virtual environment can import it.
+All is computed from the workload's values, without files and downloads.
 
 A round is FedAvg (McMahan et al. 2017, Algorithm 1) or FedSS over all clients: one
 local epoch of plain SGD in batches of 32, in the order of the arrays (no shuffling),
@@ -49,7 +49,7 @@ class Client(NamedTuple):
     Attributes:
         images: uint8[examples, height, width, channels].
         labels: int32[examples].
-        seed: int32[2], of whatever the client draws (FedSS: its negatives).
+        seed: int32[2], seed of the client's draws (FedSS: its negatives).
     """
 
     images: np.ndarray

@@ -1,4 +1,4 @@
-"""Embeds images: a file with path, label and vector of each.
+"""Embeds images: writes a file with path, label and vector of each.
 
     ./run.sh embed --model=encoder.keras --images=DIR --output=vectors.parquet
 
@@ -15,18 +15,18 @@ from tff_fedss.errors import InvalidInputError
 
 @dataclasses.dataclass(frozen=True)
 class Config(sources.SourcesConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     output: str | None = config.flag(
         None,
         "The file to write: .parquet (columns path, label, vector) or .npz (arrays of "
         "these names).",
-        needed="FILE is needed: what to write, .parquet or .npz.",
+        needed="FILE is needed: the .parquet or .npz file to write.",
     )
 
 
 def main(config: Config) -> None:
-    """Embeds, and says how many."""
+    """Embeds the images and prints their number."""
     path = pathlib.Path(config.output)
     vectors.check_output(path)
     before = vectors.read(path) if path.exists() else None
@@ -35,10 +35,10 @@ def main(config: Config) -> None:
     if before is not None:
         if before.origin != vectors.origin(encoder, images):
             raise InvalidInputError(
-                f"--output={path} is there already, of another encoder or other "
-                "images: name another file, or remove it."
+                f"--output={path} already exists, of another encoder or other "
+                "images: give another file, or remove it."
             )
-        print(f"{path}: done before, nothing to embed.")
+        print(f"{path}: already done, nothing to embed.")
         return
     found = vectors.compute(encoder, images)
     if warning := vectors.collapse_warning(found.vectors):

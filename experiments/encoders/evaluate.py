@@ -3,12 +3,12 @@
     ./run.sh evaluate --model=encoder.keras --images=DIR
 
 MAP@10 (FedSS, Eq. 9), MAP@R and R-precision (R: the other images of the query's class)
-and Recall@1 and 10: do images of a class find each other? Top-1: does
-an image lie nearest to the centre of its own class, of which it is not a part (leave
-one out)? TAR@FAR: of pairs of one class, how many are as close as at most a share --far
-of the pairs of two classes? No classifier takes part, so that the classes may be new
-ones. If the encoder knows the names of the classes that it was trained on, these and
-the others are measured apart, too.
+and Recall@1 and 10 measure whether images of a class find each other. Top-1 is the
+share of images nearest to the centre of their own class, from which they are left out.
+TAR@FAR is the share of pairs of one class that are as close as at most a share --far of
+the pairs of two classes. There is no classifier, so the classes may be new. If the
+encoder has the names of its training classes, these and the others are also measured
+separately.
 """
 
 import dataclasses
@@ -39,23 +39,23 @@ _TITLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Config(sources.VectorsConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     far: float = config.flag(
         1e-3, "The false accept rate of TAR@FAR.", low=0.0, high=1.0
     )
     num_pairs: int = config.flag(
         100_000,
-        "How many pairs of images to draw for TAR@FAR, half of them of one class.",
+        "How many pairs of images to draw for TAR@FAR, half of one class.",
         low=100,
     )
-    output: str | None = config.flag(None, "A file to write the same into, as JSON.")
+    output: str | None = config.flag(None, "A file for the same numbers, as JSON.")
 
 
 def main(config: Config) -> None:
     """Measures and prints."""
     if config.output is not None and not pathlib.Path(config.output).parent.is_dir():
-        raise InvalidInputError(f"--output={config.output} lies in no folder.")
+        raise InvalidInputError(f"--output={config.output} is not in a folder.")
     encoder = config.load_encoder()
     images = config.load_images()
     features = config.load_vectors(encoder, images)
@@ -118,7 +118,7 @@ def measure(
 
 
 def _groups(images: Any, trained_names: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """Which images to measure together: all, and trained and new classes apart."""
+    """Returns the groups of images to measure: all, trained classes and new classes."""
     groups = {"all": np.arange(len(images))}
     if trained_names is not None:
         known = frozenset(trained_names)
@@ -131,7 +131,7 @@ def _groups(images: Any, trained_names: Sequence[str] | None) -> dict[str, np.nd
 
 
 def as_text(name: str, measured: Mapping[str, Mapping[str, Any]], far: float) -> str:
-    """The table: a row for each measure, a column for each group of images."""
+    """Returns the table: a row for each measure, a column for each group of images."""
     titles = {**_TITLES, "tar_at_far": f"TAR@FAR={far:g}"}
     rows = [
         ["images", *(f"{m['images']:,}" for m in measured.values())],

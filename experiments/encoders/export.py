@@ -2,13 +2,13 @@
 
     ./run.sh export --results_dir=DIR --format=keras --output=encoder.keras
 
-The encoder takes uint8 images [N, height, width, 3] of any size, makes them ready as
-the run's evaluation does, and gives float32 vectors [N, d] of length 1. It loads
-without this project, by Keras (.keras), TensorFlow (the folder of a SavedModel), the
-TFLite that is a part of TensorFlow, or ONNX Runtime (.onnx). What was written is loaded
-and compared with the run's encoder; model_card.md beside it says what it is. The run's
-data are not needed. `embed`, `evaluate` and `neighbours` take it, and so does
---pretrained of `train`, but for TFLite's and ONNX's.
+The encoder takes uint8 images [N, height, width, 3] of any size, preprocesses them as
+in the run's evaluation, and returns float32 vectors [N, d] of length 1. It loads
+without this project, in Keras (.keras), TensorFlow (the folder of a SavedModel),
+TensorFlow's TFLite, or ONNX Runtime (.onnx). The file is loaded and compared with the
+run's encoder, and described in model_card.md beside it. The run's data are not needed.
+`embed`, `evaluate` and `neighbours` read it, and so does --pretrained of `train`,
+except TFLite's and ONNX's.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ from experiments.encoders import finished_runs
 from tff_fedss import files, models
 from tff_fedss.errors import RunStoppedError
 
-# Between an exported encoder's vectors and those of the run.
+# Largest deviation of an exported encoder's vectors from the run's.
 _MOST_DEVIATION = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-    """What a user asks for."""
+    """The flags of the program."""
 
     results_dir: str | None = config.flag(
         None,
@@ -38,26 +38,26 @@ class Config(config.Config):
     )
     method: str | None = config.flag(
         None,
-        "Which of the run's methods: the name of its weights METHOD.npz. Default: the "
-        "only one.",
+        "The run's method: the name of its weights METHOD.npz. Default: the only "
+        "one.",
     )
     format: str = config.flag(
         "keras",
-        "`keras`: a .keras file, for Keras 2; `saved_model`: a folder, for TensorFlow "
-        "in any language; `tflite`: a .tflite file, which needs TensorFlow's "
-        "operations beside TFLite's (the Flex delegate); `onnx`: a .onnx file, for "
-        "ONNX Runtime.",
+        "`keras`: a .keras file, for Keras 2; `saved_model`: a folder, for "
+        "TensorFlow in any language; `tflite`: a .tflite file, which needs "
+        "TensorFlow's operations in addition to TFLite's (the Flex delegate); "
+        "`onnx`: a .onnx file, for ONNX Runtime.",
         choices=tuple(models.FORMATS),
     )
     output: str | None = config.flag(
         None,
         "The file or folder to write.",
-        needed="FILE is needed: what to write.",
+        needed="FILE is needed: the file or folder to write.",
     )
 
 
 def main(config: Config) -> None:
-    """Exports, and says what."""
+    """Exports the encoder and prints a summary."""
     models.check_output(config.output, config.format)
     run = finished_runs.read(config.results_dir, config.method)
     output = pathlib.Path(config.output)
@@ -79,19 +79,19 @@ def main(config: Config) -> None:
 
 
 def _write_card(output: pathlib.Path, text: str) -> None:
-    """Writes model_card.md beside an encoder; one that is there stays as it is."""
+    """Writes model_card.md beside an encoder, unless there is one."""
     card = output.with_name("model_card.md")
     title = text.partition("\n")[0]
     if card.exists() and card.read_text().partition("\n")[0] != title:
-        card = output.with_name(f"{output.name}.model_card.md")  # It is of another.
+        card = output.with_name(f"{output.name}.model_card.md")  # It may be another's.
     if card.exists():
-        print(f"{card} is there already and is left as it is.")
+        print(f"{card} already exists and is not changed.")
     else:
         files.write_text(card, text)
 
 
 def _deviation(run: finished_runs.FinishedRun, path: pathlib.Path) -> float:
-    """The largest difference between the vectors of a file and of the run's phi."""
+    """Returns the largest difference between a file's and the run's vectors."""
     rng = np.random.default_rng(0)
     own = run.image_input.image_size
     exported = models.ExportedEncoder(path)
@@ -128,7 +128,7 @@ floats in 0..1: all formats but Keras refuse floats, Keras those that are not wh
 
 
 def _interval(run: finished_runs.FinishedRun) -> str:
-    """The metric with its 95 % interval; "" where the run does not know it.
+    """Returns the metric with its 95 % interval; "" if the run does not have it.
 
     The standard error is that of a proportion p of N images, sqrt(p (1 - p) / N); the
     mean of values between 0 and 1, such as MAP@10, has at most that.

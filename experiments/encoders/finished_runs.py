@@ -1,4 +1,4 @@
-"""The feature extractor that a finished run of any program has left."""
+"""The feature extractor of a finished run of any program."""
 
 import dataclasses
 import pathlib
@@ -19,12 +19,12 @@ class FinishedRun:
     """A feature extractor and its origin.
 
     Attributes:
-        phi: With the weights that the run has ended with.
+        phi: The feature extractor with the run's weights.
         image_input: The preprocessing of its images.
         facts: For the metadata of the encoder, for JSON.
-        scores: The table that the run ended with.
+        scores: The run's final table.
         percent: The metric of the run; None: it has several, or none.
-        num_test_images: By which it was measured; None: unknown.
+        num_test_images: Number of images of the metric; None: unknown.
     """
 
     phi: tf.keras.Model
@@ -36,25 +36,25 @@ class FinishedRun:
 
 
 def read(results_dir: str, method: str | None = None) -> FinishedRun:
-    """Reads what a run has left; its data are not needed.
+    """Reads a run's files; its data are not needed.
 
     Args:
         results_dir: The run's folder.
         method: The name of its weights, METHOD.npz. None: the only ones.
 
     Raises:
-        InvalidInputError: If it is not the folder of a finished run of images, the
-            method is none of its own, or a file is damaged.
+        InvalidInputError: If it is not the folder of a finished run of images, the run
+            does not have the method, or a file is damaged.
     """
     folder = pathlib.Path(results_dir)
     where = f"--results_dir={results_dir}"
     if not folder.is_dir():
-        raise InvalidInputError(f"{where} is no folder; expected that of a run.")
+        raise InvalidInputError(f"{where} is not a folder; expected that of a run.")
     flags = run_files.read_flags(folder / run_files.FLAGS)
     done = run_files.read_json(folder / run_files.DONE)
     if done is None:
         raise InvalidInputError(
-            f"{where}: its run is not finished: give its command again first."
+            f"{where}: its run is not finished: first run its command again."
         )
     model, phi, image_input = run_encoder.read(folder)
     weights = _weights_file(folder, where, method)
@@ -86,7 +86,7 @@ def _weights_file(folder: pathlib.Path, where: str, method: str | None) -> pathl
         raise InvalidInputError(f"{where} has no METHOD.npz, the weights.")
     if method is None and len(found) > 1:
         raise InvalidInputError(
-            f"{where} has the weights of {names}: say which by --method."
+            f"{where} has the weights of {names}: choose one by --method."
         )
     chosen = [path for path in found if method in (None, path.stem)]
     if not chosen:

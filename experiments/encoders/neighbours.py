@@ -1,10 +1,10 @@
-"""Shows the nearest images of images: a page to look at, in one HTML file.
+"""Shows the nearest neighbours of images on a page, one HTML file.
 
     ./run.sh neighbours --model=encoder.keras --images=DIR --output=page/
 
-writes page/index.html: queries with their nearest images and the distances, right and
-wrong ones framed, the worst queries first, a filter by class and by distance, the
-classes confused most. It needs no network; 100 queries take at most 2 MB.
+writes page/index.html: queries with their nearest images and the distances, framed as
+right or wrong, the worst queries first, with a filter by class and by distance and a
+list of the most confused classes. It needs no network; 100 queries take at most 2 MB.
 """
 
 import dataclasses
@@ -21,18 +21,21 @@ from tff_fedss.errors import InvalidInputError
 
 @dataclasses.dataclass(frozen=True)
 class Config(sources.VectorsConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     num_queries: int = config.flag(
-        100, "How many queries to show; fewer, if there are not so many images.", low=1
+        100, "How many queries to show, or fewer if there are fewer images.", low=1
     )
     queries: str = config.flag(
         "even",
-        "Which: `even`: spread evenly over all images, for a fair picture; `worst`: "
-        "those of all images for which least is right.",
+        "The choice of queries. `even`: spread evenly over all images, for a "
+        "representative picture; `worst`: those of all images with the fewest right "
+        "neighbours.",
         choices=("even", "worst"),
     )
-    num_neighbours: int = config.flag(10, "How many to show for each.", low=1, high=100)
+    num_neighbours: int = config.flag(
+        10, "How many neighbours to show for each " "query.", low=1, high=100
+    )
     output: str | None = config.flag(
         None,
         "The folder to write index.html into.",
@@ -98,19 +101,19 @@ def find(
     num_queries: int,
     only_worst: bool = False,
 ) -> list[page.Query]:
-    """Finds what to show.
+    """Finds the queries and neighbours to show.
 
     Args:
         features: float32[images, d], of length 1.
         labels: int[images].
-        num_neighbours: For each query.
-        num_queries: At most. An image that is alone in its class is no query.
-        only_worst: Whether to take those of all images for which least is right, and
-            not some that are spread evenly.
+        num_neighbours: Number for each query.
+        num_queries: Largest number. An image that is alone in its class is no query.
+        only_worst: Whether to take the images with the fewest right neighbours, not
+            evenly spread ones.
 
     Returns:
-        Queries, sorted by the share of what could be right, then by the distance of the
-        nearest wrong image.
+        Queries, sorted by the share of possible right neighbours, then by the distance
+        of the nearest wrong image.
     """
     _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     most = np.minimum(sizes[class_of] - 1, num_neighbours)

@@ -16,14 +16,14 @@ _TEMPLATE = pathlib.Path(__file__).with_name("page.html")
 # Pixels and quality of thumbnails: the first that fit into _MOST_BYTES.
 _THUMBNAILS = ((96, 80), (96, 60), (80, 50), (64, 40), (48, 30))
 _MOST_BYTES = 1_500_000
-# Smaller ones are drawings and icons, which are kept exactly.
+# Smaller images are drawings and icons, which are kept exactly.
 _EXACT = 64
 _MOST_CONFUSIONS = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Neighbour:
-    """An image that was found.
+    """A neighbour of a query.
 
     Attributes:
         row: Row of the image.
@@ -38,12 +38,13 @@ class Neighbour:
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """An image, and what was found for it.
+    """A query image and its neighbours.
 
     Attributes:
         row: Row of the image.
-        neighbours: From the nearest on.
-        most_right: How many of them could be right: as many others as the class has.
+        neighbours: The neighbours, the nearest first.
+        most_right: Largest possible number of right ones: the other images of the
+            class.
     """
 
     row: int
@@ -52,7 +53,7 @@ class Query:
 
     @property
     def num_right(self) -> int:
-        """How many neighbours are of the query's class."""
+        """The number of neighbours of the query's class."""
         return sum(n.is_right for n in self.neighbours)
 
 
@@ -68,8 +69,8 @@ def render(
 
     Args:
         title: Title of the page.
-        summary: What it shows, in a sentence.
-        queries: The worst first.
+        summary: Its content, in a sentence.
+        queries: The queries, the worst first.
         class_of: The name of the class of an image, by its row.
         name_of: The path of an image.
         encoded: The bytes of an image, a JPEG or PNG.
@@ -121,7 +122,7 @@ def render(
 
 
 def _confused(queries: Sequence[Query], class_of: Callable[[int], str]) -> str:
-    """Lists the pairs of classes that are taken for each other most often."""
+    """Lists the pairs of classes that are confused most often."""
     counts = collections.Counter(
         (class_of(query.row), class_of(found.row))
         for query in queries
@@ -143,7 +144,7 @@ def _confused(queries: Sequence[Query], class_of: Callable[[int], str]) -> str:
 def _thumbnails(
     rows: Collection[int], encoded: Callable[[int], bytes]
 ) -> dict[int, str]:
-    """Returns a data URI of each image, as large as all of them may be together."""
+    """Returns a data URI of each image, within the limit of all together."""
     images = {row: _small(encoded(row)) for row in sorted(rows)}
     for size, quality in _THUMBNAILS:
         found = {row: _data_uri(image, size, quality) for row, image in images.items()}
@@ -170,5 +171,5 @@ def _data_uri(image: Image.Image, size: int, quality: int) -> str:
 
 
 def _text(text: str) -> str:
-    # A name may have bytes that are no UTF-8.
+    # A name may have bytes that are not UTF-8.
     return html.escape(text.encode("utf-8", "replace").decode())

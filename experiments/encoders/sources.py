@@ -1,4 +1,4 @@
-"""The flags that name an encoder, images and their vectors; what they stand for."""
+"""The flags of an encoder, images and their vectors, and how they are loaded."""
 
 import dataclasses
 import pathlib
@@ -14,14 +14,14 @@ from tff_fedss.errors import InvalidInputError
 
 @dataclasses.dataclass(frozen=True)
 class SourcesConfig(runtime_config.GpuConfig):
-    """An encoder and images."""
+    """Flags of an encoder and images."""
 
     model: str | None = config.flag(
         None,
-        "The encoder that `./run.sh export` wrote: .keras, .tflite or the folder of a "
+        "The encoder from `./run.sh export`: .keras, .tflite or the folder of a "
         "SavedModel.",
         group="Encoder and images",
-        needed="FILE is needed: an encoder that `./run.sh export` wrote.",
+        needed="FILE is needed: an encoder from `./run.sh export`.",
     )
     images: str | None = config.flag(
         None,
@@ -31,8 +31,8 @@ class SourcesConfig(runtime_config.GpuConfig):
     )
     folders: str = config.flag(
         "auto",
-        "What the folders above an image are: its `class`, `client/class`, or `none` "
-        "of these.",
+        "The meaning of the folders above an image: its `class`, `client/class`, or "
+        "`none` of these.",
         choices=own_images.FOLDERS,
     )
 
@@ -40,7 +40,7 @@ class SourcesConfig(runtime_config.GpuConfig):
         """Loads the encoder.
 
         Raises:
-            InvalidInputError: If there is none, or it is damaged.
+            InvalidInputError: If it is missing or damaged.
         """
         try:
             return models.ExportedEncoder(self.model)
@@ -51,27 +51,27 @@ class SourcesConfig(runtime_config.GpuConfig):
         """Lists the images and checks that they can be decoded.
 
         Raises:
-            InvalidInputError: If there are none, one is damaged, or they have no
-                classes, where they need them.
+            InvalidInputError: If there are none, one is damaged, or required classes
+                are missing.
         """
         try:
             return own_images.load_index(
                 self.images, folders=self.folders, needs_labels=needs_labels
             )
         except InvalidInputError as error:
-            # The library knows no flags.
+            # The library does not use flags.
             text = str(error).removeprefix(f"data_dir={self.images}")
             raise InvalidInputError(f"--images={self.images}{text}") from error
 
 
 @dataclasses.dataclass(frozen=True)
 class VectorsConfig(SourcesConfig):
-    """An encoder, images, and perhaps their vectors."""
+    """Flags of an encoder, images, and optionally their vectors."""
 
     vectors: str | None = config.flag(
         None,
-        "What `./run.sh embed` wrote for this encoder and these images. Default: they "
-        "are embedded again.",
+        "The file of `./run.sh embed` for this encoder and these images. Default: "
+        "they are embedded again.",
         group="Encoder and images",
     )
 

@@ -1,7 +1,7 @@
 """Vectors of images: computed in batches, kept as a .parquet or .npz file.
 
-A file of vectors has fingerprints of its images and of its encoder, so that a later
-program can check that they are the ones that it was given.
+A file of vectors has fingerprints of its images and its encoder, which a later program
+compares with its own.
 """
 
 import concurrent.futures
@@ -23,7 +23,7 @@ from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import read_arrays
 
 SUFFIXES = (".parquet", ".npz")
-# Images that go through the encoder together, while the next ones are decoded.
+# Number of images that are embedded together, while the next ones are decoded.
 _BATCH = 32
 _ROW_GROUP = 1 << 14
 _COLLAPSED_COSINE = 0.97
@@ -32,7 +32,7 @@ _ORIGIN = "tff_fedss"
 
 @dataclasses.dataclass(frozen=True)
 class Vectors:
-    """What `embed` writes.
+    """The content of a file of `embed`.
 
     Attributes:
         paths: Paths of the images, below their folder or archive.
@@ -92,7 +92,7 @@ def compute(encoder: models.ExportedEncoder, images: ImageIndex) -> Vectors:
 
 
 def collapse_warning(vectors: np.ndarray) -> str:
-    """Says if all images look alike to the encoder; empty if they do not.
+    """Returns a warning if the encoder has collapsed, else an empty text.
 
     Args:
         vectors: float32[N, d], of length 1.
@@ -110,14 +110,15 @@ def collapse_warning(vectors: np.ndarray) -> str:
 
 
 def check_output(path: pathlib.Path) -> None:
-    """Checks that vectors can be written to a file, before anything is done.
+    """Checks in advance that vectors can be written to a file.
 
     Raises:
         InvalidInputError: If they cannot.
     """
     if path.suffix not in SUFFIXES:
         raise InvalidInputError(
-            f"--output={path} must end in {' or '.join(SUFFIXES)}: it says the format."
+            f"--output={path} must end in {' or '.join(SUFFIXES)}, which decides the "
+            "format."
         )
     if path.is_dir() or not path.parent.is_dir():
         what = "is a folder" if path.is_dir() else f"has no folder {path.parent}"
@@ -125,7 +126,7 @@ def check_output(path: pathlib.Path) -> None:
 
 
 def write(path: pathlib.Path, vectors: Vectors) -> None:
-    """Writes vectors, whole or not at all; always the same bytes for the same.
+    """Writes vectors, whole or not at all; the same vectors give the same bytes.
 
     A .parquet file has the columns path, label (null without classes) and vector, a
     list of d floats. An .npz file has arrays of these names, label only with classes.
@@ -158,13 +159,13 @@ def write(path: pathlib.Path, vectors: Vectors) -> None:
 
 
 def read(path: pathlib.Path) -> Vectors:
-    """Reads what `write` wrote.
+    """Reads a file of `write`.
 
     Raises:
-        InvalidInputError: If there is no such file, or it is damaged or another.
+        InvalidInputError: If it is missing, damaged or another kind of file.
     """
     if not path.is_file():
-        raise InvalidInputError(f"{path} is no file; expected vectors of embed.")
+        raise InvalidInputError(f"{path} is not a file; expected vectors of embed.")
     try:
         if path.suffix == ".npz":
             arrays = read_arrays(path)
@@ -182,10 +183,10 @@ def read(path: pathlib.Path) -> Vectors:
     # pyarrow's errors for damaged files are OSError and its own.
     except Exception as error:
         raise InvalidInputError(
-            f"{path} is damaged, or no file of embed: {files.error_text(error)}."
+            f"{path} is damaged, or not a file of embed: {files.error_text(error)}."
         ) from error
 
 
 def _as_text(name: str) -> str:
-    """A name that UTF-8 has, whatever bytes the file system allows."""
+    """Returns a name in valid UTF-8, whatever bytes the file system allows."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -24,7 +24,7 @@ _KIND = results_lib.RunKind(
     choices={"method": _TITLES},
     columns=("steps",),
     cell_flags=frozenset({"method"}),
-    # Which labels are wrong goes by the seed.
+    # The seed decides which labels are wrong.
     has_own_data=lambda flags: bool(float(flags.get("label_noise") or 0)),
 )
 _PAGE = dict(
@@ -157,7 +157,7 @@ _MINI: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-# On clean data nothing is left to differ once everything is selected: here it never is.
+# On clean data the methods are equal once everything is selected; here it never is.
 _AT_MOST_60 = dict(pace_start=0.3, pace_cap=0.6)
 _CAPPED = dict(_AT_MOST_60, pace_growth=0.1, diversity_growth=0.0)
 # The share stays at that of the right labels; lambda is solved for it.
@@ -203,7 +203,7 @@ def _cells(
         )
         for name, (title, common) in settings.items()
         for method in methods
-        # Another gamma changes these two alone.
+        # Another gamma changes only these two.
         if method in ("leap", "spld") or "diversity" not in common
     ]
 

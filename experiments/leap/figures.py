@@ -1,4 +1,4 @@
-"""Figures of LEAP, SPLD and Random: curves by mini-batch, and what was learned."""
+"""Figures of LEAP, SPLD and Random: curves by mini-batch, and the learned space."""
 
 import pathlib
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ _STYLES = {
     "spl": plots.style(2),
     "random": plots.REFERENCE,
 }
-# By the column of metrics.csv. Accuracies and losses are LEAP's figures 2, 4, 6, 7, 9
-# and 10.
+# Axis labels by column of metrics.csv. Accuracies and losses are LEAP's figures 2, 4,
+# 6, 7, 9 and 10.
 _PANELS = {
     "top1": {"ylabel": "test accuracy (%)", "scale": 100},
     "loss": {"ylabel": "loss on mini-batches"},
@@ -38,8 +38,8 @@ _PANELS = {
 def draw(table: Table, runs: Runs, folder: pathlib.Path, stem: str) -> list[str]:
     """Draws the curves of all settings, see `cells.Table.draw`.
 
-    The embedding is drawn of the first run of LEAP whose representations are there;
-    those of published runs are not.
+    The embedding is drawn from the first run of LEAP with representations, which
+    published runs do not have.
     """
     settings = list(dict.fromkeys(cell.column for cell in table.cells.values()))
     grid, lines = (len(settings), len(_PANELS)), []
@@ -124,7 +124,7 @@ def t_sne(representations: np.ndarray) -> np.ndarray:
         float32[examples, 2].
     """
     perplexity = min(30.0, (len(representations) - 1) / 3)
-    # Points that are all alike have no principal components to start from.
+    # Equal points have no principal components to start from.
     centered = representations - representations.mean(0)
     has_components = representations.shape[1] > 1 and np.ptp(centered, 0).max() > 0
     return manifold.TSNE(

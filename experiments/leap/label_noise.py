@@ -1,4 +1,4 @@
-"""Wrong labels, by which LEAP's claims are tried."""
+"""Wrong labels, to test LEAP's claims."""
 
 import dataclasses
 

@@ -3,15 +3,15 @@ r"""Trains a classifier with LEAP, SPLD or random mini-batches.
     ./run.sh leap --cell=1/mini/cifar10_mini/leap \
         --data_dir=DIR --seed=0 --results_dir=results/leap/cifar10_mini/leap/seed0
 
-"LEAP: Learning Embeddings for Adaptive Pace". A student is trained on the examples that
-are easy for it and spread over many clusters; the clusters come from an embedding
-network, trained beside it with the Magnet loss (LEAP), or from the pixels (SPLD).
-`./run.sh table leap/1` does all runs of the paper, at its size or a mini one.
+"LEAP: Learning Embeddings for Adaptive Pace". A student is trained on examples that are
+easy for it and spread over many clusters; the clusters come from an embedding network,
+trained beside it with the Magnet loss (LEAP), or from the pixels (SPLD). `./run.sh
+table leap/1` does all runs of the paper, at its size or a smaller one.
 
 The results folder has metrics.csv (a row per round of --steps_per_round mini-batches),
-curves.png and .pdf, the weights, the representations that figures are drawn of,
-flags.txt and run.json. The same flags resume a run that was stopped or killed, to the
-same bytes, except LEAP without --in_turn, whose embedding trains in its own process.
+curves.png and .pdf, the weights, the representations for figures, flags.txt and
+run.json. The same flags resume a run that was stopped or killed, to the same bytes,
+except LEAP without --in_turn, whose embedding trains in its own process.
 """
 
 import contextlib
@@ -39,13 +39,13 @@ from tff_fedss.samplers import self_paced
 
 @dataclasses.dataclass(frozen=True)
 class Config(runtime_config.DeviceConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     method: str = config.flag(
         "leap",
-        "What is selected: `leap`, easy examples, spread over the clusters of an "
-        "embedding network; `spld`, over clusters of pixels; `spl`, over none; "
-        "`random`, all examples.",
+        "The selection of examples: `leap`, easy examples, spread over the clusters "
+        "of an embedding network; `spld`, over clusters of pixels; `spl`, over "
+        "none; `random`, all examples.",
         group="The run",
         choices=("leap", "spld", "spl", "random"),
     )
@@ -64,17 +64,17 @@ class Config(runtime_config.DeviceConfig):
     )
     image_size: int | None = config.flag(
         None,
-        "Height and width that images are resized to. Default: as they are.",
+        "Height and width to which images are resized. Default: not resized.",
         low=8,
     )
     num_train: int | None = config.flag(
         None,
-        "Train on so many images, equally many of each class. Default: on all.",
+        "Train on this number of images, equally many of each class. Default: all.",
         low=1,
     )
     label_noise: float = config.flag(
         0.0,
-        "The share of the training labels that is wrong.",
+        "The share of wrong training labels.",
         low=0.0,
         high=0.99,
     )
@@ -86,7 +86,9 @@ class Config(runtime_config.DeviceConfig):
     embedding: str = config.flag(
         "vgg16", "The embedding network, for leap.", choices=models.NETWORKS
     )
-    embedding_dim: int = config.flag(64, "d, of its representations.", low=1)
+    embedding_dim: int = config.flag(
+        64, "d, the dimension of its representations.", low=1
+    )
     in_turn: bool = config.flag(
         False,
         "Train the embedding network in the same process, an update for each of the "
@@ -94,18 +96,16 @@ class Config(runtime_config.DeviceConfig):
     )
     pace: str = config.flag(
         "share",
-        "What lambda is. `share`: what selects a share of --pace_start of the "
-        "examples, and --pace_growth more in each epoch, up to --pace_cap. "
-        "`threshold`: --pace_start, times 1 + --pace_growth after each epoch "
-        "(Algorithm 2, line 24).",
+        "The schedule of lambda. `share`: the lambda that selects a share of "
+        "--pace_start of the examples, and --pace_growth more in each epoch, up to "
+        "--pace_cap. `threshold`: lambda is --pace_start, times 1 + --pace_growth "
+        "after each epoch (Algorithm 2, line 24).",
         group="Pace (leap, spld, spl)",
         choices=("share", "threshold"),
     )
     pace_start: float = config.flag(0.1, "See --pace.", low=1e-6, high=1e6)
     pace_growth: float = config.flag(0.1, "See --pace.", low=1e-6, high=1e6)
-    pace_cap: float = config.flag(
-        1.0, "The share does not grow beyond it.", low=1e-6, high=1.0
-    )
+    pace_cap: float = config.flag(1.0, "The largest share.", low=1e-6, high=1.0)
     diversity: float | None = config.flag(
         None,
         "gamma of the first selection, in units of the loss. Default: 0.5; spl: 0.",
@@ -113,7 +113,7 @@ class Config(runtime_config.DeviceConfig):
     )
     diversity_growth: float | None = config.flag(
         None,
-        "gamma grows by this share of itself in each epoch. Default: --pace_growth.",
+        "Relative growth of gamma in each epoch. Default: --pace_growth.",
         low=0.0,
         high=1e6,
     )
@@ -121,16 +121,16 @@ class Config(runtime_config.DeviceConfig):
         8, "K.", group="Clusters (leap, spld) and the Magnet loss (leap)", low=1
     )
     clusters_per_batch: int = config.flag(
-        8, "M, of the embedding's mini-batches.", low=2
+        8, "M, the clusters in the embedding's mini-batches.", low=2
     )
     examples_per_cluster: int = config.flag(
-        8, "D, of the embedding's mini-batches.", low=2
+        8, "D, the examples of a cluster in the embedding's mini-batches.", low=2
     )
     alpha: float = config.flag(
-        1.0, "Of the Magnet loss: the margin between classes.", low=0.0
+        1.0, "alpha of the Magnet loss: the margin between classes.", low=0.0
     )
     embedding_learning_rate: float = config.flag(
-        1e-4, "Of the embedding's Adam.", low=0.0
+        1e-4, "Learning rate of the embedding's Adam.", low=0.0
     )
     epochs_per_refresh: int = config.flag(
         1, "R: epochs of the embedding per clustering.", low=1
@@ -139,28 +139,28 @@ class Config(runtime_config.DeviceConfig):
         200, "How many rounds to train.", group="The student's optimization", low=1
     )
     steps_per_round: int = config.flag(
-        390, "How many of its mini-batches make a round.", low=1
+        390, "How many of the student's mini-batches are a round.", low=1
     )
     batch_size: int = config.flag(128, "B.", low=1)
-    learning_rate: float = config.flag(0.1, "Of SGD, at the start.", low=0.0)
+    learning_rate: float = config.flag(0.1, "Initial learning rate of SGD.", low=0.0)
     learning_rate_drops: tuple[str, ...] = config.flag(
         (),
-        "After so many mini-batches it is divided by 10: 23400,46800,62400 in the "
-        "paper.",
+        "Numbers of mini-batches after which the rate is divided by 10: "
+        "23400,46800,62400 in the paper.",
     )
     momentum: float = config.flag(0.9, "Of SGD.", low=0.0, high=1.0)
-    nesterov: bool = config.flag(True, "Whether it is Nesterov's.")
+    nesterov: bool = config.flag(True, "Whether the momentum is Nesterov's.")
     weight_decay: float = config.flag(
-        5e-4, "Times a weight, added to its gradient.", low=0.0
+        5e-4, "Weight decay: times a weight, it is added to the gradient.", low=0.0
     )
     augmentation: str = config.flag(
         "none",
-        "Of training images: mirrored and moved by up to 4 pixels; or also upside "
-        "down and rotated by up to 15 degrees.",
+        "Augmentation of training images: mirrored and shifted by up to 4 pixels; "
+        "or also flipped upside down and rotated by up to 15 degrees.",
         choices=augmentation.AUGMENTATIONS,
     )
     rounds_per_evaluation: int = config.flag(
-        1, "How often to measure.", group="Evaluation and checkpoints", low=1
+        1, "Rounds between two evaluations.", group="Evaluation and checkpoints", low=1
     )
     rounds_per_checkpoint: int = launch.checkpoints(1)
 
@@ -180,7 +180,7 @@ _COLUMNS = (
     "embedding_loss",
     "num_examples",
 )
-# Of so many training images the representations are kept, for t-SNE.
+# Number of training images whose representations are kept, for t-SNE.
 _NUM_REPRESENTATIONS = 2000
 
 
@@ -198,7 +198,7 @@ def main(config: Config) -> None:
 
 
 def _check(config: Config) -> None:
-    """Refuses flags that would do nothing."""
+    """Refuses flags without effect."""
     if config.pace == "threshold" and config.pace_cap < 1:
         raise InvalidInputError(
             f"--pace_cap={config.pace_cap:g} is a share, and goes with --pace=share."
@@ -259,7 +259,7 @@ def _build_run(config: Config, stack: contextlib.ExitStack) -> training.LeapRun:
 
 
 def _load_data(config: Config) -> labelled_images.LabelledImages:
-    """Loads the images, and makes labels wrong if that is asked for."""
+    """Loads the images, and makes labels wrong if the flags say so."""
     data = dataset_words.load_labelled(
         config.chosen("dataset"), config.data_dir, config.image_size
     )
@@ -278,7 +278,7 @@ def _load_data(config: Config) -> labelled_images.LabelledImages:
 def _finish(
     run: training.LeapRun, folder: training.ResultsFolder
 ) -> tuple[str, dict[str, float]]:
-    """Writes the weights and what figures are drawn of; returns the result."""
+    """Writes the weights and the data of figures; returns the result."""
     folder.write_arrays(
         f"{run.name}.npz",
         {
@@ -300,11 +300,11 @@ def _finish(
 def _check_memory(config: Config, data: labelled_images.LabelledImages) -> None:
     """Refuses what cannot fit into memory."""
     seed = config.seed
-    # The others select some, maybe few; every mini-batch is of those.
+    # The others train on their selections, which may be small.
     size = min(config.batch_size, len(data.train_labels))
     if config.method != "random":
         size = 1
-    # Beside weights and gradient, SGD has a momentum for each number.
+    # Besides weights and gradient, SGD has a momentum for each number.
     needs = memory_needs.network(
         "the student",
         lambda: models.NETWORKS[config.student](
@@ -315,7 +315,7 @@ def _check_memory(config: Config, data: labelled_images.LabelledImages) -> None:
     )
     num_clusters = data.num_classes * config.clusters_per_class
     if config.method == "leap":
-        # And Adam two moments.
+        # Adam has two moments.
         needs |= memory_needs.network(
             "the embedding",
             lambda: models.NETWORKS[config.embedding](
@@ -331,7 +331,7 @@ def _check_memory(config: Config, data: labelled_images.LabelledImages) -> None:
 
 
 def _optimizer(config: Config) -> tf.keras.optimizers.Optimizer:
-    """SGD, whose rate falls to a tenth at each drop."""
+    """Returns SGD whose rate falls to a tenth at each drop."""
     texts = config.learning_rate_drops
     drops = [int(text) if text.isdecimal() else 0 for text in texts]
     if drops != sorted(set(drops)) or 0 in drops:
@@ -341,7 +341,7 @@ def _optimizer(config: Config) -> tf.keras.optimizers.Optimizer:
         )
     rate = config.learning_rate
     if drops:
-        # The last mini-batch with the old rate is the one with the boundary's number.
+        # The mini-batch with the boundary's number is the last one with the old rate.
         rate = tf.keras.optimizers.schedules.PiecewiseConstantDecay(
             [drop - 1 for drop in drops],
             [rate / 10**i for i in range(len(drops) + 1)],
@@ -380,7 +380,8 @@ def _magnet_settings(
     if config.clusters_per_batch - 1 > impostors:
         raise InvalidInputError(
             f"--clusters_per_batch={config.clusters_per_batch} must be at most "
-            f"{impostors + 1}: so many clusters have other classes than the first."
+            f"{impostors + 1}: the number of clusters of other classes than the "
+            "first, plus one."
         )
     return algorithms.MagnetSettings(
         functools.partial(
@@ -407,12 +408,12 @@ def _clusters_fn(
     data: labelled_images.LabelledImages,
     embedding: training.Embedding | None,
 ) -> Callable[[], np.ndarray] | None:
-    """Returns what gives the cluster of each example; None where none is asked for."""
+    """Returns a function to the cluster of each example; None without clusters."""
     if config.method == "random":
         return None
     if config.method == "leap":
         return lambda: embedding.clusters
-    if config.method == "spl":  # Without diversity they do not matter.
+    if config.method == "spl":  # Without diversity they have no effect.
         return lambda: np.zeros(len(data.train_labels), np.int32)
     return functools.cache(
         functools.partial(
@@ -429,8 +430,8 @@ def _write_representations(
     embedding: training.Embedding,
     data: labelled_images.LabelledImages,
 ) -> None:
-    """Keeps some training images' places in the learned space, for t-SNE."""
-    # The same images whatever the seed, so that seeds can be compared.
+    """Keeps some training images' positions in the learned space, for t-SNE."""
+    # The same images for every seed, so that seeds can be compared.
     generator = np.random.Generator(np.random.Philox(0))
     count = min(_NUM_REPRESENTATIONS, len(data.train_labels))
     examples = np.sort(generator.permutation(len(data.train_labels))[:count])

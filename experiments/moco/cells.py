@@ -7,16 +7,16 @@
     ./run.sh table moco/fair --data_dir=CIFAR10
     ./run.sh table moco/1 --scale=paper
 
-B, C and D start from what A has learned with gamma = 0 and the same seed, so their
-tables run that first; all four share their runs, and a random encoder beside them.
+B, C and D start from A with gamma = 0 and the same seed, so their tables run that
+first; all four share their runs, and a random encoder.
 
 Minutes on one core at --scale=mini: 9 a run. What to expect: docs/results/moco; a
 random encoder 43.9 %, A 48.6 to 49.5 %, D 50.3 to 50.8 %. --scale=paper has not been
 run: days on 8 GPUs.
 
 `oracle`, `gammas` and `fair` have 512 keys at T = 0.1, where the loss may fall to 0.02
-and gamma has something to tell apart. `oracle` asks whether filtering helps at all, by
-labels; `gammas` whether gamma does, in B, C and D, after the same A.
+and gamma can distinguish examples. `oracle` tests whether filtering by labels helps;
+`gammas` whether gamma does, in B, C and D, after the same A.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _PAGE = dict(
 _SCALES: dict[str, dict[str, Any]] = {
     # A small network on 10,000 images of CIFAR-10, for one core.
     "mini": dict(dataset="cifar10", num_train=10000, backbone="small_cnn"),
-    # MoCo v2's settings; 1,250 epochs, as the paper has it.
+    # MoCo v2's settings; 1,250 epochs, as in the paper.
     "paper": dict(
         dataset="imagenette",
         backbone="resnet50_split",
@@ -101,7 +101,7 @@ def _table(scale: str, number: int, experiment: str) -> Table:
 
 
 _FAIR = dict(_SCALES["mini"], queue_size=512, temperature=0.1)
-# What starts from A, and how.
+# Experiments that start from A.
 _FAIR_EXPERIMENTS = {
     "b": ("Experiment B, post-training", dict(loss="plain")),
     "c": ("Experiment C, clustered by k-means", dict(loss="clustered")),
@@ -163,7 +163,7 @@ TABLES = {
         ("d", "oracle"),
         (0,),
     ),
-    # Beside those.
+    # Compared with those.
     ("gammas", "mini"): _fair_table(
         "Does gamma help after 512 keys at T = 0.1? 30 and 30 epochs",
         "moco_oracle",

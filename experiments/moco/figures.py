@@ -23,7 +23,7 @@ def draw(
 ) -> list[str]:
     """Draws the losses under the model of experiment A, see `cells.Table.draw`.
 
-    Published runs are without the losses of examples: nothing is drawn of them.
+    Published runs lack the losses of examples, so nothing is drawn.
     """
     del table, stem
     measured = _read(runs.get(_MEASURED, ()))
@@ -51,7 +51,7 @@ def draw(
 
 
 def _read(runs: Sequence[results.Run]) -> dict[str, np.ndarray] | None:
-    """The losses of all examples in all seeds of the model, by form."""
+    """Returns the losses of all examples in all seeds of the model, by form."""
     paths = [run.path / "losses.npz" for run in runs if run.is_done]
     arrays = {path: training.read_arrays(path) for path in paths if path.exists()}
     if not arrays:

@@ -1,4 +1,4 @@
-"""Learns features without labels by MoCo v2, with a focal loss if asked for.
+"""Learns features without labels by MoCo v2, optionally with a focal loss.
 
     ./run.sh moco --dataset=cifar10 --data_dir=DIR --results_dir=results/moco/a_gamma0
     ./run.sh moco --dataset=cifar10 --data_dir=DIR --results_dir=results/moco/d_gamma1 \
@@ -6,11 +6,11 @@
 
 Kaminsky and Rotstein, "Focal Loss for Contrastive Learning" (2021). The first command
 is its experiment A (from scratch), the second its experiment D (post-training, without
-the keys of the queue that k-means puts into the query's cluster). --loss=plain and
---loss=clustered post-train as experiments B and C do; --clusters=labels has an oracle
-instead of k-means. --epochs=0 trains nothing: it measures the --pretrained
-encoder, or a random one. Published runs are cells (experiments/moco/cells.py):
-`./run.sh table moco/4` does those of Table 4.
+the keys of the queue that k-means assigns to the query's cluster). --loss=plain and
+--loss=clustered are experiments B and C; --clusters=labels uses an oracle instead of
+k-means. --epochs=0 trains nothing: it measures the --pretrained encoder, or a random
+one. Published runs are cells (experiments/moco/cells.py): `./run.sh table moco/4` runs
+those of Table 4.
 
 With --cell=1/mini/a_gamma0, a run should take about 9 minutes on one core (from the
 time of 3 of its 30 epochs); docs/results/moco has what came out.
@@ -18,8 +18,8 @@ time of 3 of its 30 epochs); docs/results/moco has what came out.
 The results folder has metrics.csv (a row per epoch, linear accuracy where it was
 measured), losses.npz (the loss of each example in the three forms, for figures 3 to 5),
 moco.npz (both encoders and the queue, for --pretrained), curves.png and .pdf, flags.txt
-and run.json. A run that was stopped or killed is resumed when it is given the same
-flags again, and ends with the same bytes.
+and run.json. The same flags resume a run that was stopped or killed, which ends with
+the same bytes.
 """
 
 import dataclasses
@@ -50,11 +50,11 @@ WEIGHTS = f"{NAME}.npz"
 LOSSES = "losses.npz"
 
 
-# The defaults are MoCo v2's and the paper's, but for the queue: "its suggested
-# hyper-parameters" are 65,536 keys, which the paper's cells have. 4,096 is less than
-# half of Imagenette, so that the queue never holds a key of the image itself from the
-# epoch before. Small images: a short training of a small network, where the keys must
-# follow faster.
+# The defaults are MoCo v2's and the paper's, except the queue: "its suggested
+# hyper-parameters" are 65,536 keys, as in the paper's cells. 4,096 is less than half of
+# Imagenette, so that the queue never holds a key of the image itself from the epoch
+# before. For small images: a short training of a small network, where the keys must be
+# updated faster.
 _SETTINGS = {
     "imagenette": dict(
         backbone="resnet50",
@@ -92,7 +92,7 @@ _by_dataset = functools.partial(launch.by_dataset, _SETTINGS)
 
 @dataclasses.dataclass(frozen=True)
 class Config(runtime_config.DeviceConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     dataset: str = config.flag(
         "cifar10",
@@ -110,20 +110,19 @@ class Config(runtime_config.DeviceConfig):
     results_dir: str = launch.results_dir()
     pretrained: str | None = config.flag(
         None,
-        "Start from what a finished run has learned, its queue included: its results "
-        f"folder, or the {WEIGHTS} in it. Default: from random weights.",
+        "Start from a finished run, with its queue: its results folder, or the "
+        "{WEIGHTS} in it. Default: random weights.",
     )
     seed: int = launch.seed()
     loss: str = config.flag(
         "plain",
-        "What to do with the keys in the query's cluster: `plain` knows no clusters "
-        "(Eq. 1), `clustered` pulls them, too (Eq. 5), `filtered` leaves them out (Eq. "
-        "6).",
+        "The use of keys in the query's cluster: `plain` has no clusters (Eq. 1), "
+        "`clustered` also attracts them (Eq. 5), `filtered` leaves them out (Eq. 6).",
         group="Loss",
         choices=losses.INFO_NCE_FORMS,
     )
     gamma: float = config.flag(
-        0.0, "Of the focal loss (Eq. 4); 0 is cross-entropy.", low=0.0
+        0.0, "gamma of the focal loss (Eq. 4); 0 is cross-entropy.", low=0.0
     )
     clusters: str | None = config.flag(
         None,
@@ -131,19 +130,24 @@ class Config(runtime_config.DeviceConfig):
         "images' `labels`. Default: k_means.",
         choices=algorithms.MOCO_CLUSTERS,
     )
-    num_clusters: int = config.flag(10, "Of the queue, found before each epoch.", low=1)
+    num_clusters: int = config.flag(
+        10, "Number of clusters of the queue, found " "before each epoch.", low=1
+    )
     temperature: float | None = config.flag(
-        None, "Similarities are divided by it." + _by_dataset("temperature"), low=1e-3
+        None,
+        "T, by which similarities are divided." + _by_dataset("temperature"),
+        low=1e-3,
     )
     epochs: int | None = config.flag(
         None,
-        "How long to train." + _by_dataset("epochs"),
+        "The number of epochs." + _by_dataset("epochs"),
         group="Training",
         low=0,
     )
     num_train: int | None = config.flag(
         None,
-        "Take so many training images only, of each class as many. Default: all.",
+        "Use only this number of training images, equally many of each class. "
+        "Default: all.",
         low=1,
     )
     batch_size: int | None = config.flag(
@@ -151,19 +155,19 @@ class Config(runtime_config.DeviceConfig):
     )
     learning_rate: float | None = config.flag(
         None,
-        "Of SGD, in the first epoch; it falls by a half cosine."
+        "Learning rate of SGD in the first epoch; it falls by a half cosine."
         + _by_dataset("learning_rate"),
         low=0.0,
     )
     weight_decay: float | None = config.flag(
-        None, "Of all weights." + _by_dataset("weight_decay"), low=0.0
+        None, "Weight decay of all weights." + _by_dataset("weight_decay"), low=0.0
     )
     queue_size: int | None = config.flag(
         None, "K, the keys that are kept." + _by_dataset("queue_size"), low=1
     )
     key_momentum: float | None = config.flag(
         None,
-        "m, with which the key encoder follows." + _by_dataset("key_momentum"),
+        "m, the momentum of the key encoder." + _by_dataset("key_momentum"),
         low=0.0,
         high=1.0,
     )
@@ -187,7 +191,8 @@ class Config(runtime_config.DeviceConfig):
     )
     epochs_per_evaluation: int | None = config.flag(
         None,
-        "How often to measure linear accuracy. Default: at the start and the end only.",
+        "Epochs between two measurements of linear accuracy. Default: only at the "
+        "start and the end.",
         group="Evaluation and checkpoints",
         low=1,
     )
@@ -242,7 +247,7 @@ def _finish(
 
 
 def _with_defaults(config: Config) -> Config:
-    """Gives the flags that were left open their values, and checks them."""
+    """Sets unset flags, and checks the flags."""
     dataset = config.chosen("dataset").name
     settings = _SETTINGS.get(dataset, _SETTINGS["small images"])
     image_size = _IMAGE_SIZES[dataset]
@@ -268,7 +273,7 @@ def _with_defaults(config: Config) -> Config:
 
 
 def _load_pretrained(config: Config) -> dict[str, np.ndarray] | None:
-    """Reads what --pretrained names."""
+    """Reads the file of --pretrained."""
     if not config.pretrained:
         return None
     path = _pretrained_path(config)
@@ -325,7 +330,7 @@ def _load_task(config: Config) -> tasks.Contrastive:
 
 
 def _loaded_size(config: Config) -> int:
-    """Photographs are loaded larger, for crops, by the ratio of 256 to 224."""
+    """Returns the size of loaded images: photographs are larger, by 256 to 224."""
     known = labelled_images.SOURCES.get(config.chosen("dataset").name)
     is_photograph = known is None or known.image_size is None
     return round(config.image_size * 256 / 224) if is_photograph else config.image_size
@@ -335,10 +340,10 @@ def _check_memory(config: Config, backbone_fn: Callable[[], tf.keras.Model]) -> 
     """Refuses what cannot fit into memory, before the data are read."""
     batch_size, queue_size = config.batch_size, config.queue_size
     images = memory_needs.images(batch_size, config.image_size, 3)
-    memory.check(images)  # The backbone of yet larger ones has no numbers.
+    memory.check(images)  # First: a backbone of larger images has no size.
     memory.check(
         images | memory_needs.matrix("the queue", queue_size, _KEY_DIM),
-        # Two encoders, of one the gradient and the momentum.
+        # Two encoders, and one's gradient and momentum.
         device_needs=memory_needs.network(
             "the backbone", backbone_fn, batch_size, copies=4
         )

@@ -6,12 +6,12 @@
     ./run.sh table partial_fc/ten_million --cells='*'
     ./run.sh table partial_fc/faces --data_dir=FACES
 
-`omniglot`: must the positives be kept? All 1,623 characters, PPRN against sampling at
-random; 20 minutes on 2 cores for three seeds; top-1 53.1 % (r = 1), 46.9 % (PPRN, 0.5),
-27.8 % (PPRN, 0.1), 22.4 and 0.1 % at random: docs/results/partial_fc. `own_rates`: the
-same, each with the learning rate that is the best on other drawers. `ten_million`: W
-and its momentum are 5.1 GB; 8 GiB of memory. `faces` has not been run: no faces could
-be had.
+`omniglot` tests whether the positives must be kept: all 1,623 characters, PPRN against
+sampling at random; 20 minutes on 2 cores for three seeds; top-1 53.1 % (r = 1), 46.9 %
+(PPRN, 0.5), 27.8 % (PPRN, 0.1), 22.4 and 0.1 % at random: docs/results/partial_fc.
+`own_rates`: the same, each with the best learning rate on other drawers. `ten_million`:
+W and its momentum are 5.1 GB; 8 GiB of memory. `faces` has not been run: no face images
+were available.
 """
 
 from experiments.common import results as results_lib
@@ -35,7 +35,7 @@ _KIND = results_lib.RunKind(
     has_own_data=lambda flags: flags.get("dataset") == "generated",
 )
 _CA_PCC = Metric("ca_pcc", "CA_pcc", ".3f", 1, difference_scale=0)
-# Differences are of those that measure the embedding.
+# Differences are computed for metrics of the embedding.
 _METRICS = (
     *(
         Metric(name, title, ".3f", 1)
@@ -57,7 +57,7 @@ _SAMPLED = ("all_random_0.1", "all_random_0.5", "pprn_0.1", "pprn_0.5")
 _PAGE = dict(
     kind=_KIND,
     metrics=_METRICS,
-    # What samples cost beside r = 1, and what keeping the positives brings.
+    # The cost of sampling compared with r = 1, and the gain of keeping the positives.
     pairs=(
         *((name, "full") for name in _SAMPLED),
         ("pprn_0.1", "all_random_0.1"),

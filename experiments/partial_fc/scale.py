@@ -2,12 +2,12 @@
 
     ./run.sh python -m experiments.partial_fc.scale
 
-trains the small CNN on 28x28 images with W in shards on 8 logical devices of the CPU,
-d = 64, mini-batches of 64, for n from 1e4 to 1e7 and r of 1 (the model-parallel full
-softmax), 0.3, 0.1 and 0.01: steps, memory at the peak, and the share of a step that
-the sampling takes. Images are noise and classes are uniform: neither matters to the
-speed. Every case is a process of its own, one after the other. `--cases=1e7:0.1,1e7:1`
-measures some only.
+trains the small CNN on 28x28 images with W in shards on 8 logical devices of the CPU, d
+= 64, mini-batches of 64, for n from 1e4 to 1e7 and r of 1 (the model-parallel full
+softmax), 0.3, 0.1 and 0.01: steps, peak memory, and the share of a step spent on
+sampling. Images are noise and classes are uniform, without effect on the speed. Every
+case is a separate process, one after the other. `--cases=1e7:0.1,1e7:1` measures only
+some.
 
 Prints a table and writes partial_fc.csv and partial_fc.md. About 10 minutes on 2 quiet
 cores; ten million classes need 8 GiB of memory.
@@ -37,7 +37,7 @@ _CASES = ("1e4", "1e5", "1e6", "1e7"), ("1", "0.3", "0.1", "0.01")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is measured in one process.
+    """A case, measured in one process.
 
     Attributes:
         num_classes: n.
@@ -56,9 +56,9 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-    """What a user asks for."""
+    """The flags of the program."""
 
-    output_dir: str = config.flag("results/benchmarks", "Where the files go.")
+    output_dir: str = config.flag("results/benchmarks", "The output folder.")
     repeats: int = config.flag(
         5, "Steps of each case that count, after the first.", low=1
     )
@@ -68,7 +68,7 @@ class Config(config.Config):
 
 
 def main(config: Config) -> None:
-    """Runs the program as the flags say."""
+    """Runs the program."""
     cases = []
     for text in config.cases:
         if not re.fullmatch(r"[1-9][\d.e+]*:(1|0?\.\d+)", text):
@@ -81,11 +81,11 @@ def main(config: Config) -> None:
 def measure(cases: Sequence[Case], repeats: int, folder: str) -> None:
     """Measures, prints and writes."""
     output_dir = files.make_folder(folder, f"--output_dir={folder}")
-    # Not forked: TensorFlow's threads would not be there.
+    # Not forked, since TensorFlow's threads would be missing.
     context = multiprocessing.get_context("spawn")
     rows = []
     for case in cases:
-        # In a process of its own, whose peak is then its own.
+        # In a separate process, for a separate peak.
         with concurrent.futures.ProcessPoolExecutor(1, context) as worker:
             rows.append(worker.submit(_measure, case, repeats).result())
         print(f"{case}: {rows[-1]['seconds']:.3f} s a step", flush=True)
@@ -142,7 +142,7 @@ def _measure(case: Case, repeats: int) -> dict[str, float]:
 
 
 def with_ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Adds how often as long r = 1 takes (of_full), and the peak of W's memory."""
+    """Adds the time of r = 1 relative to the row (of_full), and W's peak memory."""
     full = rows[rows.sample_rate == 1].set_index("num_classes").seconds
     return rows.assign(
         of_full=rows.num_classes.map(full) / rows.seconds,

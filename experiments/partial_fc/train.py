@@ -12,14 +12,15 @@ and a share r of the other classes (PPRN), and only their rows of W are touched.
 metric is TAR at FAR = 0.001 between test images; ca_pcc is the mean cosine between
 features and the centres of their classes.
 
---num_classes=5000 --rounds=5 comes to a TAR of about 95 % after 500 steps, in half a
+--num_classes=5000 --rounds=5 reaches a TAR of about 95 % after 500 steps, in half a
 minute of processor time, start-up included. A step over a million classes at r = 0.1
-takes 0.2 seconds of it (mini-batches of 64, the small model of generated identities).
+takes 0.2 seconds of processor time (mini-batches of 64, the small model of generated
+identities).
 
 The results folder has metrics.csv (a row per round of --steps_per_round steps),
-curves.png and .pdf, the weights, flags.txt and run.json. A run that was stopped or
-killed is resumed when it is given the same flags again: on as many devices with the
-same bytes, and on more or fewer (--num_devices) with the same losses but for rounding.
+curves.png and .pdf, the weights, flags.txt and run.json. The same flags resume a run
+that was stopped or killed: on the same number of devices with the same bytes, on more
+or fewer (--num_devices) with the same losses up to rounding.
 """
 
 import dataclasses
@@ -59,8 +60,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "tfds": dict(model="small_cnn", image_size=56),
 }
 _WORDS = dataset_words.central(_SETTINGS)
-_WORDS["faces"] = _WORDS["images"]  # Images, with defaults of their own.
-# Of Omniglot's twenty, who is held out and who is left out.
+_WORDS["faces"] = _WORDS["images"]  # Images, with their own defaults.
+# Omniglot's held-out drawers and left-out drawers, of twenty.
 _DRAWERS = {
     "test": {},
     "validation": dict(test_drawers=(13, 14, 15, 16), unused_drawers=(17, 18, 19, 20)),
@@ -70,14 +71,14 @@ _MODELS = {"mlp": models.mlp, **models.FEATURE_EXTRACTORS}
 
 @dataclasses.dataclass(frozen=True)
 class Config(runtime_config.DeviceConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     dataset: str = config.flag(
         "generated",
-        "`generated`: vectors of as many identities as you like; `omniglot`: all 1,623 "
-        "characters, tested on other hands; `images`: your own, a class for each "
-        "identity, tested on a tenth of them; `faces`: the same with a larger model; "
-        "`tfds`: any image data set of TFDS.",
+        "`generated`: vectors of any number of identities; `omniglot`: all 1,623 "
+        "characters, tested on other drawers; `images`: your own, a class for each "
+        "identity, tested on a tenth of them; `faces`: the same with a larger "
+        "model; `tfds`: any image data set of TFDS.",
         group="The run",
         words=_WORDS,
     )
@@ -102,34 +103,34 @@ class Config(runtime_config.DeviceConfig):
     )
     sampling: str = config.flag(
         "pprn",
-        "`pprn`: all positives of the mini-batch, and a share r of the other classes. "
-        "`all_random`: a share r of all classes; an example whose own is not among "
-        "them is left out of the step.",
+        "`pprn`: all positives of the mini-batch, and a share r of the other "
+        "classes. `all_random`: a share r of all classes; an example whose class is "
+        "not among them is left out of the step.",
         choices=samplers.SAMPLINGS,
     )
     positives_cutoff: bool = config.flag(
         False,
-        "With pprn, no negatives of a stratum whose positives alone are more than r of "
-        "its classes, as in the authors' code.",
+        "With pprn, draw no negatives in a stratum where positives alone are more "
+        "than r of its classes, as in the authors' code.",
     )
     num_devices: int | None = config.flag(
         None,
-        "Over how many devices W and the mini-batch are split: GPUs, or logical "
-        "devices of the CPU. Default: all GPUs, or 1.",
+        "Number of devices for W and the mini-batch: GPUs, or logical devices of "
+        "the CPU. Default: all GPUs, or 1.",
         low=1,
         decides=False,
     )
     num_strata: int = config.flag(
         16,
-        "Into how many equal parts the classes are cut, each of which is drawn from "
-        "alone: the largest number of devices.",
+        "Number of equal parts of the classes that are sampled separately: the "
+        "largest number of devices.",
         low=1,
     )
     margin: str = config.flag(
         "none",
-        "What targets must be nearer by: `arcface` s cos(theta + m), as in its "
-        "authors' code until 2022; `arcface_straight`, as in it since, with the "
-        "gradient straight through the margin; `cosface` s (cos(theta) - m).",
+        "The margin of targets: `arcface` s cos(theta + m), as in its authors' code "
+        "until 2022; `arcface_straight`, as in their code since, with the gradient "
+        "straight through the margin; `cosface` s (cos(theta) - m).",
         group="Loss",
         choices=losses.MARGINS,
     )
@@ -143,18 +144,26 @@ class Config(runtime_config.DeviceConfig):
         group="Model",
         choices=_MODELS,
     )
-    embedding_dim: int = config.flag(64, "d, of features and classes.", low=1)
+    embedding_dim: int = config.flag(
+        64, "d, the dimension of features and classes.", low=1
+    )
     image_size: int | None = config.flag(
-        None, "Pixels a side." + launch.by_dataset(_SETTINGS, "image_size"), low=8
+        None,
+        "Height and width of images, in pixels."
+        + launch.by_dataset(_SETTINGS, "image_size"),
+        low=8,
     )
     rounds: int = config.flag(40, "How many rounds.", group="Optimization", low=1)
-    steps_per_round: int = config.flag(100, "How many updates make a round.", low=1)
+    steps_per_round: int = config.flag(100, "How many updates are a round.", low=1)
     batch_size: int = config.flag(64, "The mini-batch, of all devices together.", low=1)
-    learning_rate: float = config.flag(0.01, "Of SGD, for phi and W.", low=0.0)
-    momentum: float = config.flag(0.9, "Of SGD, for phi and W.", low=0.0, high=0.9999)
+    learning_rate: float = config.flag(0.01, "Rate of SGD, for phi and W.", low=0.0)
+    momentum: float = config.flag(
+        0.9, "Momentum of SGD, for phi and W.", low=0.0, high=0.9999
+    )
     weight_decay: float = config.flag(
         0.0,
-        "Of phi, and of the rows of W in a step. 0.0005 in the authors' code.",
+        "Weight decay of phi, and of the rows of W in a step. 0.0005 in the "
+        "authors' code.",
         low=0.0,
     )
     flip: bool = config.flag(
@@ -162,22 +171,25 @@ class Config(runtime_config.DeviceConfig):
     )
     evaluate_on: str = config.flag(
         "test",
-        "With omniglot, what is held out and measured: `test`, drawers 17 to 20, or "
-        "`validation`, drawers 13 to 16, with 17 to 20 left out.",
+        "With omniglot, the held-out drawers to measure on: `test`, drawers 17 to "
+        "20, or `validation`, drawers 13 to 16, with 17 to 20 left out.",
         group="Evaluation and checkpoints",
         choices=("test", "validation"),
     )
     lfw_pairs: str | None = config.flag(
         None,
-        "A list of pairs like LFW's pairs.txt, to be measured, too.",
+        "A list of pairs like LFW's pairs.txt, to be measured in addition.",
     )
     lfw_dir: str | None = config.flag(
         None, "The images of --lfw_pairs, as NAME/NAME_0001.jpg."
     )
-    rounds_per_evaluation: int = config.flag(5, "How often to measure.", low=1)
+    rounds_per_evaluation: int = config.flag(
+        5, "Rounds between two evaluations.", low=1
+    )
     rounds_per_checkpoint: int = config.flag(
         5,
-        "How often to save what a killed run is resumed from: 8 n d bytes, twice over.",
+        "Rounds between two checkpoints, from which a killed run resumes: 8 n d "
+        "bytes, twice.",
         low=1,
         decides=False,
     )
@@ -237,7 +249,7 @@ def _encoder(config: Config) -> run_encoder.Encoder:
 
 
 def _with_defaults(config: Config) -> Config:
-    """Gives flags the values of the data, and checks that they go together."""
+    """Sets flags by the data, and checks that they suit each other."""
     dataset = config.chosen("dataset").name
     is_generated = dataset == "generated"
     if dataset == "faces" and not config.data_dir:
@@ -305,7 +317,7 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
         config.embedding_dim,
         seed=config.seed,
     )
-    # SGD with momentum: beside weights and gradient, there is one number for each.
+    # SGD with momentum: besides weights and gradient, one number for each weight.
     memory.check(
         memory_needs.matrix(
             "a mini-batch", config.batch_size, math.prod(data.example_shape)
@@ -330,7 +342,7 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
 
 
 def _build_run(config: Config) -> training.StepRun:
-    """Puts the classes on the devices."""
+    """Distributes the classes over the devices."""
     mesh = runtime.local_mesh(config.num_devices)
     task = _load_task(config)
     print(task.summary, flush=True)

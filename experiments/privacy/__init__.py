@@ -1,5 +1,6 @@
 """Attacks on FedSS's own training by its server: what P_k they find.
 
-`privacy` attacks a run (`attacks` on what `seen` and `server` show) and writes `page`.
-`cells` are the defences, which `train` trains and attacks and `views` tabulates.
+`privacy` attacks a run (`attacks` on the views of `seen` and `server`) and writes
+`page`. `cells` are the defences; `train` trains and attacks them and `views` makes the
+table.
 """

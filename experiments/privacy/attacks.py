@@ -1,8 +1,8 @@
 """Attacks on what the server sees; each keeps a record for every client.
 
-Every attack is made three times: on the client, on what it does not hold (the same
-scores, judged by as many random other classes: were an attack above chance there, it
-would measure a slip), and by guessing (random scores, judged by P_k).
+Every attack is judged three times: on P_k; on the same number of random other classes
+(the same scores: an attack above chance there would be an error); and with random
+scores on P_k.
 """
 
 import collections
@@ -16,19 +16,19 @@ from tff_fedss import seeds
 from tff_fedss.privacy import aggregate, intersection, phi, success, update
 
 CONTROLS = ("", "random classes", "guessed")
-# The attacks on sums of rows; the second where differential privacy adds noise.
+# The attacks on sums of rows; the second with noise of differential privacy.
 TRACED = ("traced, no request", "traced through the noise, no request")
 ON_SUMS = (*TRACED, "traced by phi alone, no request")
 
 
 class Record(NamedTuple):
-    """How one attack on one client came out.
+    """The outcome of one attack on one client.
 
     Attributes:
-        attack: Its name in full.
+        attack: Its full name.
         control: One of `CONTROLS`.
         x: Participations or rounds, see `Attack.unit`.
-        chance: The precision of a guess, |P_k| of the classes in question.
+        chance: The precision at chance, |P_k| over the number of scored classes.
         success: The outcome.
     """
 
@@ -43,8 +43,8 @@ class Attack:
     """The records of an attack.
 
     Attributes:
-        unit: What x counts.
-        records: By now.
+        unit: The unit of x.
+        records: The records so far.
     """
 
     def __init__(self, seed: int, unit: str = "round"):
@@ -65,7 +65,7 @@ class Attack:
         Args:
             name: Name of the attack.
             x: See `Record`.
-            scores: float[classes], of the classes in question.
+            scores: float[classes], of the attacked classes.
             claimed: bool[classes], those that the attack claims.
             truth: bool[classes], those of P_k.
         """
@@ -111,8 +111,8 @@ class Attack:
             delta: float[n, d], what it sends back.
             model: The model that it got.
             truth: bool[n].
-            num_negatives: How many classes it has asked for beside P_k.
-            size_is_known: Whether the size of the request tells |P_k|.
+            num_negatives: Number of classes that it asked for besides P_k.
+            size_is_known: Whether the size of the request reveals |P_k|.
         """
         truth, rows = truth[asked], delta[asked]
         for name, scores in row_scores(
@@ -158,10 +158,10 @@ class Attack:
 def row_scores(
     rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray, num_negatives: int
 ) -> dict[str, np.ndarray]:
-    """Returns the scores of rows by each attack on them; the best comes last.
+    """Returns the scores of rows by each attack on them, the best last.
 
-    A row that has not moved at all is a negative without a say in the softmax, or a
-    pretence: it has the lowest score.
+    A row that has not moved is a negative without weight in the softmax, or a decoy: it
+    has the lowest score.
     """
     moved = update.lengths(rows) > 0
     own = rows[moved]
@@ -192,10 +192,10 @@ def scores_of_all(
     """Returns the best attack's scores of some rows; the others have the lowest.
 
     Args:
-        among: bool[n], which rows.
-        delta: float[n, d], how they have moved.
-        model: The model that has moved.
-        num_negatives: How many of them are negatives.
+        among: bool[n], the rows.
+        delta: float[n, d], their deltas.
+        model: The model before the update.
+        num_negatives: Number of negatives among the rows.
     """
     *_, found = row_scores(
         delta[among], model.classifier[among], model.feature, num_negatives
@@ -209,8 +209,8 @@ class Cohort(NamedTuple):
     """The clients of a round.
 
     Attributes:
-        clients: int[K], which of all clients.
-        asked: bool[K, n], their requests; None where they are not seen.
+        clients: int[K], indices of its clients.
+        asked: bool[K, n], their requests; None if they are not seen.
     """
 
     clients: np.ndarray
@@ -222,12 +222,12 @@ class Aggregate(Attack):
 
     Args:
         seed: Seed of the controls.
-        positives: bool[clients, n], P_k of all, by which to judge.
-        num_decoys: How many classes a client asks for beside its own.
-        drops_rows: Whether rows with few contributors may be missing from a sum: then a
-            client's classes need not be in all of its sums.
-        noise_covariance: float[rounds, rounds], of the noise that the server adds to a
-            number of the sums, up to a factor; None: it adds none.
+        positives: bool[clients, n], P_k of all clients, the truth.
+        num_decoys: Number of classes that a client asks for besides its own.
+        drops_rows: Whether rows with few contributors may be missing from a sum, so
+            that a client's classes need not be in all of its sums.
+        noise_covariance: float[rounds, rounds], of the noise that the server adds to
+            each coordinate of the sums, up to a factor; None: no noise.
     """
 
     def __init__(
@@ -267,11 +267,11 @@ class Aggregate(Attack):
             mean_delta: float[n, d], of W, from `aggregate.undo_momentum`.
             phi_scores: float[n], by an attack of `phi` on the mean delta of phi.
             model: The model that the clients got.
-            cohort: Who has contributed.
-            judged: Whether to attack by this sum alone.
+            cohort: The contributing clients.
+            judged: Whether to attack this sum alone.
         """
         lengths = update.lengths(mean_delta)
-        # Rounding leaves a little in rows that nobody has touched.
+        # Rounding makes unchanged rows slightly different from 0.
         present = lengths > _ROUNDING * lengths.max()
         num_negatives = max(
             int(present.sum() - self._expected_positives(len(cohort.clients))), 1
@@ -361,7 +361,7 @@ class Aggregate(Attack):
                     )
 
     def _expected_positives(self, cohort_size: int) -> float:
-        """How many rows of a sum are anyone's positives, from what is public: |P_k|."""
+        """Returns the expected number of positives in a sum, from the public |P_k|."""
         share = self._positives.mean()
         return self._positives.shape[1] * (1 - (1 - share) ** cohort_size)
 

@@ -1,10 +1,11 @@
-"""What each defence leaves to attack, and what it costs, as cells.
+"""The cells of the defences: attacks on each, and its cost.
 
     ./run.sh table privacy/defences --data_dir=OMNIGLOT
 
 Trains FedSS on Omniglot with each way of asking for classes, with a threshold and with
 user-level differential privacy (DP), m = 20 and 80, three seeds: 48 trainings of 2 to 5
-minutes on a core. docs/results/privacy has their table; docs/privacy.md what follows.
+minutes on a core. docs/results/privacy has their table; docs/privacy.md the
+conclusions.
 """
 
 from experiments.common.cells import Cell, Metric, table

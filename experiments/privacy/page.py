@@ -35,8 +35,8 @@ class Section(NamedTuple):
 
     Attributes:
         rows: From `attacks.summary`.
-        unit: What x counts.
-        facts: What else is known, items of a list.
+        unit: The unit of x.
+        facts: Further results, items of a list.
     """
 
     rows: Sequence[Mapping]

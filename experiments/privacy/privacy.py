@@ -1,4 +1,4 @@
-"""Attacks FedSS as an honest-but-curious server would, and measures what P_k it finds.
+"""Attacks FedSS as an honest-but-curious server, and measures how well it finds P_k.
 
     ./run.sh privacy --results_dir=results/privacy
     ./run.sh privacy --dataset=omniglot --data_dir=DIR --results_dir=results/omniglot
@@ -10,16 +10,16 @@ The attacks, of which --attack names one or more:
     aggregate      the sums over cohorts alone, as secure aggregation leaves them
     phi            one client's update of the feature extractor alone
 
-All but the first train with the flags of `./run.sh train` and look before round 1 and
-then every --rounds_per_evaluation rounds. attacks.md and attacks.csv have all.
-Every attack is also judged by random classes and against guesses, which have to be at
-chance.
+All except the first train with the flags of `./run.sh train` and attack before round 1
+and then every --rounds_per_evaluation rounds. attacks.md and attacks.csv have the
+results. Every attack has two controls, random classes and random scores, which must be
+at chance.
 
 Expected, for the first command (glyphs, n = 500, m = 40; chance 0.04), after 9 minutes
 on 2 busy cores: intersection: precision 0.32, 0.84, 0.995 after 1, 2 and 3 requests;
 update: AUC 0.99 or more; aggregate: AUC 0.99, traced through 64 sums; phi: AUC 0.95 in
-round 1, with public images. docs/results/privacy has all of it, docs/privacy.md what
-follows.
+round 1, with public images. docs/results/privacy has the results, docs/privacy.md the
+conclusions.
 """
 
 import dataclasses
@@ -40,19 +40,19 @@ _METHOD = "fedss"
 
 @dataclasses.dataclass(frozen=True)
 class Config(run_config.RunConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     attack: tuple[str, ...] = config.flag(
         ATTACKS, "One attack or more.", group="The attack", choices=ATTACKS
     )
     participations: tuple[str, ...] = config.flag(
         ("1", "2", "3", "5", "10", "30"),
-        "For intersection: after so many requests of a client.",
+        "For intersection: the numbers of a client's requests.",
     )
     attacked_clients: int = config.flag(
         8,
-        "How many clients are attacked: in all, by intersection; in each of the looked "
-        "at rounds, by update and phi.",
+        "How many clients are attacked: in all, by intersection; in each attacked "
+        "round, by update and phi.",
         low=1,
     )
     public_images: int = config.flag(
@@ -96,7 +96,7 @@ def main(config: Config) -> None:
 
 
 def _possible(config: Config) -> list[str]:
-    """Returns the attacks on what the server sees; says which others there are.
+    """Returns the attacks possible on the server's view; reports the others.
 
     Raises:
         InvalidInputError: If none is left.
@@ -118,7 +118,7 @@ def _possible(config: Config) -> list[str]:
 def _intersect(
     config: Config, task: tasks.FederatedTask, times: list[int]
 ) -> attacks.Attack:
-    """Attacks requests; they depend on no model, so that nothing trains."""
+    """Attacks requests, which do not depend on a model, without training."""
     asking, dataset = config.chosen("negatives").name, task.dataset
     builder = seen.class_set_builder(config, dataset)
     requests_of = seen.Requests(
@@ -157,7 +157,7 @@ def _train(
     made: dict[str, attacks.Attack],
     names: Collection[str],
 ) -> Mapping[str, list[str]]:
-    """Trains, attacks on the way, and returns facts by attack."""
+    """Trains, attacks meanwhile, and returns facts by attack."""
     run = run_parts.build_run(config, _METHOD, task)
     inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
     run.set_feature_extractor(starting_point.trained(config, task, inputs))

@@ -1,4 +1,4 @@
-"""The server's view: what passes through its hands in the project's own training."""
+"""The server's view of the project's own training."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -45,10 +45,10 @@ def evenly_spaced(client_ids: Sequence[str], count: int) -> list[str]:
 def class_set_builder(
     config: run_config.RunConfig, dataset: FederatedDataset
 ) -> class_sets.ClassSetBuilder:
-    """Makes what draws the class sets of FedSS.
+    """Makes the class set builder of FedSS.
 
     Args:
-        config: With the defaults of its data set, checked.
+        config: The flags with the defaults of the data set, checked.
         dataset: The data.
     """
     made = privacy_config.class_set_builder(config, "fedss", dataset)
@@ -66,10 +66,10 @@ def request_model(
     num_classes: int,
     num_positives: int,
 ) -> intersection.RequestModel:
-    """Returns the probabilities with which classes get into a client's requests.
+    """Returns the probabilities that classes are in a client's requests.
 
     Args:
-        config: With the defaults of its data set, checked.
+        config: The flags with the defaults of the data set, checked.
         builder: From `class_set_builder`.
         num_classes: n.
         num_positives: |P_k|.
@@ -82,36 +82,36 @@ def request_model(
 
 
 def check_server(config: run_config.RunConfig) -> None:
-    """Checks that the attacks know how the server steps: by SGD, at one rate.
+    """Checks that the server's optimizer is SGD at a constant rate, as attacks assume.
 
     Raises:
-        InvalidInputError: If they do not.
+        InvalidInputError: If it is not.
     """
     if config.chosen("server_optimizer").name != "sgdm" or config.schedule is not None:
         raise InvalidInputError(
-            f"--server_optimizer={config.server_optimizer} --schedule="
-            f"{config.schedule or 'constant'}: the attacks take the server's SGD back, "
-            "at one rate: give sgdm and no schedule."
+            f"--server_optimizer={config.server_optimizer} "
+            f"--schedule={config.schedule or 'constant'}: the attacks invert the "
+            "server's SGD at a constant rate: give sgdm and no schedule."
         )
 
 
 def num_decoys(config: run_config.RunConfig) -> int:
-    """Returns how many classes a client asks for beside P_k, on average."""
+    """Returns how many classes a client asks for besides P_k, on average."""
     return config.num_decoys
 
 
 def size_is_known(config: run_config.RunConfig) -> bool:
-    """Returns whether the size of a request tells |P_k|."""
+    """Returns whether the size of a request reveals |P_k|."""
     return config.chosen("negatives").name != "randomized_response"
 
 
 class Request(NamedTuple):
-    """A client's request, and what shows of it later.
+    """A client's request, and the rows in its update.
 
     Attributes:
-        asked: bool[n], the classes asked for. What pads a request to its length repeats
-            one of them and tells nothing.
-        trained: bool[n], those in the softmax: the rows that move in its update.
+        asked: bool[n], the classes asked for. Padding repeats one of them and has no
+            information.
+        trained: bool[n], the classes in the softmax, whose rows move in the update.
     """
 
     asked: np.ndarray
@@ -121,7 +121,7 @@ class Request(NamedTuple):
 def request_fn(
     builder: class_sets.ClassSetBuilder, seed: int
 ) -> Callable[[np.ndarray, str, int], Request]:
-    """Returns what makes a client's request as the server gets it.
+    """Returns a function that makes a client's request.
 
     Returns:
         (P_k int32[any], client id, round) -> the request.
@@ -154,18 +154,18 @@ def request_fn(
 
 
 class Requests:
-    """What the server sees of the requests of single clients, for many rounds.
+    """The server's view of single clients' requests, for many rounds.
 
     Attributes:
-        share_of_others: With a union: the chance that a class is asked for by someone
-            else in the cohort, a mean over classes.
+        share_of_others: With a union: the probability that another client of the cohort
+            asks for a class, a mean over classes.
 
     Args:
         builder: Builder of class sets.
         dataset: The data.
         seed: Seed of the run.
         cohort_size: K.
-        of_union: Whether the union over the cohort is seen, and no request.
+        of_union: Whether only the union over the cohort is seen.
     """
 
     def __init__(
@@ -188,21 +188,21 @@ class Requests:
             self.share_of_others = float(np.mean(1 - (1 - asked) ** (cohort_size - 1)))
 
     def client(self, client_id: str, held: np.ndarray, count: int) -> Request:
-        """Returns what is seen at the first participations of a client.
+        """Returns the view of a client's first participations.
 
         Args:
             client_id: The client.
-            held: int[any], the classes that it holds, or is to hold.
-            count: How many participations.
+            held: int[any], the classes that it holds, or should hold.
+            count: Number of participations.
 
         Returns:
-            The masks of all of them, bool[count, n].
+            The seen classes, bool[count, n].
         """
         found: list[Request] = []
         for round_num in itertools.count(1):
             if len(found) == count:
                 break
-            # Which rounds it takes part in matters only for who else does.
+            # Its rounds matter only for the other clients in them.
             cohort = self._cohort(round_num) if self._of_union else [client_id]
             if client_id not in cohort:
                 continue
@@ -232,7 +232,7 @@ class Requests:
         return self._made[key]
 
 
-# Enough to know how often classes are asked for.
+# Enough to estimate how often classes are asked for.
 _SOME_CLIENTS = 200
 
 
@@ -240,7 +240,7 @@ _SOME_CLIENTS = 200
 
 
 class Updates:
-    """The updates of single clients, from the model that a run has now."""
+    """The updates of single clients, from a run's current model."""
 
     def __init__(self, run: training.FederatedRun, server_learning_rate: float):
         self._run = run
@@ -248,10 +248,9 @@ class Updates:
         self._initial = run.process.initialize()
 
     def of(self, client: Any) -> list[np.ndarray]:
-        """Returns what a client sends back: the deltas of [*phi, W], in float64.
+        """Returns a client's update: the deltas of [*phi, W], in float64.
 
-        It is the step of the process with this client as the cohort, without momentum:
-        the mean of one.
+        It is the step of the process with this client as the cohort, without momentum.
         """
         process, weights = self._run.process, self._run.weights
         state = process.set_model_weights(self._initial, weights)
@@ -264,12 +263,12 @@ class Updates:
 
 
 class Model(NamedTuple):
-    """A model that the server has published, and what public images are to it.
+    """A published model, and its activations of public images.
 
     Attributes:
         classifier: float32[n, d], W.
         kernel: float32[inputs, d], of phi's last layer.
-        inputs: float32[images, inputs], what public images give to that layer.
+        inputs: float32[images, inputs], public images' inputs of that layer.
         feature: float64[d], the mean of their unit features.
     """
 
@@ -280,7 +279,7 @@ class Model(NamedTuple):
 
 
 def check_public_images(name: str, task: tasks.FederatedTask) -> None:
-    """Checks that a task's test images can be those that the server has.
+    """Checks that a task's test images can be the server's public images.
 
     Raises:
         InvalidInputError: If they are of other classes than the clients'.
@@ -293,16 +292,16 @@ def check_public_images(name: str, task: tasks.FederatedTask) -> None:
 
 
 class PublicImages:
-    """Labelled images of the n classes that the server has, and what phi makes of them.
+    """The server's labelled images of the n classes, and phi's activations.
 
-    They are the test's, which no client holds.
+    They are test images, which no client holds.
 
     Attributes:
         labels: int32[images].
 
     Args:
-        task: Whose test images are of the clients' classes.
-        most: How many at most.
+        task: The task, whose test images are of the clients' classes.
+        most: Largest number of images.
     """
 
     def __init__(self, task: tasks.FederatedTask, most: int):
@@ -317,7 +316,7 @@ class PublicImages:
         )
 
     def seen_by(self, weights: tff.learning.models.ModelWeights) -> Model:
-        """Returns a model, and what the images are to it.
+        """Returns a model with its activations of the images.
 
         Args:
             weights: [*phi, W]; phi ends in a dense layer with a bias.

@@ -1,4 +1,4 @@
-"""A server that attacks its clients while a run trains, and keeps to the protocol."""
+"""An honest-but-curious server that attacks its clients while a run trains."""
 
 from collections.abc import Collection
 
@@ -19,7 +19,7 @@ class Server:
     Args:
         config: Config of `privacy` or `privacy.train`, with the defaults of its data
             set.
-        run: Before its first round; phi ends in a dense layer with a bias.
+        run: The run before its first round; phi ends in a dense layer with a bias.
         names: Names of the attacks: `update`, `aggregate`, `phi`.
     """
 
@@ -60,7 +60,7 @@ class Server:
             self.attacks["phi"] = attacks.Attack(config.seed)
 
     def release(self, metrics: training.Metrics, speed: training.Metrics) -> None:
-        """Looks at what a round has done, and at the clients of the next one."""
+        """Attacks a completed round, and the clients of the next one."""
         del speed
         round_num, task = metrics["round"], self._run.task
         model = self._public.seen_by(self._run.weights)
@@ -78,14 +78,14 @@ class Server:
 
     @property
     def share_trained(self) -> float:
-        """The share of the examples of the cohorts that trained."""
+        """The share of the cohorts' examples that trained."""
         return self._num_trained / self._num_held
 
     def finish(self) -> dict[str, list[str]]:
-        """Makes the attacks that need all rounds.
+        """Runs the attacks that need all rounds.
 
         Returns:
-            What else there is to say, by attack.
+            Further results by attack.
         """
         task, last = self._run.task, self._config.rounds
         reached = ", ".join(
@@ -113,7 +113,7 @@ class Server:
 
     def _look_at_sum(self, round_num: int) -> None:
         config = self._config
-        # Before the first round there was no other model.
+        # Before the first round there is no earlier model.
         before, now, after = [self._models[0], *self._models][-3:]
         w_delta, kernel_delta = (
             aggregate.undo_momentum(
@@ -182,7 +182,7 @@ class Server:
 
 
 def _noise_covariance(config: RunConfig) -> np.ndarray | None:
-    """How the noise of differential privacy goes over the rounds: it is public."""
+    """Returns the public covariance over rounds of the noise of differential privacy."""
     mechanism = config.mechanism
     if mechanism is None:
         return None

@@ -2,9 +2,9 @@
 
     ./run.sh table privacy/defences --data_dir=OMNIGLOT
 
-Requests and sums are attacked as they come in the training; the updates of single
-clients at its end: those that the last model would get of a client, by its draws of
-round 1, 2 and so on. done.json has what came of it; a stopped run begins again.
+Requests and sums are attacked during the training; the updates of single clients at its
+end: those to the last model, with a client's draws of rounds 1, 2 and so on. done.json
+has the results; a stopped run begins again.
 """
 
 import contextlib
@@ -30,20 +30,25 @@ METHOD = "fedss"
 
 @dataclasses.dataclass(frozen=True)
 class Config(run_config.RunConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     participations: tuple[str, ...] = config.flag(
         ("1", "3", "30", "300"),
-        "After so many participations of a client.",
+        "The numbers of participations of a client.",
         group="The attacks",
     )
     most_updates: int = config.flag(
-        30, "Up to so many of them for update and phi, which cost a training.", low=1
+        30,
+        "The most participations for update and phi, each of which costs a "
+        "training.",
+        low=1,
     )
     attacked_clients: int = config.flag(
-        8, "Clients whose requests are attacked.", low=1
+        8, "Number of clients whose requests are attacked.", low=1
     )
-    attacked_updates: int = config.flag(4, "Clients whose updates are.", low=1)
+    attacked_updates: int = config.flag(
+        4, "Number of clients whose updates are " "attacked.", low=1
+    )
     public_images: int = config.flag(
         500, "How many labelled images of the classes the server has.", low=1
     )
@@ -119,7 +124,7 @@ def _on_sums(
     watch: server.Server,
     times: Sequence[int],
 ) -> list[attacks.Record]:
-    """Attacks the sums of the training, without any request."""
+    """Attacks the sums of the training, without requests."""
     on_sums = watch.attacks["aggregate"]
     per_round = config.clients_per_round / task.dataset.num_clients
     rounds = {round(t / per_round) for t in times} | {config.rounds}
@@ -130,7 +135,7 @@ def _on_sums(
 def _on_requests(
     config: Config, task: tasks.FederatedTask, times: Sequence[int]
 ) -> tuple[list[attacks.Record], float]:
-    """Attacks requests, and the unions that they are in; also counts the unions."""
+    """Attacks requests and their unions; also counts the unions' classes."""
     dataset = task.dataset
     builder = seen.class_set_builder(config, dataset)
     made = {
@@ -141,7 +146,7 @@ def _on_requests(
             cohort_size=config.clients_per_round,
             of_union=name == "unions",
         )
-        # Of those whose negatives are the paper's, the unions are attacked, too.
+        # With the paper's negatives, the unions are also attacked.
         for name in ("requests", *(["unions"] if config.negatives is None else []))
     }
     attack = attacks.Attack(config.seed)

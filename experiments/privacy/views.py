@@ -1,8 +1,8 @@
-"""The defences as the server sees them: the table of `cells` and its figure.
+"""The server's views of the defences: the table of `cells` and its figure.
 
-A row is a training as the server gets to see it. Where only what is sent differs
-(secure sums, unions, all of W), the training is that of fresh negatives: its weights
-are the same, byte for byte. Success is precision at |P_k|, over all n classes.
+A row is a view of a training. If only the transfer differs (secure sums, unions, all of
+W), the training is that of fresh negatives, whose weights are the same to the bit.
+Success is precision at |P_k|, over all n classes.
 """
 
 import pathlib
@@ -30,7 +30,7 @@ _COLUMNS = ("requests", "update", "phi", "sums")
 
 
 class View(NamedTuple):
-    """A row of the table: a training, as the server gets to see it.
+    """A row of the table: the server's view of a training.
 
     Attributes:
         title: Title of the row.
@@ -46,7 +46,7 @@ class View(NamedTuple):
 
     @property
     def attacks(self) -> dict[str, str]:
-        """The attacks on what is seen: their column, by their name."""
+        """The attacks on the view: their column, by their name."""
         found = dict.fromkeys(attacks.TRACED, "sums")
         if self.requests != "all":
             found["unions" if self.requests == "union" else "requests"] = "requests"
@@ -97,7 +97,8 @@ def _attacks(run: results.Run) -> pd.DataFrame:
     """Returns a run's attacks, a row for each and each number of participations."""
     frame = pd.DataFrame(run.result["attacks"])
     frame = frame[frame.control == ""]
-    # Sums are counted by rounds. 16 of 99 clients a round: 186 of them are 30.
+    # Sums are counted by rounds. With 16 of 99 clients a round, 186 rounds are 30
+    # participations.
     per_round = int(run.flags["clients_per_round"]) / run.result["data"]["num_clients"]
     times = {round(t / per_round): t for t in _PARTICIPATIONS}
     x = [
@@ -163,7 +164,7 @@ def _row(view: View, m: int, runs: Sequence[results.Run]) -> dict:
 
 
 def best(row: Mapping, most: float) -> float:
-    """Returns the success of the best attack after no more participations."""
+    """Returns the best attack's success with at most this many participations."""
     values = [
         value
         for by_x in row["success"].values()
@@ -218,7 +219,7 @@ def _shown(by_x: Mapping[float, float] | None, xs: Sequence[float]) -> str:
 def _draw(path: pathlib.Path, rows: Sequence[Mapping]) -> None:
     """Draws utility against the best attack, a panel for each m."""
     sizes = list(dict.fromkeys(row["m"] for row in rows))
-    # The title of a view in all panels: without what goes with m.
+    # The title of a view in all panels, without the part that depends on m.
     named = [{**row, "title": row["title"].split(", M =")[0]} for row in rows]
     titles = list(dict.fromkeys(row["title"] for row in named))
     options = {"figsize": (5.4 * len(sizes), 4.6), "squeeze": False, "sharey": True}

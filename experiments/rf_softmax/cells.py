@@ -8,10 +8,10 @@
     ./run.sh table rf_softmax/delicious_masked --scale=mini --data_dir=DELICIOUS
 
 Minutes on 2 cores at --scale=mini, a seed: ptb 50, delicious 2, delicious_masked 1, nu
-and frequencies 13 each. What to expect:
-docs/results/rf_softmax; perplexity 215.1 (full), 215.2 (exp), 239.6 (rff), 341.6
-(quadratic), 699.5 (uniform) after 4,000 steps. At --scale=paper all but m is our
-choice; the poster does not say. Those have not been run.
+and frequencies 13 each. What to expect: docs/results/rf_softmax; perplexity 215.1
+(full), 215.2 (exp), 239.6 (rff), 341.6 (quadratic), 699.5 (uniform) after 4,000 steps.
+At --scale=paper all settings except m are our choice, since the poster does not state
+them. Those cells have not been run.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ _KIND = results_lib.RunKind(
     cell_flags=frozenset({"sampler", "nu", "num_frequencies", "alpha", "leaf_size"}),
 )
 _LOSS = Metric("loss", "training loss (each sampler's own)", scale=1)
-# What the gradient is made of, see `samplers`.
+# The samplers of the gradient's negatives, see `samplers`.
 _DRAWN = (
     Metric("clipped_share", "clipped", ".1%", 1, False, 0),
     Metric("effective_samples", "effective m", ".3g", 1, False, 0),
@@ -38,7 +38,7 @@ _DRAWN = (
 _STEPS = Metric("steps", "steps", ",.0f", 1, False, 0)
 _PERPLEXITY = Metric("perplexity", "validation perplexity", scale=1, difference_scale=1)
 _PRECISION = tuple(Metric(f"precision_at_{k}", f"P@{k}", ".3f", 1) for k in (1, 3, 5))
-# What the poster orders, and what is beyond it: each beside the next, ends last.
+# The poster's order of samplers, with ours: neighbours are compared, ends last.
 _PAIRS = (
     ("full", "exp"),
     ("exp", "rff"),
@@ -89,7 +89,7 @@ def _samplers(
 
 
 def _page(task: str) -> dict[str, Any]:
-    """What a page shows of a task."""
+    """Returns the contents of a task's page."""
     metrics = (_PERPLEXITY,) if task == "ptb" else _PRECISION
     return dict(
         kind=_KIND,
@@ -114,7 +114,7 @@ def _design(
     return table(title, _PROGRAM, cells, f"rf_softmax/{name}", **_page("ptb"))
 
 
-# As ("ptb", "mini"), but for 1,600 steps.
+# As ("ptb", "mini"), but with 1,600 steps.
 _PTB_DESIGN = dict(
     task="ptb",
     num_negatives=100,

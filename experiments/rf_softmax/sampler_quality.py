@@ -10,12 +10,12 @@ Writes into DIR:
 - mse.md and mse.csv: the RF-softmax poster's Table 1, the mean squared error of
   estimates of e^o by random Fourier, quadratic and random Maclaurin features.
 
-The poster does not name the vectors of its Table 1, nor tau, but their dimension is
-256, like that of digits of 16 x 16 pixels: --images takes MNIST's, which are shrunk to
-it. Random directions are measured in any case, both with tau = 1. A third setting has
-digits with pixels in [-1, 1], tau = 4.3, alpha = 100, and the error of e^(o - tau): it
-was searched for, and gives numbers near all five of the poster's. So such a setting
-exists; that it is the poster's is not known. About 4 minutes on 2 cores.
+The poster does not state the vectors of its Table 1, nor tau, but their dimension is
+256, like that of digits of 16 x 16 pixels: --images reads MNIST's, which are resized to
+it. Random directions are always measured, both with tau = 1. A third setting has digits
+with pixels in [-1, 1], tau = 4.3, alpha = 100, and the error of e^(o - tau): it was
+found by a search, and gives numbers near all five of the poster's. So such a setting
+exists; whether it is the poster's is unknown. About 4 minutes on 2 cores.
 """
 
 import dataclasses
@@ -39,10 +39,10 @@ from tff_fedss.errors import InvalidInputError
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-    """What a user asks for."""
+    """The flags of the program."""
 
     output_dir: str = config.flag(
-        None, "Where to write.", needed="DIR is needed, for the tables."
+        None, "The output folder.", needed="DIR is needed, for the tables."
     )
     images: str | None = config.flag(
         None, "A gzipped IDX file of images, for Table 1 on real vectors."
@@ -50,7 +50,7 @@ class Config(config.Config):
     num_draws: int = config.flag(10_000, "Sampled gradients for each mean.", low=100)
 
 
-# The bias is measured here; logits are as wide as those of a model in training.
+# Settings of the bias; logits have the width of those of a model in training.
 _CLASSES, _DIM, _SCALE, _EXAMPLES = 500, 32, 10.0, 4
 _NUM_NEGATIVES = (5, 20, 80)
 # D and nu.
@@ -70,12 +70,12 @@ _POSTER = {
 
 
 class _Setting(NamedTuple):
-    """What Table 1 is measured on.
+    """A setting of Table 1.
 
     Attributes:
         vectors: float32[2 pairs, d], at length 1.
         tau: tau of o = tau h.c.
-        is_shifted: Whether it is e^(o - tau) that is estimated, in (0, 1].
+        is_shifted: Whether e^(o - tau), in (0, 1], is estimated.
         alpha: alpha of the quadratic kernel. None: the best.
     """
 
@@ -157,7 +157,7 @@ def _bias(num_draws: int) -> pd.DataFrame:
     generator = _generator(0)
     classes = _unit(generator.standard_normal((_CLASSES, _DIM)))
     targets = np.arange(_EXAMPLES)
-    # Near their targets, as after some training, and of all others somewhat.
+    # Near their targets, as after some training, and slightly near all others.
     queries = _unit(
         classes[targets] + _unit(generator.standard_normal((_EXAMPLES, _DIM)))
     )
@@ -184,7 +184,7 @@ def _bias_of(
     m: int,
     num_draws: int,
 ) -> tuple[float, float]:
-    """The bias of one example's gradient, and the noise in the measurement of it."""
+    """Returns the bias of one example's gradient, and the noise of its measurement."""
     logits = _SCALE * np.float64(classes) @ query
     full = np.exp(logits - logits.max())
     full /= full.sum()
@@ -216,7 +216,7 @@ def _mse(name: str, setting: _Setting) -> pd.DataFrame:
         key: np.mean(values) * math.exp(-shift) ** 2
         for key, values in _errors(setting, h, c).items()
     }
-    # The best factor of alpha (h.c)^2 + 1; of any alpha, if none is given.
+    # The best factor of alpha (h.c)^2 + 1, also over alpha if none is given.
     exact = np.exp(setting.tau * cosines - shift)
     parts = cosines**2, np.ones_like(cosines)
     design = np.stack(
@@ -238,7 +238,7 @@ def _mse(name: str, setting: _Setting) -> pd.DataFrame:
 def _errors(
     setting: _Setting, h: np.ndarray, c: np.ndarray
 ) -> dict[tuple[str, int], list[float]]:
-    """Mean squared errors of random features' estimates of e^o, by method and D."""
+    """Returns mean squared errors of random features' estimates, by method and D."""
     tau = setting.tau
     exact = np.exp(tau * np.sum(np.float64(h) * c, 1))
     errors = {}
@@ -247,7 +247,7 @@ def _errors(
             np.mean((_fourier(h, c, tau, frequencies, seed) - exact) ** 2)
             for seed in tqdm.trange(repeats, desc=f"Fourier, D = {frequencies:,}")
         ]
-    # Of a few features of a high degree most of the error comes: many draws differ.
+    # Few features of a high degree cause most of the error, so draws vary much.
     errors["random Maclaurin", _LARGEST] = [
         np.mean((maclaurin(h, c, tau, _LARGEST, seed) - exact) ** 2)
         for seed in tqdm.trange(2, 12, desc="Maclaurin")
@@ -258,7 +258,7 @@ def _errors(
 def _fourier(
     h: np.ndarray, c: np.ndarray, tau: float, frequencies: int, seed: int
 ) -> np.ndarray:
-    """e^tau times the estimate of the Gaussian kernel with nu = tau."""
+    """Returns e^tau times the estimate of the Gaussian kernel with nu = tau."""
     kernel = samplers.RandomFourierKernel(_TABLE_DIM, frequencies, tau, seed)
     chunk = max(2**24 // kernel.num_features, 1)
     products = [
@@ -306,7 +306,7 @@ def maclaurin(
 def maclaurin_variance(
     tau: float, cosines: np.ndarray, num_features: int
 ) -> np.ndarray:
-    """The variance of `maclaurin`.
+    """Returns the variance of `maclaurin`.
 
     [2 I0(2 sqrt2 tau sqrt(1 + 2 c^2)) - e^(2 tau c)] / D: for signs s, and h and c at
     length 1 and a cosine of c, E[(s.h)^2 (s.c)^2] is 1 + 2 c^2 - 2 sum_i h_i^2 c_i^2.
@@ -338,7 +338,7 @@ def _random_directions(count: int) -> np.ndarray:
 
 
 def _digits(path: str | os.PathLike, count: int) -> np.ndarray:
-    """Images of an IDX file at 16 x 16, as pixels in [0, 1], in random order."""
+    """Returns images of an IDX file at 16 x 16, pixels in [0, 1], randomly ordered."""
     source = f"--images={path}"
     try:
         content = gzip.decompress(pathlib.Path(path).read_bytes())

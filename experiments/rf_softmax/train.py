@@ -4,14 +4,14 @@
     ./run.sh rf_softmax --task=extreme --data_dir=DIR --sampler=exp --results_dir=DIR
     ./run.sh rf_softmax --task=omniglot --data_dir=DIR --results_dir=DIR
 
-RF-softmax (Rawat et al., NeurIPS 2019) beside what it is compared with: an LSTM on Penn
-Treebank (perplexity), one hidden layer on sparse features with very many labels
+RF-softmax (Rawat et al., NeurIPS 2019) and the samplers it is compared with: an LSTM on
+Penn Treebank (perplexity), one hidden layer on sparse features with very many labels
 (precision@k), and the image tasks of `./run.sh train` (top-1). It is a research
-baseline; see README.md about the patent that is said to cover it.
+baseline; see README.md about a patent that reportedly covers it.
 
 The results folder has metrics.csv (a row per round of --steps_per_round steps),
-curves.png and .pdf, the weights, flags.txt and run.json. A run that was stopped or
-killed is resumed when it is given the same flags again, and ends with the same bytes.
+curves.png and .pdf, the weights, flags.txt and run.json. The same flags resume a run
+that was stopped or killed, which ends with the same bytes.
 """
 
 import dataclasses
@@ -73,13 +73,13 @@ _by_task = functools.partial(launch.by_dataset, _SETTINGS)
 
 @dataclasses.dataclass(frozen=True)
 class Config(runtime_config.DeviceConfig):
-    """What a user asks for."""
+    """The flags of the program."""
 
     task: str = config.flag(
         "ptb",
-        "What to train: `ptb`, the next word of Penn Treebank; `extreme`, labels of "
-        "rows with sparse features; or a data set of images, with the model that "
-        "`./run.sh train` has for it.",
+        "The task: `ptb`, the next word of Penn Treebank; `extreme`, labels of rows "
+        "with sparse features; or a data set of images, with the model of `./run.sh "
+        "train`.",
         group="The run",
         words={
             "ptb": option_words.Word(),
@@ -89,9 +89,9 @@ class Config(runtime_config.DeviceConfig):
     )
     sampler: str = config.flag(
         "rff",
-        "What negatives are drawn from. `exp`: the softmax itself. `quadratic`: alpha "
-        "(h.c)^2 + 1. `rff`: random Fourier features. `log_uniform`: Zipf's law, for "
-        "text. `full`: none are drawn.",
+        "The distribution of negatives. `exp`: the softmax itself. `quadratic`: "
+        "alpha (h.c)^2 + 1. `rff`: random Fourier features. `log_uniform`: Zipf's "
+        "law, for text. `full`: no negatives.",
         choices=[FULL, *samplers.SAMPLERS],
     )
     data_dir: str | None = config.flag(
@@ -105,7 +105,7 @@ class Config(runtime_config.DeviceConfig):
     seed: int = launch.seed()
     num_negatives: int | None = config.flag(
         None,
-        "m, drawn for each example." + _by_task("num_negatives"),
+        "m, the negatives of each example." + _by_task("num_negatives"),
         group="Sampling",
         low=1,
     )
@@ -124,15 +124,16 @@ class Config(runtime_config.DeviceConfig):
     )
     nu: float = config.flag(
         4.0,
-        "Of rff's Gaussian kernel exp(-nu |h - c|^2 / 2); the poster's T is 1 / "
-        "sqrt(nu). nu = tau is the softmax's kernel, but with few features its small "
-        "values are noise and are clipped (README.md): runs measure it, and warn.",
+        "nu of rff's Gaussian kernel exp(-nu |h - c|^2 / 2); the poster's T is 1 / "
+        "sqrt(nu). nu = tau is the softmax's kernel, but with few features its "
+        "small values are noise and are clipped (README.md): runs measure this, and "
+        "warn.",
         low=1e-6,
     )
     num_frequencies: int = config.flag(
         256, "D, of rff: there are 2 D features. See --nu.", low=1
     )
-    alpha: float = config.flag(100.0, "Of the quadratic kernel.", low=0.0)
+    alpha: float = config.flag(100.0, "alpha of the quadratic kernel.", low=0.0)
     leaf_size: int | None = config.flag(
         None,
         "Classes in a bucket at the bottom of the tree of rff or quadratic. Default: "
@@ -140,7 +141,7 @@ class Config(runtime_config.DeviceConfig):
         low=1,
     )
     embedding_dim: int = config.flag(
-        64, "d, of inputs and classes.", group="Model", low=1
+        64, "d, the dimension of inputs and classes.", group="Model", low=1
     )
     num_units: int = config.flag(
         128, "The width of the LSTM and of its words, for ptb.", low=1
@@ -151,7 +152,7 @@ class Config(runtime_config.DeviceConfig):
     rounds: int | None = config.flag(
         None, "How many rounds." + _by_task("rounds"), group="Optimization", low=1
     )
-    steps_per_round: int = config.flag(100, "How many updates make a round.", low=1)
+    steps_per_round: int = config.flag(100, "How many updates are a round.", low=1)
     batch_size: int | None = config.flag(
         None,
         "The mini-batch; for ptb, the texts side by side." + _by_task("batch_size"),
@@ -159,23 +160,23 @@ class Config(runtime_config.DeviceConfig):
     )
     optimizer: str | None = config.flag(
         None,
-        "Of those that leave classes alone that no example names."
+        "The optimizer, which must not change classes without gradient."
         + _by_task("optimizer"),
         choices=("adagrad", "sgd"),
     )
     learning_rate: float | None = config.flag(
-        None, "Of the optimizer." + _by_task("learning_rate"), low=0.0
+        None, "Learning rate of the optimizer." + _by_task("learning_rate"), low=0.0
     )
     max_gradient_norm: float = config.flag(
         5.0, "Clip the gradient, over all weights together, to this norm.", low=1e-6
     )
     rounds_per_evaluation: int = config.flag(
-        5, "How often to measure.", group="Evaluation and checkpoints", low=1
+        5, "Rounds between two evaluations.", group="Evaluation and checkpoints", low=1
     )
     validation_words: int | None = config.flag(
         None,
         "Measure perplexity on the first words of the validation text, for ptb. "
-        "Default: on all of them.",
+        "Default: all.",
         low=1000,
     )
     rounds_per_checkpoint: int = launch.checkpoints(5)
@@ -194,13 +195,13 @@ _COLUMNS = (
     "mean_cosine",
 )
 
-# Where the softmax's mass lies beyond what the sampler can tell, training is not that
-# of the softmax. The poster has no number; at these, losses and weights run away.
+# If much of the softmax's mass is in classes with clipped estimates, training differs
+# from the softmax's. The poster has no number; at these, losses and weights diverge.
 _MUCH_CLIPPED = 0.3
 
 _OPTIMIZERS = {
-    # The gradient of a class is small beside Keras' initial 0.1, which would make
-    # Adagrad an SGD.
+    # The gradient of a class is small compared with Keras' initial 0.1, with which
+    # Adagrad would be SGD.
     "adagrad": functools.partial(
         tf.keras.optimizers.Adagrad, initial_accumulator_value=1e-6
     ),
@@ -253,7 +254,7 @@ def _finish(
 
 
 def _quality(config: Config, rows: Sequence[Mapping[str, Any]]) -> str:
-    """What the last measurement says of the sampler; empty if there is none."""
+    """Returns the last measurement of the sampler in words; empty if there is none."""
     measured = [row for row in rows if "effective_samples" in row]
     if not measured:
         return ""
@@ -266,7 +267,7 @@ def _quality(config: Config, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 class _Watch:
-    """Warns once of a sampler that does not see what the softmax weighs."""
+    """Warns once of a sampler that misses classes with much of the softmax's mass."""
 
     def __init__(self, config: Config):
         self._config = config
@@ -335,7 +336,7 @@ def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
 def _check_memory(
     config: Config, num_classes: int, encoder: dict[str, int], num_examples: int = 1
 ) -> None:
-    """Checks that the run fits into memory, and that buckets are not beyond n."""
+    """Checks that the run fits into memory, and that buckets are at most n."""
     if config.leaf_size is not None and config.leaf_size > num_classes:
         raise InvalidInputError(
             f"--leaf_size={config.leaf_size} is more than the n={num_classes} classes."

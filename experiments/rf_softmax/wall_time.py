@@ -1,16 +1,15 @@
-"""The cost of drawing negatives, and of keeping up with changing classes.
+"""The cost of drawing negatives, and of updating samplers.
 
     OPENBLAS_NUM_THREADS=1 \
         ./run.sh python -m experiments.rf_softmax.wall_time --output_dir=DIR
 
-The setting of the RF-softmax poster's wall-time table: a batch of 10, m = 10 and
-d = 64, for n = 10,000 and 500,000 classes, and one n between them, to see how the cost
-grows. `draw` is one call for the batch; `update` tells the sampler about the
-classes that were drawn, as a training step does. The samplers take turns, so that other
-load on the machine meets all of them. Given are the median time by the clock, the
-fastest, and the median of the processor time, which waiting for a busy machine does not
-lengthen: the ratios are of this one. With one thread for exp's matrix product, as the
-others have.
+The setting of the RF-softmax poster's wall-time table: a batch of 10, m = 10 and d =
+64, for n = 10,000 and 500,000 classes, and one n between them, to show the growth.
+`draw` is one call for the batch; `update` updates the sampler for the drawn classes, as
+in a training step. The samplers take turns, so that other load on the machine affects
+all. The table has the median wall time, the fastest, and the median processor time,
+which a busy machine does not lengthen; the ratios are of processor time. exp's matrix
+product has one thread, as the others.
 
 Prints the table beside the poster's and writes wall_time.csv and wall_time.md. About 4
 minutes on 2 quiet cores, and 5 GB of memory.
@@ -31,13 +30,13 @@ from tff_fedss import files, samplers
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
-    """What a user asks for."""
+    """The flags of the program."""
 
     output_dir: str = config.flag(
-        "results/benchmarks", "Where to write wall_time.csv and wall_time.md."
+        "results/benchmarks", "The folder for wall_time.csv and wall_time.md."
     )
     classes: tuple[str, ...] = config.flag(("10000", "70000", "500000"), "n.")
-    repeats: int = config.flag(50, "Calls to measure.", low=1)
+    repeats: int = config.flag(50, "How many calls to measure.", low=1)
 
 
 _BATCH_SIZE, _NUM_NEGATIVES, _DIM = 10, 10, 64
@@ -50,7 +49,7 @@ _SETTINGS = (
     ("rff", 500),
     ("rff", 1000),
 )
-# In ms, for n and (sampler, D). The poster's text has lost the other cells.
+# In ms, for n and (sampler, D). The other cells are missing in the poster's text.
 _POSTER = {
     (10_000, "exp", None): 1.4,
     (10_000, "quadratic", None): 6.5,
@@ -73,7 +72,7 @@ def main(config: Config) -> None:
     rows = pd.DataFrame(
         row for n in map(int, config.classes) for row in _measure(n, config.repeats)
     )
-    # How often as long exp takes, here and on the poster.
+    # Ratios of exp's time, here and on the poster.
     exp = rows[rows.sampler == "exp"].set_index("classes")
     for ratio, column in (("exp_ratio", "draw_cpu_ms"), ("poster_ratio", "poster_ms")):
         rows[ratio] = rows.classes.map(exp[column]) / rows[column]
@@ -133,7 +132,7 @@ def _measure(num_classes: int, repeats: int) -> list[dict]:
             sampler.update(changed, embeddings[changed])
             updates[i].append(time.process_time() - start)
     for row, drawn, cpu, updated in zip(rows, draws, cpu_draws, updates, strict=True):
-        # Not the first call: it may compile, and touches the memory first.
+        # Not the first call, which may compile and touches the memory first.
         row["draw_ms"] = 1000 * statistics.median(drawn[1:])
         row["fastest_draw_ms"] = 1000 * min(drawn[1:])
         row["draw_cpu_ms"] = 1000 * statistics.median(cpu[1:])

@@ -2,7 +2,7 @@
 
 import os
 
-os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # Flower reads it when it is imported.
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # Flower reads it at import.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import functools
@@ -23,7 +23,7 @@ from experiments.benchmarks.workload import BATCH_SIZE, LEARNING_RATE, Workload
 _MANY_ROUNDS = 10**6
 
 
-# What an actor keeps between its clients, as a user would.
+# Kept by an actor between its clients, as a user would do.
 @functools.cache
 def _model(workload: Workload) -> torch_model.Model:
     return torch_model.Model(workload)
@@ -40,7 +40,7 @@ def _client_app(workload: Workload) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        # Imported here: what Ray sends to the actors must not hold this module, which
+        # Imported here: objects sent to the actors must not contain this module, which
         # is __main__ in this process only.
         from experiments.benchmarks.contenders import flower
 
@@ -50,7 +50,7 @@ def _client_app(workload: Workload) -> ClientApp:
 
 
 def train_client(workload: Workload, message: Message, context: Context) -> Message:
-    """What a client does with the server's message."""
+    """Trains a client on the server's message."""
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
     model = _model(workload)

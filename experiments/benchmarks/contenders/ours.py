@@ -1,7 +1,7 @@
 """This project, in either of its runtimes.
 
 FedAvg is `build_fedss(method="full_softmax")` without server momentum: every client
-gets the whole model and gives its delta back.
+gets the whole model and returns its delta.
 
 Options:
     runtime: "in_process", with a client on each core, or "native".

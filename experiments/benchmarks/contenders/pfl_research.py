@@ -1,6 +1,6 @@
 """pfl-research (Apple), its simulated backend with PyTorch.
 
-One process, as its backend does one client after the other in each.
+One process, since its backend trains clients one after the other in each.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ _MANY_ROUNDS = 10**6
 
 
 class _Module(torch_model.Model):
-    """The model as pfl wants to have it."""
+    """The model in pfl's form."""
 
     def loss(self, images, labels):
         return self.mean_loss(images, labels)
 
     def metrics(self, images, labels):
-        return {}  # pfl asks for some in the first round, whatever its settings.
+        return {}  # pfl needs some in the first round, whatever its settings.
 
 
 class _Pause(TrainingProcessCallback):

@@ -4,8 +4,8 @@ One tf.function step per batch, called from Python, one client after the other; 
 operation may use all cores. All contenders are checked against this one.
 
 Options:
-    nudged: A seed. Every initial weight is moved to one of the two float32 values next
-        to it, so that what comes of it shows how far rounding alone leads.
+    nudged: A seed. Every initial weight is moved to one of the two adjacent float32
+    values, to measure the effect of rounding alone.
 """
 
 import numpy as np

@@ -55,7 +55,7 @@ def mean_loss(
     workload: Workload, weights: Sequence[np.ndarray], clients: Sequence[Client]
 ) -> float:
     """Returns the mean softmax loss over all classes and all clients' examples."""
-    # A new model: Keras calls none any more that is older than one made in a graph.
+    # A new model: Keras no longer calls models older than one made in a graph.
     model = feature_extractor(workload)
     *phi, w = weights
     for variable, value in zip(model.trainable_variables, phi, strict=True):

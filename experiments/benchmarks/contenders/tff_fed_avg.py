@@ -1,8 +1,8 @@
 """TFF's own FedAvg, `tff.learning.algorithms.build_weighted_fed_avg`.
 
-In TFF's own C++ runtime, all clients at once; only the life of the worker process is
-looked after by this project. The Keras model is the one that ours uses, with this
-project's fast GroupNorm.
+It runs in TFF's own C++ runtime, all clients at once; this project only manages the
+worker process. The Keras model is the one that ours uses, with this project's fast
+GroupNorm.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """The workload's model in PyTorch, for the contenders that run on it.
 
-Images are [examples, channels, height, width], as PyTorch has them, in the memory
-format that is quicker on CPUs (`channels_last`).
+Images are [examples, channels, height, width], as in PyTorch, in the memory format that
+is faster on CPUs (`channels_last`).
 """
 
 import numpy as np
@@ -91,8 +91,8 @@ def _normalize(x: torch.Tensor) -> torch.Tensor:
     return x * x.square().sum(-1, keepdim=True).clamp_min(_EPSILON).rsqrt()
 
 
-# Dense layers of the CNN see (height, width, channels), so that nothing but the usual
-# transposition stands between the layouts.
+# Dense layers of the CNN see (height, width, channels), so that the layouts differ by
+# the usual transposition only.
 def _to_torch(name: str, value: np.ndarray) -> np.ndarray:
     if value.ndim == 4:
         if "depthwise" in name:  # [h, w, channels, 1] -> [channels, 1, h, w]
@@ -123,7 +123,7 @@ class _Cnn(nn.Module):
         x = functional.relu(self.conv1(x / 255))
         x = functional.relu(self.conv2(x))
         x = functional.max_pool2d(x, 2)
-        # In memory it is in this order already.
+        # It already has this order in memory.
         x = x.permute(0, 2, 3, 1).flatten(1)
         return functional.relu(self.dense(x))
 
@@ -141,7 +141,7 @@ class _Same(nn.Module):
     def __init__(self, inputs, outputs, kernel, stride=1, groups=1, bias=False):
         super().__init__()
         self._pad = kernel // 2 if stride == 1 else 0
-        # For sides that the stride divides, which all of this network's are.
+        # For sides divisible by the stride, as all of this network's are.
         total = kernel - stride
         self._uneven = (total // 2, total - total // 2) * 2 if stride > 1 else None
         self.conv = nn.Conv2d(
