@@ -39,7 +39,7 @@ Usage: ./run.sh COMMAND [FLAGS]      (each command has --help)
 
 $(programs | sed -E 's/^(\S+)( *)\S+ +/  \1\2/')
 
-  setup [--gpu]       only make .venv; --gpu adds the CUDA libraries (for good)
+  setup [--gpu]       only make .venv; --gpu adds the CUDA libraries (kept by later commands)
   test [PYTEST ARGS]  the fast tests; --slow adds the slow ones, -m gpu takes those of GPUs
   ray start|stop      Ray's own: this machine as part of a cluster, for --cluster
   docs                build the site of these pages and of the library into site/

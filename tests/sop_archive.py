@@ -26,7 +26,7 @@ def real_products(test_data: pathlib.Path) -> list[list[str]]:
 
 
 def made_up_products(sizes: list[int]) -> list[list[str]]:
-    """File names in the form of the real ones, for products of so many images."""
+    """Names of files in the real form, for products of given numbers of images."""
     return [
         [
             f"{SUPER_CLASSES[i % 12]}_final/{111085122871 + 7919 * i}_{j}.JPG"

@@ -311,10 +311,10 @@ def test_the_second_request_stops_at_once():
     done = []
     with pytest.raises(SystemExit), stopping.deferred("round"):
         ask(signal.SIGINT)
-        done.append("went on")
+        done.append("continued")
         ask(signal.SIGTERM)
         done.append("was not stopped")
-    assert done == ["went on"]
+    assert done == ["continued"]
 
 
 def test_a_request_in_the_last_round_stops_after_it():
@@ -327,10 +327,10 @@ def test_a_round_without_progress_stops_in_its_middle():
     with pytest.raises(KeyboardInterrupt), stopping.deferred("round"):
         stop_if_asked()
         ask(signal.SIGINT)
-        done.append("went on")
+        done.append("continued")
         stop_if_asked()
         done.append("was not stopped")
-    assert done == ["went on"]
+    assert done == ["continued"]
     stop_if_asked()
 
 

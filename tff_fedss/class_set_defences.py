@@ -16,7 +16,7 @@ a permanent seed:
 and Korolova, CCS 2014). `fresh` is `class_sets.SampledClasses`.
 
 None of them hides what a client's single update reveals. With a pool, the rows that
-change from round to round reveal P_k to whoever sees updates (docs/privacy.md).
+change from round to round reveal P_k to all who see updates (docs/privacy.md).
 """
 
 import math

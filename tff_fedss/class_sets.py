@@ -333,7 +333,7 @@ def assemble(
     asked = tf.gather(together, order)
     num_asked = tf.size(asked)
     keys = tf.gather(
-        # A client without data has no class of its own to repeat.
+        # A client without data has no own class to repeat.
         tf.cond(num_asked > 0, lambda: asked, lambda: tf.zeros([1], tf.int32)),
         tf.minimum(tf.range(size), tf.maximum(num_asked - 1, 0)),
     )

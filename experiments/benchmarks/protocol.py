@@ -93,7 +93,7 @@ class Turns:
     def _guarded(self, run: Callable[[], None]) -> None:
         try:
             run()
-            raise RuntimeError("The framework ended by itself.")
+            raise RuntimeError("The framework ended early.")
         except BaseException as error:
             self._error = error
             self._paused.release()

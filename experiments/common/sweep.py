@@ -10,9 +10,9 @@ the table, beside the paper's numbers, and the figures into the results folder.
 `--scale=paper` takes the paper's own settings.
 
 A run that is done is skipped, one that was stopped or killed resumes from its last
-checkpoint, and one that fails is reported and stops no other. So the same command,
-given again, completes the table. `--list` prints a command for each run that can begin
-now, for a Slurm array or GNU parallel; `--report` then writes the page.
+checkpoint, and one that fails is reported and stops no other. So the same command
+completes the table. `--list` prints a command for each run that can begin now, for a
+Slurm array or GNU parallel; `--report` then writes the page.
 
 Each run has a folder, RESULTS_DIR/CELL/seedK, and a log beside it, seedK.log.
 """
@@ -91,7 +91,7 @@ class Config(config.Config):
     cluster: str | None = config.flag(
         None,
         "Run the cells on a Ray cluster (docs/several_machines.md), each on a core or, "
-        "if it has any, on a GPU of one of its machines: `auto`, the cluster that this "
+        "with GPUs, on a GPU of one of its machines: `auto`, the cluster that this "
         "machine is a part of, or `ray://host:port`. --data_dir is the same on all of "
         "them; the files of a run come here when it ends.",
     )

@@ -102,10 +102,10 @@ def collapse_warning(vectors: np.ndarray) -> str:
     if len(vectors) < 2 or cosine.value <= _COLLAPSED_COSINE:
         return ""
     return (
-        "WARNING: the encoder has collapsed, all images look alike to it: mean cosine "
-        f"{cosine.value:.3f} of 1, effective rank "
-        f"{metrics.effective_rank(vectors):.1f} of {vectors.shape[1]}. Neighbours and "
-        "scores mean little."
+        "WARNING: the encoder has collapsed to one vector for all images: mean "
+        f"cosine {cosine.value:.3f} of 1, effective rank "
+        f"{metrics.effective_rank(vectors):.1f} of {vectors.shape[1]}. Neighbours "
+        "and scores mean little."
     )
 
 

@@ -67,7 +67,7 @@ def load(
         if dataset.num_clients + 1 >= _FEWEST_CLIENTS:
             line = (
                 f"--keep=best --validation_share={share:g}: the weights are those of "
-                "the round that is best for clients kept apart."
+                "the round that is best for validation clients."
             )
             return best, dataset, validation, [line]
         why = f"there are fewer than {_FEWEST_CLIENTS} clients"

@@ -2,8 +2,8 @@
 
     ./run.sh table 1 --scale=mini --data_dir=OMNIGLOT      # or fedss/1
 
-README.md has all tables with their hours; docs/results what came of them, and paper.csv
-the paper's numbers. --scale=paper has not been run: no such GPUs.
+README.md has all tables with their hours; docs/results the results, and paper.csv the
+paper's numbers. --scale=paper has not been run: no such GPUs.
 """
 
 from collections.abc import Sequence

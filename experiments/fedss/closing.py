@@ -70,9 +70,9 @@ def warning(
         return None
     last = own[-1]
     return (
-        f"{METHODS[method].title}: measured twice in a row, all images look alike to "
-        f"phi (mean cosine {last['mean_cosine']:.3f} at round {last['round']}). If "
-        "that stays so, a smaller --client_learning_rate helps."
+        f"{METHODS[method].title}: measured twice in a row, phi has collapsed (mean "
+        f"cosine {last['mean_cosine']:.3f} at round {last['round']}). If that stays "
+        "so, a smaller --client_learning_rate helps."
     )
 
 

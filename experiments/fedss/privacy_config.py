@@ -216,7 +216,7 @@ def check(
     if config.threshold > cohort_size:
         raise InvalidInputError(
             f"--aggregation={config.aggregation}: the threshold is more than "
-            f"--clients_per_round={cohort_size}: no row could have so many "
+            f"--clients_per_round={cohort_size}: no row could have that many "
             "contributors."
         )
     if config.dp is None:

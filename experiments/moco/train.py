@@ -13,7 +13,7 @@ one. Published runs are cells (experiments/moco/cells.py): `./run.sh table moco/
 those of Table 4.
 
 With --cell=1/mini/a_gamma0, a run should take about 9 minutes on one core (from the
-time of 3 of its 30 epochs); docs/results/moco has what came out.
+time of 3 of its 30 epochs); docs/results/moco has the results.
 
 The results folder has metrics.csv (a row per epoch, linear accuracy where it was
 measured), losses.npz (the loss of each example in the three forms, for figures 3 to 5),

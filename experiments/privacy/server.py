@@ -182,7 +182,7 @@ class Server:
 
 
 def _noise_covariance(config: RunConfig) -> np.ndarray | None:
-    """Returns the public covariance over rounds of the noise of differential privacy."""
+    """Returns the public covariance over rounds of the noise."""
     mechanism = config.mechanism
     if mechanism is None:
         return None

@@ -30,7 +30,7 @@ def test_three_rounds_equal_the_numpy_twin(process):
     state, _ = toy.rounds_like_the_twin(
         process, "pos_only", spreadout_weight=WEIGHT, spreadout_margin=MARGIN
     )
-    # The regularizer did something: class 12 is in nobody's set.
+    # The regularizer had an effect: class 12 is in no client's set.
     moved = state.classifier[12] - process.initialize().classifier[12]
     assert np.abs(moved).max() > 1e-4
 

@@ -87,7 +87,7 @@ def test_queue_momentum_and_loss_follow_a_numpy_twin_step_by_step(gamma):
     moco = build(gamma=gamma)
     queue, pointer = moco.queue.numpy().astype(np.float64), 0
     key_weights = [np.float64(w) for w in moco.key_encoder.get_weights()]
-    for step in range(6):  # The queue is gone through twice, and not in whole batches.
+    for step in range(6):  # The queue is passed twice, and not in whole batches.
         query_views, key_views = views(step)
         query_weights = [np.float64(w) for w in moco.encoder.get_weights()]
         key_weights = [

@@ -103,4 +103,4 @@ def test_padding_is_no_contributor():
     rows = tf.constant([[0.0], [3.0], [1.0], [5.0], [0.0], [0.0]])
     kept, dropped = aggregation.drop_rare_rows(keys, rows, 2)
     np.testing.assert_array_equal(kept[:, 0], [0, 3, 0, 5, 0, 0])
-    assert dropped == 1  # 2; nobody contributes to 7.
+    assert dropped == 1  # 2; no client contributes to 7.

@@ -153,7 +153,7 @@ def fedss_without_noise():
 
 
 def test_a_round_may_have_no_clients():
-    """Where each comes by a coin of its own, and the noise is due all the same."""
+    """With independent sampling, a round without clients still adds noise."""
     process = fedss_without_noise()
     state, metrics = process.next(process.initialize(), [])
     assert metrics["num_clients"] == 0

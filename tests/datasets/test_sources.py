@@ -1,4 +1,4 @@
-"""Folders and archives: every file comes out, or an error says why not."""
+"""Folders and archives: every file is read, or an error says why not."""
 
 import io
 import os

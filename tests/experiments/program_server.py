@@ -61,8 +61,8 @@ class Server:
             *flags: Its arguments.
             cwd: Where; by default in the root of the project.
             limits: Soft limits by name: `FSIZE` in bytes, and so on.
-            as_nobody: Whether to run it as the user nobody (needs root).
-            stop_after_rows: Ctrl-C comes when so many rounds have been recorded.
+            as_nobody: Whether to run it as the user `nobody` (needs root).
+            stop_after_rows: The number of recorded rounds after which Ctrl-C comes.
         """
         if self._process is None:
             self._start()
@@ -166,7 +166,7 @@ def _run(request: Mapping[str, Any]) -> int:
 
 @contextlib.contextmanager
 def _stopping(rows: int | None) -> Iterator[None]:
-    """Presses Ctrl-C when so many rounds have been recorded."""
+    """Presses Ctrl-C after a number of recorded rounds."""
     if rows is None:
         yield
         return
@@ -221,7 +221,7 @@ class _Pipe:
     """Takes what is written to a file descriptor; limits of files do not hold for it.
 
     A process that a program has started may hold the descriptor for longer than the
-    program runs, so nobody waits for the end of the pipe.
+    program runs, so there is no wait for the end of the pipe.
     """
 
     def __init__(self, descriptor: int):

@@ -1,4 +1,4 @@
-"""Ways to bring a fault about."""
+"""Ways to cause a fault."""
 
 import fcntl
 import shutil
@@ -31,7 +31,7 @@ def write(name: str, content: bytes | str) -> Arrangement:
 
 
 def make_folder(name: str) -> Arrangement:
-    """Makes a folder, in the place of a file if there is one."""
+    """Makes a folder, which replaces a file if there is one."""
 
     def arrange(place):
         path = _path(place, name)
@@ -68,7 +68,7 @@ def change(name: str, by: Change) -> Arrangement:
 
 
 def forbid(name: str) -> Arrangement:
-    """Nobody but its owner may use a file or a folder."""
+    """Makes a file or a folder usable by its owner only."""
     return lambda place: _path(place, name).chmod(0o000)
 
 

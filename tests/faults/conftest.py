@@ -29,7 +29,7 @@ def server():
 
 @pytest.fixture(scope="session")
 def templates(server):
-    """Undisturbed, stopped and finished runs of each program, made when asked for."""
+    """Initial, stopped and finished runs of each program, made on request."""
     # Not pytest's folder: another user cannot enter that.
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tff_fedss_faults_"))
     folder.chmod(0o755)

@@ -37,15 +37,15 @@ class Case:
         start: What the results folder is at first: `new` (not there), `stopped` (an
             interrupted run with checkpoints) or `finished`.
         prepare: What is there before the fault.
-        arrange: Brings the fault about.
-        code: The exit code: 2 for input, 1 for the environment, 0 if it works; or those
-            that will do.
+        arrange: Causes the fault.
+        code: The exit code: 2 for input, 1 for the environment, 0 if it works; or the
+            allowed ones.
         says: Texts of the line that tells of it, or anywhere for exit code 0; {name} is
             that of the run. A tuple in it: one of these texts.
         writes: Patterns of the paths that may differ afterwards; None: any may.
         cure: Removes the cause; then the same command works. True: what was arranged
             is undone, and limits are lifted. None: not tried.
-        same: Whether a run that works ends with the bytes of an undisturbed one.
+        same: Whether a run that works ends with the bytes of an uninterrupted one.
         keeps: Patterns of paths that are there, unchanged, when all is over.
         limits: See `program_server.Server.run`.
         as_nobody: See `program_server.Server.run`; only root can change the user.
@@ -285,7 +285,7 @@ def end(process: subprocess.Popen) -> program_server.Outcome:
 
 
 def try_case(case: Case, place: Place) -> None:
-    """Tries a case and judges what came of it."""
+    """Tries a case and judges its outcome."""
     place.begin(case.program, case.start)
     if case.prepare is not None:
         case.prepare(place)

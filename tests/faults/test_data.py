@@ -1,4 +1,4 @@
-"""Data that are not there, damaged, strange or changed since a run began."""
+"""Data that are missing, damaged, invalid or changed since a run began."""
 
 import os
 import shutil

@@ -90,7 +90,7 @@ def test_an_extreme_run_says_no_wrong_number(case, place):
 
 
 def expect_no_wrong_number(place):
-    """Every recorded number is finite; a loss of nobody is blank, not 0."""
+    """Every recorded number is finite; a loss without clients is blank, not 0."""
     for row in csv.DictReader((place.out / "metrics.csv").open()):
         for name, text in row.items():
             if name != "method" and text:

@@ -168,7 +168,7 @@ def test_what_cannot_be_written_is_named_and_the_run_resumes(case, place):
 
 
 def expect_finished_by(program, place):
-    """The same command finishes the run, with the bytes of an undisturbed one."""
+    """The same command finishes the run, with the bytes of an uninterrupted one."""
     again = place.run(Case("again", program))
     assert again.code == 0, again
     harness.expect_same_bytes(program, place)
@@ -230,7 +230,7 @@ def test_help_into_head(program, place):
 
 @pytest.mark.parametrize("program", TRAINING)
 def test_a_run_into_head_stops_or_finishes(program, place):
-    """Nobody reads what comes of it: it must not run for hours without a word."""
+    """Its output is not read: it must not run for hours without a message."""
     place.begin(program, "new")
     with place.start(program) as process:
         code, line, errors = _read_a_line(process)

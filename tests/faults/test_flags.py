@@ -164,7 +164,7 @@ def test_no_flag_takes_a_number_that_is_none_of_its_own(program, place):
         own = str(_OUT_OF_RANGE.get(name, -1))
         for value in ("-1", "1.5") if kind == "INT" else ("nan", "inf", "-inf", own):
             if (program, name, value) == ("leap", "alpha", "-1"):
-                continue  # All numbers will do.
+                continue  # All numbers are valid.
             case = Case("", program, [f"--{name}={value}"], says=[f"--{name}={value}"])
             harness.judge(case, place.run(case))
     assert harness.differences(before, harness.contents(place.root)) == []

@@ -1,4 +1,4 @@
-"""Twenty kills of each program at random moments: the bytes of an undisturbed run."""
+"""Twenty kills of each program at random moments: the bytes of an uninterrupted run."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from tests.faults import harness, programs
 # twelve at any time after the first round.
 KINDS = [*("start", "round", "checkpoint", "round", "round") * 4]
 
-# Long enough for so many kills: flags after the usual ones.
+# Long enough for these kills: flags after the usual ones.
 _LONG = {
     "train": ["--rounds=800"],
     "rf_softmax": ["--rounds=1500", "--rounds_per_evaluation=50"],
@@ -101,7 +101,7 @@ def attempt(
 
 
 def _after(seconds: float, event: _Moment = lambda _: True) -> _Moment:
-    """So many seconds after an event."""
+    """A number of seconds after an event."""
     deadline: float | None = None
 
     def has_come(process: subprocess.Popen) -> bool:
@@ -180,7 +180,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
     known = programs.PROGRAMS[program]
     flags = [flag for flag in known.flags if not flag.startswith("--results_dir")]
     flags += [*_LONG[program], *more]
-    undisturbed, killed = place.root / "undisturbed", place.root / "killed"
+    undisturbed, killed = place.root / "uninterrupted", place.root / "killed"
     log = place.root / "output.txt"
     where = (place.root, log)
     assert attempt(known.module, flags, undisturbed, *where) == 0

@@ -285,12 +285,12 @@ def damage_all(place):
 
 def _put_aside_before(place):
     last = checkpoints(place)[-1]
-    last.with_name(f"damaged_{last.name}").write_text("put aside before")
+    last.with_name(f"damaged_{last.name}").write_text("damaged before")
 
 
 _ASIDE = ["run/checkpoints/*damaged*"]
 
-# Put aside, and resumed from the one before, to the same bytes.
+# Renamed, and resumed from the previous one, to the same bytes.
 PUT_ASIDE = of_each(
     *(
         Case(

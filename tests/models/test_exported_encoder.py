@@ -56,7 +56,7 @@ np.save(output, vectors)
 def trained(model):
     """Gives a model weights that no initializer draws, about as far off as training.
 
-    Noise in all kernels would amplify rounding, whoever adds in whatever order.
+    Noise in all kernels would amplify rounding, which depends on the order of sums.
     """
     rng = np.random.default_rng(1)
     model.set_weights(

@@ -17,7 +17,7 @@ def pictures():
 
 
 def as_a_graph(image_input, **options):
-    """As it is used: TensorFlow optimizes the graph, and knows no size."""
+    """As in use: TensorFlow optimizes the graph, without a known size."""
     spec = tf.TensorSpec([None, None, None, 3], tf.uint8)
     return tf.function(
         functools.partial(image_input, **options),

@@ -45,7 +45,7 @@ def _shared(embedding_dim, channels):
 def build():
     """Models at their initial weights; they are put back after the test."""
     used = []
-    # Keras is left in the mode of the model built last, maybe a graph's: mend that.
+    # Keras is left in the mode of the model built last, maybe a graph's: reset it.
     inputs = tf.keras.Input((1,))
     tf.keras.Model(inputs, inputs)
 

@@ -173,7 +173,7 @@ FLAGS = (
 
 
 def train(flags, folder, meanwhile):
-    """Trains; returns digests of what comes out."""
+    """Trains; returns digests of the results."""
     with subprocess.Popen(
         [
             *(sys.executable, "-P", "-m", "experiments.fedss.train"),
@@ -196,7 +196,7 @@ def test_a_run_survives_the_loss_of_a_machine_at_any_moment(machines, tmp_path):
     found = machines()
     flags = [f"--cluster={found.address}"]
     rng = random.Random(0)
-    expected = train(flags, tmp_path / "undisturbed", lambda *_: None)
+    expected = train(flags, tmp_path / "uninterrupted", lambda *_: None)
 
     def lose(process, metrics):
         rows = rng.randrange(1, 14)

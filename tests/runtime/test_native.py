@@ -89,9 +89,9 @@ def test_worker_ends_with_the_program(last_words, exit_code):
     with start("sys.stdin.readline()\n" + last_words) as process:
         wait_until_ready(process)
         worker = worker_of(process)
-        # Returns when nobody holds the program's output any more: TFF's own worker
-        # would keep a pipe open for ever.
-        process.communicate("go on\n", timeout=waiting.LIMIT)
+        # Returns when no process holds the program's output: TFF's own worker would
+        # keep a pipe open for ever.
+        process.communicate("end\n", timeout=waiting.LIMIT)
         assert process.returncode == exit_code
         assert_gone(worker)
 

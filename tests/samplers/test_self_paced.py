@@ -115,7 +115,7 @@ def test_lambda_is_the_largest_that_takes_so_many():
             self_paced.select(losses, clusters, x, 0.7).sum()
             for x in (np.nextafter(easiness, -np.inf), np.nextafter(easiness, np.inf))
         ]
-        assert taken == [count, count + 1]  # The largest lambda that takes so many.
+        assert taken == [count, count + 1]  # The largest lambda that takes this many.
 
 
 def test_examples_that_are_alike_do_not_stop_the_pace():

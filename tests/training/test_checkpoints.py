@@ -112,7 +112,7 @@ def test_what_was_put_aside_is_never_deleted(saved):
 def test_only_damaged_ones_are_no_reason_to_start_again(saved, capsys):
     for checkpoint in list(saved.iterdir()):
         damage(checkpoint, DAMAGES["start"])
-    for _ in range(2):  # Also when they have been put aside.
+    for _ in range(2):  # Also after they have been renamed.
         with pytest.raises(InvalidInputError, match="all checkpoints are damaged"):
             Checkpoints(saved).restore(state_after(0))
     assert len(list(saved.glob("damaged_*"))) == 2

@@ -65,7 +65,8 @@ def test_a_restart_drops_the_rounds_that_will_be_run_again(tmp_path):
         for metrics in released
         if metrics["round"] <= {"fedss": 2, "pos_only": 1}.get(metrics["method"], -1)
     ]
-    # Methods that resumed from different rounds end in the order of an undisturbed run.
+    # Methods that resumed from different rounds end in the order of an uninterrupted
+    # run.
     for metrics in released:
         if metrics not in again.rows:
             again.release(metrics, row(metrics["method"], metrics["round"]))

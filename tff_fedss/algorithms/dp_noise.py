@@ -1,8 +1,8 @@
 """Gaussian noise for private means: fresh in each round, or from a tree over rounds.
 
 Both draw from TensorFlow Privacy's generator, whose state is its seed, so that a
-resumed run draws what an undisturbed one would. All noise here has unit variance in
-each coordinate (in a tree, of each node).
+resumed run has the same draws. All noise here has unit variance in each coordinate (in
+a tree, of each node).
 """
 
 from typing import Any, NamedTuple

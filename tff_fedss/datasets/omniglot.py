@@ -207,7 +207,7 @@ def load(
             "drawer": a client is a person: one drawing of every character of an
             alphabet. "chunks": as the paper's SOP clients (Section 4.3), who have
             classes_per_client * drawings_per_class drawings each, of whole characters
-            but for those at the cuts: a character is on one or two clients.
+            except at the cuts: a character is on one or two clients.
         seed: Which mixed partition, and in which order clients hold their examples;
             0 <= seed < 2^63.
         image_size: Height and width of an image in pixels, at most those of the

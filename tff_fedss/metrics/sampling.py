@@ -111,7 +111,7 @@ def _one_round(
 
 
 def _means(differences: list[np.ndarray]) -> tuple[float, float, float]:
-    """Averages the absolute differences of [*phi, W]: all of them, phi's and W's."""
+    """Averages the absolute differences of [*phi, W], of phi and of W."""
     *phi, w = differences
     phi_sum, phi_size = sum(x.sum() for x in phi), sum(x.size for x in phi)
     return (

@@ -165,7 +165,7 @@ def _copy_state(state: list[np.ndarray], shared: _Shared) -> None:
 
 
 def _train(settings: MagnetSettings, shared: _Shared, parent: int) -> None:
-    """Trains until it is told to stop or the parent process has ended."""
+    """Trains until a request to stop or the end of the parent process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
     embedding = MagnetEmbedding(settings, shared.images.array, shared.labels.array)
     embedding.set_state([value.array for value in shared.state])

@@ -27,7 +27,7 @@ def _rng(seed=0, stream=0):
 
 
 def _labels(sizes, seed=1):
-    """Labels with so many of each class, in no order."""
+    """Labels with given numbers of each class, in random order."""
     labels = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     return np.random.default_rng(seed).permutation(labels)
 

@@ -27,7 +27,7 @@ def make(**changes):
             train=train,
             test=HeldOut.from_arrays(np.zeros([2, 2, 2, 1], np.uint8), np.arange(2)),
             pooled=lambda: None,
-            note="by nobody",
+            note="by hand",
         )
         | changes
     )
@@ -50,7 +50,7 @@ def test_validation_clients_train_nothing_and_leave_the_test():
     dataset = make()
     apart = splits.hold_out_clients(dataset, 0.4)
     assert apart.num_clients == 3
-    assert "by nobody; 2 clients held out for validation" in apart.summary()
+    assert "by hand; 2 clients held out for validation" in apart.summary()
     # Those that are left have what they had, in the same order.
     names = [k for k in dataset.train.client_ids if k in apart.train.client_ids]
     assert apart.train.client_ids == names
@@ -112,7 +112,7 @@ def test_retrieval_takes_all_of_their_images():
     ]
     assert examples_of(apart.test_examples()) == theirs
     assert apart.test.num_examples == len(theirs) == 10
-    # They are of the n classes, though nobody trains some of them.
+    # They are of the n classes, though no client trains some of these.
     assert not apart.test_is_unseen and "left out" not in apart.note
 
 

@@ -132,7 +132,7 @@ def test_validation_clients_are_apart(index):
 
 def test_validation_of_retrieval_takes_all_their_images(index):
     options = dict(retrieval=True, test="classes", test_share=0.25)
-    # Whole classes on clients: nobody else has most of theirs.
+    # Whole classes on clients: no other client has most of theirs.
     partition = Classes(per_client=1, clients=6)
     whole = load(index, partition=partition, **options)
     on_them = load(

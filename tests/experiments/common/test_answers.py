@@ -69,7 +69,7 @@ def test_help_is_the_programs(folder):
         (["--task=both"], "should be one of <classification|retrieval>"),
         (["--rounds=1", "x"], "unexpected argument 'x'"),
         (["--flagfile=none"], "none"),
-        ([], "--results_dir=DIR is needed, for what the run leaves."),
+        ([], "--results_dir=DIR is needed, for the run's results."),
     ],
 )
 def test_flags_that_are_wrong_are_told(folder, arguments, message):

@@ -194,7 +194,7 @@ def test_a_damaged_file_inside_is_named_with_its_line(archived):
 
 def test_folders_beside_an_archive_are_refused(runs, archived):
     archived.rename(runs / sources.ARCHIVE)
-    with pytest.raises(InvalidInputError, match="take away one of them"):
+    with pytest.raises(InvalidInputError, match="remove one of them"):
         sources.find_cells(runs)
 
 

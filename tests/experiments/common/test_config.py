@@ -76,8 +76,8 @@ def test_a_list_of_words_with_options():
 @pytest.mark.parametrize(
     "value, message",
     [
-        ("fedss,fedss", "expected different ones of fedss, neg_only"),
-        ("", "expected different ones of fedss, neg_only"),
+        ("fedss,fedss", "expected distinct ones of fedss, neg_only"),
+        ("", "expected distinct ones of fedss, neg_only"),
         ("fedss,x", "--methods=x: expected one of fedss, neg_only"),
         ("fedss,margin=1", "--methods=margin=1: expected one of fedss, neg_only"),
         ("fedaws:margin=3", "margin is a number of at least 1e-06, at most 2"),

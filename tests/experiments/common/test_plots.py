@@ -1,4 +1,4 @@
-"""The look of figures: what can be distinguished, and files that come out the same."""
+"""The style of figures: distinguishable curves, and reproducible files."""
 
 import subprocess
 import sys

@@ -76,7 +76,7 @@ def pictures(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory):
-    """What has been checked is not kept in the home of whoever runs the tests."""
+    """The results of checks are not kept in the home of the user who runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFF_FEDSS_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -74,7 +74,7 @@ def test_other_images_or_another_encoder_are_refused(
     path = tmp_path / "vectors.npz"
     assert run(embed, *flags_of(encoder_file, pictures, path))[0] == 0
     code, _, errors = run(embed, *flags_of(encoder_file, other, path))
-    assert code == 2 and "is there already, of another encoder or other" in errors
+    assert code == 2 and "already exists, of another encoder or other" in errors
 
 
 def test_a_damaged_image_is_named_before_anything_is_written(

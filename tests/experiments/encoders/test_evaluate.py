@@ -77,7 +77,7 @@ def test_vectors_of_other_images_are_refused(
     assert code == 2 and "is of other images than --model and --images" in errors
     assert errors.count("\n") == 1
     code, _, errors = run(evaluate, *flags, f"--vectors={tmp_path / 'none'}")
-    assert code == 2 and "is no file" in errors
+    assert code == 2 and "is not a file" in errors
 
 
 def test_a_collapsed_encoder_is_said_first():
@@ -110,4 +110,4 @@ def test_too_little_to_measure_is_said(names, message, run, encoder_file, tmp_pa
 def test_an_output_in_no_folder_is_refused_before_the_work(run, tmp_path):
     output = tmp_path / "none" / "x.json"
     code, _, errors = run(evaluate, "--model=x", "--images=y", f"--output={output}")
-    assert code == 2 and "lies in no folder" in errors
+    assert code == 2 and "is not in a folder" in errors

@@ -86,7 +86,7 @@ def test_one_of_several_methods(run, phi, tmp_path):
     folder = write_run(tmp_path / "run", phi, "fedss", "full_softmax")
     flags = f"--results_dir={folder}", f"--output={tmp_path / 'x.keras'}"
     code, _, errors = run(export, *flags)
-    assert code == 2 and "of fedss, full_softmax: say which by --method" in errors
+    assert code == 2 and "of fedss, full_softmax: choose one by --method" in errors
     code, _, errors = run(export, *flags, "--method=pos_only")
     assert code == 2 and "pos_only.npz, but fedss, full_softmax" in errors
     code, output, _ = run(export, *flags, "--method=full_softmax")
@@ -182,7 +182,7 @@ def test_what_is_no_finished_run_is_refused(spoil, message, run, phi, tmp_path):
     [
         ((), "--results_dir=DIR is needed"),
         (("--results_dir=none",), "--output=FILE is needed"),
-        (("--results_dir=none", "--output=x.keras"), "none is no folder"),
+        (("--results_dir=none", "--output=x.keras"), "none is not a folder"),
         (("--results_dir=none", "--output=x.h5"), "must end in .keras"),
         (("--results_dir=none", "--output=x", "--format=onnx"), "must end in .onnx"),
     ],

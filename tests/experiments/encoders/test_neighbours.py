@@ -167,7 +167,7 @@ def test_a_page_of_many_photographs_stays_small():
     assert sum(map(len, found.values())) < 2_000_000
 
 
-# What a user does, by the keyboard: what comes of it is put into the title.
+# What a user does, by the keyboard: the result is put into the title.
 PROBE = """
 <script>
 const queries = document.getElementById("queries");

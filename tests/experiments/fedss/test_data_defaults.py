@@ -1,4 +1,4 @@
-"""Flags that nobody gave follow from the data: no default is refused."""
+"""Flags that are not given are set by the data: no default is refused."""
 
 import csv
 import dataclasses

@@ -22,7 +22,7 @@ TOY = {
 
 
 def _dataset(**changes):
-    """Three clients of four classes, the last of which nobody has."""
+    """Three clients of four classes, the last of which no client has."""
 
     def images(n):
         return np.zeros([n, 2, 2, 1], np.uint8)

@@ -115,7 +115,7 @@ def test_a_run_starts_from_a_file_and_another_from_its_result(
     for name, start in (("a", path), ("b", tmp_path / "a" / "fedss.npz")):
         code, output, errors = run_train(
             *FEDERATED,
-            # What comes out is what went in.
+            # The output equals the input.
             "--client_learning_rate=0",
             f"--pretrained={start}",
             f"--results_dir={tmp_path / name}",

@@ -240,7 +240,7 @@ def command(folder):
 @pytest.mark.slow
 def test_a_killed_search_resumes_to_the_same_choice(tmp_path):
     """And `train` takes what was chosen."""
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    undisturbed, killed = tmp_path / "uninterrupted", tmp_path / "killed"
     subprocess.run(command(undisturbed), check=True, timeout=waiting.LIMIT)
     with subprocess.Popen(command(killed)) as process:
         killing.kill_when(

@@ -119,7 +119,7 @@ _JITTER_SHARE, _JITTER, _HUE_JITTER = 0.8, 0.4, 0.1
 _GRAY_SHARE = 0.2
 _BLUR_SHARE, _BLUR_SIGMA = 0.5, (0.1, 2.0)  # In pixels.
 _BLUR_RADIUS = 6  # Three of the largest sigma.
-_GRAY = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow has it.
+_GRAY = (0.299, 0.587, 0.114)  # ITU-R 601, as in Pillow.
 
 # What `distort` takes of the numbers drawn for a view.
 NUM_DRAWS = 9
@@ -320,7 +320,7 @@ def jitter(
 
 
 def gaussian_blur(images: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-    """Blurs each image with a Gaussian of its own, cut off at 6 pixels.
+    """Blurs each image with its own Gaussian, cut off at 6 pixels.
 
     Args:
         images: float32[N, h, w, channels], larger than 6 pixels; mirrored at its edge.
