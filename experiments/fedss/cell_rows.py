@@ -9,7 +9,7 @@ from experiments.common.cells import Cell
 from experiments.fedss.methods import METHODS
 from experiments.fedss.table_results import row_of
 
-# A tenth of the clients is kept apart, and measured on: nothing looks at the test.
+# A tenth of the clients is held out and measured on: nothing looks at the test.
 VALIDATION = dict(validation_share=0.1, on_validation=True)
 
 SIZES = (5, 10, 20, 40, 80)

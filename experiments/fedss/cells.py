@@ -73,7 +73,7 @@ _TURNED = dict(
 _TURNED_1 = dict(_TURNED, task="classification")
 _TURNED_2 = dict(_TURNED, task="retrieval", partition="chunks")
 _TURNED_SEARCH = dict(_TURNED_1, rounds=100)
-# Of 200 classes of photographs, clients have 100. Nobody has 20, to be retrieved.
+# Photographs: of 200 classes clients have 100, 80 are public, 20 are unseen.
 _TINY_IMAGENET = dict(
     _COMMON,
     dataset="tiny_imagenet:num_public_classes=80,num_unseen_classes=20",
