@@ -309,4 +309,4 @@ plt.legend(frameon=False)
 # - [Your own images, from a folder to a neighbours page](own_images_to_neighbours.py).
 # - [The library](../library.md): aggregators, losses, samplers, optimizers.
 # - [Algorithm 1 as a page of NumPy](../../examples/fedss_numpy.py).
-# - [The paper's tables](../tables.md), and [what came of its claims](../results/README.md).
+# - [The paper's tables](../tables.md), and [the results of its claims](../results/README.md).
