@@ -15,7 +15,7 @@ import tarfile
 from collections.abc import Mapping
 from typing import Any
 
-from tff_fedss import files
+from tff_fedss import files, unpacking
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training import run_files
 
@@ -162,9 +162,16 @@ def read_archive(path: str | os.PathLike) -> dict[str, bytes]:
                 f"{path} holds more than {_MOST_BYTES // 2**20} MiB, expected the "
                 "text files of runs."
             )
-        with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as archive:
+        with tarfile.open(
+            fileobj=io.BytesIO(unpacked), mode="r:", tarinfo=unpacking.TarHeader
+        ) as archive:
             contents = _contents(archive, path)
-    except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
+    except (
+        lzma.LZMAError,
+        tarfile.TarError,
+        EOFError,
+        unpacking.UnpackingError,
+    ) as error:
         raise InvalidInputError(
             f"{path} is damaged: {files.error_text(error)}."
         ) from error
@@ -179,7 +186,8 @@ def _contents(archive: tarfile.TarFile, path: str | os.PathLike) -> dict[str, by
         if member.isdir():
             continue
         parts = pathlib.PurePosixPath(member.name).parts
-        if not member.isreg() or {"/", ".."} & {*parts}:
+        is_plain = member.isreg() and not member.issparse()
+        if not is_plain or {"/", ".."} & {*parts}:
             raise InvalidInputError(
                 f"{path}: found {run_files.short(member.name)}, expected plain files "
                 "with a path inside of the archive."

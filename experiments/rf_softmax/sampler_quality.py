@@ -19,10 +19,10 @@ exists; whether it is the poster's is unknown. About 4 minutes on 2 cores.
 """
 
 import dataclasses
-import gzip
 import math
 import os
 import pathlib
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ import tensorflow as tf
 import tqdm
 
 from experiments.common import config, program
-from tff_fedss import files, samplers
+from tff_fedss import files, samplers, unpacking
 from tff_fedss.errors import InvalidInputError
 
 
@@ -341,8 +341,8 @@ def _digits(path: str | os.PathLike, count: int) -> np.ndarray:
     """Returns images of an IDX file at 16 x 16, pixels in [0, 1], randomly ordered."""
     source = f"--images={path}"
     try:
-        content = gzip.decompress(pathlib.Path(path).read_bytes())
-    except (OSError, EOFError) as error:
+        content = unpacking.gunzip(path)
+    except (OSError, EOFError, zlib.error, unpacking.UnpackingError) as error:
         raise InvalidInputError(f"{source} cannot be read: {error}.") from error
     header = np.frombuffer(content[:16], ">i4")
     if len(header) < 4 or header[0] != 2051 or len(content) != 16 + header[1:].prod():

@@ -1,10 +1,8 @@
 """Folders and archives: every file is read, or an error says why not."""
 
-import io
 import os
 import shutil
 import tarfile
-import zipfile
 
 import numpy as np
 import pytest
@@ -67,16 +65,6 @@ def test_zips_without_compression_and_beyond_4_gib_of_offsets(tmp_path):
 
 def load(path, cache):
     return images.load_index(path, cache_dir=cache)
-
-
-def test_a_zip_bomb_is_not_unpacked(tmp_path):
-    packed = zipfile.ZIP_DEFLATED
-    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", packed) as archive:
-        archive.writestr("cat/1.png", bytes(1 + (1 << 28)))
-        archive.writestr("dog/1.png", CONTENTS["a/1.png"])
-    assert (tmp_path / "bomb.zip").stat().st_size < 1 << 20
-    with pytest.raises(errors.InvalidInputError, match="cat/1.png.* bytes unpacked"):
-        images.load_folder(tmp_path / "bomb.zip")
 
 
 def test_what_was_checked_is_not_checked_again(tmp_path, monkeypatch):
@@ -208,17 +196,6 @@ def test_wrong_checksum_at_the_end_of_a_gzip(tmp_path):
     content[-6] ^= 1
     path.write_bytes(content)
     with pytest.raises(errors.InvalidInputError, match="CRC"):
-        _read(path)
-
-
-def test_wanted_link_is_refused(tmp_path):
-    path = tmp_path / "files.tar"
-    with tarfile.open(path, "w") as tar:
-        tar.addfile(tarfile.TarInfo("a"), io.BytesIO())
-        link = tarfile.TarInfo("b")
-        link.type, link.linkname = tarfile.SYMTYPE, "a"
-        tar.addfile(link)
-    with pytest.raises(errors.InvalidInputError, match="b is a link"):
         _read(path)
 
 

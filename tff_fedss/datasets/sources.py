@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from tff_fedss import files, progress
+from tff_fedss import files, progress, unpacking
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 SUFFIXES = (
@@ -35,7 +35,6 @@ SUFFIXES = (
 )
 _FOREIGN = "__MACOSX"  # Added by macOS.
 _COPY_BYTES = 1 << 22
-_LARGEST_MEMBER = 1 << 28  # Limit of a file's bytes: a zip of a few MB may claim 10 GB.
 
 # Errors from reading a damaged archive.
 DAMAGED = (
@@ -47,6 +46,8 @@ DAMAGED = (
     OSError,  # includes gzip.BadGzipFile
     NotImplementedError,  # a compression that zipfile does not know
     RuntimeError,  # a zip with a password
+    UnicodeDecodeError,  # a name that is said to be UTF-8
+    unpacking.UnpackingError,
 )
 
 
@@ -234,13 +235,8 @@ class Zip(Source):
     def read(self, number: int) -> bytes:
         """See the base class."""
         info = self._infos[number]
-        if info.file_size > _LARGEST_MEMBER:
-            raise zipfile.BadZipFile(
-                f"{info.file_size:,} bytes unpacked, more than {_LARGEST_MEMBER:,}"
-            )
-        return self._zip.read(
-            info
-        )  # Compares a checksum, and reads no more bytes than this.
+        unpacking.check_size(info.file_size)
+        return self._zip.read(info)  # It compares a checksum, and reads no more bytes.
 
     def check_names(self) -> None:
         """See the base class."""
@@ -282,6 +278,7 @@ class Tar(Source):
 
     def read(self, number: int) -> bytes:
         """See the base class."""
+        unpacking.check_size(self.sizes[number])
         with open(self._plain, "rb") as file:
             file.seek(self.starts[number])
             content = file.read(self.sizes[number])
@@ -292,8 +289,8 @@ class Tar(Source):
 
 def _tar_members(path: pathlib.Path) -> dict[str, np.ndarray]:
     members, folders = [], []
-    with tarfile.open(path, "r:") as tar:
-        for member in members_of(tar):
+    with tarfile.open(path, "r:", tarinfo=unpacking.TarHeader) as tar:
+        for member in unpacking.tar_members(tar):
             name = member.name.removeprefix("./")
             if member.isdir():
                 folders.append(name)
@@ -306,26 +303,6 @@ def _tar_members(path: pathlib.Path) -> dict[str, np.ndarray]:
         "folders": _joined(sorted(filter(_is_used, folders))),
         "places": np.array([m[1:] for m in members], np.int64).reshape(-1, 3).T,
     }
-
-
-def members_of(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yields the files and folders of a tar, and checks that it is complete.
-
-    Raises:
-        tarfile.ReadError: If it is damaged, or has other kinds of members.
-    """
-    for member in tar:
-        tar.members = []  # tarfile would keep all members.
-        if not (member.isfile() or member.isdir()):
-            raise tarfile.ReadError(f"{member.name} is a link; expected a file")
-        yield member
-    # tarfile treats a damaged header, or a truncation between two members, as the end.
-    # A complete archive has blocks of zeros there.
-    tar.fileobj.seek(tar.offset)
-    if tar.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
-        raise tarfile.ReadError(
-            f"no member and no end of the archive at byte {tar.offset:,}"
-        )
 
 
 def _joined(names: Sequence[str]) -> np.ndarray:
@@ -348,16 +325,17 @@ def _unpacked(path: pathlib.Path, cache_dir: str | os.PathLike | None) -> pathli
         files.replacing(target, unique=True) as temporary,
         open(path, "rb") as packed,
         progress.bar(f"Unpacking {path.name}", path.stat().st_size, "B") as bar,
-        _decompressing(path.name.lower(), packed) as tar,
+        _decompressing(path.name.lower(), packed) as unpacked,
         open(temporary, "wb") as result,
     ):
-        while block := _unpacked_block(tar, path):
+        tar = unpacking.Bounded(unpacked, packed)
+        while block := _unpacked_block(tar):
             result.write(block)
             bar.update(packed.tell() - bar.n)
     return target
 
 
-def _unpacked_block(tar, path: pathlib.Path) -> bytes:
+def _unpacked_block(tar: unpacking.Bounded) -> bytes:
     try:
         return tar.read(_COPY_BYTES)
     except DAMAGED as error:

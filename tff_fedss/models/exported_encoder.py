@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
+from tff_fedss.models import foreign_files
 from tff_fedss.models.cosine_classifier import unit
 from tff_fedss.models.image_input import ImageInput
 
@@ -265,7 +266,7 @@ def read_metadata(path: str | os.PathLike) -> dict[str, Any]:
             text = _metadata_of_onnx(path)
         else:
             with zipfile.ZipFile(path) as archive:
-                text = archive.read(_METADATA).decode()
+                text = foreign_files.read_text(archive, _METADATA)
         metadata = json.loads(text)
         return {**metadata, "encoder": metadata["encoder"]}
     # zipfile raises more than BadZipFile for damaged files.
@@ -293,7 +294,7 @@ def _write_keras(
 
 
 def _load_keras(path: pathlib.Path) -> _Apply:
-    model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
+    model = foreign_files.load_keras(path)
     spec = tf.TensorSpec([None, None, None, 3], tf.uint8)
     graph = tf.function(
         lambda images: model(images, training=False), input_signature=[spec]

@@ -13,8 +13,9 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss import files
+from tff_fedss import files, unpacking
 from tff_fedss.errors import InvalidInputError
+from tff_fedss.models import foreign_files
 
 # Weights by layer and then by their short name: {"Conv": {"kernel": array}}.
 _Weights = Mapping[str, Mapping[str, np.ndarray]]
@@ -235,9 +236,9 @@ def _assign(
 def _load_arrays(model: tf.keras.Model, path: str | os.PathLike) -> LoadReport:
     """Loads phi from an .npz file of this project, or nothing."""
     try:
-        with np.load(path) as file:
-            arrays = {name: np.float32(file[name]) for name in file.files}
-    # NumPy's errors for damaged files are not documented.
+        found = unpacking.npz_arrays(path)
+        arrays = {name: np.float32(array) for name, array in found.items()}
+    # What NumPy raises for damaged files is not documented.
     except Exception as error:
         raise _unreadable(path, "an .npz file of arrays", error) from error
     kind, variables, unused = "phi", model.trainable_variables, ("W",)
@@ -298,6 +299,7 @@ def _unreadable(
 
 
 def _read_hdf5(path: str | os.PathLike) -> _Weights:
+    foreign_files.check_hdf5(path)
     # Keras's `load_weights(by_name=True, skip_mismatch=True)` would skip BatchNorms,
     # since they have four weights, and GroupNorms two.
     with h5py.File(path, "r") as file:
@@ -321,12 +323,10 @@ def _read_model(path: str | os.PathLike) -> _Weights:
     """Reads a SavedModel or a .keras file without running its Python code."""
     weights = collections.defaultdict(dict)
     if os.path.isdir(path):
-        # Keras would build the layers again, and run the code of a Lambda.
-        for variable in tf.saved_model.load(path).variables:
-            layer = variable.name.rpartition("/")[0]
-            weights[layer][_short_name(variable.name)] = variable.numpy()
+        for name, value in foreign_files.saved_variables(path).items():
+            weights[name.rpartition("/")[0]][_short_name(name)] = value
         return weights
-    model = tf.keras.models.load_model(path, compile=False, safe_mode=True)
+    model = foreign_files.load_keras(path)
     for layer in _flat_layers(model):
         for variable in layer.weights:
             weights[layer.name][_short_name(variable.name)] = variable.numpy()

@@ -100,7 +100,7 @@ class Checkpoints:
                 state = _read(path, structure)
             except OSError as error:
                 raise files.io_error(error, path, "cannot be read") from error
-            except ValueError as error:
+            except (ValueError, MemoryError) as error:
                 raise InvalidInputError(
                     f"{path} is the state of another model ({error}): the data, the "
                     "flags or the version of this project have changed since."
@@ -159,6 +159,8 @@ def _damage(path: pathlib.Path) -> str | None:
     """Reads a whole file and describes its damage; None: no damage."""
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            if any(info.compress_type for info in archive.infolist()):
+                return "its arrays are compressed"  # A few bytes may hold many.
             name = archive.testzip()
             # The index has no CRC-32, so its names and their number are checked.
             file.seek(_COUNT_FROM_END, os.SEEK_END)

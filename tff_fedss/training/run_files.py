@@ -10,14 +10,12 @@ import json
 import math
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tff_fedss import files
+from tff_fedss import files, unpacking
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training.run import Metrics
 
@@ -239,16 +237,4 @@ def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
     Raises:
         InvalidInputError: If it is not there or damaged.
     """
-    try:
-        with np.load(path) as arrays:
-            return dict(arrays)
-    # NumPy's errors on files that are no whole archive. TypeError: on one array.
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise InvalidInputError(f"{path} is damaged: {error}.") from error
+    return unpacking.read_npz(path)

@@ -1,11 +1,11 @@
 """MNIST's own files of labelled images: IDX, gzipped or not."""
 
-import gzip
 import math
 import pathlib
 
 import numpy as np
 
+from tff_fedss import unpacking
 from tff_fedss.datasets import sources
 from tff_fedss.errors import InvalidInputError
 
@@ -45,10 +45,8 @@ def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarra
 def _read_idx(file: pathlib.Path, flag: str, dimensions: int) -> np.ndarray:
     """Reads uint8 values: two zeros, the type 8, the dimensions, big-endian sizes."""
     with sources.reading(f"{flag}: {file.name}[.gz]"):
-        if file.exists():
-            content = file.read_bytes()
-        else:
-            content = gzip.decompress(pathlib.Path(f"{file}.gz").read_bytes())
+        packed = f"{file}.gz"
+        content = file.read_bytes() if file.exists() else unpacking.gunzip(packed)
     start = 4 + 4 * dimensions
     # Python integers, since a damaged header's product may overflow.
     shape = np.frombuffer(content[4:start].ljust(4 * dimensions), ">u4").tolist()

@@ -16,7 +16,7 @@ import tarfile
 from collections.abc import Iterator, Set
 from typing import IO
 
-from tff_fedss import files, progress
+from tff_fedss import files, progress, unpacking
 from tff_fedss.datasets import sources
 from tff_fedss.errors import InvalidInputError
 
@@ -59,6 +59,9 @@ class ClassTar:
                         f"{self.label}: found {member.name}; expected "
                         f"{self.wnid}_<number>.JPEG."
                     )
+                unpacking.check_size(member.size)
+                if name in places:
+                    raise InvalidInputError(f"{self.label}: {name} is in it twice.")
                 places[name] = member.offset_data, member.size
         return places
 
@@ -92,6 +95,8 @@ class Archive:
         seen = set()
         for wnid, content in _gzipped(self.path):
             _check_classes(self.path, {wnid} - set(self.wnids))
+            if wnid in seen:
+                raise InvalidInputError(f"{self.path}: {wnid}.tar is in it twice.")
             seen.add(wnid)
             if wnid not in done:
                 copy = copies / f"{wnid}.tar"
@@ -162,6 +167,8 @@ def _tars_of_tar(path: pathlib.Path) -> list[ClassTar]:
         for member in members:
             wnid = _wnid(member.name, path)
             label = f"{path}: {wnid}.tar"
+            if wnid in tars:
+                raise InvalidInputError(f"{path}: {wnid}.tar is in it twice.")
             tars[wnid] = ClassTar(wnid, label, path, member.offset_data)
     return [tars[wnid] for wnid in sorted(tars)]
 
@@ -174,11 +181,16 @@ def _gzipped(
         sources.reading(str(path)),
         open(path, "rb") as packed,
         gzip.GzipFile(fileobj=packed) as unpacked,
-        tarfile.open(fileobj=unpacked, mode="r|") as tar,
+        tarfile.open(
+            fileobj=unpacking.Bounded(unpacked, packed),
+            mode="r|",
+            tarinfo=unpacking.TarHeader,
+        ) as tar,
         progress.bar(f"{what} {path.name}", path.stat().st_size, "B") as bar,
     ):
         for member in tar:
             tar.members = []
+            unpacking.check_member(member)
             if not member.isdir():
                 yield _wnid(member.name, path), tar.extractfile(member)
             bar.update(packed.tell() - bar.n)
@@ -205,5 +217,5 @@ def _members(path: pathlib.Path, start: int) -> Iterator[Iterator[tarfile.TarInf
     """Opens a tar at an offset in a file; yields its files."""
     with open(path, "rb") as file:
         file.seek(start)
-        with tarfile.open(fileobj=file, mode="r:") as tar:
-            yield (m for m in sources.members_of(tar) if not m.isdir())
+        with tarfile.open(fileobj=file, mode="r:", tarinfo=unpacking.TarHeader) as tar:
+            yield (m for m in unpacking.tar_members(tar) if not m.isdir())

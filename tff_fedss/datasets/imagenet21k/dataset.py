@@ -13,7 +13,7 @@ import pathlib
 
 import numpy as np
 
-from tff_fedss import errors, files
+from tff_fedss import errors, files, unpacking
 from tff_fedss.datasets import bijection, sources
 from tff_fedss.datasets.federated import partitions, preprocessing, records
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
@@ -71,9 +71,7 @@ def open_index(folder: pathlib.Path, split: str) -> records.RecordIndex:
     folder = folder.absolute()
     sizes = read_class_sizes(folder)[split]
     path = folder / INDEX_FILE
-    # Compares a checksum.
-    with sources.reading(str(path)), np.load(path) as arrays:
-        lengths = arrays[split]
+    lengths = unpacking.read_npz(path)[split]  # It compares a checksum.
     frame = records.HEADER_BYTES + records.FOOTER_BYTES
     ends = np.cumsum(lengths + frame)  # Counted over all shards.
     shard_ends = np.append(0, ends)[np.cumsum(sizes)]

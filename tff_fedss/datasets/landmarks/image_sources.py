@@ -5,7 +5,7 @@ import os
 import pathlib
 from collections.abc import Callable, Collection
 
-from tff_fedss import progress
+from tff_fedss import progress, unpacking
 from tff_fedss.datasets import formats, sources
 from tff_fedss.errors import InvalidInputError
 
@@ -102,6 +102,8 @@ def in_shards(folder: pathlib.Path, image_ids: Collection[str]) -> Images:
             )
         shard, offset, size = found[image_id]
         path = f"{shard}:{image_id}.jpg"
+        if size > unpacking.LARGEST:
+            raise NoImageError(path, f"has {size:,} bytes")
         try:
             with open(shard, "rb") as file:
                 file.seek(offset)

@@ -1,0 +1,175 @@
+"""What is refused in archives of others: small files that would become large.
+
+A file of 10 MB can hold 10 GB of zeros. What is unpacked may have 256 MiB, and beyond
+that at most 100 times the bytes that it is packed in: images, text and weights have
+less. Names in an archive are never used as paths.
+"""
+
+import gzip
+import os
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from typing import IO
+
+import numpy as np
+
+from tff_fedss import files
+from tff_fedss.errors import InvalidInputError
+
+LARGEST = 1 << 28
+_MOST_TIMES = 100
+_COPY_BYTES = 1 << 20
+# Members of a tar that say something of the next one, such as a long name.
+_ABOUT_OTHERS = frozenset(
+    {
+        tarfile.GNUTYPE_LONGNAME,
+        tarfile.GNUTYPE_LONGLINK,
+        tarfile.XHDTYPE,
+        tarfile.XGLTYPE,
+        tarfile.SOLARIS_XHDTYPE,
+    }
+)
+_LONGEST_HEADER = 1 << 20
+
+
+class UnpackingError(ValueError):
+    """What an archive holds is not unpacked."""
+
+
+def check_size(size: int) -> None:
+    """Raises an UnpackingError if a member that is read as a whole is too large."""
+    if size > LARGEST:
+        raise UnpackingError(f"{size:,} bytes unpacked, more than {LARGEST:,}")
+
+
+def check_ratio(unpacked: int, packed: int) -> None:
+    """Raises an UnpackingError if so many bytes are packed in so few."""
+    if unpacked > LARGEST and unpacked > _MOST_TIMES * packed:
+        raise UnpackingError(
+            f"{unpacked:,} bytes or more are packed in {packed:,}; expected at most "
+            f"{_MOST_TIMES} times as many"
+        )
+
+
+class Bounded:
+    """What a stream is unpacked to, for as long as `check_ratio` allows."""
+
+    def __init__(self, unpacked: IO[bytes], packed: IO[bytes]):
+        """Reads on.
+
+        Args:
+            unpacked: Unpacks.
+            packed: Where that reads from; its position tells how much it has read.
+        """
+        self._unpacked, self._packed = unpacked, packed
+        self._count = self._num_empty = 0
+
+    def read(self, size: int) -> bytes:
+        """Returns at most so many bytes; none at the end.
+
+        Raises:
+            UnpackingError: If it becomes too much.
+            EOFError: If it is read on and on at the end, as tarfile does for a member
+                whose header says that it has years of bytes.
+        """
+        block = self._unpacked.read(size)
+        self._num_empty = 0 if block else self._num_empty + 1
+        if self._num_empty > 2:
+            raise EOFError("its archive ends too early")
+        self._count += len(block)
+        if self._count > LARGEST:
+            check_ratio(self._count, self._packed.tell())
+        return block
+
+
+def gunzip(path: str | os.PathLike) -> bytes:
+    """Returns the content of a gzipped file.
+
+    Raises:
+        UnpackingError: If it is too much.
+        OSError, EOFError, zlib.error: If it is damaged or cannot be read.
+    """
+    with open(path, "rb") as packed, gzip.GzipFile(fileobj=packed) as unpacked:
+        stream = Bounded(unpacked, packed)
+        return b"".join(iter(lambda: stream.read(_COPY_BYTES), b""))
+
+
+# --- Tars -------------------------------------------------------------------------
+
+
+class TarHeader(tarfile.TarInfo):
+    """Headers, for `tarfile.open(tarinfo=...)`, without those that take much memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> tarfile.TarInfo:
+        """See the base class; it reads every header, before anything of its content."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _ABOUT_OTHERS and header.size > _LONGEST_HEADER:
+            raise UnpackingError(f"a header has {header.size:,} bytes")
+        # A length below zero leads back to a member before, for ever.
+        if header.size < 0 or header.type == tarfile.GNUTYPE_SPARSE:
+            raise UnpackingError(f"{header.name} is damaged or sparse; expected a file")
+        return header
+
+
+def check_member(member: tarfile.TarInfo) -> None:
+    """Raises an UnpackingError if a member of a tar is neither a file nor a folder."""
+    if not (member.isfile() or member.isdir()):
+        raise UnpackingError(f"{member.name} is a link; expected a file")
+    if member.size < 0 or member.issparse():
+        raise UnpackingError(f"{member.name} is damaged or sparse; expected a file")
+
+
+def tar_members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yields the files and folders of a tar, and checks that it ends as it should.
+
+    Raises:
+        UnpackingError: If it has something else than these.
+        tarfile.ReadError: If it is damaged.
+    """
+    for member in tar:
+        tar.members = []  # It would keep them all.
+        check_member(member)
+        yield member
+    # tarfile takes a damaged header, or a file cut off between two members, for the
+    # end. A whole archive has blocks of zeros there.
+    tar.fileobj.seek(tar.offset)
+    if tar.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+        raise tarfile.ReadError(
+            f"no member and no end of the archive at byte {tar.offset:,}"
+        )
+
+
+# --- Zips -------------------------------------------------------------------------
+
+
+def check_zip(archive: zipfile.ZipFile, path: str | os.PathLike) -> None:
+    """Raises an UnpackingError if a zip is not to be unpacked as a whole."""
+    unpacked = sum(info.file_size for info in archive.infolist())
+    check_ratio(unpacked, os.path.getsize(path))
+
+
+def npz_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Returns the arrays of an .npz file; Python objects in it are refused.
+
+    What NumPy raises for damaged files is not documented.
+    """
+    with zipfile.ZipFile(path) as archive:
+        check_zip(archive, path)
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def read_npz(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Reads an .npz file, see `npz_arrays`.
+
+    Raises:
+        InvalidInputError: If it is not there, damaged or too large.
+    """
+    try:
+        return npz_arrays(path)
+    except Exception as error:
+        raise InvalidInputError(
+            f"{os.fspath(path)} is damaged: {files.error_text(error)}."
+        ) from error
