@@ -1,4 +1,4 @@
-"""Zips and tars as nobody should send them: bombs, links, names that climb."""
+"""Zips and tars that should not be sent: bombs, links, names that climb."""
 
 import bz2
 import dataclasses
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 LARGE = 10 << 30
 _BLOCK = bytes(1 << 20)
-_NOT_UTF8 = b"\xff\xfe"  # In the place of ü.
+_NOT_UTF8 = b"\xff\xfe"  # Replaces ü.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ HARMLESS = {
 
 
 def _pieces(members: Sequence[Member]) -> Iterator[bytes | int]:
-    """Yields what a tar is made of; a number stands for so many zeros."""
+    """Yields what a tar is made of; a number is a count of zeros."""
     for member in members:
         info = tarfile.TarInfo(member.name)
         info.type, info.linkname = member.kind, member.link

@@ -44,7 +44,7 @@ def check_size(size: int) -> None:
 
 
 def check_ratio(unpacked: int, packed: int) -> None:
-    """Raises an UnpackingError if so many bytes are packed in so few."""
+    """Raises an UnpackingError if the packed bytes are too few for the unpacked ones."""
     if unpacked > LARGEST and unpacked > _MOST_TIMES * packed:
         raise UnpackingError(
             f"{unpacked:,} bytes or more are packed in {packed:,}; expected at most "
@@ -66,7 +66,7 @@ class Bounded:
         self._count = self._num_empty = 0
 
     def read(self, size: int) -> bytes:
-        """Returns at most so many bytes; none at the end.
+        """Returns at most `size` bytes; none at the end.
 
         Raises:
             UnpackingError: If it becomes too much.

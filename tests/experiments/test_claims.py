@@ -139,7 +139,7 @@ def test_numbers_without_runs_stand_on_their_pages():
 
 
 def _shares(at_64, at_1280):
-    """Section 4.3's shares of a model whose phi has these numbers of parameters, by claim."""
+    """Section 4.3's shares of a model by claim, of two sizes of phi."""
     sop, landmarks = 11_318, 2_028
     saving, whole = models.communication_saving, models.last_layer_share
     shares = {
