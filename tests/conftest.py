@@ -17,6 +17,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes minutes; runs with --slow only")
     config.addinivalue_line("markers", "gpu: needs a GPU: ./run.sh test -m gpu")
+    config.addinivalue_line("markers", "soak: ./run.sh test --slow -m soak, alone")
     # TFF's own default context complains when a process ends without having used it,
     # as the one does that only hands out the tests to others.
     runtime.set_in_process_context()
@@ -27,10 +28,21 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="slow: needs --slow"))
+    if "soak" not in config.option.markexpr:
+        for item in items:
+            if "soak" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="soak: needs -m soak"))
     on_gpus = [item for item in items if "gpu" in item.keywords]
     if on_gpus and not tf.config.list_physical_devices("GPU"):
         for item in on_gpus:
             item.add_marker(pytest.mark.skip(reason="gpu: TensorFlow sees none"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says what tests have measured."""
+    for report in terminalreporter.getreports(""):
+        for name, value in getattr(report, "user_properties", ()):
+            terminalreporter.write_line(f"{name}: {value}")
 
 
 @pytest.fixture(scope="session")
