@@ -44,7 +44,7 @@ def check_size(size: int) -> None:
 
 
 def check_ratio(unpacked: int, packed: int) -> None:
-    """Raises an UnpackingError if the packed bytes are too few for the unpacked ones."""
+    """Raises an UnpackingError if there are too few packed bytes for the unpacked."""
     if unpacked > LARGEST and unpacked > _MOST_TIMES * packed:
         raise UnpackingError(
             f"{unpacked:,} bytes or more are packed in {packed:,}; expected at most "

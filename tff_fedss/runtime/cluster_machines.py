@@ -131,7 +131,8 @@ def _unreachable(address: str, where: str, why: str) -> InvalidInputError:
     name = address if where == address else f"{address} ({where})"
     return InvalidInputError(
         f"cluster={name} cannot be reached: {why[:300]}. Has `ray start` been run "
-        "there, with the same version of Ray? (docs/several_machines.md)"
+        "there, with the same version of Ray and the same token, if any? "
+        "(docs/several_machines.md)"
     )
 
 
