@@ -33,8 +33,8 @@ FLAGS = (
     "--rounds_per_checkpoint=1",
 )
 KINDS = ("actor", "node", "actor", "process", "node")  # What is killed, in turn,
-PAUSES = (10, 25)  # after so many rounds.
-WARM_UP = 8  # A process computes and keeps things for the first time in so many rounds.
+PAUSES = (10, 25)  # after this number of rounds.
+WARM_UP = 8  # A process computes and keeps things for the first time in these rounds.
 # How much a process may grow in 100 rounds. One descriptor or thread that is kept each
 # round makes 100; phi, 31 MiB.
 LIMITS = {"descriptors": 10.0, "threads": 10.0, "MiB": 15.0}
@@ -156,8 +156,8 @@ def test_kills_change_no_byte_and_leave_nothing(
     observer = Observer(before, cluster)
     module = programs.PROGRAMS["train"].module
     flags = (*FLAGS, f"--cluster={cluster.address}")
-    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    for folder in (undisturbed, killed):
+    unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
+    for folder in (unbroken, killed):
         begun, code = time.monotonic(), None
         while code is None:
             moment = observer.watch(folder, with_kills=folder == killed)
@@ -168,9 +168,9 @@ def test_kills_change_no_byte_and_leave_nothing(
         record_property(folder.name, f"{ROUNDS} rounds in {minutes:.1f} minutes")
     record_property("kills", dict(observer.kills))
     assert IS_SHORT or set(observer.kills) == set(KINDS)
-    assert files(killed) == files(undisturbed)
-    for name in ["metrics.csv", *(path.name for path in undisturbed.glob("*.npz"))]:
-        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
+    assert files(killed) == files(unbroken)
+    for name in ["metrics.csv", *(path.name for path in unbroken.glob("*.npz"))]:
+        assert (killed / name).read_bytes() == (unbroken / name).read_bytes(), name
     too_fast = []
     for role in ("training", *ROLES.values()):
         found = slopes(observer.samples[role].values())
