@@ -69,7 +69,7 @@ class Config(runtime_config.DeviceConfig):
     also: tuple[str, ...] = config.flag(
         (),
         "More labelled images, as NAME:DIR,NAME:DIR, of which the whole training "
-        "part is used. NAME is one of {', '.join(labelled_images.SOURCES)}, or "
+        f"part is used. NAME is one of {', '.join(labelled_images.SOURCES)}, or "
         "images for CLASS/image; a NAME alone comes from TFDS.",
     )
     image_size: int | None = config.flag(

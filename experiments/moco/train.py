@@ -111,7 +111,7 @@ class Config(runtime_config.DeviceConfig):
     pretrained: str | None = config.flag(
         None,
         "Start from a finished run, with its queue: its results folder, or the "
-        "{WEIGHTS} in it. Default: random weights.",
+        f"{WEIGHTS} in it. Default: random weights.",
     )
     seed: int = launch.seed()
     loss: str = config.flag(
