@@ -82,7 +82,7 @@ def check(
         f"{what} {_as_text(size)}" for what, size in largest if size > total / 1000
     ]
     raise InvalidInputError(
-        f"not enough memory: the run needs at least {_as_text(total)} at the same "
+        f"not enough memory: at least {_as_text(total)} is needed at the same "
         f"time, and this machine has {_as_text(memory)}: {'; '.join(texts)}."
     )
 

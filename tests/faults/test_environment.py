@@ -190,7 +190,7 @@ def test_of_two_starts_at_once_one_is_refused(program, place):
     assert f"--seed={seed}\n" in (place.out / "flags.txt").read_text()
     # The folder is whole, and of the one that says so.
     again = place.run(Case("again", program, [f"--seed={seed}"]))
-    assert again.code == 0 and "Done before" in again.output
+    assert again.code == 0 and "Already done" in again.output
     if seed == 0:
         harness.expect_same_bytes(program, place)
 

@@ -126,7 +126,7 @@ LEFTOVERS = of_each(
         "a_finished_run_is_not_run_again",
         start="finished",
         code=0,
-        says=["Done before"],
+        says=["Already done"],
     ),
     Case(
         "a_folder_that_was_moved",
@@ -389,4 +389,4 @@ def test_a_run_in_a_folder_with_a_line_break_can_be_read(program, place):
     case = Case("line_break", program, ["--results_dir=a\nb"], code=0)
     harness.judge(case, place.run(case))
     again = place.run(case)
-    assert again.code == 0 and "Done before" in again.output, again
+    assert again.code == 0 and "Already done" in again.output, again

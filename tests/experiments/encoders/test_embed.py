@@ -43,7 +43,7 @@ def test_path_label_and_vector_of_each_image(
 
     content = path.read_bytes()
     code, output, _ = run(embed, *flags)
-    assert code == 0 and "done before" in output and path.read_bytes() == content
+    assert code == 0 and "already done" in output and path.read_bytes() == content
 
 
 def test_images_without_classes(run, encoder_file, pictures, tmp_path):
@@ -108,7 +108,9 @@ def test_outputs_that_cannot_be_written_are_refused(name, message, run, tmp_path
 def test_a_damaged_file_is_not_taken_for_vectors(suffix, content, tmp_path):
     path = tmp_path / f"v{suffix}"
     path.write_bytes(content)
-    with pytest.raises(InvalidInputError, match=f"{path} is damaged, or no file of em"):
+    with pytest.raises(
+        InvalidInputError, match=f"{path} is damaged, or not a file of em"
+    ):
         vectors.read(path)
 
 

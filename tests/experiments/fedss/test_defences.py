@@ -77,7 +77,7 @@ DEFENCES = {
         ),
         (
             [GAUSSIAN, "--aggregation=secure:threshold=2"],
-            "--aggregation=secure:threshold=2 and --dp=gaussian:noise=0.2 cannot both",
+            "--aggregation=secure:threshold=2 and --dp=gaussian:noise=0.2 cannot be",
         ),
         (
             ["--dp=gaussian:noise=0.9,adaptive=true"],
