@@ -128,8 +128,8 @@ def write_tar(path: pathlib.Path, members: Sequence[Member]) -> None:
     with open(path, "wb") as file:
         for is_content, pieces in parts:
             if is_content:
-                content = b"".join(pieces)
-                file.write(compress(content) if compress else content)
+                while content := b"".join(itertools.islice(pieces, _PIECES)):
+                    file.write(compress(content) if compress else content)
             elif compress:  # One stream after another is a stream.
                 file.write(compress(_BLOCK) * (sum(pieces) // len(_BLOCK)))
             else:

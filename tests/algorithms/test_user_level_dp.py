@@ -80,10 +80,10 @@ CLIENTS = [
 ]
 
 
-def dense(w):
+def dense(w, num_classes=NUM_CLASSES):
     if not isinstance(w, aggregation.SparseRows):
         return w
-    result = np.zeros((NUM_CLASSES, 2))
+    result = np.zeros((num_classes, 2))
     np.add.at(result, w.keys, w.rows)
     return result
 
@@ -307,8 +307,9 @@ def epsilon_at_least(scores_with, scores_without, delta_):
     """A lower bound on epsilon, right with 95 %, from the best of all thresholds.
 
     A test that says "there" with probability at least a (Clopper-Pearson) where the
-    canary is, and at most b where it is not, has epsilon >= log((a - delta) / b). The
-    threshold comes from one half of the runs, the bound from the other.
+    canary is, and at most b where it is not, has epsilon >= log((a - delta) / b). So
+    has one that says "not there". Threshold and test come from one half of the runs,
+    the bound from the other.
     """
 
     def bound(with_, without, threshold):
@@ -319,46 +320,82 @@ def epsilon_at_least(scores_with, scores_without, delta_):
         return math.log(max(a - delta_, 1e-9) / b)
 
     with_, without = np.split(scores_with, 2), np.split(scores_without, 2)
-    thresholds = np.concatenate([with_[0], without[0]])
-    best = max(thresholds, key=lambda t: bound(with_[0], without[0], t))
-    return bound(with_[1], without[1], best)
+    there, not_there = (with_, without), (np.negative(without), np.negative(with_))
+    tests = [
+        (a, b, threshold)
+        for a, b in (there, not_there)
+        for threshold in np.concatenate([a[0], b[0]])
+    ]
+    a, b, threshold = max(
+        tests, key=lambda test: bound(test[0][0], test[1][0], test[2])
+    )
+    return bound(a[1], b[1], threshold)
 
 
-def canary_results(num_runs, **kwargs):
-    """Means of W with and without a client that alone holds class 7."""
-    process = process_of(**kwargs)
-    others = [delta(*client) for client in CLIENTS[1:]]
-    canary = delta((0, 0), {7: (100, 0)})
-    state, with_, without = process.initialize(), [], []
-    for _ in range(num_runs):
-        output = process.next(state, [*others, canary])
-        with_.append(dense(output.result.w)[7])
-        output = process.next(output.state, others)
-        without.append(dense(output.result.w)[7])
+NUM_CANARIES = 2000
+DELTA = 0.05  # At a smaller one the best tests say "there" too rarely to be counted.
+
+
+def canary_scores(num_rounds=1, sampling_rate=1.0, noise_multiplier=1.0):
+    """What the means tell of canaries, and of as many that are not there.
+
+    Each canary is a client that alone holds a class: a row of W and its noise, which
+    no other canary touches, so that a round tries all of them. It comes with
+    probability q. The score is its likelihood ratio.
+    """
+    process = process_of.__wrapped__(
+        2 * NUM_CANARIES, noise_multiplier=noise_multiplier
+    )
+    rng, state = np.random.default_rng(0), process.initialize()
+    scores = np.zeros(2 * NUM_CANARIES)
+    for _ in range(num_rounds):
+        comes = np.flatnonzero(rng.random(NUM_CANARIES) < sampling_rate)
+        canaries = [delta((0, 0), {k: (100, 0)}) for k in comes]
+        output = process.next(state, canaries)
         state = output.state
-    return np.array(with_), np.array(without)
+        seen = K * dense(output.result.w, 2 * NUM_CANARIES)[:, 0]
+        scores += np.log1p(sampling_rate * np.expm1(seen - 0.5))
+    return np.split(scores, 2)
 
 
-@pytest.mark.parametrize(
-    "num_runs, noise_multiplier",
-    [(160, 2.0), pytest.param(2000, 1.0, marks=pytest.mark.slow)],
-)
-def test_a_canary_does_not_show_more_than_epsilon(num_runs, noise_multiplier):
-    claimed = accounting.epsilon_of_gaussian(noise_multiplier, 1e-5)
-    with_, without = canary_results(num_runs, noise_multiplier=noise_multiplier)
-    found = epsilon_at_least(with_[:, 0], without[:, 0], 1e-5)
-    assert found <= claimed
-    if num_runs > 1000:  # A bound of 0 would hold of anything.
-        assert found > 0.5
-    # Noise on the rows that were asked for, and no other: class 7 is, or is not.
-    only_touched = np.zeros_like(without[:, 0])
-    assert epsilon_at_least(np.abs(with_[:, 0]), only_touched, 1e-5) > claimed
+# What would go wrong: noise, clipping, the count of rounds.
+MUTANTS = {
+    "half of the noise": ("_split", lambda z, *_: (z / 2, 0.0)),
+    "half of the clipping": (
+        "_record",
+        lambda clip, *rest, of=user_level_dp._record: of(2 * clip, *rest),
+    ),
+}
 
 
-def test_a_canary_breaks_the_claim_where_the_noise_is_off():
-    claimed = accounting.epsilon_of_gaussian(2.0, 1e-5)
-    with_, without = canary_results(80)
-    assert epsilon_at_least(with_[:, 0], without[:, 0], 1e-5) > claimed
+@pytest.mark.slow
+@pytest.mark.parametrize("num_rounds, sampling_rate", [(1, 1.0), (12, 0.5)])
+def test_an_attacker_learns_what_epsilon_says_and_no_more(num_rounds, sampling_rate):
+    clients_per_round = round(2000 * sampling_rate)
+    accountant = accounting.PoissonSampling(1.0, DELTA, 2000, clients_per_round)
+    found = epsilon_at_least(*canary_scores(num_rounds, sampling_rate), DELTA)
+    # 1.05 of 1.57 in one round, 2.44 of 4.45 in twelve.
+    assert 0.5 < found <= accountant.epsilon(num_rounds)
+    if num_rounds > 1:  # An accountant that forgets rounds is found out: 1.64.
+        assert found > accountant.epsilon(num_rounds // 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_an_attacker_finds_a_wrong_mechanism_out(mutant, monkeypatch):
+    monkeypatch.setattr(user_level_dp, *MUTANTS[mutant])
+    claimed = accounting.PoissonSampling(1.0, DELTA, 2000, 2000).epsilon(1)
+    found = epsilon_at_least(*canary_scores(), DELTA)
+    assert found > claimed
+
+
+def test_an_attacker_sees_through_no_noise_at_all():
+    claimed = accounting.epsilon_of_gaussian(1.0, DELTA)
+    scores = canary_scores(noise_multiplier=0.0)
+    assert epsilon_at_least(*scores, DELTA) > 3 * claimed
+    # Noise on the rows that were asked for, and no other: a class is, or is not.
+    noised = np.random.default_rng(0).normal(size=NUM_CANARIES)
+    assert epsilon_at_least(np.abs(noised), 0 * noised, DELTA) > 3 * claimed
 
 
 @pytest.mark.parametrize(
