@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 LARGE = 10 << 30
 _BLOCK = bytes(1 << 20)
+_PIECES = 10_000  # Pieces that are compressed as one stream.
 _NOT_UTF8 = b"\xff\xfe"  # Replaces ü.
 
 
