@@ -159,3 +159,13 @@ def test_every_command_has_an_example(name, module):
     source = ROOT / f"{module.replace('.', '/')}.py"
     text = ast.get_docstring(ast.parse(source.read_text()))
     assert re.search(rf"^ +./run.sh {name}\b", text, re.MULTILINE)
+
+
+def test_faults_are_shown_by_tests_that_exist():
+    text = (ROOT / "tests" / "faults" / "README.md").read_text()
+    shown = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(shown) == len(rows) - 1 > 30  # But for the header.
+    for path, name in shown:
+        tree = ast.parse((ROOT / path).read_text())
+        assert name in [getattr(node, "name", "") for node in tree.body], (path, name)
