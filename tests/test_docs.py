@@ -165,7 +165,7 @@ def test_faults_are_shown_by_tests_that_exist():
     text = (ROOT / "tests" / "faults" / "README.md").read_text()
     shown = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
     rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(shown) == len(rows) - 1 > 30  # But for the header.
+    assert len(shown) == len(rows) - 1 > 30  # Without the header.
     for path, name in shown:
         tree = ast.parse((ROOT / path).read_text())
         assert name in [getattr(node, "name", "") for node in tree.body], (path, name)

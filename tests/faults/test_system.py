@@ -108,7 +108,7 @@ def test_a_run_that_is_stopped_for_a_while_goes_on(place):
         harness.wait_until(metrics.exists, process)
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        # Nobody else gets the folder meanwhile.
+        # No other run gets the folder meanwhile.
         case = Case("second", "train", says=[("in use", "has just finished")])
         harness.judge(case, place.run(case))
         process.send_signal(signal.SIGCONT)
