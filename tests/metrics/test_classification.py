@@ -75,7 +75,7 @@ def test_all_predictions_are_counted():
 
 
 def test_a_label_outside_of_the_positives_is_an_error():
-    with pytest.raises(ValueError, match=r"found \[3\] too"):
+    with pytest.raises(ValueError, match=r"also found \[3\]"):
         client_matrix(np.ones((2, 2)), [0, 3], W, [0, 1])
 
 

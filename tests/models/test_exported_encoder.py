@@ -208,11 +208,11 @@ def without_weights(path, keras_file):
     "write, message",
     [
         (lambda path, _: None, "does not exist"),
-        (lambda path, _: path.mkdir(), "is no encoder"),
-        (lambda path, _: path.write_text("no model"), "is no encoder"),
+        (lambda path, _: path.mkdir(), "is not an encoder"),
+        (lambda path, _: path.write_text("no model"), "is not an encoder"),
         (
             lambda path, encoder: path.write_bytes(encoder.read_bytes()[:-2000]),
-            "is no encoder",
+            "is not an encoder",
         ),
         (without_weights, "cannot be loaded"),
     ],

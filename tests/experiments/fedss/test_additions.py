@@ -6,8 +6,8 @@ import dataclasses
 import pytest
 
 from experiments.common import cells, sweep
+from experiments.fedss import cell_rows, compare, methods, pages, train
 from experiments.fedss import cells as fedss_cells
-from experiments.fedss import compare, methods, pages, train
 from tests.experiments import run_folders
 from tff_fedss import tasks
 from tff_fedss.datasets import synthetic
@@ -47,7 +47,7 @@ def test_a_method_is_added_in_one_place(toy, run_program, tmp_path, monkeypatch)
     assert table["ToySoftmax"] == table["FedSS"]
     assert (both / "toy.npz").exists()
     # A table of both.
-    own = fedss_cells._drawing("glyphs", TINY, ["fedss", "toy"], [5])
+    own = cell_rows.drawing("glyphs", TINY, ["fedss", "toy"], [5])
     of_both = cells.table(
         "Toys",
         "experiments.fedss.train",
