@@ -62,9 +62,9 @@ class Observer:
         self.add_second_node()
 
     def add_second_node(self):
-        # With an address of its own: the program is to connect to the first one.
-        address = "127.0.0.2"
-        self._second = self._cluster.add_node(num_cpus=1, node_ip_address=address)
+        # The program is to connect to the first one.
+        of_its_own = {"num_cpus": 1, "node_ip_address": "127.0.0.2"}
+        self._second = self._cluster.add_node(**of_its_own)
 
     def watch(self, folder, with_kills):
         """Returns a moment for `test_kills.attempt`: when to kill the process."""
@@ -120,13 +120,8 @@ class Observer:
 def slopes(samples):
     """How fast the processes of a role grow, by one least-squares slope for all.
 
-    Each process has a level of its own, and its first rounds do not count.
-
-    Args:
-        samples: Of each process.
-
-    Returns:
-        Growth of each number in 100 rounds; None if no process has lived long enough.
+    Each process has a level of its own, and its first rounds do not count. Returns the
+    growth of each number in 100 rounds; None if no process has lived long enough.
     """
     found = []
     for of_process in samples:
@@ -182,7 +177,7 @@ def test_kills_change_no_byte_and_leave_nothing(
         for name, slope in zip(LIMITS, found, strict=True):
             record_property(f"{role}, {name}", f"{slope:+.2f} in 100 rounds")
             if slope > LIMITS[name]:
-                too_fast.append(f"{role}, {name}: {slope:+.2f} in 100 rounds")
+                too_fast.append((role, name, slope))
     assert not too_fast, too_fast
     test_cluster_nodes.ray.shutdown()
     cluster.shutdown()
