@@ -1,5 +1,6 @@
 """Rows of FedSS's tables: the cells of methods with their m, rates and margins."""
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -95,14 +96,24 @@ def figure_6(prefix: str, common: Mapping[str, Any], positives: int) -> list[Cel
     return drawing(prefix, common, ["neg_only"], sizes, (True, False))
 
 
-def turned(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
-    """The six methods; Eq. 3's correction is left out at m = 20 alone."""
-    return [
+def turned(
+    prefix: str, common: Mapping[str, Any], rates: Mapping[str, float]
+) -> list[Cell]:
+    """The six methods, each with its learning rate, if it has one of its own.
+
+    Eq. 3's correction is left out at m = 20 only.
+    """
+    cells = [
         *drawing(prefix, common, ["fedss"], (5, 20, 80)),
         *drawing(prefix, common, ["neg_only"], (20, 80)),
         *drawing(prefix, common, ["fedss", "neg_only"], [20], [False]),
         *others(prefix, common),
     ]
+    for i, cell in enumerate(cells):
+        if rate := rates.get(cell.settings["method"]):
+            settings = {**cell.settings, "client_learning_rate": rate}
+            cells[i] = dataclasses.replace(cell, settings=settings)
+    return cells
 
 
 def one_of_each(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
