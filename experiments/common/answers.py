@@ -25,7 +25,7 @@ from unittest import mock
 
 from absl import app, flags
 
-from experiments.common import command_line, config, option_words
+from experiments.common import command_line, config, option_words, table_runs
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
@@ -45,15 +45,17 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
 
     Returns:
         Values for JSON: "programs", by command, each with its help, its flags, the
-        cells that it trains and whether it takes arguments; and "tables", PAPER/NAME.
+        cells that it trains and whether it takes arguments; and "tables", by PAPER and
+        NAME/SCALE, see `table_runs.describe`.
     """
     from experiments.common import cells, program
 
     by_module: dict[str, list[str]] = {}
-    tables = []
+    tables: dict[str, dict[str, Any]] = {}
     for paper in cells.PAPERS:
         for (name, scale), table in cells.tables_of(paper).items():
-            tables.append(f"{paper}/{name}")
+            described = table_runs.describe(table)
+            tables.setdefault(paper, {})[f"{name}/{scale}"] = described
             names = (f"{name}/{scale}/{cell}" for cell in table.cells)
             by_module.setdefault(table.program, []).extend(names)
     found = {}
@@ -74,7 +76,7 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
             },
             "cells": by_module.get(module, []) if paper else [],
         }
-    return {"programs": found, "tables": list(dict.fromkeys(tables))}
+    return {"programs": found, "tables": tables}
 
 
 def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> None:
@@ -103,12 +105,37 @@ def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> N
         )()
         app.define_help_flags()
         config.define(defaults, flags.FLAGS)
-        command_line.parse(flags.FLAGS, [command, *arguments], own["takes_arguments"])
+        given = [command, *arguments]
+        rest = command_line.parse(flags.FLAGS, given, own["takes_arguments"])
         try:
-            config.read(defaults, flags.FLAGS)
+            read = config.read(defaults, flags.FLAGS)
+            if command == "table" and read.list:
+                _list_runs(said["tables"], read, rest[1:])
+                sys.exit()
         except InvalidInputError as error:
             command_line.fail(command_line.with_flags(str(error), defaults))
     sys.exit(GO_ON)
+
+
+def _list_runs(
+    said: Mapping[str, Any], read: config.Config, arguments: Sequence[str]
+) -> None:
+    own_flags = {
+        description["program"]: description["flags"]
+        for tables in said.values()
+        for description in tables.values()
+    }
+    found = table_runs.find(
+        read,
+        arguments,
+        said,
+        lambda paper: {
+            tuple(key.rsplit("/", 1)): table_runs.described(description)
+            for key, description in said[paper].items()
+        },
+        lambda table: own_flags[table.program],
+    )
+    table_runs.print_commands(found.jobs)
 
 
 def _of_flag(own: config.Flag, default: Any) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Each paper has `experiments/PAPER/cells.py` with a mapping TABLES from (name, scale) to
 a `Table`. `./run.sh table PAPER/NAME --scale=SCALE` runs all cells of a table, and
-`./run.sh PROGRAM --cell=NAME/SCALE/CELL` a single cell with one seed.
+`./run.sh PROGRAM --cell=NAME/SCALE/CELL` a single cell with one seed. This module is
+quick to import, the papers' `cells` are not.
 """
 
 import dataclasses
@@ -13,7 +14,6 @@ from typing import Any
 
 import experiments
 from experiments.common import option_words
-from experiments.common import results as results_lib
 from tff_fedss.errors import InvalidInputError
 
 # The folders of experiments/ that have cells, except this one.
@@ -88,7 +88,7 @@ class Table:
         cells: Cells by name.
         results: The folder of its runs below `results/`. Tables may share one.
         seeds: The seeds of each cell.
-        kind: The kind of its runs.
+        kind: The kind of its runs, a `results.RunKind`.
         metrics: The numbers on its page; the first one compares cells.
         is_pivot: Whether the page has a row for each `Cell.row` and a column for each
             `Cell.column`; otherwise a row for each cell and a column for each metric.
@@ -109,7 +109,7 @@ class Table:
     cells: Mapping[str, Cell]
     results: str
     seeds: tuple[int, ...] = (0, 1, 2)
-    kind: results_lib.RunKind | None = None
+    kind: Any = None
     metrics: tuple[Metric, ...] = ()
     is_pivot: bool = False
     no_column: str = ""

@@ -45,7 +45,12 @@ def words(said: Mapping[str, Any]) -> dict[str, list[str]]:
             values["--cell"] = own["cells"]
         follow = [f"{name}=" for name in values]
         if command == "table":
-            follow = [*said["tables"], *follow]
+            names = (
+                f"{paper}/{key.rsplit('/', 1)[0]}"
+                for paper, tables in said["tables"].items()
+                for key in tables
+            )
+            follow = [*dict.fromkeys(names), *follow]
         found[f"{command} "] = follow
         found |= {f"{command} {name}": some for name, some in values.items() if some}
     return found

@@ -8,9 +8,17 @@ import sys
 
 import pytest
 
-from experiments.common import answers, command_line, completion, config
+from experiments.common import (
+    answers,
+    command_line,
+    completion,
+    config,
+    sweep,
+    table_runs,
+)
 from experiments.fedss import run_config
 from tests.experiments.common.test_completion import PROGRAMS
+from tff_fedss.errors import InvalidInputError
 
 ROOT = pathlib.Path(__file__).parents[3]
 LINES = "\n".join(f"{name} {module} does it" for name, module in PROGRAMS.items())
@@ -86,12 +94,44 @@ def test_flags_that_are_wrong_are_told(folder, arguments, message):
         ["train", "--cell=1/mini/omniglot_fedss_m5"],
         ["compare", "--results_dir=x", "--methods=fedss,fedaws:weight=1,margin=1"],
         ["table", "1", "--seeds=0,1"],
+        ["table", "1", "--report"],
         ["train", "--helpfull"],
     ],
 )
 def test_the_rest_is_for_the_program(folder, arguments):
     found = ask(folder, *arguments)
     assert (found.returncode, found.stdout) == (answers.GO_ON, ""), found.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["1", "--seeds=1,0", "--cells=*fedss*"],
+        ["2", "--scale=paper", "--data_dir=data", "--rounds=7", "--pretrained=a.h5"],
+        ["fedss/rates", "--cluster=auto"],
+        ["moco/4", "--rounds=2"],
+        ["leap/noise", "--results_dir=runs"],
+        ["rf_softmax/frequencies"],
+        ["partial_fc/omniglot"],
+        ["privacy/defences"],
+        ["partial_fc/9"],
+        ["nothing/1"],
+        ["1", "--scale=chunks"],
+    ],
+)
+def test_the_runs_of_a_table_are_those_of_the_program(folder, arguments, capsys):
+    found = ask(folder, "table", *arguments, "--list")
+    flags = config.parse(sweep.Config(), *arguments[1:])
+    try:
+        table_runs.print_commands(table_runs.find(flags, arguments[:1]).jobs)
+    except InvalidInputError as error:
+        assert found.returncode == command_line.EXIT_BAD_INPUT and not found.stdout
+        assert found.stderr == f"error: {error}\n"
+    else:
+        assert found.returncode == 0, found.stderr
+        expected = capsys.readouterr()
+        assert (found.stdout, found.stderr) == (expected.out, expected.err)
+        assert found.stdout
 
 
 def test_a_source_that_has_changed_is_asked_again(folder, tmp_path):

@@ -12,7 +12,7 @@ import sys
 import psutil
 import pytest
 
-from experiments.common import cells, jobs, option_words, sweep
+from experiments.common import cells, jobs, option_words, sweep, table_runs
 from tests import waiting
 from tests.experiments import program_server, run_folders
 from tff_fedss.errors import InvalidInputError
@@ -142,19 +142,17 @@ def test_a_foreign_run_is_refused_by_its_program(run, tmp_path):
 )
 def test_which_table_must_be_said(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
-        sweep._table(sweep.Config(), arguments)
+        table_runs.find(sweep.Config(), arguments)
 
 
-MOCO = ("4", "mini"), cells.tables_of("moco")["4", "mini"]
-
-
-def jobs_of(key, table, seeds, folder, **flags):
-    return sweep._jobs(key, table, sweep.Config(**flags), seeds, folder)
+def jobs_of(table, folder, seeds, **flags):
+    flags = sweep.Config(results_dir=str(folder), seeds=seeds, **flags)
+    return table_runs.find(flags, [table]).jobs
 
 
 def test_cells_that_are_not_there(tmp_path):
     with pytest.raises(InvalidInputError, match=r"nothing\* matches none of a_gamma0,"):
-        jobs_of(*MOCO, [0], tmp_path, cells=("nothing*",))
+        jobs_of("moco/4", tmp_path, ["0"], cells=("nothing*",))
 
 
 @pytest.mark.parametrize(
@@ -167,12 +165,12 @@ def test_cells_that_are_not_there(tmp_path):
 )
 def test_bad_seeds(seeds, message):
     with pytest.raises(InvalidInputError, match=message):
-        sweep._seeds(seeds, MOCO[1])
+        jobs_of("moco/4", "runs", seeds)
 
 
 def test_a_cell_waits_for_the_one_that_it_starts_from(tmp_path):
     options = dict(cells=("d_gamma1",), rounds=2, pretrained="a.h5")
-    found = jobs_of(*MOCO, [0, 1], tmp_path, **options)
+    found = jobs_of("moco/4", tmp_path, ["0", "1"], **options)
     names = ["a_gamma0 seed 0", "d_gamma1 seed 0", "a_gamma0 seed 1", "d_gamma1 seed 1"]
     assert [job.name for job in found] == names
     first, second, *_ = found
@@ -192,11 +190,10 @@ def test_a_cell_waits_for_the_one_that_it_starts_from(tmp_path):
 def test_a_run_on_a_cluster_has_no_path_that_is_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    table = cells.tables_of("fedss")["1", "mini"]
     arguments = {}
     for cluster in (None, "auto"):
         options = {"data_dir": "data", "pretrained": "name", "cluster": cluster}
-        job, *_ = jobs_of(("1", "mini"), table, [0], pathlib.Path("runs"), **options)
+        job, *_ = jobs_of("1", "runs", ["0"], **options)
         arguments[cluster] = [a.partition("=")[2] for a in job.arguments[1:]]
     assert arguments[None] == ["data", "name", "runs/warm_starts", "0"]
     assert arguments["auto"] == [f"{tmp_path}/data", "name", "0"]
