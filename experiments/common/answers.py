@@ -49,7 +49,10 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
         NAME/SCALE, see `table_runs.describe`.
     """
     from experiments.common import cells, program
+    from tff_fedss import runtime
 
+    # TFF's default context prints an error if a program ends without using it.
+    runtime.set_in_process_context()
     by_module: dict[str, list[str]] = {}
     tables: dict[str, dict[str, Any]] = {}
     for paper in cells.PAPERS:

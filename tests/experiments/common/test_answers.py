@@ -148,6 +148,11 @@ def test_a_source_that_has_changed_is_asked_again(folder, tmp_path):
     assert answers.is_fresh(old)
 
 
+def test_the_first_answer_has_no_error(tmp_path):
+    found = ask(tmp_path, "train", "--help")
+    assert (found.returncode, found.stderr) == (0, "")
+
+
 def test_completion_offers_what_was_said(folder):
     words = completion.words(answers.fetch(folder, LINES))
     assert "--rounds=" in words["train "] and "fedss" in words["train --method"]
