@@ -72,8 +72,10 @@ def test_bad_input_is_named_and_nothing_is_written(tmp_path):
     ):
         with pytest.raises(InvalidInputError, match=message):
             _run(*arguments)
-    with pytest.raises(InvalidInputError, match="images_per_client=0"):
-        _run(tmp_path, good, images_per_client=0)
+    for options in ({"images_per_client": 0}, {"seed": -1}):
+        ((name, value),) = options.items()
+        with pytest.raises(InvalidInputError, match=f"{name}={value}"):
+            _run(tmp_path, good, **options)
     with pytest.raises(InvalidInputError, match="`data_dir` must name"):
         partition_sop.main(partition_sop.Config(None, str(good)))
     assert not good.exists()

@@ -451,4 +451,6 @@ def test_the_command_line(with_bad_images, tmp_path, capsys):
     code, out, _ = run("--seed=7", "--allow_undecodable")
     assert code == 0 and "58 training and 15 test images of 7 classes" in out
     assert len(list(_records(tmp_path / "out/imagenet21k/1.0.0", "test"))) == 15
-    assert run("--archive=")[0] == run("--seed=-1")[0] == 2
+    for flag in ("--archive=", "--output_dir=", "--seed=-1"):
+        code, _, error = run(flag)
+        assert code == 2 and flag.strip("=") in error

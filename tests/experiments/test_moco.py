@@ -4,12 +4,12 @@ import functools
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from experiments.common import run_encoder
 from tests.datasets.images import own_images
 from tests.experiments import central_runs
 from tests.experiments.central_runs import rows_of
+from tests.faults import programs
 
 SMALL = (
     "--dataset=cifar10",
@@ -29,17 +29,8 @@ def run(server):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """26 training and 10 test images of two classes, red and blue."""
-    root = tmp_path_factory.mktemp("images")
-    rng = np.random.default_rng(0)
-    for part, count in (("train", 13), ("test", 5)):
-        for channel, name in ((0, "red"), (2, "blue")):
-            folder = root / part / name
-            folder.mkdir(parents=True)
-            for i in range(count):
-                pixels = rng.integers(0, 120, size=[16, 16, 3], dtype=np.uint8)
-                pixels[..., channel] += 130
-                Image.fromarray(pixels).save(folder / f"{i}.png")
+    root = tmp_path_factory.mktemp("images") / "colours"
+    programs.image_folders(root)
     return root
 
 

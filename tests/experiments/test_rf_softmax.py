@@ -9,6 +9,7 @@ from experiments.common import run_encoder
 from experiments.rf_softmax import sampler_quality
 from tests.datasets.images import own_images
 from tests.experiments import central_runs
+from tests.faults import programs
 
 SMALL_TEXT = (
     "--task=ptb",
@@ -31,31 +32,14 @@ def run(server):
 
 @pytest.fixture
 def text(tmp_path):
-    """A language of 40 words, in which each is followed by one of two."""
-    folder = tmp_path / "text"
-    folder.mkdir()
-    generator = np.random.default_rng(0)
-    for part in ("train", "valid", "test"):
-        word, words = 0, []
-        for _ in range(600):
-            word = (3 * word + generator.integers(1, 3)) % 40
-            words.append(f"w{word}")
-        if part == "train":
-            words += [f"w{i}" for i in range(40)]
-        (folder / f"ptb.{part}.txt").write_text(" ".join(words) + "\n")
-    return folder
+    programs.text(tmp_path / "text")
+    return tmp_path / "text"
 
 
 @pytest.fixture
 def labelled_rows(tmp_path):
-    """Rows whose feature is their label."""
-    folder = tmp_path / "rows"
-    folder.mkdir()
-    for part, count in (("train", 60), ("test", 20)):
-        lines = [f"{i % 12},{(i + 1) % 12} {i % 12}:1" for i in range(count)]
-        header = f"{count} 12 12"
-        (folder / f"{part}.txt").write_text("\n".join([header, *lines]) + "\n")
-    return folder
+    programs.labelled_rows(tmp_path / "rows")
+    return tmp_path / "rows"
 
 
 def test_a_run_leaves_a_folder_that_explains_it(run, text, tmp_path):

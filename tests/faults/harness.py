@@ -49,7 +49,6 @@ class Case:
         keeps: Patterns of paths that are there, unchanged, when all is over.
         limits: See `program_server.Server.run`.
         as_nobody: See `program_server.Server.run`; only root can change the user.
-        without_usual: Whether to leave out the usual flags of the program.
     """
 
     id: str
@@ -66,7 +65,6 @@ class Case:
     keeps: Collection[str] = ()
     limits: Mapping[str, int] | None = None
     as_nobody: bool = False
-    without_usual: bool = False
 
 
 def of_each(*cases: Case, names: Sequence[str] = programs.TRAINING) -> list[Case]:
@@ -173,10 +171,13 @@ class Place:
     def run(self, case: Case, **changes) -> program_server.Outcome:
         """Runs the program of a case, with its flags."""
         program = programs.PROGRAMS[case.program]
-        usual = () if case.without_usual else program.flags
         options = {"limits": case.limits, "as_nobody": case.as_nobody and is_root()}
         return self.server.run(
-            program.module, *usual, *case.flags, cwd=self.root, **{**options, **changes}
+            program.module,
+            *program.flags,
+            *case.flags,
+            cwd=self.root,
+            **{**options, **changes},
         )
 
     @contextlib.contextmanager

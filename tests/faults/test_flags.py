@@ -1,4 +1,4 @@
-"""Flags that do not parse, are out of range, too large or do not go together."""
+"""Flags that do not parse, are out of range or too large."""
 
 import pytest
 
@@ -40,7 +40,6 @@ ANY = of_each(
     names=[name for name in _ONCE if name != "run_table"],  # It takes arguments.
 )
 
-# A number out of the range of a float flag, where it is not -1.
 # A number out of the range of a float flag, where it is not -1.
 _OUT_OF_RANGE = {
     "key_momentum": 1.5,
@@ -113,43 +112,11 @@ ABSURD = [
     )
 ]
 
-TOGETHER = [
-    Case(f"{flag}{value}", program, [f"--{flag}{value}"], says=[*says, f"--{flag}"])
-    for program, flag, value, *says in (
-        ("train", "cluster", "=ray://a"),
-        ("train", "actors", "=2", "--actors=2", "--cluster"),
-        ("train", "num_gpus", "=99", "--num_gpus=99"),
-        ("train", "num_negatives", "=41", "--num_negatives=41"),
-        ("train", "clients_per_round", "=99", "--clients_per_round=99"),
-        ("compare", "methods", "=fedss,best"),
-        ("compare", "methods", "="),
-        ("compare", "methods", "=fedss,"),
-        ("rf_softmax", "batch_size", "=9999", "--batch_size=9999"),
-        ("partial_fc", "num_strata", "=91", "--num_strata=91"),
-        ("partial_fc", "num_devices", "=9", "--num_devices=9"),
-        ("leap", "learning_rate_drops", "=9,5", "9,5"),
-        ("leap", "learning_rate_drops", "=a"),
-        ("moco", "queue_size", "=7", "--queue_size=7"),
-        ("moco", "num_clusters", "=21", "--num_clusters=21"),
-        ("describe", "output", "=x.txt", "--output=x.txt"),
-    )
-] + [
-    Case(label, program, flags, says=says)
-    for program, label, flags, says in (
-        (
-            "train",
-            "a_cluster_and_in_process",
-            ["--cluster=local", "--runtime=in_process"],
-            ["--cluster=local"],
-        ),
-        ("leap", "more_images", ["--num_train=61"], ["num_train=61"]),
-        ("moco", "a_large_network", ["--backbone=resnet50"], ["--image_size"]),
-        ("sampler_quality", "no_output", [], ["--output_dir"]),
-    )
-]
+# What does not go together is tried with each program, in tests/experiments.
+NO_OUTPUT = Case("no_output", "sampler_quality", says=["--output_dir"])
 
 
-@harness.params([*ANY, *HUGE, *ABSURD, *TOGETHER])
+@harness.params([*ANY, *HUGE, *ABSURD, NO_OUTPUT])
 def test_a_flag_that_will_not_do_is_named(case, place):
     harness.try_case(case, place)
 
