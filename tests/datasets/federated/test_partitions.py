@@ -48,9 +48,7 @@ _WAYS = {
     "grouped_shares": functools.partial(
         partitions.grouped_shares, classes_per_client=3, images_per_class=4
     ),
-    "dirichlet": functools.partial(
-        partitions.dirichlet, num_clients=15, alpha=0.3, min_size=1
-    ),
+    "dirichlet": Dirichlet(0.3, 15).split,
 }
 
 
@@ -106,18 +104,17 @@ def test_class_counts(way):
 
 
 @pytest.mark.parametrize(
-    ("way", "argument", "option"),
+    ("way", "argument"),
     [
-        ("chunks", "images_per_client", "images_per_client"),
-        ("class_slots", "num_clients", "num_clients"),
-        ("class_slots", "classes_per_client", "classes_per_client"),
-        ("grouped_shares", "classes_per_client", "classes_per_client"),
-        ("grouped_shares", "images_per_class", "images_per_class"),
-        ("dirichlet", "num_clients", "clients"),
+        ("chunks", "images_per_client"),
+        ("class_slots", "num_clients"),
+        ("class_slots", "classes_per_client"),
+        ("grouped_shares", "classes_per_client"),
+        ("grouped_shares", "images_per_class"),
     ],
 )
-def test_arguments_below_one(way, argument, option):
-    with pytest.raises(errors.InvalidInputError, match=f"^{option}=0 must be"):
+def test_arguments_below_one(way, argument):
+    with pytest.raises(errors.InvalidInputError, match=f"^{argument}=0 must be"):
         _WAYS[way](_labels(_UNEVEN), rng=_rng(), **{argument: 0})
 
 
@@ -347,7 +344,7 @@ def test_sizes_are_log_normal(sigma, spread):
 
 def test_log_normal_sizes_have_that_distribution():
     rng = np.random.default_rng(0)
-    found = partitions.quantity(10**7, 5000, 0.8, 1, rng)
+    found = Quantity(0.8, 5000).split(np.zeros(10**7, np.int8), rng)
     logs = np.log(found.sizes)
     # Standard errors of mean and deviation: 0.011 and 0.008.
     assert abs(logs.std() - 0.8) < 0.04
@@ -364,7 +361,7 @@ def test_every_client_has_the_least_size():
 def test_shares_of_a_class_are_dirichlet(alpha):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(400), 1000)
-    found = partitions.dirichlet(labels, 5, alpha, 1, rng)
+    found = Dirichlet(alpha, 5).split(labels, rng)
     shares = np.stack(
         [np.bincount(labels[e], minlength=400) / 1000 for _, e in found.items()]
     )
@@ -377,7 +374,7 @@ def test_shares_of_a_class_are_dirichlet(alpha):
 def test_no_place_among_clients_goes_short():
     # Of 3 images a class, which nearly all clients get none of.
     labels = np.repeat(np.arange(2000), 3)
-    sizes = partitions.dirichlet(labels, 200, 5.0, 1, np.random.default_rng(0)).sizes
+    sizes = Dirichlet(5.0, 200).split(labels, np.random.default_rng(0)).sizes
     # 30 on average, with a standard error of about 0.8 for 50 of them.
     np.testing.assert_allclose(sizes.reshape(4, 50).mean(1), 30, atol=3)
 
@@ -399,6 +396,7 @@ def test_chunks_keep_classes_whole_but_at_the_cuts():
     [
         (Iid(601), "clients=601 must be at least 1 and at most 600"),
         (Iid(0), "clients=0 must be at least 1"),
+        (Dirichlet(clients=0), "clients=0 must be at least 1"),
         (Dirichlet(0.0), "alpha=0.0 must be above 0"),
         (Dirichlet(0.01, 100), "100 draws with alpha=0.01 left one of 100 clients"),
         (Quantity(float("nan")), "sigma=nan must be"),

@@ -1,6 +1,9 @@
 """Partitioners: the ways to split labelled images over clients, and their options.
 
-`partitions` computes them and checks the options.
+Names and definitions are those of Flower Datasets' partitioners (Beutel et al.,
+arXiv:2007.14390; `IidPartitioner`, `DirichletPartitioner`, `NaturalIdPartitioner`) and
+of FedArtML (Gutierrez et al., IEEE Access 2024: label skew by a Dirichlet distribution,
+quantity skew), and those of the FedSS paper, see `partitions`.
 """
 
 import abc
@@ -12,9 +15,10 @@ import numpy as np
 from tff_fedss.datasets import splits
 from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.partitions import Partition
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_range
 
 _IMAGES_PER_CLIENT = 100  # images per client, if the number of clients is not given
+_MAX_TRIES = 100
 
 
 class Partitioner(abc.ABC):
@@ -45,13 +49,13 @@ class Partitioner(abc.ABC):
 def _num_clients(clients: int | None, labels: np.ndarray) -> int:
     if clients is None:
         clients = max(1, round(len(labels) / _IMAGES_PER_CLIENT))
-    partitions.check_num_clients(clients, len(labels))
+    check_range("clients", clients, 1, len(labels))
     return clients
 
 
 @dataclasses.dataclass(frozen=True)
 class Iid(Partitioner):
-    """A partition of images in random order into equal parts.
+    """A partition of images in random order into parts that differ by one at most.
 
     Attributes:
         clients: Number of clients; by default about 100 images each.
@@ -61,7 +65,13 @@ class Iid(Partitioner):
 
     def split(self, labels, rng, owners=None, owner_names=None):
         """See the base class."""
-        return partitions.iid(len(labels), _num_clients(self.clients, labels), rng)
+        num_clients = _num_clients(self.clients, labels)
+        ends = [len(labels) * k // num_clients for k in range(num_clients + 1)]
+        return Partition(
+            partitions.client_ids(num_clients),
+            rng.permutation(len(labels)),
+            np.array(ends, np.int64),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +89,11 @@ class Natural(Partitioner):
 class Dirichlet(Partitioner):
     """A partition of each class in proportions from a Dirichlet distribution.
 
+    As in Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
+    Networks" (arXiv:1905.12022), Section 4: class c has p_c ~ Dir_K(alpha), and client
+    k gets the share p_ck of its images. Draws are repeated until every client has
+    min_size images.
+
     Attributes:
         alpha: The concentration; smaller is more uneven.
         clients: Number of clients; by default about 100 images each.
@@ -92,7 +107,40 @@ class Dirichlet(Partitioner):
     def split(self, labels, rng, owners=None, owner_names=None):
         """See the base class."""
         num_clients = _num_clients(self.clients, labels)
-        return partitions.dirichlet(labels, num_clients, self.alpha, self.min_size, rng)
+        check_range("alpha", self.alpha, 0, above=True)
+        check_range("min_size", self.min_size, 1, len(labels) // num_clients)
+        by_class = partitions.random_order_by(labels, rng)
+        class_sizes = np.bincount(labels)
+        for _ in range(_MAX_TRIES):
+            client_of = np.concatenate(
+                [_dirichlet(size, num_clients, self.alpha, rng) for size in class_sizes]
+            )
+            smallest = np.bincount(client_of, minlength=num_clients).min()
+            if smallest >= self.min_size:
+                of_image = np.empty(len(labels), np.int64)
+                of_image[by_class] = client_of
+                names = partitions.client_ids(num_clients)
+                return partitions.natural(of_image, names, rng)
+        raise InvalidInputError(
+            f"{_MAX_TRIES} draws with alpha={self.alpha:g} left one of {num_clients:,} "
+            f"clients with fewer than min_size={self.min_size} images: use fewer "
+            "clients, or a larger alpha."
+        )
+
+
+def _dirichlet(
+    size: int, num_clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Returns the clients of one class's images, int64[size], in random order."""
+    # The logarithm of a gamma variate, which itself underflows if alpha is small:
+    # gamma(a) = gamma(a + 1) * U^(1/a).
+    logs = np.log(rng.standard_gamma(alpha + 1, num_clients))
+    logs -= rng.standard_exponential(num_clients) / alpha
+    shares = np.exp(logs - logs.max())
+    ends = np.round(np.cumsum(shares) / shares.sum() * size).astype(np.int64)
+    # A fixed order would give the first clients less where there are few images.
+    order = rng.permutation(num_clients)
+    return np.repeat(order, np.diff(ends, prepend=0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +182,8 @@ class Quantity(Partitioner):
     """A random partition into clients of log-normal sizes.
 
     Attributes:
-        sigma: The standard deviation of the logarithm of a client's share.
+        sigma: The standard deviation of the logarithm of a client's share; 0: all have
+            the same size.
         clients: Number of clients; by default about 100 images each.
         min_size: No client has fewer images.
     """
@@ -145,9 +194,20 @@ class Quantity(Partitioner):
 
     def split(self, labels, rng, owners=None, owner_names=None):
         """See the base class."""
-        num_clients = _num_clients(self.clients, labels)
-        return partitions.quantity(
-            len(labels), num_clients, self.sigma, self.min_size, rng
+        num_images, num_clients = len(labels), _num_clients(self.clients, labels)
+        check_range("sigma", self.sigma, 0)
+        check_range("min_size", self.min_size, 1, num_images // num_clients)
+        shares = rng.standard_normal(num_clients) * self.sigma
+        shares = np.exp(shares - shares.max())
+        spare = num_images - num_clients * self.min_size
+        ideal = shares / shares.sum() * spare
+        sizes = np.floor(ideal).astype(np.int64)
+        missing = spare - int(sizes.sum())
+        sizes[np.argsort(sizes - ideal, kind="stable")[:missing]] += 1
+        return Partition(
+            partitions.client_ids(num_clients),
+            rng.permutation(num_images),
+            np.append(0, np.cumsum(sizes + self.min_size)),
         )
 
 

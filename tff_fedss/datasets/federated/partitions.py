@@ -1,9 +1,7 @@
 """Partitions: assignments of a data set's training examples to clients.
 
-Names and definitions are those of Flower Datasets' partitioners (Beutel et al.,
-arXiv:2007.14390; `IidPartitioner`, `DirichletPartitioner`, `NaturalIdPartitioner`) and
-of FedArtML (Gutierrez et al., IEEE Access 2024: label skew by a Dirichlet distribution,
-quantity skew), and those of the FedSS paper (Sections 4.3 and A.4).
+`partitioners` has the ways that a user chooses among. The functions here are those of
+the FedSS paper (Sections 4.3 and A.4), which data sets also use with their own sizes.
 
 Every function takes the labels of all examples and a random generator, and assigns each
 example to exactly one client. It reads no image, so that a data set of millions is
@@ -16,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedss.errors import InvalidInputError, check_at_least, check_range
+from tff_fedss.errors import InvalidInputError, check_at_least
 
 CLIENT_PREFIX = "client_"
-_MAX_TRIES = 100
 
 
 class Partition(NamedTuple):
@@ -113,16 +110,6 @@ def generator(seed: int, stream: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, stream]))
 
 
-def iid(num_images: int, num_clients: int, rng: np.random.Generator) -> Partition:
-    """Assigns images at random; the clients' sizes differ by one at most."""
-    ends = [num_images * k // num_clients for k in range(num_clients + 1)]
-    return Partition(
-        client_ids(num_clients),
-        rng.permutation(num_images),
-        np.array(ends, np.int64),
-    )
-
-
 def natural(
     clients: np.ndarray, client_names: list[str], rng: np.random.Generator
 ) -> Partition:
@@ -140,95 +127,6 @@ def natural(
     present, sizes = np.unique(clients, return_counts=True)
     names = [client_names[k] for k in present]
     return Partition(names, order, np.append(0, np.cumsum(sizes)))
-
-
-def quantity(
-    num_images: int,
-    num_clients: int,
-    sigma: float,
-    min_size: int,
-    rng: np.random.Generator,
-) -> Partition:
-    """Assigns images at random, to clients with log-normal sizes.
-
-    Args:
-        num_images: N.
-        num_clients: K.
-        sigma: The standard deviation of the logarithm of a client's share; 0: all have
-            the same size.
-        min_size: Each client's minimum; the rest is distributed.
-        rng: Generator of sizes and order.
-    """
-    check_range("sigma", sigma, 0)
-    check_range("min_size", min_size, 1, num_images // num_clients)
-    shares = rng.standard_normal(num_clients) * sigma
-    shares = np.exp(shares - shares.max())
-    ideal = shares / shares.sum() * (num_images - num_clients * min_size)
-    sizes = np.floor(ideal).astype(np.int64)
-    missing = num_images - num_clients * min_size - int(sizes.sum())
-    sizes[np.argsort(sizes - ideal, kind="stable")[:missing]] += 1
-    return Partition(
-        client_ids(num_clients),
-        rng.permutation(num_images),
-        np.append(0, np.cumsum(sizes + min_size)),
-    )
-
-
-def dirichlet(
-    labels: np.ndarray,
-    num_clients: int,
-    alpha: float,
-    min_size: int,
-    rng: np.random.Generator,
-) -> Partition:
-    """Cuts each class over the clients in proportions from a Dirichlet distribution.
-
-    As in Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural
-    Networks" (arXiv:1905.12022), Section 4: class c has p_c ~ Dir_K(alpha), and client
-    k gets the share p_ck of its images. Draws are repeated until every client has
-    min_size images.
-
-    Args:
-        labels: The class of every image, int[N].
-        num_clients: K.
-        alpha: The concentration, above 0 and finite. Near 0 a class is on one client.
-        min_size: Each client's minimum number of images.
-        rng: Generator of the draws.
-    """
-    check_num_clients(num_clients, len(labels))
-    check_range("alpha", alpha, 0, above=True)
-    check_range("min_size", min_size, 1, len(labels) // num_clients)
-    by_class = random_order_by(labels, rng)
-    class_sizes = np.bincount(labels)
-    for _ in range(_MAX_TRIES):
-        client_of = np.concatenate(
-            [_dirichlet_clients(size, num_clients, alpha, rng) for size in class_sizes]
-        )
-        smallest = np.bincount(client_of, minlength=num_clients).min()
-        if smallest >= min_size:
-            of_image = np.empty(len(labels), np.int64)
-            of_image[by_class] = client_of
-            return natural(of_image, client_ids(num_clients), rng)
-    raise InvalidInputError(
-        f"{_MAX_TRIES} draws with alpha={alpha:g} left one of {num_clients:,} "
-        f"clients with fewer than min_size={min_size} images: use fewer clients, or "
-        "a larger alpha."
-    )
-
-
-def _dirichlet_clients(
-    size: int, num_clients: int, alpha: float, rng: np.random.Generator
-) -> np.ndarray:
-    """Returns the clients of one class's images, int64[size], in random order."""
-    # The logarithm of a gamma variate, which itself underflows if alpha is small:
-    # gamma(a) = gamma(a + 1) * U^(1/a).
-    logs = np.log(rng.standard_gamma(alpha + 1, num_clients))
-    logs -= rng.standard_exponential(num_clients) / alpha
-    shares = np.exp(logs - logs.max())
-    ends = np.round(np.cumsum(shares) / shares.sum() * size).astype(np.int64)
-    # A fixed order would give the first clients less where there are few images.
-    order = rng.permutation(num_clients)
-    return np.repeat(order, np.diff(ends, prepend=0))
 
 
 def chunks(
@@ -298,11 +196,6 @@ def grouped_shares(
                 )
 
     return _from_clients([examples for examples in clients() if len(examples)])
-
-
-def check_num_clients(num_clients: int, num_images: int) -> None:
-    """Checks that every client can have an image."""
-    check_range("clients", num_clients, 1, num_images)
 
 
 def ranges(lengths: np.ndarray) -> np.ndarray:
