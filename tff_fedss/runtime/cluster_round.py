@@ -152,6 +152,8 @@ class Round:
         self._pool.begin_round()
         self._left = len(self._parts)
         while self._left:
+            # A part in neither place would be waited for forever.
+            assert self._waiting or self._running, "a part of the round is lost"
             for member in self._pool.update():
                 self._lose(member, "it does not answer")
             if self._pool.is_stalled:
