@@ -105,6 +105,15 @@ def test_vectors_are_the_features_of_the_run(phi, keras_file):
     assert encoder.embed([]).shape == (0, 16)
 
 
+@pytest.mark.parametrize("resizing", ["antialias", "bilinear"])
+def test_every_way_of_resizing_is_loaded_again(resizing, phi, tmp_path):
+    image_input = models.ImageInput(28, 1, resize_size=32, resizing=resizing)
+    models.save_encoder(phi, image_input, tmp_path / "e.keras", "keras", {})
+    vectors = models.ExportedEncoder(tmp_path / "e.keras").embed(pictures())
+    expected = features_of(phi, image_input, pictures())
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
+
+
 def test_it_knows_where_it_comes_from(keras_file):
     metadata = models.ExportedEncoder(keras_file).metadata
     assert metadata["method"] == "fedss" and metadata["class_names"] == ["a", "b"]

@@ -32,6 +32,7 @@ _ANY_CODE = re.compile(r"Lambda|__lambda__|(Class|Instance)Method|InstanceProper
 _FUNCTIONS = re.compile(
     r"(compat\.v1\.)?("
     r"(math|nn|linalg|image|__operators__)\.\w+|debugging\.check_numerics|"
+    r"dtypes\.saturate_cast|"
     r"broadcast_to|cast|clip_by_value|concat|expand_dims|fill|floor_div|gather|"
     r"identity|one_hot|ones_like|pad|range|repeat|reshape|reverse|shape|slice|split|"
     r"squeeze|stack|strided_slice|tensordot|tile|transpose|unstack|where|zeros_like)"
