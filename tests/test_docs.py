@@ -9,7 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 
-DOCS = pathlib.Path(__file__).parent.parent / "docs"
+ROOT = pathlib.Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
 def test_the_examples_of_the_library_run():
@@ -123,7 +124,7 @@ def test_a_page_has_the_text_the_code_and_the_outputs_of_a_tutorial(tmp_path):
     assert error.traceback[-1].lineno == 2  # Counted from 0, in the tutorial.
 
 
-README = pathlib.Path(__file__).parent.parent / "README.md"
+README = ROOT / "README.md"
 
 
 def test_the_library_example_learns(capsys):
@@ -133,6 +134,29 @@ def test_the_library_example_learns(capsys):
     assert float(top1) > 10 / 500  # ten times chance
 
 
+def num_words(*patterns):
+    pages = [page for pattern in patterns for page in sorted(ROOT.glob(pattern))]
+    assert pages
+    return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+
+
+def test_pages_are_short():
+    """One fact stands in one place; a page that grows has another page's facts."""
+    assert num_words("README.md") <= 900
+    assert num_words("CHANGELOG.md") <= 250
+    assert num_words("docs/*.md") <= 8000
+    for page in (ROOT / "experiments").glob("*/README.md"):
+        assert num_words(str(page.relative_to(ROOT))) <= 350, page
+
+
+def test_every_picture_has_a_text():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("data/*.md")]
+    pages += ROOT.glob("experiments/**/*.md")
+    pictures = [x for p in pages for x in re.findall(r"!\[(.*?)\]\(", p.read_text())]
+    assert len(pictures) > 40
+    assert all(len(text) > 5 for text in pictures)
+
+
 def test_links_lead_somewhere():
     links = re.findall(r"\]\(([^)#]+)\)", README.read_text())
     assert len(links) > 5
@@ -140,7 +164,6 @@ def test_links_lead_somewhere():
         assert (README.parent / link).exists(), link
 
 
-ROOT = pathlib.Path(__file__).parents[1]
 TABLE = re.search(r"<<'END'\n(.*?)\nEND", (ROOT / "run.sh").read_text(), re.DOTALL)[1]
 PROGRAMS = [line.split(maxsplit=2) for line in TABLE.splitlines()]
 
