@@ -11,10 +11,8 @@ variables and tables, with seeded random operations at the start of their stream
 results do not depend on the number and speed of devices, except for draws of
 `tf.random` without a seed.
 
-Memory is constant over the rounds except for some 200 bytes a client: TensorFlow leaks
-16 to 32 bytes of every tensor that Python has seen (tensorflow issue 62551). Tensors
-made here do not leak (`values.without_dict`); those that make a client's data set do.
-experiments/benchmarks/memory.py measures it.
+Memory is nearly constant over the rounds, see `tensors` and
+experiments/benchmarks/memory.py.
 """
 
 import asyncio

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
+from tff_fedss import tensors
 from tff_fedss.runtime import parts, values
 from tff_fedss.runtime.errors import ClientError
 from tff_fedss.runtime.tf_computation import (
@@ -172,7 +173,7 @@ class _Select:
                 flat = device.put(values.flatten(server_value))
                 with tf.device(device.name):
                     rows = [
-                        values.without_dict(self._rows_fn(client_keys, *flat))
+                        tensors.without_dict(self._rows_fn(client_keys, *flat))
                         for client_keys in device.put(keys)
                     ]
                 return [values.SequenceValue(_slices(r)) for r in rows]
@@ -277,7 +278,7 @@ def _slices(stacked: Sequence[tf.Tensor]) -> tf.Tensor:
         variant = tf.raw_ops.TensorSliceDataset(
             components=stacked, output_shapes=[t.shape[1:] for t in stacked]
         )
-    values.without_dict([variant])
+    tensors.without_dict([variant])
     return variant
 
 

@@ -32,7 +32,8 @@ from tff_fedss.runtime import (
     resources,
 )
 from tff_fedss.runtime.graph_copy import GraphCopy, Variable, new_variable
-from tff_fedss.runtime.values import SequenceValue, flatten, without_dict
+from tff_fedss.runtime.values import SequenceValue, flatten
+from tff_fedss.tensors import without_dict
 
 _CPU = "/device:CPU:0"
 

@@ -7,7 +7,7 @@ a list with one value per client. Names and Python containers live in the types 
 
 import collections
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -17,6 +17,8 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.compiler import array
 from tensorflow_federated.python.core.impl.types import computation_types
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
+
+from tff_fedss import tensors
 
 # Smaller arrays are not remembered.
 _REMEMBERED_BYTES = 1 << 16
@@ -47,18 +49,6 @@ def flatten(value: Any) -> list[Any]:
     if not isinstance(value, tuple):
         return [value]
     return [part for element in value for part in flatten(element)]
-
-
-def without_dict(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """Frees the `__dict__` of eager tensors, and returns them.
-
-    TensorFlow's tensors do not free it themselves on Python 3.11 (tensorflow issue
-    62551): each tensor that Python has ever seen would leave 16 to 32 bytes.
-    """
-    for tensor in tensors:
-        if isinstance(tensor, tf.__internal__.EagerTensor):
-            del tensor.__dict__
-    return tensors
 
 
 class Converter:
@@ -139,7 +129,7 @@ class Converter:
         # Copied, since the caller may change the array later.
         with tf.device("/device:CPU:0"):
             tensor = tf.constant(value, tf.string if dtype is np.str_ else dtype)
-        without_dict([tensor])
+        tensors.without_dict([tensor])
         return tensor
 
     def to_python(self, value: Any, type_spec: tff.Type) -> Any:
@@ -257,7 +247,7 @@ def _sequence_from_python(value: Any, type_spec: tff.SequenceType) -> SequenceVa
     found = computation_types.tensorflow_to_type(tf.data.DatasetSpec.from_value(value))
     check_type(type_spec.is_assignable_from(found), "type", type_spec, found)
     variant = tf.data.experimental.to_variant(value)
-    without_dict([variant])
+    tensors.without_dict([variant])
     return SequenceValue(variant, value)
 
 

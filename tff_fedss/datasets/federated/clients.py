@@ -14,6 +14,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss import tensors
+
 Arrays = tuple[Any, np.ndarray]  # Images and labels int32[N].
 
 
@@ -33,7 +35,7 @@ def dataset_from_arrays(images: Any, labels: np.ndarray) -> tf.data.Dataset:
         A dataset of N elements `OrderedDict(image=uint8[h, w, c], label=int32[])`, or
         with image=string[] or a mapping.
     """
-    return tf.data.Dataset.from_tensor_slices(to_element(images, labels))
+    return tensors.slices(to_element(images, labels))
 
 
 def dataset_from_chunks(

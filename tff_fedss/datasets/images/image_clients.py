@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tff_fedss import tensors
 from tff_fedss.datasets.federated import clients as client_data
 from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
@@ -71,7 +72,7 @@ def federated_dataset(
 
     def rows_dataset(rows: np.ndarray) -> tf.data.Dataset:
         element = client_data.to_element(rows, labels[rows].astype(np.int32))
-        return tf.data.Dataset.from_tensor_slices(element)
+        return tensors.slices(element)
 
     def held_out(part: str) -> HeldOut | None:
         rows = used[part]
