@@ -26,10 +26,15 @@ HEAVY = ("tensorflow", "tensorflow_federated", "keras", "pandas", "matplotlib", 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def first(tmp_path_factory):
+    """The folder of the answers, and the first of them, which has made it."""
     folder = tmp_path_factory.mktemp("answers")
-    answers.fetch(folder, LINES)
-    return folder
+    return folder, ask(folder, "train", "--help")
+
+
+@pytest.fixture
+def folder(first):
+    return first[0]
 
 
 def ask(folder, *arguments):
@@ -148,9 +153,8 @@ def test_a_source_that_has_changed_is_asked_again(folder, tmp_path):
     assert answers.is_fresh(old)
 
 
-def test_the_first_answer_has_no_error(tmp_path):
-    found = ask(tmp_path, "train", "--help")
-    assert (found.returncode, found.stderr) == (0, "")
+def test_the_first_answer_has_no_error(first):
+    assert (first[1].returncode, first[1].stderr) == (0, "")
 
 
 def test_completion_offers_what_was_said(folder):
