@@ -284,13 +284,10 @@ def _power(value: float) -> str:
     return f"${times}10^{{{exponent}}}$"
 
 
-def add_legend(
-    drawn: plt.Figure, panels: Iterable[plt.Axes], ncols: int | None = None
-) -> None:
+def add_legend(drawn: plt.Figure, panels: Iterable[plt.Axes]) -> None:
     """Puts one legend above all panels, unless no series has a label.
 
-    Series with the same label are treated as one. It has at most `ncols` columns, so
-    that it is not wider than the figure.
+    Series with the same label are treated as one. It has as many columns as fit.
     """
     found = {}
     for axes in panels:
@@ -298,7 +295,7 @@ def add_legend(
             found.setdefault(label, handle)
     if not found:
         return
-    most = ncols or min(len(found), int(drawn.get_figwidth() / 2))
+    most = min(len(found), int(drawn.get_figwidth() / 2))
     for columns in range(most, 0, -1):
         legend = drawn.legend(
             found.values(), found.keys(), loc="outside upper center", ncols=columns

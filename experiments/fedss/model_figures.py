@@ -101,12 +101,9 @@ def load_weights(run: Run) -> list[np.ndarray]:
 
 
 def figure7(
-    results: Results,
-    path: pathlib.Path,
-    load_task: LoadTask,
-    client_id: str | None = None,
+    results: Results, path: pathlib.Path, load_task: LoadTask
 ) -> dict[str, np.ndarray]:
-    """Draws confusion matrices of FedSS and NegOnly on one client's classes.
+    """Draws confusion matrices of FedSS and NegOnly on the first client's classes.
 
     Both have the smallest m that both were run with, and the same seed. The images are
     the client's own. Below are pictures of the most frequent confusions; above, the
@@ -118,7 +115,6 @@ def figure7(
         results: The runs.
         path: The PNG.
         load_task: Loads the task of a run from its flags.
-        client_id: The client; by default the first one.
 
     Returns:
         The counts int64[|P_k|, |P_k|] by method; rows are true classes.
@@ -130,7 +126,7 @@ def figure7(
     runs = _smallest_pair(results)
     task = load_task(runs["fedss"].flags)
     dataset = task.dataset
-    client_id = client_id or dataset.train.client_ids[0]
+    client_id = dataset.train.client_ids[0]
     counted = dataset.train.client_ids[:_COUNTED_CLIENTS]
     positives = np.asarray(dataset.positives(client_id))
     images = _images_of(dataset, client_id)["image"].numpy()

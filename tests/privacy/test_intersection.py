@@ -129,35 +129,21 @@ def test_what_is_never_asked_for_is_ruled_out():
 
 
 @pytest.mark.parametrize("t", [1, 2, 5])
-def test_unions_tell_as_much_as_drawn_ones(t):
+def test_of_unions_what_is_in_all_is_taken_for_positive(t):
     """A client that holds the first classes, among others with any of the classes."""
-    n, p, m, k, times = 60, 5, 6, 4, 400
+    n, p, m, k = 60, 5, 6, 4
     rng = np.random.default_rng(t)
-    precision, found = [], []
     model = intersection.among_others(
         intersection.fresh(n, p, m), 1 - (1 - (p + m) / n) ** (k - 1)
     )
-    for trial in range(times):
+    for trial in range(100):
         unions = requests(1000 * t + trial, t, n, p, m)
         for union in unions:
             for _ in range(k - 1):
                 union[rng.choice(n, p + m, replace=False)] = True
         kept = intersection.in_all(unions)
         assert kept[:p].all()
-        precision.append(p / kept.sum())
-        found.append(kept.sum() == p)
         # The likelihood ratio takes what is in all unions, and nothing else, for P_k.
         ratio = intersection.log_likelihood_ratio(unions, model)
         np.testing.assert_array_equal(kept, ratio > 0)
-    expected = intersection.expected_of_unions(n, p, m, k, t)
     assert model.positive == 1
-    tolerance = 5 * np.std(precision) / times**0.5
-    assert expected.precision == pytest.approx(np.mean(precision), abs=tolerance)
-    assert expected.exact == pytest.approx(np.mean(found), abs=0.1)
-
-
-def test_a_union_of_one_is_a_request():
-    alone = intersection.expected_of_unions(N, P, M, 1, 1)
-    assert alone.num_candidates == pytest.approx(P + M)
-    everybody = intersection.expected_of_unions(N, P, N - P, 5, 3)
-    assert everybody.precision == pytest.approx(P / N) and everybody.exact == 0

@@ -63,16 +63,15 @@ def evenly_spaced(total: int, most: int) -> list[int]:
     return [i * total // count for i in range(count)]
 
 
-def of_arrays(arrays: Sequence[np.ndarray], max_bytes: int = MAX_BYTES) -> str:
+def of_arrays(arrays: Sequence[np.ndarray]) -> str:
     """Digests arrays in their order: types, shapes and contents.
 
     Args:
         arrays: Arrays of numbers, or object[N] of bytes. If they have more than
-            max_bytes together, every s-th row of each is digested, with the smallest
+            `MAX_BYTES` together, every s-th row of each is digested, with the smallest
             possible s.
-        max_bytes: The maximum to digest.
     """
-    step = max(1, -(-sum(map(_num_bytes, arrays)) // max_bytes))
+    step = max(1, -(-sum(map(_num_bytes, arrays)) // MAX_BYTES))
     digest = _new()
     for array in arrays:
         # Such as "i4", without the byte order, which is little-endian below.

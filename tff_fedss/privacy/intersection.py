@@ -10,7 +10,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 
 class RequestModel(NamedTuple):
@@ -162,13 +161,12 @@ def survivors(num_others: int, num_negatives: int, participations: int) -> np.nd
 
 
 class Expected(NamedTuple):
-    """The expected success of the intersection of fresh requests or of unions.
+    """The expected success of the intersection of fresh requests.
 
     Attributes:
         precision: The mean of |P_k| / |intersection|.
         exact: The probability that it is P_k.
-        num_candidates: Its mean size; of fresh requests |P_k| + (n - |P_k|)
-            (m / (n - |P_k|))^t.
+        num_candidates: Its mean size, |P_k| + (n - |P_k|) (m / (n - |P_k|))^t.
     """
 
     precision: float
@@ -188,42 +186,6 @@ def expected(
         participations: t, at least 1.
     """
     chance = survivors(num_classes - num_positives, num_negatives, participations)
-    return _expected(num_positives, chance)
-
-
-def expected_of_unions(
-    num_classes: int,
-    num_positives: int,
-    num_negatives: int,
-    cohort_size: int,
-    participations: int,
-) -> Expected:
-    """Computes the success if the server sees the unions of a client's cohorts.
-
-    A class that is not the client's is in such a union with probability
-
-        u = 1 - (1 - m / (n - |P_k|)) (1 - (|P_k| + m) / n)^(K - 1)
-
-    if the requests of the others are uniform sets of |P_k| + m classes, and in all of t
-    with u^t; classes are treated as independent, an approximation for large n.
-
-    Args:
-        num_classes: n.
-        num_positives: |P_k|, of all clients.
-        num_negatives: m, drawn anew each time.
-        cohort_size: K.
-        participations: t, at least 1; participation is known.
-    """
-    others = num_classes - num_positives
-    share = (num_positives + num_negatives) / num_classes
-    in_union = 1 - (1 - num_negatives / others) * (1 - share) ** (cohort_size - 1)
-    stays = in_union**participations
-    chance = stats.binom.pmf(np.arange(others + 1), others, stays)
-    return _expected(num_positives, chance)
-
-
-def _expected(num_positives: int, chance: np.ndarray) -> Expected:
-    """Returns the expectations from the probabilities of 0, 1, 2, ... other classes."""
     sizes = num_positives + np.arange(len(chance))
     return Expected(
         precision=float(chance @ (num_positives / sizes)),
