@@ -20,9 +20,7 @@ exists; whether it is the poster's is unknown. About 4 minutes on 2 cores.
 
 import dataclasses
 import math
-import os
 import pathlib
-import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -33,7 +31,8 @@ import tensorflow as tf
 import tqdm
 
 from experiments.common import config, program
-from tff_fedss import files, samplers, unpacking
+from tff_fedss import files, samplers
+from tff_fedss.datasets.central import idx_files
 from tff_fedss.errors import InvalidInputError
 
 
@@ -337,17 +336,13 @@ def _random_directions(count: int) -> np.ndarray:
     return _unit(_generator(3).standard_normal((count, _TABLE_DIM)))
 
 
-def _digits(path: str | os.PathLike, count: int) -> np.ndarray:
+def _digits(path: str, count: int) -> np.ndarray:
     """Returns images of an IDX file at 16 x 16, pixels in [0, 1], randomly ordered."""
     source = f"--images={path}"
-    try:
-        content = unpacking.gunzip(path)
-    except (OSError, EOFError, zlib.error, unpacking.UnpackingError) as error:
-        raise InvalidInputError(f"{source} cannot be read: {error}.") from error
-    header = np.frombuffer(content[:16], ">i4")
-    if len(header) < 4 or header[0] != 2051 or len(content) != 16 + header[1:].prod():
-        raise InvalidInputError(f"{source} is no whole IDX file of images.")
-    images = np.frombuffer(content, np.uint8, offset=16).reshape(*header[1:], 1)
+    file = pathlib.Path(path)
+    if file.suffix == ".gz":
+        file = file.with_suffix("")
+    images = idx_files.read_idx(file, source, 3)[..., np.newaxis]
     if len(images) < count:
         raise InvalidInputError(
             f"{source} has {len(images)} images, {count} are needed."

@@ -30,8 +30,8 @@ def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarra
     for part, (image_file, label_file) in FILES.items():
         if (path / image_file).exists() or (path / f"{image_file}.gz").exists():
             parts[part] = (
-                _read_idx(path / image_file, flag, 3),
-                _read_idx(path / label_file, flag, 1).astype(np.int32),
+                read_idx(path / image_file, flag, 3),
+                read_idx(path / label_file, flag, 1).astype(np.int32),
             )
     for part, (images, labels) in parts.items():
         if len(images) != len(labels) or labels.max() > 9:
@@ -42,8 +42,11 @@ def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarra
     return parts
 
 
-def _read_idx(file: pathlib.Path, flag: str, dimensions: int) -> np.ndarray:
-    """Reads uint8 values: two zeros, the type 8, the dimensions, big-endian sizes."""
+def read_idx(file: pathlib.Path, flag: str, dimensions: int) -> np.ndarray:
+    """Reads a file of uint8 values, or the same with .gz.
+
+    It has two zeros, the type 8, the dimensions, and big-endian sizes before them.
+    """
     with sources.reading(f"{flag}: {file.name}[.gz]"):
         packed = f"{file}.gz"
         content = file.read_bytes() if file.exists() else unpacking.gunzip(packed)
