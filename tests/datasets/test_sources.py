@@ -168,34 +168,24 @@ def test_tar_cut_off_between_two_members(tmp_path, at):
         _read(path)
 
 
-def test_damaged_header_in_a_tar(tmp_path):
-    path = tmp_path / "files.tar"
+_COMPRESSED = (".zip", ".tar.gz", ".tar.xz", ".tar.bz2")
+
+
+@pytest.mark.parametrize(
+    "name, at, flip, message",
+    [
+        ("files.tar", 512 + 3, 1, "at byte 512"),  # In the second member's name.
+        *((f"files{s}", "third", 16, "damaged") for s in _COMPRESSED),
+        ("files.tgz", -6, 1, "CRC"),  # The checksum at the end.
+    ],
+)
+def test_flipped_bit(tmp_path, name, at, flip, message):
+    path = tmp_path / name
     _write(path)
     content = bytearray(path.read_bytes())
-    content[512 + 3] ^= 1  # in the name of the second member
+    content[len(content) // 3 if at == "third" else at] ^= flip
     path.write_bytes(content)
-    with pytest.raises(errors.InvalidInputError, match="at byte 512"):
-        _read(path)
-
-
-@pytest.mark.parametrize("suffix", [".zip", ".tar.gz", ".tar.xz", ".tar.bz2"])
-def test_flipped_bit(tmp_path, suffix):
-    path = tmp_path / f"files{suffix}"
-    _write(path)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 16
-    path.write_bytes(content)
-    with pytest.raises(errors.InvalidInputError, match="damaged"):
-        _read(path)
-
-
-def test_wrong_checksum_at_the_end_of_a_gzip(tmp_path):
-    path = tmp_path / "files.tgz"
-    _write(path)
-    content = bytearray(path.read_bytes())
-    content[-6] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(errors.InvalidInputError, match="CRC"):
+    with pytest.raises(errors.InvalidInputError, match=message):
         _read(path)
 
 

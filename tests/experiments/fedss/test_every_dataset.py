@@ -1,6 +1,7 @@
 """Trains for two rounds on a miniature of every data set, in its original layout."""
 
 import csv
+import functools
 
 import numpy as np
 import pytest
@@ -39,20 +40,21 @@ def test_landmarks(train_on, tmp_path):
     assert [row["num_examples"] for row in rows[1:]] == ["12", "12"]  # 5 + 3 + 4
 
 
-@pytest.mark.parametrize(
-    "method", ["fedss", pytest.param("centralized", marks=pytest.mark.slow)]
-)
-def test_sop(train_on, tmp_path, method):
+@pytest.fixture
+def train_on_sop(train_on, tmp_path):
     products = sop_archive.made_up_products([5] * 60 + [4] * 5)
     train, test = sop_archive.listings(products[:60], products[60:])
     path = tmp_path / "Stanford_Online_Products.zip"
     sop_archive.write_zip(path, sop_archive.files(train, test))
-    output, rows = train_on(
-        "--dataset=sop",
-        f"--data_dir={path}",
-        "--clients_per_round=2",
-        f"--method={method}",
-    )
+    flags = ("--dataset=sop", f"--data_dir={path}", "--clients_per_round=2")
+    return functools.partial(train_on, *flags)
+
+
+@pytest.mark.parametrize(
+    "method", ["fedss", pytest.param("centralized", marks=pytest.mark.slow)]
+)
+def test_sop(train_on_sop, method):
+    output, rows = train_on_sop(f"--method={method}")
     assert "n=60 classes" in output and "3 clients" in output
     assert "20 test images of other classes" in output
     assert all(0 <= float(rows[i]["map_at_10"]) <= 1 for i in (0, 2))
@@ -60,18 +62,9 @@ def test_sop(train_on, tmp_path, method):
 
 
 @pytest.mark.parametrize("method", ["fedss", "centralized"])
-def test_validation_clients_of_sop(train_on, tmp_path, method):
-    products = sop_archive.made_up_products([5] * 60 + [4] * 5)
-    train, test = sop_archive.listings(products[:60], products[60:])
-    path = tmp_path / "Stanford_Online_Products.zip"
-    sop_archive.write_zip(path, sop_archive.files(train, test))
-    output, rows = train_on(
-        "--dataset=sop",
-        f"--data_dir={path}",
-        "--clients_per_round=2",
-        f"--method={method}",
-        "--validation_share=0.3",
-        "--on_validation",
+def test_validation_clients_of_sop(train_on_sop, method):
+    output, rows = train_on_sop(
+        f"--method={method}", "--validation_share=0.3", "--on_validation"
     )
     # Retrieval among their images, of classes that are trained.
     assert (
