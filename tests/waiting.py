@@ -1,20 +1,27 @@
 """Waiting for what happens soon on an idle machine, and later on a busy one."""
 
+import signal
 import time
 
 # In seconds: no test passes or fails by how long anything takes, unless it never ends.
 LIMIT = 600
 
 
-def wait_until(condition, process=None):
+def wait_until(condition, process=None, pause=0.02):
     """Waits for a condition.
 
     Args:
         condition: Returns whether it is fulfilled; asked again and again.
         process: A `subprocess.Popen` that must not end meanwhile, or None.
+        pause: Seconds between two questions.
     """
     deadline = time.monotonic() + LIMIT
     while not condition():
         assert process is None or process.poll() is None, "The process has ended."
         assert time.monotonic() < deadline, f"Not within {LIMIT} s."
-        time.sleep(0.02)
+        time.sleep(pause)
+
+
+def take_ctrl_c():
+    """For preexec_fn: a shell starts what runs in the background with it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -36,7 +36,7 @@ def assert_resumed(run, module, name, flags, folder, learned, rounds="?"):
     whole, killed = folder / "whole", folder / "killed"
     code, _, errors = run(*flags, f"--results_dir={whole}")
     assert code == 0, errors
-    killing.kill_after_a_checkpoint(module, name, flags, killed, 400, rounds)
+    killing.kill_after_a_checkpoint(module, name, flags, killed, rounds)
     code, output, errors = run(*flags, f"--results_dir={killed}")
     assert code == 0, errors
     assert f"{name}: resumes after" in output

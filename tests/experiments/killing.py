@@ -4,24 +4,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 
 from tests import waiting
 
 
-def kill_when(process, is_time, seconds):
-    """Kills a program at a moment of its life, which comes within some seconds."""
-    deadline = time.monotonic() + seconds
-    while not is_time():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.001)
+def kill_when(process, is_time):
+    """Kills a program at a moment of its life."""
+    waiting.wait_until(is_time, process, pause=0.001)
     process.kill()
     process.communicate()
 
 
-def kill_after_a_checkpoint(module, name, flags, folder, seconds, rounds="?"):
+def kill_after_a_checkpoint(module, name, flags, folder, rounds="?"):
     """Starts a program and kills it once it has saved one of its first rounds.
 
     `rounds` is a pattern of the round's number; by default one of the first ten.
@@ -29,7 +25,7 @@ def kill_after_a_checkpoint(module, name, flags, folder, seconds, rounds="?"):
     command = [sys.executable, "-m", module, *flags, f"--results_dir={folder}"]
     pattern = f"checkpoints/{name}/round_{rounds}.npz"
     process = subprocess.Popen(command)
-    kill_when(process, lambda: list(folder.glob(pattern)), seconds)
+    kill_when(process, lambda: list(folder.glob(pattern)))
     assert not (folder / "done.json").exists()
 
 
@@ -45,8 +41,7 @@ def interrupt_when(command, is_time):
         stdin=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        # A shell starts what runs in the background with SIGINT ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=waiting.take_ctrl_c,
     ) as process:
         waiting.wait_until(is_time, process)
         everything = psutil.Process(process.pid).children(recursive=True)

@@ -141,9 +141,7 @@ def test_a_killed_run_with_two_processes_is_resumed(run, images, tmp_path):
     flags = (*SMALL, f"--data_dir={images}", "--noin_turn", "--rounds=60")
     flags = (*flags, "--rounds_per_checkpoint=2")
     folder = tmp_path / "killed"
-    killing.kill_after_a_checkpoint(
-        "experiments.leap.train", "leap", flags, folder, seconds=400
-    )
+    killing.kill_after_a_checkpoint("experiments.leap.train", "leap", flags, folder)
     code, output, errors = run(*flags, f"--results_dir={folder}")
     assert code == 0, errors
     assert "leap: resumes after round" in output

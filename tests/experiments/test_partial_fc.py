@@ -26,10 +26,6 @@ SMALL = (
 )
 
 
-# In which a program gets to where it is killed.
-_SECONDS = 600
-
-
 @pytest.fixture(scope="module")
 def run():
     """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
@@ -101,7 +97,7 @@ def test_killed_runs_resume_with_half_and_with_twice_the_devices(tmp_path):
     # during a step, between two of them.
     for _ in range(5):  # It may just have been finished when the signal comes.
         process = start(killed, 2, *flags)
-        killing.kill_when(process, lambda: list(places.glob(".round_*.tmp")), _SECONDS)
+        killing.kill_when(process, lambda: list(places.glob(".round_*.tmp")))
         if list(places.glob(".round_*.tmp")):
             break
     else:
@@ -112,7 +108,7 @@ def test_killed_runs_resume_with_half_and_with_twice_the_devices(tmp_path):
         there = {path.name for path in places.iterdir()}
         return there - first and not any(name.endswith(".tmp") for name in there)
 
-    killing.kill_when(start(killed, 1, *flags), a_step_after_a_new_checkpoint, _SECONDS)
+    killing.kill_when(start(killed, 1, *flags), a_step_after_a_new_checkpoint)
     assert not (killed / "done.json").exists()
     process = start(killed, 4, *flags)
     output, _ = process.communicate()
@@ -133,7 +129,7 @@ def test_on_as_many_devices_a_killed_run_ends_with_the_same_bytes(tmp_path):
     start(whole, 2, *flags).communicate()
     places = killed / "checkpoints" / "pprn_0.5"
     killing.kill_when(
-        start(killed, 2, *flags), lambda: list(places.glob("round_?.npz")), _SECONDS
+        start(killed, 2, *flags), lambda: list(places.glob("round_?.npz"))
     )
     start(killed, 2, *flags).communicate()
     central_runs.assert_same_bytes(whole, killed, ["pprn_0.5.npz"])

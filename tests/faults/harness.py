@@ -9,19 +9,17 @@ import shutil
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import pytest
 
+from tests import waiting
 from tests.experiments import program_server
 from tests.faults import programs
 
 RUN = "run"  # The results folder, in the place's own folder, where programs run.
 # The exit codes of what is both: bad input, and an error of the operating system.
 EITHER = (1, 2)
-# How long a condition may take on a busy machine.
-SECONDS = 600
 
 Arrangement = Callable[["Place"], object]
 
@@ -270,18 +268,9 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
-    """Waits for a condition, as long as the process is there."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def end(process: subprocess.Popen) -> program_server.Outcome:
     """Waits for the end of a process."""
-    output, errors = process.communicate(timeout=SECONDS)
+    output, errors = process.communicate(timeout=waiting.LIMIT)
     return program_server.Outcome(process.returncode, output or "", errors or "")
 
 

@@ -6,6 +6,7 @@ import signal
 import portpicker
 import pytest
 
+from tests import waiting
 from tests.faults import harness
 from tests.faults.harness import EITHER, Case, of_each
 from tests.faults.programs import TRAINING
@@ -216,7 +217,7 @@ def _read_a_line(process):
     errors = process.stderr.read()
     # What else is there to be read at its end.
     process.stdout = None
-    return process.wait(harness.SECONDS), line, errors
+    return process.wait(waiting.LIMIT), line, errors
 
 
 # The slowest imports are the same for all: a few stand for all of them.
@@ -257,10 +258,9 @@ def test_a_run_that_gets_a_signal_resumes_later(program, number, code, place):
     metrics = place.out / "metrics.csv"
     with place.start(
         program,
-        # A shell starts what runs in the background with SIGINT ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=waiting.take_ctrl_c,
     ) as process:
-        harness.wait_until(
+        waiting.wait_until(
             lambda: metrics.exists() and metrics.read_text().count("\n") >= 2, process
         )
         process.send_signal(number)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tests.faults import harness, programs
+from tests import waiting
+from tests.faults import programs
 
 # Twenty kills: four at any time after a start, four while a checkpoint is written, and
 # twelve at any time after the first round.
@@ -86,7 +87,7 @@ def attempt(
         )
         try:
             if moment is None:
-                return process.wait(timeout=harness.SECONDS)
+                return process.wait(timeout=waiting.LIMIT)
             while process.poll() is None:
                 if moment(process):
                     process.kill()

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests import waiting
 from tests.faults import harness
 from tests.faults.harness import Case
 from tests.faults.test_environment import expect_finished_by
@@ -105,7 +106,7 @@ def test_a_run_that_is_stopped_for_a_while_goes_on(place):
     place.begin("train", "new")
     metrics = place.out / "metrics.csv"
     with place.start("train") as process:
-        harness.wait_until(metrics.exists, process)
+        waiting.wait_until(metrics.exists, process)
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         # No other run gets the folder meanwhile.

@@ -267,8 +267,7 @@ def run_program(program, *arguments, wait=True):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts what runs in the background with SIGINT ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=waiting.take_ctrl_c,
     )
     if not wait:
         return process

@@ -49,8 +49,7 @@ def start(program, started=os.devnull):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts what runs in the background with SIGINT ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=waiting.take_ctrl_c,
     )
     try:
         yield process

@@ -88,7 +88,7 @@ def test_any_number_of_actors_gives_the_same_bytes(flags, tmp_path, monkeypatch)
     folder = tmp_path / "killed"
     module = "experiments.fedss.compare"
     where = ("--cluster=local", "--actors=2")
-    kill_after_a_checkpoint(module, "fedss", (*flags, *where), folder, waiting.LIMIT)
+    kill_after_a_checkpoint(module, "fedss", (*flags, *where), folder)
     errors = compare(*flags, "--cluster=local", "--actors=1", f"--results_dir={folder}")
     assert_same(contents(folder), found[2])
 

@@ -232,8 +232,7 @@ def test_a_stopped_run_keeps_what_it_measured(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts what runs in the background with SIGINT ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=waiting.take_ctrl_c,
     ) as process:
         metrics = folder / "metrics.csv"
         waiting.wait_until(

@@ -1,14 +1,14 @@
 import csv
+import functools
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 
 import pytest
 
-from experiments.common import config, jobs, program
+from experiments.common import config, jobs
 from experiments.fedss import run_config, train, tune
 from tests import waiting
 from tests.experiments import killing, run_folders
@@ -27,17 +27,9 @@ SMALL = (
 
 
 @pytest.fixture
-def run_tune(capsys):
+def run_tune(run_program):
     """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
-
-    def run(*flags):
-        handler = signal.getsignal(signal.SIGTERM)
-        with pytest.raises(SystemExit) as end:
-            program.run(tune.main, tune.Config(), ["tune", *flags])
-        signal.signal(signal.SIGTERM, handler)
-        return (end.value.code or 0, *capsys.readouterr())
-
-    return run
+    return functools.partial(run_program, tune)
 
 
 @pytest.fixture
@@ -246,7 +238,6 @@ def test_a_killed_search_resumes_to_the_same_choice(tmp_path):
         killing.kill_when(
             process,
             lambda: list(killed.glob("rate_0.1/seed0/checkpoints/fedss/round_?.npz")),
-            waiting.LIMIT,
         )
     assert not (killed / "tuned.flags").exists()
     subprocess.run(command(killed), check=True, timeout=waiting.LIMIT)
