@@ -174,17 +174,10 @@ def test_reads_the_original_archives(run, miniature, shards, tmp_path):
     assert not [p for p in (tmp_path / "out" / "gld160k").iterdir() if p.name[0] == "."]
 
 
-@pytest.mark.parametrize("kept", ["in a member", "between members", "header only"])
-def test_truncated_archive_is_named(run, miniature, shards, tmp_path, kept):
+def test_truncated_archive_is_named(run, miniature, shards, tmp_path):
     shard = shards / "images_002.tar"
     with tarfile.open(shard) as tar:
-        second = tar.getmembers()[1]
-    size = {
-        "in a member": second.offset_data + 5,
-        "between members": second.offset,
-        "header only": second.offset + 100,
-    }[kept]
-    os.truncate(shard, size)
+        os.truncate(shard, tar.getmembers()[1].offset)  # Between two members.
     code, _, err = run(*_shard_flags(miniature, shards, tmp_path))
     assert code == 2 and f"{shard} is unreadable or damaged" in err
 
@@ -434,20 +427,13 @@ def _replace(path, old, new):
     path.write_text(text.replace(old, new, 1))
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "message"),
-    [
-        ("federated_train.csv", "user_id", "user", ":1: expected the columns user_id"),
-        ("federated_train.csv", ",3\n", ",2028\n", r":3: .* not in 0\.\.2027"),
-    ],
-)
-def test_bad_csv(prepare, miniature, tmp_path, name, old, new, message):
-    path = miniature.split_dir / name
-    _replace(path, old, new)
+def test_bad_csv(prepare, miniature, tmp_path):
+    path = miniature.split_dir / "federated_train.csv"
+    _replace(path, ",3\n", ",2028\n")
     code, _, err = prepare()
     assert code == 2 and not (tmp_path / "out").exists()
     assert err.startswith(f"error: {path}") and err.count("\n") == 1
-    assert re.search(message, err)
+    assert re.search(r":3: .* not in 0\.\.2027", err)
 
 
 def test_output_of_another_split(prepare, miniature, tmp_path):

@@ -365,19 +365,6 @@ def test_classes_that_are_not_those_listed(error_of, wnids, message):
 
 
 @pytest.mark.parametrize(
-    "arguments, name",
-    [
-        ({"seed": -1}, "seed"),
-        ({"partition": Mixed(classes_per_client=0)}, "classes_per_client"),
-        ({"partition": Dirichlet(clients=1000)}, "clients"),
-    ],
-)
-def test_arguments_out_of_range(folder, arguments, name):
-    with pytest.raises(errors.InvalidInputError, match=f"{name}="):
-        _load(folder, **arguments)
-
-
-@pytest.mark.parametrize(
     "arguments",
     [
         {"num_public_classes": 5},
