@@ -211,7 +211,7 @@ def _write_unit(
             except image_sources.NoImageError as e:
                 rejected.append(_Rejected(image_id, unit.owner, e.reason, e.path))
                 continue
-            yield to_record(encoded, label)
+            yield record_writer.example({IMAGE_FEATURE: encoded, CLASS_FEATURE: label})
         if rejected:
             if not options.allow_missing or len(rejected) == len(unit.image_ids):
                 raise _RejectedError
@@ -221,19 +221,6 @@ def _write_unit(
     with contextlib.suppress(_RejectedError):
         record_writer.write_records(options.folder / unit.file, payloads())
     return rejected
-
-
-def to_record(encoded: bytes, label: int) -> bytes:
-    """Makes the record of one image, always the same bytes.
-
-    Args:
-        encoded: The content of a JPEG file.
-        label: Its class.
-
-    Returns:
-        A serialized `tf.train.Example`.
-    """
-    return record_writer.example({IMAGE_FEATURE: encoded, CLASS_FEATURE: label})
 
 
 def _read_rejected(path: pathlib.Path) -> set[str]:
