@@ -33,4 +33,6 @@ def slices(element: Any) -> tf.data.Dataset:
     with tf.device("/device:CPU:0"):
         element = tf.nest.map_structure(tf.convert_to_tensor, element)
         without_dict(tf.nest.flatten(element))
-        return tf.data.Dataset.from_tensor_slices(element)
+        dataset = tf.data.Dataset.from_tensor_slices(element)
+    without_dict([tf.data.experimental.to_variant(dataset)])
+    return dataset
