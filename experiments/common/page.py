@@ -218,6 +218,12 @@ def _printed(paper: pd.DataFrame, cell: Cell, metric: str) -> str:
     return "" if found.empty else _value_and_std(found.iloc[0])
 
 
+def paper_value(paper: pd.DataFrame, cell: Cell, metric: str) -> float | None:
+    """Returns the paper's value of a cell, in the unit that it prints; or None."""
+    found = paper[(paper["cell"] == _paper_key(cell)) & (paper["metric"] == metric)]
+    return None if found.empty else float(found["value"].iloc[0])
+
+
 def _paper_key(cell: Cell) -> str:
     return cell.paper or ", ".join(x for x in (row_of(cell), cell.column) if x)
 

@@ -7,6 +7,7 @@ beside it, a PDF; drawn again, both have the same bytes.
 
 import contextlib
 import io
+import itertools
 import math
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -76,6 +77,7 @@ class Curve(NamedTuple):
         style: Its style.
         std: Their standard deviation over seeds, [points]; None: no band.
         num_seeds: Number of seeds; None without seeds.
+        paper: The paper's last value, drawn as a star; None: no star.
     """
 
     label: str
@@ -84,6 +86,7 @@ class Curve(NamedTuple):
     style: Style
     std: Sequence[float] | None = None
     num_seeds: int | None = None
+    paper: float | None = None
 
 
 class Panel(NamedTuple):
@@ -115,11 +118,13 @@ class Series(NamedTuple):
         label: Its text in the legend.
         style: Its style.
         seeds: The rows of each run; runs without rows do not count.
+        paper: The paper's last value in the unit of the axis; None: unknown.
     """
 
     label: str
     style: Style
     seeds: Sequence[Sequence[training.Metrics]]
+    paper: float | None = None
 
 
 def panel(
@@ -143,8 +148,10 @@ def panel(
             for rows in one.seeds
             if rows
         ]
-        curves.append(mean_curve(points, one.label, one.style, scale))
-    return Panel([c for c in curves if c is not None], xlabel, ylabel, **options)
+        curve = mean_curve(points, one.label, one.style, scale)
+        if curve is not None:
+            curves.append(curve._replace(paper=one.paper))
+    return Panel(curves, xlabel, ylabel, **options)
 
 
 def mean_curve(
@@ -206,21 +213,25 @@ def drawing_afterwards(draw: Callable[[], None]) -> Iterator[None]:
 
 
 def write_curves(path: pathlib.Path, panels: Iterable[Panel]) -> bool:
-    """Draws panels of curves side by side, with one legend, and writes the figure.
+    """Draws panels of curves, two in a row, with one legend, and writes the figure.
 
     Panels without a curve are left out. Returns whether there was any other.
     """
     panels = [panel for panel in panels if panel.curves]
     if not panels:
         return False
-    width = 6 if len(panels) == 1 else 4.4 * len(panels)
     # The same quantity has the same axis.
     is_same = len({(panel.ylabel, panel.log) for panel in panels}) == 1
-    options = {"figsize": (width, 4), "squeeze": False, "sharey": is_same}
-    with figure(path, 1, len(panels), **options) as (drawn, grid):
-        for axes, panel in zip(grid[0], panels, strict=True):
-            draw_panel(axes, panel)
-        add_legend(drawn, grid[0])
+    rows = math.ceil(len(panels) / 2)
+    width, height = 6 if len(panels) == 1 else 8, 4 if rows == 1 else 3.2 * rows
+    options = {"figsize": (width, height), "squeeze": False, "sharey": is_same}
+    with figure(path, rows, min(2, len(panels)), **options) as (drawn, grid):
+        for axes, panel in itertools.zip_longest(grid.flat, panels):
+            if panel is None:
+                axes.remove()
+            else:
+                draw_panel(axes, panel)
+        add_legend(drawn, grid.flat[: len(panels)])
         drawn.supxlabel(
             seeds_note(curve for panel in panels for curve in panel.curves),
             fontsize="small",
@@ -246,6 +257,8 @@ def draw_panel(axes: plt.Axes, panel: Panel) -> None:
             axes.fill_between(
                 curve.x, y - std, y + std, color=curve.style.color, alpha=0.15, lw=0
             )
+        if curve.paper is not None:
+            paper_mark(axes, curve.x[-1], curve.paper, curve.style)
     if panel.chance is not None:
         axes.axhline(panel.chance, color="#777777", linestyle=":", label="chance")
     axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
@@ -253,6 +266,12 @@ def draw_panel(axes: plt.Axes, panel: Panel) -> None:
         log_axis(axes, which)
     if panel.from_zero:
         axes.set_ylim(bottom=0)
+
+
+def paper_mark(axes: plt.Axes, x: float, y: float, look: Style) -> None:
+    """Draws a value that a paper prints: a star in the color of its series."""
+    star = {"marker": "*", "markersize": 13, "markerfacecolor": look.color}
+    axes.plot(x, y, label="the paper", linestyle="", color="#000000", **star)
 
 
 def log_axis(axes: plt.Axes, which: str) -> None:

@@ -11,8 +11,10 @@ printed, `source` the place in the paper. Numbers that the text does not give ar
 out.
 
 A function in `Table.notes` gets the table, the runs and the paper's numbers and returns
-items of the list below the tables; `Table.draw` gets the table, the runs, a folder and
-the stem of the names of files, draws there, and returns lines of the page.
+items of the list below the tables; `Table.draw` gets the table, the runs, the paper's
+numbers, a folder and the stem of the names of files, draws there, and returns lines of
+the page. Figures get the paper's numbers at the scale "paper" alone: at another scale
+the task differs, and a mark beside our curves would mislead.
 """
 
 import pathlib
@@ -69,6 +71,7 @@ def write_table(
     folder = files.make_folder(output_dir, f"--output_dir={output_dir}")
     measured = frame(table, runs)
     paper = _paper_values(table, number)
+    comparable_paper = paper if name[1] == "paper" else paper.iloc[:0]
     draw = table.draw or draw_curves
     text = "\n".join(
         [
@@ -82,7 +85,7 @@ def write_table(
             "",
             *page_lib.page(table, runs, measured, paper, num_seeds),
             *page_lib.notes(table, runs, measured, paper),
-            *draw(table, runs, folder, stem),
+            *draw(table, runs, comparable_paper, folder, stem),
         ]
     )
     text = text.rstrip("\n") + "\n"
@@ -194,7 +197,11 @@ def _paper_values(table: Table, number: str) -> pd.DataFrame:
 
 
 def draw_curves(
-    table: Table, runs: page_lib.Runs, folder: pathlib.Path, stem: str
+    table: Table,
+    runs: page_lib.Runs,
+    paper: pd.DataFrame,
+    folder: pathlib.Path,
+    stem: str,
 ) -> list[str]:
     """Draws the metric by round, a panel for each of `Table.curves`, as STEM.png.
 
@@ -211,15 +218,21 @@ def draw_curves(
         return max((y for curve in curves for _, y in curve), default=0.0)
 
     names = sorted(begun, key=last, reverse=True)[:_MOST_CURVES]
-    series = [
-        plots.Series(
-            table.cells[name].title, plots.style(i), [r.rows for r in begun[name]]
-        )
-        for i, name in enumerate(name for name in begun if name in names)
-    ]
+
+    def series(metric: str) -> list[plots.Series]:
+        return [
+            plots.Series(
+                table.cells[name].title,
+                plots.style(i),
+                [r.rows for r in begun[name]],
+                page_lib.paper_value(paper, table.cells[name], metric),
+            )
+            for i, name in enumerate(name for name in begun if name in names)
+        ]
+
     panels = [
         plots.panel(
-            series,
+            series(metric.name),
             table.x,
             metric.name,
             table.x,

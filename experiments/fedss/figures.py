@@ -13,7 +13,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.common import config, program
+import pandas as pd
+
+from experiments.common import config, page, program
 from experiments.common import results as results_lib
 from experiments.common.cells import Table
 from experiments.fedss import model_figures, noise_figure, result_figures, table_results
@@ -81,12 +83,14 @@ def draw_all(
     numbers: Sequence[int],
     table: Table,
     runs: Mapping[str, Sequence[results_lib.Run]],
+    paper: pd.DataFrame,
     folder: pathlib.Path,
     stem: str,
 ) -> list[str]:
     """Draws figures of a table's runs; returns their lines of its page."""
-    del table, stem
+    del stem
     results = table_results.of_runs(run for own in runs.values() for run in own)
+    results = dataclasses.replace(results, paper=_paper_values(table, runs, paper))
     lines = []
     for number in numbers:
         try:
@@ -97,6 +101,20 @@ def draw_all(
             caption = f"Figure {number}: {CAPTIONS[number]}"
             lines += [f"![{caption}](figure{number}.png)", ""]
     return lines
+
+
+def _paper_values(
+    table: Table,
+    runs: Mapping[str, Sequence[results_lib.Run]],
+    paper: pd.DataFrame,
+) -> dict[table_results.Setting, float]:
+    values = {}
+    for name, cell in table.cells.items():
+        value = page.paper_value(paper, cell, table.metrics[0].name)
+        if value is not None and runs[name]:
+            (setting,) = table_results.of_runs(runs[name]).cells
+            values[setting] = value
+    return values
 
 
 # --- The program ------------------------------------------------------------------

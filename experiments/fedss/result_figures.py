@@ -29,9 +29,11 @@ def _style(setting: Setting) -> plots.Style:
     return look._replace(linestyle=":", marker="v")
 
 
-def _series(cell: Cell, label: str, look: plots.Style) -> plots.Series:
+def _series(
+    cell: Cell, label: str, look: plots.Style, paper: float | None = None
+) -> plots.Series:
     runs = cell.finished or [run for run in cell.runs if run.rows]
-    return plots.Series(label, look, [run.rows for run in runs])
+    return plots.Series(label, look, [run.rows for run in runs], paper)
 
 
 def _panel(results: Results, series: list[plots.Series], title: str) -> plots.Panel:
@@ -71,7 +73,10 @@ def figure3(results: Results, path: pathlib.Path) -> None:
         )
         if setting in results.cells
     ]
-    series = [_series(results.cells[s], str(s), _style(s)) for s in settings]
+    series = [
+        _series(results.cells[s], str(s), _style(s), results.paper.get(s))
+        for s in settings
+    ]
     title = f"{results.dataset_title}: learning curves"
     if not plots.write_curves(path, [_panel(results, series, title)]):
         raise NothingToDraw("no run has been evaluated")
@@ -98,13 +103,16 @@ def figure4(results: Results, path: pathlib.Path) -> None:
             if setting in results.cells:
                 size = results.class_set_size(setting)
                 label = f"m = {m}" if size is None else f"|S_k| = {size}"
-                series.append(_series(results.cells[setting], label, plots.style(i)))
+                known = results.paper.get(setting)
+                cell = results.cells[setting]
+                series.append(_series(cell, label, plots.style(i), known))
         title = f"{results.dataset_title}: {Setting('fedss', None, corrected).title}"
         if not _panel(results, series, title).curves:
             continue
         full = Setting("full_softmax")
         if full in results.cells:
-            series.append(_series(results.cells[full], full.title, _style(full)))
+            known = results.paper.get(full)
+            series.append(_series(results.cells[full], full.title, _style(full), known))
         panels.append(_panel(results, series, title))
     if not plots.write_curves(path, panels):
         raise NothingToDraw("no run of FedSS has been evaluated")
@@ -150,7 +158,7 @@ def figure5(results: Results, path: pathlib.Path) -> None:
         NothingToDraw: If no run with clients is finished.
     """
     by_line: dict[tuple[str, bool], list[tuple[float, float, float]]] = {}
-    drawn = []
+    drawn, marks = [], []
     for setting, cell in results.cells.items():
         final = _final(cell, results.task.metric)
         parameters = transmitted_parameters(cell)
@@ -158,6 +166,8 @@ def figure5(results: Results, path: pathlib.Path) -> None:
             line = by_line.setdefault((setting.method, setting.is_corrected), [])
             line.append((parameters, *final))
             drawn.append(cell)
+            if setting in results.paper:
+                marks.append((parameters, results.paper[setting], _style(setting)))
     if not by_line:
         raise NothingToDraw("no run of a method with clients is finished")
     with plots.figure(path, figsize=(6, 4.4)) as (figure, axes):
@@ -168,6 +178,8 @@ def figure5(results: Results, path: pathlib.Path) -> None:
                     x, mean, std = zip(*sorted(by_line[method, corrected]), strict=True)
                     look = _style(setting)._asdict()
                     axes.errorbar(x, mean, std, capsize=3, label=setting.title, **look)
+        for mark in marks:
+            plots.paper_mark(axes, *mark)
         central = results.cells.get(Setting("centralized"))
         final = _final(central, results.task.metric)
         if final is not None:

@@ -97,9 +97,11 @@ class Results:
 
     Attributes:
         cells: By setting.
+        paper: The paper's values of the metric in percent, of a table at its scale.
     """
 
     cells: Mapping[Setting, Cell]
+    paper: Mapping[Setting, float] = dataclasses.field(default_factory=dict)
 
     @property
     def runs(self) -> list[Run]:

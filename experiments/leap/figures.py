@@ -4,9 +4,10 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from sklearn import manifold
 
-from experiments.common import plots
+from experiments.common import page, plots
 from experiments.common.cells import Table
 from experiments.common.page import Runs
 from tff_fedss import training
@@ -18,48 +19,54 @@ _STYLES = {
     "spl": plots.style(2),
     "random": plots.REFERENCE,
 }
-# Axis labels by column of metrics.csv. Accuracies and losses are LEAP's figures 2, 4,
+# Axis labels by column of metrics.csv; the effective number of classes is e to the
+# entropy of their shares. Accuracies and losses are LEAP's figures 2, 4,
 # 6, 7, 9 and 10.
 _PANELS = {
     "top1": {"ylabel": "test accuracy (%)", "scale": 100},
     "loss": {"ylabel": "loss on mini-batches"},
     "selected_share": {
-        "ylabel": "selected share of the examples (%)",
+        "ylabel": "examples selected (%)",
         "scale": 100,
         "from_zero": True,
     },
     "selected_classes": {
-        "ylabel": "selected classes (exp of entropy)",
+        "ylabel": "classes selected, effective",
         "from_zero": True,
     },
 }
 
 
-def draw(table: Table, runs: Runs, folder: pathlib.Path, stem: str) -> list[str]:
+def draw(
+    table: Table, runs: Runs, paper: pd.DataFrame, folder: pathlib.Path, stem: str
+) -> list[str]:
     """Draws the curves of all settings, see `cells.Table.draw`.
 
     The embedding is drawn from the first run of LEAP with representations, which
     published runs do not have.
     """
     settings = list(dict.fromkeys(cell.column for cell in table.cells.values()))
-    grid, lines = (len(settings), len(_PANELS)), []
-    size = {"figsize": (4.4 * grid[1], 3.4 * grid[0] + 0.6), "squeeze": False}
+    # Two panels in a row, two rows for a setting.
+    grid = (len(settings) * len(_PANELS) // 2, 2)
+    size = {"figsize": (8, 2.8 * grid[0] + 0.6), "squeeze": False}
     with plots.figure(folder / f"{stem}.png", *grid, **size) as (drawn, axes):
         panels = []
-        for row, setting in zip(axes, settings, strict=True):
-            series = [
-                plots.Series(
-                    METHODS[cell.settings["method"]],
-                    _STYLES[cell.settings["method"]],
-                    [run.rows for run in runs[cell.name] if run.rows],
-                )
-                for cell in table.cells.values()
-                if cell.column == setting
-            ]
-            for axis, (column, options) in zip(row, _PANELS.items(), strict=True):
+        for setting in settings:
+            for column, options in _PANELS.items():
+                series = [
+                    plots.Series(
+                        METHODS[cell.settings["method"]],
+                        _STYLES[cell.settings["method"]],
+                        [run.rows for run in runs[cell.name] if run.rows],
+                        page.paper_value(paper, cell, column),
+                    )
+                    for cell in table.cells.values()
+                    if cell.column == setting
+                ]
                 own = {"xlabel": "mini-batches", "title": setting, **options}
                 panels.append(plots.panel(series, "steps", column, **own))
-                plots.draw_panel(axis, panels[-1])
+        for axis, panel in zip(axes.flat, panels, strict=True):
+            plots.draw_panel(axis, panel)
         plots.add_legend(drawn, axes.flat)
         note = plots.seeds_note(curve for panel in panels for curve in panel.curves)
         drawn.supxlabel(note, fontsize="small")
@@ -96,7 +103,7 @@ def plot_embedding(
         "mini-batches of the student",
         "Magnet loss, mean of a round",
     )
-    with plots.figure(path, 1, 2, figsize=(10, 4.5)) as (_, (left, right)):
+    with plots.figure(path, 1, 2, figsize=(8, 3.6)) as (_, (left, right)):
         plots.draw_panel(left, loss)
         for label in np.unique(labels):
             look = plots.style(label)

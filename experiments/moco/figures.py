@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from experiments.common import plots, results
 from experiments.common import table as tables
@@ -18,6 +19,7 @@ _FIGURES = dict(zip(losses.INFO_NCE_FORMS, (3, 4, 5), strict=True))
 def draw(
     table: Table,
     runs: Mapping[str, Sequence[results.Run]],
+    paper: pd.DataFrame,
     folder: pathlib.Path,
     stem: str,
 ) -> list[str]:
@@ -25,7 +27,7 @@ def draw(
 
     Published runs lack the losses of examples, so nothing is drawn.
     """
-    del table, stem
+    del table, paper, stem
     measured = _read(runs.get(_MEASURED, ()))
     if measured is None:
         return []
@@ -72,7 +74,7 @@ def _read(runs: Sequence[results.Run]) -> dict[str, np.ndarray] | None:
 def _plot(measured: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
     """Draws the three histograms on one scale."""
     top = max(np.quantile(values, 0.999) for values in measured.values())
-    with plots.figure(path, 1, 3, figsize=(12, 3.2), sharey=True) as (_, panels):
+    with plots.figure(path, 1, 3, figsize=(8, 3), sharey=True) as (_, panels):
         for panel, (form, values) in zip(panels, measured.items(), strict=True):
             panel.hist(np.minimum(values, top), bins=60, range=(0, top), density=True)
             panel.set(title=f"{form} (figure {_FIGURES[form]})", xlabel="loss")

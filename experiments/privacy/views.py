@@ -174,9 +174,11 @@ def best(row: Mapping, most: float) -> float:
     return max([row["chance"], *values])
 
 
-def draw(table: Table, runs: Runs, folder: pathlib.Path, stem: str) -> list[str]:
+def draw(
+    table: Table, runs: Runs, paper: pd.DataFrame, folder: pathlib.Path, stem: str
+) -> list[str]:
     """Draws the figure; returns the table and its notes, lines of the page."""
-    del table
+    del table, paper
     rows = rows_of(runs)
     if not rows:
         return []
@@ -222,7 +224,7 @@ def _draw(path: pathlib.Path, rows: Sequence[Mapping]) -> None:
     # The title of a view in all panels, without the part that depends on m.
     named = [{**row, "title": row["title"].split(", M =")[0]} for row in rows]
     titles = list(dict.fromkeys(row["title"] for row in named))
-    options = {"figsize": (5.4 * len(sizes), 4.6), "squeeze": False, "sharey": True}
+    options = {"figsize": (4.2 * len(sizes), 4.6), "squeeze": False, "sharey": True}
     handles = {}
     with plots.figure(path, 1, len(sizes), **options) as (drawn, grid):
         for axes, m in zip(grid[0], sizes, strict=True):

@@ -1,11 +1,13 @@
 """The published pages, made again of the runs that are published beside them."""
 
+import math
 import pathlib
 import re
 import shlex
 import shutil
 import statistics
 
+import pandas as pd
 import pytest
 
 from experiments.common import cells as cells_lib
@@ -122,3 +124,77 @@ def test_the_readme_has_the_numbers_of_table_1_mini():
     ]
     for row in expected:
         assert row in rows
+
+
+def _hours(paper, name, scale, folder):
+    """The hours of a published table's runs, by seed."""
+    of_cells = cells_lib.tables_of(paper)[name, scale]
+    runs = report.frame(of_cells, report.read(of_cells, RESULTS / folder))
+    return of_cells, runs[runs["is_done"]]
+
+
+def test_the_readme_has_the_hours_of_table_1_mini():
+    of_cells, runs = _hours("fedss", "1", "mini", "table1_mini")
+    hours = runs[runs["seed"].isin(of_cells.seeds)]["hours"]
+    assert len(hours) == len(of_cells.cells) * len(of_cells.seeds)
+    # A run on each of two cores.
+    assert (
+        f"# {hours.sum() / 2:.1f} hours on 2 cores" in (ROOT / "README.md").read_text()
+    )
+
+
+def test_the_readme_has_the_numbers_of_the_rates_and_of_compare():
+    text = re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
+    of_cells = cells_lib.tables_of("fedss")["rates", "mini"]
+    found = report.read(of_cells, RESULTS / "rates_mini")
+    top1 = {name: own[0].final("top1") for name, own in found.items()}
+
+    def by_rate(method):
+        own = {name: x for name, x in top1.items() if f"_{method}" in name}
+        (at_03,) = (x for name, x in own.items() if name.endswith("_0.03"))
+        return at_03, max(own.values())
+
+    common, own = (a - b for a, b in zip(by_rate("fedss"), by_rate("neg_only")))
+    assert f"leads by {common:.1f} points at 0.03, by {own:.1f} at each" in text
+    (minutes,) = re.findall(
+        r"About (\d+) minutes", (RESULTS / "omniglot_methods.md").read_text()
+    )
+    assert f"--rounds=100 --results_dir=DIR # {minutes} minutes" in text
+
+
+def test_the_readme_has_the_numbers_of_the_demo():
+    text = re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
+    rows = pd.read_csv(ROOT / "docs" / "demo" / "table.csv").set_index("method")
+    percents = rows["top1_percent"].map("{:.1f}".format)
+    share = rows["classes_percent"]["FedSS"]
+    assert f"FedSS reaches {percents['FedSS']} % top-1 with {share:.1f} %" in text
+    assert f"FullSoftmax reaches {percents['FullSoftmax']} % with all" in text
+
+
+def test_the_readme_of_fedss_has_the_hours_of_the_published_runs():
+    text = (ROOT / "experiments" / "fedss" / "README.md").read_text()
+    rows = [
+        line.split("|")[1:4] for line in text.splitlines() if line.startswith("| `")
+    ]
+    assert len(rows) == 6
+    for tables, hours, links in rows:
+        folders = [
+            (ROOT / "experiments" / "fedss" / link).resolve().parent
+            for link in re.findall(r"\]\(([^)]+)\)", links)
+        ]
+        pages = [x for folder in folders for x in folder.rglob("*.md")]
+        published = "\n".join(page.read_text() for page in pages)
+        known = [f"{float(x):.1f}" for x in re.findall(r"- Hours: ([\d.]+)", published)]
+        known += re.findall(r"(?<![\d.])(\d+\.\d) hours", published)
+        for number in re.findall(r"\d+\.\d", hours):
+            assert number in known, (tables, number)
+
+
+@pytest.mark.parametrize("paper", ["leap", "moco", "rf_softmax"])
+def test_a_run_takes_the_minutes_that_the_readme_says(paper):
+    text = (ROOT / "experiments" / paper / "README.md").read_text()
+    (most,) = re.findall(r"run took at most (\d+) minutes on a core", text)
+    longest = max(
+        60 * _hours(*page[:4])[1]["hours"].max() for page in PAGES if page[0] == paper
+    )
+    assert int(most) == math.ceil(longest)

@@ -120,3 +120,16 @@ def test_chance_is_a_dotted_line(tmp_path, drawn):
     )
     (line,) = (li for li in drawn[0].get_lines() if li.get_label() == "chance")
     assert line.get_linestyle() == ":" and set(line.get_ydata()) == {2.0}
+
+
+@pytest.mark.parametrize("count, rows", [(2, 1), (3, 2), (4, 2)])
+def test_at_most_two_panels_stand_in_a_row(tmp_path, drawn, count, rows):
+    curve = plots.Curve("a", [0, 1], [0, 50], plots.style(0))
+    panels = [plots.Panel([curve], "x", f"y {i}") for i in range(count)]
+    assert plots.write_curves(tmp_path / "a.png", panels)
+    used = [axes for axes in drawn if axes.figure is not None]
+    assert [axes.get_ylabel() for axes in used] == [f"y {i}" for i in range(count)]
+    # Readable where the page is 600 pixels wide: no text is below 9 of them.
+    width, _ = plots.plt.imread(tmp_path / "a.png").shape[1::-1]
+    assert width <= 960
+    assert drawn[0].get_gridspec().nrows == rows

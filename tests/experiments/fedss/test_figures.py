@@ -1,12 +1,14 @@
 """Figures 3 to 10: what they show, and the files."""
 
+import dataclasses
 import statistics
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.common import plots
+from experiments.common import cells as cells_lib
+from experiments.common import plots, report
 from experiments.fedss import (
     figures,
     model_figures,
@@ -119,6 +121,34 @@ def test_traffic(results, tmp_path, drawn, number):
     )
     (line,) = (x for x in axes.get_lines() if "Centralized" in str(x.get_label()))
     assert set(line.get_ydata()) == {64.0}
+
+
+def stars(axes):
+    return [x.get_data() for x in axes.get_lines() if x.get_label() == "the paper"]
+
+
+@pytest.mark.parametrize("number", [3, 4, 5])
+def test_the_papers_values_are_stars_at_its_own_scale(results, tmp_path, drawn, number):
+    figures.draw(number, tmp_path / "none.png", results)
+    assert not stars(drawn.pop())
+    paper = {Setting("fedss", 20): 54.0, Setting("full_softmax"): 56.8}
+    at_scale = dataclasses.replace(results, paper=paper)
+    figures.draw(number, tmp_path / "stars.png", at_scale)
+    run_folders.check_figure(tmp_path / "stars.png")
+    assert sorted(y for _, (y,) in stars(drawn.pop())) == [54.0, 56.8]
+
+
+def test_the_table_at_the_papers_scale_alone_gets_its_values(tmp_path, monkeypatch):
+    run_folders.write_table(tmp_path / "runs")
+    seen = []
+    monkeypatch.setitem(figures._OF_RESULTS, 5, lambda x, path: seen.append(x.paper))
+    of_cells = cells_lib.tables_of("fedss")["1", "mini"]
+    for scale in ("mini", "paper"):
+        report.write_table(
+            ("1", scale), of_cells, tmp_path / "runs", 3, ["x"], tmp_path / scale
+        )
+    assert seen[0] == {} and seen[1][Setting("fedss", 5)] == 51.7
+    assert Setting("fedss", 5, is_corrected=False) not in seen[1]
 
 
 def write_composition(folder):
