@@ -72,6 +72,7 @@ def test_the_inclusion_correction_is_the_inverse_inclusion_probability():
         s.log_correction[negatives], np.log((12 - 3) / 4), rtol=1e-6
     )
     assert not build([7, 2, 11], logit_correction="none").log_correction.any()
+    assert build([7, 2, 11], m=1).log_correction.max() == pytest.approx(np.log(9))
 
 
 def test_all_negatives_need_no_correction():

@@ -158,3 +158,11 @@ def test_a_loss_and_class_sets_of_ones_own():
         dataclasses.replace(TRAINING, loss_fn=loss),
     )
     rounds_like_the_twin(process, "neg_only", num_rounds=1)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 3.0])
+def test_any_weight_that_is_not_negative_will_do(weight):
+    def weigh(num_examples):
+        return weight * tf.ones_like(num_examples)
+
+    assert aggregation.check_weighting(weigh) is weigh

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tests.algorithms import partial_fc_twin, toy
 from tff_fedss import class_sets, losses
+from tff_fedss.algorithms import settings
 
 
 @pytest.mark.parametrize("kind", losses.MARGINS)
@@ -77,3 +78,15 @@ def test_losses_are_those_of_the_papers(build, of_target):
 def test_without_a_margin_they_are_fedss():
     process = toy.build("fedss", loss_fn=losses.cosface_loss(0.0))
     toy.rounds_like_the_twin(process, "fedss", num_rounds=1)
+
+
+def test_defaults_have_no_margin_and_the_scale_of_the_training():
+    cosines = tf.constant([-0.5, 0.2, 0.9])
+    for kind in losses.MARGINS:
+        logits = losses.Margin(kind).target_logits(cosines)
+        np.testing.assert_allclose(logits, 64 * cosines, rtol=1e-4)
+    everything = class_sets.AllClasses(3).build(tf.range(3), tf.zeros([2], tf.int32))
+    given = 20 * cosines[tf.newaxis], tf.constant([1]), everything
+    scale = settings.ClientTraining().logit_scale
+    for build, size in ((losses.cosface_loss, 0.35), (losses.arcface_loss, 0.5)):
+        np.testing.assert_array_equal(build()(*given), build(size, scale)(*given))

@@ -140,6 +140,13 @@ def test_equal_rows_and_zero_rows_have_finite_gradients(k, dtype):
     np.testing.assert_array_equal(gradient[3], np.zeros(3))
 
 
+def test_a_zero_row_is_near_at_distance_one():
+    # The two others are further apart than that: the root of 2 - 2 cos = 1.2.
+    w = np.array([[1, 0], [0.4, np.sqrt(1 - 0.4**2)], [0, 0]])
+    loss = lib.spreadout_loss(w, 1.05, 1)
+    np.testing.assert_allclose(loss, 3 * 0.05**2, rtol=1e-6)
+
+
 @pytest.mark.parametrize("k", [None, 2])
 def test_equal_rows_alone_do_not_push(k):
     # 1/3 and its like have no exact length, so these rows are equal up to rounding.

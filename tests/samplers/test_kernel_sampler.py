@@ -3,7 +3,12 @@ import pytest
 import scipy.stats
 
 from tests.samplers import tree_twin
-from tff_fedss.samplers import KernelSampler, QuadraticKernel, RandomFourierKernel
+from tff_fedss.samplers import (
+    KernelSampler,
+    QuadraticKernel,
+    RandomFourierKernel,
+    compiled,
+)
 
 D = 6
 KERNELS = {
@@ -32,7 +37,8 @@ def build(kernel, num_classes, leaf_size, seed=0):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(
-    "num_classes, leaf_size", [(2, 1), (5, 1), (65, 1), (4, 8), (61, 3), (300, 16)]
+    "num_classes, leaf_size",
+    [(2, 1), (5, 1), (65, 1), (4, 8), (9, 2), (61, 3), (300, 16)],
 )
 def test_log_q_is_that_of_the_twin(kernel, num_classes, leaf_size):
     sampler, embeddings = build(kernel, num_classes, leaf_size)
@@ -165,3 +171,28 @@ def test_large_trees_get_buckets():
     assert KernelSampler(500_000, kernel).leaf_size == 4
     with pytest.raises(ValueError, match="leaf_size must be positive, found 0"):
         KernelSampler(10, kernel, 0)
+
+
+def test_fourier_features_are_of_directions():
+    kernel, vectors = KERNELS["rff"], unit_vectors(5)
+    for length in (0.01, 3.0):
+        np.testing.assert_allclose(
+            kernel.features(length * vectors), kernel.features(vectors), atol=1e-6
+        )
+    assert np.isfinite(kernel.features(np.zeros((1, D), np.float32))).all()
+
+
+def test_estimates_are_counted_once_for_all_draws_of_a_node():
+    sampler, _ = build("quadratic", 4, 1)
+    sampler.draw(unit_vectors(2, seed=1), np.array([2, 0]), 5, rng())
+    assert sampler.num_estimates == 2 * 3  # Without the target.
+
+
+def test_the_compiled_loop_is_pythons(monkeypatch):
+    """Python finds an index out of range, compiled code does not."""
+    sampler, _ = build("rff_clipped", 65, 1)
+    arguments = unit_vectors(3, seed=1), np.array([0, 7, 64]), 20
+    compiled_draws = sampler.draw(*arguments, rng(2))
+    monkeypatch.setattr(compiled, "descend", compiled.descend.py_func)
+    for a, b in zip(compiled_draws, sampler.draw(*arguments, rng(2))):
+        np.testing.assert_array_equal(a, b)

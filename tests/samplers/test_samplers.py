@@ -127,3 +127,45 @@ def test_bad_arguments_are_refused():
         samplers.uniform_sampler(1)
     with pytest.raises(ValueError, match="positive and finite"):
         samplers.FixedSampler([0.5, 0.0])
+
+
+class OneNumber:
+    """A generator that always draws the same number."""
+
+    def __init__(self, number):
+        self._number = number
+
+    def random(self, size):
+        return np.full(size, self._number)
+
+
+@pytest.mark.parametrize(
+    "number, expected",
+    [(0.0, [1, 0, 0, 0]), (np.nextafter(1, 0), [N - 1, N - 1, N - 1, N - 2])],
+)
+@pytest.mark.parametrize("leaf_size", [1, 16])
+@pytest.mark.parametrize("name", samplers.SAMPLERS)
+def test_the_least_and_the_largest_number_draw_the_ends(
+    name, leaf_size, number, expected
+):
+    options = samplers.SamplerOptions(N, D, SCALE, leaf_size=leaf_size)
+    sampler = samplers.SAMPLERS[name](options)
+    sampler.rebuild(EMBEDDINGS)
+    queries, targets = np.repeat(QUERY, 4, 0), np.array([0, 1, N - 2, N - 1])
+    ids, log_q = sampler.draw(queries, targets, 2, OneNumber(number))
+    np.testing.assert_array_equal(ids, np.transpose([expected, expected]))
+    q = np.exp(sampler.distribution(queries, targets).log_q)
+    np.testing.assert_allclose(np.exp(log_q), np.take_along_axis(q, ids, 1), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "dim, given, expected", [(1, None, 1), (3, None, 1), (10, None, 5), (10, 7, 7)]
+)
+def test_a_bucket_of_the_quadratic_tree_costs_as_much_as_a_node(dim, given, expected):
+    options = samplers.SamplerOptions(N, dim, SCALE, leaf_size=given)
+    assert samplers.SAMPLERS["quadratic"](options).leaf_size == expected
+
+
+def test_defaults_are_those_of_rf_softmax():
+    options = samplers.SamplerOptions(N, D, SCALE)
+    assert (options.alpha, options.nu, options.num_frequencies) == (100, 4, 1024)

@@ -189,6 +189,8 @@ def test_cluster_losses_are_means_of_what_was_seen():
     )
     nothing = self_paced.cluster_losses(index, np.full(5, -1.0))
     np.testing.assert_allclose(nothing, [1.0, 1.0, 1.0, 0.0])
+    with np.errstate(all="raise"):
+        self_paced.cluster_losses(index, losses)
 
 
 def draw_many(index, losses, count=400, **kwargs):
@@ -249,3 +251,10 @@ def test_too_few_impostors_are_refused():
     )
     with pytest.raises(ValueError, match="not 2 clusters of other classes"):
         draw_many(index, np.array([1.0, 0, 0, 0]), 1)
+
+
+def test_equal_points_are_one_cluster(recwarn):
+    points = np.array([[1.0, 2.0]] * 4 + [[3.0, 4.0]] * 2, np.float32)
+    index = self_paced.build_index(points, np.zeros(6, np.int32), 1, 4, seed=0)
+    assert sorted(index.sizes) == [0, 0, 2, 4]
+    assert not recwarn  # k-means warns if it is asked for more.

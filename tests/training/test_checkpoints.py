@@ -2,6 +2,7 @@ import collections
 import errno
 import io
 import os
+import pathlib
 import signal
 
 import numpy as np
@@ -39,6 +40,7 @@ def saved(tmp_path):
 
 
 def test_the_newest_are_kept_and_the_newest_of_all_comes_back(saved):
+    assert {path.name for path in saved.iterdir()} == {"round_2.npz", "round_3.npz"}
     state, round_num = Checkpoints(saved).restore(state_after(0))
     assert round_num == 3
     assert_same(state, state_after(3))
@@ -176,6 +178,12 @@ def test_what_a_kill_left_half_written_is_cleared_away(saved):
     half.write_bytes(b"PK")
     _, round_num = Checkpoints(saved).restore(state_after(0))
     assert round_num == 3 and not half.exists()
+
+
+def test_another_start_may_clear_it_away_first(saved, monkeypatch):
+    gone = saved / ".round_4.npz.tmp"
+    monkeypatch.setattr(pathlib.Path, "glob", lambda *_: [gone])
+    assert Checkpoints(saved).restore(state_after(0))[1] == 3
 
 
 class CountingRun(Run):
