@@ -101,7 +101,7 @@ def test_own_images_to_neighbours(tmp_path):
     names, page = run_tutorial("own_images_to_neighbours", tmp_path)
     assert names["same"] > 0.5
     assert (tmp_path / "neighbours/index.html").stat().st_size > 10_000
-    assert page.count("$ ./run.sh") == 6 and str(names["work"]) not in page
+    assert page.count("\n$ ./run.sh ") == 6 and str(names["work"]) not in page
 
 
 def test_a_page_has_the_text_the_code_and_the_outputs_of_a_tutorial(tmp_path):
