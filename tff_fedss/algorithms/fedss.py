@@ -77,11 +77,10 @@ def build_fedss(
 
     Returns:
         A process whose state is a `ServerState`, whose model weights have trainable =
-        [*phi, W], and whose metrics are those of `finalize_metrics`. A round fails if
-        no client came, or if phi, W or the state of the server optimizer, which the
-        error names, is not finite at its end. A client's update that is not finite is
-        left out. An update that is too large fails the round, unless an aggregator of
-        `ServerUpdate` clips or zeroes it, such as `adapters.WrappedRowsFactory`.
+        [*phi, W], and whose metrics are those of `finalize_metrics`. A client's update
+        that is not finite is left out. A round fails if no client came, or if phi, W or
+        the state of the server optimizer, which the error names, is not finite at its
+        end.
 
     Raises:
         TypeError: If a Keras object is given for a function or a TFF object.
@@ -89,12 +88,7 @@ def build_fedss(
     """
     training = client_training or settings.ClientTraining()
     server = server_update or settings.ServerUpdate()
-    for name, value, kind in (
-        ("class_sets", class_sets, settings.ClassSets),
-        ("client_training", training, settings.ClientTraining),
-        ("server_update", server, settings.ServerUpdate),
-    ):
-        errors.check_kind(name, value, kind, f"algorithms.{kind.__name__}(...)")
+    _check_settings(class_sets, training, server)
     errors.check_kind("seed", seed, numbers.Integral, "a whole number")
     errors.check_choice("method", method, METHODS)
     errors.check_range("initial_norm", initial_norm, 0, above=True)
@@ -172,6 +166,19 @@ def build_fedss(
     return tff.learning.templates.LearningProcess(
         initialize, next_round, *_weights_functions(state_type)
     )
+
+
+def _check_settings(
+    class_sets: settings.ClassSets,
+    client_training: settings.ClientTraining,
+    server_update: settings.ServerUpdate,
+) -> None:
+    for name, value, kind in (
+        ("class_sets", class_sets, settings.ClassSets),
+        ("client_training", client_training, settings.ClientTraining),
+        ("server_update", server_update, settings.ServerUpdate),
+    ):
+        errors.check_kind(name, value, kind, f"algorithms.{kind.__name__}(...)")
 
 
 def _client_type(

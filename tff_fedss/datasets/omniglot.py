@@ -1,6 +1,7 @@
 """Omniglot as a federated data set of handwritten characters (Lake et al., 2015)."""
 
 import dataclasses
+import math
 import os
 import pathlib
 import re
@@ -268,23 +269,17 @@ def load(
 
     train = np.flatnonzero(is_train)
     rng = partitions.generator(seed, _PHILOX_STREAM)
+    per_client = (classes_per_client, drawings_per_class)
     if partition == "mixed":
-        clients = partitions.grouped_shares(
-            labels[train], classes_per_client, drawings_per_class, rng
-        ).items()
+        clients = partitions.grouped_shares(labels[train], *per_client, rng)
     elif partition == "chunks":
-        images_per_client = classes_per_client * drawings_per_class
-        clients = partitions.chunks(labels[train], images_per_client, rng).items()
+        clients = partitions.chunks(labels[train], math.prod(per_client), rng)
     else:
-        clients = (
-            # Not sorted by class: a local epoch takes the examples as they come.
-            (client_id, rng.permutation(examples))
-            for client_id, examples in _drawer_clients(
-                drawings.alphabets[train], drawings.drawers[train]
-            )
+        clients = _drawer_clients(
+            drawings.alphabets[train], drawings.drawers[train], rng
         )
     arrays = {}
-    for client_id, examples in clients:
+    for client_id, examples in clients.items():
         rows = train[examples]
         arrays[client_id] = (drawings.images[rows], labels[rows])
     client_data = InMemoryClientData(arrays)
@@ -351,18 +346,22 @@ def _check_drawers(test_drawers: Sequence[int]) -> None:
 
 
 def _drawer_clients(
-    alphabets: np.ndarray, drawers: np.ndarray
-) -> Iterator[tuple[str, np.ndarray]]:
+    alphabets: np.ndarray, drawers: np.ndarray, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
     """Gives every person what that person drew.
 
     Args:
         alphabets: str[N].
         drawers: int32[N].
+        rng: Decides the order of a client's examples. They are not sorted by class,
+            since a local epoch takes them as they come.
 
-    Yields:
-        A client's id and its examples, indices into the arguments, int64[n_k].
+    Returns:
+        Clients' examples by id, indices into the arguments, int64[n_k].
     """
+    clients = {}
     for alphabet in np.unique(alphabets):
         for drawer in np.unique(drawers):
             examples = np.flatnonzero((alphabets == alphabet) & (drawers == drawer))
-            yield f"{alphabet}_drawer{drawer:02}", examples
+            clients[f"{alphabet}_drawer{drawer:02}"] = rng.permutation(examples)
+    return clients
