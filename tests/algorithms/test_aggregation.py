@@ -166,3 +166,23 @@ def test_any_weight_that_is_not_negative_will_do(weight):
         return weight * tf.ones_like(num_examples)
 
     assert aggregation.check_weighting(weigh) is weigh
+
+
+def test_weights_count_if_the_innermost_factory_takes_them():
+    weighted, unweighted = aggregation.mean_factory(), tff.aggregators.SumFactory()
+    assert aggregation.uses_weights(weighted)
+    assert not aggregation.uses_weights(unweighted)
+    for inner in (weighted, unweighted):
+        around = aggregation.ScatteredRowsFactory(inner, NUM_CLASSES)
+        assert aggregation.uses_weights(around) == (inner is weighted)
+
+
+def test_rows_of_too_few_clients_are_dropped_and_counted():
+    keys = tf.constant([4, 2, 4, 7, 2, 9])
+    rows = tf.constant([[1.0, 0], [2, 2], [0, 3], [4, 4], [0, 0], [0, 0]])
+    kept, dropped = aggregation.drop_rare_rows(keys, rows, 2)
+    # 4 has two contributors, 2 and 7 have one, 9 has none.
+    np.testing.assert_array_equal(
+        kept, [[1, 0], [0, 0], [0, 3], [0, 0], [0, 0], [0, 0]]
+    )
+    assert dropped == 2

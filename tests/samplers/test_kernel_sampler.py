@@ -196,3 +196,24 @@ def test_the_compiled_loop_is_pythons(monkeypatch):
     monkeypatch.setattr(compiled, "descend", compiled.descend.py_func)
     for a, b in zip(compiled_draws, sampler.draw(*arguments, rng(2))):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_sum_below_its_bound_is_clipped_to_it():
+    # Four nodes of four classes: the bound of each is 4.
+    uniforms = (np.arange(28) + 0.5)[np.newaxis, :, np.newaxis] / 28
+    nodes, log_q, num_estimates, num_clipped = compiled.descend(
+        sums=np.array([[1.5], [8], [8], [8]], np.float32),
+        offsets=np.array([0]),
+        spans=np.array([4]),
+        fan_out=4,
+        num_classes=16,
+        lower_bound=1.0,
+        queries=np.ones((1, 1), np.float32),
+        targets=np.array([-1]),
+        target_products=np.zeros(1, np.float32),
+        uniforms=uniforms,
+    )
+    weights = np.array([4, 8, 8, 8])
+    np.testing.assert_array_equal(np.bincount(nodes[0]), weights)
+    np.testing.assert_allclose(np.exp(log_q[0]), weights[nodes[0]] / 28)
+    assert (num_estimates, num_clipped) == (4, 1)
