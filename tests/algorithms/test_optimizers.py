@@ -163,6 +163,11 @@ def test_gradients_are_clipped_by_the_norm_of_all(norm, factor):
     np.testing.assert_allclose(b, [[3 - 0.5 * 4 * factor]], rtol=1e-6)
 
 
+def test_a_norm_of_zero_is_refused():
+    with pytest.raises(ValueError, match="norm=0.0 must be .*above 0"):
+        algorithms.clip_gradients(tff.learning.optimizers.build_sgdm(0.5), 0.0)
+
+
 def test_a_clipped_gradient_that_is_not_finite_stays_so():
     optimizer = algorithms.clip_gradients(tff.learning.optimizers.build_sgdm(0.5), 1)
     weights = (tf.constant([1.0]),)
