@@ -45,8 +45,8 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
 
     Returns:
         Values for JSON: "programs", by command, each with its help, its flags, the
-        cells that it trains and whether it takes arguments; and "tables", by PAPER and
-        NAME/SCALE, see `table_runs.describe`.
+        cells that it trains and whether it takes arguments; and "tables", by PAPER,
+        NAME and SCALE, see `table_runs.describe`.
     """
     from experiments.common import cells, program
     from tff_fedss import runtime
@@ -54,11 +54,11 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
     # TFF's default context prints an error if a program ends without using it.
     runtime.set_in_process_context()
     by_module: dict[str, list[str]] = {}
-    tables: dict[str, dict[str, Any]] = {}
+    tables: dict[str, dict[str, dict[str, Any]]] = {}
     for paper in cells.PAPERS:
         for (name, scale), table in cells.tables_of(paper).items():
-            described = table_runs.describe(table)
-            tables.setdefault(paper, {})[f"{name}/{scale}"] = described
+            scales = tables.setdefault(paper, {}).setdefault(name, {})
+            scales[scale] = table_runs.describe(table)
             names = (f"{name}/{scale}/{cell}" for cell in table.cells)
             by_module.setdefault(table.program, []).extend(names)
     found = {}
@@ -123,20 +123,18 @@ def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> N
 def _list_runs(
     said: Mapping[str, Any], read: config.Config, arguments: Sequence[str]
 ) -> None:
-    own_flags = {
-        description["program"]: description["flags"]
-        for tables in said.values()
-        for description in tables.values()
-    }
+    own_flags = {}
+
+    def tables_of(paper: str) -> table_runs.Tables:
+        found = {}
+        for name, scales in said[paper].items():
+            for scale, description in scales.items():
+                found[name, scale] = table_runs.described(description)
+                own_flags[description["program"]] = description["flags"]
+        return found
+
     found = table_runs.find(
-        read,
-        arguments,
-        said,
-        lambda paper: {
-            tuple(key.rsplit("/", 1)): table_runs.described(description)
-            for key, description in said[paper].items()
-        },
-        lambda table: own_flags[table.program],
+        read, arguments, said, tables_of, lambda table: own_flags[table.program]
     )
     table_runs.print_commands(found.jobs)
 

@@ -45,12 +45,9 @@ def words(said: Mapping[str, Any]) -> dict[str, list[str]]:
             values["--cell"] = own["cells"]
         follow = [f"{name}=" for name in values]
         if command == "table":
-            names = (
-                f"{paper}/{key.rsplit('/', 1)[0]}"
-                for paper, tables in said["tables"].items()
-                for key in tables
-            )
-            follow = [*dict.fromkeys(names), *follow]
+            tables = said["tables"].items()
+            names = [f"{paper}/{name}" for paper, own in tables for name in own]
+            follow = [*names, *follow]
         found[f"{command} "] = follow
         found |= {f"{command} {name}": some for name, some in values.items() if some}
     return found

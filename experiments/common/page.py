@@ -214,14 +214,19 @@ def _difference(
 
 
 def _printed(paper: pd.DataFrame, cell: Cell, metric: str) -> str:
-    found = paper[(paper["cell"] == _paper_key(cell)) & (paper["metric"] == metric)]
-    return "" if found.empty else _value_and_std(found.iloc[0])
+    found = _of_paper(paper, cell, metric)
+    return "" if found is None else _value_and_std(found)
 
 
 def paper_value(paper: pd.DataFrame, cell: Cell, metric: str) -> float | None:
     """Returns the paper's value of a cell, in the unit that it prints; or None."""
+    found = _of_paper(paper, cell, metric)
+    return None if found is None else float(found["value"])
+
+
+def _of_paper(paper: pd.DataFrame, cell: Cell, metric: str) -> pd.Series | None:
     found = paper[(paper["cell"] == _paper_key(cell)) & (paper["metric"] == metric)]
-    return None if found.empty else float(found["value"].iloc[0])
+    return None if found.empty else found.iloc[0]
 
 
 def _paper_key(cell: Cell) -> str:

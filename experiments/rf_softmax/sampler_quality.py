@@ -339,10 +339,7 @@ def _random_directions(count: int) -> np.ndarray:
 def _digits(path: str, count: int) -> np.ndarray:
     """Returns images of an IDX file at 16 x 16, pixels in [0, 1], randomly ordered."""
     source = f"--images={path}"
-    file = pathlib.Path(path)
-    if file.suffix == ".gz":
-        file = file.with_suffix("")
-    images = idx_files.read_idx(file, source, 3)[..., np.newaxis]
+    images = idx_files.read_idx(pathlib.Path(path), source, 3)[..., np.newaxis]
     if len(images) < count:
         raise InvalidInputError(
             f"{source} has {len(images)} images, {count} are needed."

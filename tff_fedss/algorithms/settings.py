@@ -148,6 +148,9 @@ class ClientTraining:
 class ServerUpdate:
     """Settings of the server's update (Algorithm 1, lines 12-13).
 
+    A client's update that is too large fails the round, unless an aggregator clips or
+    zeroes it, such as `adapters.WrappedRowsFactory`.
+
     Attributes:
         optimizer: A TFF optimizer; by default `build_sparse_sgdm` with learning rate
             alpha = 1.0 and momentum 0.9 (A.2). It gets the gradient of W as

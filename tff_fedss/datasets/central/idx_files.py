@@ -28,11 +28,10 @@ def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarra
     """
     parts = {}
     for part, (image_file, label_file) in FILES.items():
-        if (path / image_file).exists() or (path / f"{image_file}.gz").exists():
-            parts[part] = (
-                read_idx(path / image_file, flag, 3),
-                read_idx(path / label_file, flag, 1).astype(np.int32),
-            )
+        images = _stored(path / image_file)
+        if images.exists():
+            labels = read_idx(_stored(path / label_file), flag, 1)
+            parts[part] = read_idx(images, flag, 3), labels.astype(np.int32)
     for part, (images, labels) in parts.items():
         if len(images) != len(labels) or labels.max() > 9:
             raise InvalidInputError(
@@ -42,14 +41,19 @@ def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarra
     return parts
 
 
+def _stored(file: pathlib.Path) -> pathlib.Path:
+    """Returns the file, or the same with `.gz` if it is not there."""
+    return file if file.exists() else file.with_name(f"{file.name}.gz")
+
+
 def read_idx(file: pathlib.Path, flag: str, dimensions: int) -> np.ndarray:
-    """Reads a file of uint8 values, or the same with .gz.
+    """Reads a file of uint8 values, gzipped if its name ends in `.gz`.
 
     It has two zeros, the type 8, the dimensions, and big-endian sizes before them.
     """
-    with sources.reading(f"{flag}: {file.name}[.gz]"):
-        packed = f"{file}.gz"
-        content = file.read_bytes() if file.exists() else unpacking.gunzip(packed)
+    with sources.reading(f"{flag}: {file.name}"):
+        is_packed = file.suffix == ".gz"
+        content = unpacking.gunzip(file) if is_packed else file.read_bytes()
     start = 4 + 4 * dimensions
     # Python integers, since a damaged header's product may overflow.
     shape = np.frombuffer(content[4:start].ljust(4 * dimensions), ">u4").tolist()
