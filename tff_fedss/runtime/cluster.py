@@ -193,7 +193,7 @@ class ClusterContext(tff.framework.SyncContext):
         return self._here.invoke(cut.finish, _struct(of_nobody, total))
 
     def _select(self, cut: cluster_cut.Cut, tables: Any, keys: Any) -> Any:
-        rows = self._here.invoke(cut.select, _struct(tables, keys))
+        rows = self._here.compute(cut.select, _struct(tables, keys))
         return frozen.freeze(rows, cut.select.type_signature.result)
 
     def _resolved(self, arg: Any, parameter_type: tff.Type) -> Any:

@@ -52,8 +52,8 @@ def freeze(
     """Converts a value for sending.
 
     Args:
-        value: An argument or result of computations. A `ClientRef` may replace a
-            client's value.
+        value: An argument or result of computations, or the in-process runtime's value.
+            A `ClientRef` may replace a client's value.
         type_spec: Its type.
         client_fn: Makes a client's value from a `ClientRef`, so that the value is sent;
             None: the `ClientRef` is sent.
@@ -76,6 +76,10 @@ def freeze(
             )
         )
     if isinstance(type_spec, tff.SequenceType):
+        if isinstance(value, values.SequenceValue):
+            if value.columns is not None:
+                return Sequence([column.numpy() for column in value.columns])
+            value = values.sequence_to_python(value, type_spec)
         return _freeze_sequence(value, type_spec.element)
     return value.numpy() if isinstance(value, tf.Tensor) else value
 

@@ -352,10 +352,13 @@ class InProcessContext(tff.framework.SyncContext):
                 clients is requested without clients, or a client selects by a key that
                 is out of range.
         """
-        parameter_type, result_type = (
-            comp.type_signature.parameter,
-            comp.type_signature.result,
-        )
+        with eager_context.eager_mode():
+            result = self.compute(comp, arg)
+            return self._converter.to_python(result, comp.type_signature.result)
+
+    def compute(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
+        """Runs a computation; returns the runtime's own value, see `values`."""
+        parameter_type = comp.type_signature.parameter
         with eager_context.eager_mode():
             node = self._compile(comp)
             num_clients = arguments.count_clients(arg, parameter_type)
@@ -376,7 +379,7 @@ class InProcessContext(tff.framework.SyncContext):
             result = invocation.run(node, argument)
             self.client_devices |= invocation.client_devices
             self.trained_on_host |= invocation.trained_on_host
-            return self._converter.to_python(result, result_type)
+            return result
 
 
 class AsyncInProcessContext(tff.framework.AsyncContext):

@@ -4,7 +4,7 @@ Each one is a function (argument, device) -> value. The server's work runs on th
 device; the clients' work goes through `device.for_each_client`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -176,7 +176,7 @@ class _Select:
                         tensors.without_dict(self._rows_fn(client_keys, *flat))
                         for client_keys in device.put(keys)
                     ]
-                return [values.SequenceValue(_slices(r)) for r in rows]
+                return [values.SequenceValue(columns=columns) for columns in rows]
             except NotTraceableError:
                 pass
         return [
@@ -235,7 +235,7 @@ class _Select:
             ]
         else:
             stacked = [tf.stack(column) for column in zip(*rows, strict=True)]
-        return values.SequenceValue(_slices(stacked))
+        return values.SequenceValue(columns=stacked)
 
 
 def _check_keys(keys, max_key, k):
@@ -270,16 +270,6 @@ def _is_static(type_spec: tff.Type) -> bool:
         s.shape.is_fully_defined()
         for s in tf.nest.flatten(values.element_structure(type_spec))
     )
-
-
-def _slices(stacked: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the sequence of the slices of stacked tensors, as a variant tensor."""
-    with tf.device("/device:CPU:0"):
-        variant = tf.raw_ops.TensorSliceDataset(
-            components=stacked, output_shapes=[t.shape[1:] for t in stacked]
-        )
-    tensors.without_dict([variant])
-    return variant
 
 
 def _dataset(sequence: values.SequenceValue, element_type: tff.Type) -> tf.data.Dataset:

@@ -7,7 +7,7 @@ a list with one value per client. Names and Python containers live in the types 
 
 import collections
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -32,16 +32,36 @@ class SequenceValue:
     """A `tf.data.Dataset` as an argument or a result of functions.
 
     Attributes:
-        variant: The dataset as a scalar variant tensor on the CPU.
         owners: Objects that must live as long as the variant, such as a dataset's
             Python functions.
+        columns: The elements' parts, stacked, in the order of their type; None if they
+            are not in memory.
     """
 
-    __slots__ = ("owners", "variant")
+    __slots__ = ("_variant", "columns", "owners")
 
-    def __init__(self, variant: tf.Tensor, owners: Any = None):
-        self.variant = variant
+    def __init__(
+        self,
+        variant: tf.Tensor | None = None,
+        owners: Any = None,
+        columns: Sequence[tf.Tensor] | None = None,
+    ):
+        """Takes the variant, or the columns to make it of when it is needed."""
+        self._variant = variant
         self.owners = owners
+        self.columns = columns
+
+    @property
+    def variant(self) -> tf.Tensor:
+        """The dataset as a scalar variant tensor on the CPU."""
+        if self._variant is None:
+            shapes = [column.shape[1:] for column in self.columns]
+            with tf.device("/device:CPU:0"):
+                self._variant = tf.raw_ops.TensorSliceDataset(
+                    components=self.columns, output_shapes=shapes
+                )
+            tensors.without_dict([self._variant])
+        return self._variant
 
 
 def flatten(value: Any) -> list[Any]:
@@ -162,7 +182,7 @@ class Converter:
                 type_spec.python_container,
             )
         if isinstance(type_spec, tff.SequenceType):
-            return _sequence_to_python(value, type_spec)
+            return sequence_to_python(value, type_spec)
         return self._tensor_to_python(value)
 
     def _tensor_to_python(self, tensor: Any) -> Any:
@@ -251,9 +271,10 @@ def _sequence_from_python(value: Any, type_spec: tff.SequenceType) -> SequenceVa
     return SequenceValue(variant, value)
 
 
-def _sequence_to_python(
+def sequence_to_python(
     value: SequenceValue, type_spec: tff.SequenceType
 ) -> tf.data.Dataset:
+    """Converts a sequence to a data set of the type's elements."""
     dataset = tf.data.experimental.from_variant(
         value.variant, element_structure(type_spec.element)
     )
