@@ -1,8 +1,8 @@
 """Quick answers to --help and wrong flags, before TensorFlow is loaded.
 
-TensorFlow and TFF take about eight seconds to import. So the programs' help and the
-declarations of their flags are kept in a file, which is written again when a source has
-changed. `./run.sh` calls this before each program:
+TensorFlow and TFF take about eight seconds to import. So the programs' help and flags
+are kept in a file, which is written again when a source has changed. `./run.sh` calls
+this before each program:
 
     python -m experiments.common.answers FOLDER "COMMAND MODULE ..." COMMAND ARGUMENTS
 
@@ -14,10 +14,11 @@ does not suit the data set.
 import contextlib
 import dataclasses
 import importlib
-import json
 import pathlib
+import pickle
 import runpy
 import sys
+import types
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,10 +32,7 @@ from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 GO_ON = 100  # The exit code that means: run the program.
 _ROOT = pathlib.Path(__file__).parents[2]
-_FILE = "answers.json"
-_KINDS = {kind.__name__: kind for kind in (int, float, str, bool, tuple)}
-_OPTION_KINDS = {kind.__name__: kind for kind in (int, float, str, bool, pathlib.Path)}
-_COPIED = ("help", "low", "high", "off", "needed")
+_FILE = "answers.pickle"
 
 
 def collect(programs: Mapping[str, str]) -> dict[str, Any]:
@@ -44,23 +42,27 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
         programs: Their modules, by command.
 
     Returns:
-        Values for JSON: "programs", by command, each with its help, its flags, the
-        cells that it trains and whether it takes arguments; and "tables", by PAPER,
-        NAME and SCALE, see `table_runs.describe`.
+        Values that can be read without TensorFlow: "programs", by command, each with
+        its help, its flags, the cells that it trains and whether it takes arguments;
+        "tables", by paper, without what makes their pages; and "flags", the names of
+        the flags of a table's program, by module.
     """
     from experiments.common import cells, program
     from tff_fedss import runtime
 
     # TFF's default context prints an error if a program ends without using it.
     runtime.set_in_process_context()
-    by_module: dict[str, list[str]] = {}
-    tables: dict[str, dict[str, dict[str, Any]]] = {}
+    cell_names: dict[str, list[str]] = {}
+    tables, flag_names = {}, {}
     for paper in cells.PAPERS:
-        for (name, scale), table in cells.tables_of(paper).items():
-            scales = tables.setdefault(paper, {}).setdefault(name, {})
-            scales[scale] = table_runs.describe(table)
-            names = (f"{name}/{scale}/{cell}" for cell in table.cells)
-            by_module.setdefault(table.program, []).extend(names)
+        tables[paper] = {
+            key: dataclasses.replace(table, kind=None, notes=(), draw=None)
+            for key, table in cells.tables_of(paper).items()
+        }
+        for key, table in tables[paper].items():
+            names = ("/".join([*key, cell]) for cell in table.cells)
+            cell_names.setdefault(table.program, []).extend(names)
+            flag_names[table.program] = [*table.config().flags()]
     found = {}
     for command, module in programs.items():
         with mock.patch.object(program, "run") as run, warnings.catch_warnings():
@@ -73,13 +75,18 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
         found[command] = {
             "help": program.help_of(docstring, defaults, paper),
             "takes_arguments": options.get("takes_arguments", False),
-            "flags": {
-                name: _of_flag(own, getattr(defaults, name))
-                for name, own in defaults.flags().items()
-            },
-            "cells": by_module.get(module, []) if paper else [],
+            "flags": {n: _plain(f) for n, f in defaults.flags().items()},
+            "cells": cell_names.get(module, []) if paper else [],
         }
-    return {"programs": found, "tables": tables}
+    return {"programs": found, "tables": tables, "flags": flag_names}
+
+
+def _plain(flag: config.Flag) -> config.Flag:
+    """Returns a flag whose words are words alone, not rows of the library's tables."""
+    words = (flag.words or {}).items()
+    own = {name: option_words.Word(w.help, dict(w.options)) for name, w in words}
+    choices = flag.choices and tuple(flag.choices)
+    return dataclasses.replace(flag, choices=choices, words=own or None)
 
 
 def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> None:
@@ -94,100 +101,32 @@ def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> N
         SystemExit: Always: with 0 after help, 2 after a wrong flag, and `GO_ON` if the
             program must run.
     """
-    own = said["programs"][command]
+    program = said["programs"][command]
     if command_line.asks_for_help(arguments):
-        command_line.print_help(own["help"])
+        command_line.print_help(program["help"])
     # A cell's flags and absl's own kinds of help are left to the program.
-    if not any(a.lstrip("-").startswith(("cell=", "help")) for a in arguments):
-        fields = [
-            (name, _KINDS[flag["kind"]] | None, _as_field(flag))
-            for name, flag in own["flags"].items()
-        ]
-        defaults = dataclasses.make_dataclass(
-            "Config", fields, bases=(config.Config,), frozen=True
-        )()
-        app.define_help_flags()
-        config.define(defaults, flags.FLAGS)
-        given = [command, *arguments]
-        rest = command_line.parse(flags.FLAGS, given, own["takes_arguments"])
-        try:
-            read = config.read(defaults, flags.FLAGS)
-            if command == "table" and read.list:
-                _list_runs(said["tables"], read, rest[1:])
-                sys.exit()
-        except InvalidInputError as error:
-            command_line.fail(command_line.with_flags(str(error), defaults))
-    sys.exit(GO_ON)
-
-
-def _list_runs(
-    said: Mapping[str, Any], read: config.Config, arguments: Sequence[str]
-) -> None:
-    own_flags = {}
-
-    def tables_of(paper: str) -> table_runs.Tables:
-        found = {}
-        for name, scales in said[paper].items():
-            for scale, description in scales.items():
-                found[name, scale] = table_runs.described(description)
-                own_flags[description["program"]] = description["flags"]
-        return found
-
-    found = table_runs.find(
-        read, arguments, said, tables_of, lambda table: own_flags[table.program]
-    )
-    table_runs.print_commands(found.jobs)
-
-
-def _of_flag(own: config.Flag, default: Any) -> dict[str, Any]:
-    return {
-        **{name: getattr(own, name) for name in _COPIED},
-        "kind": own.kind.__name__,
-        "default": default,
-        "choices": own.choices and list(own.choices),
-        "words": own.words
-        and {
-            name: {key: _of_option(option) for key, option in word.options.items()}
-            for name, word in own.words.items()
-        },
-    }
-
-
-def _as_field(flag: Mapping[str, Any]) -> Any:
-    default, words = flag["default"], flag["words"]
-    return config.flag(
-        tuple(default) if isinstance(default, list) else default,
-        **{name: flag[name] for name in _COPIED},
-        choices=flag["choices"],
-        words=words
-        and {
-            name: option_words.Word(
-                options={key: _as_option(option) for key, option in options.items()}
+    if any(a.lstrip("-").startswith(("cell=", "help")) for a in arguments):
+        sys.exit(GO_ON)
+    app.define_help_flags()
+    config.define(program["flags"], flags.FLAGS)
+    given = [command, *arguments]
+    rest = command_line.parse(flags.FLAGS, given, program["takes_arguments"])
+    try:
+        values = config.read(program["flags"], flags.FLAGS)
+        if command == "table" and values["list"]:
+            tables = said["tables"]
+            found = table_runs.find(
+                types.SimpleNamespace(**values),
+                rest[1:],
+                tables,
+                tables.__getitem__,
+                lambda table: said["flags"][table.program],
             )
-            for name, options in words.items()
-        },
-    )
-
-
-def _of_option(option: option_words.Option) -> dict[str, Any]:
-    is_needed = option.default is option_words.NEEDED
-    return {
-        "kind": option.kind.__name__,
-        "default": None if is_needed else option.default,
-        "is_needed": is_needed,
-        "choices": option.choices,
-        "range": dataclasses.astuple(option.range),
-    }
-
-
-def _as_option(option: Mapping[str, Any]) -> option_words.Option:
-    default = option_words.NEEDED if option["is_needed"] else option["default"]
-    return option_words.Option(
-        _OPTION_KINDS[option["kind"]],
-        tuple(default) if isinstance(default, list) else default,
-        tuple(option["choices"]),
-        option_words.Range(*option["range"]),
-    )
+            table_runs.print_commands(found.jobs)
+            sys.exit()
+    except InvalidInputError as error:
+        command_line.fail(command_line.with_flags(str(error), program["flags"]))
+    sys.exit(GO_ON)
 
 
 def is_fresh(path: pathlib.Path) -> bool:
@@ -210,12 +149,11 @@ def fetch(folder: str, programs: str) -> dict[str, Any]:
     """
     path = pathlib.Path(folder, _FILE)
     if is_fresh(path):
-        return json.loads(path.read_text())
+        return pickle.loads(path.read_bytes())
     said = collect(dict(line.split()[:2] for line in programs.splitlines()))
-    text = json.dumps(said)
     with contextlib.suppress(InvalidInputError, RunStoppedError):
-        files.write_text(path, text)
-    return json.loads(text)  # As if read from the file: JSON has no tuples.
+        files.write(path, pickle.dumps(said))
+    return said
 
 
 def _main(folder: str, programs: str, command: str, *arguments: str) -> None:

@@ -7,11 +7,9 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from absl import flags
-
-from experiments.common import config
 
 EXIT_BAD_INPUT = 2
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, the shells' convention
@@ -44,12 +42,12 @@ def parse(
     return rest
 
 
-def with_flags(message: str, defaults: config.Config) -> str:
+def with_flags(message: str, flag_names: Iterable[str]) -> str:
     """Writes --name for a message's arguments in backticks (see `InvalidInputError`).
 
     The programs' flags have the names of the library's arguments.
     """
-    names = "|".join(defaults.flags())
+    names = "|".join(flag_names)
     message = re.sub(rf"(?<![\w\-/.=:'\"])({names})=", r"--\1=", message)
     return re.sub(rf"`({names})`", r"--\1", message)
 

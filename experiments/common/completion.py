@@ -38,7 +38,7 @@ def words(said: Mapping[str, Any]) -> dict[str, list[str]]:
     found = {"commands": [*said["programs"], *others]}
     for command, own in said["programs"].items():
         values = {
-            f"--{name}": list(flag["choices"] or flag["words"] or ())
+            f"--{name}": list(flag.choices or flag.words or ())
             for name, flag in own["flags"].items()
         }
         if own["cells"]:
@@ -46,7 +46,7 @@ def words(said: Mapping[str, Any]) -> dict[str, list[str]]:
         follow = [f"{name}=" for name in values]
         if command == "table":
             tables = said["tables"].items()
-            names = [f"{paper}/{name}" for paper, own in tables for name in own]
+            names = [f"{paper}/{name}" for paper, own in tables for name, _ in own]
             follow = [*names, *follow]
         found[f"{command} "] = follow
         found |= {f"{command} {name}": some for name, some in values.items() if some}

@@ -14,8 +14,10 @@ None` if it may be unset. The fields are in the order of --help, within a topic,
 flags.txt: a class's own before inherited ones.
 """
 
+import csv
 import dataclasses
 import math
+import re
 import sys
 import textwrap
 import types
@@ -32,6 +34,8 @@ _LARGEST = 2**31 - 1  # The largest int32, TensorFlow's type of counts.
 _KEY = "flag"
 # Types of flags in --help.
 _PLACEHOLDERS = {int: "INT", float: "FLOAT", str: "STRING", tuple: "STRINGS"}
+# A comma between words, not between options: `a,b:x=1,y=2` has two words.
+_BETWEEN_WORDS = re.compile(r",(?![^,:]*=)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Flag:
         group: Its topic in --help, also of the following flags of the class up to one
             with another topic. Flags without a topic come first, by name.
         low: The minimum.
-        high: The maximum.
+        high: The maximum; by default, of whole numbers, the largest int32.
         choices: The allowed words. A list has one or more of them.
         words: The allowed words, with their options, see `option_words`.
         decides: Whether it decides a run's results, so that flags.txt has it and a
@@ -53,6 +57,7 @@ class Flag:
             "DIR is needed.".
         name: The name of its field.
         kind: The type of its values.
+        value: Its value in a `Config`: the default, when flags are defined.
     """
 
     help: str
@@ -66,6 +71,32 @@ class Flag:
     needed: str | None = None
     name: str = ""
     kind: type = str
+    value: Any = None
+
+    def parse(self, text: str) -> Any:
+        """Returns the value of a text.
+
+        Raises:
+            ValueError: If it has none; the message has the allowed values.
+        """
+        if self.kind is tuple and self.words:
+            return tuple(_BETWEEN_WORDS.split(text)) if text else ()
+        if self.kind is tuple:
+            values = tuple(item.strip() for row in csv.reader([text]) for item in row)
+            if self.choices and not (values and {*values} <= {*self.choices}):
+                raise ValueError(f"expected some of {', '.join(self.choices)}")
+            return values
+        low = -math.inf if self.low is None else self.low
+        high = self.high
+        if high is None:
+            high = _LARGEST if self.kind is int else math.inf
+        option = option_words.Option(
+            self.kind, None, tuple(self.choices or ()), option_words.Range(low, high)
+        )
+        try:
+            return option.parse(text)
+        except ValueError:
+            raise ValueError(f"expected {option.expected}") from None
 
 
 def flag(default: Any, help: str, **options: Any) -> Any:
@@ -77,19 +108,22 @@ def flag(default: Any, help: str, **options: Any) -> Any:
 class Config:
     """The base class of programs' flags."""
 
-    @classmethod
-    def flags(cls) -> dict[str, Flag]:
+    def flags(self) -> dict[str, Flag]:
         """Returns the flags by name: a class's own before inherited ones."""
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        hints = typing.get_type_hints(cls)
+        fields = {field.name: field for field in dataclasses.fields(self)}
+        hints = typing.get_type_hints(type(self))
         result = {}
-        for owner in cls.__mro__:
+        for owner in type(self).__mro__:
             group = None
             for name in owner.__dict__.get("__annotations__", {}):
                 declared = fields[name].metadata[_KEY]
                 group = declared.group or group
                 own = dataclasses.replace(
-                    declared, name=name, kind=_kind(hints[name]), group=group
+                    declared,
+                    group=group,
+                    name=name,
+                    kind=_kind(hints[name]),
+                    value=getattr(self, name),
                 )
                 result.setdefault(name, own)
         return result
@@ -101,9 +135,9 @@ class Config:
         """
         return option_words.as_texts(
             {
-                name: float(value) if own.kind is float else value
+                name: float(own.value) if own.kind is float else own.value
                 for name, own in self.flags().items()
-                if own.decides and (value := getattr(self, name)) is not None
+                if own.decides and own.value is not None
             }
         )
 
@@ -115,15 +149,15 @@ class Config:
         Raises:
             InvalidInputError: If it is no such word.
         """
-        words = self.flags()[name].words
-        return option_words.parse(name, getattr(self, name) or next(iter(words)), words)
+        own = self.flags()[name]
+        return option_words.parse(name, own.value or next(iter(own.words)), own.words)
 
     def filled(self, settings: Mapping[str, Any]) -> Self:
         """Returns a copy in which unset flags have the values of settings."""
         is_open = {
-            name: value
-            for name, value in settings.items()
-            if name in self.flags() and getattr(self, name) is None
+            name: settings[name]
+            for name, own in self.flags().items()
+            if own.value is None and name in settings
         }
         return dataclasses.replace(self, **is_open)
 
@@ -131,87 +165,59 @@ class Config:
 _ConfigT = TypeVar("_ConfigT", bound=Config)
 
 
-def define(defaults: Config, flag_values: flags.FlagValues) -> None:
+class _Parser(flags.ArgumentParser):
+    """absl's parser of a flag that is none of its booleans."""
+
+    def __init__(self, own: Flag):
+        self._own = own
+
+    def parse(self, argument: Any) -> Any:
+        return self._own.parse(argument) if isinstance(argument, str) else argument
+
+    def flag_type(self) -> str:
+        return self._own.kind.__name__
+
+
+def define(own_flags: Mapping[str, Flag], flag_values: flags.FlagValues) -> None:
     """Defines the flags of a program for absl."""
-    for name, own in defaults.flags().items():
-        default = getattr(defaults, name)
+    for name, own in own_flags.items():
         # --helpfull lists them as flags of the program, not of this module.
         options = {"flag_values": flag_values, "module_name": sys.argv[0]}
-        if own.kind in (int, float):
-            define_number = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
-            define_number[own.kind](
-                name, default, own.help, own.low, own.high, **options
-            )
-        elif own.kind is bool:
-            flags.DEFINE_bool(name, default, own.help, **options)
-        elif own.kind is tuple:
-            default = None if default is None else list(default)
-            flags.DEFINE_list(name, default, own.help, **options)
-            if own.choices:
-                flags.register_validator(
-                    name,
-                    lambda words, known=frozenset(own.choices): (
-                        words is None or (words and known.issuperset(words))
-                    ),
-                    f"value should be a list of <{'|'.join(own.choices)}>",
-                    flag_values,
-                )
-        elif own.choices:
-            flags.DEFINE_enum(name, default, list(own.choices), own.help, **options)
+        if own.kind is bool:
+            flags.DEFINE_bool(name, own.value, own.help, **options)
         else:
-            flags.DEFINE_string(name, default, own.help, **options)
+            flags.DEFINE(_Parser(own), name, own.value, own.help, **options)
 
 
-def undefine(defaults: Config, flag_values: flags.FlagValues) -> None:
-    """Undoes `define`, so that another program can follow."""
-    for name in defaults.flags():
-        delattr(flag_values, name)
-
-
-def read(defaults: _ConfigT, flag_values: flags.FlagValues) -> _ConfigT:
+def read(
+    own_flags: Mapping[str, Flag], flag_values: flags.FlagValues
+) -> dict[str, Any]:
     """Returns the values of flags defined by `define`.
 
     Raises:
-        InvalidInputError: If a required flag is missing, or a number is not finite or
-            too large.
+        InvalidInputError: If a word or its options are wrong, or a required flag is
+            missing.
     """
-    values = {name: flag_values[name].value for name in defaults.flags()}
-    for name, own in defaults.flags().items():
-        value = values[name]
-        # absl's bounds accept NaN, and infinity without an upper bound.
-        if own.kind is float and value is not None and not math.isfinite(value):
-            raise InvalidInputError(f"flag --{name}={value}: expected a finite number")
-        # Seeds may be larger: some are for NumPy.
-        if own.kind is int and abs(value or 0) > _LARGEST and name != "seed":
-            raise InvalidInputError(
-                f"flag --{name}={value}: expected at most {_LARGEST}"
-            )
-        if own.kind is tuple and value is not None:
-            values[name] = tuple(value)
-        if own.words and value is not None:
-            values[name] = _parsed_words(own, value)
+    values = {name: flag_values[name].value for name in own_flags}
+    for name, own in own_flags.items():
+        if own.words and values[name] is not None:
+            values[name] = _parsed_words(own, values[name])
         if own.off is not None and values[name] == own.off:
             values[name] = None
     # Errors of wrong values come before those of missing ones.
-    for name, own in defaults.flags().items():
+    for name, own in own_flags.items():
         if own.needed and values[name] in (None, ""):
             raise InvalidInputError(f"--{name}={own.needed}")
-    return dataclasses.replace(defaults, **values)
+    return values
 
 
 def _parsed_words(own: Flag, value: str | Sequence[str]) -> str | tuple[str, ...]:
     """Checks a word, or a list of them, and writes it in the form of flags.txt."""
     if own.kind is not tuple:
         return str(option_words.parse(own.name, value, own.words))
-    texts: list[str] = []
-    for item in value:  # `a,b:x=1,y=2` has been split at each comma.
-        if texts and ":" in texts[-1] and "=" in item and ":" not in item:
-            texts[-1] += f",{item}"
-        else:
-            texts.append(item)
-    words = [option_words.parse(own.name, text, own.words) for text in texts]
-    twice = {w.name for w in words if [other.name for other in words].count(w.name) > 1}
-    if twice or not words:
+    words = [option_words.parse(own.name, text, own.words) for text in value]
+    names = [word.name for word in words]
+    if not words or len({*names}) < len(names):
         raise InvalidInputError(
             f"--{own.name}={','.join(value)}: expected distinct ones of "
             f"{', '.join(own.words)}."
@@ -226,10 +232,10 @@ def parse(defaults: _ConfigT, *arguments: str) -> _ConfigT:
         absl.flags.Error: If one does not parse.
         InvalidInputError: See `read`.
     """
-    flag_values = flags.FlagValues()
-    define(defaults, flag_values)
+    flag_values, own_flags = flags.FlagValues(), defaults.flags()
+    define(own_flags, flag_values)
     flag_values(["", *arguments])
-    return read(defaults, flag_values)
+    return dataclasses.replace(defaults, **read(own_flags, flag_values))
 
 
 def help_of(defaults: Config) -> list[str]:
@@ -239,15 +245,13 @@ def help_of(defaults: Config) -> list[str]:
     for declared in filter(lambda f: f.group, own):
         by_topic.setdefault(declared.group, []).append(declared)
     return [
-        "\n".join(
-            [f"{topic}:", *(_help_of(f, getattr(defaults, f.name)) for f in members)]
-        )
+        "\n".join([f"{topic}:", *map(_help_of, members)])
         for topic, members in by_topic.items()
         if members
     ]
 
 
-def _help_of(own: Flag, default: Any) -> str:
+def _help_of(own: Flag) -> str:
     value = _PLACEHOLDERS.get(own.kind)
     if own.kind is str and (own.choices or own.words):
         value = "|".join(own.choices or own.words)
@@ -255,8 +259,8 @@ def _help_of(own: Flag, default: Any) -> str:
         value += ":OPTION=VALUE,..."
     name = f"--[no]{own.name}" if own.kind is bool else f"--{own.name}={value}"
     text = own.help
-    if default not in (None, ()) and own.kind is not bool:
-        text += f" Default: {option_words.as_text(own.kind(default))}."
+    if own.value not in (None, ()) and own.kind is not bool:
+        text += f" Default: {option_words.as_text(own.kind(own.value))}."
     wrapped = textwrap.wrap(text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
     lines = [*textwrap.wrap(name, 86, initial_indent="  "), *wrapped]
     return "\n".join([*lines, *option_words.help_of(own.name, own.words or {})])

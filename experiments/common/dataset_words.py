@@ -3,7 +3,7 @@
 Each program also has its own --data_dir.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from experiments.common import option_words
@@ -23,23 +23,14 @@ OWN_IMAGES = ("images", "tfds")
 _HELD_OUT = ("test", "test_share")
 
 
-class _Federated(Mapping):
-    """The words of the data sets with clients, by name, with keywords as options."""
-
-    def __getitem__(self, name: str) -> Word:
-        spec = tasks.DATASETS[name]
-        functions = filter(None, (spec.load, spec.forwards_to))
-        word = option_words.word(*functions, names=spec.options)
-        return Word(f"{spec.title}.", word.options)
-
-    def __iter__(self):
-        return iter(tasks.DATASETS)
-
-    def __len__(self):
-        return len(tasks.DATASETS)
+def _word_of(spec: tasks.DatasetSpec) -> Word:
+    functions = filter(None, (spec.load, spec.forwards_to))
+    options = option_words.word(*functions, names=spec.options).options
+    return Word(f"{spec.title}.", options)
 
 
-FEDERATED = _Federated()
+# The data sets with clients; their keywords are options.
+FEDERATED = option_words.WordsOf(tasks.DATASETS, _word_of)
 
 
 def partitions(spec: tasks.DatasetSpec) -> dict[str, Word]:

@@ -70,8 +70,8 @@ class Option:
         if self.choices:
             return " or ".join(self.choices)
         text, low, high = _KINDS[self.kind][0], self.range.low, self.range.high
-        text += f" of at least {low:g}" if low > -math.inf else ""
-        return text + (f", at most {high:g}" if high < math.inf else "")
+        text += f" of at least {low:.10g}" if low > -math.inf else ""
+        return text + (f", at most {high:.10g}" if high < math.inf else "")
 
     @property
     def example(self) -> str:
@@ -100,6 +100,27 @@ class Word:
 
     help: str = ""
     options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
+
+
+class WordsOf(Mapping):
+    """The words of a table's rows, which may still be added to.
+
+    Args:
+        rows: The table, by word.
+        word_of: Makes the word of a row.
+    """
+
+    def __init__(self, rows: Mapping[str, Any], word_of: Callable[[Any], Word]):
+        self._rows, self._word_of = rows, word_of
+
+    def __getitem__(self, name: str) -> Word:
+        return self._word_of(self._rows[name])
+
+    def __iter__(self):
+        return iter(self._rows)
+
+    def __len__(self):
+        return len(self._rows)
 
 
 class Chosen(NamedTuple):
@@ -241,14 +262,17 @@ def _option(parameter: inspect.Parameter, text: str) -> Option | None:
 
 
 def _documented(function: Callable) -> dict[str, str]:
-    """Returns the sections Args and Attributes of a docstring, by name."""
+    """Returns the sections Args and Attributes of a docstring, and of base classes."""
     found: dict[str, str] = {}
-    is_inside, name = False, ""
-    for line in inspect.getdoc(getattr(function, "func", function)).splitlines():
-        if not line.startswith(" "):
-            is_inside = line in ("Args:", "Attributes:")
-        elif is_inside and (entry := re.fullmatch(r" {4}(\**\w+): (.*)", line)):
-            name, found[entry[1]] = entry[1], entry[2]
-        elif is_inside:
-            found[name] += " " + line.strip()
+    function = getattr(function, "func", function)
+    is_class = inspect.isclass(function)
+    for source in reversed(inspect.getmro(function)) if is_class else [function]:
+        is_inside, name = False, ""
+        for line in inspect.getdoc(source).splitlines():
+            if not line.startswith(" "):
+                is_inside = line in ("Args:", "Attributes:")
+            elif is_inside and (entry := re.fullmatch(r" {4}(\**\w+): (.*)", line)):
+                name, found[entry[1]] = entry[1], entry[2]
+            elif is_inside:
+                found[name] += " " + line.strip()
     return found

@@ -1,5 +1,6 @@
 """The start of every program, and its reports of errors."""
 
+import dataclasses
 import os
 import re
 import select
@@ -32,12 +33,11 @@ def run(
 ) -> None:
     """Sets the TFF context, parses the flags, sets up GPUs and calls `main`.
 
-    Bad input (a flag that does not parse, a float that is not finite, or an
-    `InvalidInputError`) ends the program with one line and exit code 2. Other errors
-    end it with one line and exit code 1: a `RunStoppedError`, an `ExecutionError` (a
-    computation failed, or its workers), an `OSError` (a full disk, a forbidden file) or
-    insufficient memory. SIGTERM unwinds the program like Ctrl-C, so that files are
-    closed and workers end.
+    Bad input (a flag that does not parse, or an `InvalidInputError`) ends the program
+    with one line and exit code 2. Other errors end it with one line and exit code 1: a
+    `RunStoppedError`, an `ExecutionError` (a computation failed, or its workers), an
+    `OSError` (a full disk, a forbidden file) or insufficient memory. SIGTERM unwinds
+    the program like Ctrl-C, so that files are closed and workers end.
 
     Args:
         main: The program. It takes a `config.Config`.
@@ -52,6 +52,7 @@ def run(
     Raises:
         SystemExit: Always, with the exit code.
     """
+    own = defaults.flags()
 
     def guarded(arguments: Sequence[str]) -> None:
         reader = _Reader()
@@ -65,14 +66,14 @@ def run(
             # TFF and TensorFlow report every file that they write.
             logging.set_verbosity(logging.WARNING)
         try:
-            asked = config.read(defaults, flags.FLAGS)
+            asked = dataclasses.replace(defaults, **config.read(own, flags.FLAGS))
             runtime_config.configure_gpus(asked)
             main(asked, *([list(arguments[1:])] if takes_arguments else []))
             sys.stdout.flush()  # Flushed here, where an error can still be reported.
         except InvalidInputError as error:
-            fail(with_flags(str(error), defaults))
+            fail(with_flags(str(error), own))
         except (RunStoppedError, runtime.ExecutionError) as error:
-            fail(with_flags(str(error), defaults), EXIT_STOPPED)
+            fail(with_flags(str(error), own), EXIT_STOPPED)
         except BrokenPipeError:
             command_line.end_with_broken_pipe()
         except OSError as error:
@@ -100,7 +101,7 @@ def run(
         docstring = sys.modules["__main__"].__doc__
         command_line.print_help(help_of(docstring, defaults, paper))
     # Not at the import, since programs have flags of the same names.
-    config.define(defaults, flags.FLAGS)
+    config.define(own, flags.FLAGS)
     try:
         app.run(
             guarded,
@@ -110,7 +111,8 @@ def run(
             ),
         )
     finally:
-        config.undefine(defaults, flags.FLAGS)
+        for name in own:
+            delattr(flags.FLAGS, name)
 
 
 def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Which runs a table has, from the flags of the command `table`.
 
 This module and its imports are quick to import: `answers` lists the runs of a table
-without TensorFlow, from the tables' description in JSON.
+without TensorFlow, from tables that it has kept.
 """
 
 import dataclasses
@@ -11,7 +11,6 @@ import pathlib
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 from experiments.common import cells, config
 from experiments.common import jobs as jobs_lib
@@ -20,9 +19,6 @@ from tff_fedss.errors import InvalidInputError
 Tables = Mapping[tuple[str, str], cells.Table]
 
 _RUN_SH = pathlib.Path(__file__).parents[2] / "run.sh"
-# The flags of programs that differ, and that the commands of runs depend on.
-_LENGTHS = ("rounds", "epochs")
-_OWN_FLAGS = (*_LENGTHS, "warm_start_cache")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +45,7 @@ def find(
     arguments: Sequence[str],
     papers: Collection[str] = cells.PAPERS,
     tables_of: Callable[[str], Tables] = cells.tables_of,
-    flags_of: Callable[[cells.Table], Collection[str]] = lambda t: t.config.flags(),
+    flags_of: Callable[[cells.Table], Collection[str]] = lambda t: t.config().flags(),
 ) -> TableRuns:
     """Returns the table that is asked for, and its runs.
 
@@ -104,34 +100,6 @@ def print_commands(jobs: Sequence[jobs_lib.Job]) -> None:
             f"{waiting} more start from these: list them when these are done.",
             file=sys.stderr,
         )
-
-
-def describe(table: cells.Table) -> dict[str, Any]:
-    """Returns what the runs of a table depend on, for JSON; see `described`."""
-    flags = table.config.flags()
-    return {
-        "title": table.title,
-        "program": table.program,
-        "results": table.results,
-        "seeds": table.seeds,
-        "flags": [name for name in _OWN_FLAGS if name in flags],
-        "cells": [
-            {
-                "name": cell.name,
-                "start": cell.start,
-                "settings": {k: v for k, v in cell.settings.items() if k in _LENGTHS},
-            }
-            for cell in table.cells.values()
-        ],
-    }
-
-
-def described(description: Mapping[str, Any]) -> cells.Table:
-    """Returns a table that has the runs of a description, and no page."""
-    own = [cells.Cell(title="", **cell) for cell in description["cells"]]
-    names = ("title", "program", "results", "seeds")
-    title, program, results, seeds = (description[name] for name in names)
-    return cells.table(title, program, own, results, tuple(seeds))
 
 
 def _seeds(seeds: Sequence[str] | None, table: cells.Table) -> list[int]:

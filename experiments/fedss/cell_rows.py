@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.common import option_words
 from experiments.common.cells import Cell
-from experiments.fedss.methods import METHODS
+from experiments.fedss.methods import METHODS, WORDS
 from experiments.fedss.table_results import row_of
 
 # A tenth of the clients is held out and measured on: nothing looks at the test.
@@ -146,7 +146,7 @@ def spreadout(
     cells = []
     for weight in weights:
         word = f"fedaws:weight={weight},margin={margin}"
-        method = option_words.parse("method", word, METHODS)
+        method = option_words.parse("method", word, WORDS)
         cells.append(
             Cell(
                 f"omniglot_margin{margin:g}_{weight:g}",

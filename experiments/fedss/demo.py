@@ -7,7 +7,7 @@ compare` with other defaults.
 """
 
 from experiments.common import program
-from experiments.fedss import compare
+from experiments.fedss import compare, train
 
 DEFAULTS = compare.Config(
     methods=("fedss", "full_softmax"),
@@ -17,4 +17,4 @@ DEFAULTS = compare.Config(
 )
 
 if __name__ == "__main__":
-    program.run(compare.main, DEFAULTS)
+    program.run(train.main, DEFAULTS)

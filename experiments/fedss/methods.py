@@ -4,7 +4,7 @@ A new method is a row here; flags, checks, runs, pages and figures read this tab
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import tensorflow_federated as tff
@@ -19,15 +19,15 @@ Build = Callable[..., tff.learning.templates.LearningProcess]
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A row of the table: a word of --method, see `option_words.Word`.
+    """A row of the table.
 
     Attributes:
         title: The paper's name.
         style: The style of its curve in all figures; references are black.
         build: The function that builds its learning process, or None if the method
             trains without clients.
-        settings: The dataclass of its own settings, the options of its name; None if it
-            has none.
+        settings: The dataclass of its own settings, the options of its word of
+            --method; None if it has none.
         draws_negatives: Whether each client draws m negatives.
         asks_for_rows: Whether a client downloads the rows of some classes of W, not
             all.
@@ -48,23 +48,6 @@ class Method:
     def has_clients(self) -> bool:
         """Whether the method is federated."""
         return self.build is not None
-
-    @property
-    def help(self) -> str:
-        """The method's description, for --help."""
-        return self._word.help
-
-    @property
-    def options(self) -> Mapping[str, option_words.Option]:
-        """Its own settings, for --help and the command line."""
-        return self._word.options
-
-    @property
-    def _word(self) -> option_words.Word:
-        return option_words.word(self.settings) if self.settings else _NO_OPTIONS
-
-
-_NO_OPTIONS = option_words.Word()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,6 +165,15 @@ METHODS = {
 }
 
 
+# The words of --method, with their settings as options.
+WORDS = option_words.WordsOf(
+    METHODS,
+    lambda row: (
+        option_words.word(row.settings) if row.settings else option_words.Word()
+    ),
+)
+
+
 def name_of(word: str) -> str:
     """Returns the method's name from a word of --method in flags.txt."""
     return word.partition(":")[0]
@@ -196,7 +188,7 @@ def settings_of(words: Sequence[str], name: str) -> Any:
     """
     if METHODS[name].settings is None:
         return None
-    chosen = (option_words.parse("method", word, METHODS) for word in words)
+    chosen = (option_words.parse("method", word, WORDS) for word in words)
     given = {word.name: word.options for word in chosen}
     return METHODS[name].settings(**given.get(name, {}))
 

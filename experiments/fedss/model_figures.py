@@ -52,7 +52,8 @@ def load_task_of_flags(flags: Mapping[str, str]) -> tasks.FederatedTask:
         NothingToDraw: If the data are missing.
         InvalidInputError: If a flag that must be a number is not one.
     """
-    own = {name: text for name, text in flags.items() if name in RunConfig.flags()}
+    known = RunConfig().flags()
+    own = {name: text for name, text in flags.items() if name in known}
     try:
         # Nothing is written, but the folder is required.
         run = config.parse(RunConfig(results_dir="."), *cells.as_arguments(own))

@@ -55,20 +55,8 @@ class Adam:
 
 
 @dataclasses.dataclass(frozen=True)
-class Yogi:
-    """FedYogi (Reddi et al., 2021), as adam, with a slowly changing second moment.
-
-    Attributes:
-        learning_rate: eta.
-        beta_1: Decay of the first moment.
-        beta_2: Decay of the second moment.
-        epsilon: tau.
-    """
-
-    learning_rate: _Rate = 0.01
-    beta_1: _Decay = 0.9
-    beta_2: _Decay = 0.99
-    epsilon: _Epsilon = 1e-3
+class Yogi(Adam):
+    """FedYogi (Reddi et al., 2021), as adam, with a slowly changing second moment."""
 
     def build(self) -> tff.learning.optimizers.Optimizer:
         """Returns the optimizer."""

@@ -23,7 +23,7 @@ class Config(run_config.RunConfig):
     """The flags of the program."""
 
     method: str = config.flag(
-        "fedss", "The method to train.", group="The run", words=methods.METHODS
+        "fedss", "The method to train.", group="The run", words=methods.WORDS
     )
 
     @property

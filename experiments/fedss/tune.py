@@ -9,10 +9,9 @@ by side, and is measured on the images of the validation clients. The test is no
 The other flags are those of `./run.sh train`, and every run is one of `train`: the same
 command resumes it after a kill.
 
-The results folder gets the page of a table, tuning.md with tuning.csv, tuning.png (the
-metric of each run by round) and rates.png (after the last round, by rate, with the
-value before training), and tuned.flags, with the flags of the highest metric, for
-`train --flagfile`. A run that diverges is a result, and stops no other.
+The results folder gets the page of a table, tuning.md with tuning.csv and tuning.png
+(the metric of each run by round), and tuned.flags, with the flags of the highest
+metric, for `train --flagfile`. A run that diverges is a result, and stops no other.
 """
 
 import dataclasses
@@ -27,7 +26,6 @@ from experiments.common import (
     config,
     jobs,
     page,
-    plots,
     program,
     report,
 )
@@ -42,7 +40,6 @@ _TOPIC = "The search"
 _SEARCHED = frozenset({"client_learning_rate", "on_validation", "keep", "patience"})
 # A run of the search has the data set's rounds, divided by this.
 _SHORTER = 4
-_PLOT = "rates.png"
 _DIVERGED = "has diverged in round"
 _KIND = results_lib.RunKind(
     "train",
@@ -52,7 +49,7 @@ _KIND = results_lib.RunKind(
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(run_config.RunConfig):
+class Config(train.Config):
     """The flags of the program."""
 
     client_learning_rates: tuple[str, ...] = config.flag(
@@ -64,7 +61,6 @@ class Config(run_config.RunConfig):
         None,
         "The values of m to try, each with each rate. Default: --num_negatives alone.",
     )
-    method: str = config.flag("fedss", "The method to train.", words=methods.METHODS)
     rounds: int | None = config.flag(
         None,
         "The rounds of each run. Default: a quarter of those of `train`.",
@@ -89,8 +85,7 @@ class Config(run_config.RunConfig):
         decides=False,
     )
 
-    @classmethod
-    def flags(cls) -> dict:
+    def flags(self) -> dict[str, config.Flag]:
         """Returns the flags of `train`, without those that are searched."""
         return {k: v for k, v in super().flags().items() if k not in _SEARCHED}
 
@@ -108,13 +103,17 @@ def main(config: Config) -> None:
         )
         for name, cell in table.cells.items()
     ]
+
+    def has_diverged(job: jobs.Job) -> bool:
+        return not job.is_done and _DIVERGED in job.why_failed()
+
     num_slots = config.jobs or len(config.gpus) or len(os.sched_getaffinity(0))
     begin = jobs.local(num_slots, config.gpus)
     try:
-        jobs.run_all([job for job in grid if not _has_diverged(job)], num_slots, begin)
+        jobs.run_all([job for job in grid if not has_diverged(job)], num_slots, begin)
     finally:
         print(jobs.status(grid), flush=True)
-    failed = [job for job in grid if not job.is_done and not _has_diverged(job)]
+    failed = [job for job in grid if not job.is_done and not has_diverged(job)]
     for job in failed:
         print(f"FAILED: {job.name} ({job.log}): {job.why_failed()}", file=sys.stderr)
     if failed:
@@ -127,11 +126,10 @@ def main(config: Config) -> None:
             "all runs have diverged: give smaller --client_learning_rates."
         )
     runs = report.read(table, folder)
-    _plot(table, runs, folder / _PLOT)
     command = ["./run.sh", "tune", *sys.argv[1:]]
     print(report.write_table(("tuning", ""), table, folder, 1, command))
-    chosen = _chosen(table, runs)
-    files.write_text(folder / "tuned.flags", run_files.as_flagfile(chosen))
+    _, flags = _best(table, runs)
+    files.write_text(folder / "tuned.flags", run_files.as_flagfile(flags))
     print(f"Written to {folder}/")
 
 
@@ -141,44 +139,8 @@ def _table(config: Config) -> cells.Table:
     Raises:
         InvalidInputError: If the flags do not suit each other or the data set.
     """
-    runs = _runs(config)
-    task = tasks.KINDS[run_config.with_defaults(next(iter(runs.values()))).task]
-    is_of_m = config.num_negatives_grid is not None
-    return cells.table(
-        "Search on validation clients",
-        "experiments.fedss.train",
-        [
-            cells.Cell(
-                name,
-                _settings(run),
-                name,
-                row=f"rate {run.client_learning_rate:g}",
-                column=f"m = {run.num_negatives}" if is_of_m else "",
-            )
-            for name, run in runs.items()
-        ],
-        "tuned",
-        seeds=(config.seed,),
-        kind=_KIND,
-        metrics=(cells.Metric(task.metric, f"{task.metric_title} %", ".2f"),),
-        is_pivot=is_of_m,
-        notes=(
-            "Measured on validation clients. `-`: the run has diverged.",
-            _gains,
-            _note,
-            f"![By rate]({_PLOT})",
-        ),
-    )
-
-
-def _runs(config: Config) -> dict[str, train.Config]:
-    """Returns the runs of the grid, by m and then by rate.
-
-    Raises:
-        InvalidInputError: If the flags do not suit each other or the data set.
-    """
     rates = _numbers("client_learning_rates", config.client_learning_rates, float)
-    sizes: list[int | None] = [config.num_negatives]
+    sizes: list[int | None] = [None]
     if config.num_negatives_grid is not None:
         if methods.name_of(config.method) not in methods.drawing():
             raise InvalidInputError(
@@ -190,30 +152,42 @@ def _runs(config: Config) -> dict[str, train.Config]:
                 "not go together: give one of them."
             )
         sizes = _numbers("num_negatives_grid", config.num_negatives_grid, int)
-    names = train.Config.flags().keys() - _SEARCHED
-    given = {name: getattr(config, name) for name in names}
-    common = train.Config(**given, on_validation=True)
-    rounds = run_config.with_defaults(common).rounds
-    if common.rounds is None:
-        common = dataclasses.replace(common, rounds=max(1, rounds // _SHORTER))
-    return {
-        f"rate_{rate}" if len(sizes) == 1 else f"m{m}_rate_{rate}": dataclasses.replace(
-            common, client_learning_rate=rate, num_negatives=m
-        )
-        for m in sizes
-        for rate in rates
+    common = {
+        name: getattr(config, name)
+        for name, default in train.Config().flags().items()
+        if name not in {*_SEARCHED, "results_dir"}
+        and getattr(config, name) != default.value
     }
-
-
-def _settings(run: train.Config) -> dict[str, object]:
-    """Returns the flags of a run that are not their defaults."""
-    defaults = train.Config()
-    return {
-        flag: value
-        for flag in run.flags()
-        if flag != "results_dir"
-        and (value := getattr(run, flag)) != getattr(defaults, flag)
-    }
+    common["on_validation"] = True
+    run = run_config.with_defaults(train.Config(**common))
+    if config.rounds is None:
+        common["rounds"] = max(1, run.rounds // _SHORTER)
+    task, is_of_m = tasks.KINDS[run.task], sizes != [None]
+    grid = []
+    for m in sizes:
+        for rate in rates:
+            name = f"m{m}_rate_{rate}" if is_of_m else f"rate_{rate}"
+            settings = {**common, "client_learning_rate": rate}
+            if m is not None:
+                settings["num_negatives"] = m
+            column = f"m = {m}" if is_of_m else ""
+            grid.append(
+                cells.Cell(name, settings, name, row=f"rate {rate:g}", column=column)
+            )
+    return cells.table(
+        "Search on validation clients",
+        "experiments.fedss.train",
+        grid,
+        "tuned",
+        seeds=(config.seed,),
+        kind=_KIND,
+        metrics=(cells.Metric(task.metric, f"{task.metric_title} %", ".2f"),),
+        is_pivot=is_of_m,
+        notes=(
+            "Measured on validation clients. `-`: the run has diverged.",
+            _conclusion,
+        ),
+    )
 
 
 def _numbers(flag: str, texts: Sequence[str], kind: type) -> list:
@@ -231,26 +205,6 @@ def _numbers(flag: str, texts: Sequence[str], kind: type) -> list:
     return numbers
 
 
-def _has_diverged(job: jobs.Job) -> bool:
-    """Returns whether the log of a run ends with the message that it has diverged."""
-    return not job.is_done and _DIVERGED in job.why_failed()
-
-
-def _chosen(table: cells.Table, runs: page.Runs) -> dict[str, str]:
-    """Returns the flags of the highest metric.
-
-    Ties are broken by fewer negatives, then by the lower rate.
-    """
-    best = table.cells[_best(table, runs)]
-    names = ["client_learning_rate", *(["num_negatives"] if table.is_pivot else [])]
-    return {name: str(best.settings[name]) for name in names}
-
-
-def _best(table: cells.Table, runs: page.Runs) -> str:
-    shares = _shares(table, runs)
-    return max(shares, key=shares.get)
-
-
 def _shares(table: cells.Table, runs: page.Runs) -> dict[str, float]:
     """Returns the metric of each finished run after its last round."""
     metric = table.metrics[0].name
@@ -261,81 +215,44 @@ def _shares(table: cells.Table, runs: page.Runs) -> dict[str, float]:
     }
 
 
-def _rate(cell: cells.Cell) -> float:
-    return float(cell.settings["client_learning_rate"])
+def _best(table: cells.Table, runs: page.Runs) -> tuple[str, dict[str, str]]:
+    """Returns the name and the flags of the run with the highest metric.
+
+    Ties are broken by fewer negatives, then by the lower rate.
+    """
+    shares = _shares(table, runs)
+    best = max(shares, key=shares.get)
+    settings = table.cells[best].settings
+    names = ["client_learning_rate", *(["num_negatives"] if table.is_pivot else [])]
+    return best, {name: str(settings[name]) for name in names}
 
 
-def _start(table: cells.Table, runs: page.Runs) -> float:
-    """Returns the highest metric that a run had before its first round."""
-    metric = table.metrics[0].name
-    return max(own[0].rows[0][metric] for own in runs.values() if own and own[0].rows)
-
-
-def _gains(table: cells.Table, runs: page.Runs, *_: object) -> list[str]:
-    """Describes the gain of training, and the rates that make the metric worse."""
-    metric, start = table.metrics[0], _start(table, runs)
-    best = _best(table, runs)
-    gains = {n: 100 * (x - start) for n, x in _shares(table, runs).items()}
-    each = "; ".join(f"{name} {gain:+.1f}" for name, gain in gains.items())
-    lines = [
-        f"Before training: {metric.title} {100 * start:.2f}. Gain in points: {each}."
-    ]
-    worse = [name for name, gain in gains.items() if gain < 0]
-    if gains[best] <= 0:
-        lowest = min(map(_rate, table.cells.values()))
-        lines.append(
-            "Recommendation: do not train with these flags: no run ends above the "
-            f"start. Try rates below {lowest:g} or more rounds."
-        )
-    else:
-        chosen = ", ".join(f"{k}={v}" for k, v in _chosen(table, runs).items())
-        lines.append(
-            f"Recommendation: train with {chosen}: {gains[best]:+.1f}."
-            + (f" Worse than the start: {', '.join(worse)}." if worse else "")
-        )
-    return lines
-
-
-def _plot(table: cells.Table, runs: page.Runs, path: pathlib.Path) -> None:
-    """Draws the metric after the last round by rate, a curve for each m."""
-    metric, start = table.metrics[0], _start(table, runs)
-    by_column: dict[str, list[dict[str, float]]] = {}
-    for name, share in _shares(table, runs).items():
-        cell = table.cells[name]
-        points = by_column.setdefault(cell.column or "after training", [])
-        points.append({"rate": _rate(cell), metric.name: share})
-    rates = sorted({point["rate"] for points in by_column.values() for point in points})
-    before = [{"rate": rate, metric.name: start} for rate in rates]
-    series = [
-        plots.Series(label, plots.style(i), [points])
-        for i, (label, points) in enumerate(by_column.items())
-    ]
-    series.append(plots.Series("before training", plots.REFERENCE, [before]))
-    title = "learning rate of the clients"
-    panel = plots.panel(
-        series, "rate", metric.name, title, metric.title, scale=100, log="x"
-    )
-    plots.write_curves(path, [panel])
-
-
-def _note(table: cells.Table, runs: page.Runs, *_: object) -> list[str]:
-    """Describes the choice and its precision.
+def _conclusion(table: cells.Table, runs: page.Runs, *_: object) -> list[str]:
+    """Writes the gain of each run, and the choice with its precision.
 
     The standard error is that of a proportion p of N images, sqrt(p (1 - p) / N). The
     mean of values between 0 and 1, such as MAP@10, has at most that. It does not
     include the variation between seeds.
     """
-    (run,) = runs[_best(table, runs)]
-    metric = table.metrics[0]
-    num_images = run.origin["data"]["test images"]
-    share = run.final(metric.name, scale=1)
+    metric, shares = table.metrics[0], _shares(table, runs)
+    best, flags = _best(table, runs)
+    # Of all runs, also of those that have diverged.
+    start = max(own[0].rows[0][metric.name] for own in runs.values() if own)
+    gains = "; ".join(f"{n} {100 * (x - start):+.1f}" for n, x in shares.items())
+    share, num_images = shares[best], runs[best][0].origin["data"]["test images"]
     error = 100 * math.sqrt(share * (1 - share) / num_images)
-    flags = " ".join(f"--{name}={x}" for name, x in _chosen(table, runs).items())
-    return [
-        f"Taken: {flags}, the highest {metric.title}: {100 * share:.2f}, with a "
-        f"standard error of {error:.2f} on {num_images:,} images; another seed may "
-        "differ by more."
+    lines = [
+        f"Before training: {metric.title} {100 * start:.2f}. Gain in points: {gains}.",
+        f"Taken: {' '.join(cells.as_arguments(flags))}, the highest {metric.title}: "
+        f"{100 * share:.2f}, with a standard error of {error:.2f} on {num_images:,} "
+        "images; another seed may differ by more.",
     ]
+    if share <= start:
+        lines.append(
+            "Do not train with these flags: no run ends above the start. Try smaller "
+            "rates or more rounds."
+        )
+    return lines
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def test_a_list_of_words_with_options():
         ("fedss,fedss", "expected distinct ones of fedss, neg_only"),
         ("", "expected distinct ones of fedss, neg_only"),
         ("fedss,x", "--methods=x: expected one of fedss, neg_only"),
-        ("fedss,margin=1", "--methods=margin=1: expected one of fedss, neg_only"),
+        ("fedss,margin=1", "--methods=fedss,margin=1: expected one of fedss, neg_"),
         ("fedaws:margin=3", "margin is a number of at least 1e-06, at most 2"),
         ("fedaws:weight=1,m=2", "'fedaws' has no option m; it has weight, margin"),
     ],
@@ -92,34 +92,20 @@ def test_what_is_no_list_of_words(value, message):
 @pytest.mark.parametrize(
     "argument, message",
     [
-        ("--rounds=0", "--rounds=0: 0 is not a positive integer"),
-        ("--rounds=x", "--rounds=x: invalid literal"),
-        ("--rate=2", "--rate=2: 2.0 is not a number in the range"),
-        ("--kind=c", "--kind=c: value should be one of <a|b>"),
-        ("--kinds=a,c", "value should be a list of <a|b>"),
-        ("--kinds=", "value should be a list of <a|b>"),
+        ("--rounds=0", "--rounds=0: expected a whole number of at least 1, at most 21"),
+        (f"--rounds={2**31}", f"of at least 1, at most {2**31 - 1}"),
+        ("--rounds=x", "--rounds=x: expected a whole number"),
+        ("--rate=2", "--rate=2: expected a number of at least 0, at most 1"),
+        ("--rate=nan", "--rate=nan: expected a number of at least 0"),
+        ("--kind=c", "--kind=c: expected a or b"),
+        ("--kinds=a,c", "--kinds=a,c: expected some of a, b"),
+        ("--kinds=", "--kinds=: expected some of a, b"),
         ("--speed=1", "Unknown command line flag 'speed'"),
     ],
 )
 def test_what_does_not_parse(argument, message):
     with pytest.raises(flags.Error, match=message):
         config.parse(Config(), argument)
-
-
-@pytest.mark.parametrize(
-    "argument, message",
-    [
-        ("--rate=nan", "flag --rate=nan: expected a finite number"),
-        (f"--rounds={2**31}", f"flag --rounds={2**31}: expected at most {2**31 - 1}"),
-    ],
-)
-def test_numbers_that_cannot_be(argument, message):
-    with pytest.raises(InvalidInputError, match=message):
-        config.parse(Config(), argument)
-
-
-def test_a_seed_may_be_large():
-    assert config.parse(Config(), f"--seed={2**40}").seed == 2**40
 
 
 def test_what_cannot_be_left_open():

@@ -153,8 +153,6 @@ def test_the_highest_metric_is_taken(run_tune, made_up, tmp_path):
     taken = "Taken: --client_learning_rate=0.03, the highest top-1 %: 61.00, with a "
     assert taken + "standard error of 2.44 on 400 images" in output
     assert "Before training: top-1 % " in output and "rate_0.01 +" in output
-    assert "Recommendation: train with client_learning_rate=0.03: +" in output
-    assert (tmp_path / "rates.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "tuning.md").read_text() in output
     flags = run_files.read_flags(tmp_path / "tuned.flags")
     assert flags == {"client_learning_rate": "0.03"}
@@ -179,7 +177,7 @@ def test_where_nothing_gains_it_says_not_to_train(run_tune, made_up, tmp_path):
     code, output, errors = run_tune(*flags)
     assert code == 0, errors
     assert "Gain in points: rate_0.01 -50.0; rate_0.03 -29.0." in output
-    assert "do not train with these flags" in output and "below 0.01" in output
+    assert "Do not train with these flags: no run ends above the start." in output
 
 
 def test_of_equal_ones_the_first_is_taken(run_tune, made_up, tmp_path):
