@@ -1,9 +1,8 @@
 """The flags of a program's runtime, devices and precision."""
 
 import dataclasses
-import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -12,6 +11,30 @@ from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
 
 _TOPIC = "Where it runs"
+_PRECISIONS = {
+    "tf32": "`tf32`: GPUs of Ampere and later use 10 bits of the mantissas of float32 "
+    "factors, which is faster, and less exact; it changes nothing on a CPU. ",
+    "mixed": "`mixed`: phi computes in bfloat16; weights, their sums, normalizations, "
+    "embeddings and losses stay float32. For GPUs of Ampere and later. ",
+}
+# The runtimes for which a flag of `RuntimeConfig` is.
+_RUNTIMES = {
+    "num_gpus": ("in_process",),
+    "xla": ("in_process", "cluster"),
+    "actors": ("cluster",),
+    "gpus_per_actor": ("cluster",),
+}
+
+
+def _precision(*choices: str) -> Any:
+    text = "".join(_PRECISIONS.get(choice, "") for choice in choices)
+    return config.flag(
+        None, f"{text}Default: float32.", group=_TOPIC, choices=choices, off="float32"
+    )
+
+
+_OF_GPUS = _precision("float32", "tf32")
+_OF_NETWORKS = _precision("float32", "tf32", "mixed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,60 +56,14 @@ class GpuConfig(config.Config):
         group=_TOPIC,
         off=False,
     )
-    precision: str | None = config.flag(
-        None,
-        "`tf32`: GPUs of Ampere and later use 10 bits of the mantissas of float32 "
-        "factors, which is faster, and less exact; it changes nothing on a CPU. "
-        "Default: float32.",
-        group=_TOPIC,
-        choices=("float32", "tf32"),
-        off="float32",
-    )
-
-    @property
-    def used_gpus(self) -> int | None:
-        """Number of GPUs that TensorFlow uses in this process; None: all."""
-        return self.num_gpus
-
-    @property
-    def clients_at_once(self) -> int:
-        """Number of clients that train on a GPU at once."""
-        return 1
+    precision: str | None = _OF_GPUS
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceConfig(GpuConfig):
     """Flags of programs that train networks."""
 
-    precision: str | None = config.flag(
-        None,
-        "`tf32`: GPUs of Ampere and later use 10 bits of the mantissas of float32 "
-        "factors, which is faster, and less exact; it changes nothing on a CPU. "
-        "`mixed`: phi computes in bfloat16; weights, their sums, normalizations, "
-        "embeddings and losses stay float32. For GPUs of Ampere and later. Default: "
-        "float32.",
-        group=_TOPIC,
-        choices=("float32", "tf32", "mixed"),
-        off="float32",
-    )
-
-
-def configure_gpus(asked: config.Config) -> None:
-    """Applies the flags, before TensorFlow is used.
-
-    Raises:
-        InvalidInputError: If TensorFlow does not see enough GPUs.
-    """
-    if not isinstance(asked, GpuConfig):
-        runtime.configure_gpus()
-        return
-    runtime.configure_gpus(
-        asked.used_gpus,
-        clients_per_gpu=asked.clients_at_once,
-        deterministic=bool(asked.deterministic),
-        tf32=asked.precision == "tf32",
-        mixed_precision=asked.precision == "mixed",
-    )
+    precision: str | None = _OF_NETWORKS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,57 +117,69 @@ class RuntimeConfig(DeviceConfig):
         decides=False,
     )
 
-    @property
-    def used_gpus(self) -> int | None:
-        """Number of GPUs of this process; if others train, evaluation uses none."""
-        is_elsewhere = self.runtime in ("native", "cluster") or self.cluster is not None
-        return 0 if is_elsewhere else self.num_gpus
 
-    @property
-    def clients_at_once(self) -> int:
-        """Number of clients that train on a GPU at once."""
-        return self.clients_per_gpu
+def configure_gpus(asked: config.Config) -> None:
+    """Applies the flags, before TensorFlow is used.
+
+    Raises:
+        InvalidInputError: If TensorFlow does not see enough GPUs.
+    """
+    if not isinstance(asked, GpuConfig):
+        runtime.configure_gpus()
+        return
+    # If other processes train, evaluation in this one uses no GPU.
+    is_elsewhere = isinstance(asked, RuntimeConfig) and (
+        asked.runtime in ("native", "cluster") or asked.cluster is not None
+    )
+    runtime.configure_gpus(
+        0 if is_elsewhere else asked.num_gpus,
+        clients_per_gpu=getattr(asked, "clients_per_gpu", 1),
+        deterministic=bool(asked.deterministic),
+        tf32=asked.precision == "tf32",
+        mixed_precision=asked.precision == "mixed",
+    )
 
 
 _ConfigT = TypeVar("_ConfigT", bound=RuntimeConfig)
-
-# A name, an IPv4 address or an IPv6 address in brackets.
-_HOST = re.compile(r"[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]")
 
 
 def with_defaults(config: _ConfigT) -> _ConfigT:
     """Resolves --runtime=auto.
 
     Raises:
-        InvalidInputError: If the flags do not suit each other or this machine.
+        InvalidInputError: If a flag is not for this runtime.
     """
-    _check_cluster(config)
-    if config.runtime == "auto":
+    name = config.runtime
+    if name == "auto":
         name = "cluster" if config.cluster else "in_process"
-        config = dataclasses.replace(config, runtime=name)
-    if config.runtime == "native" and config.num_gpus:
+    if config.cluster and name != "cluster":
         raise InvalidInputError(
-            f"--num_gpus={config.num_gpus} needs --runtime=in_process: TFF's own "
-            "runtime (--runtime=native) cannot use GPUs."
+            f"--cluster={config.cluster} does not go with --runtime={name}, which is "
+            "for this process alone."
         )
-    if config.runtime == "native" and config.xla:
-        raise InvalidInputError(
-            "--xla needs --runtime=in_process: TFF's own runtime has no XLA."
-        )
-    return config
+    for flag, runtimes in _RUNTIMES.items():
+        value = getattr(config, flag)
+        if value is not None and name not in runtimes:
+            raise InvalidInputError(
+                f"--{flag}={value} needs --runtime={' or '.join(runtimes)}, found "
+                f"{name}."
+            )
+    return dataclasses.replace(config, runtime=name)
 
 
 def install(config: RuntimeConfig) -> Callable[[], None]:
     """Makes the runtime the default context, after `configure_gpus`.
+
+    Args:
+        config: The flags, see `with_defaults`.
 
     Returns:
         A function to call after the first round: it raises RuntimeError if GPUs are
         used but clients did not train on them.
 
     Raises:
-        InvalidInputError: See `with_defaults`.
+        InvalidInputError: If there is no such cluster.
     """
-    config = with_defaults(config)
     if config.runtime == "native":
         runtime.set_native_context()
         return lambda: None
@@ -209,51 +198,13 @@ def install(config: RuntimeConfig) -> Callable[[], None]:
     )
 
     def check() -> None:
-        used = sorted(context.client_devices)
+        is_on_gpu = any("GPU" in device for device in context.client_devices)
         if not tf.config.get_visible_devices("GPU"):
             return
-        if not any("GPU" in device for device in used) or context.trained_on_host:
+        if context.trained_on_host or not is_on_gpu:
             raise RuntimeError(
                 f"Clients should have trained on {', '.join(context.devices)}, but "
-                + (
-                    "they train in a function of tf.data, which runs on the CPU."
-                    if context.trained_on_host
-                    else f"their results come from {', '.join(used) or 'nowhere'}."
-                )
+                "they trained on the CPU."
             )
 
     return check
-
-
-def check_address(cluster: str) -> None:
-    """Raises InvalidInputError if --cluster has no valid value."""
-    host, _, port = cluster.removeprefix("ray://").rpartition(":")
-    is_address = _HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536
-    if cluster not in ("auto", "local") and not is_address:
-        raise InvalidInputError(
-            "--cluster takes local, auto, or an address such as "
-            f"ray://10.0.0.5:10001, found '{cluster}'."
-        )
-
-
-def _check_cluster(config: RuntimeConfig) -> None:
-    """Checks the flags of a cluster, also without one."""
-    for name in ("actors", "gpus_per_actor"):
-        if getattr(config, name) is not None and config.cluster is None:
-            raise InvalidInputError(
-                f"--{name}={getattr(config, name)} needs --cluster, such as "
-                "--cluster=local."
-            )
-    if config.cluster is None:
-        return
-    check_address(config.cluster)
-    if config.runtime not in ("auto", "cluster"):
-        raise InvalidInputError(
-            f"--cluster={config.cluster} does not go with --runtime={config.runtime}, "
-            "which is for this process alone."
-        )
-    if config.num_gpus is not None:
-        raise InvalidInputError(
-            f"--num_gpus={config.num_gpus} does not go with --cluster: "
-            "--gpus_per_actor says how many GPUs each of its --actors has."
-        )

@@ -27,7 +27,6 @@ from experiments.common import (
     config,
     program,
     report,
-    runtime_config,
     table_runs,
 )
 from experiments.common import jobs as jobs_lib
@@ -133,7 +132,6 @@ def _run(config: Config, jobs: Sequence[jobs_lib.Job]) -> None:
                 f"--gpus={','.join(config.gpus)} does not go with --cluster, where "
                 "each run gets a GPU of its own."
             )
-        runtime_config.check_address(config.cluster)
         num_slots = config.workers or len(jobs)
         begin = cluster_jobs.on_cluster(config.cluster)
     try:

@@ -51,7 +51,7 @@ def test_the_runtime_becomes_the_default(monkeypatch, arguments, installed):
         monkeypatch.setattr(
             runtime, name, lambda *_, name=name, **__: called.append(name)
         )
-    runtime_config.install(parse(*arguments))
+    runtime_config.install(runtime_config.with_defaults(parse(*arguments)))
     assert called == [installed]
 
 
@@ -59,13 +59,10 @@ def test_the_runtime_becomes_the_default(monkeypatch, arguments, installed):
     "arguments, message",
     [
         (("--num_gpus=2", "--runtime=native"), "--num_gpus=2 needs --runtime=in_pro"),
-        (("--cluster=here",), "--cluster takes local, auto, or .* found 'here'"),
-        (("--cluster=ray://a:0",), "found 'ray://a:0'"),
-        (("--cluster=http://a:80",), "found 'http://a:80'"),
         (("--cluster=auto", "--runtime=native"), "does not go with --runtime=native"),
-        (("--cluster=auto", "--num_gpus=1"), "--num_gpus=1 .*--gpus_per_actor"),
-        (("--actors=2",), "--actors=2 needs --cluster"),
-        (("--xla", "--runtime=native"), "--xla needs --runtime=in_process"),
+        (("--cluster=auto", "--num_gpus=1"), "needs --runtime=in_process, found clus"),
+        (("--actors=2",), "--actors=2 needs --runtime=cluster, found in_process"),
+        (("--xla", "--runtime=native"), "--xla=True needs --runtime=in_process or cl"),
         (("--gpus_per_actor=0", "--runtime=native"), "--gpus_per_actor=0.0 needs"),
     ],
 )
@@ -105,16 +102,17 @@ def test_xla_decides_results_and_off_is_as_before():
 
 
 def test_clients_that_did_not_train_on_the_gpus_are_noticed(three_gpus):
-    check = runtime_config.install(parse("--clients_per_gpu=4"))
+    asked = runtime_config.with_defaults(parse("--clients_per_gpu=4"))
+    check = runtime_config.install(asked)
     assert three_gpus.clients_per_device == 4
     three_gpus.client_devices = {CPU, GPUS[0]}
     check()
     for devices in ({CPU}, set()):
         three_gpus.client_devices = devices
-        with pytest.raises(RuntimeError, match="trained on .*GPU:0.*GPU:2, but"):
+        with pytest.raises(RuntimeError, match="trained on .*GPU:0.*GPU:2, but they"):
             check()
     three_gpus.client_devices, three_gpus.trained_on_host = {GPUS[0]}, True
-    with pytest.raises(RuntimeError, match="function of tf.data"):
+    with pytest.raises(RuntimeError, match="they trained on the CPU"):
         check()
 
 
