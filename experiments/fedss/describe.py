@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.common import config, plots, program, table
 from experiments.fedss import run_config, run_parts
-from tff_fedss import files, memory, progress
+from tff_fedss import files, progress
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
@@ -119,10 +119,6 @@ def main(config: Config) -> None:
     output = pathlib.Path(config.output or f"{config.results_dir}/{chosen.name}.png")
     if output.suffix != ".png":
         raise InvalidInputError(f"--output={output} must be a .png file.")
-    num_classes = chosen.options.get("num_classes", 0)
-    # Glyphs have a class on four clients: its number there, once more when all are put
-    # together, and a count.
-    memory.check({f"who holds which of {num_classes:,} classes": 40 * num_classes})
     dataset = run_parts.load_dataset(run_config.with_defaults(config))
     counts = counts_of(dataset)
     note = f"{dataset.test.num_examples:,} test images"

@@ -259,14 +259,8 @@ def _build_run(config: Config) -> training.StepRun:
     task = _load_task(config)
     print(task.summary, flush=True)
     model = task.model_fn()
-    if config.pretrained:
-        try:
-            print(
-                models.load_pretrained(model, starting_point.path_of(config)),
-                flush=True,
-            )
-        except InvalidInputError as error:
-            raise InvalidInputError(f"--pretrained: {error}") from error
+    if loaded := starting_point.load(config, model):
+        print(loaded, flush=True)
     learning_rate = tf.keras.optimizers.schedules.CosineDecay(
         config.learning_rate, config.epochs * task.steps_per_epoch
     )

@@ -3,8 +3,9 @@
 docs/privacy.md describes what each hides, and what not.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from experiments.common import config
@@ -62,46 +63,46 @@ _AGGREGATIONS = {"plain": Word(), "secure": word(Secure)}
 
 
 @dataclasses.dataclass(frozen=True)
-class Gaussian:
-    """Fresh noise in each round (DP-FedAvg).
+class _Mechanism:
+    """What the mechanisms of --dp have in common.
 
     Attributes:
-        noise: z, the standard deviation of the noise on the clients' sum over the clip.
-            0 clips only.
+        noise: z, the standard deviation of the noise over the clip: of the noise on the
+            clients' sum or, for ftrl, on a node of the tree. 0 clips only.
         clip: C, the largest norm of a client's update; if adaptive, in the first round.
         adaptive: Whether the clip follows the median of the clients' norms, counted
             with noise of K / 20 clients, which is part of z.
         delta: The delta of epsilon; by default N^-1.1 for N clients.
+    """
+
+    noise: Annotated[float, Range(low=0.0)]
+    clip: Annotated[float, Range(low=1e-9)] = 1.0
+    adaptive: bool = False
+    delta: Annotated[float | None, Range(low=1e-300, high=0.999999)] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian(_Mechanism):
+    """Fresh noise in each round (DP-FedAvg).
+
+    Attributes:
         sampling: How cohorts are drawn, which decides epsilon. "fixed": K clients
             without replacement, as without --dp; neighbours replace a client.
             "poisson": each client with probability K / N; neighbours add or remove one.
     """
 
-    noise: Annotated[float, Range(low=0.0)]
-    clip: Annotated[float, Range(low=1e-9)] = 1.0
-    adaptive: bool = False
-    delta: Annotated[float | None, Range(low=1e-300, high=0.999999)] = None
     sampling: Literal[tuple(training.SAMPLINGS)] = "fixed"
 
 
 @dataclasses.dataclass(frozen=True)
-class Ftrl:
+class Ftrl(_Mechanism):
     """Noise of a tree over the rounds (DP-FTRL), for any schedule of cohorts.
 
     Attributes:
-        noise: z, the standard deviation of the noise on a node of the tree over the
-            clip. 0 clips only.
-        clip: See gaussian.
-        adaptive: See gaussian.
-        delta: See gaussian.
         restart_every: Rounds until a new tree begins, and an adaptive clip takes
             effect; by default all rounds.
     """
 
-    noise: Annotated[float, Range(low=0.0)]
-    clip: Annotated[float, Range(low=1e-9)] = 1.0
-    adaptive: bool = False
-    delta: Annotated[float | None, Range(low=1e-300, high=0.999999)] = None
     restart_every: Annotated[int | None, Range(low=1)] = None
 
 
@@ -175,83 +176,75 @@ class PrivacyConfig(config.Config):
         return self.mechanism.restart_every or self.rounds
 
 
-def check(
-    config: PrivacyConfig, methods: Sequence[str], dataset: FederatedDataset
-) -> None:
+# The flags that some methods have no use for, and what a method needs for them.
+_NEEDS = {
+    "negatives": "draws_negatives",
+    "requests": "asks_for_rows",
+    "aggregation": "asks_for_rows",
+    "dp": "has_clients",
+}
+
+
+def check(config: PrivacyConfig, methods: Sequence[str]) -> None:
     """Checks the flags of a run of some of `METHODS`.
 
     Raises:
-        InvalidInputError: If one has no effect on any of the methods, or does not suit
-            the data.
+        InvalidInputError: If one has no effect on any of the methods, or two do not go
+            together.
     """
-    has_clients = {name for name, method in METHODS.items() if method.has_clients}
-    drawing = {name for name, method in METHODS.items() if method.draws_negatives}
-    asking = {name for name, method in METHODS.items() if method.asks_for_rows}
-    for name, concerned, what in (
-        ("negatives", drawing, "draws no negatives"),
-        ("requests", asking, "asks for no rows"),
-        ("aggregation", asking, "has no rows of W that come from a part of a cohort"),
-        ("dp", has_clients, "has no clients"),
-    ):
+    for name, need in _NEEDS.items():
         value = getattr(config, name)
-        if value is not None and not concerned & {*methods}:
+        concerned = [m for m, method in METHODS.items() if getattr(method, need)]
+        if value is not None and not {*concerned} & {*methods}:
             raise InvalidInputError(
-                f"--{name}={value} has no effect on {' and '.join(methods)}, which "
-                f"{what}: it is for {', '.join(sorted(concerned))}."
+                f"--{name}={value} has no effect on {' and '.join(methods)}: it is for "
+                f"{', '.join(concerned)}."
             )
-    m, cohort_size = config.num_negatives, config.clients_per_round
-    n, most = dataset.num_classes, dataset.num_classes - dataset.max_positives
-    asked, options = config.chosen("negatives")
-    if asked == "pool" and not m <= options["size"] <= most:
-        raise InvalidInputError(
-            f"--negatives={config.negatives}: expected a size from --num_negatives "
-            f"= {m} to {most}, the n = {n} classes of {dataset.name} less "
-            f"the {dataset.max_positives} of the client with the most."
-        )
-    if asked == "randomized_response" and m >= n:
-        raise InvalidInputError(
-            f"--negatives=randomized_response needs --num_negatives below n = {n}, "
-            f"found {m}."
-        )
-    if config.threshold > cohort_size:
+    if config.threshold > config.clients_per_round:
         raise InvalidInputError(
             f"--aggregation={config.aggregation}: the threshold is more than "
-            f"--clients_per_round={cohort_size}: no row could have that many "
-            "contributors."
+            f"--clients_per_round={config.clients_per_round}: no row could have that "
+            "many contributors."
         )
-    if config.dp is None:
-        return
-    if config.threshold > 1:
+    if config.threshold > 1 and config.dp is not None:
         raise InvalidInputError(
             f"--aggregation={config.aggregation} and --dp={config.dp} cannot be "
             "combined: a dropped row reveals how many clients have changed it, "
             "without noise."
         )
+
+
+@contextlib.contextmanager
+def _said_of(flag: str, value: str) -> Iterator[None]:
+    """Begins the library's message on its arguments with the flag that has them."""
     try:
-        _private_mean(config, n, seed="")
-    except ValueError as error:  # The library's arguments for these flags.
-        raise InvalidInputError(
-            f"--dp={config.dp} with --clients_per_round={cohort_size}: {error}"
-        ) from error
+        yield
+    except ValueError as error:
+        raise InvalidInputError(f"--{flag}={value}: {error}") from error
 
 
 def class_set_builder(
     config: PrivacyConfig, method: str, dataset: FederatedDataset
 ) -> class_sets.ClassSetBuilder | None:
-    """Makes the class set builder of a method; None: the method's own."""
+    """Makes the class set builder of a method; None: the method's own.
+
+    Raises:
+        InvalidInputError: If the options of --negatives do not suit the data.
+    """
     if config.negatives is None or not METHODS[method].draws_negatives:
         return None
     name, options = config.chosen("negatives")
     if name == "pool":
         options = {"pool_size": options["size"]}
-    return class_set_defences.builder(
-        name,
-        dataset.num_classes,
-        config.num_negatives,
-        dataset.max_positives,
-        config.logit_correction,
-        **options,
-    )
+    with _said_of("negatives", config.negatives):
+        return class_set_defences.builder(
+            name,
+            dataset.num_classes,
+            config.num_negatives,
+            dataset.max_positives,
+            config.logit_correction,
+            **options,
+        )
 
 
 def protocol(config: PrivacyConfig, method: str) -> metrics.Protocol:
@@ -272,31 +265,26 @@ def server_options(
 
     Each method has its own noise: equal noise of two published models could be
     subtracted.
+
+    Raises:
+        InvalidInputError: If the options of --dp do not suit the cohort.
     """
-    options: dict[str, Any] = {}
-    if (threshold := protocol(config, method).threshold) > 1:
-        options["rows_aggregator"] = aggregation.SparseRowsFactory(threshold)
-    if config.dp is not None:
-        options["client_weighting"] = "uniform"
-        options["joint_aggregator"] = _private_mean(
-            config, dataset.num_classes, seed=f"{config.seed} {method}"
-        )
-    return options
-
-
-def _private_mean(
-    config: PrivacyConfig, num_classes: int, seed: str
-) -> user_level_dp.PrivateMeanFactory:
+    if config.threshold > 1 and METHODS[method].asks_for_rows:
+        return {"rows_aggregator": aggregation.SparseRowsFactory(config.threshold)}
     mechanism = config.mechanism
-    return user_level_dp.PrivateMeanFactory(
-        num_classes=num_classes,
-        clients_per_round=config.clients_per_round,
-        noise_multiplier=mechanism.noise,
-        clip=mechanism.clip,
-        seed=seed,
-        adaptive_clip=user_level_dp.AdaptiveClip() if mechanism.adaptive else None,
-        restart_every=config.restart_every,
-    )
+    if mechanism is None:
+        return {}
+    with _said_of("dp", config.dp):
+        private_mean = user_level_dp.PrivateMeanFactory(
+            num_classes=dataset.num_classes,
+            clients_per_round=config.clients_per_round,
+            noise_multiplier=mechanism.noise,
+            clip=mechanism.clip,
+            seed=f"{config.seed} {method}",
+            adaptive_clip=user_level_dp.AdaptiveClip() if mechanism.adaptive else None,
+            restart_every=config.restart_every,
+        )
+    return {"client_weighting": "uniform", "joint_aggregator": private_mean}
 
 
 def sampling(config: PrivacyConfig) -> str:

@@ -22,21 +22,12 @@ _FOLLOW_DATA = ("num_negatives", "clients_per_round", "image_size")
 
 def _by_dataset(name: str) -> str:
     """Returns a flag's default for each data set, for --help."""
-    settings = {
-        key: next(iter(spec.settings.values())) for key, spec in tasks.DATASETS.items()
-    }
-    values = {key: getattr(own, name) for key, own in settings.items()}
-    bounded = name in _FOLLOW_DATA
-    texts = [
-        f"{key} {'at most ' if bounded and settings[key].follows_data else ''}"
-        + (f"{_last(value):g}" if not isinstance(value, str) else value)
-        for key, value in values.items()
-    ]
-    return f" Default: {', '.join(texts)}."
-
-
-def _last(value):
-    return value[-1] if isinstance(value, tuple) else value
+    values = {}
+    for key, spec in tasks.DATASETS.items():
+        own = next(iter(spec.settings.values()))
+        limit = "at most " if own.follows_data and name in _FOLLOW_DATA else ""
+        values[key] = {name: f"{limit}{getattr(own, name)}"}
+    return launch.by_dataset(values, name)
 
 
 def _all_partitions() -> dict[str, option_words.Word]:
@@ -333,7 +324,7 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         partition = str(config.chosen_partition())
         config = dataclasses.replace(config, partition=partition)
     settings = config.settings
-    known = {"num_negatives": _last(settings.num_negatives)}
+    known = {}
     if settings.follows_data:
         known = dict.fromkeys(_FOLLOW_DATA)
         if (config.model or settings.model).startswith("mobilenet"):
@@ -342,7 +333,7 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         weights = models.imagenet_file(config.model or settings.model)
         if weights is not None and weights.is_file():
             config = dataclasses.replace(config, pretrained="imagenet")
-    # data_defaults.py sets the flags that are unset here.
+    # `run_parts.with_data_defaults` sets the flags that are unset here.
     late = ["logit_scale", "gradient_clip_norm", "initial_norm"]
     if settings.learning_rates:
         late.append("client_learning_rate")  # See RunConfig.learning_rate.

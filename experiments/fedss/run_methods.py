@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tqdm
@@ -10,13 +10,12 @@ import tqdm
 from experiments.common import plots, run_encoder, runtime_config
 from experiments.fedss import (
     best_round,
-    closing,
+    outcomes,
     privacy_config,
     run_config,
     run_parts,
     starting_point,
 )
-from experiments.fedss import outcomes as outcomes_lib
 from experiments.fedss.methods import METHODS, name_of, settings_of
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
@@ -72,17 +71,16 @@ def train_methods(config: RunConfig) -> str:
     if (summary := folder.summary("table")) is not None:
         return summary
     check_placement = runtime_config.install(config)
-    run_parts.check_memory(config, methods)
     config, dataset, validation, notes = best_round.load(config)
     config, task, chosen = run_parts.make_task(config, methods, dataset)
     kept = best_round.KeptRound(config, task, validation)
     model, loaded = starting_point.initial(config, task)
-    num_w = task.dataset.num_classes * config.embedding_dim
+    num_w = dataset.num_classes * config.embedding_dim
     share = models.last_layer_share(
-        model.count_params(), task.dataset.num_classes, config.embedding_dim
+        model.count_params(), dataset.num_classes, config.embedding_dim
     )
     facts = [
-        task.dataset.summary(),
+        dataset.summary(),
         *chosen,
         *notes,
         f"phi: {config.model}, {model.count_params():,} parameters; W: {num_w:,} "
@@ -97,30 +95,31 @@ def train_methods(config: RunConfig) -> str:
         )
     print("\n".join(facts), flush=True)
     inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
+    client_fn = run_parts.client_fn(config, task, inputs["data"])
+    # Before anything is written: the library may refuse the flags.
+    runs = [run_parts.build_run(config, method, task, client_fn) for method in methods]
     folder.open(inputs)
     with contextlib.closing(folder):
-        return _train_in(config, folder, task, methods, inputs, check_placement, kept)
+        checkpoints = folder.resume(runs)
+        if not all(run.round_num for run in runs):
+            phi = starting_point.trained(config, task, inputs)
+            for run in runs:
+                if not run.round_num:
+                    run.set_feature_extractor(phi)
+        _train(config, folder, task, runs, checkpoints, check_placement, kept)
+        return _finish(config, folder, task, runs, kept)
 
 
-def _train_in(
+def _train(
     config: RunConfig,
     folder: training.ResultsFolder,
     task: tasks.FederatedTask,
-    methods: Sequence[str],
-    inputs: Mapping[str, Any],
+    runs: Sequence[training.Run],
+    checkpoints: Any,
     check_placement: Callable[[], None],
     kept: best_round.KeptRound,
-) -> str:
-    """Does the work of `train_methods` after the folder is open."""
-    client_fn = run_parts.client_fn(config, task, inputs["data"])
-    runs = [run_parts.build_run(config, method, task, client_fn) for method in methods]
-    checkpoints = folder.resume(runs)
-    if not all(run.round_num for run in runs):
-        phi = starting_point.trained(config, task, inputs)
-        for run in runs:
-            if not run.round_num:
-                run.set_feature_extractor(phi)
-
+) -> None:
+    """Trains to the last round, and writes rows, weights and curves."""
     by_name = {run.name: run for run in runs}
 
     def release(metrics: training.Metrics, speed: training.Metrics) -> None:
@@ -130,11 +129,11 @@ def _train_in(
         folder.release(metrics, speed)
         if kept.is_best and metrics is kept.row(folder.rows, method):
             folder.write_weights(f"{method}.npz", by_name[method].weights)
-        if text := closing.warning(task, folder.rows, method):
+        if text := outcomes.warning(task, folder.rows, method):
             tqdm.tqdm.write(text, file=sys.stderr)
 
     with plots.drawing_afterwards(
-        lambda: outcomes_lib.plot(folder.rows, task, folder.path / "curves.png")
+        lambda: outcomes.plot(folder.rows, task, folder.path / "curves.png")
     ):
         training.train(
             runs,
@@ -150,61 +149,56 @@ def _train_in(
     if not kept.is_best:
         for run in runs:
             folder.write_weights(f"{run.name}.npz", run.weights)
+
+
+def _finish(
+    config: RunConfig,
+    folder: training.ResultsFolder,
+    task: tasks.FederatedTask,
+    runs: Sequence[training.Run],
+    kept: best_round.KeptRound,
+) -> str:
+    """Writes what is known at the end of the runs; returns the table for the user."""
     dataset = config.chosen("dataset")
     image_input = run_encoder.federated_input(
         dataset.name, config.image_size, dataset.options.get("resize_size")
     )
     encoder = run_encoder.Encoder(config.model, config.embedding_dim, image_input)
     run_encoder.write(folder, encoder)
-    rows = {run.name: kept.row(folder.rows, run.name) for run in runs}
-    outcomes = [
-        outcomes_lib.outcome(run, folder.rows, rows[run.name][task.metric])
-        for run in runs
-    ]
-    folder.write_text("table.csv", outcomes_lib.as_csv(outcomes, task.metric))
-    table = outcomes_lib.as_text(
-        outcomes, task.metric_title, task.dataset.num_classes, task.chance
-    )
+    found, lines, ended = {}, [], {}
+    for run in runs:
+        own = [row for row in folder.rows if row["method"] == run.name]
+        row = kept.row(own, run.name)
+        found[run.name] = outcomes.outcome(run, own, row[task.metric])
+        lines.append(outcomes.summary(run, own, row if kept.is_best else None))
+        lines.append(outcomes.diagnosis(config, run, own))
+        if outcomes.has_collapsed(task, row):
+            found[run.name]["collapsed"] = True
+        if kept.is_best:
+            found[run.name]["kept_round"] = row["round"]
+        if run.round_num < config.rounds:
+            ended[run.name] = run.round_num
+    rows = list(found.values())
+    folder.write_text("table.csv", outcomes.as_csv(rows, task.metric))
     guarantees = privacy_config.record(runs)
-    table += privacy_config.as_text(guarantees)
-    table += _tell_spreadout(config, folder.rows)
-    own = {
-        run.name: [row for row in folder.rows if row["method"] == run.name]
-        for run in runs
-    }
     lines = [
-        closing.summary(run, own[run.name], rows[run.name] if kept.is_best else None)
-        for run in runs
+        outcomes.as_text(rows, task.metric_title, task.dataset.num_classes, task.chance)
+        + privacy_config.as_text(guarantees)
+        + _tell_spreadout(config, folder.rows),
+        *filter(None, lines),
     ]
-    lines += [closing.diagnosis(config, run, own[run.name]) for run in runs]
-    table = "\n".join([table, *filter(None, lines)])
-    ended = {r.name: r.round_num for r in runs if r.round_num < config.rounds}
-    folder.finish(
-        {
-            "table": table,
-            "metric": task.metric,
-            "num_classes": task.dataset.num_classes,
-            **(
-                {}
-                if task.dataset.class_names is None
-                else {"class_names": list(task.dataset.class_names)}
-            ),
-            "outcomes": {
-                run.name: {
-                    **outcome.known(),
-                    **(
-                        {"collapsed": True}
-                        if closing.has_collapsed(task, rows[run.name])
-                        else {}
-                    ),
-                    **({"kept_round": rows[run.name]["round"]} if kept.is_best else {}),
-                }
-                for run, outcome in zip(runs, outcomes, strict=True)
-            },
-            **({"last_rounds": ended} if ended else {}),
-            **guarantees,
-        }
-    )
+    table = "\n".join(lines)
+    done = {
+        "table": table,
+        "metric": task.metric,
+        "num_classes": task.dataset.num_classes,
+    }
+    if task.dataset.class_names is not None:
+        done["class_names"] = list(task.dataset.class_names)
+    done["outcomes"] = found
+    if ended:
+        done["last_rounds"] = ended
+    folder.finish(done | guarantees)
     return table
 
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.common import launch, memory_needs
-from experiments.fedss import data_defaults, privacy_config
 from experiments.fedss import methods as methods_lib
+from experiments.fedss import privacy_config
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, metrics, models, runtime, tasks, training
@@ -25,9 +25,14 @@ def load_dataset(config: RunConfig) -> FederatedDataset:
     """Loads the data set of the flags.
 
     Raises:
-        InvalidInputError: If the data are missing or damaged, or do not suit the other
-            flags.
+        InvalidInputError: If the data are missing or damaged, do not suit the other
+            flags, or W or an image would be larger than memory.
     """
+    num_classes = config.chosen("dataset").options.get("num_classes", 2)
+    memory.check(
+        memory_needs.images(1, config.image_size or 0),
+        device_needs=memory_needs.matrix("W", num_classes, config.embedding_dim),
+    )
     return config.spec.open(config.task, **config.dataset_keywords())
 
 
@@ -53,57 +58,69 @@ def client_fn(
     return context.share(load, task.client, fingerprint)
 
 
-def load_task(
-    config: _ConfigT, methods: Sequence[str]
-) -> tuple[_ConfigT, tasks.FederatedTask, list[str]]:
-    """Loads the data set and makes the task, see `make_task`.
+def with_data_defaults(
+    config: _ConfigT, dataset: FederatedDataset, methods: Sequence[str]
+) -> tuple[_ConfigT, list[str]]:
+    """Sets unset flags to values that suit the data.
 
-    Raises:
-        InvalidInputError: If the data are missing or damaged, or do not suit the other
-            flags.
+    They stay unset in flags.txt: the same data give the same values.
+
+    Returns:
+        The flags, none unset, and a line on each choice for the user.
     """
-    check_memory(config, methods)
-    return make_task(config, methods, load_dataset(config))
-
-
-def check_memory(config: RunConfig, methods: Sequence[str]) -> None:
-    """Checks the memory that the flags alone need."""
-    memory.check(
-        memory_needs.images(1, config.image_size or 0),
-        device_needs=memory_needs.classifiers(
-            [METHODS[method] for method in methods],
-            config.chosen("dataset").options.get("num_classes", 2),
-            config.embedding_dim,
+    settings = config.settings
+    num_classes, most = dataset.num_classes, dataset.max_positives
+    cohort_size = min(settings.clients_per_round, dataset.num_clients)
+    others = num_classes - most
+    chosen = {
+        "image_size": (dataset.image_shape[0], "at most the images' own size"),
+        "clients_per_round": (cohort_size, f"of {dataset.num_clients:,} clients"),
+        "num_negatives": (
+            max(1, min(settings.num_negatives, others)),
+            f"a client has at most {most} of the n = {num_classes:,} classes",
         ),
-    )
+        "logit_scale": (
+            settings.logit_scale or models.adacos_scale(num_classes),
+            None
+            if settings.logit_scale
+            else "AdaCos's, sqrt(2) log(n - 1), at least 3",
+        ),
+        "gradient_clip_norm": (settings.gradient_clip_norm, ""),
+        "initial_norm": (settings.initial_norm, ""),
+    }
+    lines = [
+        f"--{name}={value:.3g}: {why}."
+        for name, (value, why) in chosen.items()
+        if getattr(config, name) is None and why
+    ]
+    lines += [
+        f"--client_learning_rate={rate:g}, for {METHODS[name].title} alone: a higher "
+        "one would destroy phi."
+        for name, rate in settings.learning_rates.items()
+        if name in methods and config.client_learning_rate is None
+    ]
+    return config.filled({name: value for name, (value, _) in chosen.items()}), lines
 
 
 def make_task(
     config: _ConfigT, methods: Sequence[str], dataset: FederatedDataset
 ) -> tuple[_ConfigT, tasks.FederatedTask, list[str]]:
-    """Checks that the methods can be run on the data, and makes the task.
+    """Checks that the flags suit the data, and makes the task.
 
     Returns:
         The flags with the defaults of the data, the task, and lines on those choices,
-        see `data_defaults.filled`.
+        see `with_data_defaults`.
 
     Raises:
         InvalidInputError: If the data do not suit the flags.
     """
-    asked = [METHODS[method] for method in methods]
-    config, chosen = data_defaults.filled(config, dataset, methods)
+    config, chosen = with_data_defaults(config, dataset, methods)
     if config.clients_per_round > dataset.num_clients:
         raise InvalidInputError(
             f"--clients_per_round={config.clients_per_round} is more than the "
             f"{dataset.num_clients} clients of {dataset.name}."
         )
-    num_classes = dataset.num_classes
-    if any(m.draws_negatives for m in asked) and config.num_negatives > num_classes:
-        raise InvalidInputError(
-            f"--num_negatives={config.num_negatives} is more than the n = "
-            f"{num_classes} classes of {dataset.name}: take fewer."
-        )
-    privacy_config.check(config, methods, dataset)
+    privacy_config.check(config, methods)
     if config.warm_start_epochs and dataset.public is None:
         raise InvalidInputError(
             f"--warm_start_epochs={config.warm_start_epochs} needs public classes, and "
@@ -116,33 +133,21 @@ def make_task(
             )
         )
     launch.check_image_size(config, "model")
-    for method in methods:
-        neighbors = getattr(_own_settings(config, method), "neighbors", None) or 0
-        if neighbors >= dataset.num_classes:
-            raise InvalidInputError(
-                f"--method={method}:neighbors={neighbors} is more than the n - 1 = "
-                f"{dataset.num_classes - 1} other classes of {dataset.name}."
-            )
     model_fn = functools.partial(
         models.FEATURE_EXTRACTORS[config.model],
         dataset.image_shape,
         config.embedding_dim,
         seed=config.seed,
     )
+    # Clients have momentums of W at the server, Centralized has none.
+    copies = sum(2 if METHODS[method].has_clients else 1 for method in methods)
+    most = dataset.num_examples(dataset.train.client_ids[0])
     memory.check(
         {},
-        device_needs=memory_needs.classifiers(
-            asked, dataset.num_classes, config.embedding_dim
+        device_needs=memory_needs.matrix(
+            "W and its momentum", dataset.num_classes, config.embedding_dim, copies
         )
-        | memory_needs.round_of_clients(
-            asked,
-            dataset,
-            model_fn,
-            embedding_dim=config.embedding_dim,
-            num_negatives=config.num_decoys,
-            clients_per_round=config.clients_per_round,
-            batch_size=config.batch_size,
-        ),
+        | memory_needs.network("phi", model_fn, min(config.batch_size, most), copies=2),
     )
     return config, tasks.KINDS[config.task](dataset, model_fn), chosen
 
@@ -157,7 +162,11 @@ def build_run(
     task: tasks.FederatedTask,
     client_fn: Callable[..., Any] | None = None,
 ) -> training.FederatedRun | training.CentralizedRun:
-    """Builds a method's run; without `client_fn` the task makes clients' arguments."""
+    """Builds a method's run; without `client_fn` the task makes clients' arguments.
+
+    Raises:
+        InvalidInputError: If the flags do not suit the data.
+    """
     if not METHODS[method].has_clients:
         return training.CentralizedRun(
             method,

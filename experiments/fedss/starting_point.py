@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from experiments.common import config as config_lib
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
 from tff_fedss.errors import InvalidInputError
@@ -29,7 +30,7 @@ _DECIDING = (
 )
 
 
-def path_of(config: RunConfig) -> str | os.PathLike:
+def path_of(config: config_lib.Config) -> str | os.PathLike:
     """Returns the file of --pretrained, downloaded if it is `imagenet`.
 
     Raises:
@@ -43,7 +44,7 @@ def path_of(config: RunConfig) -> str | os.PathLike:
         raise InvalidInputError(f"--pretrained={error}") from error
 
 
-def fingerprint(config: RunConfig) -> dict[str, dict[str, str]]:
+def fingerprint(config: config_lib.Config) -> dict[str, dict[str, str]]:
     """Returns the fingerprint of --pretrained; empty if there is none."""
     if not config.pretrained:
         return {}
@@ -51,28 +52,35 @@ def fingerprint(config: RunConfig) -> dict[str, dict[str, str]]:
     return {"pretrained": {"--pretrained": digest}}
 
 
-def initial(
-    config: RunConfig, task: tasks.FederatedTask
-) -> tuple[tf.keras.Model, models.LoadReport | None]:
-    """Builds phi, with the weights of --pretrained if there are any.
+def load(config: config_lib.Config, model: tf.keras.Model) -> models.LoadReport | None:
+    """Loads the weights of --pretrained into phi, if there are any.
 
     Raises:
         InvalidInputError: If they are missing, damaged, or of another model.
     """
-    model = task.feature_extractor_fn()
     if not config.pretrained:
-        return model, None
-    options = {"min_share": 0.0} if config.allow_partial_pretrained else {}
+        return None
+    is_part_enough = getattr(config, "allow_partial_pretrained", None)
+    options = {"min_share": 0.0} if is_part_enough else {}
     path = path_of(config)
     try:
-        return model, models.load_pretrained(model, path, **options)
-    except models.PartialFitError as error:
-        raise InvalidInputError(
-            f"--pretrained: {error} Give another file, or --allow_partial_pretrained "
-            "to start from this part."
-        ) from error
+        return models.load_pretrained(model, path, **options)
     except InvalidInputError as error:
-        raise InvalidInputError(f"--pretrained: {error}") from error
+        text = f"--pretrained: {error}"
+        if isinstance(error, models.PartialFitError):
+            text += (
+                " Give another file, or, in `train`, --allow_partial_pretrained to "
+                "start from this part."
+            )
+        raise InvalidInputError(text) from error
+
+
+def initial(
+    config: RunConfig, task: tasks.FederatedTask
+) -> tuple[tf.keras.Model, models.LoadReport | None]:
+    """Builds phi, with the weights of --pretrained if there are any; see `load`."""
+    model = task.feature_extractor_fn()
+    return model, load(config, model)
 
 
 def trained(

@@ -72,7 +72,8 @@ def main(config: Config) -> None:
         config.results_dir, f"--results_dir={config.results_dir}"
     )
     runtime_config.install(config)
-    config, task, _ = run_parts.load_task(config, [_METHOD])
+    dataset = run_parts.load_dataset(config)
+    config, task, _ = run_parts.make_task(config, [_METHOD], dataset)
     print(task.dataset.summary(), flush=True)
     made: dict[str, attacks.Attack] = {}
     possible = _possible(config)

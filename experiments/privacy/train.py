@@ -71,7 +71,8 @@ def main(config: Config) -> None:
         print(summary)
         return
     runtime_config.install(config)
-    config, task, _ = run_parts.load_task(config, [METHOD])
+    dataset = run_parts.load_dataset(config)
+    config, task, _ = run_parts.make_task(config, [METHOD], dataset)
     seen.check_public_images(config.task, task)
     print(task.dataset.summary(), flush=True)
     inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}

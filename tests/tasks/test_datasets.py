@@ -8,9 +8,9 @@ from tff_fedss.datasets.federated import partitioners
 
 # FedSS, sections 4.2, 4.3, A.2 and A.4 and Tables 1-3: rounds, K, eta, m.
 PAPER = {
-    "landmarks": (5000, 64, 0.01, (5, 10, 20, 40, 80), True),
-    "sop": (2000, 32, 0.01, (5, 10, 20, 40, 80), True),
-    "imagenet21k": (25_000, 64, 0.001, (50, 100, 200, 400, 800), False),
+    "landmarks": (5000, 64, 0.01, 80, True),
+    "sop": (2000, 32, 0.01, 80, True),
+    "imagenet21k": (25_000, 64, 0.001, 800, False),
 }
 
 

@@ -61,6 +61,10 @@ def build_fedaws(
     """
     errors.check_range("spreadout_weight", spreadout_weight, 0)
     errors.check_range("spreadout_margin", spreadout_margin, 0, 2, above=True)
+    if spreadout_neighbors is not None:
+        errors.check_range(
+            "spreadout_neighbors", spreadout_neighbors, 1, num_classes - 1
+        )
 
     def spread_out(w: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         loss, gradient = losses.spreadout_loss_and_gradient(

@@ -56,8 +56,8 @@ class Settings:
         rounds: The paper's number of rounds.
         clients_per_round: K; with `follows_data`, an upper limit.
         client_learning_rate: eta.
-        num_negatives: The values of m = |N_k| that the tables compare, increasing; with
-            `follows_data`, the last is an upper limit.
+        num_negatives: m = |N_k|, the largest of those that the paper compares; with
+            `follows_data`, an upper limit.
         image_size: Height and width of the model's images, in pixels; with
             `follows_data`, an upper limit.
         model: phi, by its name on the command line.
@@ -77,7 +77,7 @@ class Settings:
     rounds: int
     clients_per_round: int
     client_learning_rate: float
-    num_negatives: tuple[int, ...]
+    num_negatives: int
     image_size: int = 224
     model: str = "mobilenet_v3_paper"
     warm_start_epochs: int = 0
@@ -182,7 +182,7 @@ _SMALL = Settings(
     rounds=100,
     clients_per_round=16,
     client_learning_rate=0.1,
-    num_negatives=(5, 10, 20, 40, 80),
+    num_negatives=80,
     image_size=28,
     model="small_cnn",
     warm_start_epochs=4,
@@ -195,7 +195,7 @@ _OWN_IMAGES = dataclasses.replace(
     client_learning_rate=0.3,
     # NegOnly's loss only pushes classes apart: at 0.3 all features become equal.
     learning_rates={"neg_only": 0.01},
-    num_negatives=(20,),
+    num_negatives=20,
     image_size=56,
     warm_start_epochs=0,
     batch_size=16,
@@ -209,7 +209,7 @@ DATASETS = {
     # Images drawn on request: nothing to download, any n.
     "glyphs": DatasetSpec(
         "glyphs",
-        {"classification": dataclasses.replace(_SMALL, num_negatives=(5, 10, 20, 40))},
+        {"classification": dataclasses.replace(_SMALL, num_negatives=40)},
         synthetic.glyphs,
     ),
     # The paper's two tasks: classification as in section 4.2, on drawings by people who
@@ -244,7 +244,7 @@ DATASETS = {
                 rounds=5000,
                 clients_per_round=64,
                 client_learning_rate=0.01,
-                num_negatives=(5, 10, 20, 40, 80),
+                num_negatives=80,
                 starts_pretrained=True,
             )
         },
@@ -258,7 +258,7 @@ DATASETS = {
                 rounds=2000,
                 clients_per_round=32,
                 client_learning_rate=0.01,
-                num_negatives=(5, 10, 20, 40, 80),
+                num_negatives=80,
                 starts_pretrained=True,
             )
         },
@@ -273,7 +273,7 @@ DATASETS = {
                 # The paper does not give K for this data set; this is Landmarks'.
                 clients_per_round=64,
                 client_learning_rate=0.001,
-                num_negatives=(50, 100, 200, 400, 800),
+                num_negatives=800,
                 rounds_per_evaluation=500,
             )
         },

@@ -6,22 +6,20 @@ Here those of train; tests/faults has the other programs.
 import pytest
 
 from experiments.common import memory_needs
-from experiments.fedss.methods import METHODS
 from tff_fedss import models
 
 # 100 TiB and more: beyond any machine that runs these tests.
 ABSURD = [
     (
         ["--dataset=glyphs:num_classes=2000000000", "--embedding_dim=100000"],
-        "W and its momentum (2 x",
+        "W (2,000,000,000 x 100,000 numbers)",
     ),
     (["--image_size=100000"], "the layers of phi for 32 examples"),
     (["--image_size=2000000000"], "images (1 of 2,000,000,000 x 2,000,000,000)"),
-    (["--embedding_dim=2000000000"], "W and its momentum (2 x 40 x 2,000,000,000"),
+    (["--embedding_dim=2000000000"], "W (40 x 2,000,000,000 numbers)"),
 ]
 REFUSED = [
-    (["--batch_size=2147483648"], "--batch_size=2147483648: expected at most"),
-    (["--rounds=99999999999999999999"], "expected at most 2147483647"),
+    (["--batch_size=2147483648"], "of at least 1, at most 2147483647"),
 ]
 
 
@@ -61,9 +59,6 @@ def test_a_batch_may_be_larger_than_any_client(run_train, tmp_path):
 def test_numbers_are_counted_in_bytes():
     assert list(memory_needs.matrix("W", 3, 5, copies=2).values()) == [2 * 3 * 5 * 4]
     assert list(memory_needs.images(2, 10, 3).values()) == [2 * 10 * 10 * 3]
-    # Two federated methods have two W and two momentums; Centralized has one W.
-    methods = [METHODS[x] for x in ("fedss", "centralized", "full_softmax")]
-    assert list(memory_needs.classifiers(methods, 10, 4).values()) == [5 * 10 * 4 * 4]
 
 
 def test_a_network_is_its_weights_and_its_layers():

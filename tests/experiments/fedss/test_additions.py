@@ -87,7 +87,7 @@ def test_a_data_set_is_added_in_one_place(run_train, tmp_path, monkeypatch):
         rounds=1,
         clients_per_round=2,
         client_learning_rate=0.1,
-        num_negatives=(5,),
+        num_negatives=5,
         image_size=14,
         model="small_cnn",
     )

@@ -1,7 +1,6 @@
 """The description of a data set: its counts, its table, its picture."""
 
 import matplotlib.axes
-import matplotlib.image
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -97,33 +96,15 @@ def test_table():
     ]
 
 
-@pytest.mark.parametrize("kind", ["one", "equal", "wide", "unknown"])
-def test_histograms_are_drawn(tmp_path, kind):
-    counts = {title: np.array(values) for title, values in TOY.items()}
-    rng = np.random.default_rng(0)
-    if kind == "unknown":
-        del counts["images per class"]
-    else:
-        counts["images per client"] = {
-            "one": np.array([3]),
-            "equal": np.full(50, 100),
-            "wide": rng.integers(1, 100_000, 500),
-        }[kind]
-    describe.plot(counts, "toy", "a note", tmp_path / "toy.png")
-    image = matplotlib.image.imread(tmp_path / "toy.png")
-    height, width = image.shape[:2]
-    assert height > 600 and width > 900
-    panels = [
-        image[top : top + height // 3, left : left + 2 * width // 5, :3]
-        for top in (height // 10, height // 2)
-        for left in (width // 10, 11 * width // 20)
-    ]
-    blank = [panel.std() < 0.01 for panel in panels]
-    # Without images per class, there is nothing in the last panel.
-    assert blank == [False, False, False, kind == "unknown"]
-
-
-def test_histograms_count_every_client_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "sizes, bars",
+    [
+        (np.array([3]), 1),
+        (np.full(50, 100), 1),
+        (np.random.default_rng(0).integers(1, 997, 300), 50),
+    ],
+)
+def test_histograms_count_every_client_once(tmp_path, monkeypatch, sizes, bars):
     drawn = []
     original = matplotlib.axes.Axes.hist
 
@@ -134,11 +115,13 @@ def test_histograms_count_every_client_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(matplotlib.axes.Axes, "hist", hist)
     counts = {title: np.array(values) for title, values in TOY.items()}
-    counts["images per client"] = np.random.default_rng(0).integers(1, 997, 300)
+    counts["images per client"] = sizes
     describe.plot(counts, "toy", "", tmp_path / "toy.png")
-    assert [n for n, _ in drawn] == [300, 3, 4, 4]
-    assert [bars for _, bars in drawn][1:] == [3, 6, 4]  # a bar for each integer
-    assert 40 <= drawn[0][1] <= 51
+    # A bar for each integer, at most 50.
+    assert drawn == [(len(sizes), bars), (3, 3), (4, 6), (4, 4)]
+    del counts["images per class"]
+    describe.plot(counts, "toy", "", tmp_path / "unknown.png")
+    assert len(drawn) == 7
 
 
 # --- The paper's partitions, from the totals of the classes alone -----------------

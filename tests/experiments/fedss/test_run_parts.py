@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.fedss import data_defaults, run_config, run_parts
+from experiments.fedss import run_config, run_parts
 from tff_fedss import models
 
 
@@ -50,7 +50,7 @@ def test_what_is_chosen(folder, partition):
         )
     )
     dataset = run_parts.load_dataset(config)
-    chosen, lines = data_defaults.filled(config, dataset, ["fedss", "neg_only"])
+    chosen, lines = run_parts.with_data_defaults(config, dataset, ["fedss", "neg_only"])
     assert chosen.learning_rate("fedss") == 0.3
     assert chosen.learning_rate("neg_only") == 0.01
     assert any("rate=0.01, for NegOnly alone" in line for line in lines)
@@ -68,7 +68,7 @@ def test_the_papers_settings_stay():
     config = run_config.with_defaults(
         run_config.RunConfig(dataset="glyphs:num_classes=30")
     )
-    chosen, lines = data_defaults.filled(
+    chosen, lines = run_parts.with_data_defaults(
         config, run_parts.load_dataset(config), ["fedss", "neg_only"]
     )
     assert not lines
