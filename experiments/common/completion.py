@@ -47,7 +47,7 @@ def words(said: Mapping[str, Any]) -> dict[str, list[str]]:
         if command == "table":
             tables = said["tables"].items()
             names = [f"{paper}/{name}" for paper, own in tables for name, _ in own]
-            follow = [*names, *follow]
+            follow = [*dict.fromkeys(names), *follow]
         found[f"{command} "] = follow
         found |= {f"{command} {name}": some for name, some in values.items() if some}
     return found

@@ -1,4 +1,4 @@
-"""What `./run.sh` answers before TensorFlow is loaded."""
+"""What `./run.sh` answers before TensorFlow is loaded, and what bash completes."""
 
 import os
 import pathlib
@@ -17,10 +17,15 @@ from experiments.common import (
     table_runs,
 )
 from experiments.fedss import run_config
-from tests.experiments.common.test_completion import PROGRAMS
 from tff_fedss.errors import InvalidInputError
 
 ROOT = pathlib.Path(__file__).parents[3]
+PROGRAMS = {
+    "train": "experiments.fedss.train",
+    "compare": "experiments.fedss.compare",
+    "moco": "experiments.moco.train",
+    "table": "experiments.common.sweep",
+}
 LINES = "\n".join(f"{name} {module} does it" for name, module in PROGRAMS.items())
 HEAVY = ("tensorflow", "tensorflow_federated", "keras", "pandas", "matplotlib", "PIL")
 
@@ -160,6 +165,53 @@ def test_the_first_answer_has_no_error(first):
     assert (first[1].returncode, first[1].stderr) == (0, "")
 
 
-def test_completion_offers_what_was_said(folder):
-    words = completion.words(answers.fetch(folder, LINES))
-    assert "--rounds=" in words["train "] and "fedss" in words["train --method"]
+# --- What bash completes after `eval "$(./run.sh completion)"` ----------------------
+
+
+@pytest.fixture(scope="module")
+def complete(first, tmp_path_factory):
+    """Returns the words that bash offers for the last of some words."""
+    path = tmp_path_factory.mktemp("completion") / "completion.bash"
+    path.write_text(completion.script(answers.fetch(first[0], LINES)) + "\n")
+    program = """
+        source "$1"; shift
+        COMP_WORDS=(./run.sh "$@"); COMP_CWORD=$#
+        _tff_fedss; printf '%s\\n' "${COMPREPLY[@]}"
+    """
+
+    def run(*typed):
+        command = ["bash", "-uc", program, "bash", str(path), *typed]
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert not found.stderr
+        return found.stdout.split()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "typed, expected",
+    [
+        (["tr"], ["train"]),
+        (["compare", "--metho"], ["--methods="]),
+        (["compare", "--methods", "=", "full"], ["full_softmax"]),
+        (["train", "--method", "=", "fedaws"], ["fedaws"]),
+        (["train", "--dataset", "=", "omni"], ["omniglot"]),
+        (["train", "--cell", "=", "1/mini/omniglot_fedss_m5_"], None),
+        (["moco", "--cell", "=", "4/mini/d_gamma1"], ["4/mini/d_gamma1"]),
+        (["table", "fedss/figure"], ["fedss/figure6"]),
+        (["table", "1", "--sc"], ["--scale="]),
+        (
+            ["table", "--scale", "="],
+            ["mini", "chunks", "turned", "tiny_imagenet", "paper"],
+        ),
+        (["train", "--nothing", "=", "x"], []),
+    ],
+)
+def test_words_come_from_the_tables(complete, typed, expected):
+    if expected is None:
+        expected = ["1/mini/omniglot_fedss_m5_uncorrected"]
+    assert complete(*typed) == expected
+
+
+def test_all_values_are_offered_after_the_equals_sign(complete):
+    assert {"fedss", "centralized"} <= {*complete("train", "--method", "=")}
