@@ -165,13 +165,13 @@ def _finish(
     )
     encoder = run_encoder.Encoder(config.model, config.embedding_dim, image_input)
     run_encoder.write(folder, encoder)
-    found, lines, ended = {}, [], {}
+    found, summaries, failures, ended = {}, [], [], {}
     for run in runs:
         own = [row for row in folder.rows if row["method"] == run.name]
         row = kept.row(own, run.name)
         found[run.name] = outcomes.outcome(run, own, row[task.metric])
-        lines.append(outcomes.summary(run, own, row if kept.is_best else None))
-        lines.append(outcomes.diagnosis(config, run, own))
+        summaries.append(outcomes.summary(run, own, row if kept.is_best else None))
+        failures.append(outcomes.diagnosis(config, run, own))
         if outcomes.has_collapsed(task, row):
             found[run.name]["collapsed"] = True
         if kept.is_best:
@@ -185,7 +185,8 @@ def _finish(
         outcomes.as_text(rows, task.metric_title, task.dataset.num_classes, task.chance)
         + privacy_config.as_text(guarantees)
         + _tell_spreadout(config, folder.rows),
-        *filter(None, lines),
+        *summaries,
+        *filter(None, failures),
     ]
     table = "\n".join(lines)
     done = {
