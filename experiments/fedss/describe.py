@@ -6,18 +6,16 @@ reads the data as training would, without decoding an image. The result is a tab
 minimum, median, mean and maximum, and a PNG of histograms.
 """
 
-import dataclasses
 import pathlib
 import textwrap
 from collections.abc import Mapping
 
 import numpy as np
 
-from experiments.common import config, plots, program, table
+from experiments.common import plots, program, table
 from experiments.fedss import run_config, run_parts
 from tff_fedss import files, progress
 from tff_fedss.datasets.federated.dataset import FederatedDataset
-from tff_fedss.errors import InvalidInputError
 
 # The counts, int[K] or int[n], by name, such as "images per client".
 Counts = Mapping[str, np.ndarray]
@@ -25,14 +23,8 @@ _MAX_BARS = 50
 _LABELS_AT_A_TIME = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
 class Config(run_config.RunConfig):
     """The flags of the program; the histograms go into --results_dir."""
-
-    output: str | None = config.flag(
-        None,
-        "The .png file of the histograms. Default: results/describe/DATASET.png.",
-    )
 
 
 def counts_of(dataset: FederatedDataset) -> dict[str, np.ndarray]:
@@ -115,17 +107,16 @@ def plot(counts: Counts, title: str, note: str, path: pathlib.Path) -> None:
 
 def main(config: Config) -> None:
     """Writes the histograms and prints the table."""
-    chosen = config.chosen("dataset")
-    output = pathlib.Path(config.output or f"{config.results_dir}/{chosen.name}.png")
-    if output.suffix != ".png":
-        raise InvalidInputError(f"--output={output} must be a .png file.")
     dataset = run_parts.load_dataset(run_config.with_defaults(config))
     counts = counts_of(dataset)
     note = f"{dataset.test.num_examples:,} test images"
     if dataset.note:
         note += f"; {dataset.note}"
     title = f"{dataset.name}: {dataset.num_clients:,} clients"
-    files.make_folder(output.parent, f"--output={output.parent}")
+    folder = files.make_folder(
+        config.results_dir, f"--results_dir={config.results_dir}"
+    )
+    output = folder / f"{config.chosen('dataset').name}.png"
     plot(counts, title, note, output)
     print(
         f"{title}, n = {dataset.num_classes:,} classes, "

@@ -134,7 +134,7 @@ OTHERS = [
     case
     for program, flag, own in (
         ("sampler_quality", "output_dir", ["--num_draws=100"]),
-        ("describe", "output", []),
+        ("describe", "results_dir", []),
     )
     for case in (
         Case(
