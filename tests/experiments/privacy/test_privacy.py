@@ -73,7 +73,7 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
     [
         (["--participations=1,x"], "--participations=1,x: expected whole numbers"),
         (["--participations=0"], "expected whole numbers from 1"),
-        (["--attack=guess"], "--attack=['guess']"),
+        (["--attack=guess"], "--attack=guess: expected some of intersection"),
         (["--negatives=pool"], "'pool' needs size; for example --negatives=pool:size="),
         (
             ["--attack=update,phi", "--aggregation=secure"],
