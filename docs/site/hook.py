@@ -14,6 +14,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 PAGES = ("*.md", "docs/**/*.md", "data/*.md", "experiments/**/*.md")
 FILES = ("docs/site/*.css", "docs/site/*.js", "tff_fedss/**/*.py")
 TUTORIALS = ROOT / ".venv-docs/tutorials"  # Written by docs/site/tutorial.py.
+REFERENCE = pathlib.Path("docs/api")
+# A row of its README.md: a room of tff_fedss, what is there, and modules.
+ROOM = re.compile(r"^\| \[(\w+)\]\(\S+\) \| (.+) \| (.+) \|$", re.MULTILINE)
 LINK = re.compile(r"(\]\()([^)#:\s]+)")
 
 
@@ -29,14 +32,30 @@ def on_files(files: Files, config) -> Files:
             if target.is_file() and target.is_relative_to(ROOT):
                 paths.setdefault(target.relative_to(ROOT), target)
     theme = [file for file in files if file.src_dir != config.docs_dir]
-    config.nav = list(_menu(config.nav, sorted(p for p in paths if p.suffix == ".md")))
+    rooms = dict(_rooms())
+    pages = sorted(p for p in [*paths, *rooms] if p.suffix == ".md")
+    config.nav = list(_menu(config.nav, pages))
     return Files(
         theme
         + [
             File.generated(config, path.as_posix(), abs_src_path=str(source))
             for path, source in sorted(paths.items())
         ]
+        + [
+            File.generated(config, path.as_posix(), content=text)
+            for path, text in rooms.items()
+        ]
     )
+
+
+def _rooms() -> Iterator[tuple[pathlib.Path, str]]:
+    """Yields the pages of the reference: each has the docstrings of some modules."""
+    readme = (ROOT / REFERENCE / "README.md").read_text(encoding="utf-8")
+    for room, what, modules in ROOM.findall(readme):
+        parts = [f"# {what[0].upper()}{what[1:]}"]
+        for module in modules.replace("`", "").split():
+            parts.append(f"## tff_fedss.{module}\n\n::: tff_fedss.{module}")
+        yield REFERENCE / f"{room}.md", "\n\n".join(parts)
 
 
 def _menu(entries: list, pages: list[pathlib.Path]) -> Iterator:
@@ -74,7 +93,9 @@ def _readme_first(page: pathlib.Path) -> tuple[bool, pathlib.Path]:
 
 
 def on_page_markdown(markdown: str, page, **_) -> str:
-    """Leads links to folders to their first file, those to tutorials to the page."""
+    """Leads links to rooms, folders and tutorials to their page or first file."""
+    if page.file.src_uri == f"{REFERENCE}/README.md":
+        markdown = ROOM.sub(r"| [\1](\1.md) | \2 | \3 |", markdown)
     here = ROOT / pathlib.Path(page.file.src_uri).parent
 
     def of_site(link: re.Match) -> str:
