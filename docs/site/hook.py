@@ -8,6 +8,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
+import griffe
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -118,3 +119,19 @@ def on_page_content(html: str, page, **_) -> str:
         rf'\1<a href="{up}\2"><code>\2</code></a>',
         html,
     )
+
+
+class Offered(griffe.Extension):
+    """Griffe extension: puts the imports of an __init__.py into the reference.
+
+    What a package's first file imports is what the package offers.
+    """
+
+    def on_members(self, *, obj, **_) -> None:
+        """Marks the names of this project that an __init__.py imports from modules."""
+        if obj.is_module and obj.is_init_module and obj.exports is None:
+            obj.exports = [
+                name
+                for name, member in obj.members.items()
+                if member.is_alias and member.target_path.startswith(obj.path + ".")
+            ]
