@@ -21,14 +21,13 @@ from tff_fedss import samplers
 _PROGRAM = "experiments.partial_fc.train"
 
 
-def _run_name(flags: results_lib.Flags) -> str:
-    rate = float(flags["sample_rate"])
-    return "full" if rate == 1 else f"{flags['sampling']}_{rate:g}"
+def _name(sampling: str, sample_rate: float) -> str:
+    return "full" if sample_rate == 1 else f"{sampling}_{sample_rate:g}"
 
 
 _KIND = results_lib.RunKind(
     program="partial_fc",
-    run_name=_run_name,
+    run_name=lambda flags: _name(flags["sampling"], float(flags["sample_rate"])),
     choices={"sampling": samplers.SAMPLINGS},
     columns=("steps",),
     cell_flags=frozenset({"sampling", "sample_rate"}),
@@ -86,19 +85,13 @@ _OWN_RATES = {
 
 
 def _omniglot_cell(sampling: str, sample_rate: float, learning_rate: float) -> Cell:
-    is_full = sample_rate == 1
-    return Cell(
-        "full" if is_full else f"{sampling}_{sample_rate:g}",
-        dict(
-            _OMNIGLOT,
-            **({} if is_full else {"sampling": sampling}),
-            sample_rate=sample_rate,
-            learning_rate=learning_rate,
-        ),
-        ("full softmax" if is_full else f"{sampling}, r = {sample_rate:g}")
-        + f", learning rate {learning_rate:g}",
-        row="full" if is_full else f"{sampling}_{sample_rate:g}",
-    )
+    name = _name(sampling, sample_rate)
+    title, own = f"{sampling}, r = {sample_rate:g}", {"sampling": sampling}
+    if name == "full":
+        title, own = "full softmax", {}
+    own |= {"sample_rate": sample_rate, "learning_rate": learning_rate}
+    title += f", learning rate {learning_rate:g}"
+    return Cell(name, {**_OMNIGLOT, **own}, title, row=name)
 
 
 TABLES = {

@@ -114,26 +114,20 @@ def _design(
     return table(title, _PROGRAM, cells, f"rf_softmax/{name}", **_page("ptb"))
 
 
-# As ("ptb", "mini"), but with 1,600 steps.
-_PTB_DESIGN = dict(
+_PTB_MINI = dict(
     task="ptb",
     num_negatives=100,
-    rounds=16,
+    rounds=40,
     rounds_per_evaluation=4,
     validation_words=20000,
 )
+_PTB_DESIGN = dict(_PTB_MINI, rounds=16)
 
 TABLES = {
     ("ptb", "mini"): _samplers(
         "ptb_mini",
         "Penn Treebank for 2 cores: 0.9 epochs, m = 100",
-        dict(
-            task="ptb",
-            num_negatives=100,
-            rounds=40,
-            rounds_per_evaluation=4,
-            validation_words=20000,
-        ),
+        _PTB_MINI,
         _PTB,
     ),
     ("delicious", "mini"): _samplers(
@@ -160,7 +154,7 @@ TABLES = {
         "ptb_design_D_mini",
         "Penn Treebank for 2 cores, T = 0.5, varying D, figure (b)",
         _PTB_DESIGN,
-        [(4, num_frequencies) for num_frequencies in (64, 128, 256, 512, 1024)],
+        [(4, frequencies) for frequencies in (64, 128, 256, 512, 1024)],
     ),
     ("ptb", "paper"): _samplers(
         "ptb", "Penn Treebank, figure (c)", _PTB_PAPER, _PTB, 1024
@@ -175,7 +169,7 @@ TABLES = {
         "ptb_design_D",
         "Penn Treebank, fixed T = 0.5, varying D, figure (b)",
         _PTB_PAPER,
-        [(4, num_frequencies) for num_frequencies in (128, 256, 512, 1024, 2048)],
+        [(4, frequencies) for frequencies in (128, 256, 512, 1024, 2048)],
     ),
     **{
         (name, "paper"): _samplers(
