@@ -31,14 +31,30 @@ def on_cluster(address: str) -> Callable[[Job, int], "_RemoteRun"]:
     cluster_machines.connect(address)
     import ray
 
-    versions = cluster_machines.Versions(address, ("tff_fedss", "experiments"))
-    if len(versions.usable(machines := cluster_machines.alive())) < len(machines):
-        raise InvalidInputError(
-            f"--cluster={address}: a machine has another version, see the warning."
-        )
+    if address != cluster_machines.LOCAL:
+        _check_versions(ray, address)
     share = {"num_gpus": 1} if "GPU" in ray.cluster_resources() else {"num_cpus": 1}
     task = ray.remote(**share)(_run)
     return lambda job, slot: _RemoteRun(ray, task, job)
+
+
+def _check_versions(ray: Any, address: str) -> None:
+    packages = ("tff_fedss", "experiments")
+    ours, nodes = cluster_machines.versions(packages), cluster_machines.alive()
+    asked = [
+        cluster_machines.remote(cluster_machines.versions, key, 0, 0).remote(packages)
+        for key in nodes
+    ]
+    for node, answer in zip(nodes.values(), asked, strict=True):
+        try:
+            theirs = ray.get(answer)
+        except ray.exceptions.RayError as error:
+            theirs = cluster_machines.last_line(error)
+        if theirs != ours:
+            raise InvalidInputError(
+                f"--cluster={address}: {cluster_machines.name_of(node)} has another "
+                f"version: {theirs} instead of {ours}."
+            )
 
 
 def _sent_as_code() -> tuple[Callable[..., Any], Callable[..., dict[str, bytes]]]:

@@ -53,10 +53,7 @@ def local_ray():
             ray.shutdown()
 
 
-@contextlib.contextmanager
-def use(context):
-    with tff.framework.get_context_stack().install(context):
-        yield context
+use = tff.framework.get_context_stack().install
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +174,8 @@ def test_the_bytes_do_not_depend_on_how_many_actors_there_are(cluster, method):
         expected = two_rounds(method)
     cluster._pool.close()  # They have the cores.
     for num_actors in (1, 3):
-        with use(runtime.ClusterContext("local", num_actors=num_actors)) as context:
+        context = runtime.ClusterContext("local", num_actors=num_actors)
+        with use(context):
             assert_equal(two_rounds(method), expected)
             assert len(context.actor_pids) <= num_actors
             context.close()
@@ -365,7 +363,8 @@ def test_a_client_that_fails_is_named(cluster):
 )
 def test_clients_data_that_are_not_there_are_sent(cluster, caplog, load, why):
     cluster._pool.close()
-    with use(runtime.ClusterContext("local", num_actors=1)) as context:
+    context = runtime.ClusterContext("local", num_actors=1)
+    with use(context):
         context.share(load, cluster_clients.make, {"data": 2})
         result = sum_up(REFS)
         context.close()

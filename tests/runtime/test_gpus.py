@@ -9,7 +9,6 @@ from tensorflow.python.framework import config as tf_config
 
 from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.runtime import gpus
 
 
 @pytest.fixture
@@ -104,7 +103,3 @@ def test_precision_is_forgotten_by_the_next_call():
     finally:
         runtime.configure_gpus()
     assert state() == (False, False, "float32")
-
-
-def test_parts_of_memory_leave_some_to_cuda():
-    assert gpus.memory_limits(80_000, 4) == [18_000] * 4

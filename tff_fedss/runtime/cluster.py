@@ -9,9 +9,6 @@ of the parts, pair by pair. So results do not depend on the number, speed or los
 actors and machines: a part of a lost one is repeated by another, and counts once.
 """
 
-import functools
-import hashlib
-import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,7 +25,6 @@ from tff_fedss.runtime import (
     cluster_pool,
     cluster_round,
     compiler,
-    frozen,
 )
 from tff_fedss.runtime.errors import WorkerError
 from tff_fedss.runtime.frozen import ClientRef
@@ -90,7 +86,6 @@ class ClusterContext(tff.framework.SyncContext):
         )
         self._client_fn: Callable[..., Any] | None = None
         self._compile = compiler.Cache(_compile)
-        self._numbers = itertools.count()
         self.traffic = cluster_round.Traffic()
         self.close = weakref.finalize(self, self._pool.close)
 
@@ -132,11 +127,11 @@ class ClusterContext(tff.framework.SyncContext):
 
         Raises:
             ComputationError: If the computation itself failed.
-            InvalidInputError: If the machines have another version of this project, or
-                not the requested GPUs.
+            InvalidInputError: If the machines have not the requested GPUs.
             TypeError, ValueError: If the argument does not fit the computation.
-            WorkerError: If no actor starts, several have died in the same part, or the
-                cluster's memory is full.
+            WorkerError: If no actor starts (as if all machines have another version of
+                this project), several have died in the same part, or the cluster's
+                memory is full.
         """
         parameter_type = comp.type_signature.parameter
         num_clients = arguments.count_clients(arg, parameter_type)
@@ -144,7 +139,11 @@ class ClusterContext(tff.framework.SyncContext):
         if compiled is None:
             return self._here.invoke(comp, self._resolved(arg, parameter_type))
         try:
-            return self._run(compiled, arg, parameter_type, num_clients)
+            running = cluster_round.Round(
+                self._pool, self._here, compiled, arg, num_clients, self._client_fn
+            )
+            self.traffic = running.traffic
+            return running.run()
         except BaseException as error:
             self._pool.close()  # Running work is abandoned.
             if isinstance(error, cluster_machines.full_errors()):
@@ -161,41 +160,6 @@ class ClusterContext(tff.framework.SyncContext):
                 ) from error
             raise
 
-    def _run(
-        self,
-        compiled: "_Compiled",
-        arg: Any,
-        parameter_type: tff.Type,
-        num_clients: int,
-    ) -> Any:
-        cut = compiled.cut
-        broadcasts, tables = self._here.invoke(
-            cut.serve, arguments.of_server(arg, parameter_type)
-        )
-        self.traffic = cluster_round.Traffic()
-        total = cluster_round.Round(
-            self._pool,
-            compiled.key,
-            compiled.pieces,
-            broadcasts=frozen.freeze(broadcasts, cut.serve.type_signature.result[0]),
-            arguments=lambda clients: arguments.of_clients(
-                arg, parameter_type, clients
-            ),
-            arguments_type=arguments.type_of_clients(parameter_type),
-            num_clients=num_clients,
-            select=cut.select and functools.partial(self._select, cut, tables),
-            merge=lambda a, b: self._here.invoke(cut.merge, _struct(a, b)),
-            client_fn=self._client_fn,
-            number=next(self._numbers),
-            traffic=self.traffic,
-        ).run()
-        of_nobody = arguments.without_clients(arg, parameter_type)
-        return self._here.invoke(cut.finish, _struct(of_nobody, total))
-
-    def _select(self, cut: cluster_cut.Cut, tables: Any, keys: Any) -> Any:
-        rows = self._here.compute(cut.select, _struct(tables, keys))
-        return frozen.freeze(rows, cut.select.type_signature.result)
-
     def _resolved(self, arg: Any, parameter_type: tff.Type) -> Any:
         """Makes the clients' values from their `ClientRef`s."""
         return arguments.with_clients(
@@ -205,40 +169,14 @@ class ClusterContext(tff.framework.SyncContext):
         )
 
 
-def _compile(comp: tff.framework.ConcreteComputation) -> "_Compiled | None":
+def _compile(
+    comp: tff.framework.ConcreteComputation,
+) -> cluster_round.Computation | None:
     try:
-        return _Compiled(cluster_cut.cut(comp))
+        return cluster_round.Computation(comp)
     except cluster_cut.NotCuttableError as error:
         logging.warning("A computation does not use the cluster: %s.", error)
         return None
-
-
-class _Compiled:
-    """A computation in the cluster's form.
-
-    Attributes:
-        cut: Its pieces.
-        key: A name of the pieces that run on the cluster.
-        pieces: Those pieces, in Ray's store.
-    """
-
-    def __init__(self, cut: cluster_cut.Cut):
-        import ray
-
-        pieces = cluster_actor.Pieces(
-            cluster_actor.serialize(cut.prepare),
-            cluster_actor.serialize(cut.work),
-            cut.work_reads_arguments,
-        )
-        self.cut = cut
-        self.key = hashlib.blake2b(
-            (pieces.prepare or b"") + pieces.work, digest_size=12
-        ).hexdigest()
-        self.pieces = ray.put(pieces)
-
-
-def _struct(*parts: Any) -> tff.structure.Struct:
-    return tff.structure.Struct.unnamed(*parts)
 
 
 def set_cluster_context(address: str = "local", **kwargs: Any) -> ClusterContext:

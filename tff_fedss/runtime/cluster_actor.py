@@ -7,7 +7,7 @@ import contextlib
 import os
 import pickle
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2 as pb
 
-from tff_fedss.runtime import frozen, gpus
+from tff_fedss.runtime import cluster_machines, frozen, gpus
 from tff_fedss.runtime.errors import ClientError, ComputationError, describe
 from tff_fedss.runtime.in_process import InProcessContext
 
@@ -42,11 +42,13 @@ class Started(NamedTuple):
         pid: Process id of its process.
         reads_clients: Whether it has the data of the clients.
         why_not: The reason if it does not, in one line.
+        versions: See `cluster_machines.versions`.
     """
 
     pid: int
     reads_clients: bool
     why_not: str
+    versions: dict[str, str]
 
 
 class Failure(NamedTuple):
@@ -130,8 +132,13 @@ class Actor:
         self._kept: dict[int, Any] = {}
         self._broadcasts: Any = None
 
-    def start(self, shared: bytes | None) -> Started:
-        """Reads clients' data by a pickled `Shared`; None: parts contain them."""
+    def start(self, shared: bytes | None, packages: Sequence[str]) -> Started:
+        """Reads the clients' data.
+
+        Args:
+            shared: How to, a pickled `Shared`; None: parts contain them.
+            packages: Packages whose version is asked for.
+        """
         why_not = ""
         if shared is not None:
             try:
@@ -144,7 +151,9 @@ class Actor:
                     self._client_fn = client_fn
             except Exception as error:  # Any error: the data can be sent instead.
                 why_not = describe(error)
-        return Started(os.getpid(), self._client_fn is not None, why_not)
+        reads_clients = self._client_fn is not None
+        found = cluster_machines.versions(packages)
+        return Started(os.getpid(), reads_clients, why_not, found)
 
     def ping(self) -> None:
         """Answers, in its own thread, to show that the process is not stopped."""

@@ -1,5 +1,8 @@
 """The connection to a Ray cluster, its machines and their versions."""
 
+import hashlib
+import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import signal
@@ -7,10 +10,8 @@ import socket
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from absl import logging
 
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.files import error_text
@@ -136,9 +137,7 @@ def _unreachable(address: str, where: str, why: str) -> InvalidInputError:
     )
 
 
-# Time for a machine to report its version before the first round.
-_VERSION_SECONDS = 120.0
-# Packages that, besides this project, decide whether the machines compute the same.
+# Distributions that, besides the project, decide whether machines compute the same.
 _DISTRIBUTIONS = ("numpy", "ray", "tensorflow", "tensorflow-federated")
 
 
@@ -196,7 +195,7 @@ def remote(what: Any, node: str, cpus: float, gpus: float, **options: Any) -> An
 def kill_process(node: str, pid: int) -> None:
     """Kills a process of a machine, without waiting for it."""
 
-    # Sent as code, as below, so that the machine needs no import.
+    # A nested function is sent as code: the machine needs no import.
     def kill(pid):
         import os
         import signal
@@ -206,101 +205,25 @@ def kill_process(node: str, pid: int) -> None:
     remote(kill, node, 0, 0).remote(pid)
 
 
-def _version_fn() -> Callable[[Sequence[str], Sequence[str]], dict[str, str]]:
-    # A nested function is sent as code: the other machine may not have our modules.
-    def versions(packages, distributions):
-        import hashlib
-        import importlib.metadata
-        import importlib.util
-        import pathlib
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Returns what decides whether two machines compute the same, by name.
 
-        found = {}
-        for package in packages:
-            spec = importlib.util.find_spec(package)
-            if spec is None or spec.origin is None:
-                found[package] = "none"
-                continue
-            root = pathlib.Path(spec.origin).parent
-            digest = hashlib.sha256()
-            for path in sorted(root.rglob("*.py")):
-                digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
-                digest.update(path.read_bytes())
-            found[package] = digest.hexdigest()[:12]
-        for name in distributions:
-            try:
-                found[name] = importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError:
-                found[name] = "none"
-        return found
-
-    return versions
-
-
-class Versions:
-    """A check of which machines have this process's version of the project."""
-
-    def __init__(self, address: str, packages: Sequence[str]):
-        self._address = address
-        self._versions = _version_fn()
-        self._asked_for = packages, _DISTRIBUTIONS
-        self._asked: dict[str, Any] = {}
-        self._is_ours: dict[str, bool] = {}
-
-    def usable(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the machines of `alive` that have the same version.
-
-        The first call waits for the machines' answers. A machine that joins later is
-        usable as soon as it has answered.
-
-        Raises:
-            InvalidInputError: If all of them have another version.
-        """
-        import ray
-
-        if self._address == LOCAL:  # This machine.
-            return dict(nodes)
-        is_first = not self._asked
-        for key in nodes.keys() - self._asked.keys():
-            asked = remote(self._versions, key, 0, 0).remote(*self._asked_for)
-            self._asked[key] = asked
-        waiting = [self._asked[key] for key in nodes if key not in self._is_ours]
-        done = []
-        if waiting:
-            done, _ = ray.wait(
-                waiting,
-                num_returns=len(waiting),
-                timeout=_VERSION_SECONDS if is_first else 0,
-            )
-        for key in [key for key in nodes if self._asked[key] in done]:
-            self._is_ours[key] = self._is_same(nodes[key], self._asked[key])
-        found = {key: node for key, node in nodes.items() if self._is_ours.get(key)}
-        if nodes and not found and nodes.keys() <= self._is_ours.keys():
-            raise InvalidInputError(
-                f"No machine of the cluster {self._address} has the same version as "
-                "this one: all need the same commit of this project and its lock."
-            )
-        return found
-
-    def _is_same(self, node: Mapping[str, Any], asked: Any) -> bool:
-        import ray
-
-        try:
-            theirs = ray.get(asked)
-        except ray.exceptions.RayError as error:
-            why = f"does not report its version: {last_line(error)}"
-        else:
-            ours = self._versions(*self._asked_for)
-            other = [name for name in ours if theirs[name] != ours[name]]
-            if not other:
-                return True
-            why = "has another version: " + ", ".join(
-                f"{name} {theirs[name]} instead of {ours[name]}" for name in other
-            )
-        logging.warning(
-            "Not used: %s of the cluster %s %s. All machines need the same commit of "
-            "this project and its lock.",
-            name_of(node),
-            self._address,
-            why,
-        )
-        return False
+    Args:
+        packages: Names of packages, whose value is a digest of their code. Installed
+            distributions that matter as well have their version.
+    """
+    found = {}
+    for package in packages:
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            found[package] = "none"
+            continue
+        root = pathlib.Path(spec.origin).parent
+        digest = hashlib.sha256()
+        for path in sorted(root.rglob("*.py")):
+            digest.update(f"{path.relative_to(root).as_posix()}\0".encode())
+            digest.update(path.read_bytes())
+        found[package] = digest.hexdigest()[:12]
+    for name in _DISTRIBUTIONS:
+        found[name] = importlib.metadata.version(name)
+    return found

@@ -71,7 +71,7 @@ class Pool:
     """Actors on the machines of the cluster that this process is connected to.
 
     A machine whose actors fail to start three times in a row is left out, and tried
-    again once a round.
+    again once a round. One with another version of the project is left out for good.
 
     Args:
         address: For messages.
@@ -102,12 +102,12 @@ class Pool:
         self._clients_per_gpu = clients_per_gpu
         self._precision = precision
         self._shared: bytes | None = None
-        self._versions = cluster_machines.Versions(address, packages)
+        self._packages = packages
+        self._versions = cluster_machines.versions(packages)
         self._starting: dict[Any, Member] = {}
         # By machine: its consecutive failures, and the message of the last one.
         self._failures: collections.Counter[str] = collections.Counter()
         self._why: dict[str, str] = {}
-        self._tried: set[str] = set()  # The failures of this round.
         self._reported: set[str] = set()
         self._is_checked = False
         self._next_update = 0.0
@@ -133,8 +133,10 @@ class Pool:
         self.begin_round()
 
     def begin_round(self) -> None:
-        """Retries machines, and drops surplus actors of a machine."""
-        self._tried.clear()
+        """Retries machines once, and drops surplus actors of a machine."""
+        for node, count in self._failures.items():
+            if count == _MAX_FAILURES:
+                self._failures[node] -= 1
         self._since, self._has_warned = time.monotonic(), False
         nodes = self._usable()
         shares = self._shares(nodes)
@@ -149,7 +151,6 @@ class Pool:
         """Starts the actors that are missing; returns those that no longer answer.
 
         Raises:
-            InvalidInputError: If no machine has the same version of this project.
             WorkerError: If there is no actor, and none starts.
         """
         now = time.monotonic()
@@ -174,6 +175,14 @@ class Pool:
             said: cluster_actor.Started = ray.get(reference)
         except ray.exceptions.RayError as error:
             self._failed(member, cluster_machines.last_line(error))
+            return
+        other = [k for k, ours in self._versions.items() if said.versions[k] != ours]
+        if other:
+            differences = (
+                f"{k} {said.versions[k]} instead of {self._versions[k]}" for k in other
+            )
+            self._failed(member, f"it has another version, {', '.join(differences)}")
+            self._failures[member.node] = _MAX_FAILURES + 1  # It is not retried.
             return
         del self._failures[member.node]
         member.pid, member.reads_clients = said.pid, said.reads_clients
@@ -216,8 +225,8 @@ class Pool:
         """Returns the machines that may have actors now."""
         return {
             key: node
-            for key, node in self._versions.usable(cluster_machines.alive()).items()
-            if self._failures[key] < _MAX_FAILURES or key not in self._tried
+            for key, node in cluster_machines.alive().items()
+            if self._failures[key] < _MAX_FAILURES
         }
 
     def _start_missing(self, nodes: Mapping[str, Any]) -> None:
@@ -251,12 +260,13 @@ class Pool:
             self._precision,
         )
         member = Member(handle, node, host, share.cpus)
-        self._starting[handle.start.remote(self._shared)] = member
-        self._tried.add(node)
+        self._starting[handle.start.remote(self._shared, self._packages)] = member
 
     def _failed(self, member: Member, why: str) -> None:
         self._kill(member)
-        self._failures[member.node] += 1
+        self._failures[member.node] = min(
+            self._failures[member.node] + 1, _MAX_FAILURES
+        )
         self._why[member.node] = (
             f"{member.host} of the cluster {self._address} starts no actor: {why}. It "
             "needs this commit of the project, its lock, and free memory"

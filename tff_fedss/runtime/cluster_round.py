@@ -7,6 +7,8 @@ the part is queued again.
 
 import collections
 import dataclasses
+import hashlib
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -18,13 +20,16 @@ from absl import logging
 from tff_fedss import stopping
 from tff_fedss.files import error_text
 from tff_fedss.runtime import (
+    arguments,
     cluster_actor,
+    cluster_cut,
     cluster_machines,
     cluster_pool,
     frozen,
     parts,
 )
 from tff_fedss.runtime.errors import ClientError, ServerError, WorkerError
+from tff_fedss.runtime.in_process import InProcessContext
 
 # Number of actors that may die in a part before the round fails.
 _MAX_DEATHS = 3
@@ -88,62 +93,92 @@ class _Task:
     is_preparing: bool
 
 
+class Computation:
+    """A computation in the cluster's form.
+
+    Attributes:
+        cut: Its pieces.
+        parameter_type: The type of its argument.
+        key: A name of the pieces that run on the cluster.
+        pieces: Those pieces, a `cluster_actor.Pieces` in Ray's store.
+    """
+
+    def __init__(self, comp: tff.framework.ConcreteComputation):
+        import ray
+
+        self.cut = cluster_cut.cut(comp)
+        self.parameter_type = comp.type_signature.parameter
+        pieces = cluster_actor.Pieces(
+            cluster_actor.serialize(self.cut.prepare),
+            cluster_actor.serialize(self.cut.work),
+            self.cut.work_reads_arguments,
+        )
+        self.key = hashlib.blake2b(
+            (pieces.prepare or b"") + pieces.work, digest_size=12
+        ).hexdigest()
+        self.pieces = ray.put(pieces)
+
+
+# Makes the keys of a process's rounds unique.
+_numbers = itertools.count()
+
+
 class Round:
-    """A round or another computation over clients."""
+    """A round or another computation over clients.
+
+    Attributes:
+        traffic: The bytes sent so far.
+    """
 
     def __init__(
         self,
         pool: cluster_pool.Pool,
-        key: str,
-        pieces: Any,
-        *,
-        broadcasts: Any,
-        arguments: Callable[[slice], Any],
-        arguments_type: tff.Type,
+        here: InProcessContext,
+        computation: Computation,
+        arg: Any,
         num_clients: int,
-        select: Callable[[Any], Any] | None,
-        merge: Callable[[Any, Any], Any],
         client_fn: Callable[..., Any] | None,
-        number: int,
-        traffic: Traffic,
     ):
-        """Cuts the clients into parts.
+        """Does the server's first part, and cuts the clients into parts.
 
         Args:
             pool: The actors.
-            key: A name for the computations that they do.
-            pieces: Those computations, a `cluster_actor.Pieces` in Ray's store.
-            broadcasts: The values sent to all clients, frozen.
-            arguments: Maps clients to their argument.
-            arguments_type: The argument's type.
-            num_clients: How many clients the round has.
-            select: Maps a part's keys to its rows, frozen; None: parts need no rows.
-            merge: Adds two sums.
+            here: Where the server's parts run.
+            computation: The computation.
+            arg: Its argument.
+            num_clients: How many clients the argument has.
             client_fn: Makes a client's data, to be sent.
-            number: Number of the round, unique in the process.
-            traffic: The counts of sent bytes.
         """
         import ray
 
         self._ray = ray
         self._pool = pool
-        self._key, self._pieces = key, pieces
+        self._here = here
+        self._computation, self._cut = computation, computation.cut
+        self._arg, self._num_clients = arg, num_clients
+        self._client_fn = client_fn
+        broadcasts, self._tables = here.invoke(
+            self._cut.serve, arguments.of_server(arg, computation.parameter_type)
+        )
+        sent_type = self._cut.serve.type_signature.result[0]
+        broadcasts = frozen.freeze(broadcasts, sent_type)
         self._broadcasts = ray.put(broadcasts)
         self._broadcast_bytes = frozen.num_bytes(broadcasts)
-        self._arguments, self._arguments_type = arguments, arguments_type
-        self._num_clients = num_clients
-        self._select = select
-        self._client_fn = client_fn
-        self._round_key = f"{os.getpid()}/{number}"
-        self._traffic = traffic
+        self._round_key = f"{os.getpid()}/{next(_numbers)}"
+        self.traffic = Traffic()
         self._parts = [_Part(*part) for part in enumerate(parts.parts_of(num_clients))]
         self._waiting = collections.deque(self._parts)
         self._running: dict[Any, _Task] = {}
-        self._sum = parts.Sum(len(self._parts), merge)
+        self._sum = parts.Sum(
+            len(self._parts), lambda a, b: self._invoke(self._cut.merge, a, b)
+        )
         self._nodes: set[str] = set()
 
+    def _invoke(self, comp: tff.framework.ConcreteComputation, *args: Any) -> Any:
+        return self._here.invoke(comp, tff.structure.Struct.unnamed(*args))
+
     def run(self) -> Any:
-        """Does all parts; returns their sum.
+        """Does all parts; returns the result of the computation.
 
         Raises:
             ComputationError: If the computation failed.
@@ -169,7 +204,9 @@ class Round:
                     self._pool.started(reference)
                 elif reference in self._running:  # Otherwise its actor is lost.
                     self._end(reference)
-        return self._sum.result()
+        parameter_type = self._computation.parameter_type
+        of_nobody = arguments.without_clients(self._arg, parameter_type)
+        return self._invoke(self._cut.finish, of_nobody, self._sum.result())
 
     def _assign(self) -> None:
         """Assigns work to the actors."""
@@ -193,14 +230,15 @@ class Round:
         return None
 
     def _begin(self, part: _Part, member: cluster_pool.Member) -> None:
-        is_preparing = self._select is not None and part.rows is None
-        given = [self._key, self._pieces, self._with_clients(part, member)]
+        is_preparing = self._cut.select is not None and part.rows is None
+        pieces = self._computation.key, self._computation.pieces
+        given = [*pieces, self._with_clients(part, member)]
         if is_preparing:
             reference = member.handle.prepare.remote(*given)
         else:
             if member.node not in self._nodes:
                 self._nodes.add(member.node)
-                self._traffic.broadcasts += self._broadcast_bytes
+                self.traffic.broadcasts += self._broadcast_bytes
             rows = () if part.rows is None else part.rows
             reference = member.handle.work.remote(*given, self._broadcasts, rows)
         task = _Task(part, member, is_preparing)
@@ -213,15 +251,18 @@ class Round:
             return part.sent
 
         def freeze(client_fn):
+            parameter_type = self._computation.parameter_type
             clients = frozen.freeze(
-                self._arguments(part.clients), self._arguments_type, client_fn
+                arguments.of_clients(self._arg, parameter_type, part.clients),
+                arguments.type_of_clients(parameter_type),
+                client_fn,
             )
             return cluster_actor.Part(self._round_key, part.index, clients)
 
         if member.reads_clients:
             return freeze(None)
         made = freeze(self._client_fn)
-        self._traffic.clients += frozen.num_bytes(made.clients)
+        self.traffic.clients += frozen.num_bytes(made.clients)
         part.sent = self._ray.put(made)
         return part.sent
 
@@ -246,13 +287,15 @@ class Round:
         if isinstance(result, cluster_actor.Failure):
             self._fail(part, result)
         if task.is_preparing:
-            self._traffic.keys += frozen.num_bytes(result)
-            rows = self._select(result)
-            self._traffic.rows += frozen.num_bytes(rows)
+            self.traffic.keys += frozen.num_bytes(result)
+            asked = tff.structure.Struct.unnamed(self._tables, result)
+            rows = self._here.compute(self._cut.select, asked)
+            rows = frozen.freeze(rows, self._cut.select.type_signature.result)
+            self.traffic.rows += frozen.num_bytes(rows)
             part.rows, part.home = self._ray.put(rows), member
             self._waiting.appendleft(part)
             return
-        self._traffic.sums += frozen.num_bytes(result)
+        self.traffic.sums += frozen.num_bytes(result)
         part.rows, part.sent = None, None
         self._sum.add(part.index, result)
         self._left -= 1

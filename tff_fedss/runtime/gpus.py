@@ -100,11 +100,6 @@ def clients_per_device(clients_per_gpu: int) -> int | None:
     return 1 if is_cut else clients_per_gpu
 
 
-def memory_limits(memory_mib: float, parts: int) -> list[int]:
-    """Cuts the free MiB of a GPU into equal parts, with some left to CUDA."""
-    return [int(memory_mib * (1 - _RESERVED)) // parts] * parts
-
-
 @functools.cache
 def variable_device(dtype: tf.DType, device: str) -> str:
     """Returns the device of a variable that a computation on a device uses.
@@ -132,10 +127,8 @@ def _share_memory(gpus: Sequence[tf.config.PhysicalDevice], parts: int) -> None:
     if free is None:
         let_memory_grow(gpus)
         return
-    devices = [
-        tf.config.LogicalDeviceConfiguration(memory_limit=limit)
-        for limit in memory_limits(free, parts)
-    ]
+    limit = int(free * (1 - _RESERVED)) // parts
+    devices = [tf.config.LogicalDeviceConfiguration(memory_limit=limit)] * parts
     for gpu in gpus:
         there = tf.config.get_logical_device_configuration(gpu) or []
         if len(there) != parts:

@@ -8,11 +8,9 @@ normally, by an exception, Ctrl-C, SIGTERM or SIGKILL.
 """
 
 import asyncio
-import os
 import pathlib
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,7 +25,6 @@ from absl import logging
 from tff_fedss.errors import check_range
 from tff_fedss.runtime.errors import ComputationError, WorkerError, describe
 
-_LAUNCHER = pathlib.Path(__file__).with_name("worker_launcher.py")
 _WORKER_BINARY = pathlib.Path(tff.__file__).parent / "data" / "worker_binary"
 _UNLIMITED_MESSAGES = (
     ("grpc.max_receive_message_length", -1),
@@ -93,14 +90,14 @@ class _Worker:
         # the program must close when the program ends.
         self._log = tempfile.TemporaryFile()
         port = portpicker.pick_unused_port()
-        # The kernel ends the worker with the thread that starts it, so this thread
-        # stays.
+        calls = self._max_concurrent_computation_calls
+        # `setpriv` asks the kernel to kill the worker when the thread that starts it
+        # ends, in any way (so this thread stays): SIGKILL prevents all else.
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-I", str(_LAUNCHER), str(os.getpid())),
-                *(str(_WORKER_BINARY), f"--port={port}"),
-                "--max_concurrent_computation_calls="
-                f"{self._max_concurrent_computation_calls}",
+                *("setpriv", "--pdeathsig", "KILL", str(_WORKER_BINARY)),
+                f"--port={port}",
+                f"--max_concurrent_computation_calls={calls}",
             ],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
