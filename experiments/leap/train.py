@@ -236,7 +236,7 @@ def _build_run(config: Config, stack: contextlib.ExitStack) -> training.LeapRun:
         arguments = _magnet_settings(config, data), data.train_images, data.train_labels
         embedding = stack.enter_context(
             contextlib.closing(
-                training.InTurnEmbedding(*arguments)
+                algorithms.MagnetEmbedding(*arguments)
                 if config.in_turn
                 else training.EmbeddingProcess(*arguments)
             )

@@ -102,7 +102,7 @@ def _clients() -> list[dict[str, Any]]:
 
 def _central(name: str, device: str, rounds: int) -> Rounds:
     with tf.device(f"/{device}"):
-        algorithm, update = CENTRAL[name](f"/{device}")
+        algorithm, update = CENTRAL[name]()
         result = [_copies(algorithm)]
         for step in range(rounds):
             update(step)
@@ -130,21 +130,20 @@ def _all_images() -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, 256, (48, *_IMAGE_SHAPE), np.uint8), labels
 
 
-def _centralized(device: str):
-    del device
+def _centralized():
     algorithm = algorithms.Centralized(
         _phi(), _NUM_CLASSES, tf.keras.optimizers.SGD(0.05)
     )
     return algorithm, lambda step: algorithm.update(*_batch(step))
 
 
-def _partial_fc(device: str):
+def _partial_fc():
     algorithm = algorithms.PartialFC(
         models.ImageEncoder(_phi()),
         _NUM_CLASSES,
         _DIM,
-        # Both shards on one device.
-        runtime.DeviceMesh([device] * 2),
+        # Both shards on the current device.
+        runtime.DeviceMesh([tf.zeros([]).device] * 2),
         margin=losses.Margin("arcface", 16.0, 0.35),
         sample_rate=0.5,
         num_strata=2,
@@ -153,8 +152,7 @@ def _partial_fc(device: str):
     return algorithm, lambda step: algorithm.update(*_batch(step))
 
 
-def _rf_softmax(device: str):
-    del device
+def _rf_softmax():
     options = samplers.SamplerOptions(_NUM_CLASSES, _DIM, 8.0, num_frequencies=32)
     algorithm = algorithms.SampledSoftmax(
         models.ImageEncoder(_phi()),
@@ -168,8 +166,7 @@ def _rf_softmax(device: str):
     return algorithm, lambda step: algorithm.update(*_batch(step))
 
 
-def _leap(device: str):
-    del device
+def _leap():
     images, labels = _all_images()
     algorithm = algorithms.SelfPacedStudent(
         models.lenet(_IMAGE_SHAPE, 4),
@@ -186,37 +183,22 @@ def _leap(device: str):
     return algorithm, lambda step: algorithm.update()
 
 
-class _Magnet:
-    """LEAP's embedding, with its state as weights."""
-
-    def __init__(self):
-        settings = algorithms.MagnetSettings(
-            functools.partial(models.small_cnn, _IMAGE_SHAPE, _DIM),
-            4,
-            clusters_per_class=2,
-            clusters_per_batch=3,
-            examples_per_cluster=3,
-            learning_rate=1e-3,
-            augmentation=AUGMENTATIONS["flip_crop"],
-            seed=0,
-        )
-        self.algorithm = algorithms.MagnetEmbedding(settings, *_all_images())
-
-    @property
-    def weights(self) -> tff.learning.models.ModelWeights:
-        """The arrays that it learns."""
-        arrays = [a for a in self.algorithm.state[4:] if a.dtype == np.float32]
-        return tff.learning.models.ModelWeights(arrays, [])
+def _magnet():
+    settings = algorithms.MagnetSettings(
+        functools.partial(models.small_cnn, _IMAGE_SHAPE, _DIM),
+        4,
+        clusters_per_class=2,
+        clusters_per_batch=3,
+        examples_per_cluster=3,
+        learning_rate=1e-3,
+        augmentation=AUGMENTATIONS["flip_crop"],
+        seed=0,
+    )
+    algorithm = algorithms.MagnetEmbedding(settings, *_all_images())
+    return algorithm, lambda step: algorithm.update()
 
 
-def _magnet(device: str):
-    del device
-    magnet = _Magnet()
-    return magnet, lambda step: magnet.algorithm.update()
-
-
-def _moco(device: str):
-    del device
+def _moco():
     algorithm = algorithms.MoCo(
         functools.partial(models.small_cnn, _IMAGE_SHAPE, 32),
         tf.keras.optimizers.SGD(0.05, momentum=0.9),
@@ -232,7 +214,7 @@ def _moco(device: str):
     )
 
 
-CENTRAL: dict[str, Callable[[str], tuple[Any, Callable[[int], Any]]]] = {
+CENTRAL: dict[str, Callable[[], tuple[Any, Callable[[int], Any]]]] = {
     "centralized": _centralized,
     "partial_fc": _partial_fc,
     "rf_softmax": _rf_softmax,

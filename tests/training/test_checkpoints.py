@@ -193,8 +193,8 @@ class CountingRun(Run):
     format_metric = "{:.3f}".format
     weights = None
 
-    def __init__(self, stop_in=None):
-        super().__init__("counting", task=self)
+    def __init__(self, name="counting", stop_in=None):
+        super().__init__(name, task=self)
         self._stop_in = stop_in
         self._count = self.num_reads = 0
 
@@ -204,13 +204,14 @@ class CountingRun(Run):
         return [np.asarray(self._count)]
 
     def evaluate(self, weights):
-        return {"top1": 0.0}
+        assert weights is None
+        return {"top1": self.round_num / 10}
 
     def _train_round(self, round_num):
         self._count = round_num
         if round_num == self._stop_in:
             raise KeyboardInterrupt
-        return {"loss": 1.0, "num_examples": 1}
+        return {"loss": float(round_num), "num_examples": 1}
 
 
 class CopyingRun(CountingRun):

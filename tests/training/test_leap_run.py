@@ -62,7 +62,7 @@ def leap_run(task, embedding):
 
 def in_turn(task):
     data = task.dataset
-    return training.InTurnEmbedding(settings(), data.train_images, data.train_labels)
+    return algorithms.MagnetEmbedding(settings(), data.train_images, data.train_labels)
 
 
 def test_a_run_in_turn_resumes_bit_for_bit_from_a_checkpoint(task, tmp_path):

@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms import toy
+from tests.training.test_checkpoints import CountingRun
 from tff_fedss import algorithms, class_set_defences, models, runtime, tasks, training
 from tff_fedss.algorithms import aggregation
 from tff_fedss.datasets import synthetic
@@ -246,47 +247,24 @@ def test_evaluation_counts_the_nearest_classes(task):
     assert task.evaluate(weights)["top1"] == pytest.approx(np.mean(correct))
 
 
-def test_the_loop_interleaves_evaluates_and_releases(task):
-    class FakeRun(training.Run):
-        metric, metric_title = "top1", "top-1"
-        format_metric = "{:.3f}".format
-        weights = None
-
-        def __init__(self, name):
-            super().__init__(name, task=self)
-
-        def _train_round(self, round_num):
-            return {"loss": float(round_num), "num_examples": 8}
-
-        def evaluate(self, weights):
-            assert weights is None
-            return {"top1": self.round_num / 10}
-
+def test_the_loop_interleaves_evaluates_and_releases():
     rows, speeds = [], []
 
     def release(metrics, speed):
         rows.append(metrics)
         speeds.append(speed)
 
-    training.train([FakeRun("a"), FakeRun("b")], 3, 2, release)
+    training.train([CountingRun("a"), CountingRun("b")], 3, 2, release)
     assert [row["method"] for row in rows] == [speed["method"] for speed in speeds]
     assert all("images_per_second" in speed for speed in speeds[2:])
     assert [(row["method"], row["round"]) for row in rows] == [
         (name, round_num) for round_num in range(4) for name in "ab"
     ]
     # Before the first round, every second round and after the last.
-    assert [row.get("top1") for row in rows if row["method"] == "a"] == [
-        0.0,
-        None,
-        0.2,
-        0.3,
-    ]
-    assert [row.get("loss") for row in rows if row["method"] == "b"] == [
-        None,
-        1.0,
-        2.0,
-        3.0,
-    ]
+    top1 = [row.get("top1") for row in rows if row["method"] == "a"]
+    assert top1 == [0.0, None, 0.2, 0.3]
+    loss = [row.get("loss") for row in rows if row["method"] == "b"]
+    assert loss == [None, 1.0, 2.0, 3.0]
 
 
 def test_an_evaluation_that_fails_costs_its_own_round_only(task, process, tmp_path):

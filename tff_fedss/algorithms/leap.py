@@ -305,6 +305,17 @@ class MagnetEmbedding(InPlace):
         self.num_steps += 1
         return float(example_losses.mean())
 
+    def advance(self, num_steps: int) -> float:
+        """Does as many updates; returns their mean loss."""
+        return float(np.mean([self.update() for _ in range(num_steps)]))
+
+    def trained(self) -> "MagnetEmbedding":
+        """Returns the network, for use after the training."""
+        return self
+
+    def close(self) -> None:
+        """Does nothing; `training.EmbeddingProcess` ends its process."""
+
     def _refresh(self, seed: int) -> None:
         """Recomputes representations and clusters (lines 4-12 and 21-24)."""
         self._index = self_paced.build_index(

@@ -23,7 +23,7 @@ from tff_fedss.training.federated_run import (
     client_selection_fn,
     cohort_fn,
 )
-from tff_fedss.training.leap_run import Embedding, InTurnEmbedding, LeapRun
+from tff_fedss.training.leap_run import Embedding, LeapRun
 from tff_fedss.training.loop import train
 from tff_fedss.training.program import DataSource, for_programs
 from tff_fedss.training.progress import Progress

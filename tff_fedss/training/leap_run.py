@@ -11,26 +11,9 @@ from tff_fedss.training.embedding_process import EmbeddingProcess
 from tff_fedss.training.run import Metrics
 from tff_fedss.training.step_run import StepRun
 
-
-class InTurnEmbedding(MagnetEmbedding):
-    """An embedding network in this process, with an update for each of the student's.
-
-    Unlike `EmbeddingProcess` it is repeatable and resumable to the bit.
-    """
-
-    def advance(self, num_steps: int) -> float:
-        """Does as many updates as the student; returns their mean loss."""
-        return float(np.mean([self.update() for _ in range(num_steps)]))
-
-    def trained(self) -> MagnetEmbedding:
-        """Returns the network, for use after the training."""
-        return self
-
-    def close(self) -> None:
-        """Does nothing, since no process is running."""
-
-
-Embedding = InTurnEmbedding | EmbeddingProcess
+# In this process, with an update for each of the student's, repeatable and resumable to
+# the bit; or beside it.
+Embedding = MagnetEmbedding | EmbeddingProcess
 
 
 class LeapRun(StepRun):
