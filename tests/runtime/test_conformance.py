@@ -1,7 +1,6 @@
 """The in-process runtime gives what TFF's own runtime gives."""
 
 import collections
-import contextlib
 import functools
 from typing import NamedTuple
 
@@ -27,10 +26,7 @@ def in_process():
     return runtime.InProcessContext(clients_per_device=2)
 
 
-@contextlib.contextmanager
-def use(context):
-    with tff.framework.get_context_stack().install(context):
-        yield
+use = tff.framework.get_context_stack().install
 
 
 def assert_same(ours, theirs, rtol=1e-5, atol=1e-6):
@@ -560,76 +556,47 @@ def batches(round_num):
     ]
 
 
-def learning_process(name):
-    algorithms, aggregators = tff.learning.algorithms, tff.learning
-    sgd = tff.learning.optimizers.build_sgdm(0.1)
-    server = tff.learning.optimizers.build_sgdm(1.0, 0.9)
-    if name == "weighted_fed_avg":
-        return algorithms.build_weighted_fed_avg(tiny_model, sgd, server)
-    if name == "unweighted_fed_avg":
-        return algorithms.build_unweighted_fed_avg(tiny_model, sgd, server)
-    if name == "fed_prox":
-        return algorithms.build_weighted_fed_prox(tiny_model, 0.3, sgd, server)
-    if name == "fed_sgd":
-        return algorithms.build_fed_sgd(
-            tiny_model, tff.learning.optimizers.build_sgdm(0.1, 0.9)
-        )
-    if name == "robust":
-        return algorithms.build_weighted_fed_avg(
-            tiny_model,
-            sgd,
-            server,
-            model_aggregator=aggregators.robust_aggregator(
-                zeroing=True, clipping=True, weighted=True
-            ),
-        )
-    if name == "compression":
-        return algorithms.build_weighted_fed_avg(
-            tiny_model,
-            sgd,
-            server,
-            model_aggregator=aggregators.compression_aggregator(
-                zeroing=True, clipping=True, weighted=True
-            ),
-        )
-    if name == "dp_without_noise":
-        return algorithms.build_unweighted_fed_avg(
-            tiny_model,
-            sgd,
-            server,
-            model_aggregator=tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(
-                noise_multiplier=0.0, clients_per_round=5.0, initial_l2_norm_clip=0.05
-            ),
-        )
-    if name == "dp_fixed_without_noise":
-        return algorithms.build_unweighted_fed_avg(
-            tiny_model,
-            sgd,
-            server,
-            model_aggregator=tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
-                noise_multiplier=0.0, clients_per_round=5.0, clip=0.05
-            ),
-        )
-    raise AssertionError(name)
+SGD = tff.learning.optimizers.build_sgdm(0.1)
+SERVER = tff.learning.optimizers.build_sgdm(1.0, 0.9)
+PRIVATE = tff.aggregators.DifferentiallyPrivateFactory
+ROBUST = {"zeroing": True, "clipping": True, "weighted": True}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "weighted_fed_avg",
-        *slow(
-            "unweighted_fed_avg",
-            "fed_prox",
-            "fed_sgd",
-            "robust",
-            "compression",
-            "dp_without_noise",
-            "dp_fixed_without_noise",
-        ),
-    ],
-)
+def weighted(aggregator=None):
+    return tff.learning.algorithms.build_weighted_fed_avg(
+        tiny_model, SGD, SERVER, model_aggregator=aggregator
+    )
+
+
+def unweighted(aggregator=None):
+    return tff.learning.algorithms.build_unweighted_fed_avg(
+        tiny_model, SGD, SERVER, model_aggregator=aggregator
+    )
+
+
+LEARNING = {
+    "weighted_fed_avg": weighted,
+    "unweighted_fed_avg": unweighted,
+    "fed_prox": lambda: tff.learning.algorithms.build_weighted_fed_prox(
+        tiny_model, 0.3, SGD, SERVER
+    ),
+    "fed_sgd": lambda: tff.learning.algorithms.build_fed_sgd(
+        tiny_model, tff.learning.optimizers.build_sgdm(0.1, 0.9)
+    ),
+    "robust": lambda: weighted(tff.learning.robust_aggregator(**ROBUST)),
+    "compression": lambda: weighted(tff.learning.compression_aggregator(**ROBUST)),
+    "dp_without_noise": lambda: unweighted(
+        PRIVATE.gaussian_adaptive(0.0, 5.0, initial_l2_norm_clip=0.05)
+    ),
+    "dp_fixed_without_noise": lambda: unweighted(
+        PRIVATE.gaussian_fixed(0.0, 5.0, clip=0.05)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["weighted_fed_avg", *slow(*list(LEARNING)[1:])])
 def test_tff_learning(in_process, native_context, name):
-    process = learning_process(name)
+    process = LEARNING[name]()
     ours, theirs = (
         three_rounds(process, context, batches)
         for context in (in_process, native_context)

@@ -69,10 +69,7 @@ def contexts():
     return [runtime.InProcessContext(clients_per_device=slots) for slots in (1, 4)]
 
 
-@contextlib.contextmanager
-def use(context):
-    with tff.framework.get_context_stack().install(context):
-        yield
+use = tff.framework.get_context_stack().install
 
 
 @pytest.mark.parametrize("name", ALL)
