@@ -152,13 +152,7 @@ class SampledClasses(ClassSetBuilder):
             The client's `ClassSet`.
         """
         del permanent_seed
-        negatives = draw_others(
-            positives,
-            others,
-            self._num_negatives,
-            seed,
-            always_fit=self._num_negatives <= self.num_classes - self._max_positives,
-        )
+        negatives = draw_others(positives, others, self._num_negatives, seed)
         correction = None
         if self._correct:
             correction = inclusion_correction(others, tf.size(negatives))
@@ -269,7 +263,6 @@ def draw_others(
     others: tf.Tensor,
     num_negatives: int | tf.Tensor,
     seed: tf.Tensor,
-    always_fit: bool = True,
 ) -> tf.Tensor:
     """Draws classes that are not in P_k, uniformly without replacement.
 
@@ -278,20 +271,15 @@ def draw_others(
         others: int32[], n - |P_k|.
         num_negatives: m.
         seed: int32[2].
-        always_fit: Whether m <= n - |P_k| always; if not, all others are taken where m
-            is larger.
 
     Returns:
-        int32[min(m, n - |P_k|)].
+        int32[min(m, n - |P_k|)]: all others where m is larger.
     """
-
-    def draw():
-        return samplers.sample_without_replacement(num_negatives, others, seed)
-
-    if always_fit:
-        ranks = draw()
-    else:
-        ranks = tf.cond(others <= num_negatives, lambda: tf.range(others), draw)
+    ranks = tf.cond(
+        others < num_negatives,
+        lambda: tf.range(others),
+        lambda: samplers.sample_without_replacement(num_negatives, others, seed),
+    )
     return _skip(ranks, positives)
 
 

@@ -1,21 +1,17 @@
 """How clients' updates become one: the default, TFF's own factories, and weights."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.algorithms import toy
 from tests.algorithms.toy import (
     EMBEDDING_DIM,
     NUM_CLASSES,
-    TRAINING,
     build,
-    dense_features,
     make_cohort,
     rounds_like_the_twin,
-    same_bytes,
     to_tff,
     weights_of,
 )
@@ -24,11 +20,10 @@ from tff_fedss.algorithms import aggregation
 
 
 def one_round(cohort=None, **kwargs):
-    process = build(**kwargs)
-    return process.next(process.initialize(), to_tff(cohort or make_cohort()))
+    return toy.one_round(build(**kwargs), cohort)
 
 
-def mean_delta(after, cohort=None):
+def mean_delta(after):
     """What the server added to its model: its first step is the mean delta itself."""
     before = build().initialize()
     return [
@@ -72,11 +67,9 @@ def test_scattered_rows_in_tffs_mean_are_the_default():
         rows_aggregator=scattered, phi_aggregator=tff.aggregators.MeanFactory()
     )
     assert metrics == their_metrics
-    for a, b in zip(weights_of(ours), weights_of(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    toy.assert_close(ours, theirs)
 
 
-# One object each, so that a process of each kind serves both tests.
 WEIGHTINGS = {"uniform": lambda n: 1.0, tf.math.sqrt: np.sqrt}
 
 
@@ -90,20 +83,6 @@ def test_client_weights(weighting, weight_of):
     for found, *each in zip(mean_delta(state), *deltas, strict=True):
         expected = np.tensordot(weights / weights.sum(), np.stack(each), 1)
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
-
-
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_a_client_without_examples_has_no_weight(weighting):
-    cohort = make_cohort()
-    empty = {
-        "image": cohort[0]["image"][:0],
-        "label": cohort[0]["label"][:0],
-        "seed": cohort[0]["seed"],
-    }
-    state, _ = one_round(client_weighting=weighting)
-    other, metrics = one_round([*cohort, empty], client_weighting=weighting)
-    assert metrics["num_clients"] == 4
-    same_bytes(weights_of(state), weights_of(other))
 
 
 def test_the_state_of_an_aggregator_is_kept():
@@ -151,12 +130,7 @@ def test_a_loss_and_class_sets_of_ones_own():
         return tf.reduce_logsumexp(everything, 1) - own[:, 0]
 
     builder = class_sets.SampledClasses(NUM_CLASSES, 4, 5)
-    process = algorithms.build_fedss(
-        dense_features,
-        NUM_CLASSES,
-        algorithms.ClassSets(builder=builder),
-        dataclasses.replace(TRAINING, loss_fn=loss),
-    )
+    process = build(builder=builder, loss_fn=loss)
     rounds_like_the_twin(process, "neg_only", num_rounds=1)
 
 
@@ -166,6 +140,15 @@ def test_any_weight_that_is_not_negative_will_do(weight):
         return weight * tf.ones_like(num_examples)
 
     assert aggregation.check_weighting(weigh) is weigh
+
+
+def test_tffs_names_of_weightings():
+    names = tff.learning.ClientWeighting
+    for weighting in names:
+        update = algorithms.ServerUpdate(client_weighting=weighting)
+        assert update.client_weighting == weighting.name.lower()
+    mean = tff.aggregators.UnweightedMeanFactory()
+    algorithms.ServerUpdate(phi_aggregator=mean, client_weighting=names.UNIFORM)
 
 
 def test_weights_count_if_the_innermost_factory_takes_them():
@@ -178,11 +161,13 @@ def test_weights_count_if_the_innermost_factory_takes_them():
 
 
 def test_rows_of_too_few_clients_are_dropped_and_counted():
-    keys = tf.constant([4, 2, 4, 7, 2, 9])
-    rows = tf.constant([[1.0, 0], [2, 2], [0, 3], [4, 4], [0, 0], [0, 0]])
+    """Keys repeat in padding, with rows of zeros, also in front of the real one."""
+    keys = tf.constant([4, 4, 2, 4, 7, 2, 9, 9])
+    rows = np.zeros([8, 2], np.float32)
+    rows[1:5] = [1, 0], [2, 2], [0, 3], [4, 4]
     kept, dropped = aggregation.drop_rare_rows(keys, rows, 2)
     # 4 has two contributors, 2 and 7 have one, 9 has none.
-    np.testing.assert_array_equal(
-        kept, [[1, 0], [0, 0], [0, 3], [0, 0], [0, 0], [0, 0]]
-    )
+    expected = np.zeros([8, 2])
+    expected[[1, 3]] = [1, 0], [0, 3]
+    np.testing.assert_array_equal(kept, expected)
     assert dropped == 2

@@ -68,15 +68,3 @@ def test_all_neighbors_are_all_pairs(process):
     b, _ = nearest.next(nearest.initialize(), cohort)
     for ours, theirs in zip(toy.weights_of(a), toy.weights_of(b)):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    "kwargs, message",
-    [
-        (dict(spreadout_weight=-1.0), "spreadout_weight"),
-        (dict(spreadout_weight=1.0, spreadout_neighbors=13), "num_neighbors"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        build(**kwargs)

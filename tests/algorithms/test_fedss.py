@@ -1,4 +1,4 @@
-import dataclasses
+import collections
 
 import numpy as np
 import pytest
@@ -12,11 +12,12 @@ from tests.algorithms.toy import (
     IMAGE_SHAPE,
     MAX_POSITIVES,
     NUM_CLASSES,
-    TRAINING,
+    assert_close,
     build,
     dense_features,
     make_client,
     make_cohort,
+    one_round,
     rounds_like_the_twin,
     same_bytes,
     to_tff,
@@ -77,8 +78,7 @@ def test_all_negatives_is_full_softmax(m):
     for _ in range(3):
         sampled_state, sampled_metrics = sampled.next(sampled_state, to_tff(cohort))
         full_state, full_metrics = full.next(full_state, to_tff(cohort))
-        for a, b in zip(weights_of(sampled_state), weights_of(full_state)):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+        assert_close(sampled_state, full_state, 1e-4, 1e-6)
         assert sampled_metrics["loss"] == pytest.approx(full_metrics["loss"], rel=1e-5)
         assert sampled_metrics["accuracy"] == full_metrics["accuracy"]
 
@@ -98,8 +98,7 @@ def test_xla_computes_the_same(method):
         )
         assert theirs.pop("loss") == pytest.approx(ours.pop("loss"), rel=1e-5)
         assert theirs == ours
-    for a, b in zip(*map(weights_of, states), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert_close(*states, 1e-5, 1e-6)
 
 
 def test_same_seed_same_bytes():
@@ -116,20 +115,18 @@ def test_same_seed_same_bytes():
 def test_another_seed_draws_other_negatives():
     process = build()
     cohort = make_cohort()
-    first, _ = process.next(process.initialize(), to_tff(cohort))
+    first, _ = one_round(process, cohort)
     for client in cohort:
         client["seed"] = client["seed"] + np.int32(1)
-    second, _ = process.next(process.initialize(), to_tff(cohort))
+    second, _ = one_round(process, cohort)
     assert np.abs(first.classifier - second.classifier).max() > 1e-4
 
 
 def test_the_order_of_the_clients_changes_nothing():
-    process = build()
-    cohort = make_cohort()
-    forward, _ = process.next(process.initialize(), to_tff(cohort))
-    backward, _ = process.next(process.initialize(), to_tff(cohort[::-1]))
-    for a, b in zip(weights_of(forward), weights_of(backward)):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    forward, backward = (
+        one_round(build(), cohort)[0] for cohort in (make_cohort(), make_cohort()[::-1])
+    )
+    assert_close(forward, backward)
 
 
 def with_positives(cohort):
@@ -143,7 +140,7 @@ def test_clients_may_name_their_positives():
     """Their data are read once then, and what they compute is the same."""
     cohort = make_cohort()
     process, other = build(), build(with_positives=True)
-    expected = process.next(process.initialize(), to_tff(cohort))
+    expected = one_round(process, cohort)
     found = other.next(other.initialize(), with_positives(cohort))
     same_bytes(found, expected)
 
@@ -153,8 +150,7 @@ def test_deterministic_rounds_are_alike():
     found = []
     runtime.configure_gpus(deterministic=True)
     for _ in range(2):
-        process = build.__wrapped__()  # A new one.
-        found.append(process.next(process.initialize(), to_tff(make_cohort())))
+        found.append(one_round(build.__wrapped__()))  # A new one.
     same_bytes(*found)
 
 
@@ -216,19 +212,12 @@ def test_images_are_read_when_their_client_trains(monkeypatch):
 
 def test_more_padding_changes_nothing():
     """Padded keys are duplicates of a class in S_k, and take part in nothing."""
-    padded = algorithms.build_fedss(
-        dense_features,
-        NUM_CLASSES,
-        algorithms.ClassSets(MAX_POSITIVES + 4, num_negatives=4),
-        TRAINING,
-    )
     states = []
-    for process in (build(), padded):
-        state, metrics = process.next(process.initialize(), to_tff(make_cohort()))
+    for process in (build(), build(max_positives=MAX_POSITIVES + 4)):
+        state, metrics = one_round(process)
         assert metrics["classes_per_client"] == pytest.approx(22 / 3)
         states.append(state)
-    for a, b in zip(weights_of(states[0]), weights_of(states[1])):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert_close(*states)
 
 
 class CosineHead(tf.keras.layers.Layer):
@@ -295,14 +284,7 @@ def test_full_softmax_is_tffs_own(options, build_theirs):
         )
 
     fedavg = build_theirs(model_fn)
-    training = dataclasses.replace(TRAINING, **options)
-    ours = algorithms.build_fedss(
-        dense_features,
-        NUM_CLASSES,
-        algorithms.ClassSets(),
-        training,
-        method="full_softmax",
-    )
+    ours = build("full_softmax", **options)
     our_state = ours.initialize()
     their_state = fedavg.set_model_weights(
         fedavg.initialize(), ours.get_model_weights(our_state)
@@ -328,29 +310,18 @@ def test_the_servers_rate_follows_the_round():
     """With momentum 0, a round of half the rate goes half the way."""
     plain = algorithms.build_sparse_sgdm(1.0)
     halved = build(server_optimizer=plain)
-    scheduled = algorithms.build_fedss(
-        dense_features,
-        NUM_CLASSES,
-        algorithms.ClassSets(MAX_POSITIVES, 4),
-        TRAINING,
-        algorithms.ServerUpdate(plain, learning_rate_fn=decaying(1.0)),
-    )
+    scheduled = build(server_optimizer=plain, server_rate_fn=decaying(1.0))
     state = scheduled.initialize()
     for share in (1.0, 0.5):
         cohort = to_tff(make_cohort())
         before = weights_of(state)
-        whole = halved.next(scheduled_like(halved, state), cohort).state
+        same_weights = halved.set_model_weights(
+            halved.initialize(), scheduled.get_model_weights(state)
+        )
+        whole = halved.next(same_weights, cohort).state
         state = scheduled.next(state, cohort).state
         for was, a, b in zip(before, weights_of(state), weights_of(whole), strict=True):
             np.testing.assert_allclose(a - was, share * (b - was), rtol=1e-4, atol=1e-7)
-
-
-def scheduled_like(process, state):
-    """A new state of a process, with the weights of another's."""
-    new = process.initialize()
-    return new._replace(
-        feature_extractor=state.feature_extractor, classifier=state.classifier
-    )
 
 
 def test_an_optimizer_without_a_rate_cannot_be_scheduled():
@@ -361,16 +332,8 @@ def test_an_optimizer_without_a_rate_cannot_be_scheduled():
         def next(self, state, weights, gradients):
             return state, weights
 
-    training = dataclasses.replace(
-        TRAINING, optimizer=Rateless(), learning_rate_fn=decaying(1.0)
-    )
     with pytest.raises(ValueError, match="Rateless has no learning rate in its state"):
-        algorithms.build_fedss(
-            dense_features,
-            NUM_CLASSES,
-            algorithms.ClassSets(MAX_POSITIVES, 4),
-            training,
-        )
+        build(client_optimizer=Rateless(), learning_rate_fn=decaying(1.0))
 
 
 def test_a_class_in_nobodys_set_moves_by_momentum_only():
@@ -389,27 +352,22 @@ def test_a_class_in_nobodys_set_moves_by_momentum_only():
     )
 
 
-def test_a_client_without_data_changes_nothing():
-    process = build()
-    cohort = make_cohort()
-    empty = {key: value[:0] for key, value in cohort[0].items() if key != "seed"}
-    empty["seed"] = np.array([1, 2], np.int32)
-    with_empty, metrics = process.next(process.initialize(), to_tff([*cohort, empty]))
-    without, _ = process.next(process.initialize(), to_tff(cohort))
+@pytest.mark.parametrize("weighting", ["num_examples", "uniform", tf.math.sqrt])
+def test_a_client_without_data_changes_nothing(weighting):
+    process, cohort = build(client_weighting=weighting), make_cohort()
+    no_data = {name: cohort[0][name][:0] for name in ("image", "label")}
+    empty = {**cohort[0], **no_data}
+    without, _ = one_round(process, cohort)
+    with_empty, metrics = one_round(process, [*cohort, empty])
     same_bytes(weights_of(with_empty), weights_of(without))
     assert metrics["num_clients"] == 4 and metrics["rejected_clients"] == 0
+    alone, _ = one_round(process, [empty])
+    same_bytes(weights_of(alone), weights_of(process.initialize()))
 
 
-def test_a_round_without_any_data_keeps_the_model():
-    process = build()
-    empty = {
-        "image": np.zeros((0, *IMAGE_SHAPE), np.uint8),
-        "label": np.zeros(0, np.int32),
-        "seed": np.array([1, 2], np.int32),
-    }
-    initial = process.initialize()
-    state, _ = process.next(initial, to_tff([empty]))
-    same_bytes(weights_of(state), weights_of(initial))
+def test_a_round_without_clients_fails():
+    with pytest.raises(RuntimeError, match="needs clients: process.next got none"):
+        one_round(build(), [])
 
 
 def test_updates_that_are_not_finite_are_rejected_and_counted():
@@ -418,7 +376,7 @@ def test_updates_that_are_not_finite_are_rejected_and_counted():
         server_optimizer=SGD,
     )
     initial = process.initialize()
-    state, metrics = process.next(initial, to_tff(make_cohort()))
+    state, metrics = one_round(process)
     assert metrics["rejected_clients"] == 3
     assert np.isnan([metrics["loss"], metrics["accuracy"]]).all()
     same_bytes(weights_of(state), weights_of(initial))
@@ -441,7 +399,7 @@ def test_a_round_whose_state_is_not_finite_fails_and_says_where(part, name, opti
     if parts is not state.optimizer:
         state = type(state)(**parts)
     with pytest.raises(runtime.ServerError, match=f"{name} is not finite after the"):
-        process.next(state, to_tff(make_cohort()))
+        one_round(process, state=state)
 
 
 def client_shapes(process):
@@ -517,9 +475,8 @@ def test_tff_runs_it_with_its_own_loop_and_managers(tmp_path):
 
 def test_tff_optimizers_serve_clients_and_server():
     process = build(client_optimizer=ADAM, server_optimizer=ADAM)
-    initial = process.initialize()
-    state, _ = process.next(initial, to_tff(make_cohort()))
-    for before, after in zip(weights_of(initial), weights_of(state)):
+    state, _ = one_round(process)
+    for before, after in zip(weights_of(process.initialize()), weights_of(state)):
         assert np.isfinite(after).all() and np.abs(after - before).max() > 0
 
 
@@ -534,21 +491,12 @@ def test_dropout_follows_from_the_clients_seed():
     client = make_client(rng, 4, [0, 1])  # One step, whose order changes nothing.
     others = {**client, "seed": client["seed"] + np.int32(1)}
 
-    processes = [
-        algorithms.build_fedss(
-            lambda: features_with(models.CountedDropout(0.5, seed=3)),
-            NUM_CLASSES,
-            algorithms.ClassSets(),
-            method="full_softmax",
-        )
-        for _ in range(2)
-    ]
+    def phi():
+        return features_with(models.CountedDropout(0.5, seed=3))
 
-    def one_round(process, client):
-        return process.next(process.initialize(), to_tff([client]))
-
-    first, second = (one_round(process, client) for process in processes)
-    third = one_round(processes[0], others)
+    processes = [build.__wrapped__("full_softmax", phi=phi) for _ in range(2)]
+    first, second = (one_round(process, [client]) for process in processes)
+    third = one_round(processes[0], [others])
     same_bytes(first, second)
     assert np.abs(first[0].classifier - third[0].classifier).max() > 1e-4
 
@@ -562,18 +510,12 @@ def test_layers_that_draw_from_no_seed_of_ours_are_refused(layer):
         return tf.keras.Model(images, dense_features()(layer(images)))
 
     with pytest.raises(ValueError, match="draws at random.*models.CountedDropout"):
-        algorithms.build_fedss(
-            phi, NUM_CLASSES, algorithms.ClassSets(), method="full_softmax"
-        )
+        build("full_softmax", phi=phi)
 
 
 def test_other_initial_weights_at_each_call_are_refused():
     with pytest.raises(ValueError, match="initial weights at each call.*seed=0"):
-        algorithms.build_fedss(
-            lambda: features_with(tf.keras.layers.Dense(EMBEDDING_DIM)),
-            NUM_CLASSES,
-            algorithms.ClassSets(MAX_POSITIVES),
-        )
+        build(phi=lambda: features_with(tf.keras.layers.Dense(EMBEDDING_DIM)))
 
 
 def test_batch_norm_is_refused():
@@ -583,7 +525,7 @@ def test_batch_norm_is_refused():
         return tf.keras.Model(images, tf.keras.layers.Flatten()(x))
 
     with pytest.raises(ValueError, match="GroupNorm"):
-        algorithms.build_fedss(with_batch_norm, 13, algorithms.ClassSets(MAX_POSITIVES))
+        build(phi=with_batch_norm)
 
 
 def test_reading_ahead_changes_nothing(monkeypatch):
@@ -604,3 +546,36 @@ def test_reading_ahead_changes_nothing(monkeypatch):
     same_bytes(found, expected)
     # Class sets are drawn without the data.
     assert computed.count(True) == 1 and computed.index(False) < computed.index(True)
+
+
+def client_data(label_type=np.int32):
+    return tff.simulation.datasets.TestClientData(
+        {
+            f"client {k}": collections.OrderedDict(
+                image=client["image"], label=client["label"].astype(label_type)
+            )
+            for k, client in enumerate(make_cohort())
+        }
+    )
+
+
+def test_clients_make_their_data_from_their_ids():
+    process, data = build(), client_data()
+    composed = algorithms.compose_dataset_computation(data.dataset_computation, process)
+    cohort = make_cohort()
+    clients = [
+        {"data": client_id, "seed": client["seed"]}
+        for client_id, client in zip(data.client_ids, cohort, strict=True)
+    ]
+    ours, metrics = composed.next(composed.initialize(), clients)
+    theirs, expected = process.next(process.initialize(), to_tff(cohort))
+    same_bytes(weights_of(ours), weights_of(theirs))
+    assert metrics == expected
+    weights = composed.get_model_weights(ours)
+    assert composed.set_model_weights(ours, weights).round_num == 1
+
+
+def test_data_of_another_type_are_refused():
+    data = client_data(np.int64)
+    with pytest.raises(TypeError, match="must give .*label=int32.*found .*label=int64"):
+        algorithms.compose_dataset_computation(data.dataset_computation, build())

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from examples import fedss_numpy
 from tests.algorithms.toy import (
@@ -95,12 +94,3 @@ def test_rare_rows_are_dropped_as_in_the_twin(threshold, requests):
             np.testing.assert_array_equal(
                 (theta[-1] != before).any(1), counts >= threshold
             )
-
-
-def test_padding_is_no_contributor():
-    """Keys repeat in padding, with rows of zeros, also in front of the real one."""
-    keys = tf.constant([4, 4, 2, 4, 7, 7])
-    rows = tf.constant([[0.0], [3.0], [1.0], [5.0], [0.0], [0.0]])
-    kept, dropped = aggregation.drop_rare_rows(keys, rows, 2)
-    np.testing.assert_array_equal(kept[:, 0], [0, 3, 0, 5, 0, 0])
-    assert dropped == 1  # 2; no client contributes to 7.

@@ -396,34 +396,3 @@ def test_an_attacker_sees_through_no_noise_at_all():
     # Noise on the rows that were asked for, and no other: a class is, or is not.
     noised = np.random.default_rng(0).normal(size=NUM_CANARIES)
     assert epsilon_at_least(np.abs(noised), 0 * noised, DELTA) > 3 * claimed
-
-
-@pytest.mark.parametrize(
-    "kwargs, message",
-    [
-        ({"clip": 0.0}, "clip=0.0 must be above 0"),
-        ({"noise_multiplier": -1.0}, "noise_multiplier=-1.0 must be at least 0"),
-        ({"restart_every": 0}, "restart_every=0 must be at least 1"),
-        ({"clients_per_round": 0}, "clients_per_round=0 must be above 0"),
-        (
-            {"noise_multiplier": 1.0, "adaptive_clip": user_level_dp.AdaptiveClip()},
-            "noise_multiplier=1.0 leaves nothing for the deltas",
-        ),
-        (
-            {"adaptive_clip": user_level_dp.AdaptiveClip(quantile=1.5)},
-            "quantile=1.5 must be at least 0 and at most 1",
-        ),
-    ],
-)
-def test_arguments_out_of_range_are_refused(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        factory(**kwargs)
-
-
-@pytest.mark.parametrize("other", ["phi_aggregator", "rows_aggregator"])
-def test_a_joint_aggregator_stands_alone(other):
-    kwargs = {other: tff.aggregators.MeanFactory(), "client_weighting": "uniform"}
-    with pytest.raises(ValueError, match="joint_aggregator aggregates phi and W"):
-        build(joint_aggregator=factory(), **kwargs)
-    with pytest.raises(ValueError, match="joint_aggregator is a PrivateMeanFactory"):
-        build(joint_aggregator=factory())

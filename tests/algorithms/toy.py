@@ -33,7 +33,14 @@ def dense_features():
 # Building a TFF computation takes seconds: one of each kind serves all tests here.
 @functools.cache
 def build(
-    method="fedss", m=4, client_optimizer=None, server_optimizer=None, **settings
+    method="fedss",
+    m=4,
+    client_optimizer=None,
+    server_optimizer=None,
+    server_rate_fn=None,
+    phi=dense_features,
+    max_positives=MAX_POSITIVES,
+    **settings,
 ):
     """Builds a process; `settings` are fields of any of the three groups."""
 
@@ -47,13 +54,16 @@ def build(
     server = algorithms.ServerUpdate(**chosen(algorithms.ServerUpdate))
     if server_optimizer is not None:
         server = dataclasses.replace(server, optimizer=server_optimizer)
-    num_negatives = m if method in ("fedss", "neg_only") else 0
-    class_sets = algorithms.ClassSets(
-        MAX_POSITIVES, num_negatives, **chosen(algorithms.ClassSets)
-    )
+    if server_rate_fn is not None:
+        server = dataclasses.replace(server, learning_rate_fn=server_rate_fn)
+    class_sets = chosen(algorithms.ClassSets)
+    if "builder" not in class_sets:
+        class_sets["max_positives"] = max_positives
+        class_sets["num_negatives"] = m if method in ("fedss", "neg_only") else 0
+    class_sets = algorithms.ClassSets(**class_sets)
     assert not settings
     return algorithms.build_fedss(
-        dense_features,
+        phi,
         NUM_CLASSES,
         class_sets,
         training,
@@ -94,6 +104,12 @@ def to_tff(cohort):
         }
         for c in cohort
     ]
+
+
+def one_round(process, cohort=None, state=None):
+    """The state and the metrics after a round from the initial state."""
+    state = process.initialize() if state is None else state
+    return process.next(state, to_tff(make_cohort() if cohort is None else cohort))
 
 
 def to_twin(cohort, method, m, num_epochs=1):
@@ -151,6 +167,12 @@ def rounds_like_the_twin(process, method, m=4, num_rounds=3, num_epochs=1, **opt
         assert metrics["accuracy"] == pytest.approx(accuracy)
         assert metrics["num_examples"] == 22
     return state, metrics
+
+
+def assert_close(a, b, rtol=1e-5, atol=1e-7):
+    """The weights of two states are almost the same."""
+    for ours, theirs in zip(weights_of(a), weights_of(b), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)
 
 
 def same_bytes(a, b):

@@ -6,10 +6,9 @@ adapters.py lets TFF's own aggregators act on sparse rows.
 """
 
 from tff_fedss.algorithms.centralized import Centralized, iid_batches
-from tff_fedss.algorithms.composition import compose_dataset_computation
 from tff_fedss.algorithms.dp_noise import tree_covariance
 from tff_fedss.algorithms.fedaws import build_fedaws
-from tff_fedss.algorithms.fedss import METHODS, build_fedss
+from tff_fedss.algorithms.fedss import METHODS, build_fedss, compose_dataset_computation
 from tff_fedss.algorithms.leap import (
     MagnetEmbedding,
     MagnetSettings,

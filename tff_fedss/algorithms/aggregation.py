@@ -59,13 +59,6 @@ def sparse_rows_type(embedding_dim: int, size: int | None = None) -> tff.Type:
     )
 
 
-def gradient_of(mean_delta: SparseRows, shape: tf.TensorShape) -> tf.IndexedSlices:
-    """Returns a server optimizer's gradient of W, [n, d]: minus the mean delta."""
-    return tf.IndexedSlices(
-        -mean_delta.rows, mean_delta.keys, tf.constant(shape.as_list())
-    )
-
-
 def mean_factory() -> tff.aggregators.WeightedAggregationFactory:
     """Builds line 12, dense: sum_k n_k delta_k / sum_k n_k, or 0 if all n_k are 0."""
     return tff.aggregators.MeanFactory(no_nan_division=True)
@@ -103,25 +96,38 @@ class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
         self, value_type: tff.Type, weight_type: tff.Type
     ) -> tff.templates.AggregationProcess:
         """Creates a stateless process whose result is `SparseRows` of any size."""
-        zero, accumulate, merge = _list_of_rows(value_type, weight_type)
         threshold, denominator = self._threshold, self._denominator
+        _, embedding_dim = value_type.rows.shape
 
-        @tff.tensorflow.computation(zero.type_signature.result)
+        @tff.tensorflow.computation
+        def zero():
+            # A constant would fix the list's length at 0 in the accumulator's type.
+            length = tf.compat.v1.placeholder_with_default(0, [])
+            rows = tf.zeros(tf.stack([length, embedding_dim]))
+            return tf.zeros([length], tf.int32), rows, tf.constant(0.0)
+
+        def add(a, b):
+            keys, rows = (tf.concat([a[i], b[i]], 0) for i in (0, 1))
+            return keys, rows, a[2] + b[2]
+
+        list_type = zero.type_signature.result
+
+        @tff.tensorflow.computation(list_type, (value_type, weight_type))
+        def accumulate(total, update):
+            value, weight = update
+            return add(total, (value.keys, weight * value.rows, weight))
+
+        merge = tff.tensorflow.computation(add, list_type, list_type)
+
+        @tff.tensorflow.computation(list_type)
         def report(total):
-            weight = total.weight if denominator is None else denominator
-            return SparseRows(total.keys, tf.math.divide_no_nan(total.rows, weight))
-
-        @tff.tensorflow.computation(report.type_signature.result)
-        def open_rows(total):
+            keys, rows, weight = total
+            divisor = weight if denominator is None else denominator
+            rows = tf.math.divide_no_nan(rows, divisor)
             if threshold is None:
-                return total, ()
-            rows, count = drop_rare_rows(total.keys, total.rows, threshold)
-            measured = collections.OrderedDict(dropped_rows=count)
-            return SparseRows(total.keys, rows), measured
-
-        @tff.federated_computation
-        def make_zero():
-            return zero()
+                return SparseRows(keys, rows), ()
+            rows, count = drop_rare_rows(keys, rows, threshold)
+            return SparseRows(keys, rows), collections.OrderedDict(dropped_rows=count)
 
         @tff.federated_computation
         def initialize():
@@ -133,60 +139,13 @@ class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
             tff.FederatedType(weight_type, tff.CLIENTS),
         )
         def next_round(state, value, weight):
-            update = tff.federated_zip(
-                collections.OrderedDict(keys=value.keys, rows=value.rows, weight=weight)
+            updates = tff.federated_zip((value, weight))
+            result, measured = tff.federated_aggregate(
+                updates, zero(), accumulate, merge, report
             )
-            total = tff.federated_aggregate(
-                update, make_zero(), accumulate, merge, report
-            )
-            result, measured = tff.federated_map(open_rows, total)
             return tff.templates.MeasuredProcessOutput(state, result, measured)
 
         return tff.templates.AggregationProcess(initialize, next_round)
-
-
-def _list_of_rows(
-    value_type: tff.Type, weight_type: tff.Type
-) -> tuple[tff.Computation, tff.Computation, tff.Computation]:
-    """Returns the empty list of weighted rows, and how a client or a list is added."""
-    _, embedding_dim = value_type.rows.shape
-
-    class Rows(NamedTuple):
-        keys: Any
-        rows: Any
-        weight: Any
-
-    @tff.tensorflow.computation
-    def zero():
-        # A constant would fix the list's length at 0 in the accumulator's type.
-        length = tf.compat.v1.placeholder_with_default(0, [])
-        return Rows(
-            keys=tf.zeros([length], tf.int32),
-            rows=tf.zeros(tf.stack([length, embedding_dim])),
-            weight=tf.constant(0.0),
-        )
-
-    def add(a, b):
-        return Rows(
-            tf.concat([a.keys, b.keys], 0),
-            tf.concat([a.rows, b.rows], 0),
-            a.weight + b.weight,
-        )
-
-    list_type = zero.type_signature.result
-
-    @tff.tensorflow.computation(
-        list_type,
-        collections.OrderedDict(
-            keys=value_type.keys, rows=value_type.rows, weight=weight_type
-        ),
-    )
-    def accumulate(total, update):
-        rows = update["weight"] * update["rows"]
-        return add(total, Rows(update["keys"], rows, update["weight"]))
-
-    merge = tff.tensorflow.computation(add, list_type, list_type)
-    return zero, accumulate, merge
 
 
 def drop_rare_rows(

@@ -315,27 +315,16 @@ def check_loss(loss_fn: Callable[..., tf.Tensor], size: int) -> None:
     Raises:
         ValueError: If it does not give one number for each example.
     """
-    flags = tf.TensorSpec([size], tf.bool)
-    found = (
-        tf.function(loss_fn)
-        .get_concrete_function(
-            tf.TensorSpec([None, size], tf.float32),
-            tf.TensorSpec([None], tf.int32),
-            class_sets.ClassSet(
-                tf.TensorSpec([size], tf.int32),
-                flags,
-                flags,
-                flags,
-                tf.TensorSpec([size], tf.float32),
-            ),
-        )
-        .structured_outputs
+    flags = tf.ones([size], tf.bool)
+    class_set = class_sets.ClassSet(
+        tf.range(size), flags, flags, flags, tf.zeros([size])
     )
-    shape, dtype = getattr(found, "shape", None), getattr(found, "dtype", None)
-    if dtype != tf.float32 or shape.rank != 1:
+    found = loss_fn(tf.zeros([2, size]), tf.zeros([2], tf.int32), class_set)
+    kind = getattr(found, "dtype", found), getattr(found, "shape", None)
+    if kind != (tf.float32, [2]):
         raise ValueError(
             "loss_fn must give one number for each example, float32[examples], found "
-            f"{found}."
+            f"{kind[0]!r} of shape {kind[1]} for two examples."
         )
 
 

@@ -107,13 +107,9 @@ def union_of_keys(size: int) -> tff.Computation:
     merge = tff.tensorflow.computation(union_of, list_type, list_type)
     report = tff.tensorflow.computation(lambda keys: keys, list_type)
 
-    @tff.federated_computation
-    def make_no_keys():
-        return no_keys()
-
     @tff.federated_computation(tff.FederatedType(keys_type, tff.CLIENTS))
     def union(keys):
-        return tff.federated_aggregate(keys, make_no_keys(), add, merge, report)
+        return tff.federated_aggregate(keys, no_keys(), add, merge, report)
 
     return union
 

@@ -88,33 +88,20 @@ def build_fedss(
     """
     training = client_training or settings.ClientTraining()
     server = server_update or settings.ServerUpdate()
-    _check_settings(class_sets, training, server)
-    errors.check_kind("seed", seed, numbers.Integral, "a whole number")
-    errors.check_choice("method", method, METHODS)
-    errors.check_range("initial_norm", initial_norm, 0, above=True)
+    _check_settings(class_sets, training, server, method, seed, initial_norm)
     builder = class_sets.builder_of(method, num_classes)
     loss_fn = training.loss_fn or _LOSSES[method]
     if training.loss_fn is not None:
         client_update.check_loss(loss_fn, builder.size)
     image_shape, phi_spec, embedding_dim = _inspect(feature_extractor_fn)
     w_spec = tf.TensorSpec([num_classes, embedding_dim], tf.float32)
-    phi_type, w_type = exchange.type_of(phi_spec), exchange.type_of(w_spec)
-    if not builder.is_everything:
-        w_type = aggregation.sparse_rows_type(embedding_dim, builder.size)
-    delta_type = tff.to_type(aggregation.ModelDelta(phi_type, w_type))
-    aggregate = server_update_lib.build_aggregation(server, delta_type)
-    mean_type = aggregate.next.type_signature.result.result.member
+    client_type = _client_type(image_shape, training, class_sets, builder)
 
-    @tff.tensorflow.computation  # Line 1.
+    @tff.tensorflow.computation
     def initialize_model():
         phi = tuple(v.read_value() for v in feature_extractor_fn().trainable_variables)
         w = models.initial_classifier(*w_spec.shape, [seed, 0], initial_norm)
-        optimizer = server.optimizer.initialize((phi_spec, w_spec))
-        return ServerState(phi, w, optimizer, round_num=tf.constant(0))
-
-    initialize = server_update_lib.initialization(initialize_model, aggregate)
-    state_type = initialize.type_signature.result.member
-    client_type = _client_type(image_shape, training, class_sets, builder)
+        return phi, w, server.optimizer.initialize((phi_spec, w_spec)), tf.constant(0)
 
     @tff.tensorflow.computation(client_type)
     def draw_class_set(client):
@@ -124,7 +111,11 @@ def build_fedss(
     rows = exchange.build(builder, class_sets.requests, w_spec, class_set_type)
 
     @tff.tensorflow.computation(
-        phi_type, rows.sent_type, class_set_type, client_type, state_type.round_num
+        exchange.type_of(phi_spec),
+        rows.sent_type,
+        class_set_type,
+        client_type,
+        np.int32,
     )
     def train(phi, sent, class_set, client, round_num):
         w, num_rows = rows.receive(sent, class_set)
@@ -138,11 +129,23 @@ def build_fedss(
         return result
 
     client_update.check_draws(train)
-    update_server = server_update_lib.build_step(server, mean_type, state_type)
+    result_type = train.type_signature.result
+    aggregate = server_update_lib.build_aggregation(server, result_type.delta)
+
+    @tff.federated_computation
+    def initialize():  # Line 1.
+        model = tff.federated_eval(initialize_model, tff.SERVER)
+        return tff.federated_zip(ServerState(*model, aggregate.initialize()))
+
+    state_type = initialize.type_signature.result.member
+    mean_type = aggregate.next.type_signature.result
+    update_server = server_update_lib.build_step(
+        server, mean_type.result.member, state_type
+    )
     finalize = tff.tensorflow.computation(
         finalize_metrics,
-        train.type_signature.result.metrics,
-        aggregate.next.type_signature.result.measurements.member,
+        result_type.metrics,
+        mean_type.measurements.member,
         update_server.type_signature.result[1],
     )
 
@@ -172,6 +175,9 @@ def _check_settings(
     class_sets: settings.ClassSets,
     client_training: settings.ClientTraining,
     server_update: settings.ServerUpdate,
+    method: str,
+    seed: int,
+    initial_norm: float,
 ) -> None:
     for name, value, kind in (
         ("class_sets", class_sets, settings.ClassSets),
@@ -179,6 +185,9 @@ def _check_settings(
         ("server_update", server_update, settings.ServerUpdate),
     ):
         errors.check_kind(name, value, kind, f"algorithms.{kind.__name__}(...)")
+    errors.check_choice("method", method, METHODS)
+    errors.check_kind("seed", seed, numbers.Integral, "a whole number")
+    errors.check_range("initial_norm", initial_norm, 0, above=True)
 
 
 def _client_type(
@@ -188,21 +197,18 @@ def _client_type(
     builder: class_sets_lib.ClassSetBuilder,
 ) -> "collections.OrderedDict[str, tff.Type]":
     """Returns the type of a client's argument."""
-    client_type = collections.OrderedDict(
-        data=tff.SequenceType(
-            collections.OrderedDict(
-                image=tff.TensorType(
-                    tf.as_dtype(training.image_dtype).as_numpy_dtype, image_shape
-                ),
-                label=tff.TensorType(np.int32),
-            )
+    element = collections.OrderedDict(
+        image=tff.TensorType(
+            tf.as_dtype(training.image_dtype).as_numpy_dtype, image_shape
         ),
-        seed=tff.TensorType(np.int32, [2]),
+        label=tff.TensorType(np.int32),
     )
+    seed = tff.TensorType(np.int32, [2])
+    client_type = collections.OrderedDict(data=tff.SequenceType(element), seed=seed)
     if class_sets.with_positives:
         client_type["positives"] = tff.TensorType(np.int32, [None])
     if builder.is_permanent:
-        client_type["permanent_seed"] = tff.TensorType(np.int32, [2])
+        client_type["permanent_seed"] = seed
     return client_type
 
 
@@ -272,11 +278,62 @@ def _weights_functions(state_type: tff.Type) -> tuple[tff.Computation, tff.Compu
     @tff.tensorflow.computation(state_type, get_model_weights.type_signature.result)
     def set_model_weights(state, weights):
         *phi, w = weights.trainable
-        return ServerState(
-            tuple(phi), w, state.optimizer, state.round_num, state.aggregation
-        )
+        return state._replace(feature_extractor=tuple(phi), classifier=w)
 
     return get_model_weights, set_model_weights
+
+
+def compose_dataset_computation(
+    dataset_computation: tff.Computation,
+    process: tff.learning.templates.LearningProcess,
+) -> tff.learning.templates.LearningProcess:
+    """Composes a process with a computation that makes a client's data set from its id.
+
+    Replaces `tff.simulation.compose_dataset_computation_with_learning_process` for the
+    processes of this package: TFF's expects clients that are data sets; here a client
+    is a mapping with a seed beside its "data".
+
+    Args:
+        dataset_computation: A computation from T to "data", a sequence as in
+            `build_fedss`. In a `tff.simulation.datasets.ClientData` T is the client's
+            id, a string.
+        process: From `build_fedss` or `build_fedaws`.
+
+    Returns:
+        The process whose clients have a T as their "data". It makes each data set twice
+        a round, since clients do not keep it between drawing the class set and
+        training.
+
+    Raises:
+        TypeError: If the data are not those that the process takes.
+    """
+    state_type, clients_type = process.next.type_signature.parameter
+    client_type = collections.OrderedDict(
+        tff.structure.iter_elements(clients_type.member)
+    )
+    made = dataset_computation.type_signature.result
+    if not client_type["data"].is_assignable_from(made):
+        raise TypeError(
+            f"dataset_computation must give {client_type['data']}, the data that "
+            f"clients of the process have, found {made}."
+        )
+    client_type["data"] = dataset_computation.type_signature.parameter
+
+    @tff.tensorflow.computation(client_type)
+    def make_data(client):
+        data = dataset_computation(client["data"])
+        return collections.OrderedDict(client, data=data)
+
+    @tff.federated_computation(state_type, tff.FederatedType(client_type, tff.CLIENTS))
+    def next_round(state, clients):
+        return process.next(state, tff.federated_map(make_data, clients))
+
+    return tff.learning.templates.LearningProcess(
+        process.initialize,
+        next_round,
+        process.get_model_weights,
+        process.set_model_weights,
+    )
 
 
 def _inspect(

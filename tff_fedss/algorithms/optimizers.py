@@ -271,11 +271,6 @@ class SGDUnderRate(tf.keras.optimizers.Optimizer):
         rate = tf.cast(self.learning_rate, variable.dtype)
         variable.assign_sub(rate * momentum)
 
-    def get_config(self) -> dict:
-        """Returns the optimizer's arguments."""
-        rate = self._serialize_hyperparameter(self._learning_rate)
-        return {"learning_rate": rate, "momentum": self._momentum}
-
 
 class CosineByEpoch(tf.keras.optimizers.schedules.LearningRateSchedule):
     """MoCo's schedule: rate (1 + cos(pi epoch / epochs)) / 2 in each step of an epoch.
@@ -296,14 +291,6 @@ class CosineByEpoch(tf.keras.optimizers.schedules.LearningRateSchedule):
         epoch = tf.cast(tf.cast(step, tf.int64) // self._steps_per_epoch, tf.float32)
         share = tf.minimum(epoch / self._epochs, 1.0)
         return self._rate * 0.5 * (1.0 + tf.cos(math.pi * share))
-
-    def get_config(self) -> dict:
-        """Returns the schedule's arguments."""
-        return {
-            "learning_rate": self._rate,
-            "epochs": self._epochs,
-            "steps_per_epoch": self._steps_per_epoch,
-        }
 
 
 def clip_gradients(

@@ -26,7 +26,7 @@ class ServerState(NamedTuple):
     classifier: Any
     optimizer: Any
     round_num: Any
-    aggregation: Any = ()
+    aggregation: Any
 
 
 def build_aggregation(
@@ -69,31 +69,6 @@ def _check_takes_rows(name: str, factory: aggregation.Factory | None) -> None:
         )
 
 
-def initialization(
-    initialize_model: tff.Computation, aggregate: tff.templates.AggregationProcess
-) -> tff.Computation:
-    """Returns the computation of the first state (line 1).
-
-    `initialize_model` computes a `ServerState` without aggregator states, in
-    TensorFlow.
-    """
-
-    @tff.federated_computation
-    def initialize():
-        state = tff.federated_eval(initialize_model, tff.SERVER)
-        return tff.federated_zip(
-            ServerState(
-                state.feature_extractor,
-                state.classifier,
-                state.optimizer,
-                state.round_num,
-                aggregate.initialize(),
-            )
-        )
-
-    return initialize
-
-
 def build_step(
     update: settings.ServerUpdate, mean_type: tff.Type, state_type: tff.Type
 ) -> tff.Computation:
@@ -127,7 +102,8 @@ def build_step(
         if tf.is_tensor(mean.w):
             w_gradient = -mean.w
         else:
-            w_gradient = aggregation.gradient_of(mean.w, state.classifier.shape)
+            shape = tf.constant(state.classifier.shape.as_list())
+            w_gradient = tf.IndexedSlices(-mean.w.rows, mean.w.keys, shape)
         before = optimizers.with_rate(
             update.optimizer,
             state.optimizer,
@@ -141,11 +117,11 @@ def build_step(
         )
         w, measured = (w, {}) if update.after_step is None else update.after_step(w)
         new_state = ServerState(
-            _checked("phi", phi),
-            _checked("W", w),
-            _checked("the state of the server optimizer", optimizer_state),
-            state.round_num + 1,
-            aggregation_state,
+            feature_extractor=_checked("phi", phi),
+            classifier=_checked("W", w),
+            optimizer=_checked("the state of the server optimizer", optimizer_state),
+            round_num=state.round_num + 1,
+            aggregation=aggregation_state,
         )
         return new_state, collections.OrderedDict(measured)
 

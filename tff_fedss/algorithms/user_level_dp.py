@@ -77,12 +77,20 @@ class State(NamedTuple):
 
 
 class _Record(NamedTuple):
-    """A client's clipped delta, and whether its norm was below the estimate."""
+    """What is summed of a client's clipped delta, besides W's rows.
+
+    Attributes:
+        phi: Delta of phi.
+        is_below: 1/2 if its norm was at most the estimate, else -1/2, so that one
+            client changes the sum by 1/2.
+        is_clipped: 1 if its norm was above the clip, else 0.
+        one: 1.
+    """
 
     phi: Any
-    w: Any
-    is_below: Any  # 1/2 or -1/2, so that one client changes the sum by 1/2.
+    is_below: Any
     is_clipped: Any
+    one: Any
 
 
 class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -175,31 +183,17 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
         state_type = initial_state.type_signature.result
 
-        @tff.tensorflow.computation(state_type)
-        def bounds_of(state):
-            return state.clip, state.estimate
+        @tff.tensorflow.computation(np.float32, np.float32, value_type)
+        def record_of(clip, estimate, delta):
+            return _record(clip, estimate, delta)
 
-        @tff.tensorflow.computation(bounds_of.type_signature.result, value_type)
-        def record_of(bounds, delta):
-            return _record(*bounds, delta)
-
-        record_type = record_of.type_signature.result
-
-        @tff.tensorflow.computation(record_type)
-        def weight_of(record):
-            return tf.ones_like(record.is_below)
-
-        @tff.tensorflow.computation(np.float32, np.float32)
-        def share(num_clipped, num_clients):
-            return tf.math.divide_no_nan(num_clipped, num_clients)
-
-        w_sum_type = record_type.w
+        record_type, w_sum_type = record_of.type_signature.result
         if is_sparse:
             w_sum_type = mean_of_rows.next.type_signature.result.result.member
 
-        @tff.tensorflow.computation(state_type, record_type.phi, w_sum_type, np.float32)
-        def finish(state, phi_sum, w_sum, below_sum):
-            return self._finish(noise, state, phi_sum, w_sum, below_sum)
+        @tff.tensorflow.computation(state_type, record_type, w_sum_type)
+        def finish(state, sums, w_sum):
+            return self._finish(noise, state, sums, w_sum)
 
         @tff.federated_computation
         def initialize():
@@ -210,25 +204,16 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
             tff.FederatedType(value_type, tff.CLIENTS),
         )
         def next_round(state, value):
-            bounds = tff.federated_broadcast(tff.federated_map(bounds_of, state))
-            records = tff.federated_map(record_of, (bounds, value))
-            weights = tff.federated_map(weight_of, records)
+            clip, estimate = map(tff.federated_broadcast, (state.clip, state.estimate))
+            records, w = tff.federated_map(record_of, (clip, estimate, value))
             if is_sparse:
                 start = mean_of_rows.initialize()
-                w_sum = mean_of_rows.next(start, records.w, weights).result
+                w_sum = mean_of_rows.next(start, w, records.one).result
             else:
-                w_sum = tff.federated_sum(records.w)
-            phi_sum = tff.federated_sum(records.phi)
-            below_sum = tff.federated_sum(records.is_below)
-            state, mean, clip = tff.federated_map(
-                finish, (state, phi_sum, w_sum, below_sum)
-            )
-            counts = (tff.federated_sum(records.is_clipped), tff.federated_sum(weights))
-            measured = collections.OrderedDict(
-                clip=clip, clipped_share=tff.federated_map(share, counts)
-            )
+                w_sum = tff.federated_sum(w)
+            sums = tff.federated_sum(records)
             return tff.templates.MeasuredProcessOutput(
-                state, mean, tff.federated_zip(collections.OrderedDict(dp=measured))
+                *tff.federated_map(finish, (state, sums, w_sum))
             )
 
         return tff.templates.AggregationProcess(initialize, next_round)
@@ -250,18 +235,18 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         return dp_noise.TreeNoise(specs, self._seed, self._restart_every)
 
     def _finish(
-        self, noise: Any, state: State, phi_sum: Any, w_sum: Any, count: tf.Tensor
-    ) -> tuple[State, aggregation.ModelDelta, tf.Tensor]:
+        self, noise: Any, state: State, sums: _Record, w_sum: Any
+    ) -> tuple[State, aggregation.ModelDelta, Any]:
         """Computes the noisy mean and the next clip from the sums, on the server.
 
-        W's sum may be `SparseRows`, already divided by K. The count is the sum of 1/2
-        for each client below the estimate, and -1/2 for others.
+        W's sum may be `SparseRows`, already divided by K.
 
         Returns:
-            The next state, the mean, and the clip of this round.
+            The next state, the mean, and the round's measurements.
         """
-        phi = tuple(t / self._clients_per_round for t in phi_sum)
+        phi = tuple(t / self._clients_per_round for t in sums.phi)
         w = w_sum / self._clients_per_round if tf.is_tensor(w_sum) else w_sum
+        count = sums.is_below
         noise_state = state.noise
         if noise is not None:
             unit, noise_state = noise.next(state.noise, state.num_rounds)
@@ -277,7 +262,10 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         num_rounds = state.num_rounds + 1
         clip, estimate = self._next_clip(state, count, num_rounds)
         next_state = State(clip, estimate, num_rounds, noise_state)
-        return next_state, aggregation.ModelDelta(phi, w), state.clip
+        share = tf.math.divide_no_nan(sums.is_clipped, sums.one)
+        measured = collections.OrderedDict(clip=state.clip, clipped_share=share)
+        mean = aggregation.ModelDelta(phi, w)
+        return next_state, mean, collections.OrderedDict(dp=measured)
 
     def _next_clip(
         self, state: State, count: tf.Tensor, num_rounds: tf.Tensor
@@ -294,19 +282,20 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         return tf.where(is_new, estimate, state.clip), estimate
 
 
-def _record(clip: tf.Tensor, estimate: tf.Tensor, delta: Any) -> _Record:
-    """Clips a client's delta, phi and rows as one vector."""
+def _record(clip: tf.Tensor, estimate: tf.Tensor, delta: Any) -> tuple[_Record, Any]:
+    """Clips a client's delta, phi and rows as one vector; returns W's part apart."""
     is_sparse = not tf.is_tensor(delta.w)
     w = delta.w.rows if is_sparse else delta.w
     norm = tf.linalg.global_norm([*delta.phi, w])
     scale = clip / tf.maximum(norm, clip)
-    w = scale * w
-    return _Record(
+    record = _Record(
         phi=tuple(scale * t for t in delta.phi),
-        w=aggregation.SparseRows(delta.w.keys, w) if is_sparse else w,
         is_below=tf.where(norm <= estimate, 0.5, -0.5),
         is_clipped=tf.cast(norm > clip, tf.float32),
+        one=tf.ones_like(norm),
     )
+    w = scale * w
+    return record, aggregation.SparseRows(delta.w.keys, w) if is_sparse else w
 
 
 def _split(
