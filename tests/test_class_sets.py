@@ -1,23 +1,11 @@
 """Class sets, and those that hide: their chances, permanence, and rounds with them."""
 
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from examples import fedss_numpy
-from tests.algorithms.toy import (
-    BATCH_SIZE,
-    ETA,
-    MAX_POSITIVES,
-    NUM_CLASSES,
-    dense_features,
-    make_cohort,
-    weights_of,
-)
-from tff_fedss import algorithms, class_set_defences, class_sets
+from tests.algorithms import toy
+from tff_fedss import class_set_defences, class_sets
 from tff_fedss.algorithms import client_update
 
 SEED = tf.constant([3, 4], tf.int32)
@@ -304,44 +292,35 @@ def twins_client(client, maker):
     }
 
 
-def argument(client):
-    data = tf.data.Dataset.from_tensor_slices(
-        {"image": client["image"], "label": client["label"]}
-    )
-    return collections.OrderedDict(
-        data=data, seed=client["seed"], permanent_seed=client["permanent_seed"]
-    )
+def with_permanent_seed(k, client):
+    return {**client, "permanent_seed": np.array([k, 9], np.int32)}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_rounds_equal_the_numpy_twin(name):
     maker = builder(name)
-    process = algorithms.build_fedss(
-        dense_features,
-        NUM_CLASSES,
-        algorithms.ClassSets(builder=maker),
-        algorithms.ClientTraining(tff.learning.optimizers.build_sgdm(ETA), BATCH_SIZE),
-    )
-    state = process.initialize()
-    theta = [np.array(p, np.float64) for p in weights_of(state)]
-    velocity = [np.zeros_like(p) for p in theta]
-    for r in range(2):
-        cohort = make_cohort(seed=r)
-        for k, client in enumerate(cohort):
-            client["permanent_seed"] = np.array([k, 9], np.int32)
-        state, metrics = process.next(state, [argument(c) for c in cohort])
-        twins = [twins_client(c, maker) for c in cohort]
+
+    def clients_of(cohort):
+        seeds = [with_permanent_seed(k, {}) for k in range(len(cohort))]
+        return [c | seed for c, seed in zip(toy.to_tff(cohort), seeds, strict=True)]
+
+    def twins_of(cohort):
+        twins = [
+            twins_client(with_permanent_seed(k, client), maker)
+            for k, client in enumerate(cohort)
+        ]
         if name == "randomized_response":
             # The twin's correction is that of fresh negatives: here it is log(1 / q).
             twins = [t | {"log_correction": -np.log(maker.q)} for t in twins]
-        theta, velocity, (loss, accuracy) = fedss_numpy.one_round(
-            "fedss", theta, velocity, twins, eta=ETA, batch_size=BATCH_SIZE
-        )
-        for ours, twins_own in zip(weights_of(state), theta, strict=True):
-            np.testing.assert_allclose(ours, twins_own, rtol=1e-4, atol=1e-6)
-        assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
-        assert metrics["accuracy"] == pytest.approx(accuracy)
-        assert metrics["num_examples"] == sum(len(t["labels"]) for t in twins)
+        return twins
+
+    _, metrics = toy.rounds_like_the_twin(
+        toy.build(builder=maker),
+        "fedss",
+        num_rounds=2,
+        clients_of=clients_of,
+        twins_of=twins_of,
+    )
     if name == "randomized_response":  # Or nothing was left out.
         assert metrics["num_examples"] < 22
     if name == "pool":
@@ -349,5 +328,5 @@ def test_rounds_equal_the_numpy_twin(name):
 
 
 def test_fresh_is_the_papers():
-    maker = class_set_defences.builder("fresh", NUM_CLASSES, 4, MAX_POSITIVES)
+    maker = class_set_defences.builder("fresh", 13, 4, 5)
     assert type(maker) is class_sets.SampledClasses

@@ -21,6 +21,7 @@ change from round to round reveal P_k to all who see updates (docs/privacy.md).
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -68,14 +69,9 @@ class RandomizedResponse(class_sets.SampledClasses):
     may_miss_positives = True
 
     def __init__(
-        self,
-        num_classes: int,
-        num_negatives: int,
-        max_positives: int,
-        logit_correction: str,
-        epsilon: float,
+        self, num_classes: int, num_negatives: int, *args: Any, epsilon: float
     ):
-        super().__init__(num_classes, num_negatives, max_positives, logit_correction)
+        super().__init__(num_classes, num_negatives, *args)
         if not epsilon > 0:
             raise ValueError(f"epsilon must be positive, found {epsilon}.")
         errors.check_range("num_negatives", num_negatives, 1, num_classes - 1)
@@ -87,7 +83,7 @@ class RandomizedResponse(class_sets.SampledClasses):
         self._most = min(
             num_classes, math.ceil(num_negatives + 10 * math.sqrt(num_negatives)) + 10
         )
-        self.size = min(num_classes, max_positives + self._most)
+        self.size = min(num_classes, self._max_positives + self._most)
 
     def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:
         """Draws a class set, see `class_sets.SampledClasses`."""
@@ -130,18 +126,11 @@ class DecoyPool(class_sets.SampledClasses):
 
     is_permanent = True
 
-    def __init__(
-        self,
-        num_classes: int,
-        num_negatives: int,
-        max_positives: int,
-        logit_correction: str,
-        pool_size: int,
-    ):
-        super().__init__(num_classes, num_negatives, max_positives, logit_correction)
-        most = num_classes - max_positives
-        errors.check_range("pool_size", pool_size, num_negatives, most)
-        self.size = max_positives + pool_size
+    def __init__(self, *args: Any, pool_size: int):
+        super().__init__(*args)
+        most = self.num_classes - self._max_positives
+        errors.check_range("pool_size", pool_size, self._num_negatives, most)
+        self.size = self._max_positives + pool_size
         self._pool_size = pool_size
 
     def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:

@@ -140,7 +140,16 @@ def weights_of(state):
     return [*state.feature_extractor, state.classifier]
 
 
-def rounds_like_the_twin(process, method, m=4, num_rounds=3, num_epochs=1, **options):
+def rounds_like_the_twin(
+    process,
+    method,
+    m=4,
+    num_rounds=3,
+    num_epochs=1,
+    clients_of=to_tff,
+    twins_of=None,
+    **options,
+):
     """Does rounds of `make_cohort`, each compared with the NumPy page.
 
     Returns:
@@ -151,21 +160,20 @@ def rounds_like_the_twin(process, method, m=4, num_rounds=3, num_epochs=1, **opt
     velocity = [np.zeros_like(p) for p in theta]
     for r in range(num_rounds):
         cohort = make_cohort(seed=r)
-        state, metrics = process.next(state, to_tff(cohort))
-        theta, velocity, (loss, accuracy) = fedss_numpy.one_round(
-            method,
-            theta,
-            velocity,
-            to_twin(cohort, method, m, num_epochs),
-            eta=ETA,
-            batch_size=BATCH_SIZE,
-            **options,
+        state, metrics = process.next(state, clients_of(cohort))
+        twins = (
+            to_twin(cohort, method, m, num_epochs)
+            if twins_of is None
+            else twins_of(cohort)
         )
-        for ours, twins in zip(weights_of(state), theta, strict=True):
-            np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
+        theta, velocity, (loss, accuracy) = fedss_numpy.one_round(
+            method, theta, velocity, twins, eta=ETA, batch_size=BATCH_SIZE, **options
+        )
+        for ours, twins_own in zip(weights_of(state), theta, strict=True):
+            np.testing.assert_allclose(ours, twins_own, rtol=1e-4, atol=1e-6)
         assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
         assert metrics["accuracy"] == pytest.approx(accuracy)
-        assert metrics["num_examples"] == 22
+        assert metrics["num_examples"] == sum(len(t["labels"]) for t in twins)
     return state, metrics
 
 

@@ -18,7 +18,6 @@ from tff_fedss.runtime.tf_computation import (
     TRACING,
     VECTORIZING,
     NotTraceableError,
-    NotVectorizableError,
     Tracing,
 )
 
@@ -148,7 +147,8 @@ class _Select:
 
     TFF's runtime calls the select function once per key. Here TensorFlow maps it over
     all keys of a client at once, so that selecting rows costs the same as gathering
-    them from a copy of the whole.
+    them from a copy of the whole. A function with state, branches or loops, or rows
+    of several shapes, is called once per key here as well.
     """
 
     def __init__(self, type_signature: tff.FunctionType):
@@ -165,10 +165,11 @@ class _Select:
         max_key = int(max_key)
         for k, client_keys in enumerate(keys):
             _check_keys(client_keys.numpy(), max_key, k)
-        if getattr(select_fn, "is_closed", False) and _is_static(self._row_type):
-            if self._select_fn is not select_fn:
-                self._select_fn = select_fn
-                self._rows_fn = self._trace_rows(select_fn, server_value)
+        can_map = getattr(select_fn, "is_closed", False) and _is_static(self._row_type)
+        if can_map and self._select_fn is not select_fn:
+            self._select_fn = select_fn
+            self._rows_fn = self._trace_rows(select_fn, server_value)
+        if can_map and self._rows_fn is not None:
             try:
                 flat = device.put(values.flatten(server_value))
                 with tf.device(device.name):
@@ -177,8 +178,8 @@ class _Select:
                         for client_keys in device.put(keys)
                     ]
                 return [values.SequenceValue(columns=columns) for columns in rows]
-            except NotTraceableError:
-                pass
+            except (NotTraceableError, ValueError, NotImplementedError):
+                self._rows_fn = None
         return [
             self._rows_one_by_one(client_keys, server_value, select_fn, device)
             for client_keys in keys
@@ -187,35 +188,16 @@ class _Select:
     def _trace_rows(self, select_fn, server_value):
         """Returns a function (keys, *server values) -> rows, a tensor per column."""
         template = tf.nest.map_structure(lambda _: None, server_value)
-        specs = tf.nest.flatten(
-            tf.nest.map_structure(
-                lambda s: tf.TensorSpec(s.shape, s.dtype),
-                values.element_structure(self._row_type),
-            )
-        )
 
         @tf.function(autograph=False)
         def rows(keys, *flat):
             value = tf.nest.pack_sequence_as(template, flat)
 
-            def row(key, device):
-                result = select_fn((value, key), device)
+            def row(key):
+                result = select_fn((value, key), VECTORIZING)
                 return tf.nest.flatten(values.pack_element(result, self._row_type))
 
-            if keys.shape[0] == 0:
-                return [tf.zeros([0, *s.shape], s.dtype) for s in specs]
-            try:
-                return tf.vectorized_map(lambda k: row(k, VECTORIZING), keys)
-            except (
-                NotVectorizableError,
-                ValueError,
-                NotImplementedError,
-            ):
-                return tf.map_fn(
-                    lambda k: row(k, TRACING),
-                    keys,
-                    fn_output_signature=specs,
-                )
+            return tf.vectorized_map(row, keys) if keys.shape[0] else self._no_rows()
 
         return rows
 
@@ -228,14 +210,12 @@ class _Select:
             )
             for key in tf.unstack(keys)
         ]
-        if not rows:
-            specs = tf.nest.flatten(values.element_structure(self._row_type))
-            stacked = [
-                tf.zeros([0, *(d or 0 for d in s.shape)], s.dtype) for s in specs
-            ]
-        else:
-            stacked = [tf.stack(column) for column in zip(*rows, strict=True)]
-        return values.SequenceValue(columns=stacked)
+        stacked = [tf.stack(column) for column in zip(*rows, strict=True)]
+        return values.SequenceValue(columns=stacked if rows else self._no_rows())
+
+    def _no_rows(self):
+        specs = tf.nest.flatten(values.element_structure(self._row_type))
+        return [tf.zeros([0, *(d or 0 for d in s.shape)], s.dtype) for s in specs]
 
 
 def _check_keys(keys, max_key, k):

@@ -45,11 +45,10 @@ _NOT_VECTORIZABLE = frozenset(
 
 
 class NotTraceableError(Exception):
-    """A computation with state cannot become a part of another's graph."""
+    """A computation with state cannot become a part of another's graph.
 
-
-class NotVectorizableError(Exception):
-    """A computation with branches or loops cannot become a part of a vectorized map."""
+    One with branches or loops cannot become a part of a vectorized map.
+    """
 
 
 class Tracing:
@@ -162,10 +161,9 @@ class TFComputation:
             [v.variant if isinstance(v, SequenceValue) else v for v in flat]
         )
         if isinstance(device, Tracing):
-            if not self.is_stateless:
+            is_vectorizable = self._is_vectorizable or device is not VECTORIZING
+            if not (self.is_stateless and is_vectorizable):
                 raise NotTraceableError()
-            if device is VECTORIZING and not self._is_vectorizable:
-                raise NotVectorizableError()
             return _unflatten(self._result, iter(self._copy.run(*inputs)), owners)
         if self.trains_on_host:
             device.note_training_on_host()
