@@ -134,14 +134,6 @@ def test_a_loss_and_class_sets_of_ones_own():
     rounds_like_the_twin(process, "neg_only", num_rounds=1)
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.5, 3.0])
-def test_any_weight_that_is_not_negative_will_do(weight):
-    def weigh(num_examples):
-        return weight * tf.ones_like(num_examples)
-
-    assert aggregation.check_weighting(weigh) is weigh
-
-
 def test_tffs_names_of_weightings():
     names = tff.learning.ClientWeighting
     for weighting in names:
@@ -149,15 +141,6 @@ def test_tffs_names_of_weightings():
         assert update.client_weighting == weighting.name.lower()
     mean = tff.aggregators.UnweightedMeanFactory()
     algorithms.ServerUpdate(phi_aggregator=mean, client_weighting=names.UNIFORM)
-
-
-def test_weights_count_if_the_innermost_factory_takes_them():
-    weighted, unweighted = aggregation.mean_factory(), tff.aggregators.SumFactory()
-    assert aggregation.uses_weights(weighted)
-    assert not aggregation.uses_weights(unweighted)
-    for inner in (weighted, unweighted):
-        around = aggregation.ScatteredRowsFactory(inner, NUM_CLASSES)
-        assert aggregation.uses_weights(around) == (inner is weighted)
 
 
 def test_rows_of_too_few_clients_are_dropped_and_counted():

@@ -72,6 +72,22 @@ def embed(weights, images):
     return unit(hidden @ kernel_2 + bias_2)
 
 
+def encoded(moco, query_views, key_views):
+    """q, k and the queue before the first step, in float64."""
+    weights = moco.encoder.get_weights()
+    views = (query_views, key_views)
+    return *(embed(weights, v) for v in views), np.float64(moco.queue)
+
+
+def clustered_losses(form, gamma, queries, keys, queue, same):
+    """Eq. 5 and 6: the losses of examples with `same`, their clusters in the queue."""
+    a = np.exp((queries * keys).sum(1) / T)
+    e = np.exp(queries @ queue.T / T)
+    top = a + (e * same).sum(1) * (form == "clustered")
+    p = top / (top + (e * ~same).sum(1))
+    return -((1 - p) ** gamma) * np.log(p)
+
+
 def test_the_encoders_start_alike_and_the_queue_as_directions():
     moco = build()
     for query, key in zip(
@@ -207,19 +223,14 @@ def test_a_query_is_in_the_cluster_of_its_key(form, gamma):
     three_directions(moco, np.random.default_rng(0))
     moco.fit_clusters(epoch=1)
     query_views, key_views = views(0)
-    weights = moco.encoder.get_weights()
-    queries, keys = embed(weights, query_views), embed(weights, key_views)
-    queue, centers = np.float64(moco.queue), np.float64(moco.centers)
+    queries, keys, queue = encoded(moco, query_views, key_views)
+    centers = np.float64(moco.centers)
 
     def nearest(rows):
         return ((rows[:, np.newaxis] - centers) ** 2).sum(2).argmin(1)
 
     same = nearest(keys)[:, np.newaxis] == nearest(queue)
-    a = np.exp((queries * keys).sum(1) / T)
-    e = np.exp(queries @ queue.T / T)
-    top = a + (e * same).sum(1) * (form == "clustered")
-    p = top / (top + (e * ~same).sum(1))
-    expected = (-((1 - p) ** gamma) * np.log(p)).sum()
+    expected = clustered_losses(form, gamma, queries, keys, queue, same).sum()
     measured = moco.measure(*views(0))
 
     other = build_like(moco, form, gamma)
@@ -248,14 +259,10 @@ def test_an_oracle_s_clusters_are_the_classes(form):
     moco.fit_clusters(1)
     np.testing.assert_array_equal(moco.centers, centers)
     query_views, key_views = views(0)
-    weights = moco.encoder.get_weights()
-    queries, keys = embed(weights, query_views), embed(weights, key_views)
     labels = np.array([1, 0, -1, 3], np.int32)  # Of the last two nothing is known.
     same = (labels[:, np.newaxis] == queue_labels) & (labels >= 0)[:, np.newaxis]
-    a = np.exp((queries * keys).sum(1) / T)
-    e = np.exp(queries @ np.float64(moco.queue).T / T)
-    top = a + (e * same).sum(1) * (form == "clustered")
-    expected = -np.log(top / (top + (e * ~same).sum(1)))
+    given = encoded(moco, query_views, key_views)
+    expected = clustered_losses(form, 0.0, *given, same)
     found = moco.update(query_views, key_views, labels)
     np.testing.assert_allclose(found["loss"], expected.sum(), rtol=1e-4)
     assert found["right"] == found["labelled"] == same.sum()

@@ -1,54 +1,10 @@
 """What the runtimes have left out of TFF's compiler, and of TensorFlow's."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager_context
 
 from tff_fedss.runtime import compiler
-
-_CLIENTS_INTS = tff.FederatedType(np.int32, tff.CLIENTS)
-
-
-@tff.federated_computation(_CLIENTS_INTS)
-def _plain_sum(values):
-    return tff.federated_sum(values)
-
-
-@tff.federated_computation(_CLIENTS_INTS)
-def _secure_sum(values):
-    return tff.federated_secure_sum(values, 10)
-
-
-@tff.federated_computation(_CLIENTS_INTS)
-def _secure_sum_by_a_factory(values):
-    factory = tff.aggregators.SecureSumFactory(10)
-    process = factory.create(values.type_signature.member)
-    return process.next(process.initialize(), values).result
-
-
-def _uris(block):
-    found = set()
-
-    def visit(part):
-        if isinstance(part, tff.framework.Intrinsic):
-            found.add(part.uri)
-        return part, False
-
-    tff.framework.transform_postorder(block, visit)
-    return found
-
-
-def test_a_computation_without_secure_sums_stays_itself():
-    assert compiler.without_secure_sums(_plain_sum) is _plain_sum
-
-
-@pytest.mark.parametrize("comp", [_secure_sum, _secure_sum_by_a_factory])
-def test_secure_sums_become_sums(comp):
-    assert any("secure" in uri for uri in _uris(comp.to_building_block()))
-    compiled = compiler.compile_to_calls(compiler.without_secure_sums(comp))
-    assert not any("secure" in uri for uri in _uris(compiled))
 
 
 def _graph_with_a_constant_sum():
