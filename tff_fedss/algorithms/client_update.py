@@ -305,16 +305,18 @@ def check_draws(training: tff.Computation) -> None:
                 )
 
 
-def check_loss(loss_fn: Callable[..., tf.Tensor], size: int) -> None:
+def check_loss(loss_fn: Callable[..., tf.Tensor] | None, size: int) -> None:
     """Checks a loss of (logits, targets, class set).
 
     Args:
-        loss_fn: See `settings.ClientTraining`.
+        loss_fn: See `settings.ClientTraining`; None: nothing to check.
         size: The length L of class sets.
 
     Raises:
         ValueError: If it does not give one number for each example.
     """
+    if loss_fn is None:
+        return
     flags = tf.ones([size], tf.bool)
     class_set = class_sets.ClassSet(
         tf.range(size), flags, flags, flags, tf.zeros([size])

@@ -90,9 +90,8 @@ def build_fedss(
     server = server_update or settings.ServerUpdate()
     _check_settings(class_sets, training, server, method, seed, initial_norm)
     builder = class_sets.builder_of(method, num_classes)
+    client_update.check_loss(training.loss_fn, builder.size)
     loss_fn = training.loss_fn or _LOSSES[method]
-    if training.loss_fn is not None:
-        client_update.check_loss(loss_fn, builder.size)
     image_shape, phi_spec, embedding_dim = _inspect(feature_extractor_fn)
     w_spec = tf.TensorSpec([num_classes, embedding_dim], tf.float32)
     client_type = _client_type(image_shape, training, class_sets, builder)
@@ -110,12 +109,10 @@ def build_fedss(
     class_set_type = draw_class_set.type_signature.result
     rows = exchange.build(builder, class_sets.requests, w_spec, class_set_type)
 
+    phi_type = exchange.type_of(phi_spec)
+
     @tff.tensorflow.computation(
-        exchange.type_of(phi_spec),
-        rows.sent_type,
-        class_set_type,
-        client_type,
-        np.int32,
+        phi_type, rows.sent_type, class_set_type, client_type, np.int32
     )
     def train(phi, sent, class_set, client, round_num):
         w, num_rows = rows.receive(sent, class_set)
@@ -129,29 +126,19 @@ def build_fedss(
         return result
 
     client_update.check_draws(train)
-    result_type = train.type_signature.result
-    aggregate = server_update_lib.build_aggregation(server, result_type.delta)
+    delta_type = train.type_signature.result.delta
+    aggregate = server_update_lib.build_aggregation(server, delta_type)
 
     @tff.federated_computation
     def initialize():  # Line 1.
         model = tff.federated_eval(initialize_model, tff.SERVER)
         return tff.federated_zip(ServerState(*model, aggregate.initialize()))
 
-    state_type = initialize.type_signature.result.member
-    mean_type = aggregate.next.type_signature.result
-    update_server = server_update_lib.build_step(
-        server, mean_type.result.member, state_type
-    )
-    finalize = tff.tensorflow.computation(
-        finalize_metrics,
-        result_type.metrics,
-        mean_type.measurements.member,
-        update_server.type_signature.result[1],
-    )
+    state_type = initialize.type_signature.result
+    update_server = server_update_lib.build_step(server)
+    finalize = tff.tensorflow.computation(finalize_metrics)
 
-    @tff.federated_computation(
-        initialize.type_signature.result, tff.FederatedType(client_type, tff.CLIENTS)
-    )
+    @tff.federated_computation(state_type, tff.FederatedType(client_type, tff.CLIENTS))
     def next_round(state, clients):
         sets = tff.federated_map(draw_class_set, clients)  # Line 5.
         sent = rows.send(state.classifier, sets)  # Lines 6-7.
@@ -162,12 +149,12 @@ def build_fedss(
         mean = aggregate.next(state.aggregation, results.delta, results.weight)  # 12.
         sums = tff.federated_sum(results.metrics)
         step = (state, mean.result, mean.state, sums["num_clients"])
-        updated = tff.federated_map(update_server, step)  # Line 13.
-        metrics = tff.federated_map(finalize, (sums, mean.measurements, updated[1]))
-        return tff.learning.templates.LearningProcessOutput(updated[0], metrics)
+        state, measured = tff.federated_map(update_server, step)  # Line 13.
+        metrics = tff.federated_map(finalize, (sums, mean.measurements, measured))
+        return tff.learning.templates.LearningProcessOutput(state, metrics)
 
     return tff.learning.templates.LearningProcess(
-        initialize, next_round, *_weights_functions(state_type)
+        initialize, next_round, *_weights_functions(state_type.member)
     )
 
 

@@ -69,28 +69,22 @@ def _check_takes_rows(name: str, factory: aggregation.Factory | None) -> None:
         )
 
 
-def build_step(
-    update: settings.ServerUpdate, mean_type: tff.Type, state_type: tff.Type
-) -> tff.Computation:
+def build_step(update: settings.ServerUpdate) -> tff.Computation:
     """Builds line 13 with the sign of line 11: theta + alpha * mean delta.
 
     The server optimizer's gradient is the negative mean delta.
 
-    Args:
-        update: The optimizer and `after_step`.
-        mean_type: The type of the mean `aggregation.ModelDelta`.
-        state_type: The type of `ServerState`.
-
     Returns:
-        A function from (state, mean delta, state of the aggregators, number of clients)
-        to the next state and the measurements of `after_step`. It fails without
-        clients, unless an aggregator adds noise also then.
+        A function from (`ServerState`, mean `aggregation.ModelDelta`, state of the
+        aggregators, number of clients) to the next state and the measurements of
+        `after_step`. It fails without clients, unless an aggregator adds noise also
+        then.
     """
     min_clients = 1
     if getattr(update.joint_aggregator, "allows_no_clients", False):
         min_clients = 0
 
-    @tff.tensorflow.computation(state_type, mean_type, state_type.aggregation, np.int32)
+    @tff.tensorflow.computation
     def step(state, mean, aggregation_state, num_clients):
         check = tf.debugging.Assert(
             num_clients >= min_clients,
