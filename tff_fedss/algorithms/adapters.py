@@ -264,10 +264,9 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
             _w_of(value_type), tff.TensorType(np.float32)
         )
         initial_state = tff.tensorflow.computation(query.initial_global_state)
-        state_type = initial_state.type_signature.result
-        bounds_of = tff.tensorflow.computation(query.derive_sample_params, state_type)
+        bounds_of = tff.tensorflow.computation(query.derive_sample_params)
 
-        @tff.tensorflow.computation(bounds_of.type_signature.result, value_type)
+        @tff.tensorflow.computation
         def record_of(bounds, value):
             w = _w_of(value)
             record = query.preprocess_record(bounds, _with_w(value, w.rows))
@@ -275,11 +274,7 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
             rows = rest.pop(place)
             return tuple(rest), SparseRows(w.keys, rows)
 
-        @tff.tensorflow.computation(
-            state_type,
-            record_of.type_signature.result[0],
-            add_rows.next.type_signature.result.result.member,
-        )
+        @tff.tensorflow.computation
         def add_noise(state, rest, w):
             shape = [num_classes, embedding_dim]
             total = [*rest]

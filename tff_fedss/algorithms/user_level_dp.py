@@ -181,17 +181,9 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                 noise=() if noise is None else noise.initialize(),
             )
 
-        state_type = initial_state.type_signature.result
+        record_of = tff.tensorflow.computation(_record)
 
-        @tff.tensorflow.computation(np.float32, np.float32, value_type)
-        def record_of(clip, estimate, delta):
-            return _record(clip, estimate, delta)
-
-        record_type, w_sum_type = record_of.type_signature.result
-        if is_sparse:
-            w_sum_type = mean_of_rows.next.type_signature.result.result.member
-
-        @tff.tensorflow.computation(state_type, record_type, w_sum_type)
+        @tff.tensorflow.computation
         def finish(state, sums, w_sum):
             return self._finish(noise, state, sums, w_sum)
 
