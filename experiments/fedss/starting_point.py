@@ -101,8 +101,8 @@ def trained(
         if config.warm_start_cache:
             deciding = {name: getattr(config, name) for name in _DECIDING}
             deciding["inputs"] = inputs
-            cache = training.WarmStartCache(config.warm_start_cache, deciding)
-            cache.fill(model, train)
+            folder = config.warm_start_cache
+            training.cached_warm_start(folder, deciding, model, train)
         else:
             train()
     return model.get_weights()

@@ -39,11 +39,6 @@ def short(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
-def is_number(text: str) -> bool:
-    """Returns whether a text is a finite number."""
-    return bool(_NUMBER.fullmatch(text)) and math.isfinite(float(text))
-
-
 def missing(path: str | os.PathLike) -> InvalidInputError:
     """Returns the error for a missing file that the run must have."""
     return InvalidInputError(
@@ -205,7 +200,7 @@ def parse_rows(
 
 
 def _number(text: str, column: str, where: str) -> int | float:
-    if not is_number(text):
+    if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
         raise InvalidInputError(
             f"{where}: {column} is {short(text)}, expected a finite number."
         )

@@ -59,46 +59,40 @@ def warm_start(
                 progress.update("warm start", step, algorithm.round_metrics(sums))
 
 
-class WarmStartCache:
-    """A cache of warm starts in files, for runs with the same one."""
+def cached_warm_start(
+    folder: str | os.PathLike,
+    deciding: Mapping[str, Any],
+    model: tf.keras.Model,
+    train: Callable[[], None],
+) -> None:
+    """Loads the weights of a warm start from a file, or trains it and writes the file.
 
-    def __init__(self, folder: str | os.PathLike, deciding: Mapping[str, Any]):
-        """Chooses the file.
+    Args:
+        folder: The folder of the files, created if missing.
+        deciding: All values that decide a warm start, by name, for JSON.
+        model: phi.
+        train: Trains it in place. Two processes may do so at once: both get the same
+            weights.
 
-        Args:
-            folder: The folder of the files, created if missing.
-            deciding: All values that decide a warm start, by name, for JSON.
-        """
-        text = json.dumps(dict(deciding), sort_keys=True)
-        name = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self._path = pathlib.Path(folder) / f"{name}.npz"
-
-    def fill(self, model: tf.keras.Model, train: Callable[[], None]) -> None:
-        """Loads the weights from the file, or trains the model and writes the file.
-
-        Args:
-            model: phi.
-            train: Trains it in place. Two processes may do so at once: both get the
-                same weights.
-
-        Raises:
-            InvalidInputError: If the file is damaged or of another model.
-            RunStoppedError: If it cannot be written.
-        """
-        if self._path.exists():
-            saved = run_files.read_arrays(self._path)
-            try:
-                model.set_weights([saved[f"phi_{i:03d}"] for i in range(len(saved))])
-            except (KeyError, ValueError) as error:
-                raise InvalidInputError(
-                    f"{self._path} is not a warm start of this model; remove it."
-                ) from error
-            return
-        train()
-        files.make_folder(self._path.parent)
-        weights = model.get_weights()
-        # Two processes may write at once, so each writes its own file.
-        with files.replacing(self._path, unique=True) as temporary:
-            files.write_npz(
-                temporary, {f"phi_{i:03d}": w for i, w in enumerate(weights)}
-            )
+    Raises:
+        InvalidInputError: If the file is damaged or of another model.
+        RunStoppedError: If it cannot be written.
+    """
+    text = json.dumps(dict(deciding), sort_keys=True)
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = pathlib.Path(folder) / f"{name}.npz"
+    if path.exists():
+        saved = run_files.read_arrays(path)
+        try:
+            model.set_weights([saved[f"phi_{i:03d}"] for i in range(len(saved))])
+        except (KeyError, ValueError) as error:
+            raise InvalidInputError(
+                f"{path} is not a warm start of this model; remove it."
+            ) from error
+        return
+    train()
+    files.make_folder(path.parent)
+    arrays = {f"phi_{i:03d}": w for i, w in enumerate(model.get_weights())}
+    # Two processes may write at once, so each writes its own file.
+    with files.replacing(path, unique=True) as temporary:
+        files.write_npz(temporary, arrays)
