@@ -26,21 +26,12 @@ class Exchange(NamedTuple):
             gets, inside a `tff.federated_computation`.
         receive: Maps (what a client got, its class set) to W_{S_k}, float32[L, d], and
             the number of rows it got, int32[], in TensorFlow.
-        sent_type: The TFF type of what a client gets.
+        sent_type: The type of what a client gets, TFF's or a `tf.TensorSpec`.
     """
 
     send: Callable[[Any, Any], Any]
     receive: Callable[[Any, class_sets.ClassSet], tuple[tf.Tensor, tf.Tensor]]
-    sent_type: tff.Type
-
-
-def type_of(specs: Any) -> tff.Type:
-    """Returns the TFF type of a structure of `tf.TensorSpec`s."""
-    return tff.to_type(
-        tf.nest.map_structure(
-            lambda s: tff.TensorType(s.dtype.as_numpy_dtype, s.shape), specs
-        )
-    )
+    sent_type: tff.Type | tf.TensorSpec
 
 
 def build(
@@ -66,7 +57,7 @@ def select_rows(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
     (size,) = class_set_type.keys.shape
     keys_of = _keys_of(class_set_type)
 
-    @tff.tensorflow.computation(type_of(w_spec), np.int32)
+    @tff.tensorflow.computation(w_spec, np.int32)
     def row_of(w, key):
         return tf.gather(w, key)
 
@@ -120,7 +111,7 @@ def send_union(w_spec: tf.TensorSpec, class_set_type: tff.Type) -> Exchange:
     keys_of = _keys_of(class_set_type)
     union_of = union_of_keys(*class_set_type.keys.shape)
 
-    @tff.tensorflow.computation(type_of(w_spec), union_of.type_signature.result.member)
+    @tff.tensorflow.computation(w_spec, union_of.type_signature.result.member)
     def rows_of(w, keys):
         rows = tf.ensure_shape(tf.gather(w, keys), [None, embedding_dim])
         return keys, rows
@@ -147,7 +138,7 @@ def send_all(w_spec: tf.TensorSpec) -> Exchange:
     def receive(w, class_set):
         return tf.gather(w, class_set.keys), tf.constant(w_spec.shape[0])
 
-    return Exchange(send, receive, type_of(w_spec))
+    return Exchange(send, receive, w_spec)
 
 
 def _keys_of(class_set_type: tff.Type) -> tff.Computation:

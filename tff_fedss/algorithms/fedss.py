@@ -94,7 +94,7 @@ def build_fedss(
     loss_fn = training.loss_fn or _LOSSES[method]
     image_shape, phi_spec, embedding_dim = _inspect(feature_extractor_fn)
     w_spec = tf.TensorSpec([num_classes, embedding_dim], tf.float32)
-    client_type = _client_type(image_shape, training, class_sets, builder)
+    client_spec = _client_spec(image_shape, training, class_sets, builder)
 
     @tff.tensorflow.computation
     def initialize_model():
@@ -102,17 +102,16 @@ def build_fedss(
         w = models.initial_classifier(*w_spec.shape, [seed, 0], initial_norm)
         return phi, w, server.optimizer.initialize((phi_spec, w_spec)), tf.constant(0)
 
-    @tff.tensorflow.computation(client_type)
+    @tff.tensorflow.computation(client_spec)
     def draw_class_set(client):
         return client_update.draw_class_set(client, builder)
 
+    client_type = draw_class_set.type_signature.parameter
     class_set_type = draw_class_set.type_signature.result
     rows = exchange.build(builder, class_sets.requests, w_spec, class_set_type)
 
-    phi_type = exchange.type_of(phi_spec)
-
     @tff.tensorflow.computation(
-        phi_type, rows.sent_type, class_set_type, client_type, np.int32
+        phi_spec, rows.sent_type, class_set_type, client_type, np.int32
     )
     def train(phi, sent, class_set, client, round_num):
         w, num_rows = rows.receive(sent, class_set)
@@ -177,26 +176,24 @@ def _check_settings(
     errors.check_range("initial_norm", initial_norm, 0, above=True)
 
 
-def _client_type(
+def _client_spec(
     image_shape: tuple[int, ...],
     training: settings.ClientTraining,
     class_sets: settings.ClassSets,
     builder: class_sets_lib.ClassSetBuilder,
-) -> "collections.OrderedDict[str, tff.Type]":
-    """Returns the type of a client's argument."""
+) -> "collections.OrderedDict[str, Any]":
+    """Returns the specs of a client's argument."""
     element = collections.OrderedDict(
-        image=tff.TensorType(
-            tf.as_dtype(training.image_dtype).as_numpy_dtype, image_shape
-        ),
-        label=tff.TensorType(np.int32),
+        image=tf.TensorSpec(image_shape, training.image_dtype),
+        label=tf.TensorSpec([], tf.int32),
     )
-    seed = tff.TensorType(np.int32, [2])
-    client_type = collections.OrderedDict(data=tff.SequenceType(element), seed=seed)
+    seed = tf.TensorSpec([2], tf.int32)
+    spec = collections.OrderedDict(data=tf.data.DatasetSpec(element), seed=seed)
     if class_sets.with_positives:
-        client_type["positives"] = tff.TensorType(np.int32, [None])
+        spec["positives"] = tf.TensorSpec([None], tf.int32)
     if builder.is_permanent:
-        client_type["permanent_seed"] = seed
-    return client_type
+        spec["permanent_seed"] = seed
+    return spec
 
 
 # The loss of each method, of (logits, targets, class set).

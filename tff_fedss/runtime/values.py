@@ -15,7 +15,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.impl.compiler import array
-from tensorflow_federated.python.core.impl.types import computation_types
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 from tff_fedss import tensors
@@ -264,7 +263,7 @@ def _sequence_from_python(value: Any, type_spec: tff.SequenceType) -> SequenceVa
         )
     is_data_set = isinstance(value, tf.data.Dataset)
     check_type(is_data_set, "type", type_spec, type(value))
-    found = computation_types.tensorflow_to_type(tf.data.DatasetSpec.from_value(value))
+    found = tff.types.tensorflow_to_type(tf.data.DatasetSpec.from_value(value))
     check_type(type_spec.is_assignable_from(found), "type", type_spec, found)
     variant = tf.data.experimental.to_variant(value)
     tensors.without_dict([variant])
