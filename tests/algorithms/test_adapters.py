@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.algorithms import toy
 from tests.algorithms.toy import NUM_CLASSES, build, make_cohort, to_tff, weights_of
 from tff_fedss import algorithms
 from tff_fedss.algorithms import adapters, aggregation
@@ -16,7 +17,7 @@ PHI_TYPE = (tff.TensorType(np.float32, [2]),)
 DENSE_TYPE = tff.TensorType(np.float32, [NUM_CLASSES, 2])
 DENSE_SPEC = tf.TensorSpec([NUM_CLASSES, 2])
 JOINT_SPECS = aggregation.ModelDelta((tf.TensorSpec([2]),), DENSE_SPEC)
-ROWS_TYPE = aggregation.sparse_rows_type(2, 3)
+ROWS_TYPE = toy.rows_type(3, 2)
 # Phi, keys and rows. Keys are shared, repeat in padding, and come in any order.
 CLIENTS = [
     ((3, 4), [1, 9, 9], [(12, 0), (-1, 2), (0, 0)]),

@@ -34,7 +34,7 @@ def mean_delta(after):
 
 def test_the_order_of_the_keys_changes_nothing():
     """The sparse mean is that of dense matrices, whatever the keys' order."""
-    rows_type = aggregation.sparse_rows_type(EMBEDDING_DIM, 4)
+    rows_type = toy.rows_type(4, EMBEDDING_DIM)
     process = aggregation.SparseRowsFactory().create(
         rows_type, tff.TensorType(np.float32)
     )

@@ -1,4 +1,3 @@
-import dataclasses
 import itertools
 
 import numpy as np
@@ -10,12 +9,12 @@ from tff_fedss import algorithms
 WEIGHT, MARGIN = 0.02, 1.2
 
 
-def build(num_epochs=1, **kwargs):
+def build(**kwargs):
     return algorithms.build_fedaws(
         toy.dense_features,
         toy.NUM_CLASSES,
         algorithms.ClassSets(toy.MAX_POSITIVES),
-        dataclasses.replace(toy.TRAINING, num_epochs=num_epochs),
+        toy.TRAINING,
         spreadout_margin=MARGIN,
         **kwargs,
     )
@@ -33,18 +32,6 @@ def test_three_rounds_equal_the_numpy_twin(process):
     # The regularizer had an effect: class 12 is in no client's set.
     moved = state.classifier[12] - process.initialize().classifier[12]
     assert np.abs(moved).max() > 1e-4
-
-
-@pytest.mark.parametrize("num_epochs", [2, 5])
-def test_loss_and_accuracy_are_means_over_all_epochs(num_epochs):
-    toy.rounds_like_the_twin(
-        build(num_epochs, spreadout_weight=WEIGHT),
-        "pos_only",
-        num_rounds=1,
-        num_epochs=num_epochs,
-        spreadout_weight=WEIGHT,
-        spreadout_margin=MARGIN,
-    )
 
 
 def test_without_weight_it_is_pos_only():

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from scipy import stats
 
 from examples import fedss_numpy
+from tests.algorithms import toy
 from tests.algorithms.toy import (
     BATCH_SIZE,
     ETA,
@@ -50,7 +51,7 @@ def factory(**kwargs):
 def process_of(num_classes=NUM_CLASSES, is_sparse=True, **kwargs):
     w_type = tff.TensorType(np.float32, [num_classes, 2])
     if is_sparse:
-        w_type = aggregation.sparse_rows_type(2, 3)
+        w_type = toy.rows_type(3, 2)
     phi_type = (tff.TensorType(np.float32, [2]),)
     value_type = tff.to_type(aggregation.ModelDelta(phi_type, w_type))
     return factory(num_classes=num_classes, **kwargs).create(value_type)

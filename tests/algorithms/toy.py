@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from examples import fedss_numpy
 from tff_fedss import algorithms
 from tff_fedss import class_sets as class_sets_lib
-from tff_fedss.algorithms import client_update
+from tff_fedss.algorithms import aggregation, client_update
 
 NUM_CLASSES, MAX_POSITIVES, EMBEDDING_DIM, BATCH_SIZE = 13, 5, 3, 4
 IMAGE_SHAPE = (2, 2, 1)
@@ -70,6 +70,13 @@ def build(
         server,
         method=method,
     )
+
+
+def rows_type(size, embedding_dim):
+    """The TFF type of sparse rows."""
+    keys = tff.TensorType(np.int32, [size])
+    rows = tff.TensorType(np.float32, [size, embedding_dim])
+    return tff.to_type(aggregation.SparseRows(keys, rows))
 
 
 def make_client(rng, num_examples, classes, shift=0):

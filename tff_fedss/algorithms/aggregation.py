@@ -49,16 +49,6 @@ class ModelDelta(NamedTuple):
     w: Any
 
 
-def sparse_rows_type(embedding_dim: int, size: int | None = None) -> tff.Type:
-    """Returns the TFF type of `SparseRows` of L = size rows; None: any number."""
-    return tff.to_type(
-        SparseRows(
-            keys=tff.TensorType(np.int32, [size]),
-            rows=tff.TensorType(np.float32, [size, embedding_dim]),
-        )
-    )
-
-
 def mean_factory() -> tff.aggregators.WeightedAggregationFactory:
     """Builds line 12, dense: sum_k n_k delta_k / sum_k n_k, or 0 if all n_k are 0."""
     return tff.aggregators.MeanFactory(no_nan_division=True)
