@@ -57,7 +57,6 @@ def test_set_in_process_context_makes_it_the_default(in_process_context):
         assert tff.framework.get_context_stack().current is context
         assert root(4.0) == 2.0
         assert context.devices == (tf.zeros([]).device,)
-        assert context.server_device == context.devices[0]
     finally:
         tff.framework.set_default_context(in_process_context)
 
@@ -314,7 +313,7 @@ FOUR_DEVICES = """
         print(text, flush=True)
 
     say(two_rounds(runtime.InProcessContext(["CPU:0"])))
-    two_of_four = runtime.InProcessContext(["CPU:3", "CPU:1"], 2, "CPU:2")
+    two_of_four = runtime.InProcessContext(["CPU:3", "CPU:1"], 2)
     say(two_rounds(two_of_four))
     assert {name[-5:] for name in two_of_four.client_devices} == {"CPU:1", "CPU:3"}
     say("all devices:")

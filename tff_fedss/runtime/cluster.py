@@ -10,7 +10,7 @@ actors and machines: a part of a lost one is repeated by another, and counts onc
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow_federated as tff
@@ -53,7 +53,6 @@ class ClusterContext(tff.framework.SyncContext):
         clients_per_gpu: int = 1,
         deterministic: bool = False,
         tf32: bool = False,
-        packages: Sequence[str] = ("tff_fedss",),
     ):
         """Connects to the cluster; actors start when needed.
 
@@ -68,7 +67,6 @@ class ClusterContext(tff.framework.SyncContext):
             deterministic: See `configure_gpus`, for the actors.
             tf32: See `configure_gpus`, for the actors. (The process that builds the
                 computations decides mixed_precision.)
-            packages: Packages that all machines must have in the same version.
 
         Raises:
             InvalidInputError: If the cluster cannot be reached.
@@ -82,7 +80,6 @@ class ClusterContext(tff.framework.SyncContext):
             gpus_per_actor,
             clients_per_gpu,
             {"deterministic": deterministic, "tf32": tf32},
-            packages,
         )
         self._client_fn: Callable[..., Any] | None = None
         self._compile = compiler.Cache(_compile)

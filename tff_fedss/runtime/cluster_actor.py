@@ -7,7 +7,7 @@ import contextlib
 import os
 import pickle
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,13 +132,8 @@ class Actor:
         self._kept: dict[int, Any] = {}
         self._broadcasts: Any = None
 
-    def start(self, shared: bytes | None, packages: Sequence[str]) -> Started:
-        """Reads the clients' data.
-
-        Args:
-            shared: How to, a pickled `Shared`; None: parts contain them.
-            packages: Packages whose version is asked for.
-        """
+    def start(self, shared: bytes | None) -> Started:
+        """Reads clients' data by a pickled `Shared`; None: parts contain them."""
         why_not = ""
         if shared is not None:
             try:
@@ -152,8 +147,8 @@ class Actor:
             except Exception as error:  # Any error: the data can be sent instead.
                 why_not = describe(error)
         reads_clients = self._client_fn is not None
-        found = cluster_machines.versions(packages)
-        return Started(os.getpid(), reads_clients, why_not, found)
+        versions = cluster_machines.versions()
+        return Started(os.getpid(), reads_clients, why_not, versions)
 
     def ping(self) -> None:
         """Answers, in its own thread, to show that the process is not stopped."""

@@ -205,7 +205,7 @@ def kill_process(node: str, pid: int) -> None:
     remote(kill, node, 0, 0).remote(pid)
 
 
-def versions(packages: Sequence[str]) -> dict[str, str]:
+def versions(packages: Sequence[str] = ("tff_fedss",)) -> dict[str, str]:
     """Returns what decides whether two machines compute the same, by name.
 
     Args:

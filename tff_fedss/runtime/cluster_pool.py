@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
@@ -80,7 +80,6 @@ class Pool:
         gpus_per_actor: Number of each actor's GPUs; None: 1, if there are any.
         clients_per_gpu: How many clients train on a GPU at once.
         precision: See `cluster_actor.Actor`.
-        packages: Packages that all machines must have in the same version.
 
     Attributes:
         members: The running actors.
@@ -93,7 +92,6 @@ class Pool:
         gpus_per_actor: float | None,
         clients_per_gpu: int,
         precision: Mapping[str, bool],
-        packages: Sequence[str],
     ):
         self.members: list[Member] = []
         self._address = address
@@ -102,8 +100,7 @@ class Pool:
         self._clients_per_gpu = clients_per_gpu
         self._precision = precision
         self._shared: bytes | None = None
-        self._packages = packages
-        self._versions = cluster_machines.versions(packages)
+        self._versions = cluster_machines.versions()
         self._starting: dict[Any, Member] = {}
         # By machine: its consecutive failures, and the message of the last one.
         self._failures: collections.Counter[str] = collections.Counter()
@@ -260,7 +257,7 @@ class Pool:
             self._precision,
         )
         member = Member(handle, node, host, share.cpus)
-        self._starting[handle.start.remote(self._shared, self._packages)] = member
+        self._starting[handle.start.remote(self._shared)] = member
 
     def _failed(self, member: Member, why: str) -> None:
         self._kill(member)

@@ -92,8 +92,8 @@ class _Invocation:
 
     Args:
         num_clients: Number of clients that take part.
-        slots: A device per client that may run at the same time.
-        server_device: The device of the server's work.
+        slots: A device per client that may run at the same time; the first is also
+            that of the server's work.
         workers: The threads to use.
         reads_ahead: Whether the data of the next clients are read ahead.
     """
@@ -102,14 +102,13 @@ class _Invocation:
         self,
         num_clients: int,
         slots: Sequence[str],
-        server_device: str,
         workers: threads.Threads,
         reads_ahead: bool,
     ):
         self.num_clients = num_clients
         # (id of a tensor at the server, device) -> the tensor and its copy there.
         self.copies: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = {}
-        self.server = _Device(self, server_device)
+        self.server = _Device(self, slots[0])
         self._slots = slots
         self._threads = workers
         self._reads_ahead = reads_ahead
@@ -251,7 +250,6 @@ class InProcessContext(tff.framework.SyncContext):
         self,
         devices: Sequence[str] | None = None,
         clients_per_device: int | None = None,
-        server_device: str | None = None,
         default_num_clients: int = 0,
         reads_ahead: bool | None = None,
     ):
@@ -261,12 +259,11 @@ class InProcessContext(tff.framework.SyncContext):
 
         Args:
             devices: Names of logical TensorFlow devices, such as "GPU:0", for the
-                clients; by default all GPUs or, where there are none, all CPU devices.
+                clients, and the first for the server; by default all GPUs or, where
+                there are none, all CPU devices.
             clients_per_device: Number of clients that may run on a device at once. More
                 use a device better and need more memory. By default 1 on a GPU; CPU
                 devices share the cores that this process may use.
-            server_device: The device of the server's work; by default the first of
-                `devices`.
             default_num_clients: Number of clients of a computation whose argument has
                 no list of client values, such as one that only broadcasts.
             reads_ahead: Whether the next client's data set is read into memory while
@@ -287,7 +284,6 @@ class InProcessContext(tff.framework.SyncContext):
             check_range("the number of devices", len(devices), 1)
             devices = tuple(map(_full_name, devices))
         self._named_devices = devices
-        self._named_server_device = server_device and _full_name(server_device)
         self._clients_per_device = clients_per_device
         self._default_num_clients = default_num_clients
         self._named_reads_ahead = reads_ahead
@@ -311,11 +307,6 @@ class InProcessContext(tff.framework.SyncContext):
         found = tf.config.list_logical_devices("GPU")
         found = found or tf.config.list_logical_devices("CPU")
         return tuple(_full_name(device.name) for device in found)
-
-    @property
-    def server_device(self) -> str:
-        """The full name of the device of the server."""
-        return self._named_server_device or self.devices[0]
 
     @property
     def _reads_ahead(self) -> bool:
@@ -370,11 +361,7 @@ class InProcessContext(tff.framework.SyncContext):
                 else self._converter.from_python(arg, parameter_type, num_clients)
             )
             invocation = _Invocation(
-                num_clients,
-                self._slots,
-                self.server_device,
-                self._threads,
-                self._reads_ahead,
+                num_clients, self._slots, self._threads, self._reads_ahead
             )
             result = invocation.run(node, argument)
             self.client_devices |= invocation.client_devices

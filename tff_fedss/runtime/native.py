@@ -55,9 +55,8 @@ class _Channel:
 class _Worker:
     """One worker process, started when first needed and again after `stop`."""
 
-    def __init__(self, max_concurrent_computation_calls: int, default_num_clients: int):
+    def __init__(self, default_num_clients: int):
         self._default_num_clients = default_num_clients
-        self._max_concurrent_computation_calls = max_concurrent_computation_calls
         self._lock = threading.Lock()
         self._process: subprocess.Popen | None = None
         self._channel: _Channel | None = None
@@ -90,14 +89,12 @@ class _Worker:
         # the program must close when the program ends.
         self._log = tempfile.TemporaryFile()
         port = portpicker.pick_unused_port()
-        calls = self._max_concurrent_computation_calls
         # `setpriv` asks the kernel to kill the worker when the thread that starts it
         # ends, in any way (so this thread stays): SIGKILL prevents all else.
         self._process = subprocess.Popen(
             [
                 *("setpriv", "--pdeathsig", "KILL", str(_WORKER_BINARY)),
-                f"--port={port}",
-                f"--max_concurrent_computation_calls={calls}",
+                *(f"--port={port}", "--max_concurrent_computation_calls=-1"),
             ],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -149,14 +146,10 @@ class NativeContext(tff.framework.SyncContext):
             context is dropped or, at the latest, when the program exits.
     """
 
-    def __init__(
-        self, max_concurrent_computation_calls: int = -1, default_num_clients: int = 0
-    ):
+    def __init__(self, default_num_clients: int = 0):
         """Does not start the worker, which starts with the first computation.
 
         Args:
-            max_concurrent_computation_calls: Number of clients that may run at once in
-                the worker; not positive: no limit. Fewer need less memory.
             default_num_clients: Number of clients of a computation whose argument has
                 no list of client values.
 
@@ -164,7 +157,7 @@ class NativeContext(tff.framework.SyncContext):
             ValueError: If default_num_clients is negative.
         """
         check_range("default_num_clients", default_num_clients, 0)
-        self._worker = _Worker(max_concurrent_computation_calls, default_num_clients)
+        self._worker = _Worker(default_num_clients)
         self._context = tff.framework.AsyncExecutionContext(
             executor_fn=tff.framework.ResourceManagingExecutorFactory(
                 self._worker.executor
