@@ -54,8 +54,6 @@ class SelfPacedStudent(InPlace):
         weight_decay: Decay of all weights, see `InPlace`.
         augmentation: Augmentation of training images; losses for selection have none.
         seed: Seed of the order of the examples and of their augmentation.
-        epochs_on_all: Number of epochs on all examples before the pace begins: 1 in
-            Algorithm 2. With 0 the untrained student selects.
 
     Attributes:
         epoch: The number of epochs begun, also of those that select nothing.
@@ -77,7 +75,6 @@ class SelfPacedStudent(InPlace):
         weight_decay: float,
         augmentation: Augmentation,
         seed: int,
-        epochs_on_all: int = 1,
     ):
         self.epoch = 0
         self.easiness, self.diversity = np.inf, 0.0
@@ -93,7 +90,6 @@ class SelfPacedStudent(InPlace):
         self._model = model
         self._images, self._labels = images, labels
         self._pace, self._clusters_fn = pace, clusters_fn
-        self._epochs_on_all = epochs_on_all
         self._batch_size = batch_size
         self._augmentation = augmentation
         self._seed = seed
@@ -121,7 +117,7 @@ class SelfPacedStudent(InPlace):
 
     def _begin_epoch(self) -> None:
         """Solves for W (lines 11-23) and takes the next step of the pace (24)."""
-        if self._pace is None or self.epoch < self._epochs_on_all:
+        if self._pace is None or self.epoch == 0:
             self.selected[:] = True
             self.epoch += 1
         else:
@@ -136,7 +132,7 @@ class SelfPacedStudent(InPlace):
             is_empty = True
             while is_empty:  # The threshold grows until an example is below it.
                 self.easiness, self.diversity = self._pace.at(
-                    self.epoch - self._epochs_on_all, example_losses, clusters
+                    self.epoch - 1, example_losses, clusters
                 )
                 self.selected = self_paced.select(
                     example_losses, clusters, self.easiness, self.diversity
