@@ -73,9 +73,8 @@ def sent_and_valued(value):
     return tff.federated_broadcast(value), ten, tff.federated_sum(ten)
 
 
-@pytest.mark.parametrize("make", [runtime.InProcessContext, runtime.NativeContext])
-def test_clients_without_arguments(make):
-    context = make(default_num_clients=3)
+def test_clients_without_arguments():
+    context = runtime.InProcessContext(default_num_clients=3)
     with (
         contextlib.closing(context),
         tff.framework.get_context_stack().install(context),
@@ -87,9 +86,8 @@ def test_clients_without_arguments(make):
 def test_without_clients_an_error_says_what_to_do(installed):
     with pytest.raises(ValueError, match=r"list of client values, .*default_num_cl"):
         sent_and_valued(2.0)
-    for context in (runtime.InProcessContext, runtime.NativeContext):
-        with pytest.raises(ValueError, match="=-1 must be at least 0"):
-            context(default_num_clients=-1)
+    with pytest.raises(ValueError, match="=-1 must be at least 0"):
+        runtime.InProcessContext(default_num_clients=-1)
 
 
 def test_a_failing_client_is_named(installed):

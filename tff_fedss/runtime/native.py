@@ -22,7 +22,6 @@ import portpicker
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_fedss.errors import check_range
 from tff_fedss.runtime.errors import ComputationError, WorkerError, describe
 
 _WORKER_BINARY = pathlib.Path(tff.__file__).parent / "data" / "worker_binary"
@@ -55,8 +54,7 @@ class _Channel:
 class _Worker:
     """One worker process, started when first needed and again after `stop`."""
 
-    def __init__(self, default_num_clients: int):
-        self._default_num_clients = default_num_clients
+    def __init__(self):
         self._lock = threading.Lock()
         self._process: subprocess.Popen | None = None
         self._channel: _Channel | None = None
@@ -69,7 +67,7 @@ class _Worker:
                 self._start()
             self._check_alive()
             channel = self._channel
-        cardinalities.setdefault(tff.CLIENTS, self._default_num_clients)
+        cardinalities.setdefault(tff.CLIENTS, 0)
         executor = tff.framework.RemoteExecutor(
             tff.framework.RemoteExecutorGrpcStub(channel)
         )
@@ -146,18 +144,9 @@ class NativeContext(tff.framework.SyncContext):
             context is dropped or, at the latest, when the program exits.
     """
 
-    def __init__(self, default_num_clients: int = 0):
-        """Does not start the worker, which starts with the first computation.
-
-        Args:
-            default_num_clients: Number of clients of a computation whose argument has
-                no list of client values.
-
-        Raises:
-            ValueError: If default_num_clients is negative.
-        """
-        check_range("default_num_clients", default_num_clients, 0)
-        self._worker = _Worker(default_num_clients)
+    def __init__(self):
+        """Does not start the worker, which starts with the first computation."""
+        self._worker = _Worker()
         self._context = tff.framework.AsyncExecutionContext(
             executor_fn=tff.framework.ResourceManagingExecutorFactory(
                 self._worker.executor
@@ -204,8 +193,8 @@ class NativeContext(tff.framework.SyncContext):
                 raise
 
 
-def set_native_context(*args: Any, **kwargs: Any) -> NativeContext:
+def set_native_context() -> NativeContext:
     """Sets a new `NativeContext` as the thread's default context."""
-    context = NativeContext(*args, **kwargs)
+    context = NativeContext()
     tff.framework.set_default_context(context)
     return context
