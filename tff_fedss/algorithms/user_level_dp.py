@@ -181,7 +181,9 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                 noise=() if noise is None else noise.initialize(),
             )
 
-        record_of = tff.tensorflow.computation(_record)
+        @tff.tensorflow.computation
+        def record_of(clip, estimate, delta):
+            return _record(clip, estimate, delta)
 
         @tff.tensorflow.computation
         def finish(state, sums, w_sum):
