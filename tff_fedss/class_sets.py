@@ -152,7 +152,13 @@ class SampledClasses(ClassSetBuilder):
             The client's `ClassSet`.
         """
         del permanent_seed
-        negatives = draw_others(positives, others, self._num_negatives, seed)
+        negatives = draw_others(
+            positives,
+            others,
+            self._num_negatives,
+            seed,
+            always_fit=self._num_negatives <= self.num_classes - self._max_positives,
+        )
         correction = None
         if self._correct:
             correction = inclusion_correction(others, tf.size(negatives))
@@ -263,6 +269,7 @@ def draw_others(
     others: tf.Tensor,
     num_negatives: int | tf.Tensor,
     seed: tf.Tensor,
+    always_fit: bool = True,
 ) -> tf.Tensor:
     """Draws classes that are not in P_k, uniformly without replacement.
 
@@ -271,15 +278,20 @@ def draw_others(
         others: int32[], n - |P_k|.
         num_negatives: m.
         seed: int32[2].
+        always_fit: Whether m <= n - |P_k| always; if not, all others are taken where m
+            is larger.
 
     Returns:
-        int32[min(m, n - |P_k|)]: all others where m is larger.
+        int32[min(m, n - |P_k|)].
     """
-    ranks = tf.cond(
-        others < num_negatives,
-        lambda: tf.range(others),
-        lambda: samplers.sample_without_replacement(num_negatives, others, seed),
-    )
+
+    def draw():
+        return samplers.sample_without_replacement(num_negatives, others, seed)
+
+    if always_fit:
+        ranks = draw()
+    else:
+        ranks = tf.cond(others <= num_negatives, lambda: tf.range(others), draw)
     return _skip(ranks, positives)
 
 
