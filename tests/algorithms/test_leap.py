@@ -176,7 +176,8 @@ def test_an_epoch_is_what_algorithm_2_selects(data, pace):
         # The pace counts selections, not epochs.
         easiness, diversity = pace.at(epoch, losses.numpy(), clusters)
         expected = self_paced.select(losses.numpy(), clusters, easiness, diversity)
-        assert 0 < expected.sum() < N
+        assert expected.any()
+        assert isinstance(pace, self_paced.ThresholdPace) or not expected.all()
         seen = 0
         while seen < expected.sum():
             seen += ours.update()["num_examples"]
