@@ -133,6 +133,7 @@ class Pool:
         """Retries machines once, and drops surplus actors of a machine."""
         for node, count in self._failures.items():
             if count == _MAX_FAILURES:
+                self._warn_of(node)
                 self._failures[node] -= 1
         self._since, self._has_warned = time.monotonic(), False
         nodes = self._usable()
@@ -275,9 +276,7 @@ class Pool:
         if out and not self.members and not self._starting:
             raise WorkerError(f"{self._why[out[-1]]}.")
         for key in out:
-            if key not in self._reported:
-                self._reported.add(key)
-                logging.warning("%s. Left out.", self._why[key])
+            self._warn_of(key)
         if self.members:
             self._since, self._has_warned = time.monotonic(), False
             return
@@ -292,6 +291,11 @@ class Pool:
         if seconds > _PATIENCE_SECONDS and not self._has_warned:
             self._has_warned = True
             logging.warning("%s Waiting.", message)
+
+    def _warn_of(self, node: str) -> None:
+        if node not in self._reported:
+            self._reported.add(node)
+            logging.warning("%s. Left out.", self._why[node])
 
     def _silent(self) -> list[Member]:
         """Pings the members; returns those that do not answer."""
