@@ -89,13 +89,6 @@ ABSURD = [
         limits=_MEMORY,
     )
     for program, *flags in (
-        (
-            "train",
-            "--dataset=glyphs:num_classes=1000000",
-            "--embedding_dim=1000000",
-        ),
-        ("train", "--dataset=glyphs:num_classes=1000000000"),
-        ("compare", "--embedding_dim=1000000000"),
         ("train_photographs", "--image_size=100000"),
         ("rf_softmax", "--embedding_dim=1000000000"),
         ("rf_softmax", "--num_units=1000000000"),
