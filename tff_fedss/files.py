@@ -16,7 +16,6 @@ import numpy as np
 
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
-_HASH_BYTES = 2**24
 # Errors of the path itself; any other error is the machine's.
 _BAD_PATH = frozenset(
     {
@@ -389,35 +388,33 @@ class AppendedFile:
 class Lock:
     """A folder's lock, which is released when the process ends."""
 
-    def __init__(self, path: str | os.PathLike):
+    def __init__(self, path: str | os.PathLike, flags: int = os.O_RDWR | os.O_CREAT):
         """Takes the lock.
 
         Args:
             path: The lock file.
+            flags: How to open it; by os.O_RDONLY, the path may be the folder's own.
 
         Raises:
             BlockingIOError: If another process has it.
             OSError: If the file cannot be written, or its file system has no locks.
         """
-        self._file = open(path, "a")  # noqa: SIM115
+        self._file = os.open(path, flags, 0o666)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     def close(self) -> None:
         """Releases the lock."""
-        self._file.close()
+        os.close(self._file)
 
 
 def sha256(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of a file, in hexadecimal, read in pieces."""
-    sha = hashlib.sha256()
     with open(path, "rb") as file:
-        while part := file.read(_HASH_BYTES):
-            sha.update(part)
-    return sha.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def tree_sha256(path: str | os.PathLike) -> str:

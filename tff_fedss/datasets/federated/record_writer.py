@@ -8,7 +8,6 @@ what is in the files.
 
 import concurrent.futures
 import contextlib
-import fcntl
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +37,14 @@ def open_folder(
         RunStoppedError: If the disk is full or the system forbids to write.
     """
     files.make_folder(folder, name)
-    with _locked(folder):
+    with files.writing(folder):
+        try:
+            lock = files.Lock(folder, os.O_RDONLY)
+        except BlockingIOError as e:
+            raise InvalidInputError(
+                f"Another program is writing to {folder}; wait for its end."
+            ) from e
+    with contextlib.closing(lock):
         found = {file: files.read_if_there(folder / file) for file in run}
         for file, content in run.items():
             if found[file] not in (None, content):
@@ -121,20 +127,3 @@ def in_threads(
                 yield waiting.pop(future), future.result()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Iterator[None]:
-    """Locks a folder against other programs, until this program ends."""
-    with files.writing(folder):
-        descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as e:
-            raise InvalidInputError(
-                f"Another program is writing to {folder}; wait for its end."
-            ) from e
-        yield
-    finally:
-        os.close(descriptor)
