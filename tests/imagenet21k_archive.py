@@ -10,24 +10,17 @@ from collections.abc import Mapping
 import numpy as np
 from PIL import Image
 
+from tests.datasets.images import own_images
+
 Classes = Mapping[str, Mapping[str, bytes]]
 
 
 def jpeg(rng: np.random.Generator, size: tuple[int, int] = (40, 30), mode: str = "RGB"):
     """Returns a small JPEG of one random color, other bytes for other draws."""
-    color = tuple(
-        int(x) for x in rng.integers(0, 256, len(Image.new(mode, (1, 1)).getbands()))
-    )
-    content = io.BytesIO()
-    Image.new(mode, size, color if len(color) > 1 else color[0]).save(content, "JPEG")
-    return content.getvalue()
-
-
-def png(size: tuple[int, int] = (40, 30)) -> bytes:
-    """Returns a PNG, as some of ImageNet's .JPEG files are."""
-    content = io.BytesIO()
-    Image.new("RGB", size, (10, 200, 30)).save(content, "PNG")
-    return content.getvalue()
+    num_channels = len(Image.new(mode, (1, 1)).getbands())
+    color = tuple(rng.integers(0, 256, num_channels).tolist())
+    image = Image.new(mode, size, color if num_channels > 1 else color[0])
+    return own_images.encoded(image, "JPEG")
 
 
 def classes(num_images: list[int], seed: int = 0) -> dict[str, dict[str, bytes]]:
@@ -66,10 +59,7 @@ def class_tars(images: Classes) -> dict[str, bytes]:
 
 def write_folder(path: pathlib.Path, images: Classes) -> pathlib.Path:
     """Writes a folder of class tars."""
-    path.mkdir(parents=True)
-    for name, content in class_tars(images).items():
-        (path / name).write_bytes(content)
-    return path
+    return own_images.write(path, class_tars(images))
 
 
 def write_fall11(path: pathlib.Path, images: Classes) -> pathlib.Path:

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import io
 import pathlib
 import signal
 
@@ -11,6 +10,7 @@ from PIL import Image
 
 from data import prepare_landmarks
 from experiments.common import program
+from tests.datasets.images import own_images
 
 _ROWS = 5  # An image spells its number in stripes: black 0, white 1.
 _STRIPE = 12  # pixels
@@ -47,9 +47,8 @@ def jpeg(number: int) -> bytes:
     width = 40 + number
     pixels = np.broadcast_to(stripes.repeat(_STRIPE)[:, None], (_ROWS * _STRIPE, width))
     image = Image.fromarray(np.ascontiguousarray(pixels))
-    content = io.BytesIO()
-    image.convert("L" if number == _GREY_NUMBER else "RGB").save(content, "JPEG")
-    return content.getvalue()
+    mode = "L" if number == _GREY_NUMBER else "RGB"
+    return own_images.encoded(image.convert(mode), "JPEG")
 
 
 def number_of(pixels: np.ndarray) -> int:

@@ -2,12 +2,12 @@
 
 import collections
 import csv
-import io
 import pathlib
-import zipfile
 
 import numpy as np
 from PIL import Image
+
+from tests.datasets.images import own_images
 
 FOLDER = "Stanford_Online_Products"
 SUPER_CLASSES = (
@@ -65,12 +65,10 @@ def text(rows: list[list]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def jpeg(image_id: int, grey: bool = False) -> bytes:
+def jpeg(image_id: int) -> bytes:
     """A JPEG of one color, and so of one size in bytes; see `color`."""
     image = Image.new("RGB", (40, 32), color(image_id))
-    content = io.BytesIO()
-    (image.convert("L") if grey else image).save(content, "JPEG", quality=95)
-    return content.getvalue()
+    return own_images.encoded(image, "JPEG", quality=95)
 
 
 def color(image_id: int) -> tuple[int, int, int]:
@@ -95,15 +93,3 @@ def files(train_rows: list[list], test_rows: list[list]) -> dict[str, bytes]:
     for image_id, _, _, path in [*train_rows, *test_rows]:
         contents[path] = jpeg(image_id)
     return {f"{FOLDER}/{path}": content for path, content in contents.items()}
-
-
-def write_zip(path: pathlib.Path, contents: dict[str, bytes]) -> None:
-    with zipfile.ZipFile(path, "w") as zipped:
-        for name, content in contents.items():
-            zipped.writestr(name, content)
-
-
-def write_folder(path: pathlib.Path, contents: dict[str, bytes]) -> None:
-    for name, content in contents.items():
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(content)

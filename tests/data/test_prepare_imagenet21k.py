@@ -18,10 +18,13 @@ from PIL import Image
 
 from data import prepare_imagenet21k
 from tests import imagenet21k_archive, landmarks_images
+from tests.datasets.images import own_images
 from tff_fedss import errors
 from tff_fedss.datasets import formats
 from tff_fedss.datasets.imagenet21k import class_tars, preparation
 from tff_fedss.datasets.imagenet21k import dataset as shards
+
+_prepare = preparation.prepare
 
 ROOT = pathlib.Path(__file__).parents[2]
 SIZES = [1, 2, 3, 7, 30, 10, 18]
@@ -30,11 +33,6 @@ SIZES = [1, 2, 3, 7, 30, 10, 18]
 @pytest.fixture(scope="module")
 def classes():
     return imagenet21k_archive.classes(SIZES)
-
-
-def _prepare(archive, output_dir, **arguments):
-    """Prepares, and returns the folder of the data set."""
-    return preparation.prepare(archive, output_dir, **arguments)
 
 
 def _error(archive, tmp_path, **arguments):
@@ -46,15 +44,6 @@ def _error(archive, tmp_path, **arguments):
     message = str(error.value)
     assert "\n" not in message
     return message
-
-
-def _files(folder):
-    """Path -> content of everything below a folder."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def _records(folder, split):
@@ -175,15 +164,23 @@ def test_all_layouts_give_the_same_bytes(prepared, classes, tmp_path, monkeypatc
     winter21 = imagenet21k_archive.write_winter21(tmp_path, _shuffled(classes))
     wnids = tmp_path / "wnids.txt"
     wnids.write_text("\n".join(sorted(classes, reverse=True)) + "\n")
-    expected = _files(prepared)
+    expected = own_images.contents(prepared)
     assert len(expected) == 2 * len(SIZES) + 7
-    assert _files(_prepare(fall11, tmp_path / "1", workers=3)) == expected
-    assert _files(_prepare(winter21, tmp_path / "2", workers=1)) == expected
+    assert own_images.contents(_prepare(fall11, tmp_path / "1", workers=3)) == expected
+    assert (
+        own_images.contents(_prepare(winter21, tmp_path / "2", workers=1)) == expected
+    )
     # With the list of the classes, a gzipped tar is decompressed only once.
     read = class_tars._gzipped
     monkeypatch.setattr(class_tars, "_gzipped", lambda path: read(path))
-    assert _files(_prepare(winter21, tmp_path / "3", wnids=str(wnids))) == expected
-    assert _files(_prepare(fall11, tmp_path / "4", wnids=str(wnids))) == expected
+    assert (
+        own_images.contents(_prepare(winter21, tmp_path / "3", wnids=str(wnids)))
+        == expected
+    )
+    assert (
+        own_images.contents(_prepare(fall11, tmp_path / "4", wnids=str(wnids)))
+        == expected
+    )
 
 
 # Images that cannot be decoded.
@@ -196,7 +193,7 @@ def with_bad_images(classes):
     wnids = sorted(images)
     rng = np.random.default_rng(5)
     good, bad = {}, {}
-    good[f"{wnids[4]}_90001.JPEG"] = imagenet21k_archive.png()
+    good[f"{wnids[4]}_90001.JPEG"] = own_images.encoded(own_images.picture(0))
     good[f"{wnids[4]}_90002.JPEG"] = imagenet21k_archive.jpeg(rng, mode="L")
     good[f"{wnids[4]}_90003.JPEG"] = imagenet21k_archive.jpeg(rng, mode="CMYK")
     bad[f"{wnids[4]}_90004.JPEG"] = b""
@@ -234,7 +231,7 @@ def test_undecodable_images_are_listed_and_need_permission(with_bad_images, tmp_
     assert tfds.builder_from_directory(folder).info.splits["train"].num_examples == 58
     # What is left out does not depend on the way there.
     again = _prepare(archive, tmp_path / "at_once", allow_undecodable=True)
-    assert _files(folder) == _files(again)
+    assert own_images.contents(folder) == own_images.contents(again)
 
 
 # Archives that are not what they should be.
@@ -372,7 +369,7 @@ def test_an_interrupted_program_resumes(
     folder = _prepare(archive, tmp_path / "out", workers=1)
     # The first four classes were done; then the fifth was in its middle.
     assert len(checked) == 30 + (sum(SIZES) - 1 - 2 - 3 - 7)
-    assert _files(folder) == _files(prepared)
+    assert own_images.contents(folder) == own_images.contents(prepared)
 
 
 _KILLED = """
@@ -401,7 +398,7 @@ def test_a_killed_program_resumes_to_the_same_bytes(prepared, classes, tmp_path)
     progress = out / "imagenet21k" / "1.0.0" / "progress"
     assert 0 < len(list(progress.glob("n*.json"))) < len(SIZES)
     assert list(progress.glob("n*.tar"))
-    assert _files(_prepare(archive, out)) == _files(prepared)
+    assert own_images.contents(_prepare(archive, out)) == own_images.contents(prepared)
 
 
 def test_what_is_unfinished_is_not_mixed_with_others(folder_archive, classes, tmp_path):
@@ -426,9 +423,9 @@ def test_only_one_program_writes(folder_archive, tmp_path):
 
 def test_what_is_finished_stays(folder_archive, tmp_path):
     folder = _prepare(folder_archive, tmp_path)
-    before = _files(folder)
+    before = own_images.contents(folder)
     _prepare("gone.tar", tmp_path)
-    assert _files(folder) == before
+    assert own_images.contents(folder) == before
     with pytest.raises(errors.InvalidInputError, match=r"another seed than 1"):
         _prepare(folder_archive, tmp_path, seed=1)
 

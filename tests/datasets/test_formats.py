@@ -100,32 +100,23 @@ def _photo(height=60, width=80):
     return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
 
 
-def _encode(image, file_format, **options):
-    content = io.BytesIO()
-    image.save(content, file_format, **options)
-    return content.getvalue()
-
-
-def _sixteen_bit():
-    return Image.fromarray(np.arange(4800, dtype=np.uint16).reshape(60, 80) * 13)
-
-
+_SIXTEEN_BIT = np.arange(4800, dtype=np.uint16).reshape(60, 80) * 13
 _WHOLE = {
-    "jpeg": _encode(_photo(), "JPEG"),
-    "progressive jpeg": _encode(_photo(), "JPEG", progressive=True),
-    "grey jpeg": _encode(_photo().convert("L"), "JPEG"),
-    "CMYK jpeg": _encode(_photo().convert("CMYK"), "JPEG"),
-    "jpeg with a tail": _encode(_photo(), "JPEG") + b"a camera's notes",
-    "jpeg of one pixel": _encode(_photo(1, 1), "JPEG"),
-    "jpeg of one column": _encode(_photo(50, 1), "JPEG"),
-    "png": _encode(_photo(), "PNG"),
-    "grey png": _encode(_photo().convert("L"), "PNG"),
-    "png with alpha": _encode(_photo().convert("RGBA"), "PNG"),
-    "grey png with alpha": _encode(_photo().convert("LA"), "PNG"),
-    "palette png": _encode(_photo().convert("P"), "PNG"),
-    "1 bit png": _encode(_photo().convert("1"), "PNG"),
-    "16 bit png": _encode(_sixteen_bit(), "PNG"),
-    "png of one pixel": _encode(_photo(1, 1), "PNG"),
+    "jpeg": own_images.encoded(_photo(), "JPEG"),
+    "progressive jpeg": own_images.encoded(_photo(), "JPEG", progressive=True),
+    "grey jpeg": own_images.encoded(_photo().convert("L"), "JPEG"),
+    "CMYK jpeg": own_images.encoded(_photo().convert("CMYK"), "JPEG"),
+    "jpeg with a tail": own_images.encoded(_photo(), "JPEG") + b"a camera's notes",
+    "jpeg of one pixel": own_images.encoded(_photo(1, 1), "JPEG"),
+    "jpeg of one column": own_images.encoded(_photo(50, 1), "JPEG"),
+    "png": own_images.encoded(_photo(), "PNG"),
+    "grey png": own_images.encoded(_photo().convert("L"), "PNG"),
+    "png with alpha": own_images.encoded(_photo().convert("RGBA"), "PNG"),
+    "grey png with alpha": own_images.encoded(_photo().convert("LA"), "PNG"),
+    "palette png": own_images.encoded(_photo().convert("P"), "PNG"),
+    "1 bit png": own_images.encoded(_photo().convert("1"), "PNG"),
+    "16 bit png": own_images.encoded(_SIXTEEN_BIT, "PNG"),
+    "png of one pixel": own_images.encoded(_photo(1, 1), "PNG"),
 }
 
 
@@ -203,8 +194,8 @@ def test_agrees_with_tensorflow_on_changed_bytes_of_a_whole_file():
     [
         (b"", "is no whole JPEG or PNG .0 bytes"),
         (b"<html>Not found</html>", "is no whole JPEG or PNG .22 bytes"),
-        (_encode(_photo(), "GIF"), "is no whole JPEG or PNG"),
-        (_encode(_photo(), "BMP"), "is no whole JPEG or PNG"),
+        (own_images.encoded(_photo(), "GIF"), "is no whole JPEG or PNG"),
+        (own_images.encoded(_photo(), "BMP"), "is no whole JPEG or PNG"),
         (_WHOLE["jpeg"][:3], "is no whole JPEG or PNG .3 bytes"),
         (_WHOLE["jpeg"][:-40], "cut off or damaged .*truncated"),
         (_WHOLE["png"][:-4], "cut off or damaged .*its end is missing"),

@@ -7,7 +7,6 @@ import tarfile
 import numpy as np
 import pytest
 
-from tests.datasets import archive_files
 from tests.datasets.images import own_images
 from tff_fedss import errors
 from tff_fedss.datasets import images, sources
@@ -55,12 +54,6 @@ def test_a_folder_with_one_archive_stands_for_it(tmp_path):
     shutil.make_archive(tmp_path / "outer" / "packed", "zip", folder)
     (tmp_path / "outer" / "README.md").write_text("about it")
     assert sources.open_source(tmp_path / "outer").names == sorted(CONTENTS)
-
-
-def test_zips_without_compression_and_beyond_4_gib_of_offsets(tmp_path):
-    path = own_images.zipped(tmp_path / "data.zip", CONTENTS, allowZip64=True)
-    source = sources.open_source(path)
-    assert [source.read(k) for k in range(4)] == [CONTENTS[n] for n in source.names]
 
 
 def load(path, cache):
@@ -117,13 +110,6 @@ _FILES = {
 _WANTED = {name: _FILES[name] for name in _FILES if name.endswith(".bin")}
 
 
-def _write(path):
-    write = (
-        archive_files.write_zip if path.suffix == ".zip" else archive_files.write_tar
-    )
-    write(path, _FILES)
-
-
 def _read(path):
     source = sources.open_source(path, "--data_dir=x")
     return dict(source.read_all(lambda name: not name.endswith(".txt")))
@@ -131,16 +117,14 @@ def _read(path):
 
 @pytest.mark.parametrize("suffix", sources.SUFFIXES)
 def test_reads_what_is_wanted(tmp_path, suffix):
-    path = tmp_path / f"files{suffix}"
-    _write(path)
+    path = own_images.write(tmp_path / f"files{suffix}", _FILES)
     assert sources.is_archive(path)
     assert _read(path) == _WANTED
 
 
 @pytest.mark.parametrize("suffix", sources.SUFFIXES)
 def test_cut_off_anywhere(tmp_path, suffix):
-    path = tmp_path / f"files{suffix}"
-    _write(path)
+    path = own_images.write(tmp_path / f"files{suffix}", _FILES)
     content = path.read_bytes()
     if suffix == ".tar":
         # Two blocks of zeros end a tar, and more fill its last record.
@@ -159,8 +143,7 @@ def test_cut_off_anywhere(tmp_path, suffix):
 @pytest.mark.parametrize("at", [512, 1024 + 2048])
 def test_tar_cut_off_between_two_members(tmp_path, at):
     """What tarfile itself takes for the end of the archive."""
-    path = tmp_path / "files.tar"
-    _write(path)
+    path = own_images.write(tmp_path / "files.tar", _FILES)
     path.write_bytes(path.read_bytes()[:at])
     with tarfile.open(path) as tar:
         assert tar.getnames()  # no complaint
@@ -180,8 +163,7 @@ _COMPRESSED = (".zip", ".tar.gz", ".tar.xz", ".tar.bz2")
     ],
 )
 def test_flipped_bit(tmp_path, name, at, flip, message):
-    path = tmp_path / name
-    _write(path)
+    path = own_images.write(tmp_path / name, _FILES)
     content = bytearray(path.read_bytes())
     content[len(content) // 3 if at == "third" else at] ^= flip
     path.write_bytes(content)
@@ -203,8 +185,7 @@ _IMAGES = own_images.images("a/0.png", "a/1.png", "b/0.png", "b/1.png")
 
 
 def test_a_damaged_name_in_a_zip_is_no_missing_image(tmp_path):
-    path = tmp_path / "data.zip"
-    archive_files.write_zip(path, _IMAGES)
+    path = own_images.write(tmp_path / "data.zip", _IMAGES)
     assert _images(path)["images"] == 4
     head, directory = path.read_bytes().rsplit(b"b/1.png", 1)
     path.write_bytes(head + b"b/1.pnk" + directory)
@@ -214,9 +195,7 @@ def test_a_damaged_name_in_a_zip_is_no_missing_image(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
 def test_random_damage_to_an_archive_is_found(tmp_path, suffix):
-    path = tmp_path / f"x{suffix}"
-    is_zip = suffix == ".zip"
-    (archive_files.write_zip if is_zip else archive_files.write_tar)(path, _IMAGES)
+    path = own_images.write(tmp_path / f"x{suffix}", _IMAGES)
     content, expected = path.read_bytes(), _images(path)
     generator = np.random.default_rng(0)
     for _ in range(40):

@@ -11,10 +11,9 @@ import tempfile
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from PIL import Image
 
-from tests.datasets import archive_files
+from tests.datasets.images import own_images
 from tff_fedss import errors
 from tff_fedss.datasets import tiny_imagenet
 from tff_fedss.datasets.federated.partitioners import Dirichlet, Mixed
@@ -33,9 +32,8 @@ def _jpeg(number, mode="RGB"):
     """A JPEG that no other number has: grey levels below `number` mod 256."""
     levels = np.full([_SIDE, _SIDE], number % 256, np.uint8)
     levels[: _SIDE // 2] = number // 256 * 40
-    content = io.BytesIO()
-    Image.fromarray(levels).convert(mode).save(content, "JPEG", quality=95)
-    return content.getvalue()
+    image = Image.fromarray(levels).convert(mode)
+    return own_images.encoded(image, "JPEG", quality=95)
 
 
 def _train_files():
@@ -89,7 +87,7 @@ def _load(path, **arguments):
 def _images():
     """The index of a miniature: whatever holds it, its rows are the same."""
     with tempfile.TemporaryDirectory() as path:
-        archive_files.write_folder(pathlib.Path(path), _miniature())
+        own_images.write(pathlib.Path(path), _miniature())
         index = tiny_imagenet.open_index(path)
         return [index.encoded(row) for row in range(len(index))]
 
@@ -120,7 +118,7 @@ def _digest(dataset):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("tiny")
-    archive_files.write_folder(path, _miniature())
+    own_images.write(path, _miniature())
     return path
 
 
@@ -137,13 +135,11 @@ def test_folder_and_its_parent(folder, dataset):
     assert _digest(_load(str(folder))) == _digest(dataset)
 
 
-@pytest.mark.parametrize("suffix", [".zip", ".tar.gz", ".tar"])
-def test_archive_and_its_folder(miniature, dataset, tmp_path, suffix):
-    path = tmp_path / f"tiny-imagenet-200{suffix}"
-    write = archive_files.write_zip if suffix == ".zip" else archive_files.write_tar
+def test_archive_and_its_folder(miniature, dataset, tmp_path):
+    path = tmp_path / "tiny-imagenet-200.zip"
     # In another order, with folders.
     folders = {f"{_ROOT}train/{wnid}/images/": b"" for wnid in _WNIDS}
-    write(path, {**folders, **dict(reversed(miniature.items()))})
+    own_images.write(path, {**folders, **dict(reversed(miniature.items()))})
     (tmp_path / "README.md").write_text("not read")
     assert _digest(_load(path)) == _digest(dataset)
     assert _digest(_load(tmp_path)) == _digest(dataset)
@@ -266,35 +262,6 @@ def test_images_are_decoded_resized_and_cropped(dataset):
         np.testing.assert_allclose(example["image"][-1, 0], pixels[-1, 0], atol=3)
 
 
-def test_grey_images_become_rgb(dataset):
-    contents = [content for content, _ in _stored(dataset.pooled())]
-    modes = [Image.open(io.BytesIO(content)).mode for content in contents]
-    assert modes.count("L") == 6
-    ready = list(dataset.preprocessing.evaluation(dataset.pooled()))
-    assert {tuple(example["image"].shape) for example in ready} == {(14, 14, 3)}
-
-
-def test_a_worker_decodes_the_images(dataset):
-    element = tff.types.tensorflow_to_type(dataset.train.element_type_structure)
-
-    @tff.tensorflow.computation(tff.SequenceType(element))
-    def brightness_and_labels(examples):
-        ready = dataset.preprocessing.evaluation(examples)
-        return ready.reduce(
-            (0, 0),
-            lambda total, example: (
-                total[0] + tf.reduce_sum(tf.cast(example["image"], tf.int32)),
-                total[1] + example["label"],
-            ),
-        )
-
-    client = dataset.train.create_tf_dataset_for_client("client_4")
-    total, labels = brightness_and_labels(client)
-    local = list(dataset.preprocessing.evaluation(client))
-    assert total == sum(int(np.sum(e["image"], dtype=int)) for e in local) > 0
-    assert labels == sum(int(e["label"]) for e in local)
-
-
 # Bad input: one clear line.
 
 
@@ -313,7 +280,7 @@ def error_of(miniature, tmp_path):
 
     def load(changes):
         files = {k: v for k, v in {**miniature, **changes}.items() if v is not None}
-        archive_files.write_folder(tmp_path, files)
+        own_images.write(tmp_path, files)
         return _error(tmp_path)
 
     return load

@@ -22,25 +22,6 @@ def test_reads_the_rows_in_their_order(tmp_path):
     assert split.classes.dtype == np.int32 and split.classes.tolist() == [0, 5, 1]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "class,label,image_id,user_id\n0,x,aa,7\n5,y,bb,12\n1,z,cc,7\n",
-        TRAIN.replace("\n", "\r\n"),
-        TRAIN.rstrip("\n"),
-        TRAIN + "\n\n",
-        "\ufeff" + TRAIN,
-        TRAIN.replace("aa", '"aa"'),
-    ],
-    ids=["other columns", "crlf", "no last line end", "blank lines", "bom", "quotes"],
-)
-def test_harmless_differences(tmp_path, content):
-    split = _read(tmp_path, content)
-    expected = _read(tmp_path, TRAIN)
-    assert split.image_ids == expected.image_ids and split.clients == expected.clients
-    np.testing.assert_array_equal(split.classes, expected.classes)
-
-
 def test_held_out_images_have_no_client(tmp_path):
     split = _read(tmp_path, "image_id,class\naa,3\n", with_clients=False)
     assert split.clients is None and split.image_ids == ["aa"]
@@ -59,14 +40,6 @@ def test_the_published_test_file(test_data, tmp_path):
     assert (tmp_path / "test.csv").read_bytes() == path.read_bytes()
 
 
-def test_write_replaces_the_file_and_leaves_nothing_else(tmp_path):
-    split = _read(tmp_path, TRAIN)
-    for _ in range(2):
-        split_csv.write(tmp_path / "split.csv", split)
-        assert (tmp_path / "split.csv").read_text() == TRAIN
-    assert [path.name for path in tmp_path.iterdir()] == ["split.csv"]
-
-
 def test_awkward_ids_survive(tmp_path):
     split = split_csv.Split(
         ['a,b"c', "dir/x_0.JPG"], np.array([1, 0], np.int32), ["O'Brien, Zoë", "b c"]
@@ -79,12 +52,8 @@ def test_awkward_ids_survive(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", ":1: expected the columns user_id,image_id,class, .* found nothing"),
         ("user_id,image_id,class\n", "found no row"),
-        (TRAIN.replace("class", "label"), ":1: expected the columns .* found user_id"),
-        (TRAIN.replace("bb,5", "bb,x"), r":3: the class 'x' is not in 0\.\.5"),
-        (TRAIN.replace("bb,5", "bb,-1"), ":3: the class '-1' is not in"),
-        (TRAIN.replace("bb,5", "bb,6"), ":3: the class '6' is not in"),
+        (TRAIN.replace("bb,5", "bb,6"), r":3: the class '6' is not in 0\.\.5"),
         (TRAIN.replace("cc", "aa"), r":4: the image_id 'aa' is already in .*csv:2"),
         *(
             (TRAIN.replace("12", bad), ":3: the user_id .* cannot be the name of")
@@ -97,8 +66,3 @@ def test_bad_file(tmp_path, content, message):
         _read(tmp_path, content, num_classes=6)
     assert str(error.value).startswith(str(tmp_path / "split.csv"))
     assert "\n" not in str(error.value)
-
-
-def test_classes_must_fit_int32(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"not in 0\.\.2147483647"):
-        _read(tmp_path, TRAIN.replace("bb,5", "bb,2147483648"))

@@ -2,10 +2,13 @@
 
 import io
 import pathlib
+import tarfile
 import zipfile
 
 import numpy as np
 from PIL import Image
+
+from tff_fedss.datasets import sources
 
 
 def picture(number: int, size: tuple[int, int] = (12, 10)) -> np.ndarray:
@@ -21,13 +24,39 @@ def encoded(pixels: np.ndarray | Image.Image, kind: str = "PNG", **options) -> b
     return buffer.getvalue()
 
 
-def write(root: pathlib.Path, contents: dict[str, bytes]) -> pathlib.Path:
-    """Writes files below a folder."""
-    for name, content in contents.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return root
+def write(path: pathlib.Path, contents: dict[str, bytes]) -> pathlib.Path:
+    """Writes a folder, zip or tar, by the suffix; names that end in / are folders."""
+    suffix = path.suffix.lower()[1:]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if suffix == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in contents.items():
+                archive.writestr(name, content)
+    elif path.name.lower().endswith(sources.SUFFIXES):
+        kind = {"tgz": "gz", "txz": "xz", "tbz2": "bz2", "tar": ""}.get(suffix, suffix)
+        with tarfile.open(path, f"w:{kind}") as tar:
+            for name, content in contents.items():
+                member = tarfile.TarInfo(name.rstrip("/"))
+                member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    else:
+        for name, content in contents.items():
+            is_folder = name.endswith("/")
+            folder = path / name if is_folder else (path / name).parent
+            folder.mkdir(parents=True, exist_ok=True)
+            if not is_folder:
+                (path / name).write_bytes(content)
+    return path
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    """Reads all files below a folder, by path."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def images(*names: str) -> dict[str, bytes]:
@@ -47,11 +76,3 @@ def of_classes(
             pixels[..., k % 3] += 120
             contents[f"{name}/{i}.png"] = encoded(pixels)
     return write(root, contents)
-
-
-def zipped(path: pathlib.Path, contents: dict[str, bytes], **options) -> pathlib.Path:
-    """Writes a zip."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, **options) as archive:
-        for name, content in contents.items():
-            archive.writestr(name, content)
-    return path

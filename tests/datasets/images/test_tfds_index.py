@@ -2,50 +2,12 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
-from tests.datasets.images import own_images
+from tests.datasets.images import own_images, small_faces  # noqa: F401: for TFDS
 from tff_fedss.datasets import images
 from tff_fedss.datasets.federated.partitioners import Natural
 from tff_fedss.datasets.images import tfds_index
 from tff_fedss.errors import InvalidInputError
-
-
-class SmallFaces(tfds.core.GeneratorBasedBuilder):
-    """12 training, 6 test and 3 other images of two classes, by three people."""
-
-    VERSION = tfds.core.Version("1.2.0")
-    BUILDER_CONFIGS = (tfds.core.BuilderConfig(name="plain"),)
-
-    def _info(self):
-        return self.dataset_info_from_configs(
-            features=tfds.features.FeaturesDict(
-                {
-                    "image": tfds.features.Image(shape=(None, None, 3)),
-                    "label": tfds.features.ClassLabel(names=["sad", "glad"]),
-                    "person": tfds.features.Scalar(np.int64),
-                    "place": tfds.features.Text(),
-                    "box": tfds.features.Tensor(shape=(4,), dtype=np.float32),
-                }
-            )
-        )
-
-    def _split_generators(self, dl_manager):
-        parts = {"train": range(12), "test": range(12, 18), "more": range(18, 21)}
-        return {name: self._generate_examples(part) for name, part in parts.items()}
-
-    def _generate_examples(self, numbers):
-        for k in numbers:
-            yield (
-                k,
-                {
-                    "image": own_images.picture(k),
-                    "label": k % 2,
-                    "person": 9 + k % 3,
-                    "place": f"place {k % 4}",
-                    "box": np.zeros(4, np.float32),
-                },
-            )
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +28,7 @@ def pixels_of(index):
 
 def test_images_classes_and_clients(folder):
     index = load(folder, client="person")
-    assert len(index) == 18 and index.note == "left out: the splits more"
+    assert len(index) == 18 and index.note == "left out: the splits extra"
     rows = pixels_of(index)
     for k in range(18):
         row = rows[own_images.picture(k).tobytes()]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests import imagenet21k_archive, landmarks_images, sop_archive
+from tests.datasets.images import own_images
 from tff_fedss.datasets.imagenet21k import preparation
 
 TINY = ("--rounds=2", "--image_size=16", "--model=small_cnn", "--num_negatives=2")
@@ -45,7 +46,7 @@ def train_on_sop(train_on, tmp_path):
     products = sop_archive.made_up_products([5] * 60 + [4] * 5)
     train, test = sop_archive.listings(products[:60], products[60:])
     path = tmp_path / "Stanford_Online_Products.zip"
-    sop_archive.write_zip(path, sop_archive.files(train, test))
+    own_images.write(path, sop_archive.files(train, test))
     flags = ("--dataset=sop", f"--data_dir={path}", "--clients_per_round=2")
     return functools.partial(train_on, *flags)
 
