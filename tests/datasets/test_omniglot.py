@@ -1,18 +1,18 @@
 """Omniglot: every layout of its files, every way in which they can be wrong."""
 
 import functools
-import io
 import itertools
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 from PIL import Image
 from scipy import ndimage
 from scipy.sparse import csgraph
 
-from tests.datasets import archive_files
+from tests.datasets.images import own_images
 from tff_fedss import errors
-from tff_fedss.datasets import omniglot, sources
+from tff_fedss.datasets import omniglot
 
 # A miniature drawing has 5x5 pixels which spell out its number in binary, so that a
 # test can tell from an image alone which drawing it is.
@@ -28,11 +28,8 @@ def _ink(number):
     return ((number & _BITS) > 0).reshape(_SIDE, _SIDE)
 
 
-def _png(number, magnify=1):
-    image = Image.fromarray(~_ink(number).repeat(magnify, 0).repeat(magnify, 1))
-    content = io.BytesIO()
-    image.save(content, "PNG")
-    return content.getvalue()
+def _png(number):
+    return own_images.encoded(Image.fromarray(~_ink(number)))
 
 
 def _path(character, drawer):
@@ -49,15 +46,11 @@ def _numbers(images):
     return (images.reshape(len(images), -1) > 0) @ _BITS
 
 
-def _miniature(num_drawers):
-    """The files of a miniature of Omniglot: path below its root -> content."""
-    keys = [(c, d) for c in range(1, 1624) for d in range(1, num_drawers + 1)]
-    return {_path(*key): _png(_number(*key)) for key in keys}
-
-
 @pytest.fixture(scope="module")
 def two_drawers():
-    return _miniature(2)
+    """The files of two of the twenty drawers: path below the root -> content."""
+    keys = itertools.product(range(1, 1624), (1, 2))
+    return {_path(*key): _png(_number(*key)) for key in keys}
 
 
 @pytest.fixture
@@ -68,17 +61,8 @@ def miniature(two_drawers, monkeypatch):
     return two_drawers
 
 
-def _split(miniature):
-    background, evaluation = {}, {}
-    for name, content in miniature.items():
-        is_background = int(name[-11:-7]) <= 964
-        folder = "images_background" if is_background else "images_evaluation"
-        (background if is_background else evaluation)[f"{folder}/{name}"] = content
-    return background, evaluation
-
-
-def _assert_all_drawings(drawings, num_drawers):
-    keys = [(c, d) for c in range(1, 1624) for d in range(1, num_drawers + 1)]
+def _assert_all_drawings(drawings):
+    keys = list(itertools.product(range(1, 1624), (1, 2)))
     characters, drawers = np.array(keys).T
     np.testing.assert_array_equal(_numbers(drawings.images), _number(*np.array(keys).T))
     np.testing.assert_array_equal(drawings.characters, characters)
@@ -106,26 +90,34 @@ def test_reads_an_archive_by_its_folder_and_by_its_own_path(miniature, tmp_path)
         "__MACOSX/Alphabet_03/character01/._0101_01.png": b"4",
     }
     files = {f"resized/{k}": v for k, v in {**ignored, **miniature}.items()}
-    path = tmp_path / "omniglot_resized.tar.gz"
-    archive_files.write_tar(path, files)
-    _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE), 2)
-    _assert_all_drawings(omniglot.read_drawings(str(path), _SIDE), 2)
+    path = own_images.write(tmp_path / "omniglot_resized.tar.gz", files)
+    _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE))
+    _assert_all_drawings(omniglot.read_drawings(str(path), _SIDE))
 
 
-def test_reads_the_original_zips_with_the_small_subsets(miniature, tmp_path):
-    background, evaluation = _split(miniature)
-    archive_files.write_zip(tmp_path / "images_background.zip", background)
-    archive_files.write_zip(tmp_path / "images_evaluation.zip", evaluation)
+def test_the_original_zips_from_a_folder_or_tfds(miniature, tmp_path, monkeypatch):
+    parts = {name: {} for name in omniglot._ZIPS}
+    for path, content in miniature.items():
+        name = omniglot._ZIPS[int(path[-11:-7]) > 964]
+        parts[name][f"{name.removesuffix('.zip')}/{path}"] = content
+    zips = [own_images.write(tmp_path / name, parts[name]) for name in parts]
     subset = {f"images_background_small1/{_path(5, 2)}": miniature[_path(5, 2)]}
-    archive_files.write_zip(tmp_path / "images_background_small1.zip", subset)
+    own_images.write(tmp_path / "images_background_small1.zip", subset)
     (tmp_path / "LICENSE").write_text("MIT")
-    _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE), 2)
+    _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE))
+
+    def download(self, urls):
+        assert [url.rpartition("/")[2] for url in urls] == list(omniglot._ZIPS)
+        return zips
+
+    monkeypatch.setattr(tfds.download.DownloadManager, "download", download)
+    _assert_all_drawings(omniglot.read_drawings(None, _SIDE))
 
 
 def test_reads_a_folder_of_drawings_and_no_archive_beside_them(miniature, tmp_path):
-    archive_files.write_folder(tmp_path / "python" / "images", miniature)
+    own_images.write(tmp_path / "python" / "images", miniature)
     (tmp_path / "old.zip").write_bytes(b"not read, as there are drawings")
-    _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE), 2)
+    _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE))
 
 
 def test_larger_drawings_are_averaged_over_areas(monkeypatch):
@@ -144,7 +136,7 @@ def test_larger_drawings_are_averaged_over_areas(monkeypatch):
 @pytest.fixture(scope="module")
 def all_drawings():
     """The full number of miniature drawings, as if they had been read."""
-    keys = np.array([(c, d) for c in range(1, 1624) for d in range(1, 21)], np.int32)
+    keys = np.array([*itertools.product(range(1, 1624), range(1, 21))], np.int32)
     characters, drawers = keys.T
     ink = (_number(characters, drawers)[:, None] & _BITS) > 0
     return omniglot.Drawings(
@@ -362,19 +354,19 @@ def _error(data_dir, **arguments):
 
 def test_data_dir_with_other_things(tmp_path):
     assert "found 0 <Alphabet>/characterNN/XXXX_YY.png" in _error(tmp_path)
-    archive_files.write_zip(tmp_path / "images.zip", {"cat.png": _png(0)})
+    own_images.write(tmp_path / "images.zip", {"cat.png": _png(0)})
     assert "<Alphabet>/characterNN/XXXX_YY.png" in _error(tmp_path)
 
 
 def test_damaged_png_is_named(tmp_path):
-    archive_files.write_folder(tmp_path, {_path(2, 1): _png(1)[:-20]})
+    own_images.write(tmp_path, {_path(2, 1): _png(1)[:-20]})
     assert f"{_path(2, 1)} is cut off or damaged" in _error(tmp_path)
 
 
 def test_one_drawing_missing(miniature, tmp_path):
     files = {**miniature}
     del files[_path(1200, 2)]
-    archive_files.write_zip(tmp_path / "omniglot.zip", files)
+    own_images.write(tmp_path / "omniglot.zip", files)
     message = _error(tmp_path)
     assert (
         "found 3,245 <Alphabet>/characterNN/XXXX_YY.png of 1,623 characters" in message
@@ -385,13 +377,13 @@ def test_one_drawing_missing(miniature, tmp_path):
 def test_two_different_drawings_under_one_number(tmp_path):
     files = {"a/Greek/character01/0394_01.png": _png(1)}
     files["b/Greek/character01/0394_01.png"] = _png(2)
-    archive_files.write_folder(tmp_path, files)
+    own_images.write(tmp_path, files)
     message = _error(tmp_path)
     assert all(name in message for name in files) and "differ" in message
 
 
 def test_drawings_smaller_than_image_size(miniature, tmp_path):
-    archive_files.write_zip(tmp_path / "omniglot.zip", miniature)
+    own_images.write(tmp_path / "omniglot.zip", miniature)
     message = _error(tmp_path, image_size=28)
     assert _path(1, 1) in message
     assert "5x5 pixels" in message and "image_size=28" in message
@@ -414,92 +406,24 @@ def test_arguments_out_of_range_before_any_file_is_read(tmp_path, arguments):
         omniglot.load(tmp_path / "no", **arguments)
 
 
-# TFDS, without a connection.
+# The download through TFDS, without a connection.
 
 
-@pytest.fixture
-def tfds_reader(monkeypatch):
-    import tensorflow_datasets as tfds
-
-    from tff_fedss.datasets import omniglot_tfds
-
-    gcs = tfds.core.utils.gcs_utils
-    monkeypatch.setattr(gcs, "_is_gcs_disabled", True)
-
-    def read(image_size, *arguments):
-        drawings = omniglot_tfds.drawings(*arguments)
-        return omniglot.collect(drawings, "TFDS", image_size)
-
-    return read
-
-
-def _write_original_zips(folder, files):
-    """Writes files, path -> content, as the four zips that TFDS downloads."""
-    folder.mkdir(parents=True)
-    background, evaluation = _split(files)
-    archive_files.write_zip(folder / "images_background.zip", background)
-    archive_files.write_zip(folder / "images_evaluation.zip", evaluation)
-    first = next(iter(files))
-    for small in ("images_background_small1", "images_background_small2"):
-        archive_files.write_zip(
-            folder / f"{small}.zip", {f"{small}/{first}": files[first]}
-        )
-
-
-def _unverified(folder):
-    import tensorflow_datasets as tfds
-
-    return tfds.download.DownloadConfig(manual_dir=folder)
-
-
-def test_omniglot_tfds_keeps_the_drawer(tfds_reader, miniature, tmp_path):
-    # 105x105 as TFDS expects; averaging squares of 21x21 restores the 5x5 pixels.
-    # TFDS calls a class by its alphabet and its number there, which must be unique.
-    keys = [(c, d) for c in range(1, 1624) for d in (1, 2)]
-    files = {
-        _path(c, d).replace("character01", f"character{c:04}"): _png(
-            _number(c, d), magnify=21
-        )
-        for c, d in keys
-    }
-    assert len(files) == len(miniature)
-    _write_original_zips(tmp_path / "zips", files)
-    drawings = tfds_reader(
-        _SIDE, str(tmp_path / "tfds"), _unverified(tmp_path / "zips")
-    )
-    _assert_all_drawings(drawings, 2)
-
-
-def test_tfds_refuses_files_with_other_checksums(tfds_reader, tmp_path):
-    files = {_path(*key): _png(0, magnify=21) for key in [(1, 1), (965, 1)]}
-    _write_original_zips(tmp_path / "downloads" / "manual", files)
+def test_tfds_refuses_files_with_other_checksums(tmp_path):
+    for name in omniglot._ZIPS:
+        own_images.write(tmp_path / "downloads" / "manual" / name, {"x.png": b""})
     with pytest.raises(errors.InvalidInputError, match="wrong checksum.*`data_dir`"):
-        tfds_reader(_SIDE, str(tmp_path))
+        omniglot._downloaded(str(tmp_path))
 
 
-def test_failed_download_names_the_other_way(tfds_reader, monkeypatch, tmp_path):
-    import requests
+def test_failed_download_names_the_other_way(monkeypatch, tmp_path):
+    def fail(self, urls):
+        raise ConnectionError("no route\nto host")
 
-    def fail(*_, **__):
-        raise requests.exceptions.ConnectionError("no route\nto host")
-
-    monkeypatch.setattr(requests.Session, "get", fail)
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(tfds.download.DownloadManager, "download", fail)
     with pytest.raises(errors.InvalidInputError, match="no route.*`data_dir`") as error:
-        tfds_reader(_SIDE, str(tmp_path))
+        omniglot._downloaded(str(tmp_path))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.slow
-def test_tfds_gives_the_same_as_the_archive(tfds_reader, test_data, tmp_path):
-    path = test_data / "omniglot105" / "omniglot_105x105_png.tar.xz"
-    members = sources.open_source(path).read_all(lambda name: name.endswith(".png"))
-    files = {"/".join(name.split("/")[-3:]): content for name, content in members}
-    _write_original_zips(tmp_path / "zips", files)
-    theirs = tfds_reader(28, str(tmp_path / "tfds"), _unverified(tmp_path / "zips"))
-    ours = omniglot.read_drawings(path, 28)
-    for name in ("images", "characters", "drawers", "alphabets"):
-        np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name))
 
 
 # The real drawings.

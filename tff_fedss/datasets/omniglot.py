@@ -14,7 +14,7 @@ from PIL import Image
 from tff_fedss import progress
 from tff_fedss.datasets import formats, sources, synthetic
 from tff_fedss.datasets.central import identities
-from tff_fedss.datasets.federated import partitions
+from tff_fedss.datasets.federated import partitioners, partitions
 from tff_fedss.datasets.federated.clients import InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.errors import InvalidInputError, check_at_least, check_choice
@@ -28,6 +28,7 @@ NUM_DRAWINGS = NUM_CHARACTERS * NUM_DRAWERS
 # By 0, 90, 180 and 270 degrees.
 NUM_TURNS = 4
 
+_ZIPS = ("images_background.zip", "images_evaluation.zip")
 _DRAWING = re.compile(r"(?:^|/)([^/]+)/character\d+/(\d{4})_(\d{2})\.png$")
 
 
@@ -118,26 +119,51 @@ def read_drawings(data_dir: str | os.PathLike | None, image_size: int) -> Drawin
     """
     check_at_least(1, image_size=image_size)
     if data_dir is None:
-        # Imported here: it takes seconds.
-        from tff_fedss.datasets import omniglot_tfds
+        label = "Omniglot"
+        found = [sources.open_source(path, label) for path in _downloaded()]
+    else:
+        label = f"data_dir={os.fspath(data_dir)}"
+        found = _sources(pathlib.Path(data_dir), label)
+    return collect(_drawings(found), label, image_size)
 
-        return collect(omniglot_tfds.drawings(), "TFDS", image_size)
-    label = f"data_dir={os.fspath(data_dir)}"
-    return collect(_drawings(pathlib.Path(data_dir), label), label, image_size)
+
+def _downloaded(tfds_dir: str | None = None) -> list[pathlib.Path]:
+    """Returns the original zips, which TFDS downloads into its folder and verifies."""
+    # It takes seconds to import.
+    import tensorflow_datasets as tfds
+
+    from tff_fedss.datasets.images import tfds_index
+
+    builder = tfds.image_classification.Omniglot(data_dir=tfds_dir)
+    folder = pathlib.Path(builder.data_dir).parents[1] / "downloads"
+    hint = "Give a folder or an archive that has it as `data_dir`."
+    with tfds_index.preparing("Omniglot", hint):
+        manager = tfds.download.DownloadManager(
+            download_dir=folder,
+            manual_dir=folder / "manual",
+            url_infos=builder.url_infos,
+            dataset_name=builder.name,
+            force_checksums_validation=True,
+        )
+        return manager.download([u for u in builder.url_infos if u.endswith(_ZIPS)])
 
 
-def _drawings(path: pathlib.Path, label: str) -> Iterator[Drawing]:
-    found = [sources.open_source(path, label)]
-    if path.is_dir() and not any(map(_DRAWING.search, found[0].names)):
-        archives = sorted(filter(sources.is_archive, path.iterdir()))
-        found = [sources.open_source(archive, label) for archive in archives]
+def _sources(path: pathlib.Path, label: str) -> list[sources.Source]:
+    source = sources.open_source(path, label)
+    if not path.is_dir() or any(map(_DRAWING.search, source.names)):
+        return [source]
+    archives = sorted(filter(sources.is_archive, path.iterdir()))
+    return [sources.open_source(archive, label) for archive in archives]
+
+
+def _drawings(found: Iterable[sources.Source]) -> Iterator[Drawing]:
     for source in found:
         for name, content in source.read_all(_DRAWING.search):
             try:
                 formats.check(content)
                 image = Image.fromarray(formats.pixels(content))
             except ValueError as error:
-                raise InvalidInputError(f"{label}: {name} {error}.") from error
+                raise InvalidInputError(f"{source.label}: {name} {error}.") from error
             alphabet, character, drawer = _DRAWING.search(name).groups()
             yield name, alphabet, int(character), int(drawer), image
 
@@ -271,7 +297,7 @@ def load(
     rng = partitions.generator(seed, _PHILOX_STREAM)
     per_client = (classes_per_client, drawings_per_class)
     if partition == "mixed":
-        clients = partitions.grouped_shares(labels[train], *per_client, rng)
+        clients = partitioners.Mixed(*per_client).split(labels[train], rng)
     elif partition == "chunks":
         clients = partitions.chunks(labels[train], math.prod(per_client), rng)
     else:

@@ -3,9 +3,10 @@
 TFDS prepares the data as usual. Its TFRecord files are read in place.
 """
 
+import contextlib
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -59,11 +60,9 @@ def load(
     """
     where = f"name={name}"
     splits = splits or _SPLITS
-    builder = prepared(
-        lambda: tfds.builder(name, data_dir=data_dir and os.fspath(data_dir)),
-        where,
-        hint,
-    )
+    with preparing(where, hint):
+        builder = tfds.builder(name, data_dir=data_dir and os.fspath(data_dir))
+        builder.download_and_prepare()
     info = builder.info
     if info.file_format.value != "tfrecord":
         raise InvalidInputError(
@@ -115,33 +114,22 @@ class _Records(sources.Source):
         return records.value(features, self._image_key, "bytes_list")
 
 
-def prepared(
-    make: Callable[[], tfds.core.DatasetBuilder],
-    label: str,
-    hint: str = "",
-    config: tfds.download.DownloadConfig | None = None,
-) -> tfds.core.DatasetBuilder:
-    """Lets TFDS download and prepare a data set if it is not on the disk.
+@contextlib.contextmanager
+def preparing(label: str, hint: str = "") -> Iterator[None]:
+    """Converts an error of TFDS's downloads and preparations.
 
     Args:
-        make: Makes its builder.
-        label: The start of a message.
-        hint: The end of a message.
-        config: See TFDS.
-
-    Returns:
-        The builder, ready to be read from.
+        label: The start of the message.
+        hint: The end of the message.
     """
     try:
-        builder = make()
-        builder.download_and_prepare(download_config=config)
+        yield
     # Downloads and parsers raise many kinds of errors.
     except Exception as error:
         reason = f"{type(error).__name__}: {files.error_text(error)}"[:_MAX_REASON]
         raise InvalidInputError(
             f"{label} cannot be prepared by TFDS ({reason}). {hint}".rstrip()
         ) from error
-    return builder
 
 
 def _keys(
@@ -151,36 +139,34 @@ def _keys(
     client_key: str | None,
 ) -> dict[str, str]:
     """Returns the names of the features, each of them checked."""
-    kinds = {
-        "image": (image_key, tfds.features.Image),
-        "label": (label_key, tfds.features.ClassLabel),
-        "client": (client_key, None),
+    features = info.features.items()
+    numbers_and_texts = [k for k, feature in features if _kind(feature)]
+    # For each: those that can be chosen, and the kind that is chosen by itself.
+    wanted = {
+        "image": (
+            image_key,
+            [k for k, feature in features if isinstance(feature, tfds.features.Image)],
+            tfds.features.Image,
+        ),
+        "label": (label_key, numbers_and_texts, tfds.features.ClassLabel),
+        "client": (client_key, numbers_and_texts, None),
     }
     keys = {}
-    for name, (key, kind) in kinds.items():
-        possible = [
-            k
-            for k, feature in info.features.items()
-            if (type(feature) is kind if key is None else _serves(feature, name))
-        ]
+    for name, (key, possible, kind) in wanted.items():
         if key is None and kind is None:
             continue
-        if key not in possible and (key is not None or len(possible) != 1):
+        if key is None:
+            possible = [k for k, feature in features if type(feature) is kind]
+            key = possible[0] if len(possible) == 1 else None
+        if key not in possible:
             raise InvalidInputError(
                 f"{name}={key}: {info.full_name} has the features "
                 f"{', '.join(info.features)}, of which "
                 f"{', '.join(possible) or 'none'} can be the {name}; choose one by "
                 f"{name}=."
             )
-        keys[name] = key or possible[0]
+        keys[name] = key
     return keys
-
-
-def _serves(feature, name: str) -> bool:
-    """Returns whether a feature can be the image, the label or the client."""
-    if name == "image":
-        return isinstance(feature, tfds.features.Image)
-    return _kind(feature) is not None
 
 
 def _kind(feature) -> str | None:
