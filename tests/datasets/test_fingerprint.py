@@ -20,7 +20,7 @@ from tff_fedss.datasets.central import (
     labelled_images,
     penn_treebank,
 )
-from tff_fedss.datasets.federated import records
+from tff_fedss.datasets.federated import record_writer, records
 from tff_fedss.datasets.federated.clients import Counted, InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 
@@ -231,33 +231,19 @@ def test_a_record_of_the_same_length_with_another_image(tmp_path):
     def of(folder, colour):
         (tmp_path / folder).mkdir()
         path = tmp_path / folder / "x.tfrecord"
-        image = _png(colour)
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for label in range(3):
-                writer.write(_example(image, label))
+        # The length of the PNG does not depend on the colour of its one pixel.
+        pixel = np.full([1, 1, 1], colour, np.uint8)
+        image = tf.io.encode_png(pixel, compression=0).numpy()
+        examples = [{"image": image, "class": label} for label in range(3)]
+        record_writer.write_records(path, map(record_writer.example, examples))
         index = records.build_index([path], parse, what="x", cache_dir=tmp_path)
-        data = records.RecordClientData(index, ["a"], lambda _: np.arange(3))
-        return fingerprint.of(data.contents())
+        return fingerprint.of(index.contents())
 
     first, second = of("first", 10), of("second", 11)
     assert first == of("third", 10)
     assert {key for key in first if first[key] != second[key]} == {
         "contents of records"
     }
-
-
-def _png(colour):
-    """A PNG whose length does not depend on the colour of its one pixel."""
-    return tf.io.encode_png(np.full([1, 1, 1], colour, np.uint8), compression=0).numpy()
-
-
-def _example(encoded, label):
-    features = {
-        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),
-        "class": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    example = tf.train.Example(features=tf.train.Features(feature=features))
-    return example.SerializeToString()
 
 
 def test_folders_of_identities(tmp_path):

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests import imagenet21k_archive
 from tff_fedss import errors
 from tff_fedss.datasets import imagenet21k
+from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.imagenet21k import dataset as shards
 from tff_fedss.datasets.imagenet21k import preparation
 
@@ -149,13 +150,13 @@ def test_the_paper_s_clients_from_the_sizes_of_the_classes():
     while difference := num_images - sizes.sum():
         some = rng.permutation(num_classes)[: abs(difference)]
         sizes[some] = (sizes[some] + np.sign(difference)).clip(1, largest)
-    partition = imagenet21k.client_partition(sizes)
+    train = np.array([n - round(0.2 * n) for n in sizes.tolist()])
+    labels = np.repeat(np.arange(num_classes), train)
+    num_clients = imagenet21k.default_num_clients(sizes)
+    partition = partitions.class_slots(labels, num_clients, 20, rng)
     assert partition.num_clients == 25_691
     assert 440 < partition.sizes.mean() < 444
     assert partition.sizes.min() > 350 and partition.sizes.max() < 500
-    labels = imagenet21k.training_labels(sizes)
-    train = np.array([n - round(0.2 * n) for n in sizes.tolist()])
-    np.testing.assert_array_equal(np.bincount(labels), train)
     seen = np.zeros(len(labels), bool)
     seen[partition.order] = True
     assert seen.all() and len(seen) == len(partition.order)
@@ -168,11 +169,6 @@ def test_the_number_of_clients_follows_the_number_of_images():
     assert imagenet21k.default_num_clients(winter21) == pytest.approx(23_790, abs=20)
     # Every class finds a place: 45 classes need three clients of 20.
     assert imagenet21k.default_num_clients(np.full(45, 10)) == 3
-
-
-def test_a_class_without_images_is_no_obstacle():
-    partition = imagenet21k.client_partition([5, 0, 5, 5], classes_per_client=3)
-    assert partition.num_clients == 1 and len(partition.order) == 12
 
 
 # Bad input.

@@ -278,13 +278,22 @@ class Tar(Source):
 
     def read(self, number: int) -> bytes:
         """See the base class."""
-        unpacking.check_size(self.sizes[number])
-        with open(self._plain, "rb") as file:
-            file.seek(self.starts[number])
-            content = file.read(self.sizes[number])
-        if len(content) != self.sizes[number]:
-            raise EOFError("its archive ends too early")
-        return content
+        return read_part(self._plain, self.starts[number], self.sizes[number])
+
+
+def read_part(path: str | os.PathLike, start: int, size: int) -> bytes:
+    """Returns a part of a file, such as a member of a tar.
+
+    Raises:
+        One of `DAMAGED`: If it is too large, is not there whole, or cannot be read.
+    """
+    unpacking.check_size(size)
+    with open(path, "rb") as file:
+        file.seek(start)
+        content = file.read(size)
+    if len(content) != size:
+        raise EOFError("its archive ends too early")
+    return content
 
 
 def _tar_members(path: pathlib.Path) -> dict[str, np.ndarray]:

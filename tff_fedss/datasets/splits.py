@@ -39,14 +39,12 @@ class Rows:
         train: Rows of training, ascending, int64.
         test: Rows of the test, ascending, int64.
         public: All images of the public classes, ascending, int64.
-        test_is_unseen: Whether test and training have no class in common.
         note: The decisions, for the summary.
     """
 
     train: np.ndarray
     test: np.ndarray
     public: np.ndarray
-    test_is_unseen: bool
     note: str
 
 
@@ -127,7 +125,7 @@ def hold_out(
         )
     if not len(tests):
         raise InvalidInputError(f"test={test} leaves no test image.")
-    return Rows(train, tests, public, is_unseen, note)
+    return Rows(train, tests, public, note)
 
 
 def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

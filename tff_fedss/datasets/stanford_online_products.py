@@ -21,7 +21,8 @@ from tff_fedss import files
 from tff_fedss.datasets import sources
 from tff_fedss.datasets.federated import partitions, split_csv
 from tff_fedss.datasets.federated.dataset import FederatedDataset
-from tff_fedss.datasets.images import ImageIndex, image_clients, layout
+from tff_fedss.datasets.images import ImageIndex, layout
+from tff_fedss.datasets.images.federated import federated_dataset
 from tff_fedss.errors import InvalidInputError
 
 TITLE = "Stanford Online Products"
@@ -104,7 +105,7 @@ def load(
         note += (
             "; not the original, which has {:,} of {:,} classes and {:,} test images"
         ).format(*_ORIGINAL)
-    return image_clients.federated_dataset(
+    return federated_dataset(
         images,
         images.labels,
         partition,

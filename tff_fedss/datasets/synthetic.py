@@ -222,7 +222,8 @@ class _GlyphClientData(ArrayClientData):
         num_bytes = num_clients * (sys.getsizeof(f"client_{num_clients}") + 8)
         memory.check({f"the names of {num_clients:,} clients": num_bytes})
         super().__init__(
-            partitions.client_ids(num_clients), (image_size, image_size, 1)
+            partitions.client_ids(num_clients),
+            tf.TensorSpec([image_size, image_size, 1], tf.uint8),
         )
         self.partition = partition
         self._seed = seed

@@ -15,7 +15,8 @@ from tff_fedss import files
 from tff_fedss.datasets import sources
 from tff_fedss.datasets.federated import partitioners, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset
-from tff_fedss.datasets.images import ImageIndex, image_clients, layout
+from tff_fedss.datasets.images import ImageIndex, layout
+from tff_fedss.datasets.images.federated import federated_dataset
 from tff_fedss.errors import InvalidInputError, check_range
 
 # Separates this data set's draws from others with the same seed.
@@ -86,7 +87,7 @@ def load(
 
     rows = np.flatnonzero(is_train & (use_of_row == 0))
     split = partition.split(labels[rows], rng)
-    return image_clients.federated_dataset(
+    return federated_dataset(
         images,
         labels,
         split._replace(order=rows[split.order]),

@@ -1,7 +1,6 @@
 """Records of TFRecord files: the index, the references and what they lead to."""
 
 import collections
-import io
 import pathlib
 import struct
 
@@ -9,10 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from PIL import Image
 
-from tff_fedss.datasets.federated import records
+from tests.datasets.images import own_images
+from tff_fedss.datasets.federated import partitions, records
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
+from tff_fedss.datasets.federated.record_writer import example, write_records
 from tff_fedss.errors import InvalidInputError
 
 _NUM_CLASSES = 7
@@ -20,34 +20,16 @@ _SIZES = (5, 1, 8, 3)  # records of each file
 _PARSE = records.example_parser("picture", "class", _NUM_CLASSES)
 
 
-def _pixels(number):
-    """A small picture that no other number has, uint8[9, 12, 3]."""
-    return np.random.default_rng(number).integers(0, 256, (9, 12, 3), np.uint8)
-
-
 def _encode(number, file_format="PNG"):
-    content = io.BytesIO()
-    Image.fromarray(_pixels(number)).save(content, file_format)
-    return content.getvalue()
+    return own_images.encoded(own_images.picture(number), file_format)
 
 
 def _example(encoded, label):
-    features = {
-        "picture": tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded])),
-        "class": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-    }
-    example = tf.train.Example(features=tf.train.Features(feature=features))
-    return example.SerializeToString()
+    return example({"picture": encoded, "class": label})
 
 
 def _label(number):
     return number * 5 % _NUM_CLASSES
-
-
-def _write(path, payloads):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for payload in payloads:
-            writer.write(payload)
 
 
 @pytest.fixture
@@ -57,7 +39,7 @@ def paths(tmp_path):
     for i, size in enumerate(_SIZES):
         paths.append(tmp_path / f"{i}.tfrecord")
         numbers = range(number, number + size)
-        _write(paths[-1], [_example(_encode(j), _label(j)) for j in numbers])
+        write_records(paths[-1], [_example(_encode(j), _label(j)) for j in numbers])
         number += size
     return paths
 
@@ -122,7 +104,7 @@ def test_the_index_says_where_every_payload_is(index, paths):
 def test_many_more_files_than_threads_keep_their_order(build, tmp_path):
     paths = [tmp_path / f"file_{i:03}" for i in range(60)]
     for i, path in enumerate(paths):
-        _write(path, [_example(_encode(0), i % _NUM_CLASSES)] * (1 + i % 3))
+        write_records(path, [_example(_encode(0), i % _NUM_CLASSES)] * (1 + i % 3))
     index = build(paths[::-1])
     expected = [i for i in reversed(range(60)) for _ in range(1 + i % 3)]
     np.testing.assert_array_equal(
@@ -141,7 +123,7 @@ def test_a_second_call_reads_no_record(build, paths, index):
 def test_a_changed_file_is_read_again_and_its_old_index_removed(
     build, paths, index, tmp_path
 ):
-    _write(paths[1], [_example(_encode(99), 3), _example(_encode(98), 4)])
+    write_records(paths[1], [_example(_encode(99), 3), _example(_encode(98), 4)])
     again = build(paths)
     assert len(again) == len(index) + 1
     assert again.records["label"][5:7].tolist() == [3, 4]
@@ -174,7 +156,7 @@ _BAD_PAYLOADS = {
 @pytest.mark.parametrize("problem", _BAD_PAYLOADS)
 def test_a_bad_record_is_named(build, paths, tmp_path, problem):
     payload, reason = _BAD_PAYLOADS[problem]
-    _write(paths[2], [*_whole([0, 1]), payload, *_whole([2])])
+    write_records(paths[2], [*_whole([0, 1]), payload, *_whole([2])])
     with pytest.raises(InvalidInputError, match=reason) as raised:
         build(paths)
     start = sum(len(payload) + 16 for payload in _whole([0, 1]))
@@ -222,7 +204,7 @@ def test_references_follow_the_rows(index, monkeypatch):
     assert _numbers(index, elements) == rows.tolist()
     assert [e["label"] for e in elements] == [_label(row) for row in rows]
 
-    monkeypatch.setattr(records, "_MAX_CONSTANTS", 4)
+    monkeypatch.setattr(records, "_REFERENCES_AT_A_TIME", 4)
     in_parts = records.references(index, rows)
     assert _as_list(in_parts) == elements
     assert in_parts.cardinality() == len(rows)
@@ -233,7 +215,7 @@ def test_read_image_gives_the_pixels_of_the_file(index):
     read = records.read_image("picture")
     data = records.references(index, np.arange(len(index)))
     for number, image in enumerate(data.map(lambda e: read(e["image"]))):
-        np.testing.assert_array_equal(image, _pixels(number))
+        np.testing.assert_array_equal(image, own_images.picture(number))
 
 
 def test_reading_finds_what_changed_after_the_index_was_made(index, paths):
@@ -253,8 +235,10 @@ _CLIENTS = {"b": [16, 0, 5], "a": [1, 2, 3, 4], "c": [6, 8, 15]}
 
 @pytest.fixture
 def client_data(index):
-    rows = [np.array(rows) for rows in _CLIENTS.values()]
-    return records.RecordClientData(index, list(_CLIENTS), rows.__getitem__)
+    order = np.concatenate(list(_CLIENTS.values()))
+    starts = np.cumsum([0, *map(len, _CLIENTS.values())])
+    partition = partitions.Partition(list(_CLIENTS), order, starts)
+    return records.client_data(index, partition)
 
 
 def test_clients_and_what_is_known_of_them_without_reading(client_data, paths):

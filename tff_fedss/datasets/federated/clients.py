@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import tensors
+from tff_fedss.datasets.federated import partitions
 
 Arrays = tuple[Any, np.ndarray]  # Images and labels int32[N].
 
@@ -174,22 +175,17 @@ class ArrayClientData(CountedClientData):
     worker, so `dataset_computation` raises an error.
     """
 
-    def __init__(
-        self,
-        client_ids: Sequence[str],
-        image_shape: tuple[int, ...],
-        image_dtype: tf.DType = tf.uint8,
-    ):
+    def __init__(self, client_ids: Sequence[str], image_spec: Any):
         """Sets the common properties of all clients.
 
         Args:
             client_ids: The clients, in the order of the list.
-            image_shape: `(h, w, c)` of every image, or `()` for the bytes of a file.
-            image_dtype: uint8, or string for the bytes of a file, or another.
+            image_spec: The `tf.TensorSpec` of an image: uint8[h, w, c], string[] for
+                the bytes of a file, or others, see `dataset_from_arrays`.
         """
         super().__init__()
         self._client_ids = list(client_ids)
-        self._image_spec = tf.TensorSpec(image_shape, image_dtype)
+        self._image_spec = image_spec
 
     @abc.abstractmethod
     def client_arrays(self, client_id: str) -> Arrays:
@@ -245,7 +241,56 @@ class ArrayClientData(CountedClientData):
         )
 
 
-class InMemoryClientData(ArrayClientData):
+class LabelledClientData(ArrayClientData):
+    """Client data whose labels are known without reading or drawing images."""
+
+    @abc.abstractmethod
+    def labels(self, client_id: str) -> np.ndarray:
+        """Returns the label of every example of a client, int32[n_k]."""
+
+    def num_examples(self, client_id: str) -> int:
+        """Returns n_k."""
+        return len(self.labels(client_id))
+
+    def positives(self, client_id: str) -> np.ndarray:
+        """Returns P_k, int32[|P_k|]."""
+        return np.unique(self.labels(client_id))
+
+
+class IndexedClientData(LabelledClientData):
+    """Client data whose images are rows of an index and read on request."""
+
+    def __init__(
+        self,
+        partition: partitions.Partition,
+        labels: np.ndarray,
+        read: Callable[[np.ndarray], Any],
+        image_spec: Any,
+    ):
+        """Takes the clients of a partition.
+
+        Args:
+            partition: Its examples are rows of the index.
+            labels: The label of each row, int32[N].
+            read: Maps rows, int64[n], to their images.
+            image_spec: See the base class.
+        """
+        super().__init__(partition.client_ids, image_spec)
+        self._partition, self._labels, self._read = partition, labels, read
+
+    def client_arrays(self, client_id: str) -> Arrays:
+        """See the base class."""
+        return self._read(self._rows(client_id)), self.labels(client_id)
+
+    def labels(self, client_id: str) -> np.ndarray:
+        """See the base class."""
+        return self._labels[self._rows(client_id)].astype(np.int32)
+
+    def _rows(self, client_id: str) -> np.ndarray:
+        return self._partition.examples(self.position(client_id))
+
+
+class InMemoryClientData(LabelledClientData):
     """Client data that is held in memory."""
 
     def __init__(self, clients: Mapping[str, Arrays]):
@@ -258,31 +303,16 @@ class InMemoryClientData(ArrayClientData):
         """
         self._clients = dict(clients)
         images, _ = next(iter(self._clients.values()))
-        super().__init__(
-            list(self._clients),
-            images.shape[1:],
-            tf.string if images.dtype == object else tf.as_dtype(images.dtype),
-        )
-        self._positives = {
-            client_id: np.unique(labels) for client_id, (_, labels) in clients.items()
-        }
+        dtype = tf.string if images.dtype == object else images.dtype
+        super().__init__(list(self._clients), tf.TensorSpec(images.shape[1:], dtype))
 
     def client_arrays(self, client_id: str) -> Arrays:
         """Returns the arrays of a client."""
         self.position(client_id)
         return self._clients[client_id]
 
-    def positives(self, client_id: str) -> np.ndarray:
-        """Returns P_k, int32[|P_k|]; the same array at every call."""
-        self.position(client_id)
-        return self._positives[client_id]
-
-    def num_examples(self, client_id: str) -> int:
-        """Returns n_k."""
-        return len(self.labels(client_id))
-
     def labels(self, client_id: str) -> np.ndarray:
-        """Returns the label of every example of a client, int32[n_k]."""
+        """See the base class."""
         _, labels = self.client_arrays(client_id)
         return labels
 

@@ -16,7 +16,12 @@ import tensorflow as tf
 
 from tff_fedss import files, progress
 from tff_fedss.datasets import fingerprint, formats, sources
-from tff_fedss.datasets.federated import clients, preprocessing, record_writer
+from tff_fedss.datasets.federated import (
+    clients,
+    partitions,
+    preprocessing,
+    record_writer,
+)
 from tff_fedss.errors import InvalidInputError
 
 # A record of a TFRecord file: its length in 8 bytes, their checksum in 4, the payload,
@@ -54,11 +59,10 @@ class RecordIndex:
         """Returns the payload of a record without comparing its checksum.
 
         Raises:
-            OSError: If it cannot be read.
+            See `sources.read_part`.
         """
-        with open(self.paths[self.records["file"][row]], "rb") as file:
-            file.seek(self.records["offset"][row])
-            return file.read(self.records["length"][row])
+        file, offset, length = self.records[["file", "offset", "length"]][row]
+        return sources.read_part(self.paths[file], offset, length)
 
     def contents(self) -> dict[str, Any]:
         """Returns what a fingerprint says of the records, see `fingerprint.of`."""
@@ -235,16 +239,29 @@ def _scan_file(
     return records
 
 
-# Up to this number references are constants of a graph (with a path each); more are
-# read from the index, this many at a time.
-_MAX_CONSTANTS = 1 << 16
-
-
+_REFERENCES_AT_A_TIME = 1 << 16
 _SPEC = collections.OrderedDict(
     path=tf.TensorSpec([], tf.string),
     offset=tf.TensorSpec([], tf.int64),
     length=tf.TensorSpec([], tf.int64),
 )
+
+
+def client_data(
+    index: RecordIndex, partition: partitions.Partition
+) -> clients.IndexedClientData:
+    """Makes client data whose images are references, see `references`.
+
+    Args:
+        index: The records.
+        partition: Its examples are positions in `index.records`.
+    """
+    return clients.IndexedClientData(
+        partition,
+        index.records["label"],
+        lambda rows: _references(index, rows),
+        _SPEC,
+    )
 
 
 def references(index: RecordIndex, rows: np.ndarray) -> tf.data.Dataset:
@@ -256,31 +273,26 @@ def references(index: RecordIndex, rows: np.ndarray) -> tf.data.Dataset:
 
     Returns:
         A dataset of N elements `OrderedDict(image=OrderedDict(path=string[],
-        offset=int64[], length=int64[]), label=int32[])`, in the order of `rows`. Up to
-        65,536 elements are constants, so that the dataset can be sent to another
-        process; more are read from the index when they are reached, and the dataset
-        works in this process only.
+        offset=int64[], length=int64[]), label=int32[])`, in the order of `rows`, for
+        this process only.
     """
-    rows = np.asarray(rows, np.int64)
-    if len(rows) <= _MAX_CONSTANTS:
-        return clients.dataset_from_arrays(*_arrays(index, rows))
-    num_chunks = -(-len(rows) // _MAX_CONSTANTS)
 
     def chunk(number: int) -> clients.Arrays:
-        start = number * _MAX_CONSTANTS
-        return _arrays(index, rows[start : start + _MAX_CONSTANTS])
+        start = number * _REFERENCES_AT_A_TIME
+        part = rows[start : start + _REFERENCES_AT_A_TIME]
+        return _references(index, part), index.records["label"][part]
 
+    num_chunks = -(-len(rows) // _REFERENCES_AT_A_TIME)
     return clients.dataset_from_chunks(chunk, num_chunks, len(rows), _SPEC)
 
 
-def _arrays(index: RecordIndex, rows: np.ndarray) -> clients.Arrays:
+def _references(index: RecordIndex, rows: np.ndarray) -> collections.OrderedDict:
     chosen = index.records[rows]
-    images = collections.OrderedDict(
+    return collections.OrderedDict(
         path=np.array([index.paths[file].encode() for file in chosen["file"]], object),
         offset=chosen["offset"],
         length=chosen["length"],
     )
-    return images, chosen["label"]
 
 
 def read_image(feature: str) -> Callable[[Mapping[str, tf.Tensor]], tf.Tensor]:
@@ -312,52 +324,3 @@ def read_image(feature: str) -> Callable[[Mapping[str, tf.Tensor]], tf.Tensor]:
         return preprocessing.decode_image(example[feature])
 
     return read
-
-
-class RecordClientData(clients.ArrayClientData):
-    """`ClientData` whose examples are references to records."""
-
-    def __init__(
-        self,
-        index: RecordIndex,
-        client_ids: Sequence[str],
-        rows_of: Callable[[int], np.ndarray],
-    ):
-        """Keeps the assignment of records to clients.
-
-        Args:
-            index: The records.
-            client_ids: K different ids, in the order of the list.
-            rows_of: Maps a client's position in client_ids to its examples, positions
-                in `index.records`, int64[n_k] with n_k >= 1; always the same.
-        """
-        super().__init__(client_ids, ())
-        self._image_spec = _SPEC
-        self._index = index
-        self._rows_of = rows_of
-
-    def client_arrays(self, client_id: str) -> clients.Arrays:
-        """Returns references to the examples of a client, in a fixed order."""
-        return _arrays(self._index, self._rows(client_id))
-
-    def num_examples(self, client_id: str) -> int:
-        """Returns n_k."""
-        return len(self._rows(client_id))
-
-    def positives(self, client_id: str) -> np.ndarray:
-        """Returns P_k, int32[|P_k|]."""
-        return np.unique(self._index.records["label"][self._rows(client_id)])
-
-    def contents(self) -> dict[str, Any]:
-        """Returns what a fingerprint says of the records, see `fingerprint.of`."""
-        rows = [np.asarray(self._rows_of(k)) for k in range(len(self._client_ids))]
-        labels = self._index.records["label"][np.concatenate(rows)]
-        return {
-            **self._index.contents(),
-            "training images": len(labels),
-            "images per class": np.bincount(labels),
-            "records of clients": rows,
-        }
-
-    def _rows(self, client_id: str) -> np.ndarray:
-        return self._rows_of(self.position(client_id))

@@ -4,9 +4,4 @@
 the tars in which the data set is distributed (`class_tars`).
 """
 
-from tff_fedss.datasets.imagenet21k.dataset import (
-    client_partition,
-    default_num_clients,
-    load,
-    training_labels,
-)
+from tff_fedss.datasets.imagenet21k.dataset import default_num_clients, load

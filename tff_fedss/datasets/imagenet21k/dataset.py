@@ -6,7 +6,6 @@ images are read on request. Memory holds the clients' order of the training imag
 bytes an image.
 """
 
-import json
 import math
 import os
 import pathlib
@@ -14,7 +13,7 @@ import pathlib
 import numpy as np
 
 from tff_fedss import errors, files, unpacking
-from tff_fedss.datasets import bijection, sources
+from tff_fedss.datasets import bijection
 from tff_fedss.datasets.federated import partitions, preprocessing, records
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 
@@ -31,31 +30,6 @@ def shard_name(split: str, label: int, num_classes: int) -> str:
     """Returns the name of a shard's file, in TFDS's form."""
     digits = max(5, len(str(num_classes)))
     return f"{NAME}-{split}.tfrecord-{label:0{digits}}-of-{num_classes:0{digits}}"
-
-
-def num_test(num_images: int | np.ndarray) -> int | np.ndarray:
-    """Returns how many of a class's images are test images.
-
-    "For every class we do a random 80-20 split" (FedSS, Appendix A.4).
-
-    Args:
-        num_images: n_c, of one class or of many, int64[n].
-
-    Returns:
-        round(0.2 * n_c) in integer arithmetic; a class of one or two has none.
-    """
-    return (2 * num_images + 5) // 10
-
-
-def read_preparation(folder: os.PathLike) -> dict:
-    """Returns the preparation's settings: `{"seed", "wnids"}`.
-
-    Args:
-        folder: The folder of all or some shards.
-    """
-    path = pathlib.Path(folder) / PREPARATION_FILE
-    with sources.reading(f"{path}, which says what has been prepared,"):
-        return json.loads(path.read_bytes())
 
 
 def open_index(folder: pathlib.Path, split: str) -> records.RecordIndex:
@@ -161,14 +135,14 @@ def load(
     sizes = read_class_sizes(folder)
     train = open_index(folder, "train")
     test = open_index(folder, "test")
-    partition = client_partition(
-        sizes["train"] + sizes["test"],
-        seed=seed,
-        num_clients=num_clients,
-        classes_per_client=classes_per_client,
-    )
-    client_data = records.RecordClientData(
-        train, partition.client_ids, partition.examples
+    if num_clients is None:
+        all_sizes = sizes["train"] + sizes["test"]
+        num_clients = default_num_clients(all_sizes, classes_per_client)
+    partition = partitions.class_slots(
+        train.records["label"],
+        num_clients,
+        classes_per_client,
+        partitions.generator(seed, _PARTITION_STREAM),
     )
     test_order = bijection.Bijection(
         len(test), partitions.generator(seed, _TEST_ORDER_STREAM)
@@ -177,7 +151,7 @@ def load(
         name=NAME,
         num_classes=len(sizes["train"]),
         image_shape=(image_size, image_size, 3),
-        train=client_data,
+        train=records.client_data(train, partition),
         test=HeldOut(
             records.references(test, test_order(np.arange(len(test)))),
             len(test),
@@ -187,54 +161,13 @@ def load(
         pooled=lambda: records.references(train, partition.order),
         note=f"about {len(train) / partition.num_clients:.0f} images a client",
         contents=lambda: {
-            **client_data.contents(),
+            **train.contents(),
+            "training images": len(train),
+            "images per class": np.bincount(train.records["label"]),
+            "records of clients": [rows for _, rows in partition.items()],
             **{f"test: {key}": value for key, value in test.contents().items()},
         },
     )
-
-
-def client_partition(
-    class_sizes: np.ndarray,
-    *,
-    seed: int = 0,
-    num_clients: int | None = None,
-    classes_per_client: int = CLASSES_PER_CLIENT,
-) -> partitions.Partition:
-    """Assigns the training images to clients, by the sizes of the classes alone.
-
-    Args:
-        class_sizes: n_c, the number of images of each class, int64[n], training and
-            test together; see `read_class_sizes`.
-        seed: Seed of the clients.
-        num_clients: K; see `load`.
-        classes_per_client: |P_k| of every client.
-
-    Returns:
-        The clients, with exactly classes_per_client different classes each. Examples
-        are numbered class after class: their labels are `training_labels(class_sizes)`.
-    """
-    labels = training_labels(class_sizes)
-    errors.check_at_least(1, classes_per_client=classes_per_client)
-    if num_clients is None:
-        num_clients = default_num_clients(class_sizes, classes_per_client)
-    return partitions.class_slots(
-        labels,
-        num_clients,
-        classes_per_client,
-        partitions.generator(seed, _PARTITION_STREAM),
-    )
-
-
-def training_labels(class_sizes: np.ndarray) -> np.ndarray:
-    """Returns the labels of the training images, ascending, int32[N].
-
-    Args:
-        class_sizes: n_c, how many images each class has, int64[n], training and test
-            together.
-    """
-    class_sizes = np.asarray(class_sizes)
-    train = class_sizes - num_test(class_sizes)
-    return np.repeat(np.arange(len(train), dtype=np.int32), train)
 
 
 def default_num_clients(
@@ -255,6 +188,7 @@ def default_num_clients(
     Returns:
         25,691 for the fall 2011 release.
     """
+    errors.check_at_least(1, classes_per_client=classes_per_client)
     proportional = round(PAPER_CLIENTS * int(np.sum(class_sizes)) / PAPER_IMAGES)
     return max(
         proportional, math.ceil(np.count_nonzero(class_sizes) / classes_per_client)

@@ -1,7 +1,7 @@
 """A user's images as this project's data: folders, archives, tables and TFDS.
 
 Begin with `index`: an `ImageIndex` lists the images. `layout` reads classes, clients
-and splits from paths or a table; `federated` makes client data from an index.
+and splits from paths or a table; `federated` makes client data of an index.
 """
 
 from tff_fedss.datasets.images.federated import load as federated

@@ -1,16 +1,22 @@
 """Labelled images of any origin as a federated data set."""
 
+import concurrent.futures
 import dataclasses
 import functools
+import itertools
 import os
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+import tensorflow as tf
 
 from tff_fedss.datasets import splits
+from tff_fedss.datasets.federated import clients as client_data
 from tff_fedss.datasets.federated import partitioners, partitions
-from tff_fedss.datasets.federated.dataset import FederatedDataset
-from tff_fedss.datasets.images import image_clients, index, layout
+from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
+from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
+from tff_fedss.datasets.images import index, layout
 from tff_fedss.errors import InvalidInputError
 
 # Separates these draws from others with the same seed.
@@ -93,21 +99,17 @@ def load(
         images.client_names,
     )
     held_out, notes = chosen.test, [images.note, chosen.note]
-    is_validation = splits.choose_validation(
-        everyone.num_clients, validation_share, rng
-    )
-    # Maps positions among the training images to rows.
-    rows = [chosen.train[everyone.examples(k)] for k in range(everyone.num_clients)]
-    apart = np.flatnonzero(is_validation)
-    kept = np.flatnonzero(~is_validation)
+    is_apart = splits.choose_validation(everyone.num_clients, validation_share, rng)
+    # The rows of all clients' images, and whether they are validation clients'.
+    rows, row_is_apart = chosen.train[everyone.order], is_apart.repeat(everyone.sizes)
     clients = partitions.Partition(
-        [everyone.client_ids[k] for k in kept],
-        np.concatenate([rows[k] for k in kept]),
-        np.append(0, np.cumsum(everyone.sizes[kept])),
+        list(itertools.compress(everyone.client_ids, ~is_apart)),
+        rows[~row_is_apart],
+        np.append(0, np.cumsum(everyone.sizes[~is_apart])),
     )
-    unseen, num_left_out = chosen.test_is_unseen, 0
+    unseen, num_left_out = retrieval, 0
     if on_validation:
-        held_out = np.sort(np.concatenate([rows[k] for k in apart]))
+        held_out = np.sort(rows[row_is_apart])
         # Only trained classes, unless for retrieval.
         seen = np.full(len(present), unseen)
         unseen = False
@@ -117,11 +119,12 @@ def load(
     elif unseen:
         labels[held_out] = splits.numbered(images.labels, held_out)[0][held_out]
     if validation_share:
-        notes.append(splits.note_validation(len(apart), num_left_out, len(held_out)))
+        num_apart = int(is_apart.sum())
+        notes.append(splits.note_validation(num_apart, num_left_out, len(held_out)))
     public = chosen.public
     if len(public):
         labels[public] = splits.numbered(images.labels, public)[0][public]
-    return image_clients.federated_dataset(
+    return federated_dataset(
         images,
         labels,
         clients,
@@ -232,3 +235,100 @@ def open_folder(
     ):
         folders = "client/class"
     return index.load(data_dir, folders=folders)
+
+
+def federated_dataset(
+    images: index.ImageIndex,
+    labels: np.ndarray,
+    partition: partitions.Partition,
+    *,
+    test: np.ndarray,
+    public: Sequence[int] = (),
+    unseen: Sequence[int] = (),
+    num_classes: int,
+    image_size: int,
+    resize_size: int | None = None,
+    test_is_unseen: bool = False,
+    is_pooled_in_order: bool = False,
+    name: str | None = None,
+    class_names: Sequence[str] | None = None,
+    note: str = "",
+) -> FederatedDataset:
+    """Makes a federated data set of the rows of an index.
+
+    No image is read here. Clients read theirs on request; only the index is in memory.
+
+    Args:
+        images: The index.
+        labels: The label of each row in its use, int32[N].
+        partition: The clients; its examples are rows.
+        test: The rows of the test.
+        public: The rows of public classes; may be empty.
+        unseen: The rows of unseen classes; may be empty.
+        num_classes: n.
+        image_size: Height and width in pixels of the model's images: a crop.
+        resize_size: Height and width to which images are resized first; None: the
+            paper's ratio (Appendix A.2).
+        test_is_unseen: Whether the test is of classes that no client has.
+        is_pooled_in_order: Whether the pooled examples are in the order of their rows,
+            not client by client.
+        name: The name of the data set; by default the index's.
+        class_names: See `FederatedDataset`.
+        note: See `FederatedDataset`.
+
+    Returns:
+        The data set. Stored images are string[], the bytes of a JPEG or PNG; pooled and
+        held-out images int64[], rows of the index.
+    """
+
+    def read(stored: tf.Tensor) -> tf.Tensor:
+        if stored.dtype == tf.string:
+            return decode_image(stored)
+        content = tf.numpy_function(
+            lambda row: images.encoded(int(row)), [stored], tf.string
+        )
+        content.set_shape([])
+        return decode_image(content)
+
+    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+
+    def encoded(rows: np.ndarray) -> np.ndarray:
+        contents = np.empty(len(rows), object)
+        contents[:] = list(pool.map(images.encoded, rows.tolist()))
+        return contents
+
+    def rows_dataset(rows: np.ndarray) -> tf.data.Dataset:
+        return client_data.dataset_from_arrays(rows, labels[rows].astype(np.int32))
+
+    def held_out(part: str) -> HeldOut | None:
+        rows = used[part]
+        if not len(rows):
+            return None
+        return HeldOut(rows_dataset(rows), len(rows), len(np.unique(labels[rows])))
+
+    rows = np.asarray(partition.order, np.int64)
+    used = {"test": test, "public": public, "unseen": unseen}
+    used = {part: np.asarray(chosen, np.int64) for part, chosen in used.items()}
+    return FederatedDataset(
+        name=name or images.name,
+        num_classes=num_classes,
+        image_shape=(image_size, image_size, 3),
+        train=client_data.IndexedClientData(
+            partition, labels, encoded, tf.TensorSpec([], tf.string)
+        ),
+        test=held_out("test"),
+        test_is_unseen=test_is_unseen,
+        preprocessing=Preprocessing(image_size, resize_size, read),
+        pooled=lambda: rows_dataset(np.sort(rows) if is_pooled_in_order else rows),
+        public=held_out("public"),
+        unseen=held_out("unseen"),
+        class_names=class_names,
+        note=note,
+        contents=lambda: {
+            **images.fingerprint(np.sort(rows)),
+            **{
+                f"{part} rows": [chosen, labels[chosen]]
+                for part, chosen in used.items()
+            },
+        },
+    )
