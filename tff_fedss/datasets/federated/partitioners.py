@@ -15,7 +15,7 @@ import numpy as np
 from tff_fedss.datasets import splits
 from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.partitions import Partition
-from tff_fedss.errors import InvalidInputError, check_range
+from tff_fedss.errors import InvalidInputError, check_at_least, check_range
 
 _IMAGES_PER_CLIENT = 100  # images per client, if the number of clients is not given
 _MAX_TRIES = 100
@@ -213,7 +213,14 @@ class Quantity(Partitioner):
 
 @dataclasses.dataclass(frozen=True)
 class Mixed(Partitioner):
-    """A partition with a few classes on each client, as in the paper (FedSS, A.4).
+    """A partition with a few classes on each client.
+
+    It splits the images of each class into shares, and assigns the classes of a share
+    to clients in groups. Each share has other groups, so that two clients have few
+    classes in common. The clients have the proportions of the paper's ImageNet-21k
+    clients (Appendix A.4) at any number of classes and images. If class sizes differ
+    much, small classes are missing from some shares, and a client with such classes
+    only is left out.
 
     Attributes:
         classes_per_client: Mean number of classes of a client.
@@ -225,6 +232,22 @@ class Mixed(Partitioner):
 
     def split(self, labels, rng, owners=None, owner_names=None):
         """See the base class."""
-        return partitions.grouped_shares(
-            labels, self.classes_per_client, self.images_per_class, rng
-        )
+        check_at_least(1, **dataclasses.asdict(self))
+        sizes = np.bincount(labels)
+        num_classes = len(sizes)
+        # of_class[c][s] are the examples of class c in share s.
+        num_shares = max(1, round(len(labels) / num_classes / self.images_per_class))
+        by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
+        of_class = [
+            np.array_split(rng.permuted(examples), num_shares) for examples in by_class
+        ]
+        num_groups = max(1, round(num_classes / self.classes_per_client))
+        clients = []
+        for share in range(num_shares):
+            for group in np.array_split(rng.permutation(num_classes), num_groups):
+                examples = np.concatenate([of_class[c][share] for c in group])
+                clients.append(rng.permutation(examples))
+        clients = list(filter(len, clients))
+        starts = np.cumsum([0, *map(len, clients)])
+        names = partitions.client_ids(len(clients))
+        return Partition(names, np.concatenate(clients), starts)

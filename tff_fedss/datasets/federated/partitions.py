@@ -60,38 +60,6 @@ class Partition(NamedTuple):
             yield client_id, self.examples(k)
 
 
-class ClassCounts(NamedTuple):
-    """The number of examples of each class on each client, without zeros.
-
-    Attributes:
-        clients: Positions of clients, int64[M], ascending.
-        classes: int64[M], ascending for a client.
-        images: Numbers of examples, int64[M], at least 1.
-    """
-
-    clients: np.ndarray
-    classes: np.ndarray
-    images: np.ndarray
-
-
-def class_counts(partition: Partition, labels: np.ndarray) -> ClassCounts:
-    """Counts the classes of every client.
-
-    Args:
-        partition: How the examples are split.
-        labels: The class of every example, int[N].
-
-    Returns:
-        A row for each client and each of its classes.
-    """
-    num_classes = int(labels.max()) + 1
-    clients = np.repeat(np.arange(partition.num_clients), partition.sizes)
-    pairs, images = np.unique(
-        clients * num_classes + labels[partition.order], return_counts=True
-    )
-    return ClassCounts(*np.divmod(pairs, num_classes), images)
-
-
 def client_ids(num_clients: int) -> list[str]:
     """Returns the names of clients 0..num_clients-1, which sort in this order."""
     digits = len(str(num_clients - 1))
@@ -153,51 +121,6 @@ def chunks(
     return shuffled(order, starts, rng)
 
 
-def grouped_shares(
-    labels: np.ndarray,
-    classes_per_client: int,
-    images_per_class: int,
-    rng: np.random.Generator,
-) -> Partition:
-    """Splits classes into shares, and assigns their classes to clients in groups.
-
-    Each share has other groups, so that two clients have few classes in common. The
-    clients have the proportions of the paper's ImageNet-21k clients (Appendix A.4)
-    at any number of classes and images.
-
-    Args:
-        labels: The class of every example, int[N].
-        classes_per_client: Mean number of classes of a client.
-        images_per_class: Mean number of images that a client has of a class.
-        rng: Generator of the draws.
-
-    Returns:
-        The clients. If class sizes differ much, small classes are missing from some
-        shares, and a client with such classes only is left out.
-    """
-    check_at_least(
-        1, classes_per_client=classes_per_client, images_per_class=images_per_class
-    )
-    sizes = np.bincount(labels)
-    num_classes = len(sizes)
-    # of_class[c][s] are the examples of class c in share s.
-    num_shares = max(1, round(len(labels) / num_classes / images_per_class))
-    by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
-    of_class = [
-        np.array_split(rng.permuted(examples), num_shares) for examples in by_class
-    ]
-    num_groups = max(1, round(num_classes / classes_per_client))
-
-    def clients() -> Iterator[np.ndarray]:
-        for share in range(num_shares):
-            for group in np.array_split(rng.permutation(num_classes), num_groups):
-                yield rng.permutation(
-                    np.concatenate([of_class[c][share] for c in group])
-                )
-
-    return _from_clients([examples for examples in clients() if len(examples)])
-
-
 def ranges(lengths: np.ndarray) -> np.ndarray:
     """Counts from 0 up to each length: [2, 3] gives [0, 1, 0, 1, 2]."""
     starts = np.cumsum(lengths) - lengths
@@ -217,11 +140,6 @@ def shuffled(
     clients = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
     order = order[random_order_by(clients, rng)]
     return Partition(client_ids(len(starts) - 1), order, starts)
-
-
-def _from_clients(clients: list[np.ndarray]) -> Partition:
-    starts = np.cumsum([0, *map(len, clients)])
-    return Partition(client_ids(len(clients)), np.concatenate(clients), starts)
 
 
 def class_slots(
