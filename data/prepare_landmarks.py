@@ -29,14 +29,15 @@ input.
 import dataclasses
 
 from experiments.common import config, program
-from tff_fedss.datasets.landmarks import preparation, splits
+from tff_fedss.datasets import landmarks
+from tff_fedss.datasets.landmarks import preparation
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(config.Config):
     """The flags of the program."""
 
-    split: str = config.flag("160k", "The published split.", choices=splits.SPLITS)
+    split: str = config.flag("160k", "The published split.", choices=landmarks.SPLITS)
     split_dir: str | None = config.flag(
         None,
         "The folder or the zip with the two CSV files of the split: "
@@ -65,7 +66,7 @@ class Config(config.Config):
 
 def main(config: Config) -> None:
     """Prepares the data set."""
-    preparation.prepare(preparation.Options(**dataclasses.asdict(config)))
+    preparation.prepare(**dataclasses.asdict(config))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from tff_fedss import models, training, unpacking
 from tff_fedss.datasets import images, omniglot, sources
 from tff_fedss.datasets.central import penn_treebank
 from tff_fedss.datasets.imagenet21k import class_tars
-from tff_fedss.datasets.landmarks import image_sources
+from tff_fedss.datasets.landmarks import preparation
 from tff_fedss.errors import InvalidInputError
 
 # --- Archives ---------------------------------------------------------------------
@@ -48,15 +48,16 @@ def _own_images(path):
 
 
 def _omniglot(path):
-    return [np.asarray(drawing[-1]) for drawing in omniglot._drawings(path, "data_dir")]
+    found = omniglot._sources(path, "data_dir")
+    return [np.asarray(drawing[-1]) for drawing in omniglot._drawings(found)]
 
 
 def _landmarks(path):
     ids = [pathlib.PurePath(name).stem for name in _LANDMARKS]
     try:
-        read = image_sources.in_shards(path.parent, ids)
-        return [image_sources.read_whole(read, image_id) for image_id in ids]
-    except image_sources.NoImageError as error:
+        read = preparation.in_shards(path.parent, ids)
+        return [preparation.read_whole(read, image_id) for image_id in ids]
+    except preparation.NoImageError as error:
         raise InvalidInputError(f"{error.path} {error.reason}") from error
 
 

@@ -7,8 +7,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import time
-import zipfile
 
 import numpy as np
 import pytest
@@ -19,7 +17,9 @@ from tensorflow_federated.python.simulation.datasets import (
 )
 
 from tests import landmarks_images
+from tests.datasets.images import own_images
 from tests.landmarks_images import preparation_flags
+from tests.waiting import wait_until
 from tff_fedss.datasets import landmarks
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -51,13 +51,10 @@ def prepare(run, miniature, tmp_path):
     return prepare
 
 
-def _files(folder):
-    """Path -> content of everything below a folder."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+@pytest.fixture
+def folder(tmp_path):
+    """What `prepare` writes."""
+    return tmp_path / "out" / "gld160k"
 
 
 def _records(path):
@@ -66,13 +63,10 @@ def _records(path):
     images, classes = [], []
     for element in dataset.as_numpy_iterator():
         pixels = element["image/decoded"]
-        images.append(landmarks_images.number_of(np.broadcast_to(pixels, _rgb(pixels))))
+        rgb = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+        images.append(landmarks_images.number_of(rgb))
         classes.append(int(element["class"][0]))
     return images, classes
-
-
-def _rgb(pixels):
-    return (*pixels.shape[:2], 3)
 
 
 def _assert_complete(folder, miniature):
@@ -86,9 +80,8 @@ def _assert_complete(folder, miniature):
     assert classes == [miniature.classes[i] for i in miniature.test]
 
 
-def test_writes_the_cache_of_tff(prepare, miniature, tmp_path):
+def test_writes_the_cache_of_tff(prepare, miniature, folder):
     code, out, err = prepare()
-    folder = tmp_path / "out" / "gld160k"
     assert code == 0 and "12 images of 3 clients and 6 test images" in out
     _assert_complete(folder, miniature)
     names = {"train", "test.tfRecord", "federated_train.csv", "test.csv"}
@@ -100,7 +93,7 @@ def test_writes_the_cache_of_tff(prepare, miniature, tmp_path):
     assert "it has 6 test images, expected 19,526" in err
 
 
-def test_files_are_those_that_tff_writes(prepare, miniature, tmp_path):
+def test_files_are_those_that_tff_writes(prepare, miniature, folder, tmp_path):
     assert prepare()[0] == 0
     gldv2._create_train_data_files(
         str(tmp_path / "tff"),
@@ -110,7 +103,7 @@ def test_files_are_those_that_tff_writes(prepare, miniature, tmp_path):
     for client_id in miniature.clients:
         ours, theirs = (
             [tf.train.Example.FromString(r) for r in _raw(folder / client_id)]
-            for folder in (tmp_path / "out" / "gld160k" / "train", tmp_path / "tff")
+            for folder in (folder / "train", tmp_path / "tff")
         )
         assert ours == theirs and len(ours) == len(miniature.clients[client_id])
 
@@ -135,70 +128,42 @@ def test_constants_are_those_of_tff():
 # Where images and CSV files may come from.
 
 
-def test_reads_the_tree_of_the_original_archives(run, miniature, tmp_path):
-    tree = tmp_path / "tree"
-    for path in miniature.image_dir.iterdir():
-        folder = tree / path.name[0] / path.name[1] / path.name[2]
-        folder.mkdir(parents=True, exist_ok=True)
-        path.rename(folder / path.name)
-    miniature.image_dir = tree
-    assert run(*preparation_flags(miniature, tmp_path / "out"))[0] == 0
-    _assert_complete(tmp_path / "out" / "gld160k", miniature)
+def test_reads_the_tree_of_the_original_archives(prepare, miniature, folder, tmp_path):
+    for path in list(miniature.image_dir.iterdir()):
+        place = miniature.image_dir.joinpath(*path.name[:3])
+        place.mkdir(parents=True, exist_ok=True)
+        path.rename(place / path.name)
+    assert prepare()[0] == 0
+    _assert_complete(folder, miniature)
 
 
-def _make_shards(miniature, folder):
-    folder.mkdir()
+def test_reads_the_original_archives(run, miniature, folder, tmp_path):
     for number in range(3):
-        with tarfile.open(folder / f"images_{number:03}.tar", "w") as tar:
-            for path in sorted(miniature.image_dir.iterdir())[number::3]:
-                tar.add(path, f"{'/'.join(path.name[:3])}/{path.name}")
-            extra = miniature.image_dir.parent / "landmarks-user-160k" / "test.csv"
-            tar.add(extra, "0/0/0/0000000000000000.jpg")  # of no client
-    return folder
-
-
-@pytest.fixture
-def shards(miniature, tmp_path):
-    return _make_shards(miniature, tmp_path / "shards")
-
-
-def _shard_flags(miniature, shards, tmp_path):
+        images = {
+            f"{'/'.join(path.name[:3])}/{path.name}": path.read_bytes()
+            for path in sorted(miniature.image_dir.iterdir())[number::3]
+        }
+        images["0/0/0/0000000000000000.jpg"] = b"of no client"
+        shard = own_images.write(tmp_path / f"images_{number:03}.tar", images)
     split_dir, _, *others = preparation_flags(miniature, tmp_path / "out")
-    return split_dir, f"--shard_dir={shards}", *others
-
-
-def test_reads_the_original_archives(run, miniature, shards, tmp_path):
-    flags = _shard_flags(miniature, shards, tmp_path)
+    flags = split_dir, f"--shard_dir={tmp_path}", *others
     assert run(*flags)[0] == 0
-    _assert_complete(tmp_path / "out" / "gld160k", miniature)
-    assert not [p for p in (tmp_path / "out" / "gld160k").iterdir() if p.name[0] == "."]
+    _assert_complete(folder, miniature)
+    assert not list(folder.glob(".*"))
 
-
-def test_truncated_archive_is_named(run, miniature, shards, tmp_path):
-    shard = shards / "images_002.tar"
     with tarfile.open(shard) as tar:
         os.truncate(shard, tar.getmembers()[1].offset)  # Between two members.
-    code, _, err = run(*_shard_flags(miniature, shards, tmp_path))
+    code, _, err = run(*flags)
     assert code == 2 and f"{shard} is unreadable or damaged" in err
 
 
-def test_reads_the_split_from_its_zip(run, miniature, tmp_path):
-    path = tmp_path / "landmarks-user-160k.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name in ("federated_train.csv", "test.csv"):
-            zipped.write(miniature.split_dir / name, f"landmarks-user-160k/{name}")
-        zipped.writestr("__MACOSX/landmarks-user-160k/test.csv", b"\0")
-    flags = (
-        f"--split_dir={path}",
-        *preparation_flags(miniature, tmp_path / "out")[1:],
-    )
-    code, _, err = run(*flags)
-    assert code == 0
-    _assert_complete(tmp_path / "out" / "gld160k", miniature)
-
-    path.write_bytes(path.read_bytes()[:-30])
-    code, _, err = run(*flags)
-    assert code == 2 and "damaged" in err
+def test_reads_the_split_from_its_zip(prepare, miniature, folder, tmp_path):
+    names = ("federated_train.csv", "test.csv")
+    files = {f"a/{name}": (miniature.split_dir / name).read_bytes() for name in names}
+    files["__MACOSX/a/test.csv"] = b"\0"
+    path = own_images.write(tmp_path / "landmarks-user-160k.zip", files)
+    assert prepare(f"--split_dir={path}")[0] == 0
+    _assert_complete(folder, miniature)
 
 
 # The published split.
@@ -217,26 +182,26 @@ def _publish(monkeypatch, split, **known):
     monkeypatch.setitem(landmarks.SPLITS, split, landmarks.Published(**values))
 
 
-def test_split_with_the_published_numbers(run, miniature, tmp_path, monkeypatch):
+def test_split_with_the_published_numbers(prepare, monkeypatch):
     _publish(monkeypatch, "160k")
-    flags = preparation_flags(miniature, tmp_path / "out")[:-1]
-    code, _, err = run(*flags)
+    code, _, err = prepare("--noallow_other_split")
     assert code == 0 and "note" not in err
     _publish(monkeypatch, "160k", num_clients=4)
-    code, _, err = run(*flags)
+    code, _, err = prepare("--noallow_other_split")
     assert code == 2 and "3 clients, expected 4. If that is intended, give" in err
 
 
-def test_mini_split(run, miniature, tmp_path, monkeypatch):
+def test_mini_split(prepare, miniature, tmp_path, monkeypatch):
     names = ("mini_gld_train_split.csv", "mini_gld_test.csv")
     for old, new in zip(("federated_train.csv", "test.csv"), names):
         (miniature.split_dir / old).rename(miniature.split_dir / new)
-    flags = ("--split=23k", *preparation_flags(miniature, tmp_path / "out")[:-1])
-    assert run(*flags)[0] == 2 and not (tmp_path / "out").exists()
+    flags = "--split=23k", "--noallow_other_split"
+    assert prepare(*flags)[0] == 2 and not (tmp_path / "out").exists()
     _publish(monkeypatch, "23k")
-    assert run(*flags)[0] == 0
-    _assert_complete(tmp_path / "out" / "gld23k", miniature)
-    assert {*names} < {path.name for path in (tmp_path / "out" / "gld23k").iterdir()}
+    assert prepare(*flags)[0] == 0
+    folder = tmp_path / "out" / "gld23k"
+    _assert_complete(folder, miniature)
+    assert {*names} < {path.name for path in folder.iterdir()}
 
 
 # Images that are missing or damaged.
@@ -261,8 +226,7 @@ def _rejected(folder):
         return list(csv.DictReader(lines))
 
 
-def test_missing_and_damaged_images_are_listed(prepare, miniature, damaged, tmp_path):
-    folder = tmp_path / "out" / "gld160k"
+def test_missing_and_damaged_images_are_listed(prepare, miniature, damaged, folder):
     code, out, err = prepare()
     assert code == 1 and not out
     assert "3 of 18 images are missing or damaged" in err
@@ -288,8 +252,7 @@ def test_missing_and_damaged_images_are_listed(prepare, miniature, damaged, tmp_
     assert not (folder / "rejected.csv").exists()
 
 
-def test_allow_missing_leaves_them_out(prepare, miniature, damaged, tmp_path):
-    folder = tmp_path / "out" / "gld160k"
+def test_allow_missing_leaves_them_out(prepare, miniature, damaged, folder):
     code, out, err = prepare("--allow_missing")
     assert code == 0 and "note: 3 of 18 images are missing or damaged" in err
     assert "10 images of 3 clients and 5 test images" in out
@@ -298,9 +261,9 @@ def test_allow_missing_leaves_them_out(prepare, miniature, damaged, tmp_path):
         path = folder / ("test.tfRecord" if owner == "test" else f"train/{owner}")
         left = [i for i in image_ids if i not in damaged.values()]
         assert _records(path)[0] == [miniature.numbers[i] for i in left]
-    before = _files(folder)
+    before = own_images.contents(folder)
     assert prepare("--allow_missing")[0] == 0
-    assert _files(folder) == before
+    assert own_images.contents(folder) == before
     # Images that have turned up since are taken in.
     for path, content in damaged["removed"].items():
         path.write_bytes(content)
@@ -310,12 +273,11 @@ def test_allow_missing_leaves_them_out(prepare, miniature, damaged, tmp_path):
 
 @pytest.mark.parametrize("flag", ["--allow_missing", "--noallow_missing"])
 @pytest.mark.parametrize("owner", ["101", "test"])
-def test_nothing_left_of_a_client(prepare, miniature, tmp_path, flag, owner):
+def test_nothing_left_of_a_client(prepare, miniature, folder, flag, owner):
     for image_id in {**miniature.clients, "test": miniature.test}[owner]:
         (miniature.image_dir / f"{image_id}.jpg").unlink()
     code, _, err = prepare(flag)
     assert code == 1 and f"No image is left of: {owner}." in err
-    folder = tmp_path / "out" / "gld160k"
     assert not (folder / "train" / "101").exists() or owner == "test"
     assert not (folder / "test.tfRecord").exists() or owner == "101"
 
@@ -325,16 +287,15 @@ def test_nothing_left_of_a_client(prepare, miniature, tmp_path, flag, owner):
 
 def test_second_run_reads_no_image_and_changes_nothing(prepare, miniature, tmp_path):
     assert prepare()[0] == 0
-    before = _files(tmp_path / "out")
+    before = own_images.contents(tmp_path / "out")
     for path in miniature.image_dir.iterdir():
         path.unlink()
     assert prepare()[0] == 0
-    assert _files(tmp_path / "out") == before
+    assert own_images.contents(tmp_path / "out") == before
 
 
-def test_a_file_that_was_lost_is_written_again(prepare, miniature, tmp_path):
+def test_a_file_that_was_lost_is_written_again(prepare, miniature, folder):
     assert prepare()[0] == 0
-    folder = tmp_path / "out" / "gld160k"
     (folder / "train" / "12").unlink()
     (folder / "test.tfRecord").unlink()
     assert prepare()[0] == 0
@@ -345,17 +306,17 @@ _HELD_UP = """
 import sys, threading
 from data import prepare_landmarks
 from experiments.common import program
-from tff_fedss.datasets.landmarks import image_sources
+from tff_fedss.datasets.landmarks import preparation
 
 _, stuck, *flags = sys.argv
-read = image_sources.read_whole
+read = preparation.read_whole
 
 def held_up(images, image_id):
     if image_id == stuck:
         threading.Event().wait()
     return read(images, image_id)
 
-image_sources.read_whole = held_up
+preparation.read_whole = held_up
 program.run(
     prepare_landmarks.main,
     prepare_landmarks.Config(),
@@ -364,10 +325,9 @@ program.run(
 """
 
 
-def test_kill_loses_nothing(prepare, miniature, tmp_path, monkeypatch):
+def test_kill_loses_nothing(prepare, miniature, folder, tmp_path):
     assert prepare()[0] == 0
-    folder = tmp_path / "out" / "gld160k"
-    expected = _files(folder)
+    expected = own_images.contents(folder)
 
     # A worker is held up when it reads this image, in the middle of a client, until
     # the program is killed.
@@ -379,7 +339,7 @@ def test_kill_loses_nothing(prepare, miniature, tmp_path, monkeypatch):
     try:
         killed = other / "gld160k"
         others = [killed / name for name in ("train/7", "train/101", "test.tfRecord")]
-        _wait_for(lambda: all(path.exists() for path in others), process)
+        wait_until(lambda: all(path.exists() for path in others), process)
         assert prepare(f"--output_dir={other}")[0] == 2, "locked"
     finally:
         process.kill()
@@ -388,34 +348,26 @@ def test_kill_loses_nothing(prepare, miniature, tmp_path, monkeypatch):
     assert list((killed / "train").glob(".12.*")), "it was in the middle of a file"
 
     assert prepare(f"--output_dir={other}")[0] == 0
-    assert _files(killed) == expected
+    assert own_images.contents(killed) == expected
     assert {path: path.stat().st_ino for path in kept} == kept, "not written again"
 
 
-def test_kill_forgets_no_image_that_was_left_out(prepare, miniature, tmp_path):
+def test_kill_forgets_no_image_that_was_left_out(prepare, miniature, folder):
     gone = miniature.image_dir / f"{miniature.clients['7'][1]}.jpg"
     content = gone.read_bytes()
     gone.unlink()
     assert prepare("--allow_missing")[0] == 0
-    folder = tmp_path / "out" / "gld160k"
-    expected = _files(folder)
+    expected = own_images.contents(folder)
     # As if killed when that client was written, and others were not.
     (folder / "train" / "12").unlink()
     with (folder / "rejected.csv").open("a") as lines:
         lines.write(expected["rejected.csv"].decode().splitlines()[1] + "\n")
     assert prepare("--allow_missing")[0] == 0
-    assert _files(folder) == expected
+    assert own_images.contents(folder) == expected
     gone.write_bytes(content)
     assert prepare("--allow_missing")[0] == 0
     _assert_complete(folder, miniature)
     assert not (folder / "rejected.csv").exists()
-
-
-def _wait_for(condition, process):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 # Bad input: one line, exit code 2, no file of the output changed.
@@ -438,11 +390,11 @@ def test_bad_csv(prepare, miniature, tmp_path):
 
 def test_output_of_another_split(prepare, miniature, tmp_path):
     assert prepare()[0] == 0
-    before = _files(tmp_path / "out")
+    before = own_images.contents(tmp_path / "out")
     _replace(miniature.split_dir / "federated_train.csv", ",3\n", ",4\n")
     code, _, err = prepare()
     assert code == 2 and "federated_train.csv is of another run" in err
-    assert _files(tmp_path / "out") == before
+    assert own_images.contents(tmp_path / "out") == before
 
 
 @pytest.mark.parametrize(

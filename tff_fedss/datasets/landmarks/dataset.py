@@ -15,6 +15,7 @@ error and starts to download half a terabyte. It is not called here.)
 """
 
 import collections
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -33,15 +34,60 @@ from tff_fedss.datasets.federated.preprocessing import (
     TracedOnce,
     decode_image,
 )
-from tff_fedss.datasets.landmarks.splits import (
-    CLASS_FEATURE,
-    IMAGE_FEATURE,
-    SPLITS,
-    TEST_FILE,
-    TRAIN_FOLDER,
-    Published,
-)
 from tff_fedss.errors import InvalidInputError, check_choice
+
+TRAIN_FOLDER = "train"
+TEST_FILE = "test.tfRecord"
+IMAGE_FEATURE = "image/encoded_jpeg"
+CLASS_FEATURE = "class"
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+    """The published description of a split.
+
+    Attributes:
+        title: Its name.
+        folder: The folder of its files in a cache.
+        train_csv: The name of the file that lists the clients' images.
+        test_csv: The name of the file that lists the test images.
+        num_classes: n.
+        num_clients: The number of clients.
+        num_train_images: The clients' images.
+        num_test_images: The number of test images; None if not published.
+    """
+
+    title: str
+    folder: str
+    train_csv: str
+    test_csv: str
+    num_classes: int
+    num_clients: int
+    num_train_images: int
+    num_test_images: int | None = None
+
+
+SPLITS = {
+    "160k": Published(
+        title="Landmarks-User-160k",
+        folder="gld160k",
+        train_csv="federated_train.csv",
+        test_csv="test.csv",
+        num_classes=2028,
+        num_clients=1262,
+        num_train_images=164_172,
+        num_test_images=19_526,
+    ),
+    "23k": Published(
+        title="Landmarks-User-23k",
+        folder="gld23k",
+        train_csv="mini_gld_train_split.csv",
+        test_csv="mini_gld_test.csv",
+        num_classes=203,
+        num_clients=233,
+        num_train_images=23_080,
+    ),
+}
 
 
 def load(
