@@ -5,8 +5,7 @@ Every attack is judged three times: on P_k; on the same number of random other c
 scores on P_k.
 """
 
-import collections
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,58 +18,49 @@ CONTROLS = ("", "random classes", "guessed")
 # The attacks on sums of rows; the second with noise of differential privacy.
 TRACED = ("traced, no request", "traced through the noise, no request")
 ON_SUMS = (*TRACED, "traced by phi alone, no request")
-
-
-class Record(NamedTuple):
-    """The outcome of one attack on one client.
-
-    Attributes:
-        attack: Its full name.
-        control: One of `CONTROLS`.
-        x: Participations or rounds, see `Attack.unit`.
-        chance: The precision at chance, |P_k| over the number of scored classes.
-        success: The outcome.
-    """
-
-    attack: str
-    control: str
-    x: int
-    chance: float
-    success: success.Success
+BEST = "bundle and features"
+_ROW_ATTACKS = ("length", "median row", "public features", BEST)
+# A row has changed if it moved by more than this share of the largest change.
+_ROUNDING = 1e-5
 
 
 class Attack:
-    """The records of an attack.
+    """The outcomes of an attack.
 
     Attributes:
-        unit: The unit of x.
-        records: The records so far.
+        unit: The unit of x: participations or rounds.
+        outcomes: For each attack by its full name, one of `CONTROLS` and x: of each
+            client the precision at chance, |P_k| over the number of scored classes, and
+            then its `success.Success`.
     """
 
     def __init__(self, seed: int, unit: str = "round"):
         self._rng = seeds.generator(seed, 0)
         self.unit = unit
-        self.records: list[Record] = []
+        self.outcomes: dict[tuple[str, str, int], list[tuple[float, ...]]] = {}
 
     def judge(
         self,
         name: str,
         x: int,
         scores: np.ndarray,
-        claimed: np.ndarray,
         truth: np.ndarray,
+        claimed: np.ndarray | None = None,
     ) -> None:
         """Records an attack and its controls, unless P_k is all classes or none.
 
         Args:
             name: Name of the attack.
-            x: See `Record`.
+            x: See `unit`.
             scores: float[classes], of the attacked classes.
-            claimed: bool[classes], those that the attack claims.
             truth: bool[classes], those of P_k.
+            claimed: bool[classes], those that the attack claims; by default the |P_k|
+                with the highest scores.
         """
         if truth.all() or not truth.any():
             return
+        if claimed is None:
+            claimed = success.top(scores, np.count_nonzero(truth))
         guess = self._rng.random(len(truth))
         outcomes = (
             success.judge(scores, claimed, truth),
@@ -78,7 +68,28 @@ class Attack:
             success.judge(guess, success.top(guess, np.count_nonzero(claimed)), truth),
         )
         for control, outcome in zip(CONTROLS, outcomes, strict=True):
-            self.records.append(Record(name, control, x, truth.mean(), outcome))
+            own = self.outcomes.setdefault((name, control, x), [])
+            own.append((truth.mean(), *outcome))
+
+    def summary(self) -> list[dict]:
+        """Returns the means over clients, a row for each attack, control and x."""
+        rows = []
+        for (attack, control, x), own in self.outcomes.items():
+            chances, values = np.array(own)[:, 0], np.array([one[1:] for one in own])
+            means = zip(success.Success._fields, values.mean(0).tolist(), strict=True)
+            rows.append(
+                {
+                    "attack": attack,
+                    "control": control,
+                    "x": x,
+                    "clients": len(own),
+                    "chance": float(np.mean(chances)),
+                    **dict(means),
+                    "auc_std": float(values[:, 0].std()),
+                    "precision_at_std": float(values[:, 1].std()),
+                }
+            )
+        return rows
 
     def on_requests(
         self,
@@ -91,7 +102,7 @@ class Attack:
         """Attacks a client by its requests, bool[most participations, n]."""
         for t in participations:
             scores = intersection.log_likelihood_ratio(asked[:t], model)
-            self.judge(name, t, scores, scores > 0, truth)
+            self.judge(name, t, scores, truth, scores > 0)
 
     def on_rows(
         self,
@@ -114,24 +125,23 @@ class Attack:
             num_negatives: Number of classes that it asked for besides P_k.
             size_is_known: Whether the size of the request reveals |P_k|.
         """
-        truth, rows = truth[asked], delta[asked]
-        for name, scores in row_scores(
-            rows, model.classifier[asked], model.feature, num_negatives
-        ).items():
+        truth = truth[asked]
+        found = row_scores(asked, delta, model, num_negatives)
+        for name, of_all in found.items():
+            scores = of_all[asked]
             claimed = success.two_groups(scores)
             if size_is_known:
                 claimed = success.top(scores, len(scores) - num_negatives)
-            self.judge(name, round_num, scores, claimed, truth)
+            self.judge(name, round_num, scores, truth, claimed)
         if size_is_known:
             claimed = success.two_groups(scores)
-            self.judge(f"{name}, |P_k| not known", round_num, scores, claimed, truth)
+            self.judge(f"{name}, |P_k| not known", round_num, scores, truth, claimed)
 
     def on_phi(
         self,
         round_num: int,
         delta: Sequence[np.ndarray],
         model: seen.Model,
-        labels: np.ndarray,
         truth: np.ndarray,
     ) -> None:
         """Attacks a client by its update of phi, without any row of W.
@@ -141,7 +151,6 @@ class Attack:
             delta: Delta of phi. Its last two are the kernel and the bias of its last
                 layer.
             model: The model that it got.
-            labels: int[images], of the public images.
             truth: bool[n].
         """
         *_, kernel, bias = delta
@@ -149,26 +158,34 @@ class Attack:
         for name, scores in {
             "bias": phi.by_bias(bias, w),
             "kernel": phi.by_kernel(kernel, w),
-            "kernel, public images": phi.by_inputs(kernel, w, model.inputs, labels),
+            "kernel, public images": model.scores_by_inputs(kernel),
         }.items():
-            claimed = success.top(scores, np.count_nonzero(truth))
-            self.judge(name, round_num, scores, claimed, truth)
+            self.judge(name, round_num, scores, truth)
 
 
 def row_scores(
-    rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray, num_negatives: int
+    among: np.ndarray, delta: np.ndarray, model: seen.Model, num_negatives: int
 ) -> dict[str, np.ndarray]:
-    """Returns the scores of rows by each attack on them, the best last.
+    """Returns the scores of rows by each attack on them.
 
     A row that has not moved is a negative without weight in the softmax, or a decoy: it
-    has the lowest score.
+    has the lowest score, as all other rows.
+
+    Args:
+        among: bool[n], the rows.
+        delta: float[n, d], their deltas.
+        model: The model before the update.
+        num_negatives: Number of negatives among the rows.
+
+    Returns:
+        float[n] by the name of the attack; `BEST` is the best.
     """
-    moved = update.lengths(rows) > 0
-    own = rows[moved]
+    moved = among & (update.lengths(delta) > 0)
+    own, classifier = delta[moved], model.classifier[moved]
     if not len(own):
-        return dict.fromkeys(_ROW_ATTACKS, np.zeros(len(rows)))
-    push = update.against_push(own, classifier[moved], feature)
-    num_negatives = max(num_negatives - np.count_nonzero(~moved), 1)
+        return dict.fromkeys(_ROW_ATTACKS, np.zeros(len(among)))
+    push = update.against_push(own, classifier, model.feature)
+    num_negatives = max(num_negatives - np.count_nonzero(among & ~moved), 1)
     bundle = update.against_bundle(own, num_negatives, push)
     found = (
         update.lengths(own),
@@ -178,47 +195,35 @@ def row_scores(
     )
     result = {}
     for name, scores in zip(_ROW_ATTACKS, found, strict=True):
-        result[name] = np.full(len(rows), scores.min())
+        result[name] = np.full(len(among), scores.min())
         result[name][moved] = scores
     return result
 
 
-_ROW_ATTACKS = ("length", "median row", "public features", "bundle and features")
-
-
-def scores_of_all(
-    among: np.ndarray, delta: np.ndarray, model: seen.Model, num_negatives: int
-) -> np.ndarray:
-    """Returns the best attack's scores of some rows; the others have the lowest.
-
-    Args:
-        among: bool[n], the rows.
-        delta: float[n, d], their deltas.
-        model: The model before the update.
-        num_negatives: Number of negatives among the rows.
-    """
-    *_, found = row_scores(
-        delta[among], model.classifier[among], model.feature, num_negatives
-    ).values()
-    scores = np.full(len(among), found.min())
-    scores[among] = found
-    return scores
-
-
-class Cohort(NamedTuple):
-    """The clients of a round.
+class Sum(NamedTuple):
+    """A round's sum of rows, as the attacks use it.
 
     Attributes:
-        clients: int[K], indices of its clients.
-        asked: bool[K, n], their requests; None if they are not seen.
+        took_part: bool[clients], the contributing clients.
+        present: bool[n], the rows that have changed.
+        scores: float[n], by the best attack on rows; the lowest for missing rows.
+        pushes: float[n], by `update.push`, linear in the sum.
+        phi_scores: float[n], by an attack of `phi` on the mean delta of phi.
     """
 
-    clients: np.ndarray
-    asked: np.ndarray | None
+    took_part: np.ndarray
+    present: np.ndarray
+    scores: np.ndarray
+    pushes: np.ndarray
+    phi_scores: np.ndarray
 
 
 class Aggregate(Attack):
     """The attacks on the sums of rounds.
+
+    Attributes:
+        sums: The sums so far.
+        lone_shares: The share of its rows that are nobody else's, for each request.
 
     Args:
         seed: Seed of the controls.
@@ -243,151 +248,97 @@ class Aggregate(Attack):
         self._noise_covariance = noise_covariance
         self._num_decoys = num_decoys
         self._drops_rows = drops_rows
-        # By round.
-        self._scores: list[np.ndarray] = []
-        self._pushes: list[np.ndarray] = []
-        self._phi_scores: list[np.ndarray] = []
-        self._present: list[np.ndarray] = []
-        self._cohorts: list[np.ndarray] = []
+        self.sums: list[Sum] = []
         self.lone_shares: list[float] = []
 
-    def on_sum(
+    def add_sum(
         self,
-        round_num: int,
         mean_delta: np.ndarray,
         phi_scores: np.ndarray,
         model: seen.Model,
-        cohort: Cohort,
-        judged: bool,
+        cohort: Sequence[int],
     ) -> None:
-        """Keeps a round's sum, and attacks its cohort.
+        """Keeps a round's sum.
+
+        Args:
+            mean_delta: float[n, d], of W, from `aggregate.undo_momentum`.
+            phi_scores: See `Sum`.
+            model: The model that the clients got.
+            cohort: The indices of the contributing clients.
+        """
+        lengths = update.lengths(mean_delta)
+        present = lengths > _ROUNDING * lengths.max()
+        # The expected number of positives, from the public |P_k|.
+        absent = (1 - self._positives.mean()) ** len(cohort)
+        expected = self._positives.shape[1] * (1 - absent)
+        num_negatives = max(int(present.sum() - expected), 1)
+        took_part = np.zeros(len(self._positives), bool)
+        took_part[cohort] = True
+        self.sums.append(
+            Sum(
+                took_part,
+                present,
+                row_scores(present, mean_delta, model, num_negatives)[BEST],
+                update.push(mean_delta, model.classifier, model.feature),
+                phi_scores,
+            )
+        )
+
+    def on_last_sum(
+        self, round_num: int, cohort: Sequence[int], requests: np.ndarray | None
+    ) -> None:
+        """Attacks the clients of the last sum by it alone.
 
         Args:
             round_num: The round.
-            mean_delta: float[n, d], of W, from `aggregate.undo_momentum`.
-            phi_scores: float[n], by an attack of `phi` on the mean delta of phi.
-            model: The model that the clients got.
-            cohort: The contributing clients.
-            judged: Whether to attack this sum alone.
+            cohort: The indices of its clients.
+            requests: bool[K, n], what each asked for; None if it is not seen.
         """
-        lengths = update.lengths(mean_delta)
-        # Rounding makes unchanged rows slightly different from 0.
-        present = lengths > _ROUNDING * lengths.max()
-        num_negatives = max(
-            int(present.sum() - self._expected_positives(len(cohort.clients))), 1
-        )
-        scores = scores_of_all(present, mean_delta, model, num_negatives)
-        took_part = np.zeros(len(self._positives), bool)
-        took_part[cohort.clients] = True
-        self._scores.append(scores)
-        if self._noise_covariance is not None:
-            self._pushes.append(
-                update.push(mean_delta, model.classifier, model.feature)
-            )
-        self._phi_scores.append(phi_scores)
-        self._present.append(present)
-        self._cohorts.append(took_part)
-        if judged:
-            self._attack_cohort(round_num, scores, phi_scores, present, cohort)
-
-    def _attack_cohort(
-        self,
-        round_num: int,
-        scores: np.ndarray,
-        phi_scores: np.ndarray,
-        present: np.ndarray,
-        cohort: Cohort,
-    ) -> None:
-        of_any = self._positives[cohort.clients].any(0)
+        _, present, scores, _, phi_scores = self.sums[-1]
+        of_any = self._positives[cohort].any(0)
         claimed = present & success.two_groups(scores)
         own = np.where(present, scores, -np.inf)
-        self.judge("of anyone in the cohort", round_num, own, claimed, of_any)
+        self.judge("of anyone in the cohort", round_num, own, of_any, claimed)
         claimed = success.two_groups(phi_scores)
         name = "of anyone in the cohort, by phi"
-        self.judge(name, round_num, phi_scores, claimed, of_any)
-        if cohort.asked is None:
+        self.judge(name, round_num, phi_scores, of_any, claimed)
+        if requests is None:
             return
-        counts = aggregate.num_contributors(cohort.asked)
-        for client, asked in zip(cohort.clients, cohort.asked, strict=True):
+        counts = aggregate.num_contributors(requests)
+        for client, asked in zip(cohort, requests, strict=True):
             truth = self._positives[client]
             self.lone_shares.append((counts[asked] == 1).mean())
             num_positives = max(np.count_nonzero(asked) - self._num_decoys, 1)
             own = aggregate.assigned(scores, asked)
             claimed = success.top(own, num_positives)[asked]
             name = "with the client's request"
-            self.judge(name, round_num, own[asked], claimed, truth[asked])
+            self.judge(name, round_num, own[asked], truth[asked], claimed)
             lone = asked & (counts == 1)
             claimed = success.two_groups(own[lone])
             name = "its rows that are nobody else's"
-            self.judge(name, round_num, own[lone], claimed, truth[lone])
+            self.judge(name, round_num, own[lone], truth[lone], claimed)
 
     def trace(self, rounds: Iterable[int]) -> None:
         """Attacks all clients by all sums, without any request."""
         for last in rounds:
-            cohorts = np.array(self._cohorts[:last])
-            present = np.array(self._present[:last])
-            by_rows, by_phi = (
-                aggregate.traced(np.array(scores[:last]), cohorts)
-                for scores in (self._scores, self._phi_scores)
+            cohorts, present, scores, pushes, phi_scores = map(
+                np.array, zip(*self.sums[:last], strict=True)
             )
-            through_noise = None
+            by_rows = aggregate.traced(scores, cohorts)
+            by_phi = aggregate.traced(phi_scores, cohorts)
             if self._noise_covariance is not None:
                 through_noise = aggregate.traced_through_noise(
-                    np.array(self._pushes[:last]),
-                    cohorts,
-                    self._noise_covariance[:last, :last],
+                    pushes, cohorts, self._noise_covariance[:last, :last]
                 )
-            for client, truth in enumerate(self._positives):
-                if not cohorts[:, client].any():
-                    continue
-                found = {"traced": by_rows[client]}
+            for client in np.flatnonzero(cohorts.any(0)):
+                truth = self._positives[client]
+                traced = by_rows[client]
                 if not self._drops_rows:
                     kept = aggregate.in_all_sums(present, cohorts[:, client])
-                    found = {
-                        "in all its sums": np.where(kept, 0.0, -np.inf),
-                        "traced": np.where(kept, by_rows[client], -np.inf),
-                    }
-                if through_noise is not None:
-                    found["traced through the noise"] = through_noise[client]
-                found["traced by phi alone"] = by_phi[client]
-                for name, scores in found.items():
-                    claimed = success.top(scores, np.count_nonzero(truth))
-                    self.judge(
-                        f"{name}, no request",
-                        last,
-                        scores,
-                        kept if name == "in all its sums" else claimed,
-                        truth,
-                    )
-
-    def _expected_positives(self, cohort_size: int) -> float:
-        """Returns the expected number of positives in a sum, from the public |P_k|."""
-        share = self._positives.mean()
-        return self._positives.shape[1] * (1 - (1 - share) ** cohort_size)
-
-
-_ROUNDING = 1e-5
-
-
-def summary(records: Iterable[Record]) -> list[dict]:
-    """Returns the means over clients, a row for each attack, control and x."""
-    groups: Mapping[tuple, list[Record]] = collections.defaultdict(list)
-    for record in records:
-        groups[record.attack, record.control, record.x].append(record)
-    rows = []
-    for (attack, control, x), own in groups.items():
-        values = np.array([record.success for record in own])
-        means = dict(zip(success.Success._fields, values.mean(0).tolist(), strict=True))
-        rows.append(
-            {
-                "attack": attack,
-                "control": control,
-                "x": x,
-                "clients": len(own),
-                "chance": float(np.mean([record.chance for record in own])),
-                **means,
-                "auc_std": float(values[:, 0].std()),
-                "precision_at_std": float(values[:, 1].std()),
-            }
-        )
-    return rows
+                    own = np.where(kept, 0.0, -np.inf)
+                    self.judge("in all its sums, no request", last, own, truth, kept)
+                    traced = np.where(kept, traced, -np.inf)
+                self.judge(TRACED[0], last, traced, truth)
+                if self._noise_covariance is not None:
+                    self.judge(TRACED[1], last, through_noise[client], truth)
+                self.judge(ON_SUMS[-1], last, by_phi[client], truth)

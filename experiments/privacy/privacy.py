@@ -23,43 +23,51 @@ conclusions.
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.common import config, program, runtime_config
-from experiments.fedss import run_config, run_parts, starting_point
-from experiments.privacy import attacks, page, seen, server
-from tff_fedss import files, progress, tasks, training
+from experiments.common import config, program, runtime_config, table, table_header
+from experiments.fedss import run_config, run_parts
+from experiments.privacy import attacks, seen, server
+from tff_fedss import files, tasks
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import intersection
 
 ATTACKS = ("intersection", "update", "aggregate", "phi")
-_METHOD = "fedss"
+_HEADER = (
+    "attack",
+    "{}",
+    "clients",
+    "AUC",
+    "controls",
+    "precision at |P_k|",
+    "chance",
+    "controls",
+    "claim: precision",
+    "recall",
+    "exact",
+)
+_NOTE = (
+    "Means over clients. AUC: a class of P_k has a higher score than another class; "
+    "chance 0.5. Precision at |P_k|: of the |P_k| highest scores, ties at random; its "
+    "chance is beside it. Precision, recall: of what the attack claims. Exact: the "
+    "claim is P_k. Controls: the same scores judged by as many random classes, and "
+    "random scores judged by P_k; both have to be at chance."
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(run_config.RunConfig):
+class Config(server.Config):
     """The flags of the program."""
 
     attack: tuple[str, ...] = config.flag(
-        ATTACKS, "One attack or more.", group="The attack", choices=ATTACKS
-    )
-    participations: tuple[str, ...] = config.flag(
-        ("1", "2", "3", "5", "10", "30"),
-        "For intersection: the numbers of a client's requests.",
-    )
-    attacked_clients: int = config.flag(
-        8,
-        "How many clients are attacked: in all, by intersection; in each attacked "
-        "round, by update and phi.",
-        low=1,
-    )
-    public_images: int = config.flag(
-        5000,
-        "How many of the test's images the server has: for the mean feature of update "
-        "and aggregate, and, with their labels, for phi.",
-        low=1,
+        ATTACKS,
+        "One attack or more. Update and phi attack the first --attacked_clients of "
+        "each attacked round.",
+        group="The attacks",
+        choices=ATTACKS,
     )
 
 
@@ -73,27 +81,38 @@ def main(config: Config) -> None:
     )
     runtime_config.install(config)
     dataset = run_parts.load_dataset(config)
-    config, task, _ = run_parts.make_task(config, [_METHOD], dataset)
-    print(task.dataset.summary(), flush=True)
-    made: dict[str, attacks.Attack] = {}
+    config, task, _ = run_parts.make_task(config, [server.METHOD], dataset)
+    summary = dataset.summary()
+    print(summary, flush=True)
     possible = _possible(config)
     trains = set(possible) - {"intersection"}
     if trains:
         seen.check_public_images(config.task, task)
+    made: dict[str, attacks.Attack] = {}
+    facts: dict[str, list[str]] = {}
     if "intersection" in possible:
         made["intersection"] = _intersect(config, task, times)
-    facts = {}
     if trains:
-        facts = _train(config, task, made, trains)
-    sections = {
-        name: page.Section(
-            attacks.summary(attack.records), attack.unit, facts.get(name, ())
-        )
-        for name, attack in made.items()
-    }
-    summary = task.dataset.summary()
-    print(page.write(folder, sections, config.deciding(), summary))
-    print(f"Written to {folder}/")
+        inputs = server.fingerprints(config, task)
+        _, watch = server.train(config, task, inputs, trains, config.attacked_clients)
+        made |= watch.attacks
+        facts = watch.finish()
+    rows = {name: attack.summary() for name, attack in made.items()}
+    of_all = [{"kind": kind, **row} for kind, own in rows.items() for row in own]
+    files.write_text(folder / "attacks.csv", table.as_csv(of_all))
+    command = ["./run.sh", "privacy", *sys.argv[1:]]
+    head = [
+        *table_header.of_this_process(config.deciding(), command),
+        f"- {summary}",
+    ]
+    parts = ["# What the server learns", "\n".join(head)]
+    for name, attack in made.items():
+        known = "\n".join(f"- {fact}" for fact in facts.get(name, ()))
+        parts += [f"## {name}", *filter(None, [known])]
+        parts.append(_as_markdown(rows[name], attack.unit))
+    text = "\n\n".join([*parts, _NOTE]) + "\n"
+    files.write_text(folder / "attacks.md", text)
+    print(f"{text}\nWritten to {folder}/")
 
 
 def _possible(config: Config) -> list[str]:
@@ -117,55 +136,61 @@ def _possible(config: Config) -> list[str]:
 
 
 def _intersect(
-    config: Config, task: tasks.FederatedTask, times: list[int]
+    config: Config, task: tasks.FederatedTask, times: Sequence[int]
 ) -> attacks.Attack:
     """Attacks requests, which do not depend on a model, without training."""
     asking, dataset = config.chosen("negatives").name, task.dataset
-    builder = seen.class_set_builder(config, dataset)
-    requests_of = seen.Requests(
-        builder,
-        dataset,
-        seed=config.seed,
-        cohort_size=config.clients_per_round,
-        of_union=config.requests == "union",
-    )
+    requests = seen.Requests(config, dataset, of_union=config.requests == "union")
     attack = attacks.Attack(config.seed, "participations")
-    n = dataset.num_classes
-    chosen = seen.evenly_spaced(dataset.train.client_ids, config.attacked_clients)
-    for client_id in progress.bar("Requests", unit="clients", items=chosen):
-        positives = np.asarray(dataset.positives(client_id))
-        truth = seen.as_mask(positives, n)
-        model = seen.request_model(config, builder, n, len(positives))
-        if config.requests == "union":
-            model = intersection.among_others(model, requests_of.share_of_others)
+    for client_id, positives, truth in seen.some_clients(
+        "Requests", dataset, config.attacked_clients
+    ):
+        model = requests.model(len(positives))
         for name, held in (
             (asking, positives),
             (f"{asking}, client that holds nothing", positives[:0]),
         ):
-            asked, trained = requests_of.client(client_id, held, times[-1])
+            asked, trained = requests.client(client_id, held, times[-1])
             attack.on_requests(name, asked, truth, model, times)
             if not np.array_equal(asked, trained) and config.requests is None:
-                moves = intersection.fresh(n, len(positives), config.num_negatives)
+                moves = intersection.fresh(
+                    dataset.num_classes, len(positives), config.num_negatives
+                )
                 attack.on_requests(
                     f"{name}, rows that move", trained, truth, moves, times
                 )
     return attack
 
 
-def _train(
-    config: Config,
-    task: tasks.FederatedTask,
-    made: dict[str, attacks.Attack],
-    names: Collection[str],
-) -> Mapping[str, list[str]]:
-    """Trains, attacks meanwhile, and returns facts by attack."""
-    run = run_parts.build_run(config, _METHOD, task)
-    inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
-    run.set_feature_extractor(starting_point.trained(config, task, inputs))
-    watch = server.Server(config, run, names)
-    training.train([run], config.rounds, config.rounds_per_evaluation, watch.release)
-    made.update(watch.attacks)
-    return watch.finish()
+def _as_markdown(rows: Sequence[Mapping], unit: str) -> str:
+    """Writes the table of an attack: a line for each name and x."""
+    by_line: dict[tuple, list[Mapping]] = {}
+    for row in rows:  # The attack first, then its controls.
+        by_line.setdefault((row["attack"], row["x"]), []).append(row)
+
+    def line(attack: Mapping, *controls: Mapping) -> list[str]:
+        def number(key: str) -> str:
+            return f"{attack[key]:.3f}"
+
+        def beside(key: str) -> str:
+            return ", ".join(f"{row[key]:.3f}" for row in controls)
+
+        return [
+            attack["attack"],
+            f"{attack['x']:,}",
+            f"{attack['clients']:,}",
+            number("auc"),
+            beside("auc"),
+            number("precision_at"),
+            number("chance"),
+            beside("precision_at"),
+            number("precision"),
+            number("recall"),
+            number("exact"),
+        ]
+
+    header = [text.format(unit) for text in _HEADER]
+    return table.as_markdown(header, [line(*own) for own in by_line.values()])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The server's view of the project's own training."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,11 +9,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.fedss import privacy_config, run_config
-from tff_fedss import class_sets, models, tasks, training
+from tff_fedss import class_sets, models, progress, tasks, training
 from tff_fedss.algorithms import client_update
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.privacy import intersection
+from tff_fedss.privacy import intersection, phi
 from tff_fedss.vectors import unit
 
 _MOST_PARTICIPATIONS = 10_000
@@ -33,10 +33,39 @@ def participations(texts: Sequence[str]) -> list[int]:
     return sorted({int(text) for text in texts})
 
 
-def evenly_spaced(client_ids: Sequence[str], count: int) -> list[str]:
-    """Returns some clients, evenly spaced."""
-    places = np.linspace(0, len(client_ids) - 1, min(count, len(client_ids)))
-    return [client_ids[int(i)] for i in places]
+def some_clients(
+    what: str, dataset: FederatedDataset, count: int
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yields some clients, evenly spaced, below a progress bar.
+
+    Args:
+        what: What is attacked, for the bar.
+        dataset: The data.
+        count: Number of clients, or fewer if there are fewer.
+
+    Yields:
+        The client's id; P_k, int32[any]; P_k as bool[n].
+    """
+    ids = dataset.train.client_ids
+    places = np.linspace(0, len(ids) - 1, min(count, len(ids)))
+    chosen = [ids[int(i)] for i in places]
+    for client_id in progress.bar(what, unit="clients", items=chosen):
+        positives = np.asarray(dataset.positives(client_id))
+        yield client_id, positives, as_mask(positives, dataset.num_classes)
+
+
+def check_server(config: run_config.RunConfig) -> None:
+    """Checks that the server's optimizer is SGD at a constant rate, as attacks assume.
+
+    Raises:
+        InvalidInputError: If it is not.
+    """
+    if config.chosen("server_optimizer").name != "sgdm" or config.schedule is not None:
+        raise InvalidInputError(
+            f"--server_optimizer={config.server_optimizer} "
+            f"--schedule={config.schedule or 'constant'}: the attacks invert the "
+            "server's SGD at a constant rate: give sgdm and no schedule."
+        )
 
 
 # --- Requests -----------------------------------------------------------------------
@@ -58,46 +87,6 @@ def class_set_builder(
         dataset.max_positives,
         config.logit_correction,
     )
-
-
-def request_model(
-    config: run_config.RunConfig,
-    builder: class_sets.ClassSetBuilder,
-    num_classes: int,
-    num_positives: int,
-) -> intersection.RequestModel:
-    """Returns the probabilities that classes are in a client's requests.
-
-    Args:
-        config: The flags with the defaults of the data set, checked.
-        builder: From `class_set_builder`.
-        num_classes: n.
-        num_positives: |P_k|.
-    """
-    if config.negatives is None:
-        return intersection.fresh(num_classes, num_positives, config.num_negatives)
-    if config.chosen("negatives").name == "randomized_response":
-        return intersection.randomized_response(builder.p, builder.q)
-    return intersection.memoised(num_classes, num_positives, num_decoys(config))
-
-
-def check_server(config: run_config.RunConfig) -> None:
-    """Checks that the server's optimizer is SGD at a constant rate, as attacks assume.
-
-    Raises:
-        InvalidInputError: If it is not.
-    """
-    if config.chosen("server_optimizer").name != "sgdm" or config.schedule is not None:
-        raise InvalidInputError(
-            f"--server_optimizer={config.server_optimizer} "
-            f"--schedule={config.schedule or 'constant'}: the attacks invert the "
-            "server's SGD at a constant rate: give sgdm and no schedule."
-        )
-
-
-def num_decoys(config: run_config.RunConfig) -> int:
-    """Returns how many classes a client asks for besides P_k, on average."""
-    return config.num_decoys
 
 
 def size_is_known(config: run_config.RunConfig) -> bool:
@@ -156,36 +145,39 @@ def request_fn(
 class Requests:
     """The server's view of single clients' requests, for many rounds.
 
-    Attributes:
-        share_of_others: With a union: the probability that another client of the cohort
-            asks for a class, a mean over classes.
-
     Args:
-        builder: Builder of class sets.
+        config: The flags with the defaults of the data set, checked.
         dataset: The data.
-        seed: Seed of the run.
-        cohort_size: K.
         of_union: Whether only the union over the cohort is seen.
     """
 
     def __init__(
-        self,
-        builder: class_sets.ClassSetBuilder,
-        dataset: FederatedDataset,
-        *,
-        seed: int,
-        cohort_size: int,
-        of_union: bool,
+        self, config: run_config.RunConfig, dataset: FederatedDataset, of_union: bool
     ):
-        self._dataset, self._seed = dataset, seed
-        self._cohort_size, self._of_union = cohort_size, of_union
-        self._request = request_fn(builder, seed)
+        self._config, self._dataset, self._of_union = config, dataset, of_union
+        self._builder = class_set_builder(config, dataset)
+        self._request = request_fn(self._builder, config.seed)
         self._made: dict[tuple[str, int], Request] = {}
-        self.share_of_others = 0.0
+        # The probability that another client asks for a class, a mean over classes.
+        self._share_of_others = 0.0
         if of_union:
             some = dataset.train.client_ids[:_SOME_CLIENTS]
             asked = np.mean([self._of(k, 1).asked for k in some], axis=0)
-            self.share_of_others = float(np.mean(1 - (1 - asked) ** (cohort_size - 1)))
+            by_others = 1 - (1 - asked) ** (config.clients_per_round - 1)
+            self._share_of_others = float(np.mean(by_others))
+
+    def model(self, num_positives: int) -> intersection.RequestModel:
+        """Returns the probabilities that classes are requested by a client of |P_k|."""
+        config, n = self._config, self._dataset.num_classes
+        if config.negatives is None:
+            found = intersection.fresh(n, num_positives, config.num_negatives)
+        elif not size_is_known(config):
+            found = intersection.randomized_response(self._builder.p, self._builder.q)
+        else:
+            found = intersection.memoised(n, num_positives, config.num_decoys)
+        if self._of_union:
+            return intersection.among_others(found, self._share_of_others)
+        return found
 
     def client(self, client_id: str, held: np.ndarray, count: int) -> Request:
         """Returns the view of a client's first participations.
@@ -221,8 +213,8 @@ class Requests:
         return float(np.mean([np.count_nonzero(np.any(a, axis=0)) for a in asked]))
 
     def _cohort(self, round_num: int) -> list[str]:
-        ids = self._dataset.train.client_ids
-        return training.cohort(self._seed, round_num, ids, self._cohort_size)
+        ids, config = self._dataset.train.client_ids, self._config
+        return training.cohort(config.seed, round_num, ids, config.clients_per_round)
 
     def _of(self, client_id: str, round_num: int) -> Request:
         key = client_id, round_num
@@ -269,13 +261,19 @@ class Model(NamedTuple):
         classifier: float32[n, d], W.
         kernel: float32[inputs, d], of phi's last layer.
         inputs: float32[images, inputs], public images' inputs of that layer.
+        labels: int32[images].
         feature: float64[d], the mean of their unit features.
     """
 
     classifier: np.ndarray
     kernel: np.ndarray
     inputs: np.ndarray
+    labels: np.ndarray
     feature: np.ndarray
+
+    def scores_by_inputs(self, kernel_delta: np.ndarray) -> np.ndarray:
+        """Returns the scores of all classes by `phi.by_inputs`, float64[n]."""
+        return phi.by_inputs(kernel_delta, self.classifier, self.inputs, self.labels)
 
 
 def check_public_images(name: str, task: tasks.FederatedTask) -> None:
@@ -296,9 +294,6 @@ class PublicImages:
 
     They are test images, which no client holds.
 
-    Attributes:
-        labels: int32[images].
-
     Args:
         task: The task, whose test images are of the clients' classes.
         most: Largest number of images.
@@ -308,7 +303,7 @@ class PublicImages:
         data = task.dataset.test_examples().take(most)
         batches = list(data.batch(256).as_numpy_iterator())
         self._images = np.concatenate([batch["image"] for batch in batches])
-        self.labels = np.concatenate([batch["label"] for batch in batches])
+        self._labels = np.concatenate([batch["label"] for batch in batches])
         model = task.feature_extractor_fn()
         self._variables = model.trainable_variables
         self._inputs = models.inference(
@@ -321,12 +316,12 @@ class PublicImages:
         Args:
             weights: [*phi, W]; phi ends in a dense layer with a bias.
         """
-        *phi, classifier = map(np.asarray, weights.trainable)
-        models.assign(self._variables, phi)
+        *extractor, classifier = map(np.asarray, weights.trainable)
+        models.assign(self._variables, extractor)
         inputs = self._inputs(self._images)
-        *_, kernel, bias = phi
+        *_, kernel, bias = extractor
         feature = unit(inputs @ kernel + bias).mean(0)
-        return Model(classifier, kernel, inputs, feature)
+        return Model(classifier, kernel, inputs, self._labels, feature)
 
 
 def as_mask(classes: np.ndarray, num_classes: int) -> np.ndarray:

@@ -1,13 +1,38 @@
 """An honest-but-curious server that attacks its clients while a run trains."""
 
-from collections.abc import Collection
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 
-from experiments.fedss.run_config import RunConfig
+from experiments.common import config
+from experiments.fedss import run_config, run_parts, starting_point
 from experiments.privacy import attacks, seen
-from tff_fedss import algorithms, training
-from tff_fedss.privacy import aggregate, phi
+from tff_fedss import algorithms, tasks, training
+from tff_fedss.privacy import aggregate
+
+METHOD = "fedss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(run_config.RunConfig):
+    """The flags of a training that is attacked."""
+
+    participations: tuple[str, ...] = config.flag(
+        ("1", "2", "3", "5", "10", "30"),
+        "The numbers of a client's participations whose requests are attacked.",
+        group="The attacks",
+    )
+    attacked_clients: int = config.flag(
+        8, "How many clients' requests are attacked.", low=1
+    )
+    public_images: int = config.flag(
+        5000,
+        "How many of the test's images the server has: for the mean feature of attacks "
+        "on rows, and, with their labels, for those on phi.",
+        low=1,
+    )
 
 
 class Server:
@@ -15,56 +40,58 @@ class Server:
 
     Attributes:
         attacks: Attacks by name.
+        updates: The updates of single clients, of the current model.
 
     Args:
-        config: Config of `privacy` or `privacy.train`, with the defaults of its data
-            set.
+        config: The flags, with the defaults of the data set.
         run: The run before its first round; phi ends in a dense layer with a bias.
         names: Names of the attacks: `update`, `aggregate`, `phi`.
+        most_clients: Number of clients of an attacked round that `update` and `phi`
+            attack.
     """
 
     def __init__(
-        self, config: RunConfig, run: training.FederatedRun, names: Collection[str]
+        self,
+        config: Config,
+        run: training.FederatedRun,
+        names: Collection[str],
+        most_clients: int = 0,
     ):
-        self._config, self._run = config, run
+        self._config, self._run, self._most_clients = config, run, most_clients
         self._dataset = run.task.dataset
         self._client_ids = list(self._dataset.train.client_ids)
-        self._positives = {
-            client_id: seen.as_mask(
-                self._dataset.positives(client_id), self._dataset.num_classes
-            )
-            for client_id in self._client_ids
-        }
+        self._positives = np.stack(
+            [
+                seen.as_mask(self._dataset.positives(k), self._dataset.num_classes)
+                for k in self._client_ids
+            ]
+        )
         self._sees_requests = config.requests is None
-        self._num_decoys = seen.num_decoys(config)
         self._request = seen.request_fn(
             seen.class_set_builder(config, self._dataset), config.seed
         )
         self._public = seen.PublicImages(run.task, config.public_images)
-        self._updates = seen.Updates(run, config.server.learning_rate)
+        self.updates = seen.Updates(run, config.server.learning_rate)
         self._models: list[seen.Model] = []
         self._measured: dict[int, float] = {}
         self._num_trained = self._num_held = 0
         self.attacks: dict[str, attacks.Attack] = {}
-        if "update" in names:
-            self.attacks["update"] = attacks.Attack(config.seed)
+        for name in ("update", "aggregate", "phi"):
+            if name in names:
+                self.attacks[name] = attacks.Attack(config.seed)
         if "aggregate" in names:
             self.attacks["aggregate"] = attacks.Aggregate(
                 config.seed,
-                np.stack([*self._positives.values()]),
-                self._num_decoys,
+                self._positives,
+                config.num_decoys,
                 drops_rows=config.threshold > 1,
                 noise_covariance=_noise_covariance(config),
             )
-        if "phi" in names:
-            self.attacks["phi"] = attacks.Attack(config.seed)
 
-    def release(self, metrics: training.Metrics, speed: training.Metrics) -> None:
+    def release(self, metrics: training.Metrics) -> None:
         """Attacks a completed round, and the clients of the next one."""
-        del speed
         round_num, task = metrics["round"], self._run.task
-        model = self._public.seen_by(self._run.weights)
-        self._models = [*self._models[-2:], model]
+        self._models = [*self._models[-2:], self._public.seen_by(self._run.weights)]
         if round_num:
             self._num_trained += metrics["num_examples"]
             cohort = self._run.cohort(round_num)
@@ -75,6 +102,11 @@ class Server:
             self._measured[round_num] = metrics[task.metric]
             if round_num < self._config.rounds:
                 self._look_at_clients(round_num + 1)
+
+    @property
+    def model(self) -> seen.Model:
+        """The current model."""
+        return self._models[-1]
 
     @property
     def share_trained(self) -> float:
@@ -106,73 +138,62 @@ class Server:
                 facts["aggregate"].append(self._lone_rows())
         return facts
 
-    def _asked_by(self, client_id: str, round_num: int) -> np.ndarray:
-        return self._request(
-            self._dataset.positives(client_id), client_id, round_num
-        ).asked
+    def asked_by(self, client_id: str, round_num: int) -> np.ndarray:
+        """Returns a client's request, bool[n]."""
+        positives = self._dataset.positives(client_id)
+        return self._request(positives, client_id, round_num).asked
 
     def _look_at_sum(self, round_num: int) -> None:
-        config = self._config
         # Before the first round there is no earlier model.
         before, now, after = [self._models[0], *self._models][-3:]
         w_delta, kernel_delta = (
             aggregate.undo_momentum(
                 *three,
-                learning_rate=config.server.learning_rate,
-                momentum=config.server.momentum,
+                learning_rate=self._config.server.learning_rate,
+                momentum=self._config.server.momentum,
             )
             for three in (
                 (before.classifier, now.classifier, after.classifier),
                 (before.kernel, now.kernel, after.kernel),
             )
         )
-        cohort = self._run.cohort(round_num)
-        self.attacks["aggregate"].on_sum(
-            round_num,
-            w_delta,
-            phi.by_inputs(
-                kernel_delta, now.classifier, now.inputs, self._public.labels
-            ),
-            now,
-            attacks.Cohort(
-                np.array([self._client_ids.index(k) for k in cohort]),
-                np.stack([self._asked_by(k, round_num) for k in cohort])
-                if self._sees_requests
-                else None,
-            ),
-            judged=(round_num - 1) % config.rounds_per_evaluation == 0,
-        )
+        ids = self._run.cohort(round_num)
+        cohort = [self._client_ids.index(k) for k in ids]
+        attack = self.attacks["aggregate"]
+        phi_scores = now.scores_by_inputs(kernel_delta)
+        attack.add_sum(w_delta, phi_scores, now, cohort)
+        if (round_num - 1) % self._config.rounds_per_evaluation == 0:
+            requests = None
+            if self._sees_requests:
+                requests = np.stack([self.asked_by(k, round_num) for k in ids])
+            attack.on_last_sum(round_num, cohort, requests)
 
     def _look_at_clients(self, round_num: int) -> None:
         if not {"update", "phi"} & self.attacks.keys():
             return
-        model, most = self._models[-1], self._config.attacked_clients
         cohort, clients = self._run.cohort(round_num), self._run.clients(round_num)
-        for client_id, client in list(zip(cohort, clients, strict=True))[:most]:
-            *phi_delta, w_delta = self._updates.of(client)
-            truth = self._positives[client_id]
-            asked = self._asked_by(client_id, round_num)
+        both = list(zip(cohort, clients, strict=True))
+        for client_id, client in both[: self._most_clients]:
+            *phi_delta, w_delta = self.updates.of(client)
+            truth = self._positives[self._client_ids.index(client_id)]
             if "update" in self.attacks:
                 self.attacks["update"].on_rows(
                     round_num,
-                    asked,
+                    self.asked_by(client_id, round_num),
                     w_delta,
-                    model,
+                    self.model,
                     truth,
-                    self._num_decoys,
+                    self._config.num_decoys,
                     seen.size_is_known(self._config),
                 )
             if "phi" in self.attacks:
-                self.attacks["phi"].on_phi(
-                    round_num, phi_delta, model, self._public.labels, truth
-                )
+                self.attacks["phi"].on_phi(round_num, phi_delta, self.model, truth)
 
     def _lone_rows(self) -> str:
-        config, positives = self._config, np.stack([*self._positives.values()])
         expected = aggregate.lone_share(
-            positives.shape[1],
-            positives.sum(1).mean() + self._num_decoys,
-            config.clients_per_round,
+            self._positives.shape[1],
+            self._positives.sum(1).mean() + self._config.num_decoys,
+            self._config.clients_per_round,
         )
         measured = np.mean(self.attacks["aggregate"].lone_shares)
         return (
@@ -181,11 +202,49 @@ class Server:
         )
 
 
-def _noise_covariance(config: RunConfig) -> np.ndarray | None:
-    """Returns the public covariance over rounds of the noise."""
-    mechanism = config.mechanism
-    if mechanism is None:
+def _noise_covariance(config: Config) -> np.ndarray | None:
+    """Returns the public covariance over rounds of the noise; None without noise."""
+    if config.mechanism is None:
         return None
     if config.restart_every is not None:
         return algorithms.tree_covariance(config.rounds, config.restart_every)
     return np.eye(config.rounds)
+
+
+def fingerprints(config: Config, task: tasks.FederatedTask) -> dict[str, Any]:
+    """Returns the fingerprints of a training's inputs, by name."""
+    return {"data": task.fingerprint(), **starting_point.fingerprint(config)}
+
+
+def train(
+    config: Config,
+    task: tasks.FederatedTask,
+    inputs: Mapping[str, Any],
+    names: Collection[str],
+    most_clients: int = 0,
+    release: Callable[[training.Metrics, training.Metrics], None] | None = None,
+) -> tuple[training.FederatedRun, Server]:
+    """Trains FedSS to the end while a server attacks.
+
+    Args:
+        config: The flags, with the defaults of the data set.
+        task: The task.
+        inputs: See `fingerprints`.
+        names: See `Server`.
+        most_clients: See `Server`.
+        release: Called with a round's metrics and speed, after its attacks.
+
+    Returns:
+        The run, and the server that has attacked it.
+    """
+    run = run_parts.build_run(config, METHOD, task)
+    run.set_feature_extractor(starting_point.trained(config, task, inputs))
+    server = Server(config, run, names, most_clients)
+
+    def look(metrics: training.Metrics, speed: training.Metrics) -> None:
+        server.release(metrics)
+        if release is not None:
+            release(metrics, speed)
+
+    training.train([run], config.rounds, config.rounds_per_evaluation, look)
+    return run, server

@@ -14,43 +14,25 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.common import config, program, runtime_config
-from experiments.fedss import (
-    privacy_config,
-    run_config,
-    run_methods,
-    run_parts,
-    starting_point,
-)
+from experiments.fedss import privacy_config, run_config, run_methods, run_parts
 from experiments.privacy import attacks, seen, server
-from tff_fedss import progress, tasks, training
-from tff_fedss.privacy import intersection, phi, success, update
-
-METHOD = "fedss"
+from tff_fedss import tasks, training
+from tff_fedss.privacy import update
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(run_config.RunConfig):
+class Config(server.Config):
     """The flags of the program."""
 
-    participations: tuple[str, ...] = config.flag(
-        ("1", "3", "30", "300"),
-        "The numbers of participations of a client.",
-        group="The attacks",
-    )
     most_updates: int = config.flag(
         30,
         "The most participations for update and phi, each of which costs a "
         "training.",
+        group="The attacks",
         low=1,
     )
-    attacked_clients: int = config.flag(
-        8, "Number of clients whose requests are attacked.", low=1
-    )
     attacked_updates: int = config.flag(
-        4, "Number of clients whose updates are " "attacked.", low=1
-    )
-    public_images: int = config.flag(
-        500, "How many labelled images of the classes the server has.", low=1
+        4, "How many clients' updates are attacked.", low=1
     )
 
 
@@ -62,37 +44,28 @@ def main(config: Config) -> None:
     folder = training.ResultsFolder(
         config.results_dir,
         config.deciding(),
-        (
-            *run_methods.COLUMNS,
-            *privacy_config.columns(config),
-        ),
+        (*run_methods.COLUMNS, *privacy_config.columns(config)),
     )
     if (summary := folder.summary("text")) is not None:
         print(summary)
         return
     runtime_config.install(config)
     dataset = run_parts.load_dataset(config)
-    config, task, _ = run_parts.make_task(config, [METHOD], dataset)
+    config, task, _ = run_parts.make_task(config, [server.METHOD], dataset)
     seen.check_public_images(config.task, task)
     print(task.dataset.summary(), flush=True)
-    inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
+    inputs = server.fingerprints(config, task)
     folder.open(inputs)
     with contextlib.closing(folder):
-        run = run_parts.build_run(config, METHOD, task)
-        run.set_feature_extractor(starting_point.trained(config, task, inputs))
-        watch = server.Server(config, run, {"aggregate"})
         folder.start({})
-
-        def release(metrics: training.Metrics, speed: training.Metrics) -> None:
-            watch.release(metrics, speed)
-            folder.release(metrics, speed)
-
-        training.train([run], config.rounds, config.rounds_per_evaluation, release)
-        records = _on_sums(config, task, watch, times)
+        run, watch = server.train(
+            config, task, inputs, {"aggregate"}, release=folder.release
+        )
+        found = _on_sums(config, task, watch, times)
         # Secure aggregation hides single updates; a threshold would drop all rows.
         if config.aggregation is None:
-            records += _on_single_clients(config, task, run, times)
-        requests, union = _on_requests(config, task, times)
+            found += _on_single_clients(config, task, watch, times)
+        on_requests, union = _on_requests(config, task, times)
         trained = [row for row in folder.rows if row["round"]]
         metric = folder.rows[-1][task.metric]
         text = f"{task.metric_title}: {task.format_metric(metric)}"
@@ -113,7 +86,7 @@ def main(config: Config) -> None:
                     "share_trained": watch.share_trained,
                     "epsilon": privacy_config.epsilon(run),
                 },
-                "attacks": attacks.summary(records + requests),
+                "attacks": found + on_requests,
             }
         )
     print(f"{text}\nWritten to {folder.path}/")
@@ -124,96 +97,74 @@ def _on_sums(
     task: tasks.FederatedTask,
     watch: server.Server,
     times: Sequence[int],
-) -> list[attacks.Record]:
+) -> list[dict]:
     """Attacks the sums of the training, without requests."""
     on_sums = watch.attacks["aggregate"]
     per_round = config.clients_per_round / task.dataset.num_clients
     rounds = {round(t / per_round) for t in times} | {config.rounds}
     on_sums.trace(sorted(r for r in rounds if 0 < r <= config.rounds))
-    return [record for record in on_sums.records if record.attack in attacks.ON_SUMS]
+    return [row for row in on_sums.summary() if row["attack"] in attacks.ON_SUMS]
 
 
 def _on_requests(
     config: Config, task: tasks.FederatedTask, times: Sequence[int]
-) -> tuple[list[attacks.Record], float]:
+) -> tuple[list[dict], float]:
     """Attacks requests and their unions; also counts the unions' classes."""
-    dataset = task.dataset
-    builder = seen.class_set_builder(config, dataset)
-    made = {
-        name: seen.Requests(
-            builder,
-            dataset,
-            seed=config.seed,
-            cohort_size=config.clients_per_round,
-            of_union=name == "unions",
-        )
-        # With the paper's negatives, the unions are also attacked.
-        for name in ("requests", *(["unions"] if config.negatives is None else []))
-    }
+    made = {"requests": seen.Requests(config, task.dataset, of_union=False)}
+    if config.negatives is None:  # With the paper's negatives, also the unions.
+        made["unions"] = seen.Requests(config, task.dataset, of_union=True)
     attack = attacks.Attack(config.seed)
-    chosen = seen.evenly_spaced(dataset.train.client_ids, config.attacked_clients)
-    for client_id in progress.bar("Requests", unit="clients", items=chosen):
-        positives = np.asarray(dataset.positives(client_id))
-        truth = seen.as_mask(positives, dataset.num_classes)
-        own = seen.request_model(config, builder, dataset.num_classes, len(positives))
+    for client_id, positives, truth in seen.some_clients(
+        "Requests", task.dataset, config.attacked_clients
+    ):
         for name, requests in made.items():
-            model = own
-            if name == "unions":
-                model = intersection.among_others(own, requests.share_of_others)
             asked = requests.client(client_id, positives, max(times)).asked
+            model = requests.model(len(positives))
             attack.on_requests(name, asked, truth, model, times)
-    return attack.records, made["requests"].mean_union(config.rounds)
+    return attack.summary(), made["requests"].mean_union(config.rounds)
 
 
 def _on_single_clients(
     config: Config,
     task: tasks.FederatedTask,
-    run: training.FederatedRun,
+    watch: server.Server,
     times: Sequence[int],
-) -> list[attacks.Record]:
+) -> list[dict]:
     """Attacks the updates of single clients, of rows and of phi, several together."""
     times = [t for t in times if t <= config.most_updates]
-    dataset = task.dataset
-    builder = seen.class_set_builder(config, dataset)
-    request = seen.request_fn(builder, config.seed)
-    updates = seen.Updates(run, config.server.learning_rate)
-    public = seen.PublicImages(task, config.public_images)
-    model = public.seen_by(run.weights)
+    is_permanent = seen.class_set_builder(config, task.dataset).is_permanent
     attack = attacks.Attack(config.seed)
-    chosen = seen.evenly_spaced(dataset.train.client_ids, config.attacked_updates)
-    for client_id in progress.bar("Updates", unit="clients", items=chosen):
-        positives = dataset.positives(client_id)
-        truth = seen.as_mask(positives, dataset.num_classes)
-        by_rows, by_phi = np.zeros((2, dataset.num_classes))
+    for client_id, _, truth in seen.some_clients(
+        "Updates", task.dataset, config.attacked_updates
+    ):
+        own_seed = training.permanent_seed(config.seed, client_id)
+        by_rows, by_phi = np.zeros((2, task.dataset.num_classes))
         for t in range(1, max(times, default=0) + 1):
             client = task.client(
                 client_id,
                 training.client_seed(config.seed, t, client_id),
                 True,
-                training.permanent_seed(config.seed, client_id)
-                if builder.is_permanent
-                else None,
+                own_seed if is_permanent else None,
             )
-            *_, kernel_delta, _, w_delta = updates.of(client)
-            asked = request(positives, client_id, t).asked
-            by_rows += update.together(
-                attacks.scores_of_all(asked, w_delta, model, seen.num_decoys(config))
-            )
-            by_phi += update.together(
-                phi.by_inputs(
-                    kernel_delta, model.classifier, model.inputs, public.labels
-                )
-            )
+            *_, kernel_delta, _, w_delta = watch.updates.of(client)
+            asked = watch.asked_by(client_id, t)
+            found = attacks.row_scores(asked, w_delta, watch.model, config.num_decoys)
+            by_rows += update.together(found[attacks.BEST])
+            by_phi += update.together(watch.model.scores_by_inputs(kernel_delta))
             if t in times:
-                for name, total in (("update", by_rows), ("phi", by_phi)):
-                    claimed = success.top(total, np.count_nonzero(truth))
-                    attack.judge(name, t, total, claimed, truth)
-    return attack.records
+                attack.judge("update", t, by_rows, truth)
+                attack.judge("phi", t, by_phi, truth)
+    return attack.summary()
 
 
 if __name__ == "__main__":
     program.run(
         main,
-        Config(rounds=60, rounds_per_evaluation=20),
+        Config(
+            rounds=60,
+            rounds_per_evaluation=20,
+            participations=("1", "3", "30", "300"),
+            public_images=500,
+        ),
         paper="privacy",
     )

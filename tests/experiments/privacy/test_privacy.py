@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.common import config
-from experiments.privacy import attacks, privacy
+from experiments.privacy import attacks, privacy, seen
 from tff_fedss.privacy import intersection, success
 
 N, M, CLIENTS = 120, 40, 24  # All of them.
@@ -102,10 +102,10 @@ def test_the_published_paper_settings_follow_from_the_sizes():
 
 
 def test_a_summary_is_the_mean_over_clients():
-    outcomes = [success.Success(a, a / 2, 1.0, 0.5, 0.0) for a in (0.6, 0.8)]
-    records = [attacks.Record("x", "", 3, 0.1, outcome) for outcome in outcomes]
-    records.append(attacks.Record("x", "guessed", 3, 0.1, outcomes[0]))
-    first, second = attacks.summary(records)
+    outcomes = [(0.1, *success.Success(a, a / 2, 1, 0.5, 0)) for a in (0.6, 0.8)]
+    attack = attacks.Attack(seed=0)
+    attack.outcomes = {("x", "", 3): outcomes, ("x", "guessed", 3): outcomes[:1]}
+    first, second = attack.summary()
     assert (first["clients"], second["clients"]) == (2, 1)
     assert first["auc"] == pytest.approx(0.7)
     assert first["precision_at"] == pytest.approx(0.35)
@@ -115,13 +115,13 @@ def test_a_summary_is_the_mean_over_clients():
 def test_an_attack_where_there_is_nothing_to_tell_leaves_no_record():
     attack = attacks.Attack(seed=0)
     for truth in (np.ones(3, bool), np.zeros(3, bool)):
-        attack.judge("x", 1, np.arange(3.0), truth, truth)
-    assert not attack.records
+        attack.judge("x", 1, np.arange(3.0), truth)
+    assert not attack.outcomes
 
 
 def test_help_says_what_to_expect():
     output = "\n".join([privacy.__doc__, *config.help_of(privacy.Config())])
-    for text in ("./run.sh privacy", "Expected", "The attack:\n", "--negatives"):
+    for text in ("./run.sh privacy", "Expected", "The attacks:\n", "--negatives"):
         assert text in output
 
 
@@ -161,14 +161,14 @@ def test_a_single_update_tells_the_positives(run, tmp_path):
 def test_rows_that_do_not_move_are_no_positives():
     rng = np.random.default_rng(0)
     rows, classifier = rng.normal(size=(2, 9, 5))
-    still = np.arange(9) < 3
-    found = attacks.row_scores(
-        np.where(still[:, np.newaxis], 0.0, rows), classifier, np.ones(5), 6
-    )
-    alone = attacks.row_scores(rows[3:], classifier[3:], np.ones(5), 3)
+    model = seen.Model(classifier, None, None, None, np.ones(5))
+    is_all, still = np.ones(9, bool), np.arange(9) < 3
+    moved = np.where(still[:, np.newaxis], 0.0, rows)
+    found = attacks.row_scores(is_all, moved, model, 6)
+    alone = attacks.row_scores(~still, rows, model, 3)
     for name, scores in found.items():
-        np.testing.assert_allclose(scores[3:], alone[name])
+        np.testing.assert_allclose(scores, alone[name])
         assert (scores[:3] == scores.min()).all()
-    nothing = attacks.row_scores(0 * rows, classifier, np.ones(5), 6)
+    nothing = attacks.row_scores(is_all, 0 * rows, model, 6)
     assert list(nothing) == list(found)
     assert not any(scores.any() for scores in nothing.values())

@@ -79,16 +79,16 @@ def test_a_pool_is_asked_for_whole_and_trained_in_part():
 
 
 def test_public_images_give_the_inputs_of_the_last_layer(run):
-    public = seen.PublicImages(run.task, most=5)
-    assert len(public.labels) == 5
     weights = run.weights
+    seen_model = seen.PublicImages(run.task, most=5).seen_by(weights)
+    assert len(seen_model.labels) == 5
     *_, kernel, bias, _ = map(np.asarray, weights.trainable)
     model = toy.dense_features()
     for variable, value in zip(model.trainable_variables, weights.trainable):
         variable.assign(value)
     images = next(iter(run.task.dataset.test_examples().batch(5)))["image"]
     np.testing.assert_allclose(
-        public.seen_by(weights).inputs @ kernel + bias,
+        seen_model.inputs @ kernel + bias,
         model(tf.cast(images, tf.float32)),
         rtol=1e-5,
         atol=1e-5,
@@ -111,12 +111,10 @@ def test_rows_below_a_threshold_do_not_clear_a_client(drops_rows):
         cohort = rng.permutation(20) < 6
         counts = positives[cohort].sum(0)
         present = counts >= 2
-        attack._cohorts.append(cohort)
-        attack._present.append(present)
-        attack._scores.append(np.where(present, counts, 0.0))
-        attack._phi_scores.append(np.zeros(60))
+        scores, none = np.where(present, counts, 0.0), np.zeros(60)
+        attack.sums.append(attacks.Sum(cohort, present, scores, none, none))
     attack.trace([150])
-    own = {r["attack"]: r for r in attacks.summary(attack.records) if not r["control"]}
+    own = {r["attack"]: r for r in attack.summary() if not r["control"]}
     traced = own["traced, no request"]["precision_at"]
     if drops_rows:
         assert traced > 0.6
