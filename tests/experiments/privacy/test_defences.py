@@ -8,8 +8,8 @@ import pytest
 from experiments.common import cells as cells_lib
 from experiments.common import report, results
 from experiments.privacy import cells, train, views
+from tests.experiments import run_folders
 from tff_fedss import metrics
-from tff_fedss.training import run_files
 
 TABLE = cells_lib.tables_of("privacy")["defences", "mini"]
 SMALL = (
@@ -46,37 +46,25 @@ def test_attacks_are_on_what_is_seen():
 
 
 def write_training(folder, attacks, metric=0.5, num_clients=5, **flags):
-    folder.mkdir(parents=True)
-    flags = {
-        "seed": folder.name.removeprefix("seed"),
-        "clients_per_round": 5,
-        "rounds": 2,
-        "embedding_dim": 64,
-        **flags,
-    }
-    flags = {name: str(value) for name, value in flags.items()}
-    (folder / "flags.txt").write_text(run_files.as_flagfile(flags))
-    (folder / "metrics.csv").write_text(
-        f"method,round,top1\nfedss,0,\nfedss,1,\nfedss,2,{metric}\n"
-    )
-    (folder / "speed.csv").write_text("method,round\nfedss,0\nfedss,1\nfedss,2\n")
-    done = {
-        "text": "",
-        "metric": "top1",
-        "top1": metric,
-        "data": {"num_classes": 60, "num_clients": num_clients},
-        "measured": {
+    own = {"clients_per_round": 5, "rounds": 2, "embedding_dim": 64, **flags}
+    own["seed"] = folder.name.removeprefix("seed")
+    return run_folders.write_own_run(
+        folder,
+        "fedss",
+        [{}, {}, {"top1": metric}],
+        flags=dict.fromkeys(run_folders.FLAGS) | own,
+        data={"num_classes": 60, "num_clients": num_clients},
+        measured={
             "classes_per_client": 20.0,
             "union": 33.0,
             "share_trained": 1.0,
             "epsilon": None,
         },
-        "attacks": [
+        attacks=[
             {"attack": name, "control": "", "x": x, "chance": 0.03, "precision_at": p}
             for name, x, p in attacks
         ],
-    }
-    (folder / "done.json").write_text(json.dumps(done))
+    )
 
 
 def test_the_table_is_made_of_what_is_there(tmp_path):
