@@ -9,12 +9,12 @@ import dataclasses
 import pathlib
 
 from experiments.common import config, program
-from experiments.encoders import sources, vectors
+from experiments.encoders import vectors
 from tff_fedss.errors import InvalidInputError
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(sources.SourcesConfig):
+class Config(vectors.SourcesConfig):
     """The flags of the program."""
 
     output: str | None = config.flag(
@@ -28,7 +28,7 @@ class Config(sources.SourcesConfig):
 def main(config: Config) -> None:
     """Embeds the images and prints their number."""
     path = pathlib.Path(config.output)
-    vectors.check_output(path)
+    _check_output(path)
     before = vectors.read(path) if path.exists() else None
     encoder = config.load_encoder()
     images = config.load_images(needs_labels=False)
@@ -53,6 +53,18 @@ def main(config: Config) -> None:
         f"{path}: {len(images):,} images {classes}, {encoder.embedding_dim} numbers "
         f"each; {path.stat().st_size:,} bytes"
     )
+
+
+def _check_output(path: pathlib.Path) -> None:
+    """Checks in advance that vectors can be written to a file."""
+    if path.suffix not in vectors.SUFFIXES:
+        raise InvalidInputError(
+            f"--output={path} must end in {' or '.join(vectors.SUFFIXES)}, which "
+            "decides the format."
+        )
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else f"has no folder {path.parent}"
+        raise InvalidInputError(f"--output={path} {what}; expected a file's name.")
 
 
 if __name__ == "__main__":

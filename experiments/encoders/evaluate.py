@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from experiments.common import config, program, table
-from experiments.encoders import sources, vectors
+from experiments.encoders import vectors
 from tff_fedss import files, metrics, progress
 from tff_fedss.errors import InvalidInputError
 
@@ -38,7 +38,7 @@ _TITLES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(sources.VectorsConfig):
+class Config(vectors.VectorsConfig):
     """The flags of the program."""
 
     far: float = config.flag(

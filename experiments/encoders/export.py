@@ -14,13 +14,17 @@ except TFLite's and ONNX's.
 import dataclasses
 import math
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from experiments.common import config, program
-from experiments.encoders import finished_runs
+from experiments.common import config, program, run_encoder
 from tff_fedss import files, models
-from tff_fedss.errors import RunStoppedError
+from tff_fedss.errors import InvalidInputError, RunStoppedError
+from tff_fedss.models import ImageInput
+from tff_fedss.training import run_files
 
 # Largest deviation of an exported encoder's vectors from the run's.
 _MOST_DEVIATION = 1e-4
@@ -59,7 +63,7 @@ class Config(config.Config):
 def main(config: Config) -> None:
     """Exports the encoder and prints a summary."""
     models.check_output(config.output, config.format)
-    run = finished_runs.read(config.results_dir, config.method)
+    run = read_run(config.results_dir, config.method)
     output = pathlib.Path(config.output)
     models.save_encoder(run.phi, run.image_input, output, config.format, run.facts)
     deviation = _deviation(run, output)
@@ -78,6 +82,88 @@ def main(config: Config) -> None:
     _write_card(output, _card(run, output.name, config.format))
 
 
+@dataclasses.dataclass(frozen=True)
+class FinishedRun:
+    """A feature extractor and its origin.
+
+    Attributes:
+        phi: The feature extractor with the run's weights.
+        image_input: The preprocessing of its images.
+        facts: For the metadata of the encoder, for JSON.
+        scores: The run's final table.
+        percent: The metric of the run; None: it has several, or none.
+        num_test_images: Number of images of the metric; None: unknown.
+    """
+
+    phi: tf.keras.Model
+    image_input: ImageInput
+    facts: Mapping[str, Any]
+    scores: str
+    percent: float | None = None
+    num_test_images: int | None = None
+
+
+def read_run(results_dir: str, method: str | None = None) -> FinishedRun:
+    """Reads a run's files; its data are not needed.
+
+    Args:
+        results_dir: The run's folder.
+        method: The name of its weights, METHOD.npz. None: the only ones.
+
+    Raises:
+        InvalidInputError: If it is not the folder of a finished run of images, the run
+            does not have the method, or a file is damaged.
+    """
+    folder = pathlib.Path(results_dir)
+    where = f"--results_dir={results_dir}"
+    if not folder.is_dir():
+        raise InvalidInputError(f"{where} is not a folder; expected that of a run.")
+    flags = run_files.read_flags(folder / run_files.FLAGS)
+    done = run_files.read_json(folder / run_files.DONE)
+    if done is None:
+        raise InvalidInputError(
+            f"{where}: its run is not finished: first run its command again."
+        )
+    model, phi, image_input = run_encoder.read(folder)
+    weights = _weights_file(folder, where, method)
+    models.load_pretrained(phi, weights)
+    description = run_files.read_json(folder / run_files.RUN) or {}
+    facts = {
+        "method": weights.stem,
+        "model": model,
+        "class_names": done.get("class_names"),
+        "weights_sha256": files.sha256(weights),
+        "flags": flags,
+        "run": {k: v for k, v in description.items() if k in ("started", "versions")},
+    }
+    data = run_files.read_json(folder / run_files.DATA) or {}
+    return FinishedRun(
+        phi,
+        image_input,
+        facts,
+        done.get("table", "none"),
+        done.get("outcomes", {}).get(weights.stem, {}).get("percent"),
+        data.get("data", {}).get("test images"),
+    )
+
+
+def _weights_file(folder: pathlib.Path, where: str, method: str | None) -> pathlib.Path:
+    found = sorted(p for p in folder.glob("*.npz") if p.name != "losses.npz")
+    names = ", ".join(path.stem for path in found)
+    if not found:
+        raise InvalidInputError(f"{where} has no METHOD.npz, the weights.")
+    if method is None and len(found) > 1:
+        raise InvalidInputError(
+            f"{where} has the weights of {names}: choose one by --method."
+        )
+    chosen = [path for path in found if method in (None, path.stem)]
+    if not chosen:
+        raise InvalidInputError(
+            f"--method={method}: there is no {folder / method}.npz, but {names}."
+        )
+    return chosen[0]
+
+
 def _write_card(output: pathlib.Path, text: str) -> None:
     """Writes model_card.md beside an encoder, unless there is one."""
     card = output.with_name("model_card.md")
@@ -90,7 +176,7 @@ def _write_card(output: pathlib.Path, text: str) -> None:
         files.write_text(card, text)
 
 
-def _deviation(run: finished_runs.FinishedRun, path: pathlib.Path) -> float:
+def _deviation(run: FinishedRun, path: pathlib.Path) -> float:
     """Returns the largest difference between a file's and the run's vectors."""
     rng = np.random.default_rng(0)
     own = run.image_input.image_size
@@ -104,7 +190,7 @@ def _deviation(run: finished_runs.FinishedRun, path: pathlib.Path) -> float:
     return float(result)
 
 
-def _card(run: finished_runs.FinishedRun, name: str, kind: str) -> str:
+def _card(run: FinishedRun, name: str, kind: str) -> str:
     flags, facts = run.facts["flags"], run.facts
     classes = facts["class_names"]
     return f"""# {name}
@@ -127,7 +213,7 @@ floats in 0..1: all formats but Keras refuse floats, Keras those that are not wh
 """
 
 
-def _interval(run: finished_runs.FinishedRun) -> str:
+def _interval(run: FinishedRun) -> str:
     """Returns the metric with its 95 % interval; "" if the run does not have it.
 
     The standard error is that of a proportion p of N images, sqrt(p (1 - p) / N); the

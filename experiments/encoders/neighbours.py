@@ -13,14 +13,14 @@ import pathlib
 import numpy as np
 
 from experiments.common import config, program
-from experiments.encoders import page, sources, vectors
+from experiments.encoders import page, vectors
 from tff_fedss import files, metrics
 from tff_fedss.datasets import fingerprint
 from tff_fedss.errors import InvalidInputError
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(sources.VectorsConfig):
+class Config(vectors.VectorsConfig):
     """The flags of the program."""
 
     num_queries: int = config.flag(

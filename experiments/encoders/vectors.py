@@ -1,7 +1,7 @@
-"""Vectors of images: computed in batches, kept as a .parquet or .npz file.
+"""Vectors of images, computed in batches, kept in a file; an encoder, images as flags.
 
-A file of vectors has fingerprints of its images and its encoder, which a later program
-compares with its own.
+A file of vectors, .parquet or .npz, has fingerprints of its images and its encoder,
+which a later program compares with its own.
 """
 
 import concurrent.futures
@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from experiments.common import config, runtime_config
 from tff_fedss import files, metrics, models, progress
+from tff_fedss.datasets import images as own_images
 from tff_fedss.datasets.federated.preprocessing import decode_image
 from tff_fedss.datasets.images import ImageIndex
 from tff_fedss.errors import InvalidInputError
@@ -109,22 +111,6 @@ def collapse_warning(vectors: np.ndarray) -> str:
     )
 
 
-def check_output(path: pathlib.Path) -> None:
-    """Checks in advance that vectors can be written to a file.
-
-    Raises:
-        InvalidInputError: If they cannot.
-    """
-    if path.suffix not in SUFFIXES:
-        raise InvalidInputError(
-            f"--output={path} must end in {' or '.join(SUFFIXES)}, which decides the "
-            "format."
-        )
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else f"has no folder {path.parent}"
-        raise InvalidInputError(f"--output={path} {what}; expected a file's name.")
-
-
 def write(path: pathlib.Path, vectors: Vectors) -> None:
     """Writes vectors, whole or not at all; the same vectors give the same bytes.
 
@@ -185,6 +171,94 @@ def read(path: pathlib.Path) -> Vectors:
         raise InvalidInputError(
             f"{path} is damaged, or not a file of embed: {files.error_text(error)}."
         ) from error
+
+
+# --- The flags of an encoder, images and their vectors ----------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class SourcesConfig(runtime_config.GpuConfig):
+    """Flags of an encoder and images."""
+
+    model: str | None = config.flag(
+        None,
+        "The encoder from `./run.sh export`: .keras, .tflite or the folder of a "
+        "SavedModel.",
+        group="Encoder and images",
+        needed="FILE is needed: an encoder from `./run.sh export`.",
+    )
+    images: str | None = config.flag(
+        None,
+        "A folder, zip or tar of images, or a table images.csv (path,label): see "
+        "docs/own_images.md.",
+        needed="DIR is needed: a folder or archive of images, or a table images.csv.",
+    )
+    folders: str = config.flag(
+        "auto",
+        "The meaning of the folders above an image: its `class`, `client/class`, or "
+        "`none` of these.",
+        choices=own_images.FOLDERS,
+    )
+
+    def load_encoder(self) -> models.ExportedEncoder:
+        """Loads the encoder.
+
+        Raises:
+            InvalidInputError: If it is missing or damaged.
+        """
+        try:
+            return models.ExportedEncoder(self.model)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"--model: {error}") from error
+
+    def load_images(self, needs_labels: bool = True) -> ImageIndex:
+        """Lists the images and checks that they can be decoded.
+
+        Raises:
+            InvalidInputError: If there are none, one is damaged, or required classes
+                are missing.
+        """
+        try:
+            return own_images.load_index(
+                self.images, folders=self.folders, needs_labels=needs_labels
+            )
+        except InvalidInputError as error:
+            # The library does not use flags.
+            text = str(error).removeprefix(f"data_dir={self.images}")
+            raise InvalidInputError(f"--images={self.images}{text}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorsConfig(SourcesConfig):
+    """Flags of an encoder, images, and optionally their vectors."""
+
+    vectors: str | None = config.flag(
+        None,
+        "The file of `./run.sh embed` for this encoder and these images. Default: "
+        "they are embedded again.",
+        group="Encoder and images",
+    )
+
+    def load_vectors(
+        self, encoder: models.ExportedEncoder, images: ImageIndex
+    ) -> np.ndarray:
+        """Returns the vectors of all images, float32[N, d]: of the file, or new ones.
+
+        Raises:
+            InvalidInputError: If the file is of other images or another encoder.
+            RunStoppedError: If an image can no longer be read.
+        """
+        if self.vectors is None:
+            return compute(encoder, images).vectors
+        kept = read(pathlib.Path(self.vectors))
+        ours = origin(encoder, images)
+        if kept.origin != ours:
+            same_encoder = kept.origin.get("encoder") == ours["encoder"]
+            what = "other images" if same_encoder else "another encoder"
+            raise InvalidInputError(
+                f"--vectors={self.vectors} is of {what} than --model and --images."
+            )
+        return kept.vectors
 
 
 def _as_text(name: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from experiments.common import run_encoder
-from experiments.encoders import export, finished_runs
+from experiments.encoders import export
 from tests.experiments.encoders.conftest import FLAGS, write_run
 from tff_fedss import models, tasks
 from tff_fedss.datasets import synthetic
@@ -74,7 +74,7 @@ def test_an_onnx_file_is_verified_and_has_a_card(run, finished, tmp_path, monkey
 
 
 def test_the_card_has_an_interval(phi, finished):
-    read = finished_runs.read(str(finished))
+    read = export.read_run(str(finished))
     known = dataclasses.replace(read, percent=20.0, num_test_images=10_000)
     # 1.96 sqrt(0.2 * 0.8 / 10,000) = 0.784 %.
     text = "fedss: 20.0 ± 0.8 % on 10,000 test images"
@@ -107,7 +107,7 @@ def test_images_are_made_ready_as_the_run_has(data, expected, tmp_path):
     encoder = run_encoder.Encoder("small_cnn", 16, expected)
     phi = models.small_cnn((expected.image_size,) * 2 + (expected.channels,), 16, 3)
     folder = write_run(tmp_path / "run", phi, "name", encoder=encoder)
-    finished = finished_runs.read(str(folder))
+    finished = export.read_run(str(folder))
     assert finished.image_input == expected and finished.facts["method"] == "name"
     for ours, theirs in zip(finished.phi.get_weights(), phi.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
