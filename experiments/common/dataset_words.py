@@ -92,16 +92,33 @@ def held_out(dataset: Chosen) -> dict[str, Any]:
 
 
 def load_labelled(
-    dataset: Chosen, data_dir: str | None, image_size: int | None
+    dataset: Chosen,
+    data_dir: str | None,
+    image_size: int | None,
+    num_train: int | None = None,
 ) -> labelled_images.LabelledImages:
     """Loads labelled images: a user's, or known ones by their name.
 
+    Args:
+        dataset: One of `central`.
+        data_dir: Where they are.
+        image_size: Height and width to which they are resized; None: not resized.
+        num_train: The number of training images to use, equally many of each class;
+            None: all.
+
     Raises:
-        InvalidInputError: If the data are missing, damaged or larger than memory.
+        InvalidInputError: If the data are missing, damaged, larger than memory or of
+            one class.
     """
     if dataset.name in OWN_IMAGES:
         index = open_index(dataset, data_dir)
-        return labelled_images.from_index(
+        data = labelled_images.from_index(
             index, image_size=image_size, **held_out(dataset)
         )
-    return labelled_images.load(dataset.name, data_dir, image_size=image_size)
+    else:
+        data = labelled_images.load(dataset.name, data_dir, image_size=image_size)
+    if data.num_classes < 2:
+        raise InvalidInputError(
+            f"--data_dir={data_dir} holds images of one class: expected at least two."
+        )
+    return data if num_train is None else data.subset(num_train)

@@ -66,15 +66,15 @@ def check_image_size(asked: config.Config, flag: str) -> None:
 def run(
     asked: config.Config,
     columns: Sequence[str],
-    build: Callable[[], training.Run],
+    build: Callable[[Any], training.Run],
     finish: Callable[
-        [training.Run, training.ResultsFolder], tuple[str, Mapping[str, float]]
+        [Any, training.Run, training.ResultsFolder], tuple[str, Mapping[str, float]]
     ],
     *,
     unit: str = "round",
     examples: str = "images",
     curves: Sequence[str] = ("loss",),
-    inputs: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
+    inputs: Callable[[Any], Mapping[str, Mapping[str, Any]]] = lambda asked: {},
     watch: Callable[[training.Metrics], None] | None = None,
 ) -> None:
     """Trains to the end, from the start or from where an earlier process has stopped.
@@ -83,12 +83,12 @@ def run(
         asked: The flags: results_dir, rounds, rounds_per_evaluation (None: at the start
             and the end only) and rounds_per_checkpoint, or those of another unit.
         columns: Columns of metrics.csv, after `method` and `round`.
-        build: Loads the data and builds the run, unless it is done.
+        build: Loads the data and builds the run of the flags, unless it is done.
         finish: Writes the weights; returns the result in a line and by metric.
         unit: The word for a round, also in the flags.
         examples: The word for examples.
         curves: The columns that curves.png shows besides the metric.
-        inputs: Fingerprints of further inputs of the run.
+        inputs: Returns fingerprints of further inputs of the run.
         watch: Called with each round's metrics after they are written.
 
     Raises:
@@ -100,7 +100,8 @@ def run(
     if (summary := folder.summary("text")) is not None:
         print(summary)
         return
-    trained = build()
+    trained = build(asked)
+    print(trained.task.summary, flush=True)
     rounds, every, saved_every = (
         getattr(asked, f"{unit}s{what}")
         for what in ("", "_per_evaluation", "_per_checkpoint")
@@ -111,7 +112,7 @@ def run(
         if watch is not None:
             watch(metrics)
 
-    folder.open({"data": trained.task.fingerprint(), **inputs()})
+    folder.open({"data": trained.task.fingerprint(), **inputs(asked)})
     try:
         starts = folder.resume([trained], unit)
         with plots.drawing_afterwards(lambda: _plot(folder, trained, curves)):
@@ -128,7 +129,7 @@ def run(
     except BaseException:
         folder.close()
         raise
-    text, values = finish(trained, folder)
+    text, values = finish(asked, trained, folder)
     text = f"{trained.name}: {text}"
     folder.finish({"text": text, "metric": trained.task.metric, **values})
     print(f"{text}\nWritten to {folder.path}/")

@@ -128,11 +128,11 @@ def main(config: Config) -> None:
     launch.run(
         config,
         _COLUMNS,
-        functools.partial(_build_run, config),
-        functools.partial(_finish, config),
+        _build_run,
+        _finish,
         unit="epoch",
         curves=("loss", "accuracy"),
-        inputs=functools.partial(starting_point.fingerprint, config),
+        inputs=starting_point.fingerprint,
     )
     path = pathlib.Path(config.results_dir) / WEIGHTS
     print(f"Start federated runs from it: --pretrained={path}")
@@ -257,7 +257,6 @@ def _source(config: Config, given: str) -> public_images.Source:
 
 def _build_run(config: Config) -> training.StepRun:
     task = _load_task(config)
-    print(task.summary, flush=True)
     model = task.model_fn()
     if loaded := starting_point.load(config, model):
         print(loaded, flush=True)

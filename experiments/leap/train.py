@@ -30,7 +30,6 @@ from experiments.common import (
     program,
     runtime_config,
 )
-from experiments.leap.label_noise import with_label_noise
 from tff_fedss import algorithms, memory, models, tasks, training
 from tff_fedss.datasets.central import augmentation, labelled_images
 from tff_fedss.errors import InvalidInputError
@@ -191,7 +190,7 @@ def main(config: Config) -> None:
         launch.run(
             config,
             _COLUMNS,
-            functools.partial(_build_run, config, stack),
+            functools.partial(_build_run, stack),
             _finish,
             curves=("test_loss", "loss"),
         )
@@ -210,17 +209,19 @@ def _check(config: Config) -> None:
         )
 
 
-def _build_run(config: Config, stack: contextlib.ExitStack) -> training.LeapRun:
+def _build_run(stack: contextlib.ExitStack, config: Config) -> training.LeapRun:
     """Builds the student and, for leap, the embedding.
 
     Args:
-        config: The flags.
         stack: Ends the embedding's process, if it has one.
+        config: The flags.
     """
     optimizer = _optimizer(config)
-    data = _load_data(config)
-    _check_memory(config, data)
-    print(data.summary(), flush=True)
+    data = dataset_words.load_labelled(
+        config.chosen("dataset"), config.data_dir, config.image_size, config.num_train
+    )
+    if config.label_noise:
+        data = with_label_noise(data, config.label_noise, config.seed)
     task = tasks.LabelledClassification(
         data,
         functools.partial(
@@ -232,8 +233,10 @@ def _build_run(config: Config, stack: contextlib.ExitStack) -> training.LeapRun:
         augmentation.AUGMENTATIONS[config.augmentation],
     )
     embedding = None
-    if config.method == "leap":
-        arguments = _magnet_settings(config, data), data.train_images, data.train_labels
+    magnet = _magnet_settings(config, data) if config.method == "leap" else None
+    _check_memory(config, task, magnet)
+    if magnet is not None:
+        arguments = magnet, data.train_images, data.train_labels
         embedding = stack.enter_context(
             contextlib.closing(
                 algorithms.MagnetEmbedding(*arguments)
@@ -258,27 +261,36 @@ def _build_run(config: Config, stack: contextlib.ExitStack) -> training.LeapRun:
     )
 
 
-def _load_data(config: Config) -> labelled_images.LabelledImages:
-    """Loads the images, and makes labels wrong if the flags say so."""
-    data = dataset_words.load_labelled(
-        config.chosen("dataset"), config.data_dir, config.image_size
+def with_label_noise(
+    data: labelled_images.LabelledImages, share: float, seed: int
+) -> labelled_images.LabelledImages:
+    """Makes training labels wrong, to test LEAP's claims: symmetric noise.
+
+    Args:
+        data: The images.
+        share: Share of the training images that get another label, in [0, 1): each of
+            the n - 1 with the same probability. The labels of the test stay right.
+        seed: Seed of the choice.
+    """
+    generator = np.random.Generator(np.random.Philox(key=[seed, 2**32 + 1]))
+    count = round(share * len(data.train_labels))
+    is_wrong = np.zeros(len(data.train_labels), bool)
+    is_wrong[generator.permutation(len(is_wrong))[:count]] = True
+    labels = data.train_labels.copy()
+    labels[is_wrong] += generator.integers(1, data.num_classes, count)
+    return dataclasses.replace(
+        data,
+        train_labels=(labels % data.num_classes).astype(data.train_labels.dtype),
+        note=f"{share:.0%} of the training labels are wrong",
+        mislabelled=is_wrong,
     )
-    if data.num_classes < 2:
-        raise InvalidInputError(
-            f"--data_dir={config.data_dir} holds images of one class: there is nothing "
-            "to classify."
-        )
-    if config.num_train is not None:
-        data = data.subset(config.num_train)
-    if config.label_noise:
-        data = with_label_noise(data, config.label_noise, config.seed)
-    return data
 
 
 def _finish(
-    run: training.LeapRun, folder: training.ResultsFolder
+    config: Config, run: training.LeapRun, folder: training.ResultsFolder
 ) -> tuple[str, dict[str, float]]:
     """Writes the weights and the data of figures; returns the result."""
+    del config
     folder.write_arrays(
         f"{run.name}.npz",
         {
@@ -297,36 +309,24 @@ def _finish(
     return text, {name: last[name] for name in ("steps", "top1", "test_loss")}
 
 
-def _check_memory(config: Config, data: labelled_images.LabelledImages) -> None:
+def _check_memory(
+    config: Config,
+    task: tasks.LabelledClassification,
+    magnet: algorithms.MagnetSettings | None,
+) -> None:
     """Refuses what cannot fit into memory."""
-    seed = config.seed
     # The others train on their selections, which may be small.
-    size = min(config.batch_size, len(data.train_labels))
-    if config.method != "random":
-        size = 1
+    size = min(config.batch_size, len(task.dataset.train_labels))
     # Besides weights and gradient, SGD has a momentum for each number.
     needs = memory_needs.network(
-        "the student",
-        lambda: models.NETWORKS[config.student](
-            data.image_shape, data.num_classes, seed
-        ),
-        size,
-        copies=3,
+        "the student", task.classifier_fn, size if config.method == "random" else 1, 3
     )
-    num_clusters = data.num_classes * config.clusters_per_class
-    if config.method == "leap":
+    if magnet is not None:
+        size = magnet.clusters_per_batch * magnet.examples_per_cluster
+        num_clusters = magnet.num_classes * magnet.clusters_per_class
         # Adam has two moments.
-        needs |= memory_needs.network(
-            "the embedding",
-            lambda: models.NETWORKS[config.embedding](
-                data.image_shape, config.embedding_dim, seed
-            ),
-            config.clusters_per_batch * config.examples_per_cluster,
-            copies=4,
-        )
+        needs |= memory_needs.network("the embedding", magnet.network_fn, size, 4)
         needs |= memory_needs.matrix("clusters", num_clusters, config.embedding_dim)
-    elif config.method == "spld":
-        needs |= memory_needs.matrix("clusters", num_clusters, 1)
     memory.check({}, device_needs=needs)
 
 
@@ -352,23 +352,17 @@ def _optimizer(config: Config) -> tf.keras.optimizers.Optimizer:
 def _pace(config: Config) -> self_paced.Pace | None:
     if config.method == "random":
         return None
-    growth = 1 + config.pace_growth
-    diversity_growth = growth
-    if config.diversity_growth is not None:
-        diversity_growth = 1 + config.diversity_growth
+    growth, diversity_growth = config.pace_growth, config.diversity_growth
+    diversity_growth = 1 + (growth if diversity_growth is None else diversity_growth)
     diversity = 0.5 if config.diversity is None else config.diversity
     if config.method == "spl":
         diversity = 0.0
     if config.pace == "threshold":
         return self_paced.ThresholdPace(
-            config.pace_start, diversity, growth, diversity_growth
+            config.pace_start, diversity, 1 + growth, diversity_growth
         )
     return self_paced.SharePace(
-        config.pace_start,
-        config.pace_growth,
-        diversity,
-        diversity_growth,
-        config.pace_cap,
+        config.pace_start, growth, diversity, diversity_growth, config.pace_cap
     )
 
 
@@ -376,13 +370,6 @@ def _magnet_settings(
     config: Config,
     data: labelled_images.LabelledImages,
 ) -> algorithms.MagnetSettings:
-    impostors = config.clusters_per_class * (data.num_classes - 1)
-    if config.clusters_per_batch - 1 > impostors:
-        raise InvalidInputError(
-            f"--clusters_per_batch={config.clusters_per_batch} must be at most "
-            f"{impostors + 1}: the number of clusters of other classes than the "
-            "first, plus one."
-        )
     return algorithms.MagnetSettings(
         functools.partial(
             models.NETWORKS[config.embedding],

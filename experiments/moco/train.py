@@ -59,24 +59,18 @@ _SETTINGS = {
     "imagenette": dict(
         backbone="resnet50",
         blur=True,
-        queue_size=4096,
         key_momentum=0.999,
         temperature=0.2,
         epochs=1250,
-        batch_size=256,
         learning_rate=0.03,
-        weight_decay=1e-4,
     ),
     "small images": dict(
         backbone="small_cnn",
         blur=False,
-        queue_size=4096,
         key_momentum=0.99,
         temperature=0.1,
         epochs=30,
-        batch_size=256,
         learning_rate=0.06,
-        weight_decay=1e-4,
     ),
 }
 _IMAGE_SIZES = {
@@ -131,7 +125,7 @@ class Config(runtime_config.DeviceConfig):
         choices=algorithms.MOCO_CLUSTERS,
     )
     num_clusters: int = config.flag(
-        10, "Number of clusters of the queue, found " "before each epoch.", low=1
+        10, "Number of clusters of the queue, found before each epoch.", low=1
     )
     temperature: float | None = config.flag(
         None,
@@ -150,21 +144,15 @@ class Config(runtime_config.DeviceConfig):
         "Default: all.",
         low=1,
     )
-    batch_size: int | None = config.flag(
-        None, "The mini-batch." + _by_dataset("batch_size"), low=1
-    )
+    batch_size: int = config.flag(256, "The mini-batch.", low=1)
     learning_rate: float | None = config.flag(
         None,
         "Learning rate of SGD in the first epoch; it falls by a half cosine."
         + _by_dataset("learning_rate"),
         low=0.0,
     )
-    weight_decay: float | None = config.flag(
-        None, "Weight decay of all weights." + _by_dataset("weight_decay"), low=0.0
-    )
-    queue_size: int | None = config.flag(
-        None, "K, the keys that are kept." + _by_dataset("queue_size"), low=1
-    )
+    weight_decay: float = config.flag(1e-4, "Weight decay of all weights.", low=0.0)
+    queue_size: int = config.flag(4096, "K, the keys that are kept.", low=1)
     key_momentum: float | None = config.flag(
         None,
         "m, the momentum of the key encoder." + _by_dataset("key_momentum"),
@@ -219,11 +207,11 @@ def main(config: Config) -> None:
     launch.run(
         config,
         _COLUMNS,
-        functools.partial(_build_run, config),
-        functools.partial(_finish, config),
+        _build_run,
+        _finish,
         unit="epoch",
         curves=("loss", "accuracy"),
-        inputs=functools.partial(_pretrained_fingerprint, config),
+        inputs=_pretrained_fingerprint,
     )
 
 
@@ -250,8 +238,7 @@ def _with_defaults(config: Config) -> Config:
     """Sets unset flags, and checks the flags."""
     dataset = config.chosen("dataset").name
     settings = _SETTINGS.get(dataset, _SETTINGS["small images"])
-    image_size = _IMAGE_SIZES[dataset]
-    config = config.filled(dict(settings, image_size=image_size))
+    config = config.filled(dict(settings, image_size=_IMAGE_SIZES[dataset]))
     if config.clusters is not None and config.loss == "plain":
         raise InvalidInputError(
             f"--clusters={config.clusters} has no effect on --loss=plain, which knows "
@@ -282,10 +269,7 @@ def _load_pretrained(config: Config) -> dict[str, np.ndarray] | None:
             f"--pretrained={config.pretrained}: there is no {path}; expected the "
             f"results folder of a finished run, or the {WEIGHTS} in it."
         )
-    try:
-        return training.read_arrays(path)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"--pretrained={config.pretrained}: {error}") from error
+    return training.read_arrays(path)
 
 
 def _pretrained_path(config: Config) -> pathlib.Path:
@@ -306,15 +290,11 @@ def _load_task(config: Config) -> tasks.Contrastive:
     )
     _check_memory(config, backbone_fn)
     data = dataset_words.load_labelled(
-        config.chosen("dataset"), config.data_dir, _loaded_size(config)
+        config.chosen("dataset"),
+        config.data_dir,
+        _loaded_size(config),
+        config.num_train,
     )
-    if config.num_train is not None:
-        data = data.subset(config.num_train)
-    if data.num_classes < 2:
-        raise InvalidInputError(
-            f"--data_dir={config.data_dir} holds images of one class: linear accuracy "
-            "needs at least two."
-        )
     if config.batch_size > len(data.train_images):
         raise InvalidInputError(
             f"--batch_size={config.batch_size} is more than the "
@@ -356,7 +336,6 @@ def _check_memory(config: Config, backbone_fn: Callable[[], tf.keras.Model]) -> 
 def _build_run(config: Config) -> training.MocoRun:
     start = _load_pretrained(config)
     task = _load_task(config)
-    print(task.summary, flush=True)
     floor = losses.info_nce_floor(config.queue_size, config.temperature)
     print(
         f"With {config.queue_size:,} keys at temperature {config.temperature:g} the "

@@ -220,8 +220,8 @@ def main(config: Config) -> None:
     launch.run(
         config,
         _COLUMNS,
-        functools.partial(_build_run, config),
-        functools.partial(_finish, config),
+        _build_run,
+        _finish,
         examples="examples",
         curves=("ca_pcc", "loss"),
     )
@@ -252,8 +252,6 @@ def _with_defaults(config: Config) -> Config:
     """Sets flags by the data, and checks that they suit each other."""
     dataset = config.chosen("dataset").name
     is_generated = dataset == "generated"
-    if dataset == "faces" and not config.data_dir:
-        raise InvalidInputError("--dataset=faces needs --data_dir=DIR.")
     for name, fits, those in (
         ("data_dir", not is_generated, "images"),
         ("image_size", not is_generated, "images"),
@@ -282,17 +280,8 @@ def _with_defaults(config: Config) -> Config:
         )
     if config.positives_cutoff and config.sampling != "pprn":
         raise InvalidInputError("--positives_cutoff goes with --sampling=pprn.")
-    _check_devices(config, config.num_devices or 1)
     memory.check(memory_needs.images(1, config.image_size or 1))
     return config
-
-
-def _check_devices(config: Config, count: int) -> None:
-    for name in ("num_strata", "batch_size"):
-        if count > getattr(config, name):
-            raise InvalidInputError(
-                f"--num_devices={count} is more than --{name}={getattr(config, name)}."
-            )
 
 
 def _load_task(config: Config) -> tasks.IdentityVerification:
@@ -344,13 +333,13 @@ def _load_task(config: Config) -> tasks.IdentityVerification:
 def _build_run(config: Config) -> training.StepRun:
     """Distributes the classes over the devices."""
     mesh = runtime.local_mesh(config.num_devices)
+    for name in ("num_strata", "batch_size"):
+        if len(mesh) > getattr(config, name):
+            raise InvalidInputError(
+                f"--num_devices={len(mesh)} is more than --{name}="
+                f"{getattr(config, name)}."
+            )
     task = _load_task(config)
-    print(task.summary, flush=True)
-    _check_devices(config, len(mesh))
-    if config.num_strata > task.num_classes:
-        raise InvalidInputError(
-            f"--num_strata={config.num_strata} is more than n={task.num_classes}."
-        )
     algorithm = algorithms.PartialFC(
         task.encoder(),
         task.num_classes,

@@ -17,7 +17,7 @@ that was stopped or killed, which ends with the same bytes.
 import dataclasses
 import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -42,31 +42,12 @@ _IMAGES = tuple(
 )
 
 
+_SPARSE = dict(logit_scale=12.0, optimizer="adagrad", learning_rate=0.05)
+_DENSE = dict(logit_scale=20.0, optimizer="sgd", learning_rate=0.1)
 _SETTINGS = {
-    "ptb": dict(
-        num_negatives=100,
-        logit_scale=12.0,
-        batch_size=20,
-        rounds=40,
-        optimizer="adagrad",
-        learning_rate=0.05,
-    ),
-    "extreme": dict(
-        num_negatives=10,
-        logit_scale=12.0,
-        batch_size=32,
-        rounds=40,
-        optimizer="adagrad",
-        learning_rate=0.05,
-    ),
-    "images": dict(
-        num_negatives=20,
-        logit_scale=20.0,
-        batch_size=32,
-        rounds=40,
-        optimizer="sgd",
-        learning_rate=0.1,
-    ),
+    "ptb": dict(_SPARSE, num_negatives=100, batch_size=20),
+    "extreme": dict(_SPARSE, num_negatives=10, batch_size=32),
+    "images": dict(_DENSE, num_negatives=20, batch_size=32),
 }
 _by_task = functools.partial(launch.by_dataset, _SETTINGS)
 
@@ -149,9 +130,7 @@ class Config(runtime_config.DeviceConfig):
     num_steps: int = config.flag(
         10, "The words of each text in a mini-batch, for ptb.", low=1
     )
-    rounds: int | None = config.flag(
-        None, "How many rounds." + _by_task("rounds"), group="Optimization", low=1
-    )
+    rounds: int = config.flag(40, "How many rounds.", group="Optimization", low=1)
     steps_per_round: int = config.flag(100, "How many updates are a round.", low=1)
     batch_size: int | None = config.flag(
         None,
@@ -225,10 +204,10 @@ def main(config: Config) -> None:
     launch.run(
         config,
         _COLUMNS,
-        functools.partial(_build_run, config),
-        functools.partial(_finish, config),
+        _build_run,
+        _finish,
         examples="examples",
-        watch=_Watch(config),
+        watch=_warn_once(config),
     )
 
 
@@ -255,37 +234,31 @@ def _finish(
 
 def _quality(config: Config, rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the last measurement of the sampler in words; empty if there is none."""
-    measured = [row for row in rows if "effective_samples" in row]
-    if not measured:
-        return ""
-    last = measured[-1]
-    return (
-        f"of m={config.num_negatives} negatives {last['effective_samples']:.3g} are "
-        f"effective, and {last['clipped_mass']:.1%} of the partition sum is in classes "
-        "whose estimates were clipped"
-    )
+    for row in reversed(rows):
+        if "effective_samples" in row:
+            return (
+                f"of m={config.num_negatives} negatives {row['effective_samples']:.3g} "
+                f"are effective, and {row['clipped_mass']:.1%} of the partition sum is "
+                "in classes whose estimates were clipped"
+            )
+    return ""
 
 
-class _Watch:
-    """Warns once of a sampler that misses classes with much of the softmax's mass."""
+def _warn_once(config: Config) -> Callable[[training.Metrics], None]:
+    """Returns a function that warns of a sampler that misses much of the softmax."""
+    warned: list[str] = []
 
-    def __init__(self, config: Config):
-        self._config = config
-        self._has_warned = False
-
-    def __call__(self, metrics: training.Metrics) -> None:
-        if self._has_warned or metrics.get("clipped_mass", 0.0) < _MUCH_CLIPPED:
+    def watch(metrics: training.Metrics) -> None:
+        if warned or metrics.get("clipped_mass", 0.0) < _MUCH_CLIPPED:
             return
-        self._has_warned = True
-        config = self._config
-        cure = f"Lower --nu={config.nu:g}, or raise "
-        cure += f"--num_frequencies={config.num_frequencies}."
-        print(
+        warned.append(
             f"Warning: round {metrics['round']}: {_quality(config, [metrics])}: these "
-            f"are hardly ever drawn, and weigh very much when they are. {cure}",
-            file=sys.stderr,
-            flush=True,
+            f"are hardly ever drawn, and weigh very much when they are. Lower "
+            f"--nu={config.nu:g}, or raise --num_frequencies={config.num_frequencies}."
         )
+        print(*warned, file=sys.stderr, flush=True)
+
+    return watch
 
 
 def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
@@ -316,17 +289,16 @@ def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
         return tasks.LanguageModel(
             data,
             num_steps=config.num_steps,
-            num_units=config.num_units,
+            num_units=num_units,
             validation_words=config.validation_words,
             **common,
         )
     if config.task == "extreme":
         data = extreme.load(config.data_dir)
-        _check_memory(
-            config,
-            data.num_labels,
-            memory_needs.matrix("features", data.num_features, config.embedding_dim),
+        features = memory_needs.matrix(
+            "features", data.num_features, config.embedding_dim
         )
+        _check_memory(config, data.num_labels, features)
         return tasks.ExtremeClassification(
             data, mask_positives=config.mask_positives, **common
         )
@@ -341,11 +313,11 @@ def _check_memory(
         raise InvalidInputError(
             f"--leaf_size={config.leaf_size} is more than the n={num_classes} classes."
         )
-    dim, is_shared = config.embedding_dim, config.share_negatives
+    dim = config.embedding_dim
     if config.sampler == FULL:
         step = memory_needs.matrix("logits", num_examples, num_classes)
     else:
-        draws = config.num_negatives * (1 if is_shared else num_examples)
+        draws = config.num_negatives * (1 if config.share_negatives else num_examples)
         step = memory_needs.matrix("the embeddings of negatives", draws, dim)
     memory.check(
         memory_needs.sampling_tree(
@@ -370,12 +342,10 @@ def _image_task(config: Config) -> tasks.PooledImages:
         config.embedding_dim,
         seed=config.seed,
     )
-    _check_memory(
-        config, dataset.num_classes, memory_needs.network("phi", model_fn, 1, copies=1)
-    )
-    task = tasks.Classification(dataset, model_fn)
+    phi = memory_needs.network("phi", model_fn, 1, copies=1)
+    _check_memory(config, dataset.num_classes, phi)
     return tasks.PooledImages(
-        task,
+        tasks.Classification(dataset, model_fn),
         functools.partial(
             training.pooled_batches, dataset, config.batch_size, config.seed
         ),
@@ -383,11 +353,8 @@ def _image_task(config: Config) -> tasks.PooledImages:
     )
 
 
-def _build_run(
-    config: Config,
-) -> training.SampledSoftmaxRun:
+def _build_run(config: Config) -> training.SampledSoftmaxRun:
     task = _load_task(config)
-    print(task.summary, flush=True)
     sampler = None
     if config.sampler != FULL:
         sampler = samplers.SAMPLERS[config.sampler](

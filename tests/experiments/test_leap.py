@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from experiments.leap.label_noise import with_label_noise
+from experiments.leap.train import with_label_noise
 from tests import labelled_blobs
 from tests.datasets.images import own_images
 from tests.experiments import central_runs, killing

@@ -176,7 +176,7 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--dataset=faces"], "--dataset=faces needs --data_dir=DIR"),
+        (["--dataset=faces"], "own images need --data_dir: a folder"),
         (
             ["--dataset=faces", "--data_dir=/no/such"],
             "--data_dir=/no/such does not exist",
@@ -201,7 +201,7 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
         ),
         (["--num_strata=1", "--num_devices=2"], "--num_devices=2 is more than --num_s"),
         (["--batch_size=1", "--num_devices=2"], "--num_devices=2 is more than --batch"),
-        (["--num_classes=9", "--num_devices=2"], "--num_strata=16 is more than n=9"),
+        (["--num_classes=9", "--num_devices=2"], "--num_strata=16 must be at least 2"),
         (
             ["--dataset=faces", "--data_dir=/tmp", "--image_size=16"],
             "needs --image_size of at least 32",

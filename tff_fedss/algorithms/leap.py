@@ -30,7 +30,7 @@ import tensorflow as tf
 from tff_fedss import losses, models, seeds
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
 from tff_fedss.datasets.central.augmentation import AUGMENTATIONS, Augmentation
-from tff_fedss.errors import RunStoppedError
+from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.samplers import self_paced
 
 # Keep the draws of student and embedding apart if they have the same seed.
@@ -191,6 +191,9 @@ class MagnetSettings:
         epochs_per_refresh: R, in epochs of ceil(N / (M D)) mini-batches.
         augmentation: Augmentation of training images; clustered images have none.
         seed: Seed of the mini-batches and of the initial centers.
+
+    Raises:
+        InvalidInputError: If there are too few classes for a mini-batch.
     """
 
     network_fn: Callable[[], tf.keras.Model]
@@ -203,6 +206,15 @@ class MagnetSettings:
     epochs_per_refresh: int = 1
     augmentation: Augmentation = AUGMENTATIONS["none"]
     seed: int = 0
+
+    def __post_init__(self):
+        # A neighbourhood: a cluster, and clusters of other classes.
+        most = self.clusters_per_class * (self.num_classes - 1) + 1
+        if self.clusters_per_batch > most:
+            raise InvalidInputError(
+                f"clusters_per_batch={self.clusters_per_batch} must be at most {most}: "
+                "the number of clusters of other classes than the first, plus one."
+            )
 
 
 class MagnetEmbedding(InPlace):
@@ -218,9 +230,6 @@ class MagnetEmbedding(InPlace):
     Attributes:
         num_steps: The number of updates done.
         CLUSTERS: Index of `clusters` in `state`.
-
-    Raises:
-        ValueError: If there are too few classes for a mini-batch.
     """
 
     CLUSTERS: ClassVar[int] = 1
@@ -228,12 +237,6 @@ class MagnetEmbedding(InPlace):
     def __init__(
         self, settings: MagnetSettings, images: np.ndarray, labels: np.ndarray
     ):
-        impostors = settings.clusters_per_class * (settings.num_classes - 1)
-        if settings.clusters_per_batch - 1 > impostors:
-            raise ValueError(
-                f"{settings.clusters_per_batch} clusters in a mini-batch: there are "
-                f"{impostors} of other classes than the first."
-            )
         self.num_steps = 0
         self._settings = settings
         self._images, self._labels = images, labels
