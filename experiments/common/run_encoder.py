@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_fedss import models, training
+from tff_fedss import files, models, training
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.models import ImageInput
@@ -65,7 +65,7 @@ def read(folder: pathlib.Path) -> tuple[str, tf.keras.Model, ImageInput]:
     """Returns the model's name, the model with initial weights, and the preprocessing.
 
     Raises:
-        InvalidInputError: If it is missing or no JSON.
+        InvalidInputError: If it is missing or damaged.
     """
     path = folder / NAME
     found: dict[str, Any] | None = run_files.read_json(path)
@@ -74,6 +74,11 @@ def read(folder: pathlib.Path) -> tuple[str, tf.keras.Model, ImageInput]:
             f"{path} is missing: the run has no encoder. Expected a finished run of "
             "train, compare, partial_fc, rf_softmax (with images) or moco."
         )
-    image_input = ImageInput(**found["image_input"])
-    encoder = Encoder(found["model"], found["embedding_dim"], image_input)
-    return encoder.model, encoder.build(), image_input
+    try:
+        image_input = ImageInput(**found["image_input"])
+        encoder = Encoder(found["model"], found["embedding_dim"], image_input)
+        return encoder.model, encoder.build(), image_input
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{path} is damaged, or of another version: {files.error_text(error)}."
+        ) from error

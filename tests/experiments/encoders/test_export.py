@@ -154,6 +154,8 @@ def change(**changes):
         (remove("done.json"), "is not finished"),
         (remove("fedss.npz"), "has no METHOD.npz"),
         (remove("encoder.json"), "encoder.json is missing: the run has no enc"),
+        (change(model="other"), "encoder.json is damaged"),
+        (change(image_input={}), "encoder.json is damaged"),
         (change(embedding_dim=17), "fedss.npz does not fit small_cnn"),
         (
             lambda folder: (folder / "fedss.npz").write_bytes(b"PK\3\4no"),
