@@ -7,8 +7,7 @@ from paper.csv.
 """
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -37,13 +36,15 @@ def page(
     """Returns the lines of the page below its header and above its notes."""
     metrics = [m for m in table.metrics if measured[m.name].notna().any()]
     metrics = metrics or list(table.metrics[:1])
+    lines = []
     if not table.is_pivot:
         lines = _flat(table, runs, metrics, measured, paper, num_seeds)
-    else:
-        lines = []
-        for metric in metrics:
-            own = _Values(table, metric, measured, num_seeds)
-            lines += _pivot(table, f"{metric.title}:", own.text, paper, metric.name)
+    for metric in metrics if table.is_pivot else ():
+        texts = {
+            name: _text(table, metric, _runs_of(cell, measured), num_seeds)
+            for name, cell in table.cells.items()
+        }
+        lines += _pivot(table, f"{metric.title}:", texts, paper, metric.name)
     return [*lines, *_differences(table, metrics, measured), *_late(table, measured)]
 
 
@@ -51,36 +52,22 @@ def _runs_of(cell: Cell, measured: pd.DataFrame) -> pd.DataFrame:
     return measured[measured["cell"] == cell.name]
 
 
-class _Values(NamedTuple):
-    """A metric of all cells, and its form on the page."""
-
-    table: Table
-    metric: Metric
-    measured: pd.DataFrame
-    num_seeds: int
-
-    def of(self, cell: Cell) -> list[float]:
-        """Returns the values of the finished runs, by seed, scaled."""
-        own = _runs_of(cell, self.measured)
-        return (self.metric.scale * own[self.metric.name].dropna()).tolist()
-
-    def text(self, cell: Cell) -> str:
-        """Returns mean ± standard deviation, or the best seed; notes missing ones."""
-        values, form = self.of(cell), self.metric.form
-        own = _runs_of(cell, self.measured)
-        if not values:
-            return "" if own["is_done"].any() else "-"
-        if row_of(cell) in self.table.best_of:
-            known = own.dropna(subset=[self.metric.name])
-            best = known[self.metric.best_by or self.metric.name].idxmax()
-            text = format(self.metric.scale * known[self.metric.name][best], form)
-        else:
-            text = format(statistics.fmean(values), form)
-            if len(values) > 1 and self.metric.has_std:
-                text += f" ± {statistics.stdev(values):{form}}"
-        if self.table.is_pivot and len(values) < self.num_seeds:
-            text += f" ({len(values)}/{self.num_seeds})"
-        return text + " †" * bool(own["collapsed"].any())
+def _text(table: Table, metric: Metric, own: pd.DataFrame, num_seeds: int) -> str:
+    """Returns a cell's mean ± standard deviation, or best seed; notes missing ones."""
+    known = own.dropna(subset=[metric.name])
+    values = metric.scale * known[metric.name]
+    if known.empty:
+        return "" if own["is_done"].any() else "-"
+    if known["row"].iloc[0] in table.best_of:
+        best = known[metric.best_by or metric.name].idxmax()
+        text = format(values[best], metric.form)
+    else:
+        text = format(statistics.fmean(values), metric.form)
+        if len(values) > 1 and metric.has_std:
+            text += f" ± {statistics.stdev(values):{metric.form}}"
+    if table.is_pivot and len(values) < num_seeds:
+        text += f" ({len(values)}/{num_seeds})"
+    return text + " †" * bool(own["collapsed"].any())
 
 
 def _flat(
@@ -92,54 +79,53 @@ def _flat(
     num_seeds: int,
 ) -> list[str]:
     """A row for each cell, a column for each metric."""
-    values = [_Values(table, metric, measured, num_seeds) for metric in metrics]
     rows = []
     for cell in table.cells.values():
         own = _runs_of(cell, measured)
-        done = int(own["is_done"].sum())
-        row = {
-            "cell": cell.title,
-            "seeds": f"{done}/{max(num_seeds, len(own))}",
-        }
-        for value in values:
-            row[value.metric.title] = value.text(cell)
-            printed = _printed(paper, cell, value.metric.name)
-            row[f"paper's {value.metric.title}"] = printed
+        seeds = f"{own['is_done'].sum()}/{max(num_seeds, len(own))}"
+        row = {"cell": cell.title, "seeds": seeds}
+        for metric in metrics:
+            row[metric.title] = _text(table, metric, own, num_seeds)
+            row[f"paper's {metric.title}"] = _printed(paper, cell, metric.name)
         if len(metrics) == 1:
-            half = tables.half_width(values[0].of(cell))
-            row["95 %"] = "" if half is None else f"± {half:{metrics[0].form}}"
+            (metric,) = metrics
+            half = tables.half_width(metric.scale * own[metric.name].dropna())
+            row["95 %"] = "" if half is None else f"± {half:{metric.form}}"
         if table.has_late:
-            row["last quarter"] = str(_late_gain(own, metrics[0]))
+            row["last quarter"] = _late_gain(own, metrics[0])
         if table.reference:
             row |= _by_curve(table, cell, runs)
         row["hours"] = f"{own['hours'].sum():.2f}"
         rows.append(row)
-    kept = [name for name in rows[0] if any(row[name] for row in rows)]
-    texts = [[row[name] for name in kept] for row in rows]
-    return [tables.as_markdown(kept, texts), ""]
+    filled = pd.DataFrame(rows)
+    filled = filled.loc[:, filled.ne("").any()]
+    return [tables.as_markdown(filled.columns, filled.to_numpy()), ""]
 
 
 def _pivot(
     table: Table,
     caption: str,
-    text: Callable[[Cell], str],
+    texts: Mapping[str, str],
     paper: pd.DataFrame | None = None,
     metric: str = "",
 ) -> list[str]:
     """A row for each `Cell.row`, each followed by the paper's, and columns."""
     columns = _columns(table)
-    by_place = {(row_of(cell), cell.column): cell for cell in table.cells.values()}
-    rows = []
-    for row in dict.fromkeys(row_of(cell) for cell in table.cells.values()):
-        cells = [by_place.get((row, column)) for column in columns]
+    rows: dict[str, dict[str, str]] = {}
+    for name, cell in table.cells.items():
+        row = row_of(cell)
         best = " (best)" * (row in table.best_of and paper is not None)
-        rows.append([row + best, *("" if c is None else text(c) for c in cells)])
+        rows.setdefault(row + best, {})[cell.column] = texts[name]
         if paper is not None:
-            printed = ["" if c is None else _printed(paper, c, metric) for c in cells]
-            rows.append([f"{row}, paper", *printed])
-    rows = [row for row in rows if any(row[1:])]
+            printed = _printed(paper, cell, metric)
+            rows.setdefault(f"{row}, paper", {})[cell.column] = printed
+    lines = [
+        [row, *(own.get(column, "") for column in columns)]
+        for row, own in rows.items()
+        if any(own.values())
+    ]
     header = ["", *(column or table.no_column for column in columns)]
-    return [caption, "", tables.as_markdown(header, rows), ""] if rows else []
+    return [caption, "", tables.as_markdown(header, lines), ""] if lines else []
 
 
 def _columns(table: Table) -> list[str]:
@@ -191,21 +177,17 @@ def _difference(
 ) -> str:
     """Returns a row's cell in a column (or its only cell) minus another row's."""
     first, second = pair
-    places = [(first, column), second if isinstance(second, tuple) else None]
-    if places[1] is None:
-        places[1] = (second, column)
+    places = [(first, column), second]
+    if isinstance(second, str):
         known = {(row_of(cell), cell.column) for cell in table.cells.values()}
+        places[1] = (second, column)
         if known.isdisjoint(places):
             return ""
         places = [x if x in known else (x[0], "") for x in places]
     if places[0] == places[1]:
         return ""
-    sides = [
-        measured[(measured["row"] == row) & (measured["column"] == at)].set_index(
-            "seed"
-        )[metric.name]
-        for row, at in places
-    ]
+    at = measured.set_index(["row", "column", "seed"])[metric.name].sort_index()
+    sides = [at[place] if place in at else pd.Series(dtype=float) for place in places]
     scale = metric.difference_scale
     return str(tables.between(*sides, scale, metric.difference_digits))
 
@@ -237,30 +219,29 @@ def _value_and_std(row: pd.Series) -> str:
     return row["value"] + (f" ± {row['std']}" if row["std"] else "")
 
 
-# --- Numbers from curves --- ------------------------------------------------------
+# --- Numbers from curves ------------------------------------------------------
 
 
-def _late_gain(own: pd.DataFrame, metric: Metric) -> tables.Difference:
+def _late_gain(own: pd.DataFrame, metric: Metric) -> str:
     """Returns the gain of the last quarter of rounds, see `results.Run.late_gain`."""
     column = own.get(LATE + metric.name, pd.Series(dtype=float))
-    return tables.Difference(column.astype(float).dropna().tolist())
+    return str(tables.Difference(column.astype(float).dropna().tolist()))
 
 
 def _late(table: Table, measured: pd.DataFrame) -> list[str]:
     """Returns the late gains as a table; a flat page has them in a column."""
-    if not (table.has_late and table.is_pivot):
-        return []
-    text = []
-    for metric in table.metrics:
-        text += _pivot(
-            table,
+    lines = []
+    for metric in table.metrics if table.has_late and table.is_pivot else ():
+        texts = {
+            name: _late_gain(_runs_of(cell, measured), metric)
+            for name, cell in table.cells.items()
+        }
+        caption = (
             f"What the last quarter of the rounds brought in {metric.title}, in "
-            "points: what still rises has not shown its end.",
-            lambda cell, metric=metric: str(
-                _late_gain(_runs_of(cell, measured), metric)
-            ),
+            "points: what still rises has not shown its end."
         )
-    return text
+        lines += _pivot(table, caption, texts)
+    return lines
 
 
 def _by_curve(table: Table, cell: Cell, runs: Runs) -> dict[str, str]:

@@ -77,7 +77,7 @@ class Curve(NamedTuple):
         style: Its style.
         std: Their standard deviation over seeds, [points]; None: no band.
         num_seeds: Number of seeds; None without seeds.
-        paper: The paper's last value, drawn as a star; None: no star.
+        paper: The points that the paper prints, drawn as stars.
     """
 
     label: str
@@ -86,7 +86,7 @@ class Curve(NamedTuple):
     style: Style
     std: Sequence[float] | None = None
     num_seeds: int | None = None
-    paper: float | None = None
+    paper: Sequence[tuple[float, float]] = ()
 
 
 class Panel(NamedTuple):
@@ -100,6 +100,7 @@ class Panel(NamedTuple):
         log: The logarithmic axes: "", "x", "y" or "xy".
         from_zero: Whether y begins at zero.
         chance: The y of random guesses, drawn as a dotted line; None: unknown.
+        has_bars: Whether standard deviations are error bars, not bands.
     """
 
     curves: Sequence[Curve]
@@ -109,6 +110,7 @@ class Panel(NamedTuple):
     log: str = ""
     from_zero: bool = False
     chance: float | None = None
+    has_bars: bool = False
 
 
 class Series(NamedTuple):
@@ -150,7 +152,8 @@ def panel(
         ]
         curve = mean_curve(points, one.label, one.style, scale)
         if curve is not None:
-            curves.append(curve._replace(paper=one.paper))
+            paper = () if one.paper is None else ((curve.x[-1], one.paper),)
+            curves.append(curve._replace(paper=paper))
     return Panel(curves, xlabel, ylabel, **options)
 
 
@@ -221,7 +224,7 @@ def write_curves(path: pathlib.Path, panels: Iterable[Panel]) -> bool:
     if not panels:
         return False
     # The same quantity has the same axis.
-    is_same = len({(panel.ylabel, panel.log) for panel in panels}) == 1
+    is_same = len({(panel.ylabel, "y" in panel.log) for panel in panels}) == 1
     rows = math.ceil(len(panels) / 2)
     width, height = 6 if len(panels) == 1 else 8, 4 if rows == 1 else 3.2 * rows
     options = {"figsize": (width, height), "squeeze": False, "sharey": is_same}
@@ -240,7 +243,7 @@ def write_curves(path: pathlib.Path, panels: Iterable[Panel]) -> bool:
 
 
 def draw_panel(axes: plt.Axes, panel: Panel) -> None:
-    """Draws curves with their bands."""
+    """Draws curves with their bands or error bars, and the paper's points."""
     for i, curve in enumerate(panel.curves):
         # Markers of one curve lie between those of the others.
         every = math.ceil(len(curve.x) / _MOST_MARKERS)
@@ -253,12 +256,20 @@ def draw_panel(axes: plt.Axes, panel: Panel) -> None:
             **curve.style._asdict(),
         )
         if curve.std is not None and np.any(curve.std):
-            y, std = np.asarray(curve.y), np.asarray(curve.std)
-            axes.fill_between(
-                curve.x, y - std, y + std, color=curve.style.color, alpha=0.15, lw=0
+            y, std, color = (
+                np.asarray(curve.y),
+                np.asarray(curve.std),
+                curve.style.color,
             )
-        if curve.paper is not None:
-            paper_mark(axes, curve.x[-1], curve.paper, curve.style)
+            if panel.has_bars:
+                axes.errorbar(curve.x, y, std, fmt="none", ecolor=color, capsize=3)
+            else:
+                axes.fill_between(
+                    curve.x, y - std, y + std, color=color, alpha=0.15, lw=0
+                )
+        star = {"marker": "*", "markersize": 13, "markerfacecolor": curve.style.color}
+        for point in curve.paper:
+            axes.plot(*point, label="the paper", linestyle="", color="#000000", **star)
     if panel.chance is not None:
         axes.axhline(panel.chance, color="#777777", linestyle=":", label="chance")
     axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel, title=panel.title)
@@ -266,12 +277,6 @@ def draw_panel(axes: plt.Axes, panel: Panel) -> None:
         log_axis(axes, which)
     if panel.from_zero:
         axes.set_ylim(bottom=0)
-
-
-def paper_mark(axes: plt.Axes, x: float, y: float, look: Style) -> None:
-    """Draws a value that a paper prints: a star in the color of its series."""
-    star = {"marker": "*", "markersize": 13, "markerfacecolor": look.color}
-    axes.plot(x, y, label="the paper", linestyle="", color="#000000", **star)
 
 
 def log_axis(axes: plt.Axes, which: str) -> None:

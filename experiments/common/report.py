@@ -18,25 +18,24 @@ the task differs, and a mark beside our curves would mislead.
 """
 
 import pathlib
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 
 import pandas as pd
 
-from experiments.common import (
-    comparable,
-    option_words,
-    plots,
-    results,
-    sources,
-    table_header,
-)
+from experiments.common import option_words, plots, results, sources
 from experiments.common import page as page_lib
 from experiments.common.cells import Cell, Table
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
+from tff_fedss.training import provenance
 
 _MOST_CURVES = 12
+# Number of exceptional cells or runs that are listed.
+_MOST_NAMES = 4
+_PLACES = ("data_dir", "pretrained")
 # Paths of runs, and the flags that `./run.sh table --rounds` changes.
 _FREE = frozenset({"data_dir", "pretrained", "runtime"})
 
@@ -77,11 +76,7 @@ def write_table(
         [
             f"# {table.title}",
             "",
-            *table_header.lines(
-                {cell: own for cell, own in runs.items() if own},
-                command,
-                {cell: max(num_seeds, len(own)) for cell, own in runs.items()},
-            ),
+            *header(runs, command, num_seeds),
             "",
             *page_lib.page(table, runs, measured, paper, num_seeds),
             *page_lib.notes(table, runs, measured, paper),
@@ -104,23 +99,21 @@ def read(table: Table, results_dir: pathlib.Path) -> dict[str, list[results.Run]
         InvalidInputError: If there is no run, a file is damaged, a run is not of its
             cell, or runs do not belong together.
     """
-    depth = max(name.count("/") + 1 for name in table.cells)
-    found = sources.find_cells(pathlib.Path(results_dir), depth)
+    found = sources.find_cells(pathlib.Path(results_dir))
+    own = f"{table.results}/"  # In an archive of several tables.
+    prefix = own if any(name.startswith(own) for name in found) else ""
     runs = {
-        name: [results.read_run(source, table.kind) for source in found.get(name, ())]
+        name: [results.read_run(x, table.kind) for x in found.get(prefix + name, ())]
         for name in table.cells
     }
     if not any(runs.values()):
         raise InvalidInputError(
             f"--results_dir={results_dir} holds no run of {', '.join(table.cells)}."
         )
-    differing = frozenset(table.differing_settings())
     for name, own in runs.items():
         for run in own:
             _check_is_of_cell(run, table.cells[name])
-        comparable.check_same_cell(own)
-    all_runs = [run for own in runs.values() for run in own]
-    comparable.check_same_table(all_runs, differing)
+    results.check_comparable(runs, set(table.differing_settings()))
     return runs
 
 
@@ -245,3 +238,170 @@ def draw_curves(
         return []
     titles = ", ".join(panel.ylabel for panel in panels)
     return [f"![{titles} by {table.x}]({stem}.png)"]
+
+
+# --- The header -------------------------------------------------------------------
+
+
+def header(cells: page_lib.Runs, command: Sequence[str], num_seeds: int) -> list[str]:
+    """Describes runs: their number, commit, machine and so on.
+
+    Args:
+        cells: The runs of each cell, by its name; there must be one.
+        command: The command that writes the table, argument by argument.
+        num_seeds: The expected number of seeds of each cell; some may have more.
+
+    Returns:
+        Items of a list in Markdown.
+    """
+    runs = [run for own in cells.values() for run in own]
+    described = [run.description for run in runs if run.description]
+    machines = [d["machine"] for d in described if "machine" in d]
+    versions = [d["versions"] for d in described if "versions" in d]
+    commits = _distinct(str(v.get("git_commit") or "unknown") for v in versions)
+    others = "; ".join(_other_differences(runs))
+    found = {
+        f"{runs[0].kind.length.capitalize()}": _rounds(cells),
+        "Seeds": _seeds(cells, num_seeds),
+        "Command": f"`{_as_shell(command)}`",
+        "Runs": _commands(cells),
+        "Versions": _distinct(map(_version_text, versions)),
+        "Commit": _commits(commits),
+        "Machine": _distinct(map(_machine_text, machines)),
+        "Hours": f"{sum(run.hours for run in runs):.2f}, summed over the runs (their "
+        "rounds and evaluations)",
+        "Settings that differ between cells": others,
+    }
+    return [f"- {name}: {text}" for name, text in found.items() if text]
+
+
+def of_this_process(flags: Mapping[str, str], command: Sequence[str]) -> list[str]:
+    """Describes the provenance of numbers that this process has measured."""
+    described = provenance.describe(flags)
+    versions = described["versions"]
+    return [
+        f"- Command: `{_as_shell(command)}`",
+        f"- Versions: {_version_text(versions)}",
+        f"- Commit: {_commits(str(versions['git_commit'] or 'unknown'))}",
+        f"- Machine: {_machine_text(described['machine'])}",
+    ]
+
+
+def _commits(commits: str) -> str:
+    note = ' ("+": with changes that are in no commit)' if "+" in commits else ""
+    return commits + note
+
+
+def _rounds(cells: page_lib.Runs) -> str:
+    """Returns the number of rounds of the runs, and which are unfinished."""
+    runs = [(name, run) for name, own in cells.items() for run in own]
+    by_length = _grouped((f"{run.num_rounds:,}", name) for name, run in runs)
+    text = _by_group(by_length, False) if len(by_length) > 1 else "".join(by_length)
+    unfinished = [
+        f"{name} seed {run.seed} (after {run.rounds_done:,})"
+        for name, run in runs
+        if not run.is_done
+    ]
+    return text + (f"; not there yet: {_some(unfinished)}" if unfinished else "")
+
+
+def _seeds(cells: page_lib.Runs, num_seeds: int) -> str:
+    """Returns the seeds of the cells, and how many of the expected runs are done."""
+    begun = {name: own for name, own in cells.items() if own}
+    seeds = _grouped(
+        (", ".join(str(run.seed) for run in own), name) for name, own in begun.items()
+    )
+    missing = [name for name in cells if name not in begun]
+    num_done = sum(run.is_done for own in begun.values() for run in own)
+    expected = sum(max(num_seeds, len(own)) for own in cells.values())
+    none_yet = f"none yet in {_cells(missing)}; " if missing else ""
+    return (
+        f"{_by_group(seeds, not missing)}; {none_yet}{num_done} of {expected} runs are "
+        "done"
+    )
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Returns the distinct cells of each value, the most frequent value first."""
+    groups: dict[str, dict[str, None]] = {}
+    for value, cell in pairs:
+        groups.setdefault(value, {})[cell] = None
+    by_size = sorted(groups.items(), key=lambda item: -len(item[1]))
+    return {value: list(names) for value, names in by_size}
+
+
+def _by_group(groups: Mapping[str, Sequence[str]], is_all: bool) -> str:
+    """Writes values with the cells that have them."""
+    if len(groups) == 1 and is_all:
+        ((value, names),) = groups.items()
+        return f"{value} in each of {len(names)} cells" if len(names) > 1 else value
+    return "; ".join(f"{value} in {_cells(names)}" for value, names in groups.items())
+
+
+def _cells(names: Sequence[str]) -> str:
+    return f"{len(names)} cells" if len(names) > _MOST_NAMES else ", ".join(names)
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = len(texts) - _MOST_NAMES
+    shown = ", ".join(texts[:_MOST_NAMES])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _as_shell(command: Sequence[str]) -> str:
+    return " ".join(shlex.join(command).split())
+
+
+def _commands(cells: page_lib.Runs) -> str:
+    """Returns the commands of the runs, with CELL and SEED for their differences."""
+    patterns: dict[str, None] = {}
+    num_unknown = 0
+    for name, runs in cells.items():
+        for run in runs:
+            command = (run.description or {}).get("command")
+            if not command:
+                num_unknown += 1
+                continue
+            own = [_without_names(part, name, run.seed) for part in command[1:]]
+            patterns[_as_shell(["./run.sh", run.kind.program, *own])] = None
+    texts = [f"`{pattern}`" for pattern in patterns]
+    if num_unknown:
+        texts.append(f"{num_unknown} unknown")
+    return _some(texts)
+
+
+def _without_names(argument: str, cell: str, seed: int) -> str:
+    argument = re.sub(rf"(?<![^/=]){re.escape(cell)}(?=[/.]|$)", "CELL", argument)
+    return re.sub(rf"(?<=[/-])(-?seed=?){seed}(?=/|$)", r"\1SEED", argument)
+
+
+def _distinct(texts: Iterable[str]) -> str:
+    return "; ".join(sorted(set(texts))) or "unknown"
+
+
+def _version_text(versions: Mapping[str, str]) -> str:
+    return ", ".join(
+        f"{name} {version}"
+        for name, version in versions.items()
+        if name != "git_commit"
+    )
+
+
+def _machine_text(machine: Mapping) -> str:
+    gpus = machine.get("gpus") or []
+    return (
+        f"{machine.get('processor') or 'unknown processor'}, {machine.get('cpus')} "
+        f"CPUs, {machine.get('memory_gib')} GiB, "
+        + (f"{len(gpus)} GPUs" if gpus else "no GPU")
+    )
+
+
+def _other_differences(runs: Sequence[results.Run]) -> list[str]:
+    """Returns flags that differ between cells and do not define them."""
+    expected = {"seed", *_PLACES, *runs[0].kind.cell_flags}
+    found = []
+    for name in sorted({name for run in runs for name in run.flags} - expected):
+        values = sorted({run.flags.get(name, "(unset)") for run in runs})
+        if len(values) > 1:
+            found.append(f"--{name}={' and '.join(values)}")
+    return found

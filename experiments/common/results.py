@@ -1,10 +1,15 @@
-"""Reads the files of runs, for all reports.
+"""Reads the files of runs, for all reports, and checks that runs may be compared.
 
 A run has flags.txt, metrics.csv, speed.csv, run.json, data.json and, when it is done,
 done.json (see `training.ResultsFolder`), in its own folder, on the disk or in the
 archive of a table (see `sources`). All of them are checked as they are read, and
 errors name the file and the line: a number from a damaged file, or of another run, must
 not get into a table.
+
+The runs of a cell, which are averaged, agree in every flag that decides results except
+the seed. The cells of a table, which are compared, agree in every flag that does not
+define a cell. Paths of data and pretrained models may differ; their fingerprints in
+data.json must agree.
 """
 
 import dataclasses
@@ -22,6 +27,10 @@ Flags = Mapping[str, str]
 
 # Share of the rounds before the last quarter, in which late gains are measured.
 LATE = 0.75
+# Flags of additional measurements, which do not change other numbers.
+_MEASUREMENT = frozenset(
+    {"rounds_per_evaluation", "epochs_per_evaluation", "train_top1"}
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,26 +40,19 @@ class RunKind:
     Attributes:
         program: Its name in `./run.sh`.
         run_name: Returns the name of a run in its files, from its flags.
-        choices: Required flags, and their allowed values.
         length: The flag of the number of rounds.
-        columns: Columns of metrics.csv with a number in every row but the first.
         cell_flags: Flags in which the cells of a table differ.
         has_own_data: Whether, by its flags, a run's data are drawn from its own seed,
             so that only runs of the same seed have the same data.
         starts_by_seed: Whether each seed has its own pretrained model.
-        check_result: Checks that done.json and the last row agree; raises
-            InvalidInputError.
     """
 
     program: str
     run_name: Callable[[Flags], str]
-    choices: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
     length: str = "rounds"
-    columns: Sequence[str] = ()
     cell_flags: frozenset[str] = frozenset()
     has_own_data: Callable[[Flags], bool] = lambda flags: False
     starts_by_seed: bool = False
-    check_result: Callable[["Run"], None] = lambda run: _check_values(run)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,26 +178,26 @@ def read_run(source: sources.RunFolder | pathlib.Path, kind: RunKind) -> Run:
     """
     if isinstance(source, pathlib.Path):
         source = sources.RunFolder(source)
-    flags = run_files.parse_flags(
-        source.read(run_files.FLAGS), source.at(run_files.FLAGS)
-    )
-    _check_flags(source, flags, kind)
+    where = source.at(run_files.FLAGS)
+    flags = run_files.parse_flags(source.read(run_files.FLAGS), where)
+    for flag in ("seed", kind.length):
+        if not flags.get(flag, "").isdecimal():
+            raise InvalidInputError(
+                f"{where}: --{flag}={flags.get(flag, '(unset)')} is no whole number; "
+                f"expected a run of ./run.sh {kind.program}."
+            )
+    if sources.seed_of(source.path) not in (None, int(flags["seed"])):
+        raise InvalidInputError(
+            f"{where}: --seed={flags['seed']} in the folder {source.path.name}."
+        )
     result = source.read_json(run_files.DONE)
     is_done, name = result is not None, kind.run_name(flags)
     rows, speed = (
         run_files.parse_rows(source.read(file), source.at(file), is_done, name)
         for file in (run_files.METRICS, run_files.SPEED)
     )
-    description = source.read_json(run_files.RUN)
-    _check_parts(description, source.at(run_files.RUN), "versions", "machine")
-    origin = source.read_json(run_files.DATA)
-    _check_parts(origin, source.at(run_files.DATA), "data", "pretrained")
+    description, origin = map(source.read_json, (run_files.RUN, run_files.DATA))
     run = Run(source, kind, flags, rows, speed, result, description or None, origin)
-    for line, row in enumerate(run.rows[1:], 3):
-        for column in kind.columns:
-            if column not in row:
-                where = source.at(run_files.METRICS, line)
-                raise InvalidInputError(f"{where}: there is no {column}.")
     if is_done:
         # A run that --patience ended early records this.
         length = result.get("last_rounds", {}).get(name, run.num_rounds)
@@ -205,55 +207,74 @@ def read_run(source: sources.RunFolder | pathlib.Path, kind: RunKind) -> Run:
                 f"{run.rounds_done if run.rows else '(none)'}, but the run is done, "
                 f"with --{kind.length}={length}."
             )
-        kind.check_result(run)
     return run
 
 
-def _check_flags(source: sources.RunFolder, flags: Flags, kind: RunKind) -> None:
-    where = source.at(run_files.FLAGS)
-    for name, known in kind.choices.items():
-        if flags.get(name, "").partition(":")[0] not in known:
-            raise InvalidInputError(
-                f"{where}: --{name}={flags.get(name, '(unset)')} is none of "
-                f"{', '.join(known)}; expected a run of ./run.sh {kind.program}."
-            )
-    for name in ("seed", kind.length):
-        value = flags.get(name, "")
-        if not (value.isascii() and value.isdecimal() and len(value) < 19):
-            raise InvalidInputError(
-                f"{where}: --{name}={flags.get(name, '(unset)')} is no whole number."
-            )
-    seed = sources.seed_of(source.path)
-    if seed is not None and int(flags["seed"]) != seed:
-        raise InvalidInputError(
-            f"{where}: --seed={flags['seed']} in the folder {source.path.name}."
-        )
+# --- Runs together ----------------------------------------------------------------
 
 
-def _check_parts(value: Mapping[str, Any] | None, where: str, *names: str) -> None:
-    for name in names:
-        part = (value or {}).get(name)
-        if part is not None and not isinstance(part, dict):
-            raise InvalidInputError(
-                f"{where}: {name} is {run_files.short(part)}, expected a JSON object."
-            )
+def check_comparable(
+    cells: Mapping[str, Sequence[Run]], may_differ: Collection[str] = ()
+) -> None:
+    """Checks that the runs of each cell may be averaged, and cells be compared.
+
+    Args:
+        cells: The runs of each cell, by its name.
+        may_differ: Flags in which cells may differ, beside those of `RunKind`.
+
+    Raises:
+        InvalidInputError: If another flag that decides results differs, or the data, or
+            the pretrained model; it names them.
+    """
+    for own in cells.values():
+        _check(own, {"seed"}, "runs of a cell differ in --seed alone")
+    runs = [run for own in cells.values() for run in own]
+    of_cells = runs[0].kind.cell_flags if runs else ()
+    free = {"seed", *of_cells, *_MEASUREMENT, *may_differ}
+    _check(runs, free, "one table cannot hold both", {*may_differ} - {*of_cells})
 
 
-def _check_values(run: Run) -> None:
-    """Checks a done.json with values by the columns of metrics.csv."""
-    where, last = run.source.at(run_files.DONE), run.rows[-1]
-    metric = run.result.get("metric")
-    if metric is None or run.result.get(metric) is None:
-        raise InvalidInputError(
-            f"{where}: expected `metric` and its value, as ./run.sh "
-            f"{run.kind.program} writes them."
-        )
-    for name, value in run.result.items():
-        if name in ("metric", "text") or name not in (*last, metric):
-            continue
-        measured = last.get(name, "(not there)")
-        if isinstance(value, bool) or value != measured:
-            raise InvalidInputError(
-                f"{run.last_line}: {name} is {measured}, but {where} says "
-                f"{run_files.short(value)}."
+def _check(
+    runs: Sequence[Run], free: Collection[str], why: str, of_data: Collection[str] = ()
+) -> None:
+    """Checks that runs agree in flags, and that those with a data.json have the same.
+
+    Runs that differ in a flag of `of_data`, which selects the data, need not.
+    """
+    firsts: dict[tuple, Run] = {}
+    for run in runs:
+        names = [
+            name
+            for name in sorted({*run.flags, *runs[0].flags} - {*free, "data_dir"})
+            if _comparable(run.flags, name) != _comparable(runs[0].flags, name)
+        ]
+        if names:
+            mine, theirs = (
+                " ".join(f"--{name}={x.flags.get(name, '(unset)')}" for name in names)
+                for x in (run, runs[0])
             )
+            raise InvalidInputError(
+                f"{run.path} has {mine}, but {runs[0].path} has {theirs}: {why}."
+            )
+        selected = tuple(run.flags.get(name) for name in sorted(of_data))
+        for part, flag, is_by_seed in (
+            ("data", "data_dir", run.kind.has_own_data(run.flags)),
+            ("pretrained", "pretrained", run.kind.starts_by_seed),
+        ):
+            mine = (run.origin or {}).get(part)
+            if mine is None:
+                continue
+            key = (part, run.seed if is_by_seed else None, selected)
+            first = firsts.setdefault(key, run)
+            theirs = first.origin[part]
+            if mine != theirs:
+                others = {k for k in {*mine, *theirs} if mine.get(k) != theirs.get(k)}
+                raise InvalidInputError(
+                    f"{run.source.at(run_files.DATA)}: the run found something else at "
+                    f"--{flag} than {first.path}: another {', '.join(sorted(others))}."
+                )
+
+
+def _comparable(flags: Flags, name: str) -> str | bool | None:
+    # Which pretrained model it is, its fingerprint tells.
+    return bool(flags.get(name)) if name == "pretrained" else flags.get(name)

@@ -1,9 +1,10 @@
 """Sources of a table's runs: folders CELL/seedK/, or an archive of them.
 
 Runs are published as the archive, runs.tar.xz: it has CELL/seedK/NAME like the results
-folder of the table, without weights and checkpoints. `tar -xf runs.tar.xz -C FOLDER`
-makes the folder again, which `./run.sh table` then continues. The project itself reads
-it in memory and never extracts it. The same files give the same bytes.
+folder of the table, without weights and checkpoints, or, of several tables,
+RESULTS/CELL/seedK/NAME with the name of each one's results folder. `tar -xf runs.tar.xz
+-C FOLDER` makes the folders again, which `./run.sh table` then continues. The project
+itself reads it in memory and never extracts it. The same files give the same bytes.
 """
 
 import io
@@ -31,7 +32,6 @@ _OF_A_RUN = (
     run_files.DONE,
 )
 _MOST_BYTES = 64 * 2**20  # Limit of all files together, decompressed.
-_MOST_MEMBERS = 10_000
 _PRESET = 9
 _SEED_FOLDER = re.compile(r"seed(\d+)", re.ASCII)
 
@@ -63,78 +63,45 @@ class RunFolder:
         return self._contents.get(name)
 
 
-def has_begun(path: pathlib.Path) -> bool:
-    """Returns whether a folder has files of a run."""
-    names = (run_files.FLAGS, run_files.METRICS, run_files.DONE)
-    return any((path / name).exists() for name in names)
-
-
 def seed_of(path: pathlib.PurePath) -> int | None:
     """Returns K of a folder seedK; None if it has another name."""
     match = _SEED_FOLDER.fullmatch(path.name)
     return match and int(match[1])
 
 
-def seed_folders(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Lists the folders seed0, seed1, ... in which a run has begun, in this order."""
-    if not folder.is_dir():
-        return []
-    numbered = [path for path in folder.iterdir() if seed_of(path) is not None]
-    return [path for path in sorted(numbered, key=seed_of) if has_begun(path)]
-
-
-def find_cells(results_dir: pathlib.Path, depth: int = 1) -> dict[str, list[RunFolder]]:
-    """Finds the runs of a table, by the name of the cell.
+def find_cells(path: pathlib.Path) -> dict[str, list[RunFolder]]:
+    """Finds runs by the name of their cell, those of a cell by increasing seed.
 
     Args:
-        results_dir: Holds CELL/seedK/, or an archive of them; or the archive.
-        depth: Number of parts of a cell's name.
+        path: Holds CELL/seedK/ with a flags.txt, or an archive of them; or the archive.
 
     Raises:
-        InvalidInputError: If it is no folder, the archive is damaged, or it holds both
-            or neither.
+        InvalidInputError: If the archive is damaged, or there are both or neither.
         RunStoppedError: If it cannot be read.
     """
-    path = results_dir
-    if results_dir.is_dir():
-        found = {
-            folder.relative_to(results_dir).as_posix(): seed_folders(folder)
-            for folder in sorted(results_dir.glob("/".join("*" * depth)))
-        }
-        folders = {cell: paths for cell, paths in found.items() if paths}
-        path = results_dir / ARCHIVE
-        if folders and path.exists():
+    runs: dict[pathlib.Path, dict[str, bytes] | None] = {
+        flags.parent: None for flags in path.rglob(f"seed*/{run_files.FLAGS}")
+    }
+    archive = path / ARCHIVE if path.is_dir() else path
+    if archive.exists():
+        if runs:
             raise InvalidInputError(
-                f"--results_dir={results_dir} holds {ARCHIVE} and the folder "
-                f"{next(iter(folders))}, both with runs: remove one of them."
+                f"--results_dir={path} holds {ARCHIVE} and the folder "
+                f"{min(runs).relative_to(path)}, both with runs: remove one of them."
             )
-        if folders:
-            return {cell: [*map(RunFolder, paths)] for cell, paths in folders.items()}
-    if path.is_file():
-        return _archived_cells(path)
-    if not results_dir.is_dir():
-        raise InvalidInputError(f"--results_dir={results_dir} is no folder.")
-    raise InvalidInputError(
-        f"--results_dir={results_dir} holds no run: expected folders "
-        f"{'PART/' * (depth - 1)}CELL/seedK/ with a flags.txt, as ./run.sh table "
-        f"leaves them, or {ARCHIVE}."
-    )
-
-
-def _archived_cells(path: pathlib.Path) -> dict[str, list[RunFolder]]:
-    """Returns the runs in an archive by the name of the cell, by increasing seed."""
-    runs: dict[pathlib.PurePosixPath, dict[str, bytes]] = {}
-    for name, content in read_archive(path).items():
-        parts = pathlib.PurePosixPath(name)
-        runs.setdefault(parts.parent, {})[parts.name] = content
+        path = archive
+        for name, content in read_archive(archive).items():
+            file = archive / name
+            runs.setdefault(file.parent, {})[file.name] = content
     cells: dict[str, list[RunFolder]] = {}
-    for folder in sorted(runs, key=lambda x: (str(x.parent), seed_of(x) or 0)):
-        if seed_of(folder) is None:
-            raise InvalidInputError(
-                f"{path}: found {folder}, expected files CELL/seedK/NAME."
-            )
-        cells.setdefault(str(folder.parent), []).append(
-            RunFolder(path / folder, runs[folder])
+    for folder in sorted(runs, key=lambda x: (x.parent, seed_of(x) or 0)):
+        if seed_of(folder) is not None:
+            name = folder.parent.relative_to(path).as_posix()
+            cells.setdefault(name, []).append(RunFolder(folder, runs[folder]))
+    if not cells:
+        raise InvalidInputError(
+            f"--results_dir={path} holds no run: expected folders CELL/seedK/ with a "
+            f"flags.txt, as ./run.sh table leaves them, or {ARCHIVE}."
         )
     return cells
 
@@ -146,8 +113,8 @@ def read_archive(path: str | os.PathLike) -> dict[str, bytes]:
     """Returns the content of each file of an archive, by its path in there.
 
     Raises:
-        InvalidInputError: If the archive is missing, damaged or too large, or a member
-            is no plain file inside of it.
+        InvalidInputError: If the archive is missing, damaged or too large, or holds
+            something else than files and folders.
         RunStoppedError: If it cannot be read.
     """
     packed = files.read_if_there(path)
@@ -158,14 +125,15 @@ def read_archive(path: str | os.PathLike) -> dict[str, bytes]:
             # Larger contents are not decompressed.
             unpacked = stream.read(_MOST_BYTES + 1)
         if len(unpacked) > _MOST_BYTES:
-            raise InvalidInputError(
-                f"{path} holds more than {_MOST_BYTES // 2**20} MiB, expected the "
-                "text files of runs."
-            )
+            raise unpacking.UnpackingError(f"more than {_MOST_BYTES // 2**20} MiB")
         with tarfile.open(
             fileobj=io.BytesIO(unpacked), mode="r:", tarinfo=unpacking.TarHeader
-        ) as archive:
-            contents = _contents(archive, path)
+        ) as tar:
+            return {
+                member.name: tar.extractfile(member).read()
+                for member in unpacking.tar_members(tar)
+                if member.isfile()
+            }
     except (
         lzma.LZMAError,
         tarfile.TarError,
@@ -175,27 +143,6 @@ def read_archive(path: str | os.PathLike) -> dict[str, bytes]:
         raise InvalidInputError(
             f"{path} is damaged: {files.error_text(error)}."
         ) from error
-    return contents
-
-
-def _contents(archive: tarfile.TarFile, path: str | os.PathLike) -> dict[str, bytes]:
-    contents = {}
-    for number, member in enumerate(archive):
-        if number == _MOST_MEMBERS:
-            raise InvalidInputError(f"{path} holds more than {_MOST_MEMBERS:,} files.")
-        if member.isdir():
-            continue
-        parts = pathlib.PurePosixPath(member.name).parts
-        is_plain = member.isreg() and not member.issparse()
-        if not is_plain or {"/", ".."} & {*parts}:
-            raise InvalidInputError(
-                f"{path}: found {run_files.short(member.name)}, expected plain files "
-                "with a path inside of the archive."
-            )
-        if member.name in contents:
-            raise InvalidInputError(f"{path}: {member.name} is there twice.")
-        contents[member.name] = archive.extractfile(member).read()
-    return contents
 
 
 def write_archive(path: str | os.PathLike, contents: Mapping[str, bytes]) -> None:

@@ -23,7 +23,6 @@ import sys
 from collections.abc import Sequence
 
 from experiments.common import (
-    cluster_jobs,
     config,
     program,
     report,
@@ -133,7 +132,7 @@ def _run(config: Config, jobs: Sequence[jobs_lib.Job]) -> None:
                 "each run gets a GPU of its own."
             )
         num_slots = config.workers or len(jobs)
-        begin = cluster_jobs.on_cluster(config.cluster)
+        begin = jobs_lib.on_cluster(config.cluster)
     try:
         jobs_lib.run_all(jobs, num_slots, begin)
     finally:

@@ -8,12 +8,17 @@ from typing import Any
 from experiments.common import option_words
 from experiments.common.cells import Cell
 from experiments.fedss.methods import METHODS, WORDS
-from experiments.fedss.table_results import row_of
 
 # A tenth of the clients is held out and measured on: nothing looks at the test.
 VALIDATION = dict(validation_share=0.1, on_validation=True)
 
 SIZES = (5, 10, 20, 40, 80)
+
+
+def row_of(method: str, is_corrected: bool = True) -> str:
+    """Returns the row of a method, with Eq. 3's correction of the logits or without."""
+    title = METHODS[method].title
+    return title if is_corrected else f"{title}, no correction"
 
 
 def drawing(
@@ -91,9 +96,23 @@ def table_2(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
 
 
 def figure_6(prefix: str, common: Mapping[str, Any], positives: int) -> list[Cell]:
-    """NegOnly with as many pushing classes as FedSS with m: m + |P_k| - 1."""
-    sizes = [m + positives - 1 for m in SIZES]
-    return drawing(prefix, common, ["neg_only"], sizes, (True, False))
+    """FedSS with m, and NegOnly with as many pushing classes: m + |P_k| - 1.
+
+    Both are in the column of m.
+    """
+    more = positives - 1
+    sizes = [m + more for m in SIZES]
+    neg_only = drawing(prefix, common, ["neg_only"], sizes, (True, False))
+    columns = [f"m = {m}" for m in SIZES] * 2
+    return [
+        *drawing(prefix, common, ["fedss"], SIZES, (True, False)),
+        *(
+            dataclasses.replace(
+                cell, row=cell.row.replace("NegOnly", f"NegOnly, m + {more}"), column=m
+            )
+            for cell, m in zip(neg_only, columns, strict=True)
+        ),
+    ]
 
 
 def turned(

@@ -6,7 +6,9 @@ README.md has all tables with their hours; docs/results the results, and paper.c
 paper's numbers. --scale=paper has not been run: no such GPUs.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from experiments.common.cells import Cell, Table, table
 from experiments.fedss import cell_rows, pages
@@ -42,7 +44,7 @@ _MINI = dict(
     warm_start_epochs=4,
     rounds_per_evaluation=10,
 )
-# Rates: docs/results/mini_learning_rate.md.
+# Rates: docs/results/searches.
 _MINI_TABLE = dict(
     **_MINI,
     **_COMMON,
@@ -102,16 +104,26 @@ def _table(
     return table(title, _PROGRAM, cells, results, seeds, **pages.of_search(cells))
 
 
+def _rates(
+    title: str,
+    cells: list[Cell],
+    results: str,
+    rates: Sequence[float] = (0.01, 0.03, 0.1, 0.3),
+) -> Table:
+    """A search of the client learning rate of each cell, on validation clients."""
+    tried = cell_rows.on_validation(cells, "client_learning_rate", rates)
+    title = f"The client learning rate of {title}"
+    return _table(title, tried, results, seeds=(0,))
+
+
 def _paper_table(
     title: str,
     cells: list[Cell],
     results: str,
-    figures: Sequence[int] = (3, 4, 5),
-    with_train: bool = False,
+    page: Callable[[Sequence[Cell]], dict[str, Any]] = pages.of_paper,
 ) -> Table:
     """A table of the paper, with the figures that are drawn of its runs."""
-    page = pages.of_paper(cells, figures, with_train)
-    return table(title, _PROGRAM, cells, results, **page)
+    return table(title, _PROGRAM, cells, results, **page(cells))
 
 
 TABLES = {
@@ -158,35 +170,33 @@ TABLES = {
         "Table 3, ImageNet-21k",
         cell_rows.six_methods("imagenet21k", _IMAGENET21K, (50, 100, 200, 400, 800)),
         "table3_paper",
-        figures=(3, 4, 10),
+        functools.partial(pages.of_paper, traffic_figure=10),
     ),
     # The same runs as those of Table 2.
     ("4", "paper"): _paper_table(
         "Table 4, Stanford Online Products",
         cell_rows.table_4("sop", _SOP),
         "table2_paper",
-        figures=(),
-        with_train=True,
+        pages.of_table_4,
     ),
     ("4", "mini"): _paper_table(
         "Table 4 at a size for 2 cores, unseen characters of Omniglot",
         cell_rows.table_4("omniglot", _MINI_2),
         "table2_mini",
-        figures=(),
-        with_train=True,
+        pages.of_table_4,
     ),
-    # Beside those of Table 1.
+    # With runs of Table 1, and beside them.
     ("figure6", "paper"): _paper_table(
         "Figure 6, Landmarks-User-160k",
         cell_rows.figure_6("landmarks", _LANDMARKS, positives=90),
         "table1_paper",
-        figures=(),
+        pages.of_figure_6,
     ),
     ("figure6", "mini"): _paper_table(
         "Figure 6 at a size for 2 cores, Omniglot",
         cell_rows.figure_6("omniglot", _MINI_1, positives=20),
         "table1_mini",
-        figures=(),
+        pages.of_figure_6,
     ),
     ("2", "chunks"): _paper_table(
         "Table 2 at a size for 2 cores, a character on one or two clients",
@@ -248,35 +258,30 @@ TABLES = {
         "norms_mini",
         seeds=(0,),
     ),
-    ("rates", "mini"): _table(
-        "The client learning rate of each method, Table 1 at a size for 2 cores",
-        cell_rows.on_validation(
-            cell_rows.one_of_each("omniglot", _MINI_1),
-            "client_learning_rate",
-            (0.01, 0.03, 0.1, 0.3),
-        ),
+    ("rates", "mini"): _rates(
+        "each method, Table 1 at a size for 2 cores",
+        cell_rows.one_of_each("omniglot", _MINI_1),
         "rates_mini",
-        seeds=(0,),
     ),
-    ("rates", "turned"): _table(
-        "The client learning rate of each method, turned characters of Omniglot",
-        cell_rows.on_validation(
-            cell_rows.one_of_each("turned", _TURNED_SEARCH),
-            "client_learning_rate",
-            (0.01, 0.03, 0.1, 0.3),
-        ),
+    ("rates", "turned"): _rates(
+        "each method, turned characters of Omniglot",
+        cell_rows.one_of_each("turned", _TURNED_SEARCH),
         "rates_turned",
-        seeds=(0,),
     ),
-    ("retrieval_rates", "mini"): _table(
-        "The client learning rate of each method, Table 2 at a size for 2 cores",
-        cell_rows.on_validation(
-            cell_rows.one_of_each("omniglot", _MINI_2),
-            "client_learning_rate",
-            (0.003, 0.01, 0.03, 0.1),
-        ),
+    ("rates", "tiny_imagenet"): _rates(
+        "Table 1 with photographs, Tiny-ImageNet",
+        [
+            *cell_rows.drawing("tiny_imagenet", _TINY_SEARCH, ["fedss"], [20]),
+            *cell_rows.others("tiny_imagenet", _TINY_SEARCH, ["full_softmax"]),
+        ],
+        "rates_tiny_imagenet",
+        (0.003, 0.01, 0.03),
+    ),
+    ("retrieval_rates", "mini"): _rates(
+        "each method, Table 2 at a size for 2 cores",
+        cell_rows.one_of_each("omniglot", _MINI_2),
         "retrieval_rates_mini",
-        seeds=(0,),
+        (0.003, 0.01, 0.03, 0.1),
     ),
     # A.2: the weight was searched; the margin is not stated.
     ("spreadout", "mini"): _table(
@@ -347,18 +352,5 @@ TABLES = {
             for rate in (0.01, 0.03, 0.1, 0.3, 1)
         ],
         "learning_rate_mini",
-    ),
-    ("rates", "tiny_imagenet"): _table(
-        "The client learning rate of Table 1 with photographs, Tiny-ImageNet",
-        cell_rows.on_validation(
-            [
-                *cell_rows.drawing("tiny_imagenet", _TINY_SEARCH, ["fedss"], [20]),
-                *cell_rows.others("tiny_imagenet", _TINY_SEARCH, ["full_softmax"]),
-            ],
-            "client_learning_rate",
-            (0.003, 0.01, 0.03),
-        ),
-        "rates_tiny_imagenet",
-        seeds=(0,),
     ),
 }

@@ -1,17 +1,44 @@
-"""The contents of the pages of FedSS's tables: metrics, pairs of methods, notes."""
+"""The pages of FedSS's tables: metrics, pairs of methods, notes, and Figures 3 to 6.
 
-from collections.abc import Sequence
-from typing import Any
+A method has the same style in all figures. Finished runs are drawn; a cell without one
+is drawn up to the rounds that all its runs have.
+"""
 
+import functools
+import pathlib
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 import pandas as pd
+from matplotlib import colormaps, colors
 
+from experiments.common import page, plots
 from experiments.common.cells import Cell, Metric, Table
 from experiments.common.page import Runs
-from experiments.fedss import figures
+from experiments.common.results import Run, RunKind
+from experiments.fedss import methods
+from experiments.fedss.cell_rows import row_of
 from experiments.fedss.methods import METHODS, best_of_seeds
-from experiments.fedss.table_results import KIND, of_runs, row_of
 from tff_fedss import metrics, models, tasks
 
+KIND = RunKind(
+    program="train",
+    run_name=lambda flags: methods.name_of(flags["method"]),
+    cell_flags=frozenset(
+        {
+            "method",
+            "num_negatives",
+            "logit_correction",
+            "initial_norm",
+            "client_learning_rate",
+            "schedule",
+            "server_optimizer",
+            "train_top1",
+        }
+    ),
+)
 _SECOND = Metric(tasks.UNSEEN_METRIC, "MAP@10 of unseen classes", difference_scale=0)
 _TRAIN_TOP1 = Metric("train_top1", "top-1 (train)", best_by="map_at_10")
 
@@ -22,11 +49,11 @@ def _pairs(cells: Sequence[Cell]) -> tuple:
         row_of,
         ("fedss", "neg_only", "pos_only", "fedaws", "full_softmax", "centralized"),
     )
-    others = [METHODS[m].title for m in METHODS if METHODS[m].title != fedss]
-    order = [full, central, neg_only, pos_only, fedaws]
+    of_paper = [full, central, neg_only, pos_only, fedaws]
+    added = [m.title for m in METHODS.values() if m.title not in (fedss, *of_paper)]
     columns = [cell.column for cell in cells if cell.row == fedss]
     return (
-        *((fedss, other) for other in sorted(others, key=_place(order))),
+        *((fedss, other) for other in (*of_paper, *added)),
         (fedss, row_of("fedss", False)),
         (row_of("fedss", False), row_of("neg_only", False)),
         (neg_only, row_of("neg_only", False)),
@@ -37,10 +64,6 @@ def _pairs(cells: Sequence[Cell]) -> tuple:
         (central, full),
         *([(fedss, (fedss, columns[0]))] if columns else ()),
     )
-
-
-def _place(order: Sequence[str]):
-    return lambda title: order.index(title) if title in order else len(order)
 
 
 def of_search(cells: Sequence[Cell]) -> dict[str, Any]:
@@ -57,25 +80,43 @@ def of_search(cells: Sequence[Cell]) -> dict[str, Any]:
     )
 
 
-def of_paper(
-    cells: Sequence[Cell], figure_numbers: Sequence[int] = (), with_train: bool = False
-) -> dict[str, Any]:
+def of_paper(cells: Sequence[Cell], traffic_figure: int = 5) -> dict[str, Any]:
     """Returns the contents of the page of a table of the paper, for `cells.table`.
 
     Args:
         cells: The cells, with rows and columns.
-        figure_numbers: The paper's figures that are drawn from its runs.
-        with_train: Whether it shows the top-1 of the training images.
+        traffic_figure: The paper's number of the figure of its traffic.
     """
-    page = of_search(cells)
-    second = (_TRAIN_TOP1,) if with_train else (_SECOND,)
+    contents = of_search(cells)
     return dict(
-        page,
-        metrics=(*page["metrics"], *second),
+        contents,
+        metrics=(*contents["metrics"], _SECOND),
         is_pivot=True,
         best_of=tuple(METHODS[method].title for method in best_of_seeds()),
         notes=(_class_sets, _saving),
-        draw=lambda *args: figures.draw_all(figure_numbers, *args),
+        draw=functools.partial(draw, traffic_figure=traffic_figure),
+    )
+
+
+def of_table_4(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Returns the contents of the page of Table 4: also the top-1 of training."""
+    contents = of_paper(cells)
+    shown = (contents["metrics"][0], _TRAIN_TOP1)
+    return dict(contents, metrics=shown, draw=lambda *args: [])
+
+
+def of_figure_6(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Returns the contents of the page of Figure 6: a column for each m of FedSS."""
+    rows = list(dict.fromkeys(cell.row for cell in cells))
+    return dict(
+        of_search(cells),
+        is_pivot=True,
+        pairs=tuple(zip(rows[:2], rows[2:], strict=True)),
+        notes=(
+            "NegOnly draws m + |P_k| - 1 negatives, so that as many classes push an "
+            "input away as in FedSS with m (4.4).",
+        ),
+        draw=draw_composition,
     )
 
 
@@ -89,7 +130,10 @@ def _num_classes(runs: Runs) -> int | None:
 
 
 def _mean_positives(runs: Runs) -> float | None:
-    return of_runs(run for own in runs.values() for run in own).mean_positives
+    """Returns the mean |P_k| over rounds and runs; None if it is not measured."""
+    means = [run.mean("positives_per_client") for own in runs.values() for run in own]
+    known = [mean for mean in means if mean is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _percent(percent: float) -> str:
@@ -154,3 +198,216 @@ def _saving(table: Table, runs: Runs, paper: pd.DataFrame) -> list[str]:
         f"At |S_k| = {size:,} a client is spared {100 * saving:.1f} % of the model's "
         f"{num_phi + n * dim:,} parameters, in each direction."
     ]
+
+
+# --- Figures ----------------------------------------------------------------------
+
+
+class _Drawing(NamedTuple):
+    """The measured cells of a table.
+
+    Attributes:
+        table: The table.
+        runs: The runs of each cell that are drawn, by its name.
+        paper: The paper's numbers.
+    """
+
+    table: Table
+    runs: Runs
+    paper: pd.DataFrame
+
+    @classmethod
+    def of(cls, table: Table, runs: Runs, paper: pd.DataFrame) -> "_Drawing":
+        begun = {name: [run for run in own if run.rows] for name, own in runs.items()}
+        done = {
+            name: [run for run in own if run.is_done] for name, own in begun.items()
+        }
+        drawn = {name: done[name] or own for name, own in begun.items() if own}
+        return cls(table, drawn, paper)
+
+    def cells(self, method: str | None = None) -> list[Cell]:
+        """Returns the cells of a method, or of all, in the table's order."""
+        of_table = (self.table.cells[name] for name in self.runs)
+        return [x for x in of_table if method in (None, x.settings["method"])]
+
+    def paper_value(self, cell: Cell) -> float | None:
+        return page.paper_value(self.paper, cell, self.table.metrics[0].name)
+
+    def series(self, cell: Cell, label: str, look: plots.Style) -> plots.Series:
+        rows = [run.rows for run in self.runs[cell.name]]
+        return plots.Series(label, look, rows, self.paper_value(cell))
+
+    @property
+    def ylabel(self) -> str:
+        return f"{self.table.metrics[0].title} on held-out images (%)"
+
+    def by_round(self, series: Sequence[plots.Series], title: str) -> plots.Panel:
+        metric, n = self.table.metrics[0], _num_classes(self.runs)
+        return plots.panel(
+            series,
+            "round",
+            metric.name,
+            "round",
+            self.ylabel,
+            scale=100,
+            title=title,
+            from_zero=True,
+            chance=100 / n
+            if n and metric.name == tasks.Classification.metric
+            else None,
+        )
+
+    def by_number(
+        self,
+        number_of: Callable[[Cell, Sequence[Run]], float | None],
+        xlabel: str,
+        title: str,
+    ) -> plots.Panel:
+        """Draws the last values of finished runs by a number, a curve for each row."""
+        metric = self.table.metrics[0].name
+        points, looks = [], {}
+        for cell in self.cells():
+            done = [run for run in self.runs[cell.name] if run.is_done]
+            x = number_of(cell, done) if done else None
+            if x is not None:
+                looks[page.row_of(cell)] = _style(cell)
+                y = np.array([run.final(metric) for run in done])
+                points.append([page.row_of(cell), x, y, self.paper_value(cell)])
+        curves = []
+        for row, look in looks.items():
+            own = [point[1:] for point in points if point[0] == row]
+            xs, ys, printed = zip(*sorted(own, key=lambda x: x[0]), strict=True)
+            curves.append(
+                plots.Curve(
+                    row,
+                    xs,
+                    [y.mean() for y in ys],
+                    look,
+                    [plots.std_of(y) for y in ys],
+                    max(map(len, ys)),
+                    [(x, z) for x, z in zip(xs, printed, strict=True) if z is not None],
+                )
+            )
+        return plots.Panel(
+            curves,
+            xlabel,
+            self.ylabel,
+            f"{title} (bars: ± std)",
+            log="x",
+            from_zero=True,
+            has_bars=True,
+        )
+
+
+def _is_corrected(cell: Cell) -> bool:
+    return cell.settings.get("logit_correction") != "none"
+
+
+def _style(cell: Cell) -> plots.Style:
+    look = METHODS[methods.name_of(cell.settings["method"])].style
+    return look if _is_corrected(cell) else look._replace(linestyle=":", marker="v")
+
+
+def draw(
+    table: Table,
+    runs: Runs,
+    paper: pd.DataFrame,
+    folder: pathlib.Path,
+    stem: str,
+    traffic_figure: int = 5,
+) -> list[str]:
+    """Draws Figures 3, 4 and 5 (or 10, of the appendix), see `cells.Table.draw`."""
+    drawing = _Drawing.of(table, runs, paper)
+    panels = [
+        _by_method(drawing),
+        *(_by_size(drawing, is_corrected) for is_corrected in (True, False)),
+        _by_traffic(drawing, f"Figure {traffic_figure}: against traffic"),
+    ]
+    if not plots.write_curves(folder / f"{stem}.png", panels):
+        return []
+    return [
+        f"![Figures 3, 4 and {traffic_figure}: learning curves by method, convergence "
+        "of FedSS by |S_k|, metric against transmitted classifier parameters]"
+        f"({stem}.png)"
+    ]
+
+
+def _by_method(drawing: _Drawing) -> plots.Panel:
+    """Figure 3: learning curves by method, at the middle m."""
+    drawn = drawing.cells()
+    sizes = [
+        sorted({x.settings["num_negatives"] for x in drawing.cells(method)})
+        for method in ("fedss", "neg_only")
+    ]
+    ms = sizes[0] or sizes[1]
+    middle = ms[len(ms) // 2] if ms else None
+    series = [
+        drawing.series(cell, page.row_of(cell), _style(cell))
+        for cell in drawn
+        if not cell.column or cell.settings["num_negatives"] == middle
+    ]
+    return drawing.by_round(series, f"Figure 3: by method, m = {middle}")
+
+
+def _by_size(drawing: _Drawing, is_corrected: bool) -> plots.Panel:
+    """Figure 4: the convergence of FedSS by |S_k|, with FullSoftmax."""
+    own = [x for x in drawing.cells("fedss") if _is_corrected(x) == is_corrected]
+    own.sort(key=lambda cell: cell.settings["num_negatives"])
+    positives = _mean_positives(drawing.runs)
+    series = []
+    for i, cell in enumerate(own):
+        m = cell.settings["num_negatives"]
+        size = f"m = {m}" if positives is None else f"|S_k| = {round(positives) + m}"
+        # Shades of blue, FedSS's color.
+        shade = colors.to_hex(colormaps["Blues"](0.4 + 0.6 * (i + 1) / len(own)))
+        look = plots.style(i)._replace(color=shade)
+        series.append(drawing.series(cell, f"FedSS, {size}", look))
+    panel = drawing.by_round(series, f"Figure 4: {row_of('fedss', is_corrected)}")
+    if not panel.curves:
+        return panel
+    full = [
+        drawing.series(cell, page.row_of(cell), _style(cell))
+        for cell in drawing.cells("full_softmax")
+    ]
+    return drawing.by_round([*series, *full], panel.title)
+
+
+def _by_traffic(drawing: _Drawing, title: str) -> plots.Panel:
+    """Figure 5: the metric against transmitted parameters, with Centralized."""
+
+    def parameters(cell: Cell, runs: Sequence[Run]) -> float | None:
+        """The classifier parameters to and from a client a round, a mean."""
+        sizes = [run.mean("classes_per_client") for run in runs]
+        if None in sizes:
+            return None
+        return float(np.mean(sizes)) * int(runs[0].flags["embedding_dim"])
+
+    xlabel = "classifier parameters to and from a client, per round"
+    panel = drawing.by_number(parameters, xlabel, title)
+    xs = [x for curve in panel.curves for x in curve.x]
+    for cell in drawing.cells("centralized") if xs else ():
+        values = [
+            run.final(drawing.table.metrics[0].name)
+            for run in drawing.runs[cell.name]
+            if run.is_done
+        ]
+        if values:
+            ends = [min(xs), max(xs)]
+            level = [statistics.fmean(values)] * 2
+            curve = plots.Curve(page.row_of(cell), ends, level, _style(cell))
+            panel = panel._replace(curves=[*panel.curves, curve])
+    return panel
+
+
+def draw_composition(
+    table: Table, runs: Runs, paper: pd.DataFrame, folder: pathlib.Path, stem: str
+) -> list[str]:
+    """Draws Figure 6 (section 4.4), see `cells.Table.draw`."""
+    panel = _Drawing.of(table, runs, paper).by_number(
+        lambda cell, runs: int(cell.column.removeprefix("m = ")),
+        "m of FedSS",
+        "Figure 6: composition of the negatives",
+    )
+    if not plots.write_curves(folder / f"{stem}.png", [panel]):
+        return []
+    return [f"![Figure 6: FedSS and NegOnly with equally many classes]({stem}.png)"]

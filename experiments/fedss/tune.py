@@ -41,11 +41,7 @@ _SEARCHED = frozenset({"client_learning_rate", "on_validation", "keep", "patienc
 # A run of the search has the data set's rounds, divided by this.
 _SHORTER = 4
 _DIVERGED = "has diverged in round"
-_KIND = results_lib.RunKind(
-    "train",
-    lambda flags: methods.name_of(flags["method"]),
-    check_result=lambda run: None,
-)
+_KIND = results_lib.RunKind("train", lambda flags: methods.name_of(flags["method"]))
 
 
 @dataclasses.dataclass(frozen=True)

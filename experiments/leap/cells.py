@@ -21,8 +21,6 @@ _TITLES = figures.METHODS
 _KIND = results_lib.RunKind(
     program="leap",
     run_name=lambda flags: flags["method"],
-    choices={"method": _TITLES},
-    columns=("steps",),
     cell_flags=frozenset({"method"}),
     # The seed decides which labels are wrong.
     has_own_data=lambda flags: bool(float(flags.get("label_noise") or 0)),

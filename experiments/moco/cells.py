@@ -25,7 +25,7 @@ from typing import Any
 from experiments.common import results as results_lib
 from experiments.common.cells import Cell, Metric, Table, table
 from experiments.moco import figures
-from tff_fedss import losses, tasks
+from tff_fedss import tasks
 
 _PROGRAM = "experiments.moco.train"
 _ACCURACY = Metric(
@@ -35,7 +35,6 @@ _PAGE = dict(
     kind=results_lib.RunKind(
         program="moco",
         run_name=lambda flags: "moco",
-        choices={"loss": losses.INFO_NCE_FORMS},
         length="epochs",
         cell_flags=frozenset({"loss", "gamma", "clusters", "pretrained"}),
         starts_by_seed=True,

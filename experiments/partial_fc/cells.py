@@ -16,7 +16,6 @@ were available.
 
 from experiments.common import results as results_lib
 from experiments.common.cells import Cell, Metric, table
-from tff_fedss import samplers
 
 _PROGRAM = "experiments.partial_fc.train"
 
@@ -28,8 +27,6 @@ def _name(sampling: str, sample_rate: float) -> str:
 _KIND = results_lib.RunKind(
     program="partial_fc",
     run_name=lambda flags: _name(flags["sampling"], float(flags["sample_rate"])),
-    choices={"sampling": samplers.SAMPLINGS},
-    columns=("steps",),
     cell_flags=frozenset({"sampling", "sample_rate"}),
     has_own_data=lambda flags: flags.get("dataset") == "generated",
 )

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.common import config, program, runtime_config, table, table_header
+from experiments.common import config, program, report, runtime_config, table
 from experiments.fedss import run_config, run_parts
 from experiments.privacy import attacks, seen, server
 from tff_fedss import files, tasks
@@ -102,7 +102,7 @@ def main(config: Config) -> None:
     files.write_text(folder / "attacks.csv", table.as_csv(of_all))
     command = ["./run.sh", "privacy", *sys.argv[1:]]
     head = [
-        *table_header.of_this_process(config.deciding(), command),
+        *report.of_this_process(config.deciding(), command),
         f"- {summary}",
     ]
     parts = ["# What the server learns", "\n".join(head)]

@@ -18,14 +18,11 @@ from typing import Any
 
 from experiments.common import results as results_lib
 from experiments.common.cells import Cell, Metric, Table, table
-from tff_fedss import samplers as samplers_lib
 
 _PROGRAM = "experiments.rf_softmax.train"
 _KIND = results_lib.RunKind(
     program="rf_softmax",
     run_name=lambda run_flags: run_flags["sampler"],
-    choices={"sampler": (*samplers_lib.SAMPLERS, "full")},
-    columns=("steps",),
     cell_flags=frozenset({"sampler", "nu", "num_frequencies", "alpha", "leaf_size"}),
 )
 _LOSS = Metric("loss", "training loss (each sampler's own)", scale=1)

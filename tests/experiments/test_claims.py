@@ -12,14 +12,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.common import claim_numbers, sources
 from experiments.common import claims as claims_lib
+from experiments.common import sources
 from tff_fedss import models
 
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
-CLAIMS = claim_numbers.read("claims.csv")
-TABLES = claim_numbers.read("tables.csv")
+CLAIMS = claims_lib.read("claims.csv")
+TABLES = claims_lib.read("tables.csv")
 BY_HAND = [RESULTS / "README.md", *sorted((RESULTS / "claims").glob("*.md"))]
 NEEDS_A_TABLE = ("reproduced", "partly", "not reproduced")
 NUMBER = re.compile(r"(?<![\w.,-])\d+(?:,\d{3})*(?:\.\d+)?(?:e-\d+)?(?!\w)")
@@ -60,24 +60,22 @@ def test_an_interval_is_that_of_a_paired_t_test():
 
 
 def test_a_mean_after_a_round_is_that_of_its_row():
-    found = [claim_numbers.published("leap/mini", "table leap/1 --scale=mini")]
-    archive = sources.read_archive(RESULTS / "leap" / "mini" / sources.ARCHIVE)
-    files = [archive[f"mnist_mini/leap/seed{k}/metrics.csv"] for k in range(3)]
+    found = [claims_lib.published("leap/table1.md", "table leap/1 --scale=mini")]
+    archive = sources.read_archive(RESULTS / "leap" / sources.ARCHIVE)
+    files = [archive[f"leap/mnist_mini/leap/seed{k}/metrics.csv"] for k in range(3)]
     tables = [pd.read_csv(io.BytesIO(x)).set_index("round") for x in files]
     mean = sum(100 * table["top1"][10] for table in tables) / 3
-    assert claim_numbers.measure("top1@10 mnist_mini/leap", found)[0] == f"{mean:.2f}"
+    assert claims_lib.measure("top1@10 mnist_mini/leap", found)[0] == f"{mean:.2f}"
     with pytest.raises(KeyError, match="no run of mnist_mini/no_such"):
-        claim_numbers.measure("top1 mnist_mini/no_such", found)
+        claims_lib.measure("top1 mnist_mini/no_such", found)
 
 
 def _significant_rounds(table, command, metric, cells):
     """The measured rounds after the start at which two cells differ significantly."""
-    found = [claim_numbers.published(table, command)]
+    found = [claims_lib.published(table, command)]
     run = found[0][1][cells.partition(" ")[0]][0]
     rounds = [row["round"] for row in run.rows[1:] if metric in row]
-    ends = {
-        k: claim_numbers.measure(f"{metric}@{k} {cells}", found)[1:] for k in rounds
-    }
+    ends = {k: claims_lib.measure(f"{metric}@{k} {cells}", found)[1:] for k in rounds}
     return [k for k, (low, high) in ends.items() if float(low) * float(high) > 0], len(
         rounds
     )
@@ -99,7 +97,7 @@ def test_the_rounds_that_paragraphs_call_significant():
     listed = ", ".join(map(str, rounds[:-1])) + f" and {rounds[-1]}"
     assert f"behind at {len(rounds)} of {measured} measured rounds ({listed})" in fedss
     rounds, _ = _significant_rounds(
-        "leap/mini",
+        "leap/table1.md",
         "table leap/1 --scale=mini",
         "test_loss",
         "cifar10_mini/leap - cifar10_mini/random",
@@ -118,7 +116,7 @@ def test_claims_are_complete(paper):
         if row["verdict"] in NEEDS_A_TABLE:
             assert row["how"] in ("measured", *claims_lib.EXACT), row["id"]
             assert row["ours"] and row["table"], row["id"]
-        for table in claim_numbers.parts(row["table"]):
+        for table in claims_lib.parts(row["table"]):
             assert _where(table).exists(), table
             assert table in set(TABLES["table"]), table
         printed = f"{row['claim']} ({row['section']})", row["printed"]
@@ -131,7 +129,7 @@ def test_numbers_without_runs_stand_on_their_pages():
     of_pages = CLAIMS[(CLAIMS["value"] == "") & (CLAIMS["ours"] != "")]
     checked = 0
     for _, row in of_pages.iterrows():
-        tables = claim_numbers.parts(row["table"])
+        tables = claims_lib.parts(row["table"])
         if not tables[0].startswith("tests/"):
             there = {x for t in tables for x in NUMBER.findall(_text(_where(t)))}
             numbers = NUMBER.findall(row["ours"])
@@ -196,7 +194,7 @@ def test_the_numbers_of_the_paragraphs_stand_on_pages(paper):
             continue  # Counted again above.
         links = re.findall(r"\]\(([^)#]+)", paragraph)
         paths = [(page.parent / x).resolve() for x in links if not x.endswith(".png")]
-        paths += [_where(t) for i in ids for t in claim_numbers.parts(own["table"][i])]
+        paths += [_where(t) for i in ids for t in claims_lib.parts(own["table"][i])]
         # Beside a README.md of a folder lie the tables that it explains.
         paths = [x.parent if x.name == "README.md" else x for x in paths]
         text = "\n".join(_text(x) for x in paths)

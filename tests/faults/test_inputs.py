@@ -43,11 +43,11 @@ COMMANDS = [
         ("run_table", "no_runs", _TABLE, "runs"),
         ("run_table", "table_9", ["9"], "which table"),
         ("run_table", "no_workers", ["1", "--workers=0"], "--workers=0"),
-        ("figures", "an_unknown_one", ["--figures=99"], "--figures"),
+        ("figures", "an_unknown_one", ["--figure=99"], "--figure"),
         (
             "figures",
             "to_a_device",
-            ["--figures=8", "--output_dir=/dev/null/x"],
+            ["--figure=8", "--output_dir=/dev/null/x"],
             "/dev/null",
         ),
     )

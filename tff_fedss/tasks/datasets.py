@@ -219,7 +219,7 @@ DATASETS = {
         {
             "classification": _SMALL,
             # The best of the rates at which every method stays above its warm start:
-            # docs/results/mini_learning_rate.md.
+            # docs/results/searches.
             "retrieval": dataclasses.replace(_SMALL, client_learning_rate=0.03),
         },
         omniglot.load,

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from experiments.common import results
-from experiments.fedss import table_results
+from experiments.fedss import pages
 from tests import waiting
 from tests.experiments import central_runs
 from tff_fedss import tasks
@@ -257,7 +257,7 @@ def test_the_best_round_of_validation_clients_is_kept(run_train, tmp_path):
     assert outcome["kept_round"] == kept
     assert outcome["percent"] == 100 * float(rows[kept]["top1"])
     assert f"; kept: round {kept} (" in output
-    run = results.read_run(best, table_results.KIND)
+    run = results.read_run(best, pages.KIND)
     assert run.rounds_done == kept + 2
 
     # The same clients, up to that round: its weights, to the bit.

@@ -5,9 +5,7 @@ from experiments.common.cells import Cell, Metric, table
 
 _PROGRAM = "experiments.toy.train"
 _PAGE = dict(
-    kind=results_lib.RunKind(
-        "toy", lambda flags: flags["method"], check_result=lambda run: None
-    ),
+    kind=results_lib.RunKind("toy", lambda flags: flags["method"]),
     metrics=(Metric("top1", "top-1 %"),),
 )
 _COMMON = dict(

@@ -1,0 +1,94 @@
+"""Cells of a table on a Ray cluster: the files of their runs come here, whole."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+
+import psutil
+import pytest
+
+from experiments.common import jobs
+from tests import waiting
+from tests.experiments.killing import interrupt_when
+from tests.runtime.test_cluster import RAY_FOLDER, is_alive
+
+TOYS = pathlib.Path(__file__).parents[1] / "toys"
+COPIES = """import pathlib, shutil, sys
+run = pathlib.Path(sys.argv[1])
+(run / "done.json").write_text((run / "metrics.csv").read_text() + "more")
+print("said")
+sys.exit(3)
+"""
+
+
+def test_a_task_returns_the_files_of_its_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sent = {"run/metrics.csv": b"old", "run/checkpoints/1.npz": b"1"}
+    result = jobs._run("x", ["-c", COPIES, "{folder}/run"], sent)
+    exit_code, found, log = result
+    assert exit_code == 3 and log == b"said\n"
+    assert found == {**sent, "run/done.json": b"oldmore"}
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """Returns the command of a cell of the toy paper's long table."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_TMPDIR", RAY_FOLDER)
+    paths = [str(TOYS), *filter(None, sys.path)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+
+    def command(cell, folder, *flags):
+        return [
+            *(sys.executable, "-P", "-m", "experiments.common.sweep", "toy/long"),
+            *(f"--cells={cell}", f"--results_dir={tmp_path / folder}", *flags),
+        ]
+
+    return command
+
+
+def runs(process):
+    """The processes of runs that a process has started."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if "experiments.toy.train" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_table_and_its_runs(table):
+    code, errors, everything = interrupt_when(
+        table("long", "there", "--cluster=local"),
+        lambda: runs(psutil.Process()),
+    )
+    assert code == 130, errors
+    assert "Traceback" not in errors, errors
+    waiting.wait_until(lambda: not any(map(is_alive, everything)))
+
+
+@pytest.mark.slow
+def test_a_lost_run_is_done_again_and_ends_as_if_nothing_had_been(table, tmp_path):
+    subprocess.run(table("forty", "here"), check=True, capture_output=True)
+    with subprocess.Popen(
+        table("forty", "there", "--cluster=local"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        waiting.wait_until(lambda: runs(process), process)
+        os.kill(runs(process)[0].ppid(), signal.SIGKILL)  # The task.
+        _, errors = process.communicate(timeout=waiting.LIMIT)
+    assert process.returncode == 0, errors
+    for name in ("metrics.csv", "fedss.npz", "table.csv"):
+        here, there = (
+            tmp_path / folder / "forty" / "seed0" / name for folder in ("here", "there")
+        )
+        assert there.read_bytes() == here.read_bytes(), name
