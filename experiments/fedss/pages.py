@@ -346,7 +346,8 @@ def _by_method(drawing: _Drawing) -> plots.Panel:
         for cell in drawn
         if not cell.column or cell.settings["num_negatives"] == middle
     ]
-    return drawing.by_round(series, f"Figure 3: by method, m = {middle}")
+    at = "" if middle is None else f", m = {middle}"
+    return drawing.by_round(series, f"Figure 3: by method{at}")
 
 
 def _by_size(drawing: _Drawing, is_corrected: bool) -> plots.Panel:

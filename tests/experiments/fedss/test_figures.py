@@ -152,7 +152,7 @@ def test_composition_compares_equal_numbers_of_pushing_classes(tmp_path, draw):
         run_folders.write_run(tmp_path, cell, 0, percent)
     (axes,) = draw("figure6")
     points = {
-        label: [tuple(x) for x in zip(*line.get_data(), strict=True)]
+        label: [(x, round(y, 9)) for x, y in zip(*line.get_data(), strict=True)]
         for label, line in lines_of(axes).items()
     }
     assert points == {
