@@ -149,7 +149,7 @@ def test_the_readme_has_the_numbers_of_the_rates_and_of_compare():
     common, own = (a - b for a, b in zip(by_rate("fedss"), by_rate("neg_only")))
     assert f"leads by {common:.1f} points at 0.03, by {own:.1f} at each" in text
     (minutes,) = re.findall(
-        r"About (\d+) minutes", (RESULTS / "omniglot_methods.md").read_text()
+        r"About (\d+) minutes", (RESULTS / "searches" / "README.md").read_text()
     )
     assert f"--rounds=100 --results_dir=DIR # {minutes} minutes" in text
 
