@@ -107,7 +107,7 @@ def test_the_same_contents_give_the_same_bytes(tmp_path):
 
 def test_published_archives_are_as_they_would_be_written(tmp_path):
     paths = sorted(PUBLISHED.rglob(sources.ARCHIVE))
-    assert len(paths) > 20
+    assert len(paths) > 10
     for path in paths:
         sources.write_archive(tmp_path / "again", sources.read_archive(path))
         # xz itself may compress otherwise in another version.
