@@ -32,6 +32,7 @@ _OF_A_RUN = (
     run_files.DONE,
 )
 _MOST_BYTES = 64 * 2**20  # Limit of all files together, decompressed.
+_MOST_MEMBERS = 10_000
 _PRESET = 9
 _SEED_FOLDER = re.compile(r"seed(\d+)", re.ASCII)
 
@@ -113,8 +114,8 @@ def read_archive(path: str | os.PathLike) -> dict[str, bytes]:
     """Returns the content of each file of an archive, by its path in there.
 
     Raises:
-        InvalidInputError: If the archive is missing, damaged or too large, or holds
-            something else than files and folders.
+        InvalidInputError: If the archive is missing, damaged or too large, or a member
+            is no plain file inside of it.
         RunStoppedError: If it cannot be read.
     """
     packed = files.read_if_there(path)
@@ -129,11 +130,7 @@ def read_archive(path: str | os.PathLike) -> dict[str, bytes]:
         with tarfile.open(
             fileobj=io.BytesIO(unpacked), mode="r:", tarinfo=unpacking.TarHeader
         ) as tar:
-            return {
-                member.name: tar.extractfile(member).read()
-                for member in unpacking.tar_members(tar)
-                if member.isfile()
-            }
+            return _contents(tar)
     except (
         lzma.LZMAError,
         tarfile.TarError,
@@ -143,6 +140,24 @@ def read_archive(path: str | os.PathLike) -> dict[str, bytes]:
         raise InvalidInputError(
             f"{path} is damaged: {files.error_text(error)}."
         ) from error
+
+
+def _contents(tar: tarfile.TarFile) -> dict[str, bytes]:
+    contents = {}
+    for number, member in enumerate(unpacking.tar_members(tar)):
+        if number == _MOST_MEMBERS:
+            raise unpacking.UnpackingError(f"more than {_MOST_MEMBERS:,} members")
+        if member.isdir():
+            continue
+        if {"/", ".."} & {*pathlib.PurePosixPath(member.name).parts}:
+            raise unpacking.UnpackingError(
+                f"found {run_files.short(member.name)}, expected a path inside of the "
+                "archive"
+            )
+        if member.name in contents:
+            raise unpacking.UnpackingError(f"{member.name} is there twice")
+        contents[member.name] = tar.extractfile(member).read()
+    return contents
 
 
 def write_archive(path: str | os.PathLike, contents: Mapping[str, bytes]) -> None:

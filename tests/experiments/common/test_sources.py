@@ -128,11 +128,27 @@ def test_tar_makes_the_folder_again(runs, archived, tmp_path):
 
 
 # Links, devices and more: tests/test_unpacking.py.
+@pytest.mark.parametrize(
+    "name", ["../seed0/flags.txt", "x/../../seed0/flags.txt", "/x/seed0/flags.txt"]
+)
+def test_a_path_out_of_the_archive_is_refused(tmp_path, name):
+    write_tar(tmp_path / "x.tar.xz", (tarfile.TarInfo(name), b""))
+    refused(tmp_path / "x.tar.xz", name, "expected a path inside")
+
+
 def test_an_archive_that_holds_too_much_is_refused(tmp_path):
     large = tmp_path / "large.tar.xz"
     write_tar(large, (tarfile.TarInfo("x/seed0/flags.txt"), bytes(2**26)))
     assert large.stat().st_size < 2**20
     refused(large, "more than 64 MiB")
+    many = tmp_path / "many.tar.xz"
+    write_tar(many, *((tarfile.TarInfo(f"{i}"), b"") for i in range(10_001)))
+    refused(many, "more than 10,000 members")
+
+
+def test_a_file_that_is_there_twice_is_refused(tmp_path):
+    write_tar(tmp_path / "x", *((tarfile.TarInfo("a"), b"") for _ in range(2)))
+    refused(tmp_path / "x", "a is there twice")
 
 
 def test_damaged_archives_are_refused(archived):
