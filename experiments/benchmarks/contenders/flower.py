@@ -8,7 +8,6 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import functools
 from collections.abc import Iterable
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -18,7 +17,7 @@ from flwr.simulation import run_simulation
 
 from experiments.benchmarks import protocol
 from experiments.benchmarks.contenders import torch_model
-from experiments.benchmarks.workload import BATCH_SIZE, LEARNING_RATE, Workload
+from experiments.benchmarks.workload import Workload
 
 _MANY_ROUNDS = 10**6
 
@@ -31,8 +30,7 @@ def _model(workload: Workload) -> torch_model.Model:
 
 @functools.cache
 def _data(workload: Workload, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    client = workload.client(k)
-    return torch_model.images(client.images), torch_model.labels(client.labels)
+    return torch_model.tensors(workload.client(k))
 
 
 def _client_app(workload: Workload) -> ClientApp:
@@ -56,12 +54,7 @@ def train_client(workload: Workload, message: Message, context: Context) -> Mess
     model = _model(workload)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     images, labels = _data(workload, int(context.node_config["partition-id"]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    for start in range(0, len(labels), BATCH_SIZE):
-        batch = slice(start, start + BATCH_SIZE)
-        optimizer.zero_grad()
-        model.mean_loss(images[batch], labels[batch]).backward()
-        optimizer.step()
+    model.train_client(images, labels)
     content = RecordDict(
         {
             "arrays": ArrayRecord(model.state_dict()),
@@ -84,19 +77,18 @@ class _FedAvg(FedAvg):
         return super().aggregate_train(server_round, replies)
 
 
-class Flower(protocol.Contender):
+class Flower(torch_model.TorchContender):
     """Flower's FedAvg strategy over its simulation engine."""
 
     def __init__(self, workload: Workload):
-        cores = len(os.sched_getaffinity(0))
-        self.settings = f"{cores} Ray actors with one thread each"
-        self._workload = workload
-        self._cores = cores
+        super().__init__(workload)
+        self._cores = len(os.sched_getaffinity(0))
+        self.settings = f"{self._cores} Ray actors with one thread each"
         self._strategy = _FedAvg(fraction_evaluate=0.0)
         self._turns = protocol.Turns(self._run)
 
     def build(self) -> None:
-        self._model = torch_model.Model(self._workload)
+        self.model = torch_model.Model(self._workload)
         self._turns.start()
 
     def _run(self) -> None:
@@ -107,7 +99,7 @@ class Flower(protocol.Contender):
             del context
             self._strategy.start(
                 grid,
-                ArrayRecord(self._model.state_dict()),
+                ArrayRecord(self.model.state_dict()),
                 num_rounds=_MANY_ROUNDS,
                 # Called before the first round and after each.
                 evaluate_fn=self._pause,
@@ -125,19 +117,13 @@ class Flower(protocol.Contender):
 
     def _pause(self, server_round: int, arrays: ArrayRecord) -> None:
         del server_round
-        self._model.load_state_dict(arrays.to_torch_state_dict())
+        self.model.load_state_dict(arrays.to_torch_state_dict())
         self._turns.pause()
 
     def one_round(self) -> None:
         self._turns.one_round()
         if failures := self._strategy.failures:
             raise RuntimeError(f"{len(failures)} clients failed: {failures[0]}")
-
-    def weights(self) -> dict[str, np.ndarray]:
-        return self._model.arrays()
-
-    def loss(self) -> float:
-        return torch_model.evaluate(self._model, self._workload)
 
 
 if __name__ == "__main__":

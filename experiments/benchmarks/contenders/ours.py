@@ -28,10 +28,11 @@ from tff_fedss import runtime as runtimes
 from tff_fedss.algorithms import client_update
 
 
-class Ours(protocol.Contender):
+class Ours(tf_model.TfContender):
     """The learning process of this project."""
 
     def __init__(self, workload: Workload, runtime: str = "in_process"):
+        super().__init__(workload)
         if runtime == "in_process":
             at_once = len(os.sched_getaffinity(0))
             self._context = runtimes.InProcessContext(None, at_once)
@@ -39,8 +40,6 @@ class Ours(protocol.Contender):
         else:
             self._context = runtimes.NativeContext()
             self.settings = "TFF's C++ runtime, all clients at once"
-        self._workload = workload
-        self._clients = workload.clients()
         self._data = [
             {
                 "data": tf.data.Dataset.from_tensor_slices(
@@ -51,7 +50,6 @@ class Ours(protocol.Contender):
             for client in self._clients
             for order in [_unshuffled(client)]
         ]
-        self._model = tf_model.feature_extractor(workload)
 
     def build(self) -> None:
         workload = self._workload
@@ -71,20 +69,12 @@ class Ours(protocol.Contender):
         with self._here():
             self._state = self._process.set_model_weights(
                 self._process.initialize(),
-                tff.learning.models.ModelWeights(
-                    tf_model.initial_weights(workload, self._model), []
-                ),
+                tff.learning.models.ModelWeights(self._initial(), []),
             )
 
     def one_round(self) -> None:
         with self._here():
             self._state, _ = self._process.next(self._state, self._data)
-
-    def weights(self) -> dict[str, np.ndarray]:
-        return tf_model.named(self._model, self._trainable())
-
-    def loss(self) -> float:
-        return tf_model.mean_loss(self._workload, self._trainable(), self._clients)
 
     def _trainable(self):
         with self._here():

@@ -5,7 +5,6 @@ One process, since its backend trains clients one after the other in each.
 
 import asyncio
 
-import numpy as np
 import torch
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
@@ -49,20 +48,16 @@ class _Pause(TrainingProcessCallback):
         return False, Metrics()
 
 
-class PflResearch(protocol.Contender):
+class PflResearch(torch_model.TorchContender):
     """pfl's FederatedAveraging."""
 
     def __init__(self, workload: Workload):
+        super().__init__(workload)
         self.settings = f"one process, {torch.get_num_threads()} threads"
-        self._workload = workload
-        self._data = [
-            (torch_model.images(c.images), torch_model.labels(c.labels))
-            for c in workload.clients()
-        ]
         self._turns = protocol.Turns(self._run)
 
     def build(self) -> None:
-        self._module = _Module(self._workload)
+        self.model = _Module(self._workload)
         self._turns.start()
 
     def _run(self) -> None:
@@ -81,9 +76,9 @@ class PflResearch(protocol.Contender):
             ),
             SimulatedBackend(dataset, dataset, postprocessors=[WeightByDatapoints()]),
             PyTorchModel(
-                self._module,
+                self.model,
                 torch.optim.SGD,
-                torch.optim.SGD(self._module.parameters(), lr=1.0),
+                torch.optim.SGD(self.model.parameters(), lr=1.0),
             ),
             NNTrainHyperParams(
                 local_num_epochs=1,
@@ -95,12 +90,6 @@ class PflResearch(protocol.Contender):
 
     def one_round(self) -> None:
         self._turns.one_round()
-
-    def weights(self) -> dict[str, np.ndarray]:
-        return self._module.arrays()
-
-    def loss(self) -> float:
-        return torch_model.evaluate(self._module, self._workload)
 
 
 if __name__ == "__main__":

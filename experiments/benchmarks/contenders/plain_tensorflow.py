@@ -25,20 +25,18 @@ from tff_fedss import class_sets, losses, models
 from tff_fedss.algorithms import client_update
 
 
-class PlainTensorFlow(protocol.Contender):
+class PlainTensorFlow(tf_model.TfContender):
     """A loop over clients and batches."""
 
     def __init__(self, workload: Workload, nudged: str | None = None):
+        super().__init__(workload)
         self.settings = "one client at a time"
         if nudged:
             self.settings += ", initial weights moved by one float32 step"
         self._nudged = nudged
-        self._workload = workload
-        self._clients = workload.clients()
-        self._model = tf_model.feature_extractor(workload)
 
     def build(self) -> None:
-        model, workload = self._model, self._workload
+        model, workload = self._phi, self._workload
         if workload.algorithm == "fedss":
             sets = class_sets.SampledClasses(
                 workload.num_classes, NUM_NEGATIVES, MAX_POSITIVES
@@ -51,7 +49,7 @@ class PlainTensorFlow(protocol.Contender):
                 del is_member, log_correction
                 return losses.softmax_loss(logits, targets)
 
-        initial = tf_model.initial_weights(workload, model)
+        initial = self._initial()
         if self._nudged:
             rng = np.random.default_rng(int(self._nudged))
             ends = np.float32([-np.inf, np.inf])
@@ -115,12 +113,8 @@ class PlainTensorFlow(protocol.Contender):
         update(sums, tf.constant(total))
         self._server[-1].numpy()  # Waits until it is done.
 
-    def weights(self) -> dict[str, np.ndarray]:
-        return tf_model.named(self._model, [v.numpy() for v in self._server])
-
-    def loss(self) -> float:
-        weights = [v.numpy() for v in self._server]
-        return tf_model.mean_loss(self._workload, weights, self._clients)
+    def _trainable(self) -> list[np.ndarray]:
+        return [v.numpy() for v in self._server]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ worker process. The Keras model is the one that ours uses, with this project's f
 GroupNorm.
 """
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -32,20 +31,18 @@ class _CosineClassifier(tf.keras.layers.Layer):
         return models.cosine_logits(features, self._w, LOGIT_SCALE)
 
 
-class TffFedAvg(protocol.Contender):
+class TffFedAvg(tf_model.TfContender):
     """TFF's own learning process."""
 
     settings = "TFF's C++ runtime, all clients at once"
 
     def __init__(self, workload: Workload):
         tff.framework.get_context_stack().set_default_context(runtime.NativeContext())
-        self._workload = workload
-        self._clients = workload.clients()
+        super().__init__(workload)
         self._data = [
             tf.data.Dataset.from_tensor_slices((c.images, c.labels)).batch(BATCH_SIZE)
             for c in self._clients
         ]
-        self._phi = tf_model.feature_extractor(workload)
 
     def build(self) -> None:
         workload, input_spec = self._workload, self._data[0].element_spec
@@ -66,19 +63,11 @@ class TffFedAvg(protocol.Contender):
         )
         self._state = self._process.set_model_weights(
             self._process.initialize(),
-            tff.learning.models.ModelWeights(
-                tf_model.initial_weights(workload, self._phi), []
-            ),
+            tff.learning.models.ModelWeights(self._initial(), []),
         )
 
     def one_round(self) -> None:
         self._state, _ = self._process.next(self._state, self._data)
-
-    def weights(self) -> dict[str, np.ndarray]:
-        return tf_model.named(self._phi, self._trainable())
-
-    def loss(self) -> float:
-        return tf_model.mean_loss(self._workload, self._trainable(), self._clients)
 
     def _trainable(self):
         return self._process.get_model_weights(self._state).trainable
