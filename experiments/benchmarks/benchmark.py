@@ -39,10 +39,9 @@ import shutil
 import subprocess
 import time
 
-from experiments.benchmarks import contest, table
+from experiments.benchmarks import contest, measured, table
 from experiments.benchmarks.workload import Workload
 from experiments.common import config, program
-from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 
 _WORKLOADS = (
@@ -54,14 +53,11 @@ _WORKLOADS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(measured.Config):
     """The flags of the program."""
 
     setup_peers: bool = config.flag(
         False, "Make the peers' virtual environments, and nothing else."
-    )
-    output_dir: str = config.flag(
-        "results/benchmarks", "The folder for the tables and the plot."
     )
     timeout: float = config.flag(
         900.0, "Seconds that a contender may take for a round.", low=1.0
@@ -108,9 +104,7 @@ def main(config: Config) -> None:
             raise InvalidInputError(f"{script.name} failed; its message is above.")
         return
     names, workloads = _names(config), _workloads(config)
-    output_dir = files.make_folder(
-        config.output_dir, f"--output_dir={config.output_dir}"
-    )
+    output_dir = config.folder()
     log_dir = output_dir / "logs"
     shutil.rmtree(log_dir, ignore_errors=True)
     results, begun = [], time.monotonic()

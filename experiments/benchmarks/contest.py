@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from experiments.benchmarks.peak_memory import peak_bytes
+from experiments.benchmarks.measured import peak_bytes
 from experiments.benchmarks.workload import Workload
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -13,12 +13,11 @@ Prints tables and writes growth.csv and growth.md. About 15 minutes on 2 quiet c
 to 10 GB of memory at a time.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import multiprocessing
 import os
+import pathlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -29,9 +28,9 @@ import pandas as pd
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments.benchmarks import peak_memory
+from experiments.benchmarks import measured
 from experiments.common import config, program
-from tff_fedss import algorithms, files, metrics, models, runtime
+from tff_fedss import algorithms, metrics, models, runtime
 
 _IMAGE_SHAPE = (28, 28, 1)
 _NUM_IMAGES, _BATCH_SIZE = 96, 32
@@ -68,12 +67,9 @@ _SERIES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(measured.Config):
     """The flags of the program."""
 
-    output_dir: str = config.flag(
-        "results/benchmarks", "The folder for growth.csv and growth.md."
-    )
     repeats: int = config.flag(
         5, "Rounds of each case that count, after the first two.", low=1
     )
@@ -81,35 +77,25 @@ class Config(config.Config):
 
 def main(config: Config) -> None:
     """Runs the program."""
-    measure(_SERIES, config.repeats, config.output_dir)
+    measure(_SERIES, config.repeats, config.folder())
 
 
-def measure(all_series: Mapping[str, Sequence[Case]], repeats: int, folder: str):
+def measure(
+    all_series: Mapping[str, Sequence[Case]], repeats: int, folder: pathlib.Path
+) -> None:
     """Measures, prints and writes."""
-    output_dir = files.make_folder(folder, f"--output_dir={folder}")
     rows: list[dict[str, Any]] = []
     for name, cases in all_series.items():
         rows += [{"series": name, **row} for row in _measure(cases, repeats)]
         table = with_ratios(pd.DataFrame(rows))
-        files.write_text(output_dir / "growth.csv", table.to_csv(index=False))
-        files.write_text(output_dir / "growth.md", _as_markdown(table, repeats))
-    print((output_dir / "growth.md").read_text())
-    print(f"Written to {output_dir}/growth.csv and .md")
+        measured.write(folder, "growth", table, _text(repeats))
+    measured.show(folder, "growth")
 
 
 def _measure(cases: Sequence[Case], repeats: int) -> list[dict[str, Any]]:
     """Runs cases in turns."""
     with contextlib.ExitStack() as stack:
-        workers = [
-            stack.enter_context(
-                concurrent.futures.ProcessPoolExecutor(
-                    # Not forked, since TensorFlow's threads would be missing.
-                    1,
-                    multiprocessing.get_context("spawn"),
-                )
-            )
-            for _ in cases
-        ]
+        workers = [stack.enter_context(measured.process()) for _ in cases]
         reports = [
             worker.submit(_start, case).result()
             for worker, case in zip(workers, cases, strict=True)
@@ -120,7 +106,7 @@ def _measure(cases: Sequence[Case], repeats: int) -> list[dict[str, Any]]:
                 for _ in range(repeats)
             ]
         )
-        peaks = [worker.submit(peak_memory.peak_bytes).result() for worker in workers]
+        peaks = [worker.submit(measured.peak_bytes).result() for worker in workers]
     rows = []
     for case, report, peak, times in zip(cases, reports, peaks, seconds, strict=True):
         median = statistics.median(times)
@@ -167,10 +153,10 @@ class _Rounds:
         self._process = _process(case)
         self._state = self._process.initialize()
         build_seconds = time.perf_counter() - start
-        first_seconds, measured = self.next()
+        first_seconds, of_round = self.next()
         self.next()
         traffic = metrics.classifier_traffic(
-            float(measured["classes_per_client"]),
+            float(of_round["classes_per_client"]),
             case.embedding_dim,
             asks_by_id=case.method == "fedss",
         )
@@ -184,8 +170,8 @@ class _Rounds:
     def next(self) -> tuple[float, Mapping[str, Any]]:
         """Does a round; returns its seconds and its metrics."""
         start = time.perf_counter()
-        self._state, measured = self._process.next(self._state, self._clients)
-        return time.perf_counter() - start, measured
+        self._state, of_round = self._process.next(self._state, self._clients)
+        return time.perf_counter() - start, of_round
 
 
 def _process(case: Case) -> tff.learning.templates.LearningProcess:
@@ -237,8 +223,8 @@ def with_ratios(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _as_markdown(table: pd.DataFrame, repeats: int) -> str:
-    text = (
+def _text(repeats: int) -> str:
+    return (
         "# Growth of a round\n\n"
         "FedSS in the in-process runtime, training included: the small CNN at 28x28, "
         f"{_NUM_IMAGES} images a client, batches of {_BATCH_SIZE}, {_NUM_POSITIVES} "
@@ -249,8 +235,6 @@ def _as_markdown(table: pd.DataFrame, repeats: int) -> str:
         "the first row, in bytes of W. Bytes are those of the classifier, per client "
         "and round."
     )
-    rounded = table.round(3).astype(object).fillna("")
-    return f"{text}\n\n{rounded.to_markdown(index=False)}\n"
 
 
 if __name__ == "__main__":

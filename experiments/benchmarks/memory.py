@@ -5,13 +5,11 @@
 runs 2,000 FedSS rounds of 64 clients (8 images of 8x8 pixels, n = 500, phi of one
 layer) in each runtime, in separate processes, one after another. The resident memory of
 the process, and of a cluster's actor, is read after each round; a line is fitted to the
-last three quarters. Prints a table and writes memory.csv. About 10 minutes a runtime on
-2 cores.
+last three quarters. Prints a table and writes memory.csv and memory.md. About 10
+minutes a runtime on 2 cores.
 """
 
-import concurrent.futures
 import dataclasses
-import multiprocessing
 
 import numpy as np
 import pandas as pd
@@ -19,9 +17,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
-from experiments.benchmarks import peak_memory
+from experiments.benchmarks import measured
 from experiments.common import config, program
-from tff_fedss import algorithms, files, runtime, tasks, training
+from tff_fedss import algorithms, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 _RUNTIMES = ("in_process", "cluster", "native")
@@ -29,10 +27,9 @@ _NUM_CLIENTS, _COHORT_SIZE, _NUM_IMAGES, _NUM_CLASSES = 640, 64, 8, 500
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(measured.Config):
     """The flags of the program."""
 
-    output_dir: str = config.flag("results/benchmarks", "The folder for memory.csv.")
     runtimes: tuple[str, ...] = config.flag(
         _RUNTIMES, "The runtimes.", choices=_RUNTIMES
     )
@@ -43,16 +40,11 @@ class Config(config.Config):
 
 def main(config: Config) -> None:
     """Measures, prints and writes."""
-    output_dir = files.make_folder(
-        config.output_dir, f"--output_dir={config.output_dir}"
-    )
-    rows = []
+    folder, rows = config.folder(), []
     for name in config.runtimes:
-        # Not forked, since TensorFlow's threads would be missing.
-        spawn = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(1, spawn) as worker:
-            measured = worker.submit(_measure, name, config.rounds).result()
-        for process, resident in measured.items():
+        with measured.process() as worker:
+            by_process = worker.submit(_measure, name, config.rounds).result()
+        for process, resident in by_process.items():
             rows.append(
                 {
                     "runtime": name,
@@ -62,10 +54,8 @@ def main(config: Config) -> None:
                     "resident_mib": resident[-1] / 2**20,
                 }
             )
-    table = pd.DataFrame(rows)
-    files.write_text(output_dir / "memory.csv", table.to_csv(index=False))
-    print(table.round(1).to_string(index=False))
-    print(f"Written to {output_dir}/memory.csv")
+    measured.write(folder, "memory", pd.DataFrame(rows), "# Memory by client")
+    measured.show(folder, "memory")
 
 
 def bytes_a_client(resident: list[int], cohort_size: int) -> float:
@@ -96,9 +86,9 @@ def _measure(name: str, rounds: int) -> dict[str, list[int]]:
         resident["actor"] = []
     for _ in tqdm.tqdm(range(rounds), desc=name, unit="round", disable=None):
         run.run_round()
-        for process, measured in resident.items():
+        for process, found in resident.items():
             pid = context.actor_pids[0] if process == "actor" else None
-            measured.append(peak_memory.resident_bytes(pid))
+            found.append(measured.resident_bytes(pid))
     return resident
 
 

@@ -8,11 +8,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import pandas as pd
-
 from experiments.benchmarks import contest
 from experiments.benchmarks.contest import Result
 from experiments.common import plots
+from experiments.common import table as tables
 from tff_fedss import files, training
 
 _OURS = ("ours_in_process", "ours_native")
@@ -68,36 +67,39 @@ def write(
         rows += own
         w = group[0].workload
         cells = [
-            {
-                title: "" if row[name] is None else look.format(row[name])
-                for name, (title, look) in _COLUMNS.items()
-            }
+            [
+                "" if row[name] is None else look.format(row[name])
+                for name, (_, look) in _COLUMNS.items()
+            ]
             for row in own
         ]
-        table = pd.DataFrame(cells).to_markdown(
-            index=False, disable_numparse=True, stralign="right"
-        )
         page += [
             f"## {w.name}, {w.num_clients} clients of {w.num_examples} images",
-            table,
+            tables.as_markdown([title for title, _ in _COLUMNS.values()], cells),
             "\n".join(f"- {claim}" for claim in _claims(group)),
         ]
     for name, content in (
-        ("benchmark.csv", pd.DataFrame(rows).to_csv(index=False)),
-        ("benchmark_rounds.csv", pd.DataFrame(_rounds(results)).to_csv(index=False)),
+        ("benchmark.csv", tables.as_csv(rows)),
+        ("benchmark_rounds.csv", tables.as_csv(_rounds(results))),
         ("benchmark.md", "\n\n".join(filter(None, page)) + "\n"),
     ):
         files.write_text(output_dir / name, content)
     _plot(groups, output_dir / "benchmark.png")
 
 
-def _row(result: Result, group: Sequence[Result]) -> dict[str, Any]:
-    seconds = result.seconds
+def _of_row(result: Result) -> dict[str, Any]:
     return {
         "workload": result.workload.name,
         "num_clients": result.workload.num_clients,
         "contender": result.contender,
         "status": result.status,
+    }
+
+
+def _row(result: Result, group: Sequence[Result]) -> dict[str, Any]:
+    seconds = result.seconds
+    return {
+        **_of_row(result),
         "images_per_second": result.images_per_second,
         "of_plain_tensorflow": _of(result, _named(group, contest.REFERENCE)),
         "rounds": len(seconds),
@@ -118,14 +120,7 @@ def _rounds(results: Iterable[Result]) -> Iterable[dict[str, Any]]:
     for result in results:
         times = [("build", result.build_seconds), ("first", result.first_seconds)]
         for what, seconds in [*times, *enumerate(result.seconds, 1)]:
-            yield {
-                "workload": result.workload.name,
-                "num_clients": result.workload.num_clients,
-                "contender": result.contender,
-                "status": result.status,
-                "round": what,
-                "seconds": seconds,
-            }
+            yield {**_of_row(result), "round": what, "seconds": seconds}
 
 
 def _claims(group: Sequence[Result]) -> Iterable[str]:

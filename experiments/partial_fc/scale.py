@@ -14,10 +14,9 @@ cores; ten million classes need 8 GiB of memory.
 """
 
 import collections
-import concurrent.futures
 import dataclasses
-import multiprocessing
 import os
+import pathlib
 import re
 import statistics
 import time
@@ -26,9 +25,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from experiments.benchmarks.peak_memory import peak_bytes
+from experiments.benchmarks import measured
 from experiments.common import config, program
-from tff_fedss import algorithms, files, losses, models, runtime
+from tff_fedss import algorithms, losses, models, runtime
 from tff_fedss.errors import InvalidInputError
 
 _IMAGE_SHAPE = (28, 28, 1)
@@ -55,10 +54,9 @@ class Case:
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(measured.Config):
     """The flags of the program."""
 
-    output_dir: str = config.flag("results/benchmarks", "The output folder.")
     repeats: int = config.flag(
         5, "Steps of each case that count, after the first.", low=1
     )
@@ -75,26 +73,18 @@ def main(config: Config) -> None:
             raise InvalidInputError(f"--cases={text}: expected n:r, such as 1e6:0.1.")
         n, _, r = text.partition(":")
         cases.append(Case(int(float(n)), float(r)))
-    measure(cases, config.repeats, config.output_dir)
+    measure(cases, config.repeats, config.folder())
 
 
-def measure(cases: Sequence[Case], repeats: int, folder: str) -> None:
+def measure(cases: Sequence[Case], repeats: int, folder: pathlib.Path) -> None:
     """Measures, prints and writes."""
-    output_dir = files.make_folder(folder, f"--output_dir={folder}")
-    # Not forked, since TensorFlow's threads would be missing.
-    context = multiprocessing.get_context("spawn")
     rows = []
     for case in cases:
-        # In a separate process, for a separate peak.
-        with concurrent.futures.ProcessPoolExecutor(1, context) as worker:
+        with measured.process() as worker:
             rows.append(worker.submit(_measure, case, repeats).result())
         print(f"{case}: {rows[-1]['seconds']:.3f} s a step", flush=True)
-        table = with_ratios(pd.DataFrame(rows))
-        path = output_dir / "partial_fc.csv"
-        files.write_text(path, table.to_csv(index=False))
-        files.write_text(path.with_suffix(".md"), _as_markdown(table))
-    print(path.with_suffix(".md").read_text())
-    print(f"Written to {output_dir}/partial_fc.csv and .md")
+        measured.write(folder, "partial_fc", with_ratios(pd.DataFrame(rows)), _text())
+    measured.show(folder, "partial_fc")
 
 
 def _measure(case: Case, repeats: int) -> dict[str, float]:
@@ -137,7 +127,7 @@ def _measure(case: Case, repeats: int) -> dict[str, float]:
         "build_seconds": build_seconds,
         "first_seconds": first,
         "w_and_momentum_mib": 8 * case.num_classes * case.embedding_dim / 2**20,
-        "peak_mib": peak_bytes() / 2**20,
+        "peak_mib": measured.peak_bytes() / 2**20,
     }
 
 
@@ -150,13 +140,12 @@ def with_ratios(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _as_markdown(table: pd.DataFrame) -> str:
+def _text() -> str:
     return (
         "# Steps of Partial FC\n\n"
         f"The small CNN at 28x28, logical devices on {os.cpu_count()} CPU cores, SGD "
         "with momentum; medians. of_full: the seconds of r = 1 over those of the row. "
-        "Peak: of the process, TensorFlow included.\n\n"
-        f"{table.round(3).astype(object).fillna('').to_markdown(index=False)}\n"
+        "Peak: of the process, TensorFlow included."
     )
 
 

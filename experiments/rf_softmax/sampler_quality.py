@@ -30,6 +30,7 @@ import scipy.special
 import tensorflow as tf
 import tqdm
 
+from experiments.benchmarks import measured
 from experiments.common import config, program
 from tff_fedss import files, samplers
 from tff_fedss.datasets.central import idx_files
@@ -37,12 +38,9 @@ from tff_fedss.errors import InvalidInputError
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(measured.Config):
     """The flags of the program."""
 
-    output_dir: str = config.flag(
-        None, "The output folder.", needed="DIR is needed, for the tables."
-    )
     images: str | None = config.flag(
         None, "A gzipped IDX file of images, for Table 1 on real vectors."
     )
@@ -93,7 +91,7 @@ def main(config: Config) -> None:
         settings["pixels in [-1, 1], tau = 4.3, alpha = 100, e^(o - tau)"] = _Setting(
             _unit(2 * digits - 1), tau=4.3, is_shifted=True, alpha=100.0
         )
-    folder = files.make_folder(config.output_dir, f"--output_dir={config.output_dir}")
+    folder = config.folder()
     bias = _bias(config.num_draws)
     cells = [f"{b:.4f} ({n:.4f})" for b, n in bias[["bias", "noise"]].values]
     _write(
@@ -209,49 +207,40 @@ def _bias_of(
 def _mse(name: str, setting: _Setting) -> pd.DataFrame:
     """Measures the errors of all methods on one kind of vectors."""
     h, c = setting.vectors[:_PAIRS], setting.vectors[_PAIRS:]
-    cosines = np.sum(np.float64(h) * c, 1)
-    shift = setting.tau if setting.is_shifted else 0.0
-    errors = {
-        key: np.mean(values) * math.exp(-shift) ** 2
-        for key, values in _errors(setting, h, c).items()
-    }
+    tau, cosines = setting.tau, np.sum(np.float64(h) * c, 1)
+    exact, errors = np.exp(tau * cosines), {}
+    for frequencies, repeats in ((100, 20), (1000, 10), (_LARGEST, 1)):
+        errors["random Fourier", frequencies] = np.mean(
+            [
+                np.mean((_fourier(h, c, tau, frequencies, seed) - exact) ** 2)
+                for seed in tqdm.trange(repeats, desc=f"Fourier, D = {frequencies:,}")
+            ]
+        )
+    # Few features of a high degree cause most of the error, so draws vary much.
+    errors["random Maclaurin", _LARGEST] = np.mean(
+        [
+            np.mean((maclaurin(h, c, tau, _LARGEST, seed) - exact) ** 2)
+            for seed in tqdm.trange(2, 12, desc="Maclaurin")
+        ]
+    )
+    errors["random Maclaurin, by the formula", _LARGEST] = np.mean(
+        maclaurin_variance(tau, cosines, _LARGEST)
+    )
+    shift = tau if setting.is_shifted else 0.0
+    errors = {key: error * math.exp(-shift) ** 2 for key, error in errors.items()}
     # The best factor of alpha (h.c)^2 + 1, also over alpha if none is given.
-    exact = np.exp(setting.tau * cosines - shift)
+    exact = np.exp(tau * cosines - shift)
     parts = cosines**2, np.ones_like(cosines)
     design = np.stack(
         parts if setting.alpha is None else [setting.alpha * parts[0] + 1], 1
     )
     fit, *_ = np.linalg.lstsq(design, exact, rcond=None)
     errors["quadratic", _LARGEST] = np.mean((design @ fit - exact) ** 2)
-    predicted = maclaurin_variance(setting.tau, cosines, _LARGEST)
-    errors["random Maclaurin, by the formula", _LARGEST] = (
-        np.mean(predicted) * math.exp(-shift) ** 2
-    )
     columns = ["vectors", "mean_cosine", "method", "D", "poster", "mse"]
     return pd.DataFrame(
         [(name, np.mean(cosines), *key, _POSTER[key], errors[key]) for key in _POSTER],
         columns=columns,
     )
-
-
-def _errors(
-    setting: _Setting, h: np.ndarray, c: np.ndarray
-) -> dict[tuple[str, int], list[float]]:
-    """Returns mean squared errors of random features' estimates, by method and D."""
-    tau = setting.tau
-    exact = np.exp(tau * np.sum(np.float64(h) * c, 1))
-    errors = {}
-    for frequencies, repeats in ((100, 20), (1000, 10), (_LARGEST, 1)):
-        errors["random Fourier", frequencies] = [
-            np.mean((_fourier(h, c, tau, frequencies, seed) - exact) ** 2)
-            for seed in tqdm.trange(repeats, desc=f"Fourier, D = {frequencies:,}")
-        ]
-    # Few features of a high degree cause most of the error, so draws vary much.
-    errors["random Maclaurin", _LARGEST] = [
-        np.mean((maclaurin(h, c, tau, _LARGEST, seed) - exact) ** 2)
-        for seed in tqdm.trange(2, 12, desc="Maclaurin")
-    ]
-    return errors
 
 
 def _fourier(

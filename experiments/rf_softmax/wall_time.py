@@ -24,17 +24,15 @@ import numpy as np
 import pandas as pd
 import tqdm
 
+from experiments.benchmarks import measured
 from experiments.common import config, program
-from tff_fedss import files, samplers
+from tff_fedss import samplers
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(config.Config):
+class Config(measured.Config):
     """The flags of the program."""
 
-    output_dir: str = config.flag(
-        "results/benchmarks", "The folder for wall_time.csv and wall_time.md."
-    )
     classes: tuple[str, ...] = config.flag(("10000", "70000", "500000"), "n.")
     repeats: int = config.flag(50, "How many calls to measure.", low=1)
 
@@ -66,9 +64,7 @@ _POSTER = {
 
 def main(config: Config) -> None:
     """Measures and prints."""
-    output_dir = files.make_folder(
-        config.output_dir, f"--output_dir={config.output_dir}"
-    )
+    folder = config.folder()
     rows = pd.DataFrame(
         row for n in map(int, config.classes) for row in _measure(n, config.repeats)
     )
@@ -76,15 +72,13 @@ def main(config: Config) -> None:
     exp = rows[rows.sampler == "exp"].set_index("classes")
     for ratio, column in (("exp_ratio", "draw_cpu_ms"), ("poster_ratio", "poster_ms")):
         rows[ratio] = rows.classes.map(exp[column]) / rows[column]
-    files.write_text(output_dir / "wall_time.csv", rows.to_csv(index=False))
     text = (
         f"Batch of {_BATCH_SIZE}, m = {_NUM_NEGATIVES}, d = {_DIM}; medians of "
         f"{config.repeats} calls, in turns. cpu: processor time, one thread. Ratios: "
-        "exp over this, here in processor time.\n\n"
-        f"{rows.round(3).astype(object).fillna('').to_markdown(index=False)}\n"
+        "exp over this, here in processor time."
     )
-    files.write_text(output_dir / "wall_time.md", text)
-    print(text)
+    measured.write(folder, "wall_time", rows, text)
+    measured.show(folder, "wall_time")
 
 
 def _measure(num_classes: int, repeats: int) -> list[dict]:

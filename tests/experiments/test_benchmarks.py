@@ -279,7 +279,7 @@ def test_the_first_quarter_does_not_count_for_the_growth_of_memory():
 
 
 def test_memory_is_measured(tmp_path):
-    asked = memory.Config(str(tmp_path), runtimes=("in_process",), rounds=8)
+    asked = memory.Config(output_dir=str(tmp_path), runtimes=("in_process",), rounds=8)
     memory.main(asked)
     (row,) = csv.DictReader((tmp_path / "memory.csv").open())
     assert (row["process"], row["rounds"]) == ("driver", "8")

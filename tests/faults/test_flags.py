@@ -105,11 +105,9 @@ ABSURD = [
     )
 ]
 
+
 # What does not go together is tried with each program, in tests/experiments.
-NO_OUTPUT = Case("no_output", "sampler_quality", says=["--output_dir"])
-
-
-@harness.params([*ANY, *HUGE, *ABSURD, NO_OUTPUT])
+@harness.params([*ANY, *HUGE, *ABSURD])
 def test_a_flag_that_will_not_do_is_named(case, place):
     harness.try_case(case, place)
 
