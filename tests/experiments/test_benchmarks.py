@@ -157,11 +157,11 @@ def test_the_workload_is_the_same_wherever_it_is_made():
     "model", ["cnn", pytest.param("mobilenet_v3_small", marks=pytest.mark.slow)]
 )
 def test_the_weights_are_those_of_the_models_here(model):
-    from experiments.benchmarks.contenders import tf_model
+    from experiments.benchmarks.contenders import plain_tensorflow, tf_model
 
     workload = Workload("fedss", model, 2)
     phi = tf_model.feature_extractor(workload)
-    *weights, w = tf_model.initial_weights(workload, phi)
+    *weights, w = plain_tensorflow.PlainTensorFlow(workload)._initial()
     assert [x.shape for x in weights] == [v.shape for v in phi.trainable_variables]
     assert w.shape == (workload.num_classes, phi.output_shape[1])
 
