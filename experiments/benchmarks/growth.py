@@ -158,7 +158,7 @@ class _Rounds:
         traffic = metrics.classifier_traffic(
             float(of_round["classes_per_client"]),
             case.embedding_dim,
-            asks_by_id=case.method == "fedss",
+            metrics.Protocol(asks_by_id=case.method == "fedss"),
         )
         self.report = {
             "build_seconds": build_seconds,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
+import sklearn.metrics
 import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
@@ -114,7 +115,9 @@ def figure7(
             ]
             rates = [100 * np.mean(right == found) for right, found in of_clients]
             num_found = np.mean([len(np.unique(found)) for _, found in of_clients])
-            matrix = metrics.confusion_matrix(true, predicted, len(positives))
+            matrix = sklearn.metrics.confusion_matrix(
+                true, predicted, labels=np.arange(len(positives))
+            )
             matrices.append(matrix)
             shares = 100 * matrix / matrix.sum(1, keepdims=True)
             image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.privacy import seen
 from tff_fedss import seeds
-from tff_fedss.privacy import aggregate, intersection, phi, success, update
+from tff_fedss.privacy import aggregate, intersection, success, update
 
 CONTROLS = ("", "random classes", "guessed")
 # The attacks on sums of rows; the second with noise of differential privacy.
@@ -156,8 +156,8 @@ class Attack:
         *_, kernel, bias = delta
         w = model.classifier
         for name, scores in {
-            "bias": phi.by_bias(bias, w),
-            "kernel": phi.by_kernel(kernel, w),
+            "bias": update.by_bias(bias, w),
+            "kernel": update.by_kernel(kernel, w),
             "kernel, public images": model.scores_by_inputs(kernel),
         }.items():
             self.judge(name, round_num, scores, truth)
@@ -304,12 +304,12 @@ class Aggregate(Attack):
         self.judge(name, round_num, phi_scores, of_any, claimed)
         if requests is None:
             return
-        counts = aggregate.num_contributors(requests)
+        counts = requests.sum(0)
         for client, asked in zip(cohort, requests, strict=True):
             truth = self._positives[client]
             self.lone_shares.append((counts[asked] == 1).mean())
             num_positives = max(np.count_nonzero(asked) - self._num_decoys, 1)
-            own = aggregate.assigned(scores, asked)
+            own = np.where(asked, scores, -np.inf)
             claimed = success.top(own, num_positives)[asked]
             name = "with the client's request"
             self.judge(name, round_num, own[asked], truth[asked], claimed)
@@ -334,7 +334,7 @@ class Aggregate(Attack):
                 truth = self._positives[client]
                 traced = by_rows[client]
                 if not self._drops_rows:
-                    kept = aggregate.in_all_sums(present, cohorts[:, client])
+                    kept = present[cohorts[:, client]].all(0)
                     own = np.where(kept, 0.0, -np.inf)
                     self.judge("in all its sums, no request", last, own, truth, kept)
                     traced = np.where(kept, traced, -np.inf)

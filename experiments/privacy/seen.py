@@ -9,12 +9,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.fedss import privacy_config, run_config
-from tff_fedss import class_sets, models, progress, tasks, training
+from tff_fedss import class_sets, metrics, models, progress, tasks, training
 from tff_fedss.algorithms import client_update
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.privacy import intersection, phi
-from tff_fedss.vectors import unit
+from tff_fedss.privacy import intersection, update
 
 _MOST_PARTICIPATIONS = 10_000
 
@@ -172,9 +171,11 @@ class Requests:
         if config.negatives is None:
             found = intersection.fresh(n, num_positives, config.num_negatives)
         elif not size_is_known(config):
-            found = intersection.randomized_response(self._builder.p, self._builder.q)
+            p, q = self._builder.p, self._builder.q
+            found = intersection.RequestModel(p, q, is_permanent=True)
         else:
-            found = intersection.memoised(n, num_positives, config.num_decoys)
+            found = intersection.fresh(n, num_positives, config.num_decoys)
+            found = found._replace(is_permanent=True)
         if self._of_union:
             return intersection.among_others(found, self._share_of_others)
         return found
@@ -272,8 +273,8 @@ class Model(NamedTuple):
     feature: np.ndarray
 
     def scores_by_inputs(self, kernel_delta: np.ndarray) -> np.ndarray:
-        """Returns the scores of all classes by `phi.by_inputs`, float64[n]."""
-        return phi.by_inputs(kernel_delta, self.classifier, self.inputs, self.labels)
+        """Returns the scores of all classes by `update.by_inputs`, float64[n]."""
+        return update.by_inputs(kernel_delta, self.classifier, self.inputs, self.labels)
 
 
 def check_public_images(name: str, task: tasks.FederatedTask) -> None:
@@ -320,7 +321,7 @@ class PublicImages:
         models.assign(self._variables, extractor)
         inputs = self._inputs(self._images)
         *_, kernel, bias = extractor
-        feature = unit(inputs @ kernel + bias).mean(0)
+        feature = metrics.unit(inputs @ kernel + bias).mean(0)
         return Model(classifier, kernel, inputs, self._labels, feature)
 
 

@@ -272,25 +272,22 @@ def test_equals_the_search_for_one_query_at_a_time(block_numbers, monkeypatch):
     features, labels = labelled_images()
     expected = one_by_one(features, labels)
     assert np.all((expected > 0.1) & (expected < 1))
-    np.testing.assert_allclose(metrics.r_precision(features, labels), expected[0])
     scores = metrics.retrieval_scores(features, labels)
     np.testing.assert_allclose(scores[1:], expected)
 
 
 @pytest.mark.parametrize("r", [1, 5, 20])
-def test_one_search_measures_both_to_the_bit(r):
+def test_one_search_measures_map_at_r_to_the_bit(r):
     """Of classes with fewer and with more images than R, and with one."""
     features, labels = labelled_images()
     features[7] = features[3]
-    assert metrics.retrieval_scores(features, labels, r)[:2] == (
-        metrics.map_at_r(features, labels, r),
-        metrics.r_precision(features, labels),
-    )
+    scores = metrics.retrieval_scores(features, labels, r)
+    assert scores.map_at_r == metrics.map_at_r(features, labels, r)
 
 
 def test_classes_apart_are_found_whole():
     labels = np.array([0, 0, 0, 1, 1])
-    assert metrics.r_precision(np.eye(2)[labels], labels) == 1
+    assert metrics.retrieval_scores(np.eye(2)[labels], labels, 2).r_precision == 1
 
 
 def test_effective_rank_counts_directions():

@@ -6,8 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_fedss import models
-from tff_fedss.metrics import retrieval
-from tff_fedss.vectors import unit
+from tff_fedss.metrics.retrieval import class_sizes, finite_features, unit
 
 _ROWS = 4096
 
@@ -50,7 +49,7 @@ def client_predictions(
     """Predicts the classes of a client's images among its positives P_k (Fig. 7).
 
     The prediction is the class of P_k with the largest cosine, without the rest of W. A
-    collapsed client (NegOnly) fills few columns of the `confusion_matrix`.
+    collapsed client (NegOnly) fills few columns of the confusion matrix.
 
     Args:
         features: float32[examples, d], phi's outputs for the client's images.
@@ -77,24 +76,6 @@ def client_predictions(
     return true, predicted.astype(np.int64)
 
 
-def confusion_matrix(
-    true: np.ndarray, predicted: np.ndarray, num_classes: int
-) -> np.ndarray:
-    """Counts predictions.
-
-    Args:
-        true: int[examples], classes, from 0 on.
-        predicted: int[examples], classes, from 0 on.
-        num_classes: Number of classes.
-
-    Returns:
-        int64[num_classes, num_classes]: rows are true classes, columns predictions.
-    """
-    matrix = np.zeros([num_classes, num_classes], np.int64)
-    np.add.at(matrix, (true, predicted), 1)
-    return matrix
-
-
 def center_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
     """Computes the share of images that are nearest to the centre of their class.
 
@@ -117,8 +98,8 @@ def center_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
         ValueError: If no class has two images or all images are of one, a feature is
             not finite, or an argument has the wrong shape.
     """
-    units = unit(retrieval.finite_features(features))
-    class_of, sizes = retrieval.class_sizes(features, labels)
+    units = unit(finite_features(features))
+    class_of, sizes = class_sizes(features, labels)
     sums = np.zeros([len(sizes), units.shape[1]])
     np.add.at(sums, class_of, units)
     centers = unit(sums)

@@ -10,9 +10,6 @@ BYTES_PER_PARAMETER = 4  # float32
 _BYTES_PER_ID = 4  # int32
 _BYTES_PER_COUNT = 4  # int32
 
-# The part of clients' updates that the server sees: each one, or only their sum.
-AGGREGATIONS = ("plain", "secure")
-
 
 class Protocol(NamedTuple):
     """The protocol of requests and updates.
@@ -21,7 +18,7 @@ class Protocol(NamedTuple):
         asks_by_id: Whether a client sends the ids of its classes, which costs bytes;
             clients of FullSoftmax get all classes without a request.
         requests: "sampled", "union" or "all", see `algorithms.build_fedss`.
-        aggregation: One of `AGGREGATIONS`.
+        aggregation: "plain", or "secure": the server sees only the sum of the updates.
         threshold: Threshold of secure aggregation: rows with fewer contributors are
             dropped.
     """
@@ -53,7 +50,6 @@ class ClassifierTraffic(NamedTuple):
 def classifier_traffic(
     classes_per_client: float,
     embedding_dim: int,
-    asks_by_id: bool = True,
     protocol: Protocol | None = None,
     rows_per_client: float | None = None,
 ) -> ClassifierTraffic:
@@ -69,7 +65,6 @@ def classifier_traffic(
     Args:
         classes_per_client: |S_k|, or its mean over clients.
         embedding_dim: d.
-        asks_by_id: See `Protocol`; used if `protocol` is None.
         protocol: The protocol; None: that of Algorithm 1.
         rows_per_client: Number of rows that a client gets; None: those that it asks
             for.
@@ -77,7 +72,7 @@ def classifier_traffic(
     Returns:
         The traffic.
     """
-    protocol = protocol or Protocol(asks_by_id)
+    protocol = protocol or Protocol()
     rows_down = classes_per_client if rows_per_client is None else rows_per_client
     is_secure = protocol.aggregation == "secure"
     is_hidden = is_secure and protocol.requests != "sampled"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_fedss import errors
-from tff_fedss.vectors import unit
+from tff_fedss.metrics.retrieval import unit
 
 
 class Pairs(NamedTuple):
@@ -104,37 +104,19 @@ def tar_at_far(scores: np.ndarray, is_same: np.ndarray, far: float) -> float:
     return float(np.mean(scores[is_same] > impostors[allowed]))
 
 
-def pair_accuracy(scores: np.ndarray, is_same: np.ndarray, folds: int = 10) -> float:
+def fold_accuracies(
+    scores: np.ndarray, is_same: np.ndarray, folds: int = 10
+) -> np.ndarray:
     """Computes the accuracy of "same or not", cross-validated as for LFW.
 
     The pairs are cut into consecutive folds. Each is classified with the best threshold
-    on the others; of several best, the lowest.
+    on the others; of several best, the lowest. LFW reports the mean of the folds'
+    accuracies and its standard error: their standard deviation (with n - 1) over the
+    square root of their number.
 
     Args:
         scores: float[pairs], higher means more alike.
         is_same: bool[pairs]; each fold should have both kinds.
-        folds: Number of folds.
-
-    Returns:
-        The mean of the folds' accuracies.
-
-    Raises:
-        ValueError: See `fold_accuracies`.
-    """
-    return float(np.mean(fold_accuracies(scores, is_same, folds)))
-
-
-def fold_accuracies(
-    scores: np.ndarray, is_same: np.ndarray, folds: int = 10
-) -> np.ndarray:
-    """Computes the accuracy of each fold, see `pair_accuracy`.
-
-    LFW reports their mean and its standard error: their standard deviation (with n - 1)
-    over the square root of their number.
-
-    Args:
-        scores: float[pairs], higher means more alike.
-        is_same: bool[pairs].
         folds: Number of folds.
 
     Returns:

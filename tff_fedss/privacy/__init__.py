@@ -6,4 +6,4 @@ computes the bound of differential privacy on any attack. docs/privacy.md has th
 results.
 """
 
-from tff_fedss.privacy import accounting, aggregate, intersection, phi, success, update
+from tff_fedss.privacy import accounting, aggregate, intersection, success, update

@@ -31,6 +31,7 @@ import collections
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import dp_accounting
 from dp_accounting import rdp
@@ -57,7 +58,7 @@ class Accountant(abc.ABC):
         relation: The difference of neighbouring data sets, in words.
     """
 
-    relation: str
+    relation: ClassVar[str]
 
     def __init__(self, noise_multiplier: float, delta: float):
         """Sets the noise and delta.
@@ -99,6 +100,8 @@ class Accountant(abc.ABC):
 class _SampledGaussian(Accountant):
     """Equal rounds, each a Gaussian mechanism on a random cohort."""
 
+    neighbours: ClassVar[_Relation]
+
     def __init__(
         self,
         noise_multiplier: float,
@@ -125,11 +128,12 @@ class _SampledGaussian(Accountant):
     @functools.cached_property
     def _one_round(self) -> rdp.RdpAccountant:
         """Renyi divergences of one round; those of more rounds are multiples."""
-        return self._compose()
+        accountant = rdp.RdpAccountant(neighboring_relation=self.neighbours)
+        return accountant.compose(self._event())
 
     @abc.abstractmethod
-    def _compose(self) -> rdp.RdpAccountant:
-        """Returns an accountant that has seen one round."""
+    def _event(self) -> dp_accounting.DpEvent:
+        """Returns one round."""
 
     def _bounds(self, num_rounds: int) -> dict[str, float]:
         one = self._one_round
@@ -141,17 +145,15 @@ class PoissonSampling(_SampledGaussian):
     """Sampling of each client independently with probability K / N."""
 
     relation = "a client is added or removed"
+    neighbours = _Relation.ADD_OR_REMOVE_ONE
 
     @property
     def _probability(self) -> float:
         return self._clients_per_round / self._num_clients
 
-    def _compose(self) -> rdp.RdpAccountant:
-        accountant = rdp.RdpAccountant(neighboring_relation=_Relation.ADD_OR_REMOVE_ONE)
+    def _event(self) -> dp_accounting.DpEvent:
         event = dp_accounting.GaussianDpEvent(self._noise_multiplier)
-        return accountant.compose(
-            dp_accounting.PoissonSampledDpEvent(self._probability, event)
-        )
+        return dp_accounting.PoissonSampledDpEvent(self._probability, event)
 
     @functools.cached_property
     def _loss(self) -> privacy_loss_distribution.PrivacyLossDistribution:
@@ -178,16 +180,14 @@ class FixedSizeSampling(_SampledGaussian):
     """
 
     relation = "a client is replaced by another"
+    neighbours = _Relation.REPLACE_ONE
 
-    def _compose(self) -> rdp.RdpAccountant:
-        accountant = rdp.RdpAccountant(neighboring_relation=_Relation.REPLACE_ONE)
+    def _event(self) -> dp_accounting.DpEvent:
         # A client's vector is replaced by another, both of norm C: the sum moves by up
         # to 2 C.
         event = dp_accounting.GaussianDpEvent(self._noise_multiplier / 2)
-        return accountant.compose(
-            dp_accounting.SampledWithoutReplacementDpEvent(
-                self._num_clients, self._clients_per_round, event
-            )
+        return dp_accounting.SampledWithoutReplacementDpEvent(
+            self._num_clients, self._clients_per_round, event
         )
 
     def _bounds(self, num_rounds: int) -> dict[str, float]:

@@ -7,8 +7,6 @@ sums have in common is its own, as in the testing of pooled samples.
 
 import numpy as np
 
-from tff_fedss.privacy import intersection
-
 
 def undo_momentum(
     before: np.ndarray,
@@ -37,18 +35,6 @@ def undo_momentum(
     return ((after - now) - momentum * (now - before)) / learning_rate
 
 
-def num_contributors(asked: np.ndarray) -> np.ndarray:
-    """Returns how many clients of a cohort contribute to each row.
-
-    Args:
-        asked: bool[K, n], the classes that each client asked for.
-
-    Returns:
-        int[n].
-    """
-    return np.count_nonzero(asked, axis=0)
-
-
 def lone_share(num_classes: int, request_size: int, cohort_size: int) -> float:
     """Returns the probability that no other client contributes to a client's row.
 
@@ -60,32 +46,6 @@ def lone_share(num_classes: int, request_size: int, cohort_size: int) -> float:
         cohort_size: K.
     """
     return (1 - request_size / num_classes) ** (cohort_size - 1)
-
-
-def assigned(row_scores: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Scores one client's classes by the sum's rows and the client's own request.
-
-    Args:
-        row_scores: float[n], scores of the sum's rows, by an attack of `update`.
-        asked: bool[n], the classes that the client asked for.
-
-    Returns:
-        float64[n], minus infinity for other classes.
-    """
-    return np.where(asked, row_scores, -np.inf)
-
-
-def in_all_sums(present: np.ndarray, took_part: np.ndarray) -> np.ndarray:
-    """Claims the rows that are present whenever the client is; needs no requests.
-
-    Args:
-        present: bool[rounds, n], the rows of each sum that are not zero.
-        took_part: bool[rounds], whether the client was in the cohort.
-
-    Returns:
-        bool[n].
-    """
-    return intersection.in_all(present[took_part])
 
 
 def traced(

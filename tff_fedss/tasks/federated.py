@@ -249,7 +249,7 @@ class Retrieval(FederatedTask):
 
         Returns:
             {"map_at_10": see `metrics.map_at_r`, "r_precision": see
-            `metrics.r_precision`, "tar_at_far": see `metrics.tar_at_far`,
+            `metrics.RetrievalScores`, "tar_at_far": see `metrics.tar_at_far`,
             "mean_cosine": see `metrics.MeanCosine`}; the second and third only if a
             test class has two images and there are two classes.
         """

@@ -139,7 +139,7 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
         labels = self.dataset.test_labels
         results = dict(
             tar_at_far=metrics.tar_at_far(cosines, is_same, FAR),
-            pair_accuracy=metrics.pair_accuracy(cosines, is_same),
+            pair_accuracy=float(np.mean(metrics.fold_accuracies(cosines, is_same))),
             map_at_r=metrics.map_at_r(features, labels, self._r),
         )
         if not self.dataset.test_is_unseen:

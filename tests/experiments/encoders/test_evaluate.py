@@ -52,7 +52,7 @@ def test_measures_all_classes_and_the_trained_and_new_ones_apart(
     cosines = metrics.pair_cosines(kept.vectors, pairs)
     expected = {
         "map_at_10": metrics.map_at_r(kept.vectors, labels, 10),
-        "r_precision": metrics.r_precision(kept.vectors, labels),
+        "r_precision": metrics.retrieval_scores(kept.vectors, labels).r_precision,
         "center_top1": metrics.center_accuracy(kept.vectors, labels),
         "tar_at_far": metrics.tar_at_far(cosines, pairs.is_same, 0.01),
     }
