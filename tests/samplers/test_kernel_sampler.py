@@ -1,16 +1,17 @@
+"""Kernel samplers, against recursion in float64: slow and obvious."""
+
 import numpy as np
 import pytest
 import scipy.stats
 
-from tests.samplers import tree_twin
 from tff_fedss.samplers import (
     KernelSampler,
     QuadraticKernel,
     RandomFourierKernel,
-    compiled,
+    kernels,
 )
 
-D = 6
+D, FAN_OUT = 6, 4
 KERNELS = {
     "quadratic": QuadraticKernel(D, alpha=30.0),
     "rff": RandomFourierKernel(D, 400, nu=2.0, seed=3),
@@ -26,6 +27,62 @@ def rng(seed=0):
 def unit_vectors(number, seed=0, dim=D):
     vectors = rng(seed).standard_normal((number, dim)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def kernel_values(kernel, query, embeddings):
+    """phi(h) . phi(c_i) of all classes, by the poster's equations."""
+    query, embeddings = np.float64(query), np.float64(embeddings)
+    if isinstance(kernel, QuadraticKernel):
+        return float(kernel._alpha) * (embeddings @ query) ** 2 + 1
+    w = np.float64(kernel.frequencies)
+    h = query / np.linalg.norm(query)
+    c = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    # cos a cos b + sin a sin b = cos(a - b)
+    return np.cos((h - c) @ w).mean(1)
+
+
+def unclipped(kernel, query, embeddings, target):
+    """q_i = K_i / sum K over [n] without the target."""
+    weights = kernel_values(kernel, query, embeddings)
+    weights[target] = 0
+    return weights / weights.sum()
+
+
+def probabilities(kernel, query, embeddings, target, leaf_size):
+    """q over [n], how many estimates are below their bound, and which q rest on one."""
+    values = kernel_values(kernel, query, embeddings)
+    n = len(values)
+    is_open = np.arange(n) != target
+    q = np.zeros(n)
+    low = 0
+    is_clipped = np.zeros(n, bool)
+
+    def weight_of(ids):
+        nonlocal low
+        ids = ids[is_open[ids]]
+        bound = kernel.lower_bound * len(ids)
+        if values[ids].sum() < bound:
+            low += 1
+            is_clipped[ids] = True
+        return max(values[ids].sum(), bound)
+
+    def visit(ids, span, probability):
+        if not is_open[ids].any():
+            return
+        width = 1 if span == leaf_size else span // FAN_OUT
+        parts = [ids[i : i + width] for i in range(0, len(ids), width)]
+        weights = np.array([weight_of(part) for part in parts])
+        for part, share in zip(parts, weights / weights.sum()):
+            if width > 1 or span > leaf_size > 1:
+                visit(part, width, probability * share)
+            else:
+                q[part] = probability * share
+
+    span = leaf_size * FAN_OUT
+    while span < n:
+        span *= FAN_OUT
+    visit(np.arange(n), span, 1.0)
+    return q, low, is_clipped
 
 
 def build(kernel, num_classes, leaf_size, seed=0):
@@ -53,7 +110,7 @@ def test_log_q_is_that_of_the_twin(kernel, num_classes, leaf_size):
     assert (sampler.num_estimates, sampler.num_clipped) == counted
     num_low = 0
     for i in range(4):
-        q, low, is_clipped = tree_twin.probabilities(
+        q, low, is_clipped = probabilities(
             KERNELS[kernel], queries[i], embeddings, targets[i], leaf_size
         )
         assert q.sum() == pytest.approx(1)
@@ -82,7 +139,7 @@ def test_without_clips_q_is_the_kernel_over_its_sum(kernel, leaf_size):
     sampler.rebuild(embeddings)
     ids, log_q = sampler.draw(query, [7], 1000, rng())
     assert sampler.num_clipped == 0
-    q = tree_twin.unclipped(KERNELS[kernel], query[0], embeddings, 7)
+    q = unclipped(KERNELS[kernel], query[0], embeddings, 7)
     np.testing.assert_allclose(log_q[0], np.log(q[ids[0]]), atol=3e-4)
 
 
@@ -108,9 +165,9 @@ def test_draws_follow_q_also_after_ten_thousand_updates(kernel, leaf_size):
     query = unit_vectors(1, seed=1)
 
     def q():
-        return tree_twin.probabilities(
-            KERNELS[kernel], query[0], embeddings, target, leaf_size
-        )[0]
+        return probabilities(KERNELS[kernel], query[0], embeddings, target, leaf_size)[
+            0
+        ]
 
     assert_draws_follow(sampler, q(), query, target, seed=5)
     generator = rng(6)
@@ -138,7 +195,7 @@ def test_features_give_the_kernel(kernel):
     assert features.shape == (20, kernel.num_features)
     np.testing.assert_allclose(
         features @ np.float64(kernel.features(query)[0]),
-        tree_twin.kernel_values(kernel, query[0], embeddings),
+        kernel_values(kernel, query[0], embeddings),
         rtol=1e-4,
         atol=1e-5,
     )
@@ -193,7 +250,7 @@ def test_the_compiled_loop_is_pythons(monkeypatch):
     sampler, _ = build("rff_clipped", 65, 1)
     arguments = unit_vectors(3, seed=1), np.array([0, 7, 64]), 20
     compiled_draws = sampler.draw(*arguments, rng(2))
-    monkeypatch.setattr(compiled, "descend", compiled.descend.py_func)
+    monkeypatch.setattr(kernels, "descend", kernels.descend.py_func)
     for a, b in zip(compiled_draws, sampler.draw(*arguments, rng(2))):
         np.testing.assert_array_equal(a, b)
 
@@ -201,7 +258,7 @@ def test_the_compiled_loop_is_pythons(monkeypatch):
 def test_a_sum_below_its_bound_is_clipped_to_it():
     # Four nodes of four classes: the bound of each is 4.
     uniforms = (np.arange(28) + 0.5)[np.newaxis, :, np.newaxis] / 28
-    nodes, log_q, num_estimates, num_clipped = compiled.descend(
+    nodes, log_q, num_estimates, num_clipped = kernels.descend(
         sums=np.array([[1.5], [8], [8], [8]], np.float32),
         offsets=np.array([0]),
         spans=np.array([4]),

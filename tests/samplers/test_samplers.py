@@ -124,7 +124,7 @@ def test_two_classes_leave_no_choice(name):
 
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="at least 2, found 1"):
-        samplers.uniform_sampler(1)
+        samplers.FixedSampler([1.0])
     with pytest.raises(ValueError, match="positive and finite"):
         samplers.FixedSampler([0.5, 0.0])
 

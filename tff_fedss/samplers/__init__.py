@@ -9,14 +9,14 @@ draw the negatives of sampled softmax, for each example or for a batch (RF-softm
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from tff_fedss.samplers.class_sampler import (
     ClassSampler,
     Distribution,
     ExpSampler,
     FixedSampler,
     Negatives,
-    log_uniform_sampler,
-    uniform_sampler,
 )
 from tff_fedss.samplers.kernel_sampler import KernelSampler
 from tff_fedss.samplers.kernels import Kernel, QuadraticKernel, RandomFourierKernel
@@ -64,8 +64,12 @@ def _rff(options: SamplerOptions) -> KernelSampler:
 
 
 SAMPLERS: dict[str, Callable[[SamplerOptions], ClassSampler]] = {
-    "uniform": lambda options: uniform_sampler(options.num_classes),
-    "log_uniform": lambda options: log_uniform_sampler(options.num_classes),
+    "uniform": lambda options: FixedSampler(np.ones(options.num_classes)),
+    # Zipf's law, q_i ~ log((i + 2) / (i + 1)): for classes sorted by decreasing
+    # frequency, such as a vocabulary.
+    "log_uniform": lambda options: FixedSampler(
+        np.diff(np.log(np.arange(1.0, options.num_classes + 2)))
+    ),
     "quadratic": _quadratic,
     "rff": _rff,
     "exp": lambda options: ExpSampler(options.num_classes, options.scale),

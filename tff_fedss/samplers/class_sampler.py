@@ -201,26 +201,6 @@ class FixedSampler(ClassSampler):
         return Negatives(ids.astype(np.int32), log_q.astype(np.float32))
 
 
-def uniform_sampler(num_classes: int) -> FixedSampler:
-    """Returns the uniform distribution over [n].
-
-    Args:
-        num_classes: n.
-    """
-    return FixedSampler(np.ones(num_classes))
-
-
-def log_uniform_sampler(num_classes: int) -> FixedSampler:
-    """Returns Zipf's law: q_i ~ log((i + 2) / (i + 1)), for text.
-
-    It is for classes sorted by decreasing frequency, such as a vocabulary.
-
-    Args:
-        num_classes: n.
-    """
-    return FixedSampler(np.diff(np.log(np.arange(1.0, num_classes + 2))))
-
-
 # Number of classes in a block: sums of blocks avoid cumulative sums over n.
 _BLOCK = 128
 

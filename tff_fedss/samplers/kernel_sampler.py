@@ -8,14 +8,13 @@ choosing a branch at each node by the product of phi(h) with the sum under the b
 
 import numpy as np
 
-from tff_fedss.samplers import compiled
+from tff_fedss.samplers import kernels
 from tff_fedss.samplers.class_sampler import (
     ClassSampler,
     Distribution,
     Negatives,
     points_on,
 )
-from tff_fedss.samplers.kernels import Kernel
 
 _FAN_OUT = 4
 # Default limit of the bottom level's bytes; the whole tree takes 4/3 of it.
@@ -41,11 +40,17 @@ class KernelSampler(ClassSampler):
     A draw or an update costs O(F log(n / B) + B F). An inner node is summed from its
     branches, not changed by a difference: after any number of updates, the sums equal
     those of a tree that is built at once, to the bit.
+
+    Attributes:
+        leaf_size: B.
+        sums: float32[nodes, F], the feature sums, level by level from the top.
     """
 
     needs_embeddings = True
 
-    def __init__(self, num_classes: int, kernel: Kernel, leaf_size: int | None = None):
+    def __init__(
+        self, num_classes: int, kernel: kernels.Kernel, leaf_size: int | None = None
+    ):
         """Lays the tree out.
 
         Args:
@@ -80,38 +85,24 @@ class KernelSampler(ClassSampler):
         self._sizes = sizes
         self._spans = np.array(spans)
         self._offsets = np.cumsum([0, *sizes[:-1]])
-        self._sums = np.zeros((sum(sizes), kernel.num_features), np.float32)
-        # Not needed if every bucket is one class, whose sum is known.
+        self.sums = np.zeros((sum(sizes), kernel.num_features), np.float32)
         self._embeddings: np.ndarray | None = None
-
-    @property
-    def sums(self) -> np.ndarray:
-        """float32[nodes, F], the feature sums, level by level from the top."""
-        return self._sums
 
     def rebuild(self, embeddings: np.ndarray) -> None:
         """Builds the tree of the embeddings of all classes."""
-        embeddings = np.asarray(embeddings, np.float32)
-        if self.leaf_size > 1:
-            self._embeddings = embeddings.copy()
+        self._embeddings = np.array(embeddings, np.float32)
         num_buckets = -(-self.num_classes // self.leaf_size)
         bytes_per_bucket = 4 * self._kernel.num_features * self.leaf_size
         chunk = max(_CHUNK_BYTES // bytes_per_bucket, 1)
         for start in range(0, num_buckets, chunk):
-            buckets = np.arange(start, min(start + chunk, num_buckets))
-            self._sum_buckets(buckets, embeddings)
+            self._sum_buckets(np.arange(start, min(start + chunk, num_buckets)))
         self._sum_upwards(np.arange(num_buckets))
 
     def update(self, ids: np.ndarray, embeddings: np.ndarray) -> None:
         """Replaces the embeddings of some classes, and the sums above them."""
-        ids = np.asarray(ids)
-        if self.leaf_size > 1:
-            self._embeddings[ids] = embeddings
-            buckets = np.unique(ids // self.leaf_size)
-            self._sum_buckets(buckets, self._embeddings)
-        else:
-            self._level(-1)[ids] = self._kernel.features(embeddings)
-            buckets = np.sort(ids)
+        self._embeddings[ids] = embeddings
+        buckets = np.unique(np.asarray(ids) // self.leaf_size)
+        self._sum_buckets(buckets)
         self._sum_upwards(buckets)
 
     def draw(
@@ -195,7 +186,7 @@ class KernelSampler(ClassSampler):
         present = np.maximum(targets, 0)[:, np.newaxis]
         if self.leaf_size > 1:
             return self._products(queries, groups, present)[:, 0]
-        return compiled.pair_products(features, groups, self._level(-1), present)[:, 0]
+        return kernels.pair_products(features, groups, self._level(-1), present)[:, 0]
 
     def _draw(
         self,
@@ -219,8 +210,8 @@ class KernelSampler(ClassSampler):
         own = self._target_products(queries, features, targets)
         num_levels = len(self._sizes)
         uniforms = generator.random((len(queries), num_samples, num_levels + 1))
-        nodes, log_q, num_estimates, num_clipped = compiled.descend(
-            self._sums,
+        nodes, log_q, num_estimates, num_clipped = kernels.descend(
+            self.sums,
             self._offsets,
             self._spans,
             _FAN_OUT,
@@ -288,20 +279,21 @@ class KernelSampler(ClassSampler):
 
     def _level(self, level: int) -> np.ndarray:
         start = self._offsets[level]
-        return self._sums[start : start + self._sizes[level]]
+        return self.sums[start : start + self._sizes[level]]
 
-    def _sum_buckets(self, buckets: np.ndarray, embeddings: np.ndarray) -> None:
-        """Computes sums of the bottom level from the embeddings of all classes."""
+    def _sum_buckets(self, buckets: np.ndarray) -> None:
+        """Computes sums of the bottom level from the embeddings."""
         ids = buckets[:, np.newaxis] * self.leaf_size + np.arange(self.leaf_size)
         self._level(-1)[buckets] = self._kernel.bucket_sums(
-            embeddings[np.minimum(ids, self.num_classes - 1)], ids < self.num_classes
+            self._embeddings[np.minimum(ids, self.num_classes - 1)],
+            ids < self.num_classes,
         )
 
     def _sum_upwards(self, nodes: np.ndarray) -> None:
         """Updates all levels above some nodes of the bottom level."""
         for level in range(len(self._sizes) - 2, -1, -1):
             nodes = np.unique(nodes // _FAN_OUT)
-            compiled.sum_groups(
+            kernels.sum_groups(
                 self._level(level + 1), nodes, self._level(level), _FAN_OUT
             )
 

@@ -6,25 +6,6 @@ import tensorflow as tf
 _RNG = "philox"
 
 
-def _iid_draws(
-    num_draws: int | tf.Tensor, population: tf.Tensor, seed: tf.Tensor
-) -> tf.Tensor:
-    """Draws integers of [0, population), independent and uniform, as int32."""
-    # TensorFlow reduces the raw bits modulo `population`. With 64 bits the resulting
-    # bias is below 2**-32 for every int32 population; with 32 bits it would be visible.
-    return tf.cast(
-        tf.random.stateless_uniform(
-            [num_draws],
-            seed,
-            minval=tf.constant(0, tf.int64),
-            maxval=tf.cast(population, tf.int64),
-            dtype=tf.int64,
-            alg=_RNG,
-        ),
-        tf.int32,
-    )
-
-
 def sample_without_replacement(
     num_samples: int | tf.Tensor, population: tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
@@ -72,13 +53,19 @@ def sample_without_replacement(
             return tf.size(distinct) < num_samples
 
         def draw_more(distinct, attempt):
-            fresh = _iid_draws(
-                2 * num_samples + 8,
-                population,
+            # TensorFlow reduces the raw bits modulo `population`. With 64 bits the
+            # resulting bias is below 2**-32 for every int32 population; with 32 bits it
+            # would be visible.
+            fresh = tf.random.stateless_uniform(
+                [2 * num_samples + 8],
                 tf.random.experimental.stateless_fold_in(seed, attempt, alg=_RNG),
+                maxval=tf.cast(population, tf.int64),
+                dtype=tf.int64,
+                alg=_RNG,
             )
             # tf.unique keeps the order of first occurrence.
-            return tf.unique(tf.concat([distinct, fresh], 0)).y, attempt + 1
+            drawn = tf.concat([distinct, tf.cast(fresh, tf.int32)], 0)
+            return tf.unique(drawn).y, attempt + 1
 
         distinct, _ = tf.while_loop(
             too_few,
